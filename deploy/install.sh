@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building, testing and the quickstart need. Does nothing where they
+# are all there: then it needs neither root nor network.
+#
+#   deploy/install.sh            what building and the quickstart need
+#   deploy/install.sh --tests    also what the tests need
+set -euo pipefail
+
+# Boost is named by version: 1.81 replaces an installed libboost1.74-dev.
+build=(
+  bazel-bootstrap g++ git python3 python-is-python3
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libre2-dev libc-ares-dev
+  libssl-dev openssl zlib1g-dev prometheus-cpp-dev libsqlite3-dev libspdlog-dev libfmt-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  libdnnl-dev libgloo-dev libboost1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
+  curl bible-kjv bible-kjv-text
+)
+# prometheus is here for promtool.
+tests=(
+  libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch
+  prometheus clang-format
+)
+
+packages=("${build[@]}")
+for arg in "$@"; do
+  case $arg in
+    --tests) packages+=("${tests[@]}") ;;
+    -h | --help)
+      sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+      exit 0
+      ;;
+    *)
+      echo "install: unknown option $arg (known: --tests)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+fail() {
+  echo "install: $1" >&2
+  echo "install: remedy: $2" >&2
+  exit 1
+}
+
+os_name=$(. /etc/os-release 2> /dev/null && echo "${PRETTY_NAME:-$ID}" || echo "an unknown system")
+os_id=$(. /etc/os-release 2> /dev/null && echo "${ID:-} ${VERSION_ID:-}" || true)
+if ! command -v dpkg-query > /dev/null; then
+  fail "this is $os_name, which has no dpkg" "use Debian 12, or a container of it"
+fi
+
+# dpkg-query fails where it does not know one of the names; what it knows is still printed.
+installed=$({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2> /dev/null || true; } |
+  awk '$2 == "installed" { print $1 }' | sort -u)
+mapfile -t missing < <(printf '%s\n' "${packages[@]}" | sort -u | comm -23 - <(echo "$installed"))
+echo "install: ${#packages[@]} packages needed, ${#missing[@]} missing"
+if [ ${#missing[@]} -eq 0 ]; then
+  exit 0
+fi
+
+if [ "$os_id" != "debian 12" ]; then
+  fail "this is $os_name; the packages are named as in Debian 12" \
+    "use Debian 12, or install what stands for these here: ${missing[*]}"
+fi
+if [ "$(id -u)" -ne 0 ]; then
+  fail "installing packages needs root" "run: sudo $0 $*"
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp -t espalier-install.XXXXXX)
+
+# Runs a phase with its output in the log: phase NAME REMEDY COMMAND...
+phase() {
+  local name=$1 remedy=$2 start=$SECONDS
+  shift 2
+  if ! "$@" >> "$log" 2>&1 < /dev/null; then
+    tail -n 20 "$log" >&2
+    fail "$name failed (all of its output: $log)" "$remedy"
+  fi
+  echo "install: $name, $((SECONDS - start)) s"
+}
+
+phase "package lists updated" \
+  "check that the sources in /etc/apt can be reached from here (proxy? DNS?), then run this again" \
+  apt-get -o DPkg::Lock::Timeout=600 update
+phase "${#missing[@]} packages installed" \
+  "run: apt-get --fix-broken install; then run this again" \
+  apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}"
+rm -f "$log"

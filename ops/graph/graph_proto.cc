@@ -1,0 +1,326 @@
+#include "ops/graph/graph_proto.h"
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr uint32_t kFormatVersion = 1;
+constexpr size_t kMaxNameBytes = 512;
+
+proto::ValueKind KindToProto(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kInput:
+      return proto::INPUT;
+    case ValueKind::kParameter:
+      return proto::PARAMETER;
+    case ValueKind::kState:
+      return proto::STATE;
+    case ValueKind::kComputed:
+      return proto::COMPUTED;
+    case ValueKind::kConstant:
+      return proto::CONSTANT;
+  }
+  return proto::VALUE_KIND_UNSPECIFIED;
+}
+
+proto::Attribute ToProtoAttribute(const AttributeValue& value) {
+  proto::Attribute out;
+  if (const auto* i = std::get_if<int64_t>(&value)) {
+    out.set_i(*i);
+  } else if (const auto* d = std::get_if<double>(&value)) {
+    out.set_f(*d);
+  } else if (const auto* b = std::get_if<bool>(&value)) {
+    out.set_b(*b);
+  } else if (const auto* s = std::get_if<std::string>(&value)) {
+    out.set_s(*s);
+  } else if (const auto* ints = std::get_if<std::vector<int64_t>>(&value)) {
+    out.mutable_ints()->mutable_values()->Assign(ints->begin(), ints->end());
+  } else if (const auto* floats = std::get_if<std::vector<double>>(&value)) {
+    out.mutable_floats()->mutable_values()->Assign(floats->begin(), floats->end());
+  }
+  return out;
+}
+
+absl::Status CheckName(const std::string& what, int index, const std::string& name,
+                       std::set<std::string>* seen) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(what, "[", index, "] has a name of ",
+                                                   name.size(), " bytes, expected 1 to ",
+                                                   kMaxNameBytes));
+  }
+  if (!seen->insert(name).second) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "[", index, "]: the name '", name, "' is used twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Value> ValueFromProto(const proto::Value& message) {
+  Value value;
+  value.name = message.name();
+  const auto fail = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor '", message.name(), "': ", what));
+  };
+  switch (message.kind()) {
+    case proto::INPUT:
+      value.kind = ValueKind::kInput;
+      break;
+    case proto::PARAMETER:
+      value.kind = ValueKind::kParameter;
+      break;
+    case proto::STATE:
+      value.kind = ValueKind::kState;
+      break;
+    case proto::COMPUTED:
+      value.kind = ValueKind::kComputed;
+      break;
+    case proto::CONSTANT:
+      value.kind = ValueKind::kConstant;
+      break;
+    default:
+      return fail(absl::StrCat("field 'kind' is ", message.kind(),
+                               ", expected INPUT, PARAMETER, STATE, COMPUTED or CONSTANT"));
+  }
+  value.type.dtype = FromProto(message.type().dtype());
+  if (value.type.dtype == DType::kInvalid && value.kind != ValueKind::kComputed) {
+    return fail("field 'type.dtype' is missing or unknown");
+  }
+  for (int64_t dim : message.type().dims()) {
+    if (dim < -1 || dim > (int64_t{1} << 46)) {
+      return fail(absl::StrCat("field 'type.dims' holds ", dim));
+    }
+    value.type.dims.push_back(dim);
+  }
+  value.trainable = !message.frozen();
+  if (message.initializer().kind() < proto::Initializer::ZEROS ||
+      message.initializer().kind() > proto::Initializer::GLOROT_UNIFORM) {
+    return fail("field 'initializer.kind' is unknown");
+  }
+  value.initializer.kind = static_cast<Initializer::Kind>(message.initializer().kind());
+  value.initializer.scale = message.initializer().scale();
+  value.constant = message.data();
+  if (value.kind == ValueKind::kConstant && value.constant.empty()) {
+    int64_t elements = 1;
+    for (int64_t dim : value.type.dims) elements = dim == 0 ? 0 : elements;
+    if (elements != 0) return fail("is a constant without 'data'");
+  }
+  return value;
+}
+
+absl::StatusOr<Node> NodeFromProto(const OpRegistry& registry, const proto::Node& message,
+                                   int num_values) {
+  Node node;
+  node.name = message.name();
+  node.op = message.op();
+  const auto fail = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("node '", message.name(), "' (", message.op(), "): ", what));
+  };
+  const OpDef* def = registry.Find(node.op);
+  if (def == nullptr || !ForwardName(node.op).empty()) {
+    return fail("unknown operator; docs/operators.md lists those that there are");
+  }
+  for (int32_t input : message.inputs()) {
+    if (input < -1 || input >= num_values) {
+      return fail(absl::StrCat("input index ", input, " is not in 0..", num_values - 1));
+    }
+    node.inputs.push_back(input);
+  }
+  for (int32_t output : message.outputs()) {
+    if (output < 0 || output >= num_values) {
+      return fail(absl::StrCat("output index ", output, " is not in 0..", num_values - 1));
+    }
+    node.outputs.push_back(output);
+  }
+  absl::StatusOr<Attributes> attributes = AttributesFromProto(message.attributes());
+  if (!attributes.ok()) return fail(attributes.status().message());
+  node.attributes = *std::move(attributes);
+  return node;
+}
+
+// Every input was computed before, and every computed tensor has one producer.
+absl::Status CheckOrder(const Graph& graph) {
+  std::vector<bool> ready(graph.values().size());
+  for (size_t v = 0; v < ready.size(); ++v) {
+    ready[v] = graph.value(static_cast<ValueId>(v)).kind != ValueKind::kComputed;
+  }
+  for (const Node& node : graph.nodes()) {
+    for (ValueId v : node.inputs) {
+      if (v != kNoValue && !ready[v]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("node '", node.name, "' reads tensor '", graph.value(v).name,
+                         "' before a node computes it; nodes must be in topological order"));
+      }
+    }
+    for (ValueId v : node.outputs) {
+      if (ready[v]) {
+        return absl::InvalidArgumentError(absl::StrCat("node '", node.name, "' computes tensor '",
+                                                       graph.value(v).name,
+                                                       "', which has its value already"));
+      }
+      ready[v] = true;
+    }
+  }
+  for (size_t v = 0; v < ready.size(); ++v) {
+    if (!ready[v]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor '", graph.value(static_cast<ValueId>(v)).name, "' is computed by no node"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+proto::DataType ToProto(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return proto::F32;
+    case DType::kBF16:
+      return proto::BF16;
+    case DType::kF16:
+      return proto::F16;
+    case DType::kI32:
+      return proto::I32;
+    case DType::kI64:
+      return proto::I64;
+    case DType::kBool:
+      return proto::BOOL;
+    case DType::kInvalid:
+      break;
+  }
+  return proto::DATA_TYPE_UNSPECIFIED;
+}
+
+DType FromProto(proto::DataType dtype) {
+  switch (dtype) {
+    case proto::F32:
+      return DType::kF32;
+    case proto::BF16:
+      return DType::kBF16;
+    case proto::F16:
+      return DType::kF16;
+    case proto::I32:
+      return DType::kI32;
+    case proto::I64:
+      return DType::kI64;
+    case proto::BOOL:
+      return DType::kBool;
+    default:
+      return DType::kInvalid;
+  }
+}
+
+void AttributesToProto(const Attributes& attributes,
+                       google::protobuf::Map<std::string, proto::Attribute>* out) {
+  for (const auto& [name, value] : attributes.values()) (*out)[name] = ToProtoAttribute(value);
+}
+
+absl::StatusOr<Attributes> AttributesFromProto(
+    const google::protobuf::Map<std::string, proto::Attribute>& map) {
+  Attributes attributes;
+  for (const auto& [name, value] : map) {
+    switch (value.value_case()) {
+      case proto::Attribute::kI:
+        attributes.Set(name, static_cast<int64_t>(value.i()));
+        break;
+      case proto::Attribute::kF:
+        attributes.Set(name, value.f());
+        break;
+      case proto::Attribute::kB:
+        attributes.Set(name, value.b());
+        break;
+      case proto::Attribute::kS:
+        attributes.Set(name, value.s());
+        break;
+      case proto::Attribute::kInts:
+        attributes.Set(name, std::vector<int64_t>(value.ints().values().begin(),
+                                                  value.ints().values().end()));
+        break;
+      case proto::Attribute::kFloats:
+        attributes.Set(name, std::vector<double>(value.floats().values().begin(),
+                                                 value.floats().values().end()));
+        break;
+      case proto::Attribute::VALUE_NOT_SET:
+        return absl::InvalidArgumentError(absl::StrCat("attribute '", name, "' has no value"));
+    }
+  }
+  return attributes;
+}
+
+proto::Graph ToProto(const Graph& graph) {
+  proto::Graph out;
+  out.set_format_version(kFormatVersion);
+  out.set_name(graph.name);
+  for (const Value& value : graph.values()) {
+    proto::Value* message = out.add_values();
+    message->set_name(value.name);
+    message->mutable_type()->set_dtype(ToProto(value.type.dtype));
+    message->mutable_type()->mutable_dims()->Assign(value.type.dims.begin(),
+                                                    value.type.dims.end());
+    message->set_kind(KindToProto(value.kind));
+    message->set_frozen(!value.trainable);
+    message->mutable_initializer()->set_kind(
+        static_cast<proto::Initializer::Kind>(value.initializer.kind));
+    message->mutable_initializer()->set_scale(value.initializer.scale);
+    message->set_data(value.constant);
+  }
+  for (const Node& node : graph.nodes()) {
+    proto::Node* message = out.add_nodes();
+    message->set_name(node.name);
+    message->set_op(node.op);
+    AttributesToProto(node.attributes, message->mutable_attributes());
+    message->mutable_inputs()->Assign(node.inputs.begin(), node.inputs.end());
+    message->mutable_outputs()->Assign(node.outputs.begin(), node.outputs.end());
+  }
+  for (const auto& [name, value] : graph.outputs) {
+    proto::GraphOutput* message = out.add_outputs();
+    message->set_name(name);
+    message->set_value(value);
+  }
+  for (const auto& [key, value] : graph.metadata) (*out.mutable_metadata())[key] = value;
+  return out;
+}
+
+absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const proto::Graph& message) {
+  if (message.format_version() != kFormatVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("graph format version is ",
+                                                   message.format_version(), ", expected ",
+                                                   kFormatVersion));
+  }
+  Graph graph;
+  graph.name = message.name();
+  std::set<std::string> value_names, node_names;
+  for (int i = 0; i < message.values_size(); ++i) {
+    absl::Status named = CheckName("values", i, message.values(i).name(), &value_names);
+    if (!named.ok()) return named;
+    absl::StatusOr<Value> value = ValueFromProto(message.values(i));
+    if (!value.ok()) return value.status();
+    graph.AddValue(*std::move(value));
+  }
+  for (int i = 0; i < message.nodes_size(); ++i) {
+    absl::Status named = CheckName("nodes", i, message.nodes(i).name(), &node_names);
+    if (!named.ok()) return named;
+    absl::StatusOr<Node> node = NodeFromProto(registry, message.nodes(i), message.values_size());
+    if (!node.ok()) return node.status();
+    graph.AddNode(*std::move(node));
+  }
+  for (const proto::GraphOutput& output : message.outputs()) {
+    if (output.value() < 0 || output.value() >= message.values_size()) {
+      return absl::InvalidArgumentError(absl::StrCat("output '", output.name(),
+                                                     "': value index ", output.value(),
+                                                     " is not in 0..", message.values_size() - 1));
+    }
+    graph.outputs.emplace_back(output.name(), output.value());
+  }
+  for (const auto& [key, value] : message.metadata()) graph.metadata[key] = value;
+  if (absl::Status status = CheckOrder(graph); !status.ok()) return status;
+  return graph;
+}
+
+}  // namespace espalier

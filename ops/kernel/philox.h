@@ -1,0 +1,46 @@
+// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3" (SC 2011). Plain arithmetic: usable on host and device. A random number depends only on
+// (seed, node, step, index of the element in the whole tensor), never on the split.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define ESPALIER_HOST_DEVICE __host__ __device__
+#else
+#define ESPALIER_HOST_DEVICE
+#endif
+
+namespace espalier {
+
+struct PhiloxBlock {
+  uint32_t word[4];
+};
+
+ESPALIER_HOST_DEVICE inline PhiloxBlock Philox(uint64_t key, uint64_t counter_low,
+                                               uint64_t counter_high) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
+  uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0;
+    const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// Uniform in [0, 1) with 24 bits.
+ESPALIER_HOST_DEVICE inline float PhiloxUniform(uint64_t seed, uint64_t node_key, uint64_t step,
+                                                uint64_t element) {
+  const PhiloxBlock block =
+      Philox(seed ^ (node_key * 0x9E3779B97F4A7C15ull), element >> 2, step);
+  return static_cast<float>(block.word[element & 3] >> 8) * (1.0f / 16777216.0f);
+}
+
+}  // namespace espalier

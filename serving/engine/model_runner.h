@@ -1,0 +1,70 @@
+// What the serving engine needs from whoever runs the model. worker/ implements it with the same
+// executor that trains; tests implement it with small functions.
+//
+// KV cache: a pool of `kv_slots` slots per layer, each holding the K and V of one token. The engine
+// owns the numbering (serving/kv); a sequence is an ordered list of slots. A token of a draft tree is
+// written into a free slot and becomes part of its sequence, if accepted, by appending that slot's
+// number to the list: nothing is copied.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace espalier {
+
+// One step over rows of any mix of sequences: prompt chunks, single tokens, tree nodes.
+// Row r sees, in this order: the first row_prefix[r] slots of its sequence, then its ancestors. Its own
+// slot is among them (the last one): K and V of all rows are written before any row attends.
+struct RunnerBatch {
+  // Per row.
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> positions;     // for rotary embedding: depth in the sequence, never the slot
+  std::vector<int32_t> slots;         // where this row's K and V go; all different
+  std::vector<int32_t> row_sequence;  // index into the sequences below
+  std::vector<int32_t> row_prefix;
+  std::vector<int32_t> ancestor_start;  // rows + 1 offsets into ancestor_slots
+  std::vector<int32_t> ancestor_slots;  // tree ancestors root first, the row's own slot last; empty for
+                                        // rows that lie in the sequence itself
+  // Per sequence.
+  std::vector<int32_t> sequence_start;  // sequences + 1 offsets into sequence_slots
+  std::vector<int32_t> sequence_slots;  // in order of position, this step's own rows included
+
+  std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
+
+  int rows() const { return static_cast<int>(tokens.size()); }
+};
+
+// Row-major [logit_rows.size(), vocabulary], f32.
+struct RunnerLogits {
+  std::vector<float> values;
+  int vocabulary = 0;
+
+  const float* row(int i) const { return values.data() + static_cast<size_t>(i) * vocabulary; }
+};
+
+// Sizes that the engine must respect.
+struct RunnerLimits {
+  int vocabulary = 0;
+  int kv_slots = 0;
+  int max_rows = 0;            // rows of one batch
+  int max_sequences = 0;       // sequences of one batch
+  int max_context_slots = 0;   // sequence_slots of one batch
+  int max_ancestor_slots = 0;  // ancestor_slots of one batch
+  int max_positions = 0;       // longest sequence
+};
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  virtual RunnerLimits limits() const = 0;
+
+  // Runs one step; blocks. A row's logits depend bit for bit on its tokens and positions alone, not on
+  // the batch it rides in. InvalidArgument if the batch breaks a limit or an index is out of range; the
+  // KV cache is then unchanged.
+  virtual absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) = 0;
+};
+
+}  // namespace espalier

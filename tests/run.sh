@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Builds and tests everything. The last line is "N passed, N failed", with ", N skipped" where some were;
+# the exit status is 0 only if nothing failed.
+#
+#   tests/run.sh                  as CI does, with --config=release
+#   tests/run.sh --asan           under AddressSanitizer and UndefinedBehaviorSanitizer
+#   tests/run.sh --tsan           under ThreadSanitizer
+#   tests/run.sh --config=NAME    with another configuration of .bazelrc
+#
+# $ESPALIER_BAZEL_STARTUP holds startup options for Bazel, such as --output_base=DIR.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+config=release
+for arg in "$@"; do
+  case $arg in
+    --asan | --tsan) config=${arg#--} ;;
+    --config=?*) config=${arg#--config=} ;;
+    -h | --help)
+      sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+      exit 0
+      ;;
+    *)
+      echo "run.sh: unknown option $arg (known: --asan, --tsan, --config=NAME)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+read -ra startup <<< "${ESPALIER_BAZEL_STARTUP:-}"
+quiet=(--noshow_progress --noshow_loading_progress --ui_event_filters=-info,-debug)
+passed=0 failed=0 skipped=0
+
+say() { echo "[${SECONDS}s] $*"; }
+
+# step NAME COMMAND...: a failed step counts as one failure.
+step() {
+  local name=$1
+  shift
+  say "$name"
+  if "$@"; then return 0; fi
+  say "$name: FAILED"
+  failed=$((failed + 1))
+  return 1
+}
+
+bazel_() {
+  local verb=$1
+  shift
+  bazel ${startup[@]+"${startup[@]}"} "$verb" "--config=$config" "${quiet[@]}" --keep_going "$@"
+}
+
+finish() {
+  local line="$passed passed, $failed failed"
+  if [ "$skipped" -gt 0 ]; then line+=", $skipped skipped"; fi
+  echo "$line"
+  [ "$failed" -eq 0 ]
+}
+
+step "install" deploy/install.sh --tests || { finish; exit 1; }
+step "format" tools/format.sh --check || true
+build_ok=yes
+step "build //... ($config)" bazel_ build //... || build_ok=no
+
+nvcc=${CUDA_PATH:-/usr/local/cuda}/bin/nvcc
+case $config in
+  asan | tsan) ;;
+  *)
+    if [ -x "$nvcc" ] && [ -n "$(find ops/cuda -name BUILD -print -quit 2> /dev/null)" ]; then
+      step "build //ops/cuda/... ($config, cuda)" bazel_ build --config=cuda //ops/cuda/... || true
+    fi
+    ;;
+esac
+
+say "test //... ($config)"
+events=$(mktemp -t espalier-tests.XXXXXX)
+trap 'rm -f "$events"' EXIT
+status=0
+bazel_ test --test_output=errors --local_test_jobs=2 --build_event_json_file="$events" //... || status=$?
+read -r p f s < <(tools/count_tests.py "$events") || { p=0 f=1 s=0; }
+passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+# 3: some tests failed, and they were counted. 4: there are no tests. 1: something did not build, and that was counted.
+case $status in
+  0 | 4) ;;
+  3) if [ "$f" -eq 0 ]; then failed=$((failed + 1)); fi ;;
+  1) if [ "$build_ok" = yes ] && [ "$f" -eq 0 ]; then failed=$((failed + 1)); fi ;;
+  *) failed=$((failed + 1)) ;;
+esac
+say "done"
+finish

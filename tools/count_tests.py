@@ -1,0 +1,64 @@
+#!/usr/bin/python3
+"""Counts the test cases of one `bazel test`, from its --build_event_json_file.
+
+Prints "PASSED FAILED SKIPPED". A GoogleTest program counts by its cases, any other test as one. A test
+that ended badly without a failed case to show for it (crash, time-out) adds one failure. Tests that were
+never run because they did not build are not counted: the build is what failed.
+"""
+import json
+import sys
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+NOT_RUN = {"NO_STATUS", "FAILED_TO_BUILD", "BLAZE_HALTED_BEFORE_TESTING"}
+
+
+def cases(path):
+    """(passed, failed, skipped) of one test.xml."""
+    passed = failed = skipped = 0
+    try:
+        tree = ElementTree.parse(path)
+    except (OSError, ElementTree.ParseError):
+        return 0, 0, 0
+    for case in tree.iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif (case.find("skipped") is not None or case.get("result") in ("skipped", "suppressed")
+              or case.get("status") == "notrun"):
+            skipped += 1
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+def main(events):
+    # The last attempt of each shard of each run of each target. A configuration is part of the key
+    # only through the target: this is one invocation.
+    results = {}
+    with open(events) as lines:
+        for line in lines:
+            event = json.loads(line)
+            if "testResult" not in event or "testResult" not in event.get("id", {}):
+                continue
+            key = event["id"]["testResult"]
+            results[key["label"], key.get("run", 1), key.get("shard", 1)] = event["testResult"]
+
+    total = [0, 0, 0]
+    for result in results.values():
+        status = result.get("status", "NO_STATUS")
+        if status in NOT_RUN:
+            continue
+        counts = [0, 0, 0]
+        for output in result.get("testActionOutput", []):
+            if output["name"] == "test.xml":
+                counts = list(cases(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)))
+        if status in ("PASSED", "FLAKY"):
+            if not any(counts):
+                counts[0] = 1
+        elif counts[1] == 0:
+            counts[1] = 1
+        total = [a + b for a, b in zip(total, counts)]
+    print(*total)
+
+
+main(sys.argv[1])
