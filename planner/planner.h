@@ -1,4 +1,5 @@
-// The way into planner/: graph in, plan out; plan in, programs out. Pure functions of their arguments.
+// The way into planner/: graph in, plan out; plan in, programs out. Pure functions of their
+// arguments.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Machine {
 };
 
 // Seconds of one operator shard on one device, forward and backward. Implementations: the analytic
-// roofline (planner/cost/analytic.h) and a cache of measurements in front of it (planner/cost/measured.h).
+// roofline (planner/cost/analytic.h) and a cache of measurements in front of it
+// (planner/cost/measured.h).
 class CostModel {
  public:
   struct Times {
@@ -37,16 +39,17 @@ struct PlanProblem {
   const Graph* graph = nullptr;  // bound and inferred
   int64_t batch_size = 0;
   Machine machine;
-  proto::Optimizer optimizer;    // its state counts towards memory
+  proto::Optimizer optimizer;  // its state counts towards memory
   CostModel* cost = nullptr;
   std::function<void(double fraction)> progress;  // optional
   std::function<double()> seconds;                // optional clock, only to report search time
 };
 
-// Searches (or checks the imported plan) and simulates the alternatives. Errors: InvalidArgument for a
-// graph that cannot be trained or a plan of another graph; ResourceExhausted, with the bytes needed and
-// present by device, if nothing fits.
-absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem, const proto::SearchOptions& options);
+// Searches (or checks the imported plan) and simulates the alternatives. Errors: InvalidArgument
+// for a graph that cannot be trained or a plan of another graph; ResourceExhausted, with the bytes
+// needed and present by device, if nothing fits.
+absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
+                                     const proto::SearchOptions& options);
 
 // Identity of a bound graph: hash of operators, attributes, shapes and names.
 std::string GraphFingerprint(const Graph& graph);
@@ -59,18 +62,20 @@ struct LoweringOptions {
 };
 
 struct LoweredPlan {
-  std::vector<proto::Program> training;    // by rank; devices that the plan does not use have no instructions
-  std::vector<proto::Program> evaluation;  // forward only, training = false; the same parameter buffers by name
+  std::vector<proto::Program>
+      training;  // by rank; devices that the plan does not use have no instructions
+  std::vector<proto::Program>
+      evaluation;  // forward only, training = false; the same parameter buffers by name
 };
 
-// One program per device. Every device meets its sends, receives and collectives in one global order, so
-// they cannot deadlock. Errors as MakePlan.
+// One program per device. Every device meets its sends, receives and collectives in one global
+// order, so they cannot deadlock. Errors as MakePlan.
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
                                       const proto::Plan& plan, const LoweringOptions& options);
 
 // A forward program of one device for serving. `graph` is a bound serving graph (ops/models): its
-// metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest follows;
-// its named outputs become Program.outputs. row_stable is set.
+// metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest
+// follows; its named outputs become Program.outputs. row_stable is set.
 absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph);
 
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.

@@ -1,6 +1,6 @@
-// The face of the CUDA plug-in, a shared object that worker/device/cuda_device.cc opens at run time.
-// Standard library only: the plug-in links neither Abseil nor protobuf, and both sides are built by
-// the same compiler from the same tree.
+// The face of the CUDA plug-in, a shared object that worker/device/cuda_device.cc opens at run
+// time. Standard library only: the plug-in links neither Abseil nor protobuf, and both sides are
+// built by the same compiler from the same tree.
 //
 // The plug-in exports one symbol:
 //   extern "C" espalier::CudaPlugin* espalier_cuda_plugin(int abi);
@@ -8,9 +8,9 @@
 // the plug-in was built with. It must not throw, and must not fail where there is no GPU: Devices()
 // is then empty.
 //
-// Memory and streams: every device has one stream (Stream). Copies, fills, kernels and collectives of
-// a device are enqueued on it in order. A device is used by one thread at a time; different devices
-// may be used by different threads. Pointers named `device_*` are device memory.
+// Memory and streams: every device has one stream (Stream). Copies, fills, kernels and collectives
+// of a device are enqueued on it in order. A device is used by one thread at a time; different
+// devices may be used by different threads. Pointers named `device_*` are device memory.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct CudaDeviceInfo {
 
 // Copies the box [source_start, source_start + size) of one dense row-major tensor to
 // destination_start of another of the same dtype and rank (0 to 8), adding to what is there if
-// `accumulate` (floating-point and integer types; f16 and bf16 add in f32 and round to nearest even).
-// Source and destination do not overlap.
+// `accumulate` (floating-point and integer types; f16 and bf16 add in f32 and round to nearest
+// even). Source and destination do not overlap.
 struct BoxCopy {
   const void* source = nullptr;
   void* destination = nullptr;
@@ -48,10 +48,10 @@ struct BoxCopy {
   bool accumulate = false;
 };
 
-// One NCCL communicator: a group of ranks, each with one device. Calls are collective over the group
-// and are enqueued on the device's stream; they return when enqueued. Sums are over f32, f16, bf16,
-// i32 and i64. Buffers are device memory. An error after which the communicator is unusable is
-// returned by the call that meets it or by the device's next Synchronize.
+// One NCCL communicator: a group of ranks, each with one device. Calls are collective over the
+// group and are enqueued on the device's stream; they return when enqueued. Sums are over f32, f16,
+// bf16, i32 and i64. Buffers are device memory. An error after which the communicator is unusable
+// is returned by the call that meets it or by the device's next Synchronize.
 class CudaCommunicator {
  public:
   virtual ~CudaCommunicator() = default;
@@ -72,7 +72,8 @@ class CudaCommunicator {
   // From rank 0 of the group, in place.
   virtual KernelStatus Broadcast(void* data, int64_t bytes) = 0;
 
-  // May be called from any thread while another waits in Synchronize: pending work ends with errors.
+  // May be called from any thread while another waits in Synchronize: pending work ends with
+  // errors.
   virtual void Abort() = 0;
   // Empty while all is well; otherwise what NCCL reports (ncclCommGetAsyncError).
   virtual KernelStatus AsyncError() = 0;

@@ -26,9 +26,8 @@ class Differentiator {
     }
     const Value& loss = forward_.value(result_.loss);
     if (!loss.type.dims.empty() || loss.type.dtype != DType::kF32) {
-      return absl::InvalidArgumentError(absl::StrCat("loss '", loss.name, "' is ",
-                                                     ToString(loss.type),
-                                                     ", expected an f32 scalar"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "loss '", loss.name, "' is ", ToString(loss.type), ", expected an f32 scalar"));
     }
     MarkTrainable();
     if (!trainable_[result_.loss]) {
@@ -125,9 +124,8 @@ class Differentiator {
       output_gradients.push_back(gradient);
       reached = reached || gradient != kNoValue;
     }
-    const bool wanted =
-        std::any_of(node.inputs.begin(), node.inputs.end(),
-                    [&](ValueId v) { return v != kNoValue && trainable_[v]; });
+    const bool wanted = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                    [&](ValueId v) { return v != kNoValue && trainable_[v]; });
     if (!reached || !wanted) return absl::OkStatus();
     const OpDef* def = registry_.Find(node.op);
     if (def == nullptr || !def->gradient.has_value()) {
@@ -143,16 +141,15 @@ class Differentiator {
       for (int i : Expand(*def, node, index)) backward.inputs.push_back(InputAt(node, i));
     }
     for (int k : def->gradient->needs_outputs) backward.inputs.push_back(node.outputs[k]);
-    backward.inputs.insert(backward.inputs.end(), output_gradients.begin(),
-                           output_gradients.end());
+    backward.inputs.insert(backward.inputs.end(), output_gradients.begin(), output_gradients.end());
     bool any = false;
     for (int index : def->gradient->differentiable) {
       for (int i : Expand(*def, node, index)) {
         const ValueId v = InputAt(node, i);
         ValueId gradient = kNoValue;
         if (v != kNoValue && trainable_[v]) {
-          gradient = NewGradient(v, absl::StrCat(forward_.value(v).name, ".grad@", node.name,
-                                                 ".", i));
+          gradient =
+              NewGradient(v, absl::StrCat(forward_.value(v).name, ".grad@", node.name, ".", i));
           contributions_[v].push_back(gradient);
           any = true;
         }

@@ -24,9 +24,9 @@ struct TrainingGraph {
 };
 
 // Differentiates output "loss" of a bound graph (see BindAndInfer) with respect to every trainable
-// parameter. Backward nodes are "x_grad" operators with `forward` set to the node they differentiate,
-// and "add_n" sums where a value is read more than once (`forward` = the value's producer, or kNoNode
-// for parameters). The seed gradient is the operator "fill" with value 1.
+// parameter. Backward nodes are "x_grad" operators with `forward` set to the node they
+// differentiate, and "add_n" sums where a value is read more than once (`forward` = the value's
+// producer, or kNoNode for parameters). The seed gradient is the operator "fill" with value 1.
 // InvalidArgument: no loss output, the loss is no scalar, or a path to a parameter runs through an
 // operator that has no gradient (named).
 absl::StatusOr<TrainingGraph> Differentiate(const OpRegistry& registry, const Graph& graph);

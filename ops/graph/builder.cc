@@ -39,8 +39,7 @@ ValueId GraphBuilder::State(const std::string& name, DType dtype, Dims dims) {
   return Add({.name = name, .type = {dtype, std::move(dims)}, .kind = ValueKind::kState});
 }
 
-ValueId GraphBuilder::Constant(const std::string& name, DType dtype, Dims dims,
-                               std::string bytes) {
+ValueId GraphBuilder::Constant(const std::string& name, DType dtype, Dims dims, std::string bytes) {
   return Add({.name = name,
               .type = {dtype, std::move(dims)},
               .kind = ValueKind::kConstant,

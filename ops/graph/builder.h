@@ -12,8 +12,8 @@ namespace espalier {
 
 class GraphBuilder {
  public:
-  // `registry` must outlive the builder. Dimension 0 of an input may be -1 (the batch); types of computed
-  // values are left to BindAndInfer.
+  // `registry` must outlive the builder. Dimension 0 of an input may be -1 (the batch); types of
+  // computed values are left to BindAndInfer.
   GraphBuilder(const OpRegistry& registry, std::string graph_name);
 
   ValueId Input(const std::string& name, DType dtype, Dims dims);
@@ -25,8 +25,9 @@ class GraphBuilder {
   // Adds a node with one output (or the first of several). `name` empty: "<op>_<n>".
   ValueId Op(const std::string& op, const std::vector<ValueId>& inputs, Attributes attributes = {},
              const std::string& name = "");
-  std::vector<ValueId> OpN(const std::string& op, int num_outputs, const std::vector<ValueId>& inputs,
-                           Attributes attributes = {}, const std::string& name = "");
+  std::vector<ValueId> OpN(const std::string& op, int num_outputs,
+                           const std::vector<ValueId>& inputs, Attributes attributes = {},
+                           const std::string& name = "");
 
   void Output(const std::string& name, ValueId value);
   void Metadata(const std::string& key, const std::string& value);

@@ -83,9 +83,9 @@ absl::Status BindInputs(int64_t batch, Graph* graph) {
     }
     if (!value.constant.empty() &&
         value.constant.size() != static_cast<size_t>(value.type.bytes())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor '", value.name, "' carries ", value.constant.size(), " bytes, its type ",
-          ToString(value.type), " needs ", value.type.bytes()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", value.name, "' carries ", value.constant.size(),
+                       " bytes, its type ", ToString(value.type), " needs ", value.type.bytes()));
     }
   }
   return absl::OkStatus();
@@ -100,9 +100,8 @@ absl::Status InferAt(const OpRegistry& registry, NodeId id, Graph* graph) {
   NodeTypes types = graph->TypesOf(id);
   if (absl::Status status = InferNode(*def, &types); !status.ok()) return status;
   if (types.outputs.size() != node.outputs.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("gives ", types.outputs.size(),
-                                                   " outputs, the node names ",
-                                                   node.outputs.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gives ", types.outputs.size(), " outputs, the node names ", node.outputs.size()));
   }
   node.attributes = std::move(types.attributes);
   for (size_t k = 0; k < node.outputs.size(); ++k) {

@@ -1,5 +1,5 @@
-// The graph: operators and typed tensors, no placement. What a user submits, what the planner splits
-// and what every importer produces. A plain value; nodes are kept in topological order.
+// The graph: operators and typed tensors, no placement. What a user submits, what the planner
+// splits and what every importer produces. A plain value; nodes are kept in topological order.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@ enum class ValueKind {
   kParameter,  // trained, unless `trainable` is false; saved in checkpoints
   kState,      // kept between steps on the device, written by operators (KV caches)
   kComputed,
-  kConstant,   // small literal, in `constant`
+  kConstant,  // small literal, in `constant`
 };
 
 // How a parameter that is not in a weights file starts.
@@ -39,16 +39,16 @@ struct Value {
   ValueKind kind = ValueKind::kComputed;
   NodeId producer = kNoNode;  // for kComputed
   int producer_output = 0;
-  bool trainable = true;      // kParameter
-  Initializer initializer;    // kParameter
-  std::string constant;       // kConstant: the bytes, row-major; kParameter: initial bytes if not empty
+  bool trainable = true;    // kParameter
+  Initializer initializer;  // kParameter
+  std::string constant;  // kConstant: the bytes, row-major; kParameter: initial bytes if not empty
 };
 
 struct Node {
   std::string name;  // unique in the graph; error messages and plans use it
   std::string op;
   Attributes attributes;
-  std::vector<ValueId> inputs;  // kNoValue for an absent optional input
+  std::vector<ValueId> inputs;   // kNoValue for an absent optional input
   std::vector<ValueId> outputs;  // kNoValue, in gradient nodes only, for one that nobody wants
   // Set by Differentiate on the nodes it adds: the forward node whose split this one follows.
   NodeId forward = kNoNode;
@@ -57,7 +57,8 @@ struct Node {
 class Graph {
  public:
   std::string name;
-  // Free-form facts that travel with the graph: "family" = "llama", "config" = the config.json text.
+  // Free-form facts that travel with the graph: "family" = "llama", "config" = the config.json
+  // text.
   std::map<std::string, std::string> metadata;
 
   const std::vector<Node>& nodes() const { return nodes_; }
@@ -86,8 +87,9 @@ class Graph {
   std::vector<Value> values_;
 };
 
-// Replaces -1 in the inputs' dimensions by `batch` (> 0), checks every node against the registry, fills in
-// attribute defaults and infers the types of all computed values. Errors name the node and the operator.
+// Replaces -1 in the inputs' dimensions by `batch` (> 0), checks every node against the registry,
+// fills in attribute defaults and infers the types of all computed values. Errors name the node and
+// the operator.
 absl::Status BindAndInfer(const OpRegistry& registry, int64_t batch, Graph* graph);
 
 }  // namespace espalier

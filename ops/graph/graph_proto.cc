@@ -239,8 +239,8 @@ absl::StatusOr<Attributes> AttributesFromProto(
         attributes.Set(name, value.s());
         break;
       case proto::Attribute::kInts:
-        attributes.Set(name, std::vector<int64_t>(value.ints().values().begin(),
-                                                  value.ints().values().end()));
+        attributes.Set(
+            name, std::vector<int64_t>(value.ints().values().begin(), value.ints().values().end()));
         break;
       case proto::Attribute::kFloats:
         attributes.Set(name, std::vector<double>(value.floats().values().begin(),
@@ -261,8 +261,7 @@ proto::Graph ToProto(const Graph& graph) {
     proto::Value* message = out.add_values();
     message->set_name(value.name);
     message->mutable_type()->set_dtype(ToProto(value.type.dtype));
-    message->mutable_type()->mutable_dims()->Assign(value.type.dims.begin(),
-                                                    value.type.dims.end());
+    message->mutable_type()->mutable_dims()->Assign(value.type.dims.begin(), value.type.dims.end());
     message->set_kind(KindToProto(value.kind));
     message->set_frozen(!value.trainable);
     message->mutable_initializer()->set_kind(
@@ -289,9 +288,8 @@ proto::Graph ToProto(const Graph& graph) {
 
 absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const proto::Graph& message) {
   if (message.format_version() != kFormatVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("graph format version is ",
-                                                   message.format_version(), ", expected ",
-                                                   kFormatVersion));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "graph format version is ", message.format_version(), ", expected ", kFormatVersion));
   }
   Graph graph;
   graph.name = message.name();
@@ -312,9 +310,9 @@ absl::StatusOr<Graph> FromProto(const OpRegistry& registry, const proto::Graph& 
   }
   for (const proto::GraphOutput& output : message.outputs()) {
     if (output.value() < 0 || output.value() >= message.values_size()) {
-      return absl::InvalidArgumentError(absl::StrCat("output '", output.name(),
-                                                     "': value index ", output.value(),
-                                                     " is not in 0..", message.values_size() - 1));
+      return absl::InvalidArgumentError(absl::StrCat("output '", output.name(), "': value index ",
+                                                     output.value(), " is not in 0..",
+                                                     message.values_size() - 1));
     }
     graph.outputs.emplace_back(output.name(), output.value());
   }

@@ -13,9 +13,9 @@ namespace espalier {
 using AttributeValue =
     std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<double>>;
 
-// An ordered map from attribute name to value. Values are checked and defaults filled in against the
-// operator's definition before a kernel sees them, so the getters below return the fallback only for
-// attributes that the operator leaves optional without a default.
+// An ordered map from attribute name to value. Values are checked and defaults filled in against
+// the operator's definition before a kernel sees them, so the getters below return the fallback
+// only for attributes that the operator leaves optional without a default.
 class Attributes {
  public:
   Attributes() = default;

@@ -1,5 +1,5 @@
-// What a backend supplies for an operator. Standard library only, so that the CUDA plug-in, which is
-// opened at run time and links neither Abseil nor protobuf, implements the same interface.
+// What a backend supplies for an operator. Standard library only, so that the CUDA plug-in, which
+// is opened at run time and links neither Abseil nor protobuf, implements the same interface.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace espalier {
 
-// Success, or a sentence that says what was wrong and where. Only input-dependent failures (an index
-// out of range, out of memory) end here; shapes were checked by the operator's definition.
+// Success, or a sentence that says what was wrong and where. Only input-dependent failures (an
+// index out of range, out of memory) end here; shapes were checked by the operator's definition.
 struct [[nodiscard]] KernelStatus {
   std::string error;
 
@@ -42,14 +42,15 @@ struct KernelArgs {
   std::span<const TensorView> inputs;
   std::span<const TensorView> outputs;
   void* workspace = nullptr;  // workspace_bytes() bytes, 64-byte aligned, contents undefined
-  uint64_t seed = 0;          // of the job; random operators key Philox by (seed, node_key, step, element)
-  uint64_t node_key = 0;      // stable identity of the logical node, the same on every shard
-  int64_t step = 0;           // training step, from 0
-  bool training = true;       // dropout and batch norm look at it
-  void* stream = nullptr;     // cudaStream_t on CUDA, null on CPU
+  uint64_t seed = 0;  // of the job; random operators key Philox by (seed, node_key, step, element)
+  uint64_t node_key = 0;   // stable identity of the logical node, the same on every shard
+  int64_t step = 0;        // training step, from 0
+  bool training = true;    // dropout and batch norm look at it
+  void* stream = nullptr;  // cudaStream_t on CUDA, null on CPU
 };
 
-// One instruction's kernel, made once when the program is loaded, then run every step from one thread.
+// One instruction's kernel, made once when the program is loaded, then run every step from one
+// thread.
 class Kernel {
  public:
   virtual ~Kernel() = default;

@@ -38,8 +38,7 @@ ESPALIER_HOST_DEVICE inline PhiloxBlock Philox(uint64_t key, uint64_t counter_lo
 // Uniform in [0, 1) with 24 bits.
 ESPALIER_HOST_DEVICE inline float PhiloxUniform(uint64_t seed, uint64_t node_key, uint64_t step,
                                                 uint64_t element) {
-  const PhiloxBlock block =
-      Philox(seed ^ (node_key * 0x9E3779B97F4A7C15ull), element >> 2, step);
+  const PhiloxBlock block = Philox(seed ^ (node_key * 0x9E3779B97F4A7C15ull), element >> 2, step);
   return static_cast<float>(block.word[element & 3] >> 8) * (1.0f / 16777216.0f);
 }
 

@@ -43,11 +43,9 @@ class Reader {
   void Optional(const char* field, int64_t* out) {
     const Json* value = Find(object_, field);
     if (value == nullptr) return;
-    if (!value->is_number_integer() || value->is_number_unsigned()) {
-      if (!value->is_number_unsigned() || value->get<uint64_t>() > uint64_t{1} << 62) {
-        return Fail(Bad(field, *value, "an integer"));
-      }
-    }
+    const bool overflows =
+        value->is_number_unsigned() && value->get<uint64_t>() > (uint64_t{1} << 62);
+    if (!value->is_number_integer() || overflows) return Fail(Bad(field, *value, "an integer"));
     *out = value->get<int64_t>();
   }
 

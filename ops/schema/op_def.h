@@ -5,14 +5,15 @@
 //
 // Conventions
 //  - All types given to the functions below are static (the batch dimension is bound).
-//  - Operators must mean the same on a shard as on the whole: kernels take sizes from the views, and
+//  - Operators must mean the same on a shard as on the whole: kernels take sizes from the views,
+//  and
 //    attributes never hold a size that a split would change. Where the meaning depends on the whole
 //    (the mean over a batch), `canonicalize` writes what is needed into an attribute, once, on the
 //    whole graph.
 //  - The gradient of a differentiable operator "x" is one operator "x_grad". Its inputs are the
 //    forward inputs and outputs named in Gradient, then one gradient per forward output (absent if
-//    nobody reads that output); its outputs are the gradients of the differentiable inputs, each with
-//    the type of that input. It runs under the same split as the forward operator.
+//    nobody reads that output); its outputs are the gradients of the differentiable inputs, each
+//    with the type of that input. It runs under the same split as the forward operator.
 #pragma once
 
 #include <functional>
@@ -33,9 +34,7 @@ struct NodeTypes {
   std::vector<TensorType> inputs;
   std::vector<TensorType> outputs;  // empty while they are being inferred
 
-  bool has_input(size_t i) const {
-    return i < inputs.size() && inputs[i].dtype != DType::kInvalid;
-  }
+  bool has_input(size_t i) const { return i < inputs.size() && inputs[i].dtype != DType::kInvalid; }
 };
 
 enum class AttributeKind { kInt, kFloat, kBool, kString, kInts, kFloats };
@@ -58,9 +57,10 @@ struct Arity {
 // lists). kReduction is summed over: splitting it leaves partial sums in the outputs.
 enum class AxisKind { kSample, kAttribute, kParameter, kReduction };
 
-// One dimension of an operator's iteration space that may be cut into equal parts. A degree is legal
-// if it divides `size`. A tensor dimension that follows the axis is cut at the same fractions, so its
-// extent must be a multiple of `size` (64 columns that are 4 heads follow an axis of size 4).
+// One dimension of an operator's iteration space that may be cut into equal parts. A degree is
+// legal if it divides `size`. A tensor dimension that follows the axis is cut at the same
+// fractions, so its extent must be a multiple of `size` (64 columns that are 4 heads follow an axis
+// of size 4).
 struct Axis {
   std::string name;
   AxisKind kind;
@@ -69,9 +69,10 @@ struct Axis {
 
 constexpr int kNotSplit = -1;
 
-// inputs[i][d] is the axis that dimension d of input i follows, or kNotSplit if each shard needs the
-// whole dimension. A shard whose axis appears in no dimension of an input needs a replica of it; an
-// axis that appears in no dimension of an output leaves that output as one partial sum per shard.
+// inputs[i][d] is the axis that dimension d of input i follows, or kNotSplit if each shard needs
+// the whole dimension. A shard whose axis appears in no dimension of an input needs a replica of
+// it; an axis that appears in no dimension of an output leaves that output as one partial sum per
+// shard.
 struct SplitRule {
   std::vector<Axis> axes;
   std::vector<std::vector<int>> inputs;
@@ -85,10 +86,10 @@ struct Cost {
 };
 
 struct Gradient {
-  std::vector<int> needs_inputs;     // forward inputs that x_grad reads, in this order
-  std::vector<int> needs_outputs;    // then forward outputs
-  std::vector<int> differentiable;   // forward inputs that get a gradient, in the order of x_grad's outputs;
-                                     // a variadic input is named by its first index
+  std::vector<int> needs_inputs;    // forward inputs that x_grad reads, in this order
+  std::vector<int> needs_outputs;   // then forward outputs
+  std::vector<int> differentiable;  // forward inputs that get a gradient, in the order of x_grad's
+                                    // outputs; a variadic input is named by its first index
   std::function<Cost(const NodeTypes& forward)> cost;  // default: twice the forward cost
 };
 
@@ -99,8 +100,8 @@ struct OpDef {
   int num_outputs = 1;  // -1: as many as infer returns
   std::vector<AttributeSpec> attributes;
 
-  // Types of the outputs, or InvalidArgument that says which input is wrong, what was found and what
-  // would be accepted. Attributes are complete and of the right kinds already.
+  // Types of the outputs, or InvalidArgument that says which input is wrong, what was found and
+  // what would be accepted. Attributes are complete and of the right kinds already.
   std::function<absl::StatusOr<std::vector<TensorType>>(const NodeTypes&)> infer;
 
   // Optional: rewrites attributes on the whole graph after inference (see above). Idempotent.
@@ -113,9 +114,9 @@ struct OpDef {
   std::function<Cost(const NodeTypes&)> cost;
 
   std::optional<Gradient> gradient;
-  bool random = false;       // reads seed, node_key and step
-  bool is_loss = false;      // output 0 is a scalar to minimise
-  bool is_metric = false;    // output 0 is a scalar to report; never differentiated
+  bool random = false;     // reads seed, node_key and step
+  bool is_loss = false;    // output 0 is a scalar to minimise
+  bool is_metric = false;  // output 0 is a scalar to report; never differentiated
 };
 
 }  // namespace espalier

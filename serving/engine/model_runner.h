@@ -2,9 +2,9 @@
 // executor that trains; tests implement it with small functions.
 //
 // KV cache: a pool of `kv_slots` slots per layer, each holding the K and V of one token. The engine
-// owns the numbering (serving/kv); a sequence is an ordered list of slots. A token of a draft tree is
-// written into a free slot and becomes part of its sequence, if accepted, by appending that slot's
-// number to the list: nothing is copied.
+// owns the numbering (serving/kv); a sequence is an ordered list of slots. A token of a draft tree
+// is written into a free slot and becomes part of its sequence, if accepted, by appending that
+// slot's number to the list: nothing is copied.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 namespace espalier {
 
 // One step over rows of any mix of sequences: prompt chunks, single tokens, tree nodes.
-// Row r sees, in this order: the first row_prefix[r] slots of its sequence, then its ancestors. Its own
-// slot is among them (the last one): K and V of all rows are written before any row attends.
+// Row r sees, in this order: the first row_prefix[r] slots of its sequence, then its ancestors. Its
+// own slot is among them (the last one): K and V of all rows are written before any row attends.
 struct RunnerBatch {
   // Per row.
   std::vector<int32_t> tokens;
@@ -25,8 +25,8 @@ struct RunnerBatch {
   std::vector<int32_t> row_sequence;  // index into the sequences below
   std::vector<int32_t> row_prefix;
   std::vector<int32_t> ancestor_start;  // rows + 1 offsets into ancestor_slots
-  std::vector<int32_t> ancestor_slots;  // tree ancestors root first, the row's own slot last; empty for
-                                        // rows that lie in the sequence itself
+  std::vector<int32_t> ancestor_slots;  // tree ancestors root first, the row's own slot last; empty
+                                        // for rows that lie in the sequence itself
   // Per sequence.
   std::vector<int32_t> sequence_start;  // sequences + 1 offsets into sequence_slots
   std::vector<int32_t> sequence_slots;  // in order of position, this step's own rows included
@@ -61,9 +61,9 @@ class ModelRunner {
 
   virtual RunnerLimits limits() const = 0;
 
-  // Runs one step; blocks. A row's logits depend bit for bit on its tokens and positions alone, not on
-  // the batch it rides in. InvalidArgument if the batch breaks a limit or an index is out of range; the
-  // KV cache is then unchanged.
+  // Runs one step; blocks. A row's logits depend bit for bit on its tokens and positions alone, not
+  // on the batch it rides in. InvalidArgument if the batch breaks a limit or an index is out of
+  // range; the KV cache is then unchanged.
   virtual absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) = 0;
 };
 

@@ -1,9 +1,9 @@
-// What the sanitizers are told when a program starts. Compiled in rather than set in the environment,
-// so that it also holds for the daemons that a test starts, wherever they run. The environment
-// (ASAN_OPTIONS and so on) still overrides it.
+// What the sanitizers are told when a program starts. Compiled in rather than set in the
+// environment, so that it also holds for the daemons that a test starts, wherever they run. The
+// environment (ASAN_OPTIONS and so on) still overrides it.
 //
-// The system's libraries are not instrumented: ThreadSanitizer does not see their synchronisation and
-// would report races inside gRPC.
+// The system's libraries are not instrumented: ThreadSanitizer does not see their synchronisation
+// and would report races inside gRPC.
 
 #define ESPALIER_SANITIZER_HOOK extern "C" __attribute__((visibility("default"), used)) const char*
 

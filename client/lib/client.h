@@ -1,0 +1,121 @@
+// The client library: everything that a coordinator offers, as blocking calls that return a Status.
+//
+//   auto client = Client::Connect("127.0.0.1:7070");
+//   proto::TrainingSpec spec;
+//   *spec.mutable_graph() = ToProto(*graph);           // ops/graph/builder.h makes graphs
+//   auto job = (*client)->Submit(spec);
+//   (*client)->Watch(*job, 0, [](const proto::JobEvent& e) { ...; return true; });
+//
+// Calls carry a deadline. Those that only read, and those that carry an idempotency key, which are
+// all others but Generate, are repeated while the coordinator is UNAVAILABLE, up to
+// ClientOptions::retry_for. Thread-safe. Errors are the coordinator's, word for word; Unavailable
+// names the address and what to start.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+#include "proto/inference.pb.h"
+#include "proto/models.pb.h"
+#include "proto/plan.pb.h"
+#include "proto/training.pb.h"
+
+namespace espalier {
+
+struct ClientOptions {
+  std::string token;  // sent as "authorization: Bearer <token>"; empty: none
+  bool tls = false;
+  std::string ca_pem;           // trusted roots; empty: the system's
+  std::string certificate_pem;  // the client's own, where the coordinator asks for one
+  std::string key_pem;
+  absl::Duration connect_timeout = absl::Seconds(5);
+  absl::Duration call_timeout = absl::Seconds(30);
+  absl::Duration plan_timeout = absl::Minutes(10);   // MakePlan, Explain
+  absl::Duration serve_timeout = absl::Minutes(10);  // Serve loads a model
+  absl::Duration retry_for = absl::Seconds(10);      // while UNAVAILABLE
+  absl::Duration watch_retry_for = absl::Minutes(2);
+};
+
+// Bytes sent or received so far, and all that there are.
+using TransferProgress = std::function<void(int64_t done, int64_t total)>;
+
+struct LocalFile {
+  std::string name;  // in the artifact
+  std::string path;
+};
+
+class Client {
+ public:
+  // `address` is host:port. Waits until the coordinator answers, at most connect_timeout.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
+                                                         const ClientOptions& options = {});
+  ~Client();
+  const std::string& address() const;
+
+  // Training. An empty key is replaced by a random one; give one to make a repeated Submit of
+  // another process the same job.
+  absl::StatusOr<std::string> Submit(const proto::TrainingSpec& spec, const std::string& key = "");
+  // Calls `event` for the job as it is and then for all that happens, until the job is over or
+  // `event` returns false. A lost connection is taken up again where it broke off; a
+  // JobEvent::message says so.
+  absl::Status Watch(const std::string& job_id, int64_t from_step,
+                     const std::function<bool(const proto::JobEvent&)>& event);
+  absl::StatusOr<proto::GetJobReply> GetJob(const std::string& job_id, bool with_reports = false);
+  absl::StatusOr<std::vector<proto::Job>> ListJobs();
+  absl::StatusOr<proto::Job> CancelJob(const std::string& job_id);
+  absl::StatusOr<proto::Job> ResumeJob(const std::string& job_id);
+
+  // Plans.
+  absl::StatusOr<proto::Plan> MakePlan(const proto::PlanRequest& request);
+  absl::StatusOr<proto::ExplainReply> Explain(const proto::ExplainRequest& request);
+  absl::StatusOr<std::string> ExportPlan(const std::string& job_id);
+  absl::StatusOr<proto::Plan> ImportPlan(const proto::ImportRequest& request);
+
+  // Artifacts. Files travel in chunks of 1 MiB with their SHA-256, which the receiver checks.
+  absl::StatusOr<proto::Artifact> Upload(const proto::UploadHeader& header,
+                                         const std::vector<LocalFile>& files,
+                                         const TransferProgress& progress = nullptr);
+  // Uploads one file under a name made of `stem` and its content, unless it is there already;
+  // returns the name. `uploaded` (optional) says whether it had to be sent.
+  absl::StatusOr<std::string> EnsureUploaded(const std::string& path, proto::Artifact::Kind kind,
+                                             const TransferProgress& progress = nullptr,
+                                             bool* uploaded = nullptr);
+  // Writes the artifact's files under `folder`, which is made. A file appears once it is complete.
+  // DataLoss if what arrived is not what the artifact's sum says.
+  absl::StatusOr<proto::Artifact> Download(const std::string& name, const std::string& folder,
+                                           const TransferProgress& progress = nullptr);
+  absl::StatusOr<std::vector<proto::Artifact>> ListArtifacts();
+  absl::Status DeleteArtifact(const std::string& name);
+
+  // Cluster.
+  absl::StatusOr<proto::ClusterStatusReply> Status();
+  absl::StatusOr<std::vector<proto::WorkerInfo>> ListWorkers();
+
+  // Serving.
+  absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
+  absl::Status Unserve(const std::string& name);
+  absl::StatusOr<std::vector<proto::ServedModel>> ListServed();
+  // Calls `reply` for each piece; returning false cancels the request. No deadline but `timeout`.
+  absl::Status Generate(const proto::GenerateRequest& request,
+                        const std::function<bool(const proto::GenerateReply&)>& reply,
+                        absl::Duration timeout = absl::InfiniteDuration());
+  absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
+
+  struct Impl;  // defined where gRPC is
+
+ private:
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// 128 random bits in hexadecimal.
+std::string NewIdempotencyKey();
+
+}  // namespace espalier

@@ -1,0 +1,34 @@
+// What the .cc files of the client share. gRPC stays behind this header.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "client/lib/client.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "proto/models.grpc.pb.h"
+#include "proto/plan.grpc.pb.h"
+#include "proto/training.grpc.pb.h"
+
+namespace espalier {
+
+struct Client::Impl {
+  std::string address;
+  ClientOptions options;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<proto::Training::Stub> training;
+  std::unique_ptr<proto::Planner::Stub> planner;
+  std::unique_ptr<proto::Models::Stub> models;
+  std::unique_ptr<proto::Cluster::Stub> cluster;
+  std::unique_ptr<proto::Inference::Stub> inference;
+
+  // Sets the token and, unless infinite, the deadline.
+  void Prepare(grpc::ClientContext* context, absl::Duration timeout) const;
+  absl::Status FromGrpc(const grpc::Status& status) const;
+};
+
+}  // namespace espalier

@@ -1,0 +1,305 @@
+// The streaming calls: watching a job, generating, moving artifacts.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/lib/client.h"
+#include "client/lib/client_impl.h"
+#include "client/lib/sha256.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kChunkBytes = 1 << 20;
+
+absl::StatusOr<int64_t> SizeOfFile(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0)
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no plain file"));
+  }
+  return static_cast<int64_t>(info.st_size);
+}
+
+// "[A-Za-z0-9._-]+" out of any file name.
+std::string ArtifactStem(const std::string& path) {
+  std::string stem = std::filesystem::path(path).stem().string().substr(0, 80);
+  for (char& c : stem) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '-';
+  }
+  return stem.empty() ? "file" : stem;
+}
+
+// Writes one artifact's files; each appears under its name when the next one starts or Finish is
+// called.
+class FolderWriter {
+ public:
+  explicit FolderWriter(std::string folder) : folder_(std::move(folder)) {}
+  ~FolderWriter() {
+    if (!name_.empty()) std::remove((Path() + ".part").c_str());
+  }
+
+  absl::Status Start(const std::string& name) {
+    if (absl::Status s = Finish(); !s.ok()) return s;
+    const std::filesystem::path path(name);
+    const bool climbs = std::find(path.begin(), path.end(), "..") != path.end();
+    if (name.empty() || path.is_absolute() || climbs || path.filename().empty()) {
+      return absl::DataLossError(absl::StrCat("the coordinator sent a file named \"", name,
+                                              "\", which lies outside the folder"));
+    }
+    name_ = name;
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(Path()).parent_path(), error);
+    if (error)
+      return absl::UnavailableError(
+          absl::StrCat("cannot make a folder for ", Path(), ": ", error.message()));
+    out_.open(Path() + ".part", std::ios::binary | std::ios::trunc);
+    if (!out_) {
+      const int number = errno;
+      return absl::ErrnoToStatus(number, absl::StrCat("cannot write ", Path(), ".part"));
+    }
+    sum_ = std::make_unique<Sha256>();
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(const std::string& chunk) {
+    if (name_.empty())
+      return absl::DataLossError("the coordinator sent bytes before any file name");
+    out_.write(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    if (!out_)
+      return absl::ResourceExhaustedError(absl::StrCat("cannot write ", Path(), ": disk full?"));
+    sum_->Update(chunk);
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    if (name_.empty()) return absl::OkStatus();
+    out_.close();
+    if (!out_)
+      return absl::ResourceExhaustedError(absl::StrCat("cannot write ", Path(), ": disk full?"));
+    std::error_code error;
+    std::filesystem::rename(Path() + ".part", Path(), error);
+    if (error)
+      return absl::UnavailableError(absl::StrCat("cannot write ", Path(), ": ", error.message()));
+    out_.clear();
+    sums_[name_] = sum_->Hex();
+    name_.clear();
+    return absl::OkStatus();
+  }
+
+  // As Artifact.sha256 is defined: of the only file, or of the sorted "name sha256" lines.
+  absl::Status Check(const proto::Artifact& artifact) const {
+    std::string lines;
+    for (const auto& [name, sum] : sums_) absl::StrAppend(&lines, name, " ", sum, "\n");
+    Sha256 folder;
+    folder.Update(lines);
+    const std::string whole = folder.Hex();
+    const bool same = artifact.sha256() == whole ||
+                      (sums_.size() == 1 && artifact.sha256() == sums_.begin()->second);
+    if (same) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("artifact ", artifact.name(), ": what arrived has sha256 ",
+                     sums_.size() == 1 ? sums_.begin()->second : whole, ", the coordinator says ",
+                     artifact.sha256(), "; download it again"));
+  }
+
+ private:
+  std::string Path() const { return folder_ + "/" + name_; }
+
+  std::string folder_;
+  std::string name_;  // of the file being written
+  std::ofstream out_;
+  std::unique_ptr<Sha256> sum_;
+  std::map<std::string, std::string> sums_;
+};
+
+bool IsOver(proto::JobState state) {
+  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
+}
+
+}  // namespace
+
+absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
+                           const std::function<bool(const proto::JobEvent&)>& event) {
+  absl::Duration pause = absl::Milliseconds(200);
+  absl::Time give_up = absl::InfiniteFuture();
+  bool over = false;
+  while (true) {
+    grpc::ClientContext context;
+    impl_->Prepare(&context, absl::InfiniteDuration());
+    proto::WatchRequest request;
+    request.set_job_id(job_id);
+    request.set_from_step(from_step);
+    auto reader = impl_->training->Watch(&context, request);
+    proto::JobEvent next;
+    while (reader->Read(&next)) {
+      give_up = absl::InfiniteFuture();
+      pause = absl::Milliseconds(200);
+      if (next.has_step()) from_step = std::max(from_step, next.step().step() + 1);
+      if (next.has_job()) {
+        over = IsOver(next.job().state());
+        // After a worker is lost the job goes back to its checkpoint, and those steps come again.
+        if (next.job().state() == proto::RECOVERING) {
+          from_step = std::min<int64_t>(from_step, next.job().checkpoint_step());
+        }
+      }
+      if (!event(next)) {
+        context.TryCancel();
+        reader->Finish();
+        return absl::OkStatus();
+      }
+    }
+    const grpc::Status status = reader->Finish();
+    if (status.ok() || over) return impl_->FromGrpc(over ? grpc::Status::OK : status);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return impl_->FromGrpc(status);
+    if (give_up == absl::InfiniteFuture()) {
+      give_up = absl::Now() + impl_->options.watch_retry_for;
+      proto::JobEvent lost;
+      lost.set_message(absl::StrCat("connection to the coordinator at ", impl_->address,
+                                    " lost, trying for ",
+                                    absl::FormatDuration(impl_->options.watch_retry_for)));
+      if (!event(lost)) return absl::OkStatus();
+    }
+    if (absl::Now() + pause > give_up) return impl_->FromGrpc(status);
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, absl::Duration(absl::Seconds(2)));
+  }
+}
+
+absl::Status Client::Generate(const proto::GenerateRequest& request,
+                              const std::function<bool(const proto::GenerateReply&)>& reply,
+                              absl::Duration timeout) {
+  grpc::ClientContext context;
+  impl_->Prepare(&context, timeout);
+  auto reader = impl_->inference->Generate(&context, request);
+  proto::GenerateReply next;
+  while (reader->Read(&next)) {
+    if (!reply(next)) {
+      context.TryCancel();
+      reader->Finish();
+      return absl::OkStatus();
+    }
+  }
+  return impl_->FromGrpc(reader->Finish());
+}
+
+absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header,
+                                               const std::vector<LocalFile>& files,
+                                               const TransferProgress& progress) {
+  int64_t total = 0;
+  for (const LocalFile& file : files) {
+    auto size = SizeOfFile(file.path);
+    if (!size.ok()) return size.status();
+    total += *size;
+  }
+  grpc::ClientContext context;
+  // Ample for a slow link, and short enough that a dead one ends.
+  impl_->Prepare(&context, impl_->options.call_timeout + absl::Seconds(total / (256 << 10)));
+  proto::UploadReply reply;
+  auto writer = impl_->models->Upload(&context, &reply);
+  // A write that fails means that the coordinator has answered: the status comes from Finish.
+  bool open = true;
+  const auto write = [&](const proto::UploadRequest& part) { open = open && writer->Write(part); };
+
+  proto::UploadRequest part;
+  *part.mutable_header() = header;
+  if (header.idempotency_key().empty())
+    part.mutable_header()->set_idempotency_key(NewIdempotencyKey());
+  write(part);
+  int64_t done = 0;
+  std::string block(kChunkBytes, '\0');
+  for (const LocalFile& file : files) {
+    std::ifstream in(file.path, std::ios::binary);
+    part.mutable_file()->set_name(file.name);
+    write(part);
+    Sha256 sum;
+    while (open && in) {
+      in.read(block.data(), static_cast<std::streamsize>(kChunkBytes));
+      const auto got = static_cast<size_t>(in.gcount());
+      if (got == 0) break;
+      sum.Update(absl::string_view(block.data(), got));
+      part.mutable_chunk()->assign(block.data(), got);
+      write(part);
+      done += static_cast<int64_t>(got);
+      if (progress) progress(done, total);
+    }
+    if (open && !in.eof()) {
+      context.TryCancel();
+      writer->Finish();
+      return absl::UnavailableError(absl::StrCat("cannot read ", file.path));
+    }
+    part.set_sha256(sum.Hex());
+    write(part);
+  }
+  if (open) writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  if (!status.ok()) return impl_->FromGrpc(status);
+  return reply.artifact();
+}
+
+absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
+                                                   proto::Artifact::Kind kind,
+                                                   const TransferProgress& progress,
+                                                   bool* uploaded) {
+  if (uploaded != nullptr) *uploaded = false;
+  if (auto size = SizeOfFile(path); !size.ok()) return size.status();
+  auto sum = Sha256OfFile(path);
+  if (!sum.ok()) return sum.status();
+  const std::string name = absl::StrCat(ArtifactStem(path), "-", sum->substr(0, 16));
+  auto known = ListArtifacts();
+  if (!known.ok()) return known.status();
+  for (const proto::Artifact& artifact : *known) {
+    if (artifact.name() == name) return name;
+  }
+  proto::UploadHeader header;
+  header.set_name(name);
+  header.set_kind(kind);
+  auto artifact =
+      Upload(header, {{std::filesystem::path(path).filename().string(), path}}, progress);
+  // Another client may have been faster; the name says that the content is the same.
+  if (!artifact.ok() && artifact.status().code() != absl::StatusCode::kAlreadyExists) {
+    return artifact.status();
+  }
+  if (uploaded != nullptr) *uploaded = artifact.ok();
+  return name;
+}
+
+absl::StatusOr<proto::Artifact> Client::Download(const std::string& name, const std::string& folder,
+                                                 const TransferProgress& progress) {
+  grpc::ClientContext context;
+  impl_->Prepare(&context, absl::InfiniteDuration());
+  proto::DownloadRequest request;
+  request.set_name(name);
+  auto reader = impl_->models->Get(&context, request);
+  proto::Artifact artifact;
+  FolderWriter writer(folder);
+  int64_t done = 0;
+  absl::Status failed;
+  for (proto::DownloadReply part; failed.ok() && reader->Read(&part);) {
+    if (part.has_artifact()) {
+      artifact = part.artifact();
+    } else if (part.has_file()) {
+      failed = writer.Start(part.file().name());
+    } else {
+      failed = writer.Append(part.chunk());
+      done += static_cast<int64_t>(part.chunk().size());
+      if (progress) progress(done, artifact.bytes());
+    }
+  }
+  if (!failed.ok()) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!failed.ok()) return failed;
+  if (!status.ok()) return impl_->FromGrpc(status);
+  if (absl::Status s = writer.Finish(); !s.ok()) return s;
+  if (absl::Status s = writer.Check(artifact); !s.ok()) return s;
+  return artifact;
+}
+
+}  // namespace espalier

@@ -1,0 +1,138 @@
+#include "client/terminal/plot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+// A grid of dots, several to a character.
+class Canvas {
+ public:
+  Canvas(int columns, int rows, bool unicode)
+      : dots_x_(unicode ? 2 : 1),
+        dots_y_(unicode ? 4 : 1),
+        columns_(columns),
+        rows_(rows),
+        cells_(static_cast<size_t>(columns) * rows, 0) {}
+
+  int width() const { return columns_ * dots_x_; }
+  int height() const { return rows_ * dots_y_; }
+
+  void Set(int x, int y) {  // y from the top
+    if (x < 0 || y < 0 || x >= width() || y >= height()) return;
+    // The numbering of braille dots: 1 2 3 down the left side, 4 5 6 down the right, 7 and 8 below.
+    static constexpr uint8_t kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    cells_[static_cast<size_t>(y / dots_y_) * columns_ + x / dots_x_] |=
+        kBits[y % dots_y_][x % dots_x_];
+  }
+
+  void Line(int x0, int y0, int x1, int y1) {
+    const int steps = std::max({std::abs(x1 - x0), std::abs(y1 - y0), 1});
+    for (int i = 0; i <= steps; ++i) {
+      Set(x0 + static_cast<int>(std::lround(static_cast<double>(x1 - x0) * i / steps)),
+          y0 + static_cast<int>(std::lround(static_cast<double>(y1 - y0) * i / steps)));
+    }
+  }
+
+  std::string Row(int row) const {
+    std::string out;
+    for (int c = 0; c < columns_; ++c) {
+      const uint8_t bits = cells_[static_cast<size_t>(row) * columns_ + c];
+      if (bits == 0) {
+        out += ' ';
+      } else if (dots_x_ == 1) {
+        out += '*';
+      } else {  // U+2800 + bits, as UTF-8
+        out += '\xE2';
+        out += static_cast<char>(0xA0 | bits >> 6);
+        out += static_cast<char>(0x80 | (bits & 0x3F));
+      }
+    }
+    out.erase(out.find_last_not_of(' ') + 1);
+    return out;
+  }
+
+ private:
+  int dots_x_, dots_y_, columns_, rows_;
+  std::vector<uint8_t> cells_;
+};
+
+}  // namespace
+
+std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
+                       const PlotOptions& options) {
+  double x_min = INFINITY, x_max = -INFINITY, y_min = INFINITY, y_max = -INFINITY;
+  int finite = 0;
+  for (const auto& [x, y] : points) {
+    if (!std::isfinite(x) || !std::isfinite(y)) continue;
+    ++finite;
+    x_min = std::min(x_min, x);
+    x_max = std::max(x_max, x);
+    y_min = std::min(y_min, y);
+    y_max = std::max(y_max, y);
+  }
+  if (finite < 2 || x_max <= x_min) return "";
+  if (y_max - y_min < 1e-12 * std::max(1.0, std::abs(y_max))) {  // a flat line, in the middle
+    y_min -= 0.5;
+    y_max += 0.5;
+  }
+
+  const int rows = std::max(options.height, 2);
+  const auto label = [&](int row) {
+    return FormatLoss(y_max - (y_max - y_min) * row / (rows - 1));
+  };
+  int margin = 0;
+  for (int row = 0; row < rows; ++row) margin = std::max(margin, DisplayWidth(label(row)));
+  const int columns = std::max(options.width - margin - 2, 10);
+
+  Canvas canvas(columns, rows, options.unicode);
+  bool pen = false;
+  int last_x = 0, last_y = 0;
+  for (const auto& [x, y] : points) {
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      pen = false;
+      continue;
+    }
+    const int at_x =
+        static_cast<int>(std::lround((x - x_min) / (x_max - x_min) * (canvas.width() - 1)));
+    const int at_y =
+        static_cast<int>(std::lround((y_max - y) / (y_max - y_min) * (canvas.height() - 1)));
+    if (pen) {
+      canvas.Line(last_x, last_y, at_x, at_y);
+    } else {
+      canvas.Set(at_x, at_y);
+    }
+    pen = true;
+    last_x = at_x;
+    last_y = at_y;
+  }
+
+  std::string out;
+  if (!options.title.empty())
+    absl::StrAppend(&out, std::string(margin + 2, ' '), options.title, "\n");
+  for (int row = 0; row < rows; ++row) {
+    // A label on the first, the last and every third row between.
+    const bool labelled = row == 0 || row == rows - 1 || (row % 3 == 0 && row + 2 < rows);
+    const char* axis = options.unicode ? (labelled ? "\u2524" : "\u2502") : "|";
+    absl::StrAppend(&out, Pad(labelled ? label(row) : "", margin, Align::kRight), " ", axis,
+                    canvas.Row(row), "\n");
+  }
+  std::string rule;
+  for (int i = 0; i < columns; ++i) rule += options.unicode ? "\u2500" : "-";
+  absl::StrAppend(&out, std::string(margin + 1, ' '), options.unicode ? "\u2514" : "+", rule, "\n");
+  const std::string left = absl::StrFormat("%g", x_min);
+  const std::string right = absl::StrCat(options.x_label, options.x_label.empty() ? "" : " ",
+                                         absl::StrFormat("%g", x_max));
+  const int space = columns - DisplayWidth(left) - DisplayWidth(right);
+  absl::StrAppend(&out, std::string(margin + 2, ' '), left, std::string(std::max(space, 1), ' '),
+                  right, "\n");
+  return out;
+}
+
+}  // namespace espalier

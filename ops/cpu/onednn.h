@@ -1,0 +1,39 @@
+// The only door to oneDNN: an engine and a stream per kernel, and matrix multiplication. dnnl.hpp
+// is slow to compile; it is included by the few files that need primitives of their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace espalier {
+
+// A matrix inside a larger array: element (i, j) of matrix number `batch` lies at
+// batch * batch_stride + i * row_stride + j * column_stride. One of the two strides must be 1.
+struct MatrixLayout {
+  int64_t batch_stride = 0;
+  int64_t row_stride = 0;
+  int64_t column_stride = 1;
+};
+
+struct GemmSpec {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  MatrixLayout a, b, c;     // c must have column_stride 1
+  bool bias = false;        // bias[n], added to every row
+  bool accumulate = false;  // c += a b
+};
+
+// f32 C = A B (+ bias) by oneDNN's matmul primitive, made once and run many times. The summation
+// order depends on the shape and on the number of threads when it was made.
+class Gemm {
+ public:
+  // Null with *error set to oneDNN's message. Empty problems (a zero in the spec) are allowed.
+  static std::unique_ptr<Gemm> Make(const GemmSpec& spec, std::string* error);
+  virtual ~Gemm() = default;
+  virtual size_t workspace_bytes() const = 0;
+  // Empty on success, else oneDNN's message.
+  virtual std::string Run(const float* a, const float* b, const float* bias, float* c,
+                          void* workspace) = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,11 @@
+// All kernels of the CPU backend.
+#pragma once
+
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// Adds the kernels of every file of kernels.inc, forward and backward.
+void RegisterCpuKernels(KernelRegistry& registry);
+
+}  // namespace espalier

@@ -1,0 +1,140 @@
+#include "ops/cpu/strided.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/parallel.h"
+
+namespace espalier {
+namespace {
+
+// Swaps two dimensions tile by tile, so that both sides are read and written by whole cache lines:
+// target[i * target_stride + j] = source[j * source_stride + i].
+template <typename T>
+void TransposeTile(const T* source, int64_t source_stride, T* target, int64_t target_stride,
+                   int64_t i_count, int64_t j_count) {
+  constexpr int64_t kTile = 16;
+  for (int64_t i0 = 0; i0 < i_count; i0 += kTile) {
+    const int64_t i1 = std::min(i_count, i0 + kTile);
+    for (int64_t j0 = 0; j0 < j_count; j0 += kTile) {
+      const int64_t j1 = std::min(j_count, j0 + kTile);
+      for (int64_t i = i0; i < i1; ++i) {
+        for (int64_t j = j0; j < j1; ++j) {
+          target[i * target_stride + j] = source[j * source_stride + i];
+        }
+      }
+    }
+  }
+}
+
+// Operand 0 is the source, 1 the target.
+template <typename T>
+void Copy(LoopNest nest, const T* source, T* target) {
+  const int64_t n = nest.inner();
+  const int64_t from = nest.inner_stride(0), to = nest.inner_stride(1);
+  if (from == 1 && to == 1) {
+    if (nest.rows() == 1) {
+      ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
+        std::memcpy(target + begin, source + begin, (end - begin) * sizeof(T));
+      });
+      return;
+    }
+    ParallelFor(nest.rows(), n, [&](int64_t begin, int64_t end) {
+      ForRows(nest, begin, end, [&](const RowOffsets& at) {
+        std::memcpy(target + at[1], source + at[0], n * sizeof(T));
+      });
+    });
+    return;
+  }
+  // A loop along which the source is contiguous makes tiles with the innermost one.
+  for (size_t d = 0; to == 1 && d + 1 < nest.dims.size(); ++d) {
+    if (nest.strides[0][d] != 1) continue;
+    const int64_t count = nest.dims[d], stride = nest.strides[1][d];
+    LoopNest outer = nest;
+    outer.dims.erase(outer.dims.begin() + d);
+    for (Dims& strides : outer.strides) strides.erase(strides.begin() + d);
+    ParallelFor(outer.rows(), n * count, [&](int64_t begin, int64_t end) {
+      ForRows(outer, begin, end, [&](const RowOffsets& at) {
+        TransposeTile(source + at[0], from, target + at[1], stride, count, n);
+      });
+    });
+    return;
+  }
+  ParallelFor(nest.rows(), n, [&](int64_t begin, int64_t end) {
+    ForRows(nest, begin, end, [&](const RowOffsets& at) {
+      const T* s = source + at[0];
+      T* t = target + at[1];
+      for (int64_t i = 0; i < n; ++i) t[i * to] = s[i * from];
+    });
+  });
+}
+
+}  // namespace
+
+int64_t LoopNest::rows() const {
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < dims.size(); ++d) rows *= dims[d];
+  return rows;
+}
+
+LoopNest Merge(const Dims& dims, const std::vector<Dims>& strides) {
+  LoopNest nest;
+  nest.strides.resize(strides.size());
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 1) continue;
+    bool one_walk = !nest.dims.empty();
+    for (size_t k = 0; one_walk && k < strides.size(); ++k) {
+      one_walk = nest.strides[k].back() == dims[d] * strides[k][d];
+    }
+    if (one_walk) {
+      nest.dims.back() *= dims[d];
+      for (size_t k = 0; k < strides.size(); ++k) nest.strides[k].back() = strides[k][d];
+    } else {
+      nest.dims.push_back(dims[d]);
+      for (size_t k = 0; k < strides.size(); ++k) nest.strides[k].push_back(strides[k][d]);
+    }
+  }
+  if (nest.dims.empty()) {
+    nest.dims = {1};
+    for (Dims& operand : nest.strides) operand = {1};
+  }
+  return nest;
+}
+
+Dims DenseStrides(const Dims& dims) {
+  Dims strides(dims.size());
+  int64_t stride = 1;
+  for (size_t d = dims.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= dims[d];
+  }
+  return strides;
+}
+
+Dims BroadcastStrides(const Dims& dims, const Dims& loops) {
+  const Dims dense = DenseStrides(dims);
+  Dims strides(loops.size(), 0);
+  const size_t missing = loops.size() - dims.size();
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == loops[missing + d]) strides[missing + d] = dense[d];
+  }
+  return strides;
+}
+
+void CopyStrided(const Dims& dims, size_t size, const void* source, const Dims& source_strides,
+                 void* target, const Dims& target_strides) {
+  if (NumElements(dims) == 0) return;
+  const LoopNest nest = Merge(dims, {source_strides, target_strides});
+  switch (size) {
+    case 1:
+      return Copy(nest, static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target));
+    case 2:
+      return Copy(nest, static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target));
+    case 4:
+      return Copy(nest, static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target));
+    default:
+      return Copy(nest, static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target));
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,93 @@
+// Sums in one fixed order: a function of the shapes alone, whatever the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/simd.h"
+#include "ops/cpu/strided.h"
+
+namespace espalier {
+
+// Elements that are summed in f32 (in as many lanes as a vector has) before they go into a double.
+constexpr int64_t kSumBlock = 512;
+
+inline float SumBlock(const float* x, int64_t n) {
+  return Simd(
+      [](const float* x, int64_t n) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; ++i) sum += x[i];
+        return sum;
+      },
+      x, n);
+}
+
+// The sum over [0, n) of partial(begin, end), which returns the sum of one block as a double; blocks run in
+// parallel and are added up in order.
+template <typename F>
+double BlockedSum(int64_t n, int64_t block, const F& partial) {
+  std::vector<double> partials((n + block - 1) / block);
+  ParallelBlocks(n, block, [&](int64_t begin, int64_t end) {
+    // One call may stand for all blocks only when there is one.
+    partials[begin / block] = partial(begin, end);
+  });
+  double sum = 0;
+  for (double value : partials) sum += value;
+  return sum;
+}
+
+// target[...] = scale * (sum of values over the loops in which operand `summed` of the nest stands still).
+// values(offsets, begin, n, buffer) returns elements [begin, begin + n) of the row at `offsets`, n <=
+// kSumBlock, in memory of its own or in `buffer`. The target is dense, of `count` elements.
+template <typename Values>
+void SumOver(const LoopNest& nest, size_t summed, const Values& values, double scale, float* target,
+             int64_t count) {
+  const int64_t inner = nest.inner(), rows = nest.rows(), total = rows * inner;
+  const bool keeps_inner = nest.inner_stride(summed) != 0;
+  // Work is cut into rows, or a single row into chunks; each piece has accumulators of its own.
+  const int64_t chunk = rows == 1 ? kParallelGrain : inner;
+  const int64_t units = rows == 1 ? (inner + chunk - 1) / chunk : rows;
+  constexpr int64_t kMaxPieces = 16;
+  int64_t pieces = std::min({units, total / kParallelGrain, kMaxPieces});
+  // Clearing and adding accumulators must stay small beside the work itself.
+  pieces = std::max<int64_t>(1, std::min(pieces, total / (4 * std::max<int64_t>(count, 1))));
+  std::vector<double> sums(pieces * count, 0.0);
+  ParallelBlocks(pieces, 1, [&](int64_t first_piece, int64_t last_piece) {
+    for (int64_t piece = first_piece; piece < last_piece; ++piece) {
+      double* accumulators = sums.data() + piece * count;
+      float buffer[kSumBlock];
+      const auto add = [&](const RowOffsets& at, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i += kSumBlock) {
+          const int64_t n = std::min(kSumBlock, end - i);
+          const float* v = values(at, i, n, buffer);
+          if (keeps_inner) {
+            Simd(
+                [](const float* v, double* sums, int64_t n) {
+#pragma omp simd
+                  for (int64_t j = 0; j < n; ++j) sums[j] += static_cast<double>(v[j]);
+                },
+                v, accumulators + at[summed] + i, n);
+          } else {
+            accumulators[at[summed]] += static_cast<double>(SumBlock(v, n));
+          }
+        }
+      };
+      const int64_t first = units * piece / pieces, last = units * (piece + 1) / pieces;
+      if (rows == 1) {
+        add(RowOffsets{}, first * chunk, std::min(inner, last * chunk));
+      } else {
+        ForRows(nest, first, last, [&](const RowOffsets& at) { add(at, 0, inner); });
+      }
+    }
+  });
+  for (int64_t i = 0; i < count; ++i) {
+    double sum = 0;
+    for (int64_t piece = 0; piece < pieces; ++piece) sum += sums[piece * count + i];
+    target[i] = static_cast<float>(scale * sum);
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,10 @@
+#include "ops/operators/elementwise.h"
+#include "ops/schema/registry.h"
+
+namespace espalier {
+
+void RegisterAdd(OpRegistry& registry) {
+  registry.Add(MakeBinary({.name = "add", .doc = "y = a + b, with numpy's broadcasting", .integers = true}));
+}
+
+}  // namespace espalier

@@ -1,0 +1,10 @@
+#include "ops/operators/elementwise.h"
+#include "ops/schema/registry.h"
+
+namespace espalier {
+
+void RegisterMultiply(OpRegistry& registry) {
+  registry.Add(MakeBinary({.name = "multiply", .doc = "y = a * b, with numpy's broadcasting", .integers = true, .saves_inputs = true}));
+}
+
+}  // namespace espalier

@@ -1,0 +1,103 @@
+// Attention over a paged KV cache, for serving: any mix of prompt chunks, single tokens and token
+// trees. The batch's layout is that of RunnerBatch in serving/engine/model_runner.h.
+#include "absl/strings/str_cat.h"
+#include "ops/operators/expect.h"
+#include "ops/schema/registry.h"
+
+namespace espalier {
+namespace {
+
+enum Input { kQ, kK, kV, kKCache, kVCache, kSlots, kRowSequence, kRowPrefix, kAncestorStart,
+             kAncestorSlots, kSequenceStart, kSequenceSlots, kNumInputs };
+
+constexpr const char* kNames[kNumInputs] = {
+    "q",          "k",          "v",              "k_cache",        "v_cache",        "slots",
+    "row_sequence", "row_prefix", "ancestor_start", "ancestor_slots", "sequence_start", "sequence_slots"};
+
+absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+  const auto input = [&](int i) {
+    return InputRef{"paged_attention", kNames[i], types.inputs[i]};
+  };
+  const int64_t head_dim = types.attributes.Int("head_dim");
+  ESPALIER_RETURN_IF_ERROR(ExpectPositive("paged_attention", "head_dim", head_dim));
+  ESPALIER_RETURN_IF_ERROR(ExpectFloat(input(kQ)));
+  ESPALIER_RETURN_IF_ERROR(ExpectRank(input(kQ), 2));
+  const int64_t rows = types.inputs[kQ].dims[0];
+  const std::string because = absl::StrCat("'q' has ", rows, " rows");
+  ESPALIER_RETURN_IF_ERROR(ExpectSameDType(input(kK), input(kQ)));
+  ESPALIER_RETURN_IF_ERROR(ExpectShape(input(kK), {rows, "heads * head_dim"}, because));
+  ESPALIER_RETURN_IF_ERROR(ExpectSameType(input(kV), input(kK)));
+  const int64_t width = types.inputs[kK].dims[1];
+  for (int i : {kQ, kK}) {
+    const int64_t columns = types.inputs[i].dims[1];
+    if (columns > 0 && columns % head_dim == 0) continue;
+    return AttributeError("paged_attention", "head_dim", std::to_string(head_dim),
+                          absl::StrCat("a divisor of the last dimension of '", kNames[i], "', ",
+                                       columns));
+  }
+  if (types.inputs[kQ].dims[1] % width != 0) {
+    return OpError("paged_attention",
+                   absl::StrCat("'q' has ", types.inputs[kQ].dims[1] / head_dim, " heads and 'k' ",
+                                width / head_dim, ", expected a multiple of the heads of 'k'"));
+  }
+  ESPALIER_RETURN_IF_ERROR(ExpectFloat(input(kKCache)));
+  ESPALIER_RETURN_IF_ERROR(
+      ExpectShape(input(kKCache), {"slots", width}, absl::StrCat("'k' is ", width, " wide")));
+  ESPALIER_RETURN_IF_ERROR(ExpectSameType(input(kVCache), input(kKCache)));
+  for (int i : {kSlots, kRowSequence, kRowPrefix}) {
+    ESPALIER_RETURN_IF_ERROR(ExpectDType(input(i), {DType::kI32}));
+    ESPALIER_RETURN_IF_ERROR(ExpectShape(input(i), {rows}, because));
+  }
+  ESPALIER_RETURN_IF_ERROR(ExpectDType(input(kAncestorStart), {DType::kI32}));
+  ESPALIER_RETURN_IF_ERROR(ExpectShape(input(kAncestorStart), {rows + 1}, because));
+  for (int i : {kAncestorSlots, kSequenceStart, kSequenceSlots}) {
+    ESPALIER_RETURN_IF_ERROR(ExpectDType(input(i), {DType::kI32}));
+    ESPALIER_RETURN_IF_ERROR(ExpectRank(input(i), 1));
+  }
+  const double scale = types.attributes.Float("scale");
+  if (!(scale >= 0)) {
+    return AttributeError("paged_attention", "scale", std::to_string(scale),
+                          "a positive number, or 0 for 1/sqrt(head_dim)");
+  }
+  return std::vector<TensorType>{types.inputs[kQ]};
+}
+
+SplitRule Split(const NodeTypes& types) {
+  SplitRule rule;
+  rule.axes = {{"heads", AxisKind::kParameter,
+                types.inputs[kK].dims[1] / types.attributes.Int("head_dim")}};
+  for (int i = 0; i < kNumInputs; ++i) {
+    rule.inputs.push_back(i <= kVCache ? std::vector<int>{kNotSplit, 0}
+                                       : std::vector<int>{kNotSplit});
+  }
+  rule.outputs = {{kNotSplit, 0}};
+  return rule;
+}
+
+}  // namespace
+
+void RegisterPagedAttention(OpRegistry& registry) {
+  OpDef def;
+  def.name = "paged_attention";
+  def.doc =
+      "q[T, Hq*D], k[T, Hk*D], v[T, Hk*D], k_cache[slots, Hk*D], v_cache[slots, Hk*D] (both written), "
+      "slots[T], row_sequence[T], row_prefix[T], ancestor_start[T+1], ancestor_slots[*], "
+      "sequence_start[*], sequence_slots[*] -> like q: K and V of every row go to its slot; then row r "
+      "attends over the first row_prefix[r] slots of its sequence and over its ancestors, in this order";
+  for (const char* name : kNames) def.inputs.push_back({name});
+  def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},
+                    {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"}};
+  def.infer = Infer;
+  def.split = Split;
+  def.cost = [](const NodeTypes& types) {
+    // How much of the cache is read is known only at run time: as if all rows shared one context.
+    const double context = static_cast<double>(types.inputs[kSequenceSlots].dims[0]);
+    const double row_bytes = static_cast<double>(types.inputs[kKCache].dims[1]) *
+                             static_cast<double>(SizeOf(types.inputs[kKCache].dtype));
+    return Cost{4.0 * static_cast<double>(types.inputs[kQ].num_elements()) * context,
+                2.0 * context * row_bytes + 2.0 * static_cast<double>(types.inputs[kQ].bytes())};
+  };
+  registry.Add(std::move(def));
+}
+
+}  // namespace espalier

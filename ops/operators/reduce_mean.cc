@@ -1,0 +1,17 @@
+#include "ops/operators/reduce.h"
+#include "ops/schema/registry.h"
+
+namespace espalier {
+
+void RegisterReduceMean(OpRegistry& registry) {
+  OpDef def = MakeReduction("reduce_mean", "y = sum of x over axes / count");
+  def.attributes.push_back({.name = "count",
+                            .kind = AttributeKind::kInt,
+                            .doc = "elements per sum in the whole tensor; filled in"});
+  def.canonicalize = [](const NodeTypes& types, Attributes* attributes) {
+    attributes->Set("count", ReducedCount(types));
+  };
+  registry.Add(std::move(def));
+}
+
+}  // namespace espalier

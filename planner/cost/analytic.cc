@@ -1,0 +1,27 @@
+#include "planner/cost/analytic.h"
+
+#include <algorithm>
+
+#include "planner/machine/rates.h"
+
+namespace espalier {
+
+CostModel::Times AnalyticCost::Measure(const OpDef& def, const NodeTypes& shard,
+                                       const proto::Device& measured) {
+  const proto::Device device = WithDefaults(measured);
+  auto seconds = [&](const Cost& cost) {
+    return std::max(cost.flops / device.matmul_flops(), cost.bytes / device.memory_bandwidth()) +
+           device.op_overhead_seconds();
+  };
+  const Cost forward = ForwardCost(def, shard);
+  Times times;
+  times.forward = seconds(forward);
+  if (def.gradient.has_value()) {
+    const Cost backward = def.gradient->cost ? def.gradient->cost(shard)
+                                             : Cost{2 * forward.flops, 2 * forward.bytes};
+    times.backward = seconds(backward);
+  }
+  return times;
+}
+
+}  // namespace espalier

@@ -1,0 +1,14 @@
+// The roofline: an operator takes the longer of its arithmetic at the device's matmul rate and its memory
+// traffic at the device's bandwidth, plus the cost of starting it. Used where nothing was measured.
+#pragma once
+
+#include "planner/planner.h"
+
+namespace espalier {
+
+class AnalyticCost : public CostModel {
+ public:
+  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
+};
+
+}  // namespace espalier

@@ -1,0 +1,140 @@
+#include "planner/cost/measured.h"
+
+#include <cmath>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace espalier {
+namespace {
+
+std::string ToText(const AttributeValue& value) {
+  struct Visitor {
+    std::string operator()(int64_t v) const { return absl::StrCat(v); }
+    std::string operator()(double v) const { return absl::StrCat(v); }
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(const std::string& v) const { return v; }
+    std::string operator()(const std::vector<int64_t>& v) const { return ToString(v); }
+    std::string operator()(const std::vector<double>& v) const {
+      std::string out = "[";
+      for (double d : v) absl::StrAppend(&out, d, ",");
+      return out + "]";
+    }
+  };
+  return std::visit(Visitor(), value);
+}
+
+std::string DeviceKey(const proto::Device& device) {
+  return absl::StrCat(device.model().empty() ? proto::Device::Kind_Name(device.kind())
+                                             : device.model(),
+                      " x", device.threads());
+}
+
+bool IsTime(const nlohmann::json& entry, const char* field) {
+  auto it = entry.find(field);
+  return it != entry.end() && it->is_number() && std::isfinite(it->get<double>()) &&
+         it->get<double>() >= 0;
+}
+
+}  // namespace
+
+std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
+  std::string key = absl::StrCat(def.name, "{");
+  for (const auto& [name, value] : shard.attributes.values()) {
+    absl::StrAppend(&key, name, "=", ToText(value), ";");
+  }
+  absl::StrAppend(&key, "}");
+  for (const TensorType& type : shard.inputs) absl::StrAppend(&key, " ", ToString(type));
+  return absl::StrCat(key, " on ", DeviceKey(device));
+}
+
+MeasuredCost::MeasuredCost(CostModel* fallback, Measurer measurer)
+    : fallback_(fallback), measurer_(std::move(measurer)) {}
+
+CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
+                                       const proto::Device& device) {
+  const auto it = entries_.find(MeasurementKey(def, shard, device));
+  if (it != entries_.end()) return it->second;
+  if (measurer_) {
+    if (std::optional<Times> times = measurer_(def, shard, device)) {
+      Record(def, shard, device, *times);
+      return *times;
+    }
+  }
+  Times times = fallback_->Measure(def, shard, device);
+  const std::string kind = absl::StrCat(def.name, " on ", DeviceKey(device));
+  auto scale = [&](const std::map<std::string, Correction>& corrections, double* seconds) {
+    const auto found = corrections.find(kind);
+    if (found != corrections.end()) {
+      *seconds *= std::exp(found->second.log_ratio_sum / found->second.count);
+    }
+  };
+  scale(forward_correction_, &times.forward);
+  scale(backward_correction_, &times.backward);
+  return times;
+}
+
+void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
+                          Times times) {
+  const bool is_new = entries_.insert_or_assign(MeasurementKey(def, shard, device), times).second;
+  if (!is_new) return;
+  const Times guess = fallback_->Measure(def, shard, device);
+  const std::string kind = absl::StrCat(def.name, " on ", DeviceKey(device));
+  auto learn = [&](std::map<std::string, Correction>* corrections, double measured,
+                   double expected) {
+    if (measured <= 0 || expected <= 0) return;
+    Correction& correction = (*corrections)[kind];
+    correction.log_ratio_sum += std::log(measured / expected);
+    ++correction.count;
+  };
+  learn(&forward_correction_, times.forward, guess.forward);
+  learn(&backward_correction_, times.backward, guess.backward);
+}
+
+bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard,
+                       const proto::Device& device) const {
+  return entries_.count(MeasurementKey(def, shard, device)) > 0;
+}
+
+std::string MeasuredCost::Save() const {
+  nlohmann::json entries = nlohmann::json::array();
+  for (const auto& [key, times] : entries_) {
+    entries.push_back({{"key", key}, {"forward", times.forward}, {"backward", times.backward}});
+  }
+  const nlohmann::json root = {{"format_version", 1}, {"entries", std::move(entries)}};
+  // Names of devices and nodes need not be UTF-8; replace rather than throw.
+  return root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::Status MeasuredCost::Load(const std::string& text) {
+  const nlohmann::json root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || !root.is_object()) {
+    return absl::InvalidArgumentError("measured costs: the text is not a JSON object");
+  }
+  const auto version = root.find("format_version");
+  if (version == root.end() || *version != 1) {
+    return absl::InvalidArgumentError("measured costs: field 'format_version' must be 1");
+  }
+  const auto list = root.find("entries");
+  if (list == root.end() || !list->is_array()) {
+    return absl::InvalidArgumentError("measured costs: field 'entries' must be an array");
+  }
+  std::map<std::string, Times> loaded;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const nlohmann::json& entry = (*list)[i];
+    const bool has_key = entry.is_object() && entry.contains("key") && entry["key"].is_string();
+    if (!has_key || !IsTime(entry, "forward") || !IsTime(entry, "backward")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "measured costs: entries[", i,
+          "] must have 'key' (string) and 'forward' and 'backward' (seconds, not negative)"));
+    }
+    loaded[entry["key"].get<std::string>()] = {entry["forward"].get<double>(),
+                                               entry["backward"].get<double>()};
+  }
+  for (auto& [key, times] : loaded) entries_[key] = times;
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

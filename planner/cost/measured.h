@@ -1,0 +1,56 @@
+// Measured operator times in front of another cost model.
+//
+// Entries are keyed by what the time depends on: operator, attributes, local types, device model and
+// threads. A miss asks the measurer, if there is one; without an answer it falls back to the model behind,
+// scaled by how far that model was off for measured shapes of the same operator on the same device
+// (geometric mean), so that a few measurements correct the whole table.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "planner/planner.h"
+
+namespace espalier {
+
+class MeasuredCost : public CostModel {
+ public:
+  // Times of one operator shard on one device, or nothing if it could not be measured. May block.
+  using Measurer = std::function<std::optional<Times>(const OpDef& def, const NodeTypes& shard,
+                                                      const proto::Device& device)>;
+
+  // `fallback` must outlive this.
+  explicit MeasuredCost(CostModel* fallback, Measurer measurer = nullptr);
+
+  Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
+
+  void Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
+  bool Has(const OpDef& def, const NodeTypes& shard, const proto::Device& device) const;
+  size_t size() const { return entries_.size(); }
+
+  // JSON text, sorted by key. Load adds to what is there; InvalidArgument names the entry that is wrong,
+  // and then nothing was added.
+  std::string Save() const;
+  absl::Status Load(const std::string& json);
+
+ private:
+  struct Correction {
+    double log_ratio_sum = 0;
+    int count = 0;
+  };
+
+  std::map<std::string, Times> entries_;
+  std::map<std::string, Correction> forward_correction_;  // by operator and device
+  std::map<std::string, Correction> backward_correction_;
+  CostModel* fallback_;
+  Measurer measurer_;
+};
+
+// The key of an entry: "linear{...} f32[16, 64], f32[64, 64] on Intel Xeon x2".
+std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto::Device& device);
+
+}  // namespace espalier

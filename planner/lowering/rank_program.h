@@ -1,0 +1,76 @@
+// The program of one device while it is being written: buffers live in allocations (several may share
+// one), whose offsets are set at the end from the instructions that touch them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ops/tensor/view.h"
+#include "proto/program.pb.h"
+
+namespace espalier {
+
+proto::TensorSpec ToProto(const TensorSpec& spec);
+
+// Buffers that an instruction reads or writes.
+std::vector<int> BuffersOf(const proto::Instruction& instruction);
+
+class RankProgram {
+ public:
+  RankProgram(int rank, int world_size);
+
+  // A new block of memory.
+  int Allocate(int64_t bytes);
+
+  // A buffer in `allocation` at `offset`, or in one of its own if -1. A name that is taken gets "#2"
+  // appended, and so on. Returns its index.
+  int AddBuffer(const std::string& name, const TensorSpec& spec, proto::BufferKind kind,
+                int allocation = -1, int64_t offset = 0);
+
+  // A buffer over the same memory as `buffer`, seen as `spec`.
+  int AddAlias(const std::string& name, const TensorSpec& spec, int buffer);
+
+  proto::Buffer* buffer(int index) { return program_.mutable_buffers(index); }
+  const TensorSpec& spec(int index) const { return specs_[index]; }
+  proto::BufferKind kind(int index) const { return program_.buffers(index).kind(); }
+  // Whether the memory of `buffer` belongs to it alone.
+  bool owns_memory(int index) const;
+
+  // An empty instruction at the end; `node` is the plan's operator it belongs to.
+  proto::Instruction* Emit(const std::string& node);
+  // One that runs before all that were emitted by Emit.
+  proto::Instruction* EmitFirst(const std::string& node);
+
+  void Copy(const std::string& node, int source, int destination, const Dims& source_start,
+            const Dims& destination_start, const Dims& size, bool accumulate);
+
+  int Group(const std::vector<int>& ranks);
+
+  // Keeps the contents of `buffer` until the end of the program.
+  void KeepToEnd(int buffer) { kept_.insert(allocation_of_[buffer]); }
+
+  // Sets offsets, arena and peak. Order of the arena: parameters and optimizer states, then nothing below
+  // `reserved_bytes`, then literals, persistent and host input buffers, then scratch.
+  // Returns the bytes of parameters and optimizer states.
+  int64_t Finish(int64_t reserved_bytes);
+
+  proto::Program TakeProgram() { return std::move(program_); }
+  const proto::Program& program() const { return program_; }
+
+ private:
+  proto::Program program_;
+  std::vector<proto::Instruction> first_;
+  std::vector<TensorSpec> specs_;
+  std::vector<int64_t> allocation_bytes_;
+  std::vector<int> allocation_users_;
+  std::vector<int> allocation_of_;  // by buffer
+  std::vector<int64_t> offset_in_allocation_;
+  std::set<int> kept_;
+  std::set<std::string> names_;
+  std::map<std::vector<int>, int> groups_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,28 @@
+// Times of work and of transfers on a machine, from its measured rates. Seconds, bytes.
+//
+// Model: a transfer of b bytes takes latency + b / bandwidth; collectives are the bandwidth-optimal ring
+// algorithms (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
+// MPICH", 2005).
+#pragma once
+
+#include <cstdint>
+
+#include "planner/planner.h"
+#include "proto/program.pb.h"
+
+namespace espalier {
+
+// A device or link with 0 where nobody has measured yet gets a cautious rate of a small CPU on loopback.
+proto::Device WithDefaults(proto::Device device);
+proto::Link WithDefaults(proto::Link link);
+
+double TransferSeconds(const proto::Link& link, double bytes);
+
+// `bytes` is one rank's input. n: number of ranks.
+double CollectiveSeconds(const proto::Link& link, proto::CollectiveInstruction::Kind kind, int n,
+                         double bytes);
+
+// Reads and writes `bytes` altogether in one memory-bound operator.
+double MemorySeconds(const proto::Device& device, double bytes);
+
+}  // namespace espalier

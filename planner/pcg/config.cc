@@ -1,0 +1,124 @@
+#include "planner/pcg/config.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace espalier {
+namespace {
+
+absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<TensorType>& types,
+                          const std::vector<Axis>& axes, std::vector<std::vector<int>>* map) {
+  map->resize(types.size());
+  for (size_t i = 0; i < types.size(); ++i) {
+    (*map)[i].resize(types[i].dims.size(), kNotSplit);
+    for (size_t d = 0; d < types[i].dims.size(); ++d) {
+      const int axis = (*map)[i][d];
+      if (axis == kNotSplit) continue;
+      if (axis < 0 || axis >= static_cast<int>(axes.size()) || axes[axis].size < 1 ||
+          types[i].dims[d] % axes[axis].size != 0) {
+        return absl::InternalError(absl::StrCat(
+            "operator '", def.name, "': ", side, " ", i, " of type ", ToString(types[i]),
+            " cannot follow axis ", axis, " in dimension ", d,
+            "; the split rule of the operator is wrong"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SplitRule> CompleteSplitRule(const OpDef& def, const NodeTypes& types) {
+  SplitRule rule = SplitOf(def, types);
+  absl::Status status = CompleteSide(def, "input", types.inputs, rule.axes, &rule.inputs);
+  if (status.ok()) {
+    status = CompleteSide(def, "output", types.outputs, rule.axes, &rule.outputs);
+  }
+  if (!status.ok()) return status;
+  return rule;
+}
+
+std::vector<int> LegalDegrees(const Axis& axis, int most) {
+  std::vector<int> degrees;
+  for (int degree = 1; degree <= most && degree <= axis.size; ++degree) {
+    if (axis.size % degree == 0) degrees.push_back(degree);
+  }
+  return degrees;
+}
+
+absl::Status CheckConfig(const SplitRule& rule, const NodeConfig& config, int num_devices) {
+  if (config.degrees.size() != rule.axes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("has ", config.degrees.size(),
+                                                   " degrees, the operator has ",
+                                                   rule.axes.size(), " axes"));
+  }
+  int64_t parts = 1;
+  for (size_t a = 0; a < rule.axes.size(); ++a) {
+    const std::vector<int> legal = LegalDegrees(rule.axes[a], num_devices);
+    if (std::find(legal.begin(), legal.end(), config.degrees[a]) == legal.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "axis '", rule.axes[a].name, "' of size ", rule.axes[a].size, " cannot have degree ",
+          config.degrees[a], " on ", num_devices, " devices; legal: ",
+          absl::StrJoin(legal, ", ")));
+    }
+    parts *= config.degrees[a];
+    if (parts > num_devices) {
+      return absl::InvalidArgumentError(absl::StrCat("is cut into more parts than there are (",
+                                                     num_devices, ") devices"));
+    }
+  }
+  if (static_cast<int64_t>(config.devices.size()) != parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("names ", config.devices.size(), " devices for ", parts,
+                     " parts; there must be one for each part"));
+  }
+  std::set<int> seen;
+  for (int device : config.devices) {
+    if (device < 0 || device >= num_devices) {
+      return absl::InvalidArgumentError(absl::StrCat("names device ", device, "; legal: 0 to ",
+                                                     num_devices - 1));
+    }
+    if (!seen.insert(device).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("names device ", device, " twice; the parts must be on different devices"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+NodeTypes LocalTypes(const NodeTypes& whole, const SplitRule& rule,
+                     const std::vector<int>& degrees) {
+  NodeTypes local = whole;
+  auto shrink = [&](std::vector<TensorType>* types, const std::vector<std::vector<int>>& map) {
+    for (size_t i = 0; i < types->size(); ++i) {
+      for (size_t d = 0; d < (*types)[i].dims.size(); ++d) {
+        if (map[i][d] != kNotSplit) (*types)[i].dims[d] /= degrees[map[i][d]];
+      }
+    }
+  };
+  shrink(&local.inputs, rule.inputs);
+  shrink(&local.outputs, rule.outputs);
+  return local;
+}
+
+NodeConfig OnDevice(const SplitRule& rule, int device) {
+  return {std::vector<int>(rule.axes.size(), 1), {device}};
+}
+
+NodeConfig DataParallel(const SplitRule& rule, int num_devices) {
+  NodeConfig config = OnDevice(rule, 0);
+  for (size_t a = 0; a < rule.axes.size(); ++a) {
+    if (rule.axes[a].kind != AxisKind::kSample) continue;
+    config.degrees[a] = LegalDegrees(rule.axes[a], num_devices).back();
+    config.devices.resize(config.degrees[a]);
+    std::iota(config.devices.begin(), config.devices.end(), 0);
+    break;
+  }
+  return config;
+}
+
+}  // namespace espalier

@@ -1,0 +1,71 @@
+// How one tensor is spread over devices: which device holds which box of it, as what.
+//
+// A layout follows from an operator's configuration (pcg/config.h) and its SplitRule: one shard per part
+// of the operator, in the order of its parts. Parts along an axis that the tensor does not follow hold
+// the same box: of an operand they are replicas (each has the full value), of a result partial sums (the
+// value is their sum). Differentiation swaps the two: the gradient of a replicated operand is a partial
+// sum, the gradient of a partial sum is replicated. That is Dual.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "ops/tensor/shape.h"
+
+namespace espalier {
+
+struct Shard {
+  int device = 0;
+  Region region;
+  int replica = 0;
+  int partial = 0;
+  bool operator==(const Shard&) const = default;
+};
+
+struct Layout {
+  Dims dims;                 // of the whole tensor
+  std::vector<int> degrees;  // parts per dimension
+  int replicas = 1;
+  int partials = 1;
+  std::vector<Shard> shards;  // one per part of the operator, all on different devices
+
+  bool operator==(const Layout&) const = default;
+};
+
+// The layout of a tensor with `dims` of which dimension d follows axis axis_of_dim[d] (kNotSplit: none).
+// degrees: parts per axis; devices: one per part, mixed radix, first axis outermost. Every dimension must
+// be divisible by the degree of its axis. `output`: parts that hold the same box are partial sums.
+Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
+                     const std::vector<int>& degrees, const std::vector<int>& devices, bool output);
+
+// Replicas become partial sums and the other way round.
+Layout Dual(const Layout& layout);
+
+// The common box, if there is one with elements in it.
+std::optional<Region> Intersect(const Region& a, const Region& b);
+
+// `box` (inside `shard`) in coordinates of the shard.
+Dims StartWithin(const Region& shard, const Region& box);
+
+// "split 0x2, partial x2 on 0,1": for error messages.
+std::string ToString(const Layout& layout);
+
+// Numbers layouts, so that equality and the keys of caches are integers. Ids and references stay valid.
+class LayoutTable {
+ public:
+  int Intern(const Layout& layout);
+  const Layout& Get(int id) const { return layouts_[id]; }
+  int Dual(int id);
+  int size() const { return static_cast<int>(layouts_.size()); }
+
+ private:
+  std::deque<Layout> layouts_;
+  std::deque<int> duals_;  // -1: not yet known
+  absl::flat_hash_map<std::string, int> ids_;
+};
+
+}  // namespace espalier

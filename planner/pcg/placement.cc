@@ -1,0 +1,69 @@
+#include "planner/pcg/placement.h"
+
+#include <utility>
+
+namespace espalier {
+
+ConfigTable::ConfigTable(const PcgStructure& structure)
+    : structure_(structure), entries_(structure.nodes.size()) {}
+
+const ConfigEntry* ConfigTable::Get(NodeId node, const NodeConfig& config) {
+  std::string key(reinterpret_cast<const char*>(config.degrees.data()),
+                  config.degrees.size() * sizeof(int));
+  key.append(reinterpret_cast<const char*>(config.devices.data()),
+             config.devices.size() * sizeof(int));
+  std::unique_ptr<ConfigEntry>& entry = entries_[node][key];
+  if (entry != nullptr) return entry.get();
+  entry = std::make_unique<ConfigEntry>();
+  entry->config = config;
+  const PcgStructure::NodeInfo& info = structure_.nodes[node];
+  auto fill = [&](const std::vector<TensorType>& types, const std::vector<std::vector<int>>& map,
+                  bool output, std::vector<int>* ids) {
+    for (size_t i = 0; i < types.size(); ++i) {
+      ids->push_back(types[i].dtype == DType::kInvalid
+                         ? -1
+                         : layouts_.Intern(OperandLayout(types[i].dims, map[i], config.degrees,
+                                                         config.devices, output)));
+    }
+  };
+  fill(info.types.inputs, info.rule.inputs, false, &entry->inputs);
+  fill(info.types.outputs, info.rule.outputs, true, &entry->outputs);
+  return entry.get();
+}
+
+absl::StatusOr<const ReshardPlan*> ConfigTable::Reshard(int from, int to) {
+  std::unique_ptr<ReshardPlan>& plan =
+      reshards_[static_cast<uint64_t>(from) << 32 | static_cast<uint32_t>(to)];
+  if (plan == nullptr) {
+    absl::StatusOr<ReshardPlan> made = PlanReshard(layouts_.Get(from), layouts_.Get(to));
+    if (!made.ok()) return made.status();
+    plan = std::make_unique<ReshardPlan>(*std::move(made));
+  }
+  return plan.get();
+}
+
+int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+            const LayoutRef& ref) {
+  if (ref.mode == LayoutRef::kParameterSum) {
+    // Summed before the reduction where all parts lie alike, after it otherwise.
+    const PcgStructure::ParameterSum& sum = structure.sums[ref.index];
+    const int storage = Resolve(structure, placement, layouts, sum.storage);
+    const int dual = layouts.Dual(storage);
+    for (const LayoutRef& contribution : sum.contributions) {
+      if (Resolve(structure, placement, layouts, contribution) != dual) return storage;
+    }
+    return dual;
+  }
+  const ConfigEntry* entry = placement[ref.node];
+  const int id = ref.output ? entry->outputs[ref.index] : entry->inputs[ref.index];
+  switch (ref.mode) {
+    case LayoutRef::kDual:
+      return layouts.Dual(id);
+    case LayoutRef::kReduced:
+      return layouts.Get(id).partials > 1 ? layouts.Dual(id) : id;
+    default:
+      return id;
+  }
+}
+
+}  // namespace espalier

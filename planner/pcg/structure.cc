@@ -1,0 +1,269 @@
+#include "planner/pcg/structure.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all from there).
+std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
+  if (index >= static_cast<int>(def.inputs.size()) || !def.inputs[index].variadic) return {index};
+  std::vector<int> all;
+  for (int i = index; i < static_cast<int>(node.inputs.size()); ++i) all.push_back(i);
+  return all;
+}
+
+class Builder {
+ public:
+  Builder(const OpRegistry& registry, const Graph& graph, bool forward_only)
+      : registry_(registry), forward_(graph) {
+    out_.forward_only = forward_only;
+  }
+
+  absl::StatusOr<PcgStructure> Run() {
+    if (out_.forward_only) {
+      out_.training.graph = forward_;
+      out_.training.loss = forward_.FindOutput("loss");
+      out_.training.first_backward = static_cast<NodeId>(forward_.nodes().size());
+      out_.training.gradient_of.assign(forward_.values().size(), kNoValue);
+    } else {
+      absl::StatusOr<TrainingGraph> training = Differentiate(registry_, forward_);
+      if (!training.ok()) return training.status();
+      out_.training = *std::move(training);
+    }
+    out_.base.resize(out_.graph().values().size());
+    out_.slots_of_value.resize(out_.graph().values().size());
+    if (absl::Status status = FindReports(); !status.ok()) return status;
+    MarkLive();
+    if (absl::Status status = AddForward(); !status.ok()) return status;
+    for (NodeId n = out_.training.first_backward;
+         n < static_cast<NodeId>(out_.graph().nodes().size()); ++n) {
+      if (absl::Status status = AddBackward(n); !status.ok()) return status;
+    }
+    AddGradients();
+    CollectDependents();
+    return std::move(out_);
+  }
+
+ private:
+  absl::Status FindReports() {
+    for (const auto& [name, value] : forward_.outputs) {
+      const Value& v = forward_.value(value);
+      const OpDef* producer =
+          v.producer == kNoNode ? nullptr : registry_.Find(forward_.node(v.producer).op);
+      const bool metric = producer != nullptr && producer->is_metric && v.producer_output == 0;
+      if (name != "loss" && !metric) continue;
+      if (v.producer == kNoNode || !v.type.dims.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "output '", name, "' (", ToString(v.type),
+            ") cannot be reported: it must be a scalar that an operator computes"));
+      }
+      out_.reports.emplace_back(name, value);
+    }
+    if (out_.reports.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "graph '", forward_.name, "' has no output named 'loss' and no metric to compute"));
+    }
+    return absl::OkStatus();
+  }
+
+  void MarkLive() {
+    live_.assign(forward_.nodes().size(), false);
+    for (const auto& [name, value] : out_.reports) live_[forward_.value(value).producer] = true;
+    for (NodeId n = static_cast<NodeId>(forward_.nodes().size()) - 1; n >= 0; --n) {
+      if (!live_[n]) continue;
+      for (ValueId v : forward_.node(n).inputs) {
+        if (v != kNoValue && forward_.value(v).producer != kNoNode) {
+          live_[forward_.value(v).producer] = true;
+        }
+      }
+    }
+  }
+
+  void AddSlot(ValueId value, LayoutRef required) {
+    const int id = static_cast<int>(out_.slots.size());
+    out_.slots.push_back({static_cast<int>(out_.positions.size()), value, required});
+    if (value != kNoValue) out_.slots_of_value[value].push_back(id);
+  }
+
+  absl::Status AddForward() {
+    out_.nodes.resize(forward_.nodes().size());
+    for (NodeId n = 0; n < static_cast<NodeId>(forward_.nodes().size()); ++n) {
+      if (!live_[n]) continue;
+      const Node& node = forward_.node(n);
+      PcgStructure::NodeInfo& info = out_.nodes[n];
+      info.def = registry_.Find(node.op);
+      if (info.def == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("node '", node.name, "': unknown operator '", node.op, "'"));
+      }
+      info.types = forward_.TypesOf(n);
+      absl::StatusOr<SplitRule> rule = CompleteSplitRule(*info.def, info.types);
+      if (!rule.ok()) return rule.status();
+      info.rule = *std::move(rule);
+
+      Position position{Position::kForward, n, n, static_cast<int>(out_.slots.size())};
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const ValueId v = node.inputs[i];
+        const LayoutRef required{n, false, static_cast<int>(i)};
+        if (v != kNoValue) {
+          const Value& value = forward_.value(v);
+          if (value.kind == ValueKind::kState) {
+            return absl::InvalidArgumentError(
+                absl::StrCat("tensor '", value.name, "' is a state; states are for serving, a graph "
+                             "to be trained has none"));
+          }
+          if (value.kind == ValueKind::kParameter && !out_.base[v].present()) {
+            out_.base[v] = required;
+          }
+        }
+        AddSlot(v, required);
+      }
+      position.last_slot = static_cast<int>(out_.slots.size());
+      for (size_t k = 0; k < node.outputs.size(); ++k) {
+        const LayoutRef ref{n, true, static_cast<int>(k)};
+        if (node.outputs[k] != kNoValue) out_.base[node.outputs[k]] = ref;
+        position.outputs.push_back(ref);
+      }
+      out_.positions.push_back(std::move(position));
+    }
+    return absl::OkStatus();
+  }
+
+  // The layout of forward value `v` as it was produced or stored.
+  LayoutRef BaseDual(ValueId v) const {
+    LayoutRef ref = out_.base[v];
+    ref.mode = LayoutRef::kDual;
+    return ref;
+  }
+
+  absl::Status AddBackward(NodeId n) {
+    const Node& node = out_.graph().node(n);
+    Position position{Position::kBackward, n, node.forward, static_cast<int>(out_.slots.size())};
+    if (node.op == "fill" || node.op == "add_n") {
+      const ValueId of = out_.training.gradient_of[node.outputs[0]];
+      position.role = node.op == "fill" ? Position::kSeed : Position::kGradientSum;
+      LayoutRef ref = BaseDual(of);
+      if (!ref.present()) return absl::InternalError(absl::StrCat("node '", node.name, "': no base"));
+      if (forward_.value(of).kind == ValueKind::kParameter) {
+        PcgStructure::ParameterSum sum;
+        sum.storage = out_.base[of];
+        for (ValueId v : node.inputs) sum.contributions.push_back(out_.base[v]);
+        ref = {sum.storage.node, false, static_cast<int>(out_.sums.size()),
+               LayoutRef::kParameterSum};
+        out_.sums.push_back(std::move(sum));
+      }
+      for (ValueId v : node.inputs) AddSlot(v, ref);
+      position.outputs = {ref};
+      out_.base[node.outputs[0]] = ref;
+    } else if (absl::Status status = AddOperands(node, &position); !status.ok()) {
+      return status;
+    }
+    position.last_slot = static_cast<int>(out_.slots.size());
+    out_.positions.push_back(std::move(position));
+    return absl::OkStatus();
+  }
+
+  // Operands and results of "x_grad".
+  absl::Status AddOperands(const Node& node, Position* position) {
+    const Node& forward = forward_.node(node.forward);
+    const Gradient& gradient = *out_.nodes[node.forward].def->gradient;
+    const OpDef& def = *out_.nodes[node.forward].def;
+    std::vector<LayoutRef> inputs, outputs;
+    for (int index : gradient.needs_inputs) {
+      for (int i : Expand(def, forward, index)) inputs.push_back({node.forward, false, i});
+    }
+    for (int k : gradient.needs_outputs) {
+      inputs.push_back({node.forward, true, k, LayoutRef::kReduced});
+    }
+    for (int k = 0; k < static_cast<int>(forward.outputs.size()); ++k) {
+      inputs.push_back({node.forward, true, k, LayoutRef::kDual});
+    }
+    for (int index : gradient.differentiable) {
+      for (int i : Expand(def, forward, index)) {
+        outputs.push_back({node.forward, false, i, LayoutRef::kDual});
+      }
+    }
+    if (inputs.size() != node.inputs.size() || outputs.size() != node.outputs.size()) {
+      return absl::InternalError(absl::StrCat("node '", node.name,
+                                              "' does not have the operands that the gradient of "
+                                              "operator '", def.name, "' names"));
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) AddSlot(node.inputs[i], inputs[i]);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (node.outputs[k] != kNoValue) out_.base[node.outputs[k]] = outputs[k];
+    }
+    position->outputs = std::move(outputs);
+    return absl::OkStatus();
+  }
+
+  void AddGradients() {
+    for (const TrainingGraph::ParameterGradient& g : out_.training.gradients) {
+      out_.gradients.push_back({g.parameter, g.gradient, 0});
+    }
+    std::stable_sort(out_.gradients.begin(), out_.gradients.end(),
+                     [&](const auto& a, const auto& b) {
+                       return out_.graph().value(a.gradient).producer <
+                              out_.graph().value(b.gradient).producer;
+                     });
+    for (PcgStructure::GradientInfo& g : out_.gradients) {
+      g.slot = static_cast<int>(out_.slots.size());
+      AddSlot(g.gradient, out_.base[g.parameter]);
+    }
+  }
+
+  void CollectDependents() {
+    const int nodes = static_cast<int>(out_.nodes.size());
+    std::vector<std::set<ValueId>> values(nodes);
+    std::vector<std::set<int>> positions(nodes);
+    auto nodes_of = [&](const LayoutRef& ref) {
+      std::vector<NodeId> all;
+      if (!ref.present()) return all;
+      all.push_back(ref.node);
+      if (ref.mode == LayoutRef::kParameterSum) {
+        for (const LayoutRef& c : out_.sums[ref.index].contributions) all.push_back(c.node);
+      }
+      return all;
+    };
+    for (size_t v = 0; v < out_.base.size(); ++v) {
+      for (NodeId n : nodes_of(out_.base[v])) values[n].insert(static_cast<ValueId>(v));
+      for (int s : out_.slots_of_value[v]) {
+        for (NodeId n : nodes_of(out_.slots[s].required)) values[n].insert(static_cast<ValueId>(v));
+      }
+    }
+    for (size_t p = 0; p < out_.positions.size(); ++p) {
+      for (const LayoutRef& ref : out_.positions[p].outputs) {
+        for (NodeId n : nodes_of(ref)) positions[n].insert(static_cast<int>(p));
+      }
+    }
+    for (int n = 0; n < nodes; ++n) {
+      out_.nodes[n].values.assign(values[n].begin(), values[n].end());
+      out_.nodes[n].positions.assign(positions[n].begin(), positions[n].end());
+    }
+  }
+
+  const OpRegistry& registry_;
+  const Graph& forward_;
+  PcgStructure out_;
+  std::vector<bool> live_;
+};
+
+}  // namespace
+
+std::vector<NodeId> PcgStructure::LiveNodes() const {
+  std::vector<NodeId> live;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n].def != nullptr) live.push_back(static_cast<NodeId>(n));
+  }
+  return live;
+}
+
+absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
+                                            bool forward_only) {
+  return Builder(registry, graph, forward_only).Run();
+}
+
+}  // namespace espalier

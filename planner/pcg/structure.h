@@ -1,0 +1,95 @@
+// What of the parallel computation graph does not depend on how operators are configured: the order in
+// which nodes run, which layout each operand needs and in which layout each value is produced, both as
+// references into the configuration of a forward node.
+//
+// The rules (DESIGN.md, "parallel op"):
+//  - a forward node needs its inputs and leaves its outputs in the layouts that its configuration gives;
+//  - its gradient runs under the same configuration: forward values as the forward node had them,
+//    gradients in the dual layouts;
+//  - the sum of several gradients of a value runs in the dual of the layout in which it was produced;
+//  - a parameter is stored as its first consumer needs it; its gradient is needed there, fully reduced;
+//  - inputs and constants are loaded by every device as needed.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ops/graph/autodiff.h"
+#include "planner/pcg/config.h"
+
+namespace espalier {
+
+struct LayoutRef {
+  enum Mode {
+    kPlain,
+    kDual,
+    kReduced,       // plain, or its dual where that is partial sums: what a reader needs of a result
+    kParameterSum,  // `index` into PcgStructure::sums
+  };
+  NodeId node = kNoNode;  // forward node
+  bool output = false;
+  int index = 0;
+  Mode mode = kPlain;
+
+  bool present() const { return node != kNoNode; }
+};
+
+// One operand of one position.
+struct Slot {
+  int position = 0;  // positions.size(): the synchronisation of gradients, after all nodes
+  ValueId value = kNoValue;
+  LayoutRef required;
+};
+
+struct Position {
+  enum Role { kForward, kBackward, kGradientSum, kSeed };
+  Role role = kForward;
+  NodeId node = kNoNode;         // in the training graph
+  NodeId config_node = kNoNode;  // the forward node whose parts this runs as, kForward and kBackward
+  int first_slot = 0;            // slots [first_slot, last_slot) are its operands in order
+  int last_slot = 0;
+  std::vector<LayoutRef> outputs;  // one per output; the parts of kGradientSum and kSeed
+};
+
+struct PcgStructure {
+  struct NodeInfo {
+    const OpDef* def = nullptr;  // null: dead
+    NodeTypes types;
+    SplitRule rule;
+    // What changes when the node's configuration does.
+    std::vector<ValueId> values;
+    std::vector<int> positions;
+  };
+  struct ParameterSum {  // of the gradients of a parameter with several consumers
+    LayoutRef storage;
+    std::vector<LayoutRef> contributions;
+  };
+  struct GradientInfo {
+    ValueId parameter = kNoValue;
+    ValueId gradient = kNoValue;
+    int slot = 0;  // its synchronisation
+  };
+
+  TrainingGraph training;  // `graph` alone when forward_only
+  bool forward_only = false;
+  std::vector<Position> positions;
+  std::vector<Slot> slots;
+  std::vector<NodeInfo> nodes;                   // by forward node
+  std::vector<LayoutRef> base;                   // by value: produced or stored; absent: loaded
+  std::vector<std::vector<int>> slots_of_value;  // ascending
+  std::vector<ParameterSum> sums;
+  std::vector<GradientInfo> gradients;                     // in the order in which they become ready
+  std::vector<std::pair<std::string, ValueId>> reports;    // "loss" and the metrics
+
+  const Graph& graph() const { return training.graph; }
+  std::vector<NodeId> LiveNodes() const;
+};
+
+// `graph` must be bound. Nodes that neither the loss nor a metric depends on are left out.
+// InvalidArgument for a graph that cannot be trained.
+absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
+                                            bool forward_only);
+
+}  // namespace espalier

@@ -1,0 +1,129 @@
+// Artifacts on disk: datasets, ONNX files and models, each a folder of files.
+//
+// An artifact is written to a temporary folder, every file is synced, the folder is renamed into place,
+// and only then does the store's row point at it: a crash at any point leaves the artifact as it was
+// before or as it is after. Folders that no row points at are removed when the daemon starts.
+//
+// <root>/data/<name>@<n>/<file...>   <root>/incoming/<n>/<file...>
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/models.pb.h"
+#include "server/clock.h"
+#include "server/store/job_store.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+
+// [A-Za-z0-9._-]+, at most 128 characters, not starting with a dot.
+absl::Status CheckArtifactName(const std::string& name);
+// Relative, without "..", ".", empty parts, backslashes or control characters; at most 255 characters.
+absl::Status CheckArtifactFile(const std::string& name);
+
+struct ArtifactLimits {
+  int64_t max_files = 10'000;
+  int64_t max_bytes = int64_t{1} << 40;  // of one artifact
+  int64_t max_chunk_bytes = 1 << 20;
+};
+
+class ArtifactUpload;
+
+// Thread-safe.
+class ArtifactStore {
+ public:
+  // All pointers must outlive the store.
+  static absl::StatusOr<std::unique_ptr<ArtifactStore>> Open(const std::string& root,
+                                                             FileSystem* files, JobStore* store,
+                                                             const Clock* clock,
+                                                             ArtifactLimits limits = {});
+
+  // NotFound names the artifact and how to upload it.
+  absl::StatusOr<proto::Artifact> Find(const std::string& name) const;
+  // Absolute path of the folder that holds the artifact's files. Valid until it is replaced or deleted.
+  absl::StatusOr<std::string> Folder(const std::string& name) const;
+  // Absolute path of the only file of an artifact, or InvalidArgument if it has several.
+  absl::StatusOr<std::string> SingleFile(const std::string& name) const;
+  std::vector<proto::Artifact> List() const;
+
+  // AlreadyExists unless `replace`. The upload is dropped if it is destroyed before Commit.
+  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(const std::string& name,
+                                                        proto::Artifact::Kind kind, bool replace,
+                                                        std::map<std::string, std::string> metadata);
+
+  // Remembers the reply under the key together with the deletion.
+  absl::Status Delete(const std::string& name, const Remembered* remembered);
+
+  // A folder of its own beneath the store, for files that are to be registered with Adopt.
+  absl::StatusOr<std::string> MakeStagingFolder();
+  // Registers all files of a staging folder as an artifact (replacing one of that name), durably.
+  absl::StatusOr<proto::Artifact> Adopt(const std::string& staging_folder, const std::string& name,
+                                        proto::Artifact::Kind kind,
+                                        std::map<std::string, std::string> metadata);
+
+ private:
+  friend class ArtifactUpload;
+  struct Entry {
+    proto::Artifact artifact;
+    std::string folder;
+  };
+
+  ArtifactStore(std::string root, FileSystem* files, JobStore* store, const Clock* clock,
+                ArtifactLimits limits)
+      : root_(std::move(root)), files_(files), store_(store), clock_(clock), limits_(limits) {}
+  absl::Status Load();
+  // Moves a complete, synced folder into place and points the row at it.
+  absl::Status Install(const std::string& staging, proto::Artifact artifact, bool replace,
+                       const Remembered* remembered, proto::Artifact* installed);
+
+  const std::string root_;
+  FileSystem* const files_;
+  JobStore* const store_;
+  const Clock* const clock_;
+  const ArtifactLimits limits_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_folder_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+// One artifact on its way in. Not thread-safe. After an error only destruction is allowed.
+class ArtifactUpload {
+ public:
+  ~ArtifactUpload();
+
+  absl::Status StartFile(const std::string& name);
+  absl::Status Append(const std::string& chunk);
+  // Checks what was received of the file last started. DataLoss with both sums if they differ.
+  absl::Status CheckSha256(const std::string& hex);
+  // Durable once this returns. `make_remembered` (optional) makes the idempotency record out of the
+  // artifact; both are written in one transaction.
+  using MakeRemembered = std::function<Remembered(const proto::Artifact&)>;
+  absl::StatusOr<proto::Artifact> Commit(const MakeRemembered& make_remembered = nullptr);
+
+ private:
+  friend class ArtifactStore;
+  struct Hash;
+  ArtifactUpload();
+  absl::Status FinishFile();
+
+  ArtifactStore* store_ = nullptr;
+  proto::Artifact artifact_;
+  int64_t bytes_ = 0;
+  bool replace_ = false;
+  std::string staging_;
+  std::unique_ptr<WritableFile> file_;
+  std::string file_name_;
+  std::string last_sum_;
+  std::unique_ptr<Hash> hash_;
+  std::map<std::string, std::string> sums_;  // file -> sha256
+};
+
+}  // namespace espalier

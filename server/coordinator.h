@@ -1,0 +1,84 @@
+// The coordinator: store, worker registry, jobs, artifacts, metrics and the gRPC services over them, in
+// one object that a test can start in its own process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/clock.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace espalier {
+
+class ArtifactStore;
+class FileSystem;
+class Guard;
+class JobRunner;
+class JobStore;
+class KernelRegistry;
+class Metrics;
+class OpRegistry;
+class WorkerRegistry;
+
+struct CoordinatorOptions {
+  std::string data_dir;
+  std::string listen = "127.0.0.1:0";
+  absl::Duration lease = absl::Seconds(10);
+  absl::Duration heartbeat;              // zero: a quarter of the lease
+  // After a worker was lost or the coordinator was restarted: how long to wait for as many workers as
+  // the job had, before it goes on with those that are there.
+  absl::Duration recovery_settle = absl::Seconds(5);
+  int max_fruitless_attempts = 5;
+  double measure_seconds = 3;            // spent on measuring operators before a plan; 0: analytic only
+  int message_limit_bytes = 64 << 20;
+  const Clock* clock = nullptr;          // null: the system's
+  FileSystem* file_system = nullptr;     // null: the real one
+  // Decides on the value of the "authorization" metadata, before every RPC. Null: all may call.
+  std::function<absl::Status(const std::string& method, const std::string& authorization)> authorize;
+};
+
+// Start, then Stop or destruction; not restartable. Thread-safe but for those.
+class Coordinator {
+ public:
+  // Opens the store under data_dir. FailedPrecondition if another coordinator holds it or it is of a
+  // newer version; DataLoss if it is damaged.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Open(CoordinatorOptions options);
+  ~Coordinator();
+
+  // Another room's service (Inference). Before Start; not owned.
+  void AddService(grpc::Service* service);
+  // Begins to listen, and takes up the jobs that were running.
+  absl::Status Start();
+  // Refuses new calls, ends watches, stops the attempts (their jobs go on after the next start) and
+  // waits for all threads. Idempotent.
+  void Stop();
+
+  std::string grpc_address() const;  // with the port that was bound; after Start
+  // What Cluster.Status tells besides.
+  void SetHttpAddress(std::string address);
+  void SetServedModels(std::function<std::vector<std::string>()> list);
+
+  Metrics& metrics();
+  ArtifactStore& artifacts();
+  JobStore& store();
+  WorkerRegistry& workers();
+  JobRunner& jobs();
+  const OpRegistry& operators() const;
+  // Stands before every RPC: authentication, metrics, logging, errors. See server/services/guard.h.
+  Guard& guard();
+
+ private:
+  struct Parts;
+  explicit Coordinator(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,477 @@
+// The only translation unit that includes Boost.Beast: it takes long to compile.
+#include "server/http/http_server.h"
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <deque>
+#include <exception>
+#include <set>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+namespace espalier {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+
+std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
+
+// One request's answer on its way from whoever answers to the connection. The connection's strand
+// takes parts out; any thread puts them in.
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  struct Part {
+    enum Kind { kWhole, kHeader, kChunk, kEnd } kind;
+    int status = 200;
+    std::string content_type;
+    std::string data;
+    HttpResponder::Headers headers;
+  };
+
+  Exchange(asio::any_io_executor executor, size_t max_unsent)
+      : executor_(std::move(executor)), wake_(executor_), max_unsent_(max_unsent) {
+    wake_.expires_at(std::chrono::steady_clock::time_point::max());
+  }
+
+  void Put(Part part) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (closed_) return;
+      unsent_ += part.data.size();
+      parts_.push_back(std::move(part));
+      overflow_ = unsent_ > max_unsent_;
+    }
+    Wake();
+  }
+
+  bool Started() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(started_, true);
+  }
+
+  void OnClose(std::function<void()> closed) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!closed_) {
+        on_close_ = std::move(closed);
+        return;
+      }
+      if (!gone_) return;
+    }
+    closed();
+  }
+
+  // The rest run on the strand.
+
+  bool Take(Part* part) {
+    absl::MutexLock lock(&mutex_);
+    if (parts_.empty()) return false;
+    *part = std::move(parts_.front());
+    parts_.pop_front();
+    unsent_ -= part->data.size();
+    return true;
+  }
+
+  bool overflow() {
+    absl::MutexLock lock(&mutex_);
+    return overflow_;
+  }
+
+  bool closed() {
+    absl::MutexLock lock(&mutex_);
+    return closed_;
+  }
+
+  // The client has gone, or the answer is complete (`notify` false).
+  void Close(bool notify) {
+    std::function<void()> closed;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (closed_) return;
+      closed_ = true;
+      gone_ = notify;
+      parts_.clear();
+      closed = std::move(on_close_);
+      on_close_ = nullptr;
+    }
+    if (notify && closed) closed();
+    Wake();
+  }
+
+  asio::awaitable<void> Wait() {
+    error_code ignored;
+    co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+
+ private:
+  void Wake() {
+    asio::post(executor_,
+               [self = shared_from_this()] { self->wake_.cancel(); });  // the strand's timer
+  }
+
+  asio::any_io_executor executor_;
+  asio::steady_timer wake_;
+  const size_t max_unsent_;
+  absl::Mutex mutex_;
+  std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
+  size_t unsent_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
+  std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
+};
+
+class Responder : public HttpResponder {
+ public:
+  explicit Responder(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
+  ~Responder() override {
+    if (!exchange_->Started()) {
+      exchange_->Put({Exchange::Part::kWhole,
+                      500,
+                      "application/json",
+                      R"({"error":{"message":"the request was dropped","type":"server_error"}})",
+                      {}});
+    } else if (streaming_ && !ended_) {
+      exchange_->Put({Exchange::Part::kEnd, 200, "", "", {}});
+    }
+  }
+
+  void Send(int status, std::string content_type, std::string body, Headers headers) override {
+    if (exchange_->Started()) return;
+    exchange_->Put({Exchange::Part::kWhole, status, std::move(content_type), std::move(body),
+                    std::move(headers)});
+  }
+  void StartStream(int status, std::string content_type, Headers headers) override {
+    if (exchange_->Started()) return;
+    streaming_ = true;
+    exchange_->Put(
+        {Exchange::Part::kHeader, status, std::move(content_type), "", std::move(headers)});
+  }
+  void Write(std::string data) override {
+    if (!data.empty()) exchange_->Put({Exchange::Part::kChunk, 200, "", std::move(data), {}});
+  }
+  void End() override {
+    if (!ended_.exchange(true)) exchange_->Put({Exchange::Part::kEnd, 200, "", "", {}});
+  }
+  void OnClose(std::function<void()> closed) override { exchange_->OnClose(std::move(closed)); }
+
+ private:
+  std::shared_ptr<Exchange> exchange_;
+  std::atomic<bool> streaming_ = false;
+  std::atomic<bool> ended_ = false;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const HttpServerOptions& options, const HttpHandler& handler)
+      : stream_(std::move(socket)), options_(options), handler_(handler) {
+    error_code error;
+    const tcp::endpoint peer = stream_.socket().remote_endpoint(error);
+    if (!error) peer_ = absl::StrCat(peer.address().to_string(), ":", peer.port());
+    stream_.socket().set_option(tcp::no_delay(true), error);
+  }
+
+  asio::awaitable<void> Run() {
+    beast::flat_buffer buffer;
+    bool keep = true;
+    while (keep) {
+      http::request_parser<http::string_body> parser;
+      parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
+      parser.body_limit(options_.max_body_bytes);
+      error_code error;
+      if (buffer.size() == 0) {
+        stream_.expires_after(Chrono(options_.idle_timeout));
+        co_await http::async_read_some(stream_, buffer, parser,
+                                       asio::redirect_error(asio::use_awaitable, error));
+      }
+      stream_.expires_after(Chrono(options_.read_timeout));
+      if (!error && !parser.is_done()) {
+        co_await http::async_read(stream_, buffer, parser,
+                                  asio::redirect_error(asio::use_awaitable, error));
+      }
+      if (error) {
+        co_await AnswerBadRequest(error);
+        break;
+      }
+      keep = co_await Answer(parser.release());
+    }
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    stream_.close();
+  }
+
+  // From any thread.
+  void Stop() {
+    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+      if (self->exchange_) self->exchange_->Close(true);
+      self->stream_.close();
+    });
+  }
+
+ private:
+  using Message = http::response<http::string_body>;
+
+  static HttpRequest Translate(http::request<http::string_body>& request, const std::string& peer) {
+    HttpRequest out;
+    out.method = std::string(request.method_string());
+    const std::string target(request.target());
+    const size_t question = target.find('?');
+    out.path = target.substr(0, question);
+    if (question != std::string::npos) out.query = target.substr(question + 1);
+    for (const auto& field : request) {
+      std::string name(field.name_string());
+      for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+      out.headers[name] = std::string(field.value());
+    }
+    out.body = std::move(request.body());
+    out.peer = peer;
+    return out;
+  }
+
+  asio::awaitable<void> AnswerBadRequest(const error_code& error) {
+    int status = 0;
+    if (error == http::error::body_limit) {
+      status = 413;
+    } else if (error == http::error::header_limit) {
+      status = 431;
+    } else if (error == beast::error::timeout || error == http::error::end_of_stream ||
+               error.category() != make_error_code(http::error::bad_method).category()) {
+      co_return;  // the client has gone or sleeps
+    } else {
+      status = 400;
+    }
+    Message message{static_cast<http::status>(status), 11};
+    message.set(http::field::content_type, "application/json");
+    message.body() = absl::StrCat(
+        R"({"error":{"message":")",
+        status == 413 ? absl::StrCat("the body is larger than ", options_.max_body_bytes, " bytes")
+        : status == 431
+            ? absl::StrCat("the headers are larger than ", options_.max_header_bytes, " bytes")
+            : absl::StrCat("malformed HTTP request: ", error.message()),
+        R"(","type":"invalid_request_error","param":null,"code":null}})");
+    message.keep_alive(false);
+    message.prepare_payload();
+    error_code ignored;
+    stream_.expires_after(Chrono(options_.write_timeout));
+    co_await http::async_write(stream_, message,
+                               asio::redirect_error(asio::use_awaitable, ignored));
+  }
+
+  // Notices that the client goes away while the answer is being made.
+  static asio::awaitable<void> Watch(std::shared_ptr<Connection> self,
+                                     std::shared_ptr<Exchange> exchange) {
+    error_code error;
+    co_await self->stream_.socket().async_wait(tcp::socket::wait_read,
+                                               asio::redirect_error(asio::use_awaitable, error));
+    if (error || exchange->closed()) co_return;
+    char byte;
+    self->stream_.socket().non_blocking(true, error);
+    const size_t n =
+        self->stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
+    // Bytes are the next request, sent early: they are read when this one is done.
+    if (n > 0 || error == asio::error::would_block) co_return;
+    exchange->Close(true);
+  }
+
+  // False if the connection must be closed.
+  asio::awaitable<bool> Answer(http::request<http::string_body> request) {
+    const bool keep = request.keep_alive();
+    const unsigned version = request.version();
+    const bool head = request.method() == http::verb::head;
+    auto exchange = std::make_shared<Exchange>(stream_.get_executor(), options_.max_unsent_bytes);
+    exchange_ = exchange;
+    stream_.expires_never();
+    asio::co_spawn(stream_.get_executor(), Watch(shared_from_this(), exchange), asio::detached);
+    handler_(Translate(request, peer_), std::make_shared<Responder>(exchange));
+    bool good = true;
+    for (bool done = false; good && !done;) {
+      Exchange::Part part;
+      if (exchange->closed() || exchange->overflow()) {
+        good = false;
+      } else if (exchange->Take(&part)) {
+        stream_.expires_after(Chrono(options_.write_timeout));
+        done = part.kind == Exchange::Part::kWhole || part.kind == Exchange::Part::kEnd;
+        good = co_await WritePart(std::move(part), version, keep, head);
+        stream_.expires_never();
+      } else {
+        co_await exchange->Wait();
+      }
+    }
+    exchange->Close(!good);
+    exchange_.reset();
+    error_code ignored;
+    stream_.socket().cancel(ignored);  // the watcher
+    co_return good&& keep;
+  }
+
+  asio::awaitable<bool> WritePart(Exchange::Part part, unsigned version, bool keep, bool head) {
+    error_code error;
+    switch (part.kind) {
+      case Exchange::Part::kWhole: {
+        Message message{static_cast<http::status>(part.status), version};
+        SetHeaders(part, keep, &message);
+        message.body() = std::move(part.data);
+        message.prepare_payload();
+        if (head) message.body().clear();
+        co_await http::async_write(stream_, message,
+                                   asio::redirect_error(asio::use_awaitable, error));
+        break;
+      }
+      case Exchange::Part::kHeader: {
+        http::response<http::empty_body> message{static_cast<http::status>(part.status), version};
+        SetHeaders(part, keep, &message);
+        message.chunked(true);
+        http::response_serializer<http::empty_body> serializer{message};
+        co_await http::async_write_header(stream_, serializer,
+                                          asio::redirect_error(asio::use_awaitable, error));
+        break;
+      }
+      case Exchange::Part::kChunk:
+        co_await asio::async_write(stream_, http::make_chunk(asio::buffer(part.data)),
+                                   asio::redirect_error(asio::use_awaitable, error));
+        break;
+      case Exchange::Part::kEnd:
+        co_await asio::async_write(stream_, http::make_chunk_last(),
+                                   asio::redirect_error(asio::use_awaitable, error));
+        break;
+    }
+    co_return !error;
+  }
+
+  template <typename AnyMessage>
+  static void SetHeaders(const Exchange::Part& part, bool keep, AnyMessage* message) {
+    message->set(http::field::server, "espalier");
+    message->set(http::field::content_type, part.content_type);
+    for (const auto& [name, value] : part.headers) message->set(name, value);
+    message->keep_alive(keep);
+  }
+
+  beast::tcp_stream stream_;
+  const HttpServerOptions& options_;
+  const HttpHandler& handler_;
+  std::string peer_;
+  std::shared_ptr<Exchange> exchange_;
+};
+
+class Server : public HttpServer {
+ public:
+  Server(HttpServerOptions options, HttpHandler handler)
+      : options_(std::move(options)), handler_(std::move(handler)), acceptor_(context_) {}
+  ~Server() override { Stop(); }
+
+  absl::Status Listen() {
+    error_code error;
+    const asio::ip::address address = asio::ip::make_address(options_.address, error);
+    const auto fail = [&] {
+      return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", options_.address,
+                                                 ":", options_.port, ": ", error.message()));
+    };
+    if (error) return fail();
+    const tcp::endpoint endpoint(address, options_.port);
+    if (acceptor_.open(endpoint.protocol(), error); error) return fail();
+    acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (acceptor_.bind(endpoint, error); error) return fail();
+    if (acceptor_.listen(asio::socket_base::max_listen_connections, error); error) return fail();
+    port_ = acceptor_.local_endpoint(error).port();
+    asio::co_spawn(context_, Accept(), asio::detached);
+    for (int i = 0; i < options_.threads; ++i) {
+      threads_.emplace_back([this] { context_.run(); });
+    }
+    return absl::OkStatus();
+  }
+
+  uint16_t port() const override { return port_; }
+
+  void Stop() override {
+    if (stopped_.exchange(true)) return;
+    asio::post(context_, [this] {
+      error_code ignored;
+      acceptor_.close(ignored);
+    });
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const std::shared_ptr<Connection>& connection : connections_) connection->Stop();
+    }
+    // Coroutines end by themselves once their sockets are closed; a handler that never answers is
+    // cut.
+    for (int i = 0; i < 200; ++i) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (connections_.empty()) break;
+      }
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    context_.stop();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  asio::awaitable<void> Accept() {
+    while (!stopped_) {
+      error_code error;
+      tcp::socket socket = co_await acceptor_.async_accept(
+          asio::make_strand(context_), asio::redirect_error(asio::use_awaitable, error));
+      if (error == asio::error::operation_aborted || stopped_) co_return;
+      if (error) {  // out of file descriptors: wait for some to come back
+        asio::steady_timer pause(co_await asio::this_coro::executor, std::chrono::milliseconds(20));
+        error_code ignored;
+        co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+        continue;
+      }
+      const auto strand = socket.get_executor();
+      auto connection = std::make_shared<Connection>(std::move(socket), options_, handler_);
+      {
+        absl::MutexLock lock(&mutex_);
+        if (connections_.size() >= options_.max_connections) continue;
+        connections_.insert(connection);
+      }
+      asio::co_spawn(
+          strand, [connection]() -> asio::awaitable<void> { co_await connection->Run(); },
+          [this, connection](std::exception_ptr) {
+            absl::MutexLock lock(&mutex_);
+            connections_.erase(connection);
+          });
+    }
+  }
+
+  const HttpServerOptions options_;
+  const HttpHandler handler_;
+  asio::io_context context_;
+  tcp::acceptor acceptor_;
+  uint16_t port_ = 0;
+  std::atomic<bool> stopped_ = false;
+  std::vector<std::thread> threads_;
+  absl::Mutex mutex_;
+  std::set<std::shared_ptr<Connection>> connections_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpServerOptions options,
+                                                              HttpHandler handler) {
+  auto server = std::make_unique<Server>(std::move(options), std::move(handler));
+  if (absl::Status status = server->Listen(); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace espalier

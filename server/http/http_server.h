@@ -1,0 +1,76 @@
+// A small HTTP/1.1 server: requests in, responses or streams out. Knows nothing of models or jobs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace espalier {
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // without the query, not decoded
+  std::string query;
+  std::map<std::string, std::string> headers;  // names in lower case; the last of equal names
+  std::string body;
+  std::string peer;  // "127.0.0.1:53412"
+};
+
+// The answer to one request, given from any thread, at once or later. Thread-safe. If the last
+// reference goes away before an answer was given, the client gets a 500.
+class HttpResponder {
+ public:
+  virtual ~HttpResponder() = default;
+
+  using Headers = std::vector<std::pair<std::string, std::string>>;
+
+  // A whole answer. Only the first of Send and StartStream counts.
+  virtual void Send(int status, std::string content_type, std::string body,
+                    Headers headers = {}) = 0;
+
+  // An answer in parts (chunked): StartStream, any number of Write, then End.
+  virtual void StartStream(int status, std::string content_type, Headers headers = {}) = 0;
+  virtual void Write(std::string data) = 0;
+  virtual void End() = 0;
+
+  // `closed` runs once, on a thread of the server, if the client goes away before the answer is
+  // complete; at once if it has gone already. It must not block.
+  virtual void OnClose(std::function<void()> closed) = 0;
+};
+
+// Runs on a thread of the server and must not block for long.
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1";
+  uint16_t port = 0;  // 0: any
+  int threads = 2;
+  size_t max_header_bytes = 16 << 10;
+  size_t max_body_bytes = 8 << 20;
+  size_t max_connections = 4096;
+  size_t max_unsent_bytes = 8 << 20;  // of one stream whose client does not read; then it is closed
+  absl::Duration read_timeout = absl::Seconds(30);   // for one whole request once it has begun
+  absl::Duration idle_timeout = absl::Seconds(120);  // between requests
+  absl::Duration write_timeout = absl::Seconds(30);
+};
+
+class HttpServer {
+ public:
+  // Unavailable, naming the address, if it cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
+                                                           HttpHandler handler);
+  virtual ~HttpServer() = default;  // stops
+
+  virtual uint16_t port() const = 0;
+  // Closes every connection and joins the threads. Idempotent.
+  virtual void Stop() = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,100 @@
+#include <grpcpp/grpcpp.h>
+
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/worker.grpc.pb.h"
+#include "server/jobs/worker_client.h"
+#include "server/services/guard.h"
+
+namespace espalier {
+namespace {
+
+class GrpcWorkerClient : public WorkerClient {
+ public:
+  explicit GrpcWorkerClient(std::shared_ptr<grpc::Channel> channel)
+      : stub_(proto::Worker::NewStub(channel)) {}
+
+  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest& request,
+                                                      absl::Duration timeout) override {
+    Call call(this, timeout);
+    proto::LoadProgramReply reply;
+    absl::Status status = FromGrpc(stub_->LoadProgram(&call.context, request, &reply));
+    if (!status.ok()) return status;
+    return reply;
+  }
+
+  absl::Status Run(const proto::RunRequest& request,
+                   const std::function<void(const proto::RunEvent&)>& on_event) override {
+    Call call(this, absl::InfiniteDuration());
+    auto stream = stub_->Run(&call.context, request);
+    proto::RunEvent event;
+    while (stream->Read(&event)) on_event(event);
+    return FromGrpc(stream->Finish());
+  }
+
+  absl::Status Stop(const proto::StopRequest& request, absl::Duration timeout) override {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    proto::StopReply reply;
+    return FromGrpc(stub_->Stop(&context, request, &reply));
+  }
+
+  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
+                                              absl::Duration timeout) override {
+    Call call(this, timeout);
+    proto::MeasureReply reply;
+    absl::Status status = FromGrpc(stub_->Measure(&call.context, request, &reply));
+    if (!status.ok()) return status;
+    return reply;
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  }
+
+ private:
+  // A call in progress, so that Cancel finds it.
+  struct Call {
+    Call(GrpcWorkerClient* owner, absl::Duration timeout) : owner(owner) {
+      if (timeout != absl::InfiniteDuration()) {
+        context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+      }
+      absl::MutexLock lock(&owner->mutex_);
+      owner->contexts_.insert(&context);
+      if (owner->cancelled_) context.TryCancel();
+    }
+    ~Call() {
+      absl::MutexLock lock(&owner->mutex_);
+      owner->contexts_.erase(&context);
+    }
+    GrpcWorkerClient* owner;
+    grpc::ClientContext context;
+  };
+
+  std::unique_ptr<proto::Worker::Stub> stub_;
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes) {
+  return [message_limit_bytes](const std::string& address) -> std::unique_ptr<WorkerClient> {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(message_limit_bytes);
+    arguments.SetMaxSendMessageSize(message_limit_bytes);
+    // A channel of its own: connections must not outlive the attempt, nor be shared with a worker that
+    // had the address before.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    return std::make_unique<GrpcWorkerClient>(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  };
+}
+
+}  // namespace espalier

@@ -1,0 +1,149 @@
+#include "server/jobs/job_life.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// Of an attempt that is over, whatever the job's state by now.
+void EndAttempt(JobDecision* decision) {
+  decision->life.attempt_running = false;
+  decision->actions.push_back(JobAction::kReleaseWorkers);
+}
+
+bool UnderWay(proto::JobState state) {
+  return state == proto::PLANNING || state == proto::RUNNING || state == proto::RECOVERING;
+}
+
+void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decision) {
+  JobLife& life = decision->life;
+  if (life.attempt_progressed) {
+    life.fruitless = 0;
+    life.failures.clear();
+  }
+  ++life.fruitless;
+  absl::StrAppend(&life.failures, life.failures.empty() ? "" : "\n", "attempt ", life.attempts,
+                  ": ", reason);
+  if (life.fruitless >= policy.max_fruitless_attempts) {
+    life.state = proto::FAILED;
+    decision->error = absl::StrCat("given up after ", life.fruitless,
+                                   " attempts without progress beyond step ", life.checkpoint_step,
+                                   "; resume the job once the workers are sound\n", life.failures);
+    decision->message = "given up";
+    return;
+  }
+  life.state = proto::RECOVERING;
+  decision->message = life.checkpoint_step > 0
+                          ? absl::StrCat(reason, "; going back to step ", life.checkpoint_step)
+                          : absl::StrCat(reason, "; starting again");
+}
+
+}  // namespace
+
+bool IsOver(proto::JobState state) {
+  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
+}
+
+std::string StateName(proto::JobState state) {
+  return absl::AsciiStrToLower(proto::JobState_Name(state));
+}
+
+absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
+                                   const JobPolicy& policy) {
+  JobDecision decision;
+  decision.life = life;
+  JobLife& next = decision.life;
+  const bool present = life.attempt_running && event.attempt == life.attempts;
+  const bool counts = present && UnderWay(life.state);
+
+  switch (event.kind) {
+    case JobEventKind::kWorkersReady:
+      if ((life.state != proto::QUEUED && life.state != proto::RECOVERING) ||
+          life.attempt_running) {
+        return decision;
+      }
+      if (life.state == proto::QUEUED) next.state = proto::PLANNING;
+      next.attempt_running = true;
+      next.attempt_progressed = false;
+      ++next.attempts;
+      decision.actions = {JobAction::kGoBack, JobAction::kStartAttempt};
+      return decision;
+
+    case JobEventKind::kRunning:
+      if (counts) next.state = proto::RUNNING;
+      return decision;
+
+    case JobEventKind::kCheckpointed:
+      if (counts && event.step > life.checkpoint_step) {
+        next.checkpoint_step = event.step;
+        next.attempt_progressed = true;
+      }
+      return decision;
+
+    case JobEventKind::kWorkersLost:
+      if (present) EndAttempt(&decision);
+      if (counts) Lose(event.reason, policy, &decision);
+      return decision;
+
+    case JobEventKind::kAttemptFailed:
+      if (present) EndAttempt(&decision);
+      if (counts) {
+        next.state = proto::FAILED;
+        decision.error = event.reason;
+        decision.message = absl::StrCat("failed: ", event.reason);
+      }
+      return decision;
+
+    case JobEventKind::kFinished:
+      if (present) EndAttempt(&decision);
+      if (counts) {
+        next.state = proto::SUCCEEDED;
+        decision.message = "finished";
+      }
+      return decision;
+
+    case JobEventKind::kStopped:
+      if (present) EndAttempt(&decision);
+      // Told to stop though nobody cancelled: the coordinator is going down. It starts over then.
+      if (counts) next.state = proto::RECOVERING;
+      return decision;
+
+    case JobEventKind::kCancel:
+      if (life.state == proto::CANCELLED) return decision;
+      if (IsOver(life.state)) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("the job is ", StateName(life.state), "; only one that is not over can be "
+                                                               "cancelled"));
+      }
+      next.state = proto::CANCELLED;
+      decision.message = "cancelled";
+      if (life.attempt_running) decision.actions = {JobAction::kStopAttempt};
+      return decision;
+
+    case JobEventKind::kResume:
+      if (life.state != proto::FAILED && life.state != proto::CANCELLED) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("the job is ", StateName(life.state),
+                         "; only one that failed or was cancelled can be resumed"));
+      }
+      next.state = proto::QUEUED;
+      next.fruitless = 0;
+      next.failures.clear();
+      decision.message = absl::StrCat("resumed from step ", life.checkpoint_step);
+      return decision;
+
+    case JobEventKind::kRestart:
+      next.attempt_running = false;
+      if (UnderWay(life.state)) {
+        next.state = proto::RECOVERING;
+        decision.message =
+            absl::StrCat("the coordinator was started again; going on from step ",
+                         life.checkpoint_step, " when workers have joined");
+      }
+      return decision;
+  }
+  return decision;
+}
+
+}  // namespace espalier

@@ -1,0 +1,39 @@
+// One worker as an attempt of a job sees it. The interface keeps gRPC out of the attempt; tests put
+// scripted workers behind it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/worker.pb.h"
+
+namespace espalier {
+
+// Thread-safe. All calls block. A worker that cannot be reached, or is lost during a call, gives
+// Unavailable; after Cancel every call gives Cancelled.
+class WorkerClient {
+ public:
+  virtual ~WorkerClient() = default;
+
+  virtual absl::StatusOr<proto::LoadProgramReply> LoadProgram(
+      const proto::LoadProgramRequest& request, absl::Duration timeout) = 0;
+  // Calls `on_event` for each event; returns how the stream ended.
+  virtual absl::Status Run(const proto::RunRequest& request,
+                           const std::function<void(const proto::RunEvent&)>& on_event) = 0;
+  virtual absl::Status Stop(const proto::StopRequest& request, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
+                                                      absl::Duration timeout) = 0;
+  // Breaks off all calls but Stop, present and later.
+  virtual void Cancel() = 0;
+};
+
+using WorkerDialer = std::function<std::unique_ptr<WorkerClient>(const std::string& address)>;
+
+// Over gRPC, without transport security (workers are on loopback or behind --insecure).
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes);
+
+}  // namespace espalier

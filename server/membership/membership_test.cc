@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "server/fake_clock.h"
+#include "server/membership/rendezvous.h"
+#include "server/membership/worker_registry.h"
+
+namespace espalier {
+namespace {
+
+proto::JoinRequest JoinOf(const std::string& name, const std::string& address) {
+  proto::JoinRequest request;
+  request.set_name(name);
+  request.set_address(address);
+  request.set_protocol_version(kProtocolVersion);
+  request.mutable_device()->set_kind(proto::Device::CPU);
+  request.mutable_device()->set_memory_bytes(1 << 30);
+  request.mutable_device()->set_matmul_flops(1e9);
+  request.mutable_device()->set_memory_bandwidth(1e9);
+  return request;
+}
+
+class RegistryTest : public ::testing::Test {
+ protected:
+  proto::Lease Join(const std::string& name, const std::string& address) {
+    absl::StatusOr<proto::Lease> lease = registry_.Join(JoinOf(name, address));
+    EXPECT_TRUE(lease.ok()) << lease.status();
+    return lease.ok() ? *lease : proto::Lease();
+  }
+  absl::Status Beat(const proto::Lease& lease) {
+    proto::HeartbeatRequest request;
+    *request.mutable_lease() = lease;
+    return registry_.Heartbeat(request);
+  }
+
+  FakeClock clock_;
+  uint64_t epoch_ = 0;
+  int changes_ = 0;
+  WorkerRegistry registry_{&clock_, absl::Seconds(10),
+                           [this]() -> absl::StatusOr<uint64_t> { return ++epoch_; },
+                           [this] { ++changes_; }};
+};
+
+TEST_F(RegistryTest, SilenceLongerThanTheLeaseEndsItAndHeartbeatsKeepIt) {
+  const proto::Lease lease = Join("a", "127.0.0.1:1");
+  clock_.Advance(absl::Seconds(9));
+  EXPECT_TRUE(Beat(lease).ok());
+  clock_.Advance(absl::Seconds(9));
+  EXPECT_TRUE(registry_.Check(lease).ok());
+  EXPECT_EQ(registry_.Expire(), 0);
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(registry_.Check(lease).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(registry_.Expire(), 1);
+  EXPECT_EQ(Beat(lease).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(registry_.List().size(), 1u);
+  EXPECT_EQ(registry_.List()[0].state(), proto::WorkerInfo::DEAD);
+  EXPECT_TRUE(registry_.Idle().empty());
+}
+
+TEST_F(RegistryTest, AnOldEpochIsRefusedAfterTheWorkerJoinedAgain) {
+  const proto::Lease old = Join("a", "127.0.0.1:1");
+  ASSERT_TRUE(registry_.Assign(registry_.Idle(), "job").ok());
+  const proto::Lease fresh = Join("a", "127.0.0.1:1");
+  EXPECT_GT(fresh.epoch(), old.epoch());
+  EXPECT_EQ(registry_.Check(old).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(registry_.Check(fresh).ok());
+  proto::Lease forged = fresh;
+  forged.set_epoch(old.epoch());
+  EXPECT_EQ(registry_.Check(forged).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(registry_.Idle().size(), 1u) << "the new incarnation has no job";
+}
+
+TEST_F(RegistryTest, ARepeatedJoinGetsTheSameLease) {
+  proto::JoinRequest request = JoinOf("a", "127.0.0.1:1");
+  request.set_idempotency_key("k");
+  EXPECT_EQ(registry_.Join(request)->epoch(), registry_.Join(request)->epoch());
+  EXPECT_EQ(registry_.List().size(), 1u);
+}
+
+TEST_F(RegistryTest, AssignTakesAllOrNobody) {
+  Join("a", "127.0.0.1:1");
+  std::vector<Member> first = registry_.Idle();
+  Join("b", "127.0.0.1:2");
+  const std::vector<Member> both = registry_.Idle();
+  ASSERT_TRUE(registry_.Assign(first, "one").ok());
+  EXPECT_FALSE(registry_.Assign(both, "two").ok());
+  EXPECT_EQ(registry_.Idle().size(), 1u);
+  registry_.Release("one");
+  EXPECT_TRUE(registry_.Assign(both, "two").ok());
+  EXPECT_TRUE(registry_.Idle().empty());
+}
+
+TEST_F(RegistryTest, JoinSaysWhatIsWrong) {
+  proto::JoinRequest request = JoinOf("a", "nowhere");
+  EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kInvalidArgument);
+  request = JoinOf("a", "127.0.0.1:1");
+  request.set_protocol_version(7);
+  EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  request = JoinOf("a", "127.0.0.1:1");
+  request.clear_device();
+  EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Rendezvous, AGetWaitsForTheSetOfAnotherRank) {
+  Rendezvous store;
+  store.Begin("j", 1);
+  std::thread setter([&] {
+    absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_TRUE(store.Set("j", 1, "k", "v").ok());
+  });
+  auto value = store.Get("j", 1, "k", absl::Seconds(30));
+  setter.join();
+  ASSERT_TRUE(value.ok());
+  EXPECT_EQ(value->value_or(""), "v");
+}
+
+TEST(Rendezvous, TheEndOfAnAttemptAnswersWhoWaitsAndRefusesLaterCalls) {
+  Rendezvous store;
+  store.Begin("j", 1);
+  std::thread ender([&] {
+    absl::SleepFor(absl::Milliseconds(20));
+    store.Begin("j", 2);
+  });
+  EXPECT_EQ(store.Get("j", 1, "k", absl::Seconds(30)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ender.join();
+  EXPECT_EQ(store.Set("j", 1, "k", "v").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(store.Set("j", 2, "k", "v").ok());
+  EXPECT_EQ(store.Set("other", 1, "k", "v").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Rendezvous, AKeyThatNeverComesIsNotFoundAtTheDeadline) {
+  Rendezvous store;
+  store.Begin("j", 1);
+  auto at_once = store.Get("j", 1, "k", absl::ZeroDuration());
+  ASSERT_TRUE(at_once.ok());
+  EXPECT_FALSE(at_once->has_value());
+  EXPECT_EQ(store.Get("j", 1, "k", absl::Seconds(30), [] { return true; }).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace espalier

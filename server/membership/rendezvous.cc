@@ -1,0 +1,86 @@
+#include "server/membership/rendezvous.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace espalier {
+namespace {
+
+absl::Status Over(const std::string& job_id, uint64_t attempt) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("attempt ", attempt, " of job ", job_id, " is over or was never begun"));
+}
+
+}  // namespace
+
+void Rendezvous::Begin(const std::string& job_id, uint64_t attempt) {
+  End(job_id);
+  absl::MutexLock lock(&mutex_);
+  auto room = std::make_shared<Room>();
+  room->attempt = attempt;
+  rooms_[job_id] = std::move(room);
+}
+
+void Rendezvous::End(const std::string& job_id) {
+  absl::MutexLock lock(&mutex_);
+  auto it = rooms_.find(job_id);
+  if (it == rooms_.end()) return;
+  it->second->over = true;
+  rooms_.erase(it);
+  changed_.SignalAll();
+}
+
+void Rendezvous::EndAll() {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [id, room] : rooms_) room->over = true;
+  rooms_.clear();
+  changed_.SignalAll();
+}
+
+absl::StatusOr<std::shared_ptr<Rendezvous::Room>> Rendezvous::Find(const std::string& job_id,
+                                                                   uint64_t attempt) {
+  auto it = rooms_.find(job_id);
+  if (it == rooms_.end() || it->second->attempt != attempt) return Over(job_id, attempt);
+  return it->second;
+}
+
+absl::Status Rendezvous::Set(const std::string& job_id, uint64_t attempt, const std::string& key,
+                             const std::string& value) {
+  if (value.size() > limits_.max_value_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("key '", key, "': a value of ", value.size(),
+                                                   " bytes; at most ", limits_.max_value_bytes));
+  }
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<std::shared_ptr<Room>> room = Find(job_id, attempt);
+  if (!room.ok()) return room.status();
+  if ((*room)->values.size() >= limits_.max_keys && (*room)->values.count(key) == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attempt ", attempt, " of job ", job_id, " has ", limits_.max_keys, " keys"));
+  }
+  (*room)->values[key] = value;
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<std::string>> Rendezvous::Get(
+    const std::string& job_id, uint64_t attempt, const std::string& key, absl::Duration timeout,
+    const std::function<bool()>& cancelled) {
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<std::shared_ptr<Room>> found = Find(job_id, attempt);
+  if (!found.ok()) return found.status();
+  const std::shared_ptr<Room> room = *found;
+  while (true) {
+    if (room->over) return Over(job_id, attempt);
+    auto it = room->values.find(key);
+    if (it != room->values.end()) return std::optional<std::string>(it->second);
+    const absl::Time now = absl::Now();
+    if (now >= deadline) return std::optional<std::string>();
+    if (cancelled && cancelled()) return absl::CancelledError("the caller has gone");
+    changed_.WaitWithDeadline(&mutex_, std::min(deadline, now + absl::Milliseconds(100)));
+  }
+}
+
+}  // namespace espalier

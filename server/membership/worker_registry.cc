@@ -1,0 +1,236 @@
+#include "server/membership/worker_registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// How long dead workers stay in lists.
+constexpr absl::Duration kRemembrance = absl::Minutes(10);
+
+absl::Status CheckJoin(const proto::JoinRequest& request) {
+  if (request.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker speaks protocol version ", request.protocol_version(),
+                     ", this coordinator ", kProtocolVersion, "; use programs of one release"));
+  }
+  const size_t colon = request.address().rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == request.address().size() ||
+      request.address().size() > 300) {
+    return absl::InvalidArgumentError(absl::StrCat("address '", request.address().substr(0, 300),
+                                                   "' of the worker: host:port is wanted"));
+  }
+  if (request.device().kind() == proto::Device::KIND_UNSPECIFIED ||
+      request.device().memory_bytes() <= 0) {
+    return absl::InvalidArgumentError("device: kind and memory_bytes must be given");
+  }
+  const proto::Device& device = request.device();
+  if (!(device.matmul_flops() > 0) || !(device.memory_bandwidth() > 0)) {
+    return absl::InvalidArgumentError(
+        "device: matmul_flops and memory_bandwidth must be greater than zero");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+WorkerRegistry::WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
+                               std::function<void()> on_change)
+    : clock_(clock),
+      lease_(lease),
+      next_epoch_(std::move(next_epoch)),
+      on_change_(std::move(on_change)) {}
+
+bool WorkerRegistry::Expired(const Worker& worker) const {
+  return worker.dead || clock_->Now() - worker.last_heartbeat > lease_;
+}
+
+absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& request) {
+  absl::Status status = CheckJoin(request);
+  if (!status.ok()) return status;
+  if (!request.idempotency_key().empty()) {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, worker] : workers_) {
+      if (worker.idempotency_key == request.idempotency_key() && !Expired(worker)) {
+        return worker.member.lease;
+      }
+    }
+  }
+  absl::StatusOr<uint64_t> epoch = next_epoch_();  // touches the disk: outside the lock
+  if (!epoch.ok()) return epoch.status();
+  Worker worker;
+  worker.member.lease.set_worker_id(absl::StrCat("w", *epoch));
+  worker.member.lease.set_epoch(*epoch);
+  worker.member.name = request.name();
+  worker.member.address = request.address();
+  worker.member.host = request.host();
+  worker.member.device = request.device();
+  worker.idempotency_key = request.idempotency_key();
+  const proto::Lease lease = worker.member.lease;
+  {
+    absl::MutexLock lock(&mutex_);
+    worker.last_heartbeat = clock_->Now();
+    for (auto& [id, other] : workers_) {
+      if (other.member.address == request.address()) other.dead = true;
+    }
+    workers_[lease.worker_id()] = std::move(worker);
+  }
+  Changed();
+  return lease;
+}
+
+absl::Status WorkerRegistry::CheckLocked(const proto::Lease& lease) const {
+  auto it = workers_.find(lease.worker_id());
+  if (it == workers_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "there is no worker '", lease.worker_id(), "' with epoch ", lease.epoch(), "; join again"));
+  }
+  if (it->second.member.lease.epoch() != lease.epoch()) {
+    return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
+                                                      "': epoch ", lease.epoch(),
+                                                      " is stale, the present one is ",
+                                                      it->second.member.lease.epoch(),
+                                                      "; join again"));
+  }
+  if (Expired(it->second)) {
+    return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
+                                                      "': the lease with epoch ", lease.epoch(),
+                                                      " has run out; join again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRegistry::Check(const proto::Lease& lease) const {
+  absl::MutexLock lock(&mutex_);
+  return CheckLocked(lease);
+}
+
+absl::Status WorkerRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  absl::Status status = CheckLocked(request.lease());
+  if (!status.ok()) return status;
+  Worker& worker = workers_[request.lease().worker_id()];
+  worker.last_heartbeat = clock_->Now();
+  if (request.measured_link().bandwidth() > 0) worker.link = request.measured_link();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRegistry::Leave(const proto::Lease& lease) {
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::Status status = CheckLocked(lease);
+    if (!status.ok()) return status;
+    workers_[lease.worker_id()].dead = true;
+  }
+  Changed();
+  return absl::OkStatus();
+}
+
+int WorkerRegistry::Expire() {
+  int count = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto it = workers_.begin(); it != workers_.end();) {
+      Worker& worker = it->second;
+      if (!worker.dead && Expired(worker)) {
+        worker.dead = true;
+        ++count;
+      }
+      const bool forget =
+          worker.dead && clock_->Now() - worker.last_heartbeat > lease_ + kRemembrance;
+      it = forget ? workers_.erase(it) : std::next(it);
+    }
+  }
+  if (count > 0) Changed();
+  return count;
+}
+
+std::vector<proto::WorkerInfo> WorkerRegistry::List() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<uint64_t, proto::WorkerInfo>> sorted;
+  for (const auto& [id, worker] : workers_) {
+    proto::WorkerInfo info;
+    info.set_worker_id(id);
+    info.set_name(worker.member.name);
+    info.set_address(worker.member.address);
+    info.set_host(worker.member.host);
+    *info.mutable_device() = worker.member.device;
+    info.set_state(Expired(worker)         ? proto::WorkerInfo::DEAD
+                   : worker.job_id.empty() ? proto::WorkerInfo::IDLE
+                                           : proto::WorkerInfo::BUSY);
+    info.set_seconds_since_heartbeat(
+        absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
+    info.set_job_id(worker.job_id);
+    sorted.emplace_back(worker.member.lease.epoch(), std::move(info));
+  }
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<proto::WorkerInfo> infos;
+  for (auto& [epoch, info] : sorted) infos.push_back(std::move(info));
+  return infos;
+}
+
+std::vector<Member> WorkerRegistry::Idle() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Member> members;
+  for (const auto& [id, worker] : workers_) {
+    if (!Expired(worker) && worker.job_id.empty()) members.push_back(worker.member);
+  }
+  // By name first: ranks then keep their machines when workers join again in another order.
+  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
+    return std::make_pair(a.name, a.lease.epoch()) < std::make_pair(b.name, b.lease.epoch());
+  });
+  return members;
+}
+
+int WorkerRegistry::Live() const {
+  absl::MutexLock lock(&mutex_);
+  int count = 0;
+  for (const auto& [id, worker] : workers_) count += Expired(worker) ? 0 : 1;
+  return count;
+}
+
+proto::Link WorkerRegistry::MeasuredLink() const {
+  absl::MutexLock lock(&mutex_);
+  proto::Link slowest;
+  for (const auto& [id, worker] : workers_) {
+    if (Expired(worker) || worker.link.bandwidth() <= 0) continue;
+    if (slowest.bandwidth() <= 0 || worker.link.bandwidth() < slowest.bandwidth()) {
+      slowest = worker.link;
+    }
+  }
+  return slowest;
+}
+
+absl::Status WorkerRegistry::Assign(const std::vector<Member>& members,
+                                    const std::string& job_id) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const Member& member : members) {
+      absl::Status status = CheckLocked(member.lease);
+      if (!status.ok()) return status;
+      const Worker& worker = workers_[member.lease.worker_id()];
+      if (!worker.job_id.empty()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "worker '", member.lease.worker_id(), "' works for job ", worker.job_id));
+      }
+    }
+    for (const Member& member : members) workers_[member.lease.worker_id()].job_id = job_id;
+  }
+  Changed();
+  return absl::OkStatus();
+}
+
+void WorkerRegistry::Release(const std::string& job_id) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [id, worker] : workers_) {
+      if (worker.job_id == job_id) worker.job_id.clear();
+    }
+  }
+  Changed();
+}
+
+}  // namespace espalier

@@ -1,0 +1,91 @@
+// Who is there: workers that have joined, their leases, and which job each works for.
+//
+// A lease is (worker id, epoch). The epoch grows with every join, restarts of the coordinator included,
+// so a write under an old lease is always told from one under the present lease. A worker that was
+// silent for the length of its lease is dead; it must join again, and gets a new lease.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+#include "server/clock.h"
+
+namespace espalier {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+// A worker as a job sees it.
+struct Member {
+  proto::Lease lease;
+  std::string name;
+  std::string address;
+  std::string host;
+  proto::Device device;
+};
+
+// Thread-safe.
+class WorkerRegistry {
+ public:
+  using NextEpoch = std::function<absl::StatusOr<uint64_t>()>;
+
+  // `next_epoch` gives durable, growing numbers. `on_change` (optional) is called, without locks, after
+  // workers came, went or changed their job. `clock` must outlive the registry.
+  WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
+                 std::function<void()> on_change = nullptr);
+
+  absl::Duration lease() const { return lease_; }
+
+  // A worker at an address that a live one has takes its place: the old one counts as dead at once.
+  // The same idempotency_key again gives the same lease while that lives.
+  absl::StatusOr<proto::Lease> Join(const proto::JoinRequest& request);
+  absl::Status Heartbeat(const proto::HeartbeatRequest& request);
+  absl::Status Leave(const proto::Lease& lease);
+
+  // FailedPrecondition, with both epochs, unless this is the worker's present lease and it lives.
+  absl::Status Check(const proto::Lease& lease) const;
+
+  // Marks as dead those whose lease has run out; returns how many.
+  int Expire();
+
+  std::vector<proto::WorkerInfo> List() const;
+  std::vector<Member> Idle() const;
+  int Live() const;
+  proto::Link MeasuredLink() const;  // the slowest that was told; zero if none
+
+  // Gives idle workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any more.
+  absl::Status Assign(const std::vector<Member>& members, const std::string& job_id);
+  void Release(const std::string& job_id);
+
+ private:
+  struct Worker {
+    Member member;
+    absl::Time last_heartbeat;
+    bool dead = false;
+    std::string job_id;
+    std::string idempotency_key;
+    proto::Link link;
+  };
+
+  absl::Status CheckLocked(const proto::Lease& lease) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Changed() const {
+    if (on_change_) on_change_();
+  }
+
+  const Clock* const clock_;
+  const absl::Duration lease_;
+  const NextEpoch next_epoch_;
+  const std::function<void()> on_change_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Worker> workers_ ABSL_GUARDED_BY(mutex_);  // by worker id
+};
+
+}  // namespace espalier

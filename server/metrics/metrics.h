@@ -1,0 +1,45 @@
+// What the coordinator counts, under Prometheus' naming rules (base units, _total for counters).
+// Labels hold only values from small fixed sets, so a client cannot grow them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+namespace prometheus {
+class Registry;
+}
+
+namespace espalier {
+
+// Thread-safe.
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+
+  // espalier_grpc_requests_total{method,code} and espalier_grpc_request_duration_seconds{method}.
+  void GrpcRequest(const std::string& method, const std::string& code, double seconds);
+  // espalier_jobs{state}: states not named become 0.
+  void SetJobs(const std::map<std::string, int>& by_state);
+  // espalier_workers{state}.
+  void SetWorkers(const std::map<std::string, int>& by_state);
+  // espalier_job_step_duration_seconds and espalier_job_steps_total.
+  void JobStep(double seconds);
+  void CheckpointWritten();   // espalier_checkpoints_total
+  void AttemptStarted();      // espalier_job_attempts_total
+  void WorkerLost();          // espalier_workers_lost_total
+  void StoreError();          // espalier_store_errors_total
+
+  // The text exposition format, for /metrics.
+  std::string Expose() const;
+
+  // For other rooms that add families of their own (serving).
+  prometheus::Registry& registry();
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace espalier

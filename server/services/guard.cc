@@ -1,0 +1,88 @@
+#include "server/services/guard.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// Trailing metadata is limited to 8 KiB, and a status message is percent-encoded in it.
+constexpr size_t kMaxMessage = 2000;
+
+// Replaces what is not UTF-8 by '?' (strict enough for gRPC's peers in Python, which refuse the rest).
+std::string CleanUtf8(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    size_t n = c < 0x80 ? 1 : (c >> 5) == 6 ? 2 : (c >> 4) == 14 ? 3 : (c >> 3) == 30 ? 4 : 0;
+    bool good = n > 0 && i + n <= text.size();
+    for (size_t k = 1; good && k < n; ++k) good = (text[i + k] & 0xc0) == 0x80;
+    if (good) {
+      out.append(text.data() + i, n);
+    } else {
+      n = 1;
+      out += '?';
+    }
+    i += n;
+  }
+  return out;
+}
+
+std::string CodeName(absl::StatusCode code) { return absl::StatusCodeToString(code); }
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  absl::string_view message = status.message();
+  std::string text = CleanUtf8(message.substr(0, kMaxMessage));
+  if (message.size() > kMaxMessage) text += " ...";
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text);
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+absl::Status Guard::Check(const std::string& method, const std::string& authorization) const {
+  return authorize_ ? authorize_(method, authorization) : absl::OkStatus();
+}
+
+grpc::Status Guard::Answer(grpc::ServerContext* context, const std::string& method,
+                           const std::function<absl::Status()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string authorization;
+  auto it = context->client_metadata().find("authorization");
+  if (it != context->client_metadata().end()) {
+    authorization.assign(it->second.data(), it->second.size());
+  }
+  absl::Status status = Check(method, authorization);
+  if (status.ok()) {
+    // Third-party code beneath may throw; nothing a client sends may end the process.
+    try {
+      status = body();
+    } catch (const std::exception& error) {
+      status = absl::InternalError(absl::StrCat(method, ": unexpected error: ", error.what()));
+    }
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  metrics_->GrpcRequest(method, CodeName(status.code()), seconds);
+  if (status.ok()) {
+    spdlog::debug("rpc method={} peer={} code=OK seconds={:.6f}", method, context->peer(), seconds);
+  } else {
+    spdlog::info("rpc method={} peer={} code={} seconds={:.6f} error=\"{}\"", method,
+                 context->peer(), CodeName(status.code()), seconds,
+                 std::string(status.message().substr(0, 500)));
+  }
+  return ToGrpc(status);
+}
+
+}  // namespace espalier

@@ -1,0 +1,61 @@
+#include "server/store/idempotency.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <openssl/evp.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kMaxKey = 256;
+
+// Map fields have no order on the wire unless asked for.
+std::string Canonical(const google::protobuf::MessageLite& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  message.SerializePartialToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+}  // namespace
+
+std::string Sha256Hex(absl::string_view bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr);
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
+}
+
+Remembered Remember(const std::string& method, const std::string& key,
+                    const google::protobuf::MessageLite& request,
+                    const google::protobuf::MessageLite& reply) {
+  return {method, key, Sha256Hex(Canonical(request)), reply.SerializeAsString()};
+}
+
+absl::Status Idempotency::Once(const std::string& method, const std::string& key,
+                               const google::protobuf::MessageLite& request,
+                               google::protobuf::MessageLite* reply,
+                               const std::function<absl::Status()>& body) {
+  if (key.empty()) return body();
+  if (key.size() > kMaxKey) {
+    return absl::InvalidArgumentError(absl::StrCat("idempotency_key has ", key.size(),
+                                                   " bytes; at most ", kMaxKey, " are allowed"));
+  }
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<std::optional<std::string>> known =
+      store_->Recall(method, key, Sha256Hex(Canonical(request)));
+  if (!known.ok()) return known.status();
+  if (!known->has_value()) return body();
+  if (!reply->ParseFromString(**known)) {
+    return absl::DataLossError("job store: a remembered reply does not parse");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

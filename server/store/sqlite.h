@@ -1,0 +1,57 @@
+// A thin face of SQLite: one connection, prepared statements, its errors as absl::Status.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace espalier {
+
+// A prepared statement, made when first used and kept by the database. Binding is positional from 1.
+class Statement {
+ public:
+  Statement(sqlite3* database, const std::string& sql);
+  ~Statement();
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  Statement& Bind(int64_t value);
+  Statement& Bind(const std::string& value);  // as a blob: any bytes
+
+  // True if there is a row to read. After false or an error the statement is reset for its next use.
+  absl::StatusOr<bool> Step();
+  // For statements without rows.
+  absl::Status Run();
+  void Reset();
+
+  int64_t Int(int column) const;
+  std::string Bytes(int column) const;
+
+ private:
+  sqlite3* const database_;
+  sqlite3_stmt* statement_ = nullptr;
+  int prepared_ = 0;  // result code
+  int next_ = 1;
+};
+
+// Resets on scope exit a statement whose rows are not read to the end.
+class StatementUse {
+ public:
+  explicit StatementUse(Statement* statement) : statement_(statement) {}
+  ~StatementUse() { statement_->Reset(); }
+
+ private:
+  Statement* const statement_;
+};
+
+// The connection's last error: ResourceExhausted (full), DataLoss (damaged), FailedPrecondition (held by
+// another process), AlreadyExists (uniqueness), Unavailable otherwise.
+absl::Status SqliteError(sqlite3* database, const std::string& doing);
+
+}  // namespace espalier

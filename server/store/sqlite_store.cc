@@ -1,0 +1,414 @@
+#include "server/store/sqlite_store.h"
+
+#include <sqlite3.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kApplicationId = 0x45535031;  // "ESP1"
+constexpr int64_t kSchemaVersion = 1;
+
+// jobs.number gives the order of creation. log holds reports (step >= 0) and messages (step null);
+// AUTOINCREMENT keeps sequence numbers from being used twice after reports were dropped.
+constexpr char kSchema[] = R"sql(
+CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE,
+  job BLOB NOT NULL, spec BLOB NOT NULL, plan BLOB NOT NULL DEFAULT x'',
+  checkpoint_dir BLOB NOT NULL, fruitless INTEGER NOT NULL, failures BLOB NOT NULL);
+CREATE TABLE log(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL, step INTEGER,
+  body BLOB NOT NULL);
+CREATE UNIQUE INDEX log_step ON log(job, step) WHERE step IS NOT NULL;
+CREATE INDEX log_order ON log(job, sequence);
+CREATE TABLE remembered(method BLOB NOT NULL, key BLOB NOT NULL PRIMARY KEY, hash BLOB NOT NULL,
+  reply BLOB NOT NULL, at INTEGER NOT NULL DEFAULT (CAST(strftime('%s','now') AS INTEGER)));
+CREATE TABLE epoch(only_row INTEGER PRIMARY KEY CHECK(only_row = 1), value INTEGER NOT NULL);
+INSERT INTO epoch VALUES(1, 0);
+CREATE TABLE artifacts(name BLOB NOT NULL PRIMARY KEY, body BLOB NOT NULL, folder BLOB NOT NULL);
+CREATE TABLE served(name BLOB NOT NULL PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE blobs(name BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL);
+)sql";
+
+absl::Status ParseInto(const std::string& bytes, const char* what,
+                       google::protobuf::MessageLite* message) {
+  if (message->ParseFromString(bytes)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("job store: a ", what, " does not parse"));
+}
+
+}  // namespace
+
+template <typename Body>
+absl::Status SqliteStore::InTransaction(Body body) {
+  absl::MutexLock lock(&mutex_);
+  absl::Status status = Execute("BEGIN IMMEDIATE");
+  if (!status.ok()) return status;
+  status = body();
+  if (status.ok()) status = Execute("COMMIT");
+  // SQLite may have rolled back by itself (a full disk); a second ROLLBACK then only fails.
+  if (!status.ok() && sqlite3_get_autocommit(database_) == 0) Execute("ROLLBACK").IgnoreError();
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path,
+                                                               Options options) {
+  sqlite3* database = nullptr;
+  const int code =
+      sqlite3_open_v2(path.c_str(), &database,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  auto store = std::unique_ptr<SqliteStore>(new SqliteStore(database));
+  if (code != SQLITE_OK) return SqliteError(database, absl::StrCat("opening ", path));
+  absl::MutexLock lock(&store->mutex_);
+  absl::Status status = store->Prepare(path, options);
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  }
+  return store;
+}
+
+SqliteStore::~SqliteStore() {
+  absl::MutexLock lock(&mutex_);
+  statements_.clear();
+  sqlite3_close(database_);
+}
+
+absl::Status SqliteStore::Prepare(const std::string& path, const Options& options) {
+  sqlite3_extended_result_codes(database_, 1);
+  sqlite3_busy_timeout(database_, 200);
+  for (const char* pragma :
+       {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
+        "PRAGMA foreign_keys=ON", "BEGIN EXCLUSIVE", "COMMIT"}) {
+    absl::Status status = Execute(pragma);
+    if (!status.ok()) return status;
+  }
+  auto number = [&](const std::string& sql) -> absl::StatusOr<int64_t> {
+    Statement statement(database_, sql);
+    absl::StatusOr<bool> row = statement.Step();
+    if (!row.ok()) return row.status();
+    return *row ? statement.Int(0) : 0;
+  };
+  Statement check(database_, "PRAGMA quick_check(1)");
+  absl::StatusOr<bool> row = check.Step();
+  if (!row.ok()) return row.status();
+  if (*row && check.Bytes(0) != "ok") {
+    return absl::DataLossError(absl::StrCat("the job store is damaged: ", check.Bytes(0),
+                                            "; restore it from a backup, or move it away to start "
+                                            "with an empty one"));
+  }
+  check.Reset();
+  absl::StatusOr<int64_t> tables = number("SELECT count(*) FROM sqlite_master");
+  if (!tables.ok()) return tables.status();
+  absl::StatusOr<int64_t> application = number("PRAGMA application_id");
+  if (!application.ok()) return application.status();
+  absl::StatusOr<int64_t> version = number("PRAGMA user_version");
+  if (!version.ok()) return version.status();
+  if (*tables == 0) {
+    absl::Status status = Execute(absl::StrCat("BEGIN;", kSchema, "PRAGMA application_id=",
+                                               kApplicationId, ";PRAGMA user_version=",
+                                               kSchemaVersion, ";COMMIT"));
+    if (!status.ok()) return status;
+  } else if (*application != kApplicationId) {
+    return absl::DataLossError("this is not a job store of Espalier");
+  } else if (*version != kSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job store has schema version ", *version, ", this espalierd reads ",
+                     kSchemaVersion, "; start the espalierd that wrote it"));
+  }
+  if (options.max_pages > 0) {
+    absl::StatusOr<int64_t> limit =
+        number(absl::StrCat("PRAGMA max_page_count=", options.max_pages));
+    if (!limit.ok()) return limit.status();
+  }
+  // Keys need not be remembered for longer than a client may repeat a call.
+  return Execute("DELETE FROM remembered WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
+}
+
+absl::Status SqliteStore::Execute(const std::string& sql) const {
+  if (sqlite3_exec(database_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK) {
+    return absl::OkStatus();
+  }
+  return SqliteError(database_, "job store");
+}
+
+Statement& SqliteStore::Sql(const std::string& sql) const {
+  std::unique_ptr<Statement>& statement = statements_[sql];
+  if (statement == nullptr) statement = std::make_unique<Statement>(database_, sql);
+  statement->Reset();
+  return *statement;
+}
+
+absl::Status SqliteStore::Remember(const Remembered& remembered) {
+  return Sql("INSERT INTO remembered(method, key, hash, reply) VALUES(?,?,?,?)")
+      .Bind(remembered.method)
+      .Bind(remembered.key)
+      .Bind(remembered.request_hash)
+      .Bind(remembered.reply)
+      .Run();
+}
+
+absl::Status SqliteStore::Write(const std::string& job_id, const JobWrite& write) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    return WriteJob(job_id, write);
+  });
+}
+
+absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& write) {
+  if (write.job.has_value()) {
+    proto::Job job = write.job->job;
+    const std::string spec = job.spec().SerializeAsString();
+    const std::string plan = job.plan().SerializeAsString();
+    job.clear_spec();
+    job.clear_plan();
+    const std::string body = job.SerializeAsString();
+    absl::Status status;
+    if (write.create) {
+      status = Sql("INSERT INTO jobs(id, spec, plan, job, checkpoint_dir, fruitless, failures) "
+                   "VALUES(?,?,?,?,?,?,?)")
+                   .Bind(job_id)
+                   .Bind(spec)
+                   .Bind(plan)
+                   .Bind(body)
+                   .Bind(write.job->checkpoint_dir)
+                   .Bind(write.job->fruitless_attempts)
+                   .Bind(write.job->failures)
+                   .Run();
+    } else {
+      status = Sql("UPDATE jobs SET job=?, checkpoint_dir=?, fruitless=?, failures=? WHERE id=?")
+                   .Bind(body)
+                   .Bind(write.job->checkpoint_dir)
+                   .Bind(write.job->fruitless_attempts)
+                   .Bind(write.job->failures)
+                   .Bind(job_id)
+                   .Run();
+      if (status.ok() && sqlite3_changes(database_) == 0) {
+        status = absl::NotFoundError(absl::StrCat("there is no job '", job_id, "'"));
+      }
+      if (status.ok() && write.with_plan) {
+        status = Sql("UPDATE jobs SET plan=? WHERE id=?").Bind(plan).Bind(job_id).Run();
+      }
+    }
+    if (!status.ok()) return status;
+  }
+  if (write.drop_reports_from.has_value()) {
+    absl::Status status = Sql("DELETE FROM log WHERE job=? AND step>=?")
+                              .Bind(job_id)
+                              .Bind(*write.drop_reports_from)
+                              .Run();
+    if (!status.ok()) return status;
+  }
+  for (const proto::StepReport& report : write.reports) {
+    absl::Status status = Sql("INSERT OR REPLACE INTO log(job, step, body) VALUES(?,?,?)")
+                              .Bind(job_id)
+                              .Bind(report.step())
+                              .Bind(report.SerializeAsString())
+                              .Run();
+    if (!status.ok()) return status;
+  }
+  for (const std::string& message : write.messages) {
+    absl::Status status =
+        Sql("INSERT INTO log(job, body) VALUES(?,?)").Bind(job_id).Bind(message).Run();
+    if (!status.ok()) return status;
+  }
+  return write.remembered.has_value() ? Remember(*write.remembered) : absl::OkStatus();
+}
+
+absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query =
+      Sql("SELECT job, spec, plan, checkpoint_dir, fruitless, failures FROM jobs WHERE id=?");
+  StatementUse use(&query);
+  absl::StatusOr<bool> row = query.Bind(job_id).Step();
+  if (!row.ok()) return row.status();
+  if (!*row) return absl::NotFoundError(absl::StrCat("there is no job '", job_id, "'"));
+  JobRecord record;
+  absl::Status status = ParseInto(query.Bytes(0), "job", &record.job);
+  if (status.ok()) status = ParseInto(query.Bytes(1), "job's spec", record.job.mutable_spec());
+  const std::string plan = query.Bytes(2);
+  if (status.ok() && !plan.empty()) status = ParseInto(plan, "plan", record.job.mutable_plan());
+  if (!status.ok()) return status;
+  record.checkpoint_dir = query.Bytes(3);
+  record.fruitless_attempts = static_cast<int32_t>(query.Int(4));
+  record.failures = query.Bytes(5);
+  return record;
+}
+
+absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query =
+      Sql("SELECT job, spec, checkpoint_dir, fruitless, failures FROM jobs ORDER BY number");
+  StatementUse use(&query);
+  std::vector<JobRecord> records;
+  while (true) {
+    absl::StatusOr<bool> row = query.Step();
+    if (!row.ok()) return row.status();
+    if (!*row) return records;
+    JobRecord record;
+    absl::Status status = ParseInto(query.Bytes(0), "job", &record.job);
+    if (status.ok()) status = ParseInto(query.Bytes(1), "job's spec", record.job.mutable_spec());
+    if (!status.ok()) return status;
+    record.job.mutable_spec()->clear_graph();
+    record.job.mutable_spec()->mutable_search()->clear_imported();
+    record.checkpoint_dir = query.Bytes(2);
+    record.fruitless_attempts = static_cast<int32_t>(query.Int(3));
+    record.failures = query.Bytes(4);
+    records.push_back(std::move(record));
+  }
+}
+
+absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job_id,
+                                                          int64_t after_sequence,
+                                                          int64_t from_step, int limit) const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query =
+      Sql("SELECT sequence, step IS NULL, body FROM log WHERE job=? AND sequence>? AND "
+          "(step IS NULL OR step>=?) ORDER BY sequence LIMIT ?");
+  StatementUse use(&query);
+  query.Bind(job_id).Bind(after_sequence).Bind(from_step).Bind(limit);
+  std::vector<JobLogEntry> entries;
+  while (true) {
+    absl::StatusOr<bool> row = query.Step();
+    if (!row.ok()) return row.status();
+    if (!*row) return entries;
+    JobLogEntry entry;
+    entry.sequence = query.Int(0);
+    if (query.Int(1) != 0) {
+      entry.entry = query.Bytes(2);
+    } else {
+      proto::StepReport report;
+      absl::Status status = ParseInto(query.Bytes(2), "step report", &report);
+      if (!status.ok()) return status;
+      entry.entry = std::move(report);
+    }
+    entries.push_back(std::move(entry));
+  }
+}
+
+absl::StatusOr<std::optional<std::string>> SqliteStore::Recall(
+    const std::string& method, const std::string& key, const std::string& request_hash) const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query = Sql("SELECT method, hash, reply FROM remembered WHERE key=?");
+  StatementUse use(&query);
+  absl::StatusOr<bool> row = query.Bind(key).Step();
+  if (!row.ok()) return row.status();
+  if (!*row) return std::optional<std::string>();
+  if (query.Bytes(0) != method || query.Bytes(1) != request_hash) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("idempotency_key '", key, "' was used before for ", query.Bytes(0),
+                     query.Bytes(0) == method ? " with another request" : "",
+                     "; use a new key for a new request"));
+  }
+  return std::optional<std::string>(query.Bytes(2));
+}
+
+absl::StatusOr<uint64_t> SqliteStore::NextEpoch() {
+  uint64_t value = 0;
+  absl::Status status = InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    absl::Status updated = Sql("UPDATE epoch SET value=value+1").Run();
+    if (!updated.ok()) return updated;
+    Statement& query = Sql("SELECT value FROM epoch");
+    StatementUse use(&query);
+    absl::StatusOr<bool> row = query.Step();
+    if (!row.ok()) return row.status();
+    value = static_cast<uint64_t>(query.Int(0));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return value;
+}
+
+absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record, const Remembered* remembered) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    absl::Status status = Sql("INSERT OR REPLACE INTO artifacts(name, body, folder) VALUES(?,?,?)")
+                              .Bind(record.artifact.name())
+                              .Bind(record.artifact.SerializeAsString())
+                              .Bind(record.folder)
+                              .Run();
+    if (!status.ok() || remembered == nullptr) return status;
+    return Remember(*remembered);
+  });
+}
+
+absl::Status SqliteStore::DeleteArtifact(const std::string& name, const Remembered* remembered) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    absl::Status status = Sql("DELETE FROM artifacts WHERE name=?").Bind(name).Run();
+    if (!status.ok() || remembered == nullptr) return status;
+    return Remember(*remembered);
+  });
+}
+
+absl::StatusOr<std::vector<ArtifactRecord>> SqliteStore::Artifacts() const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query = Sql("SELECT body, folder FROM artifacts ORDER BY name");
+  StatementUse use(&query);
+  std::vector<ArtifactRecord> records;
+  while (true) {
+    absl::StatusOr<bool> row = query.Step();
+    if (!row.ok()) return row.status();
+    if (!*row) return records;
+    ArtifactRecord record;
+    absl::Status status = ParseInto(query.Bytes(0), "artifact", &record.artifact);
+    if (!status.ok()) return status;
+    record.folder = query.Bytes(1);
+    records.push_back(std::move(record));
+  }
+}
+
+absl::Status SqliteStore::PutServed(const proto::ServeModelRequest& request,
+                                    const Remembered* remembered) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    absl::Status status = Sql("INSERT OR REPLACE INTO served(name, body) VALUES(?,?)")
+                              .Bind(request.name())
+                              .Bind(request.SerializeAsString())
+                              .Run();
+    if (!status.ok() || remembered == nullptr) return status;
+    return Remember(*remembered);
+  });
+}
+
+absl::Status SqliteStore::DeleteServed(const std::string& name, const Remembered* remembered) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    absl::Status status = Sql("DELETE FROM served WHERE name=?").Bind(name).Run();
+    if (!status.ok() || remembered == nullptr) return status;
+    return Remember(*remembered);
+  });
+}
+
+absl::StatusOr<std::vector<proto::ServeModelRequest>> SqliteStore::Served() const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query = Sql("SELECT body FROM served ORDER BY name");
+  StatementUse use(&query);
+  std::vector<proto::ServeModelRequest> requests;
+  while (true) {
+    absl::StatusOr<bool> row = query.Step();
+    if (!row.ok()) return row.status();
+    if (!*row) return requests;
+    proto::ServeModelRequest request;
+    absl::Status status = ParseInto(query.Bytes(0), "served model", &request);
+    if (!status.ok()) return status;
+    requests.push_back(std::move(request));
+  }
+}
+
+absl::Status SqliteStore::PutBlob(const std::string& name, const std::string& value) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    return Sql("INSERT OR REPLACE INTO blobs(name, value) VALUES(?,?)").Bind(name).Bind(value).Run();
+  });
+}
+
+absl::StatusOr<std::string> SqliteStore::GetBlob(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query = Sql("SELECT value FROM blobs WHERE name=?");
+  StatementUse use(&query);
+  absl::StatusOr<bool> row = query.Bind(name).Step();
+  if (!row.ok()) return row.status();
+  if (!*row) return absl::NotFoundError(absl::StrCat("nothing is stored as '", name, "'"));
+  return query.Bytes(0);
+}
+
+}  // namespace espalier

@@ -1,0 +1,70 @@
+// JobStore in one SQLite file: write-ahead log, synchronous=FULL, one connection that holds the file
+// exclusively (a second coordinator on the same data directory is refused).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/store/job_store.h"
+#include "server/store/sqlite.h"
+
+namespace espalier {
+
+class SqliteStore : public JobStore {
+ public:
+  struct Options {
+    int64_t max_pages = 0;  // of 4 KiB; 0: no limit. A full file answers as a full disk does
+  };
+
+  // Makes the file if it is not there. Checks the whole file: DataLoss if it is damaged or no Espalier
+  // store; FailedPrecondition if it is of a newer version or held by another process.
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path,
+                                                           Options options);
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path) {
+    return Open(path, Options{});
+  }
+  ~SqliteStore() override;
+
+  absl::Status Write(const std::string& job_id, const JobWrite& write) override;
+  absl::StatusOr<JobRecord> Get(const std::string& job_id) const override;
+  absl::StatusOr<std::vector<JobRecord>> List() const override;
+  absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id, int64_t after_sequence,
+                                               int64_t from_step, int limit) const override;
+  absl::StatusOr<std::optional<std::string>> Recall(const std::string& method,
+                                                    const std::string& key,
+                                                    const std::string& request_hash) const override;
+  absl::StatusOr<uint64_t> NextEpoch() override;
+  absl::Status PutArtifact(const ArtifactRecord& record, const Remembered* remembered) override;
+  absl::Status DeleteArtifact(const std::string& name, const Remembered* remembered) override;
+  absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const override;
+  absl::Status PutServed(const proto::ServeModelRequest& request,
+                         const Remembered* remembered) override;
+  absl::Status DeleteServed(const std::string& name, const Remembered* remembered) override;
+  absl::StatusOr<std::vector<proto::ServeModelRequest>> Served() const override;
+  absl::Status PutBlob(const std::string& name, const std::string& value) override;
+  absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
+
+ private:
+  explicit SqliteStore(sqlite3* database) : database_(database) {}
+
+  absl::Status Prepare(const std::string& path, const Options& options)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Execute(const std::string& sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Statement& Sql(const std::string& sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteJob(const std::string& job_id, const JobWrite& write)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Remember(const Remembered& remembered) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Runs `body` between BEGIN and COMMIT; rolls back if it fails.
+  template <typename Body>
+  absl::Status InTransaction(Body body) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  sqlite3* const database_;
+  mutable std::map<std::string, std::unique_ptr<Statement>> statements_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace espalier

@@ -1,0 +1,46 @@
+// Packs rows of many sequences into as few runner batches as the runner's limits allow, runs them in
+// order and hands the wanted logits back. The only place that knows the layout of a RunnerBatch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+struct SequenceRows {
+  struct Row {
+    int32_t token = 0;
+    int32_t position = 0;
+    int32_t slot = 0;
+    int32_t prefix = 0;              // slots of the sequence that it sees
+    std::vector<int32_t> ancestors;  // tree nodes: path of slots, its own last
+    bool wants_logits = false;
+  };
+
+  absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
+  std::vector<Row> rows;            // a row comes after all that it sees
+};
+
+class StepLogits {
+ public:
+  // Logits of the `wanted`-th row of sequence `sequence` that asked for them.
+  const float* at(int sequence, int wanted) const { return rows_[sequence][wanted]; }
+  int batches() const { return static_cast<int>(blocks_.size()); }
+
+ private:
+  friend absl::StatusOr<StepLogits> RunRows(ModelRunner&, absl::Span<const SequenceRows>);
+
+  std::vector<std::unique_ptr<RunnerLogits>> blocks_;
+  std::vector<std::vector<const float*>> rows_;
+};
+
+// Errors of the runner; Internal if it returns logits of another shape; InvalidArgument if a single row
+// breaks a limit by itself.
+absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences);
+
+}  // namespace espalier

@@ -1,0 +1,130 @@
+#include "serving/request/request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "serving/tokenizer/byte_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kLong = 1000;
+
+class RequestTest : public ::testing::Test {
+ protected:
+  Request Make(RequestOptions options) {
+    Request request(1, {'p', 'q'}, std::move(options), *tokenizer_);
+    request.Admit();
+    return request;
+  }
+
+  std::unique_ptr<ByteTokenizer> tokenizer_ = *ByteTokenizer::Create(257, {256});
+};
+
+TEST_F(RequestTest, EndsAtMaxTokens) {
+  Request request = Make({.max_tokens = 2});
+  EXPECT_EQ(request.phase(), Phase::kPrefilling);
+  request.Emit('a', kLong);
+  EXPECT_EQ(request.phase(), Phase::kDecoding);
+  EXPECT_EQ(request.TakeText(), "a");
+  request.Emit('b', kLong);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kLength);
+  EXPECT_EQ(request.TakeText(), "b");
+  EXPECT_THAT(request.TakeTokens(), ElementsAre('a', 'b'));
+  EXPECT_EQ(request.usage().prompt_tokens, 2);
+  EXPECT_EQ(request.usage().completion_tokens, 2);
+}
+
+TEST_F(RequestTest, EndsWhenTheContextIsFull) {
+  Request request = Make({.max_tokens = 100});
+  request.Emit('a', 4);
+  EXPECT_EQ(request.Remaining(4), 1);
+  request.Emit('b', 4);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kLength);
+}
+
+TEST_F(RequestTest, EndsAtEosWhichHasNoText) {
+  Request request = Make({});
+  request.Emit('a', kLong);
+  request.Emit(256, kLong);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kStop);
+  EXPECT_EQ(request.TakeText(), "a");
+  EXPECT_EQ(request.usage().completion_tokens, 2);
+}
+
+TEST_F(RequestTest, GoesOnAfterEosIfToldTo) {
+  Request request = Make({.max_tokens = 3, .ignore_eos = true});
+  for (const int token : {int{'a'}, 256, int{'b'}}) request.Emit(token, kLong);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kLength);
+  EXPECT_EQ(request.TakeText(), "ab");
+}
+
+TEST_F(RequestTest, FindsAStopStringAcrossTokensAndEmitsNoneOfIt) {
+  Request request = Make({.stop = {"END"}});
+  std::string text;
+  for (const char c : std::string("xENyEN")) {
+    request.Emit(c, kLong);
+    text += request.TakeText();
+  }
+  EXPECT_EQ(text, "xENy");
+  request.Emit('D', kLong);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kStop);
+  EXPECT_EQ(text + request.TakeText(), "xENy");
+}
+
+TEST_F(RequestTest, HeldBackTextComesWithTheEnd) {
+  Request request = Make({.max_tokens = 3, .stop = {"END"}});
+  for (const char c : std::string("aEN")) request.Emit(c, kLong);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kLength);
+  EXPECT_EQ(request.TakeText(), "aEN");
+}
+
+TEST_F(RequestTest, FinishesOnce) {
+  Request request = Make({});
+  EXPECT_TRUE(request.Finish(FinishReason::kCancelled));
+  EXPECT_FALSE(request.Finish(FinishReason::kError));
+  EXPECT_STREQ(Name(request.finish_reason()), "cancelled");
+}
+
+TEST(StopStrings, EqualsSearchingTheWholeTextHoweverItIsCut) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 5000; ++trial) {
+    const auto word = [&](int most) {
+      std::string out;
+      for (int i = 1 + random() % most; i > 0; --i) out.push_back('a' + random() % 2);
+      return out;
+    };
+    // One stop string: with several, the cut may be an earlier one of two that overlap.
+    const std::string stop = word(5), text = word(30);
+    StopStrings stops({stop});
+    std::string out;
+    for (const char c : text) out += stops.Append(std::string(1, c));
+    out += stops.Flush();
+    EXPECT_EQ(out, text.substr(0, text.find(stop))) << stop << " in " << text;
+    EXPECT_EQ(stops.stopped(), text.find(stop) != std::string::npos);
+  }
+}
+
+TEST(StopStrings, TheEarliestOfSeveralWins) {
+  StopStrings stops({"xyz", "y"});
+  EXPECT_EQ(stops.Append("ax"), "a");
+  EXPECT_EQ(stops.Append("y"), "x");
+  EXPECT_TRUE(stops.stopped());
+}
+
+TEST(ValidateOptions, NamesWhatIsWrong) {
+  EXPECT_TRUE(ValidateOptions({}).ok());
+  EXPECT_THAT(std::string(ValidateOptions({.max_tokens = 0}).message()), HasSubstr("max_tokens"));
+  EXPECT_THAT(std::string(ValidateOptions({.stop = {"a", ""}}).message()), HasSubstr("stop[1]"));
+  EXPECT_THAT(std::string(ValidateOptions({.stop = {"\xFF"}}).message()), HasSubstr("UTF-8"));
+  EXPECT_FALSE(ValidateOptions({.stop = std::vector<std::string>(10000, "x")}).ok());
+  EXPECT_FALSE(ValidateOptions({.sampling = {.top_p = 2}}).ok());
+}
+
+}  // namespace
+}  // namespace espalier

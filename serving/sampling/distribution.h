@@ -1,0 +1,41 @@
+// From logits to tokens: greedy choice, the distribution that sampling options define, and a draw from
+// it by one given uniform number. Pure functions; chance comes in as an argument (noise.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace espalier {
+
+// Probabilities by token id; they sum to one up to rounding.
+using Distribution = std::vector<double>;
+
+struct SamplingParameters {
+  double temperature = 0;  // 0: greedy
+  double top_p = 1;        // (0, 1]; 1: off
+  int top_k = 0;           // 0: off
+  uint64_t seed = 0;
+
+  bool greedy() const { return temperature == 0; }
+};
+
+// InvalidArgument naming the field, its value and the values that are accepted.
+absl::Status ValidateSampling(const SamplingParameters& parameters);
+
+// The highest logit; among equals the lowest token id, so that the answer is one. Internal if a logit
+// is NaN or +infinity.
+absl::StatusOr<int> Argmax(const float* logits, int vocabulary);
+
+// softmax(logits / temperature), cut to the top_k most probable tokens, then to the smallest set of most
+// probable tokens whose mass reaches top_p, renormalised. Ties are cut in favour of the lower id. For
+// temperature 0, all mass on Argmax. Errors as Argmax.
+absl::StatusOr<Distribution> SamplingDistribution(const float* logits, int vocabulary,
+                                                  const SamplingParameters& parameters);
+
+// Inverse of the cumulative distribution at `uniform` in [0, 1). Never a token of probability zero.
+int SampleFrom(const Distribution& distribution, double uniform);
+
+}  // namespace espalier

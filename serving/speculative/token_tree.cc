@@ -1,0 +1,49 @@
+#include "serving/speculative/token_tree.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+
+TokenTree::TokenTree(int root_token) {
+  nodes_.push_back({.token = root_token, .parent = -1, .depth = 0});
+}
+
+int TokenTree::Child(int node, int token) const {
+  for (const int child : nodes_[node].children) {
+    if (nodes_[child].token == token) return child;
+  }
+  return -1;
+}
+
+int TokenTree::Propose(int parent, int token, int source,
+                       std::shared_ptr<const Distribution> drawn_from) {
+  int node = Child(parent, token);
+  if (node < 0) {
+    node = size();
+    const int depth = nodes_[parent].depth + 1;
+    nodes_.push_back({.token = token, .parent = parent, .depth = depth});
+    nodes_[parent].children.push_back(node);
+  }
+  nodes_[parent].proposals.push_back(
+      {.node = node, .source = source, .drawn_from = std::move(drawn_from)});
+  return node;
+}
+
+absl::Status TokenTree::Merge(const TokenTree& other) {
+  if (token(0) != other.token(0)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot merge token trees: their roots are ",
+                                                   token(0), " and ", other.token(0)));
+  }
+  std::vector<int> here(other.size(), 0);
+  for (int node = 0; node < other.size(); ++node) {
+    for (const Proposal& proposal : other.proposals(node)) {
+      here[proposal.node] = Propose(here[node], other.token(proposal.node), proposal.source,
+                                    proposal.drawn_from);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

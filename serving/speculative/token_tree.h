@@ -1,0 +1,60 @@
+// The tree of draft tokens that one verification step checks. Node 0 is the root: the last token of the
+// sequence, already decided. Every other node is one token computed once, whoever proposed it; the
+// proposals themselves are kept apart, because sampled verification must try every one of them: two SSMs
+// that draw the same token share a node, yet the second trial still changes the residual distribution.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "serving/sampling/distribution.h"
+
+namespace espalier {
+
+struct Proposal {
+  int node = 0;    // the child proposed
+  int source = 0;  // which SSM
+  // What the token was drawn from, independently of the other proposals. Null for a token that was
+  // chosen, not drawn (beam search): such proposals only compete by exact match.
+  std::shared_ptr<const Distribution> drawn_from;
+};
+
+class TokenTree {
+ public:
+  explicit TokenTree(int root_token);
+
+  int size() const { return static_cast<int>(nodes_.size()); }  // with the root
+  int drafted() const { return size() - 1; }
+  int token(int node) const { return nodes_[node].token; }
+  int parent(int node) const { return nodes_[node].parent; }  // below the node's own; -1 for the root
+  int depth(int node) const { return nodes_[node].depth; }
+  absl::Span<const int> children(int node) const { return nodes_[node].children; }
+  // In the order in which they were made, which never depends on the tokens.
+  absl::Span<const Proposal> proposals(int node) const { return nodes_[node].proposals; }
+
+  // The child of `node` with this token, or -1.
+  int Child(int node, int token) const;
+
+  // Adds a proposal of `token` under `parent` and returns the node, which may have been there before.
+  // REQUIRES: 0 <= parent < size(); if drawn_from is given, it can yield the token.
+  int Propose(int parent, int token, int source,
+              std::shared_ptr<const Distribution> drawn_from = nullptr);
+
+  // Adds all proposals of `other` after those that are here. InvalidArgument if the roots differ.
+  absl::Status Merge(const TokenTree& other);
+
+ private:
+  struct Node {
+    int token;
+    int parent;
+    int depth;
+    std::vector<int> children;
+    std::vector<Proposal> proposals;
+  };
+
+  std::vector<Node> nodes_;  // parents before children
+};
+
+}  // namespace espalier

@@ -1,0 +1,80 @@
+#include "serving/speculative/verify.h"
+
+#include <algorithm>
+
+#include "serving/sampling/noise.h"
+
+namespace espalier {
+namespace {
+
+// p <- normalise(max(0, p - q)). In exact arithmetic something is left whenever a proposal from q was
+// rejected; if rounding leaves nothing, p and q are equal but for rounding, and p stays.
+void TakeResidual(Distribution& p, const Distribution& q) {
+  double mass = 0;
+  for (size_t i = 0; i < p.size(); ++i) mass += std::max(0.0, p[i] - q[i]);
+  if (!(mass > 0)) return;
+  for (size_t i = 0; i < p.size(); ++i) p[i] = std::max(0.0, p[i] - q[i]) / mass;
+}
+
+// The accepted child of `node`, or -1; `p` is then what is left of the target.
+int TryProposals(const TokenTree& tree, int node, Distribution& p, VerificationNoise& noise) {
+  int trial = 0;
+  for (const Proposal& proposal : tree.proposals(node)) {
+    if (proposal.drawn_from == nullptr) continue;
+    const Distribution& q = *proposal.drawn_from;
+    const int token = tree.token(proposal.node);
+    const double probability = std::min(1.0, p[token] / q[token]);
+    if (noise.Accept(probability, tree.depth(node), trial++)) return proposal.node;
+    TakeResidual(p, q);
+  }
+  return -1;
+}
+
+}  // namespace
+
+absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
+                                          const std::function<absl::StatusOr<int>(int)>& choice) {
+  Verification out;
+  for (int node = 0; node >= 0;) {
+    const absl::StatusOr<int> token = choice(node);
+    if (!token.ok()) return token.status();
+    out.tokens.push_back(*token);
+    node = tree.Child(node, *token);
+    if (node >= 0) out.path.push_back(node);
+  }
+  return out;
+}
+
+absl::StatusOr<Verification> VerifySampled(
+    const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
+    VerificationNoise& noise) {
+  Verification out;
+  for (int node = 0; node >= 0;) {
+    absl::StatusOr<Distribution> p = target(node);
+    if (!p.ok()) return p.status();
+    int next = TryProposals(tree, node, *p, noise);
+    int token;
+    if (next >= 0) {
+      token = tree.token(next);
+    } else {
+      token = noise.Draw(*p, tree.depth(node));
+      next = tree.Child(node, token);
+    }
+    out.tokens.push_back(token);
+    node = next;
+    if (node >= 0) out.path.push_back(node);
+  }
+  return out;
+}
+
+bool RequestNoise::Accept(double probability, int depth, int proposal) {
+  return RequestUniform(seed_, NoiseStream::kAcceptance, 0, root_position_ + depth + 1, proposal) <
+         probability;
+}
+
+int RequestNoise::Draw(const Distribution& distribution, int depth) {
+  return SampleFrom(distribution, RequestUniform(seed_, NoiseStream::kResidual, 0,
+                                                 root_position_ + depth + 1, 0));
+}
+
+}  // namespace espalier

@@ -1,0 +1,48 @@
+// A checkpoint is a directory of shard files and a manifest.json that is written last, by the
+// coordinator, once every rank's shard is durable. A directory without a manifest is not a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+
+constexpr char kManifestFile[] = "manifest.json";
+
+struct ManifestFile {
+  std::string name;    // within the directory; no "/"
+  std::string sha256;  // lower-case hex
+  int64_t bytes = 0;
+};
+
+struct Manifest {
+  int format_version = 1;
+  std::string job_id;
+  int64_t steps_done = 0;  // the next step to run
+  std::string plan_fingerprint;
+  std::vector<ManifestFile> files;  // one per rank, by rank
+};
+
+// Durable when it returns.
+absl::Status WriteManifest(FileSystem& files, const std::string& directory,
+                           const Manifest& manifest);
+
+// NotFound without a manifest; DataLoss (naming the field) if it cannot be read; FailedPrecondition
+// if it comes from a newer version.
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
+
+// Sizes and SHA-256 of all files against the manifest; DataLoss names the first that differs.
+absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
+                              const Manifest& manifest);
+
+// Writes config.json and model.safetensors (whole parameters, no optimiser state) into `out`, which is
+// made if it is not there: the Hugging Face layout that serving loads.
+absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
+                               const std::string& config_json, const std::string& out);
+
+}  // namespace espalier

@@ -1,0 +1,251 @@
+#include "worker/collective/gloo_communicator.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/collective/host_communicator.h"
+
+namespace espalier {
+namespace {
+
+using gloo::transport::UnboundBuffer;
+
+std::chrono::milliseconds Milliseconds(absl::Duration duration) {
+  return std::chrono::milliseconds(std::max<int64_t>(1, absl::ToInt64Milliseconds(duration)));
+}
+
+// Gloo says all in one exception type; only its text tells a timeout apart.
+absl::Status Classify(const std::string& message) {
+  const bool timeout = message.find("imed out") != std::string::npos ||
+                       message.find("imeout") != std::string::npos;
+  return timeout ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
+}
+
+// Gloo's store over ours: errors become exceptions, which ConnectGloo catches.
+class StoreAdapter : public gloo::rendezvous::Store {
+ public:
+  StoreAdapter(RendezvousStore& store, absl::Duration timeout) : store_(store), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    absl::Status set = store_.Set(key, std::string(data.begin(), data.end()));
+    if (!set.ok()) throw gloo::Exception(std::string(set.message()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    absl::StatusOr<std::string> value = store_.Get(key, timeout_);
+    if (!value.ok()) throw gloo::Exception(std::string(value.status().message()));
+    return std::vector<char>(value->begin(), value->end());
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    wait(keys);
+  }
+
+ private:
+  RendezvousStore& store_;
+  const absl::Duration timeout_;
+};
+
+class GlooCommunicator : public HostCommunicator {
+ public:
+  GlooCommunicator(const GlooOptions& options, std::shared_ptr<gloo::rendezvous::Context> context)
+      : options_(options), context_(std::move(context)) {}
+
+  ~GlooCommunicator() override {
+    // First the connections, so that no transfer still uses a buffer.
+    try {
+      context_->closeConnections();
+    } catch (const std::exception&) {
+      // Already lost.
+    }
+    pending_.clear();
+  }
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+
+  // Gloo sends only once the peer has posted its receive, so the data is copied and waited for later.
+  absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
+    if (bytes == 0) return Check(peer);
+    if (absl::Status s = Check(peer); !s.ok()) return s;
+    while (!pending_.empty() && buffered_ + bytes > options_.max_buffered_bytes) {
+      if (absl::Status s = FinishOldest(); !s.ok()) return s;
+    }
+    PendingSend send;
+    send.peer = peer;
+    send.data.reset(new char[static_cast<size_t>(bytes)]);
+    send.bytes = bytes;
+    std::memcpy(send.data.get(), data, static_cast<size_t>(bytes));
+    try {
+      send.buffer = context_->createUnboundBuffer(send.data.get(), static_cast<size_t>(bytes));
+      send.buffer->send(peer, tag);
+    } catch (const std::exception& e) {
+      return Failed(e, peer, "send to");
+    }
+    buffered_ += bytes;
+    pending_.push_back(std::move(send));
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
+    if (absl::Status s = Check(peer); !s.ok()) return s;
+    if (bytes == 0) return absl::OkStatus();
+    try {
+      auto buffer = context_->createUnboundBuffer(data, static_cast<size_t>(bytes));
+      buffer->recv(peer, tag);
+      if (!StartWait(buffer.get())) return Stop();
+      bool done = false;
+      try {
+        done = buffer->waitRecv(Milliseconds(options_.timeout));
+      } catch (...) {
+        EndWait();
+        CloseAll();  // before `buffer` goes
+        throw;
+      }
+      EndWait();
+      if (!done) {
+        CloseAll();
+        return Stop();
+      }
+    } catch (const std::exception& e) {
+      return Failed(e, peer, "receive from");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush() override {
+    while (!pending_.empty()) {
+      if (absl::Status s = FinishOldest(); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  void Abort(const std::string& reason) override {
+    absl::MutexLock lock(&mutex_);
+    if (!aborted_) reason_ = reason;
+    aborted_ = true;
+    if (waiting_ != nullptr) {
+      waiting_->abortWaitRecv();
+      waiting_->abortWaitSend();
+    }
+  }
+
+ private:
+  struct PendingSend {
+    int peer = 0;
+    int64_t bytes = 0;
+    std::unique_ptr<char[]> data;
+    std::unique_ptr<UnboundBuffer> buffer;  // goes before the data it points to
+  };
+
+  absl::Status Check(int peer) {
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) return absl::CancelledError(reason_);
+    if (peer < 0 || peer >= options_.size || peer == options_.rank) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no peer ", peer, " for rank ", options_.rank, " of ", options_.size));
+    }
+    return absl::OkStatus();
+  }
+
+  bool StartWait(UnboundBuffer* buffer) {
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) return false;
+    waiting_ = buffer;
+    return true;
+  }
+  void EndWait() {
+    absl::MutexLock lock(&mutex_);
+    waiting_ = nullptr;
+  }
+  absl::Status Stop() {
+    CloseAll();
+    absl::MutexLock lock(&mutex_);
+    return absl::CancelledError(reason_);
+  }
+
+  void CloseAll() {
+    try {
+      context_->closeConnections();
+    } catch (const std::exception&) {
+      // Already lost.
+    }
+  }
+
+  absl::Status FinishOldest() {
+    PendingSend send = std::move(pending_.front());
+    pending_.pop_front();
+    buffered_ -= send.bytes;
+    if (!StartWait(send.buffer.get())) return Stop();
+    bool done = false;
+    try {
+      done = send.buffer->waitSend(Milliseconds(options_.timeout));
+    } catch (const std::exception& e) {
+      EndWait();
+      CloseAll();
+      return Failed(e, send.peer, "send to");
+    }
+    EndWait();
+    return done ? absl::OkStatus() : Stop();
+  }
+
+  absl::Status Failed(const std::exception& e, int peer, const char* what) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (aborted_) return absl::CancelledError(reason_);
+    }
+    const std::string message =
+        absl::StrCat("cannot ", what, " rank ", peer, ": ", e.what());
+    return Classify(message);
+  }
+
+  const GlooOptions options_;
+  const std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::deque<PendingSend> pending_;
+  int64_t buffered_ = 0;
+
+  absl::Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  UnboundBuffer* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& options,
+                                                          RendezvousStore& store) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of ", options.size, " ranks"));
+  }
+  try {
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = options.host;
+    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+    context->setTimeout(Milliseconds(options.timeout));
+    StoreAdapter adapter(store, options.timeout);
+    context->connectFullMesh(adapter, device);
+    return std::unique_ptr<Communicator>(
+        std::make_unique<GlooCommunicator>(options, std::move(context)));
+  } catch (const std::exception& e) {
+    const std::string message = absl::StrCat("rank ", options.rank, " of ", options.size,
+                                             " could not meet its peers from ", options.host, ": ",
+                                             e.what());
+    return Classify(message);
+  }
+}
+
+}  // namespace espalier

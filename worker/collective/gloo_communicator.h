@@ -1,0 +1,27 @@
+// Ranks that are processes, over TCP by Gloo. One full mesh of connections per attempt of a job.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/collective/communicator.h"
+#include "worker/collective/rendezvous_store.h"
+
+namespace espalier {
+
+struct GlooOptions {
+  int rank = 0;
+  int size = 1;
+  std::string host = "127.0.0.1";  // address or name of this machine that the peers reach
+  absl::Duration timeout = absl::Seconds(60);  // of connecting, and of each wait for a peer
+  int64_t max_buffered_bytes = 256 << 20;      // of sends; more wait for the oldest
+};
+
+// Blocks until all ranks have met through `store`, whose keys must be fresh for every attempt.
+// Unavailable or DeadlineExceeded, with what Gloo said, if they do not.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& options,
+                                                          RendezvousStore& store);
+
+}  // namespace espalier

@@ -1,0 +1,166 @@
+#include "worker/collective/nccl_communicator.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/collective/host_communicator.h"
+
+namespace espalier {
+namespace {
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(CudaPlugin* plugin, int ordinal, Device& device, int rank, int size,
+                   RendezvousStore& store, absl::Duration timeout)
+      : plugin_(plugin),
+        ordinal_(ordinal),
+        device_(device),
+        rank_(rank),
+        size_(size),
+        store_(store),
+        timeout_(timeout) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool on_device() const override { return true; }
+
+  // Each pair of ranks has its own communicator, so that two ranks never wait for a third.
+  absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t) override {
+    const Group pair{std::min(rank_, peer), std::max(rank_, peer)};
+    return Call(pair, [&](CudaCommunicator& c, int me) { return c.Send(data, bytes, 1 - me); });
+  }
+  absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t) override {
+    const Group pair{std::min(rank_, peer), std::max(rank_, peer)};
+    return Call(pair, [&](CudaCommunicator& c, int me) { return c.Receive(data, bytes, 1 - me); });
+  }
+  absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
+                         const Group& group, uint64_t) override {
+    return Call(group, [&](CudaCommunicator& c, int) {
+      return c.AllReduceSum(dtype, input, output, count);
+    });
+  }
+  absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
+                         uint64_t) override {
+    return Call(group, [&](CudaCommunicator& c, int) { return c.AllGather(input, output, bytes); });
+  }
+  absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
+                             const Group& group, uint64_t) override {
+    return Call(group, [&](CudaCommunicator& c, int) {
+      return c.ReduceScatterSum(dtype, input, output, count);
+    });
+  }
+  absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
+                        uint64_t) override {
+    return Call(group, [&](CudaCommunicator& c, int) { return c.AllToAll(input, output, bytes); });
+  }
+  absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
+                         uint64_t) override {
+    const Dims whole{bytes}, zero{0};
+    if (IndexIn(group, rank_) == 0 && input != output) {
+      absl::Status copied = device_.CopyBox(
+          {input, output, DType::kBool, whole, whole, zero, zero, whole, false});
+      if (!copied.ok()) return copied;
+    }
+    return Call(group, [&](CudaCommunicator& c, int) { return c.Broadcast(output, bytes); });
+  }
+
+  absl::Status Flush() override {
+    absl::Status done = device_.Synchronize();
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) return absl::CancelledError(reason_);
+    for (auto& [group, communicator] : groups_) {
+      KernelStatus error = communicator->AsyncError();
+      if (!error.ok()) {
+        return absl::UnavailableError(absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","),
+                                                   ": ", error.error));
+      }
+    }
+    return done;
+  }
+
+  void Abort(const std::string& reason) override {
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    reason_ = reason;
+    for (auto& [group, communicator] : groups_) communicator->Abort();
+  }
+
+ private:
+  absl::StatusOr<CudaCommunicator*> Find(const Group& group, int me) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (aborted_) return absl::CancelledError(reason_);
+      auto found = groups_.find(group);
+      if (found != groups_.end()) return found->second.get();
+    }
+    const std::string key = absl::StrCat("nccl/", absl::StrJoin(group, ","));
+    std::string id;
+    if (me == 0) {
+      if (KernelStatus made = plugin_->NewCommunicatorId(&id); !made.ok()) {
+        return absl::UnavailableError(absl::StrCat("NCCL: ", made.error));
+      }
+      if (absl::Status s = store_.Set(key, id); !s.ok()) return s;
+    } else {
+      absl::StatusOr<std::string> got = store_.Get(key, timeout_);
+      if (!got.ok()) return got.status();
+      id = *std::move(got);
+    }
+    std::string error;
+    std::unique_ptr<CudaCommunicator> made = plugin_->CreateCommunicator(
+        ordinal_, id, me, static_cast<int>(group.size()), &error);
+    if (made == nullptr) return absl::UnavailableError(absl::StrCat("NCCL: ", error));
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) made->Abort();
+    return (groups_[group] = std::move(made)).get();
+  }
+
+  template <typename Function>
+  absl::Status Call(const Group& group, Function function) {
+    const int me = IndexIn(group, rank_);
+    if (me < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank_, " is not in the group of this collective"));
+    }
+    absl::StatusOr<CudaCommunicator*> communicator = Find(group, me);
+    if (!communicator.ok()) return communicator.status();
+    KernelStatus status = function(**communicator, me);
+    if (status.ok()) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","), ": ", status.error));
+  }
+
+  CudaPlugin* const plugin_;
+  const int ordinal_;
+  Device& device_;
+  const int rank_;
+  const int size_;
+  RendezvousStore& store_;
+  const absl::Duration timeout_;
+
+  absl::Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  std::map<Group, std::unique_ptr<CudaCommunicator>> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
+                                                          RendezvousStore& store,
+                                                          absl::Duration timeout) {
+  int ordinal = 0;
+  CudaPlugin* plugin = CudaPluginOf(device, &ordinal);
+  if (plugin == nullptr) {
+    return absl::InvalidArgumentError("NCCL needs a CUDA device; this one is a CPU");
+  }
+  return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(
+      plugin, ordinal, device, rank, size, store, timeout));
+}
+
+}  // namespace espalier

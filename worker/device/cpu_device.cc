@@ -1,0 +1,144 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include <omp.h>
+
+#include "absl/strings/str_cat.h"
+#include "ops/cpu/register_all.h"
+#include "worker/device/device.h"
+#include "ops/cpu/convert.h"
+
+namespace espalier {
+namespace {
+
+std::string CpuModel() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "CPU";
+}
+
+int64_t MachineMemory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+}
+
+template <typename T>
+void FillWith(void* destination, int64_t count, T value) {
+  std::fill_n(static_cast<T*>(destination), count, value);
+}
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options) {
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    description_.set_kind(proto::Device::CPU);
+    description_.set_model(CpuModel());
+    description_.set_threads(options.threads > 0 ? options.threads : cores);
+    description_.set_memory_bytes(options.memory_limit > 0 ? options.memory_limit
+                                                           : MachineMemory() / 4 * 3);
+    RegisterCpuKernels(kernels_);
+  }
+
+  const proto::Device& description() const override { return description_; }
+  bool is_host() const override { return true; }
+  const KernelRegistry& kernels() const override { return kernels_; }
+
+  absl::Status EnterThread() override {
+    // OpenMP keeps the number by thread: oneDNN's loops, started from this one, use it.
+    omp_set_num_threads(description_.threads());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
+    if (bytes < 0) return absl::InvalidArgumentError("negative allocation");
+    if (bytes > description_.memory_bytes() - used_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of memory: ", bytes, " bytes asked for, ",
+                       description_.memory_bytes() - used_, " of ", description_.memory_bytes(),
+                       " left; give the worker more with --memory_limit or use more workers"));
+    }
+    // Anonymous pages: zero, and taken from the machine only once they are touched.
+    void* data = nullptr;
+    if (bytes > 0) {
+      data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (data == MAP_FAILED) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
+      }
+    }
+    used_ += bytes;
+    return std::make_unique<DeviceMemory>(this, data, bytes);
+  }
+
+  absl::Status CopyToDevice(void* destination, const void* host, int64_t bytes) override {
+    if (bytes > 0) std::memcpy(destination, host, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status CopyToHost(void* host, const void* source, int64_t bytes) override {
+    if (bytes > 0) std::memcpy(host, source, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status CopyBox(const BoxCopy& copy) override {
+    CopyBoxOnHost(copy);
+    return absl::OkStatus();
+  }
+
+  absl::Status Fill(void* destination, DType dtype, int64_t count, double value) override {
+    switch (dtype) {
+      case DType::kF32:
+        FillWith(destination, count, static_cast<float>(value));
+        break;
+      case DType::kBF16:
+        FillWith(destination, count, F32ToBF16(static_cast<float>(value)));
+        break;
+      case DType::kF16:
+        FillWith(destination, count, F32ToF16(static_cast<float>(value)));
+        break;
+      case DType::kI32:
+        FillWith(destination, count, static_cast<int32_t>(value));
+        break;
+      case DType::kI64:
+        FillWith(destination, count, static_cast<int64_t>(value));
+        break;
+      case DType::kBool:
+        FillWith(destination, count, static_cast<uint8_t>(value != 0));
+        break;
+      case DType::kInvalid:
+        return absl::InvalidArgumentError("fill of a tensor without a type");
+    }
+    return absl::OkStatus();
+  }
+
+ protected:
+  void Free(void* data, int64_t bytes) override {
+    if (data != nullptr) munmap(data, static_cast<size_t>(bytes));
+    used_ -= bytes;
+  }
+
+ private:
+  proto::Device description_;
+  KernelRegistry kernels_;
+  std::atomic<int64_t> used_{0};
+};
+
+}  // namespace
+
+DeviceMemory::~DeviceMemory() { device_->Free(data_, bytes_); }
+
+std::unique_ptr<Device> NewCpuDevice(const CpuDeviceOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace espalier

@@ -1,0 +1,83 @@
+// A device that programs run on: memory, copies, kernels. The executor sees nothing else of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ops/cuda/plugin.h"
+#include "ops/kernel/kernel.h"
+#include "proto/cluster.pb.h"
+
+namespace espalier {
+
+class Device;
+
+// A block of device memory, 64-byte aligned and zeroed; given back when destroyed, which must be
+// before its device is.
+class DeviceMemory {
+ public:
+  DeviceMemory(Device* device, void* data, int64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_;
+  void* data_;
+  int64_t bytes_;
+};
+
+// Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that thread
+// calls EnterThread first.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Kind, model, memory, threads; the measured rates are filled in by worker/calibrate.h.
+  virtual const proto::Device& description() const = 0;
+  // True if the host reads and writes this device's memory directly.
+  virtual bool is_host() const = 0;
+  virtual const KernelRegistry& kernels() const = 0;
+  // For KernelArgs::stream.
+  virtual void* stream() const { return nullptr; }
+  // Makes the calling thread fit to run kernels (thread count, current device). Cheap.
+  virtual absl::Status EnterThread() { return absl::OkStatus(); }
+
+  // ResourceExhausted names the bytes asked for and the limit.
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
+  // Return when the host memory may be reused or read.
+  virtual absl::Status CopyToDevice(void* destination, const void* host, int64_t bytes) = 0;
+  virtual absl::Status CopyToHost(void* host, const void* source, int64_t bytes) = 0;
+  virtual absl::Status CopyBox(const BoxCopy& copy) = 0;
+  virtual absl::Status Fill(void* destination, DType dtype, int64_t count, double value) = 0;
+  virtual absl::Status Synchronize() { return absl::OkStatus(); }
+
+ protected:
+  friend class DeviceMemory;
+  virtual void Free(void* data, int64_t bytes) = 0;
+};
+
+// Copies a box between two dense tensors in host memory (see BoxCopy).
+void CopyBoxOnHost(const BoxCopy& copy);
+
+struct CpuDeviceOptions {
+  int threads = 0;           // for kernels; 0: all cores
+  int64_t memory_limit = 0;  // bytes that programs may use; 0: three quarters of the machine's memory
+};
+std::unique_ptr<Device> NewCpuDevice(const CpuDeviceOptions& options);
+
+// Opens the plug-in (`path` empty: libespalier_cuda.so beside the program) and takes GPU `ordinal`.
+// Unavailable, with what dlopen or CUDA said, if that does not work.
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& path, int ordinal,
+                                                       int64_t memory_limit);
+
+// The plug-in behind a device made by OpenCudaDevice and its ordinal there; null for other devices.
+CudaPlugin* CudaPluginOf(const Device& device, int* ordinal);
+
+}  // namespace espalier

@@ -1,0 +1,75 @@
+#include "worker/device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "ops/cpu/convert.h"
+
+namespace espalier {
+namespace {
+
+TEST(BoxCopy, CopiesAndAccumulatesAnInnerBox) {
+  std::vector<float> source(4 * 5), destination(3 * 6, 1.0f);
+  std::iota(source.begin(), source.end(), 0.0f);
+  BoxCopy copy{source.data(), destination.data(), DType::kF32, {4, 5}, {3, 6},
+               {1, 2},        {0, 3},             {2, 3},      false};
+  CopyBoxOnHost(copy);
+  copy.accumulate = true;
+  CopyBoxOnHost(copy);
+  for (int r = 0; r < 3; ++r) {
+    for (int c = 0; c < 6; ++c) {
+      const bool inside = r < 2 && c >= 3;
+      EXPECT_EQ(destination[r * 6 + c], inside ? 2 * source[(r + 1) * 5 + c - 1] : 1.0f);
+    }
+  }
+}
+
+TEST(BoxCopy, WholeTensorsAndScalars) {
+  std::vector<int64_t> source(24), destination(24);
+  std::iota(source.begin(), source.end(), 7);
+  CopyBoxOnHost({source.data(), destination.data(), DType::kI64, {2, 3, 4}, {2, 3, 4}, {0, 0, 0},
+                 {0, 0, 0}, {2, 3, 4}, false});
+  EXPECT_EQ(source, destination);
+  float a = 3, b = 4;
+  CopyBoxOnHost({&a, &b, DType::kF32, {}, {}, {}, {}, {}, true});
+  EXPECT_EQ(b, 7);
+}
+
+TEST(Half, EveryFiniteF16SurvivesTheRoundTrip) {
+  for (uint32_t v = 0; v < 65536; ++v) {
+    const float f = F16ToF32(static_cast<uint16_t>(v));
+    if (!std::isnan(f)) {
+      ASSERT_EQ(F32ToF16(f), v);
+    }
+  }
+  EXPECT_EQ(F32ToF16(65519.0f), 0x7bff);  // largest finite
+  EXPECT_EQ(F32ToF16(65520.0f), 0x7c00);  // ties to even: infinity
+  EXPECT_EQ(F32ToF16(1.0f + 0x1p-11f), 0x3c00);
+  EXPECT_EQ(F32ToF16(1.0f + 3 * 0x1p-11f), 0x3c02);
+  EXPECT_EQ(F32ToBF16(1.0f + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(F32ToBF16(1.0f + 3 * 0x1p-8f), 0x3f82);
+}
+
+TEST(CpuDevice, RefusesMoreThanItsLimitAndGivesMemoryBack) {
+  auto device = NewCpuDevice({1, 1 << 20});
+  auto first = device->Allocate(700000);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ((*first)->data()[699999], 0);
+  auto second = device->Allocate(700000);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+  first->reset();
+  EXPECT_TRUE(device->Allocate(700000).ok());
+}
+
+TEST(CudaDevice, WithoutPluginSaysWhereItLooked) {
+  auto device = OpenCudaDevice("/nowhere/libespalier_cuda.so", 0, 0);
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(std::string(device.status().message()).find("/nowhere/libespalier_cuda.so"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,93 @@
+// Runs a program on one device. The same executor trains and serves.
+//
+// Create checks everything that a program says, makes one kernel per compute or update instruction,
+// allocates one arena, and fills parameters from their initialisers: keyed by seed, name and the
+// element's index in the whole tensor, so that any split starts from the same values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "ops/tensor/view.h"
+#include "proto/program.pb.h"
+#include "worker/collective/communicator.h"
+#include "worker/device/device.h"
+#include "worker/executor/batch_source.h"
+
+namespace espalier {
+
+class Executor;
+
+struct ExecutorOptions {
+  Device* device = nullptr;  // outlives the executor
+  // Needed if the program sends, receives or meets collectives. May be set later, before the first
+  // step, by SetCommunicator.
+  Communicator* communicator = nullptr;
+  BatchSource* source = nullptr;  // needed if the program loads batches
+  bool training = true;           // dropout and batch norm look at it
+  // Parameters (by name and region) that are found here are shared with that executor, which must
+  // outlive this one, instead of being made anew: evaluation reads what training writes.
+  Executor* share_parameters = nullptr;
+};
+
+// Sizes of the dynamic dimensions in serving programs; ignored by others.
+struct DynamicSizes {
+  int64_t rows = 0;
+  int64_t output_rows = 0;
+};
+
+struct InstructionTime {
+  std::string node;
+  std::string op;  // "linear_grad", "send", "all_reduce"
+  double seconds = 0;
+};
+
+struct StepResult {
+  std::map<std::string, double> values;  // this rank's share of each reported scalar
+  double learning_rate = 0;              // of training programs
+  std::vector<InstructionTime> profile;  // empty unless asked for
+};
+
+// Used by one thread. Not movable.
+class Executor {
+ public:
+  // InvalidArgument says which buffer or instruction (index and node) is wrong; ResourceExhausted if
+  // the memory is not there.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const proto::Program& program,
+                                                          const ExecutorOptions& options);
+  ~Executor();
+
+  void SetCommunicator(Communicator* communicator);
+
+  // Runs every instruction once. `step` counts from 0. Errors name the instruction and its node.
+  // A reported "loss" that is not finite is an error that names the step and what to do.
+  absl::StatusOr<StepResult> Step(int64_t step, bool profile = false,
+                                  const DynamicSizes& sizes = {});
+
+  // A buffer of the program by its index there.
+  int num_buffers() const;
+  const proto::Buffer& buffer(int index) const;
+  const TensorSpec& spec(int index) const;
+  // -1 if there is none. The first, if several shards carry one name.
+  int FindBuffer(const std::string& name) const;
+  // `bytes` from the start of the buffer (all of it, or less); host memory.
+  absl::Status ReadBuffer(int index, void* host, int64_t bytes);
+  absl::Status WriteBuffer(int index, const void* host, int64_t bytes);
+
+  const proto::Program& program() const;
+  // What was allocated: arena, largest workspace, host copies of swapped tensors, staging.
+  int64_t measured_peak_bytes() const;
+
+ private:
+  class State;
+  explicit Executor(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace espalier
