@@ -23,7 +23,6 @@ class FileSystem;
 class Guard;
 class JobRunner;
 class JobStore;
-class KernelRegistry;
 class Metrics;
 class OpRegistry;
 class WorkerRegistry;

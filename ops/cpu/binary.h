@@ -61,7 +61,7 @@ void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dim
     float a_row[kSumBlock], b_row[kSumBlock];
     const float* x = RowOf(a, nest, 1, at, begin, n, a_row);
     const float* y = RowOf(b, nest, 2, at, begin, n, b_row);
-    Simd(
+    Vectorize(
         [](Term term, const float* g, const float* x, const float* y, float* out, int64_t n) {
           if (x != nullptr) {
 #pragma omp simd

@@ -100,7 +100,7 @@ uint16_t F32ToF16(float value) {
 }
 
 void ToF32(DType from, const void* source, float* destination, int64_t n) {
-  ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
+  ParallelRanges(n, 1, [&](int64_t begin, int64_t end) {
     if (from == DType::kF32) {
       std::memcpy(destination + begin, static_cast<const float*>(source) + begin,
                   (end - begin) * sizeof(float));
@@ -115,7 +115,7 @@ void ToF32(DType from, const void* source, float* destination, int64_t n) {
 }
 
 void FromF32(DType to, const float* source, void* destination, int64_t n) {
-  ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
+  ParallelRanges(n, 1, [&](int64_t begin, int64_t end) {
     if (to == DType::kF32) {
       std::memcpy(static_cast<float*>(destination) + begin, source + begin,
                   (end - begin) * sizeof(float));

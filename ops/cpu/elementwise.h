@@ -1,11 +1,11 @@
-// Elementwise kernels: f is a function object on scalars, compiled into vector loops by Simd.
+// Elementwise kernels: f is a function object on scalars, compiled into vector loops by Vectorize.
 #pragma once
 
 #include <string>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/simd.h"
+#include "ops/cpu/vectorize.h"
 #include "ops/cpu/strided.h"
 #include "ops/kernel/kernel.h"
 
@@ -15,7 +15,7 @@ namespace espalier {
 template <typename F>
 void MapUnary(F f, const float* x, float* out, int64_t n) {
   ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
-    Simd(
+    Vectorize(
         [](F f, const float* x, float* out, int64_t n) {
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) out[i] = f(x[i]);
@@ -29,21 +29,21 @@ template <typename T, typename F>
 void MapBinaryRow(F f, const T* a, int64_t a_stride, const T* b, int64_t b_stride, T* out,
                   int64_t n) {
   if (a_stride == 1 && b_stride == 1) {
-    Simd(
+    Vectorize(
         [](F f, const T* a, const T* b, T* out, int64_t n) {
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) out[i] = f(a[i], b[i]);
         },
         f, a, b, out, n);
   } else if (b_stride == 1) {
-    Simd(
+    Vectorize(
         [](F f, T a, const T* b, T* out, int64_t n) {
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) out[i] = f(a, b[i]);
         },
         f, *a, b, out, n);
   } else if (a_stride == 1) {
-    Simd(
+    Vectorize(
         [](F f, const T* a, T b, T* out, int64_t n) {
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) out[i] = f(a[i], b);

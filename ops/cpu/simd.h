@@ -20,6 +20,8 @@ template <int W>
 struct Types {
   typedef float Float __attribute__((vector_size(W * 4)));
   typedef int32_t Int __attribute__((vector_size(W * 4)));
+  typedef uint32_t Word __attribute__((vector_size(W * 4)));
+  typedef uint16_t Short __attribute__((vector_size(W * 2)));
 };
 template <int W>
 using Float = typename Types<W>::Float;

@@ -35,6 +35,7 @@ using RowOffsets = std::array<int64_t, kMaxOperands>;
 
 template <typename F>
 void ForRows(const LoopNest& nest, int64_t begin, int64_t end, const F& f) {
+  if (begin >= end) return;
   const size_t loops = nest.dims.size() - 1, operands = nest.strides.size();
   std::vector<int64_t> index(loops);
   RowOffsets offsets{};

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/simd.h"
+#include "ops/cpu/vectorize.h"
 #include "ops/cpu/strided.h"
 
 namespace espalier {
@@ -15,7 +15,7 @@ namespace espalier {
 constexpr int64_t kSumBlock = 512;
 
 inline float SumBlock(const float* x, int64_t n) {
-  return Simd(
+  return Vectorize(
       [](const float* x, int64_t n) {
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -64,7 +64,7 @@ void SumOver(const LoopNest& nest, size_t summed, const Values& values, double s
           const int64_t n = std::min(kSumBlock, end - i);
           const float* v = values(at, i, n, buffer);
           if (keeps_inner) {
-            Simd(
+            Vectorize(
                 [](const float* v, double* sums, int64_t n) {
 #pragma omp simd
                   for (int64_t j = 0; j < n; ++j) sums[j] += static_cast<double>(v[j]);

@@ -28,7 +28,11 @@ OpDef MakeClassification(const std::string& name, const std::string& doc) {
   def.inputs = {{"logits"}, {"labels"}};
   def.attributes = {{.name = "count",
                      .kind = AttributeKind::kInt,
-                     .doc = "number of labels in the whole tensor; filled in"}};
+                     .doc = "number of labels in the whole tensor; filled in"},
+                    {.name = "ignore_index",
+                     .kind = AttributeKind::kInt,
+                     .default_value = int64_t{-100},
+                     .doc = "a label that adds nothing to the sum"}};
   def.infer = [name](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     const InputRef logits{name, "logits", types.inputs[0]}, labels{name, "labels", types.inputs[1]};
     ESPALIER_RETURN_IF_ERROR(ExpectDType(logits, {DType::kF32}));

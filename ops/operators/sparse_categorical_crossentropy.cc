@@ -8,10 +8,6 @@ void RegisterSparseCategoricalCrossentropy(OpRegistry& registry) {
   OpDef def = MakeClassification(
       "sparse_categorical_crossentropy",
       "mean over all labels of -log softmax(logits)[label]; ignored labels add nothing");
-  def.attributes.push_back({.name = "ignore_index",
-                            .kind = AttributeKind::kInt,
-                            .default_value = int64_t{-100},
-                            .doc = "a label that adds nothing to the sum"});
   def.cost = [](const NodeTypes& types) {
     return Cost{15.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };

@@ -114,7 +114,7 @@ std::optional<ReshardCollective> AsCollective(const Layout& from, const Layout& 
     for (int j = 0; j < n; ++j) {
       const auto there = Intersect(in[i], out[j]), here = Intersect(in[j], out[i]);
       if (!there || !here || there->num_elements() * n != c.elements ||
-          here->num_elements() * n != c.elements) {
+          here->size != there->size || (!sent.empty() && there->size != sent[0].size)) {
         return std::nullopt;
       }
       sent.push_back(*there);

@@ -128,6 +128,8 @@ absl::Status WorkerRegistry::Leave(const proto::Lease& lease) {
   return absl::OkStatus();
 }
 
+void WorkerRegistry::Suspect(const proto::Lease& lease) { Leave(lease).IgnoreError(); }
+
 int WorkerRegistry::Expire() {
   int count = 0;
   {

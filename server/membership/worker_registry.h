@@ -52,6 +52,9 @@ class WorkerRegistry {
   // FailedPrecondition, with both epochs, unless this is the worker's present lease and it lives.
   absl::Status Check(const proto::Lease& lease) const;
 
+  // The worker does not answer: it counts as dead at once. If it lives, it must join again.
+  void Suspect(const proto::Lease& lease);
+
   // Marks as dead those whose lease has run out; returns how many.
   int Expire();
 

@@ -45,7 +45,7 @@ struct Usage {
   int completion_tokens = 0;   // an end-of-sequence token counts
   int drafted_tokens = 0;      // tree nodes that the LLM verified
   int accepted_tokens = 0;     // of those, the ones in the answer
-  int verification_steps = 0;  // steps of the LLM that yielded tokens
+  int verification_steps = 0;  // steps of the LLM that yielded tokens, but for the prompt's own
   double seconds_to_first_token = 0;
   double seconds = 0;
 };

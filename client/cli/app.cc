@@ -1,0 +1,226 @@
+// From arguments to a command, from a status to an exit code.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/proto_json.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+std::string FromEnv(const Environment& env, const char* name) {
+  const char* value = env.getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return UsageError(absl::StrCat("cannot read ", path));
+  return text.str();
+}
+
+std::string Overview(const std::vector<Command>& commands) {
+  std::string out =
+      "espalier trains models along the best parallel plan and serves language models with token "
+      "trees.\n\n"
+      "Usage: espalier COMMAND [flags]\n\nCommands:\n";
+  for (const Command& c : commands) {
+    absl::StrAppend(&out, "  ", Pad(c.name, 10, Align::kLeft), "  ", c.summary, "\n");
+  }
+  absl::StrAppend(&out, "  ", Pad("help", 10, Align::kLeft), "  this, or all about one command\n");
+  absl::StrAppend(
+      &out, "\nFlags of all commands:\n", DescribeFlags(CommonFlags()),
+      "\nA first session:\n"
+      "  espalier up --local-workers=2\n"
+      "  espalier train --model=llama:tiny --dataset=text.txt --steps=200\n"
+      "  espalier status\n"
+      "  espalier down\n\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no coordinator answers, 4 not found.\n");
+  return out;
+}
+
+std::string HelpOf(const Command& c) {
+  std::string out = absl::StrCat(c.summary, "\n\nUsage: espalier ", c.usage, "\n");
+  if (!c.description.empty()) absl::StrAppend(&out, "\n", c.description, "\n");
+  if (!c.flags.empty()) absl::StrAppend(&out, "\nFlags:\n", DescribeFlags(c.flags));
+  absl::StrAppend(&out, "\nFlags of all commands:\n", DescribeFlags(CommonFlags()));
+  if (!c.examples.empty()) absl::StrAppend(&out, "\nExamples:\n");
+  for (const auto& [what, line] : c.examples)
+    absl::StrAppend(&out, "  # ", what, "\n  ", line, "\n");
+  return out;
+}
+
+int CodeOf(const absl::Status& status) {
+  if (status.ok()) return kExitOk;
+  if (IsUsageError(status)) return kExitUsage;
+  if (status.code() == absl::StatusCode::kUnavailable) return kExitUnreachable;
+  if (status.code() == absl::StatusCode::kNotFound) return kExitNotFound;
+  return kExitFailed;
+}
+
+int Report(const Environment& env, const absl::Status& status, bool json,
+           const std::string& command) {
+  if (status.ok()) return kExitOk;
+  const std::string message(status.message());
+  if (json) {
+    nlohmann::ordered_json error;
+    error["error"]["code"] = absl::StatusCodeToString(status.code());
+    error["error"]["message"] = message;
+    *env.out << Dump(error) << std::endl;
+  }
+  *env.err << Style(env.err_terminal).Red("espalier: ") << Printable(message, true) << "\n";
+  if (IsUsageError(status)) {
+    *env.err << "Try: espalier help" << (command.empty() ? "" : " " + command) << "\n";
+  }
+  env.err->flush();
+  return CodeOf(status);
+}
+
+}  // namespace
+
+std::vector<FlagSpec> CommonFlags() {
+  return {
+      {"coordinator", FlagType::kText, "HOST:PORT",
+       "where the coordinator is (ESPALIER_COORDINATOR; 127.0.0.1:7070)"},
+      {"http-address", FlagType::kText, "HOST:PORT",
+       "where its HTTP gateway is (ESPALIER_HTTP; 127.0.0.1:8080)"},
+      {"home", FlagType::kText, "DIR", "state of `espalier up` (ESPALIER_HOME; ~/.espalier)"},
+      {"token-file", FlagType::kText, "FILE",
+       "holds the access token (ESPALIER_TOKEN_FILE, or ESPALIER_TOKEN itself)"},
+      {"tls", FlagType::kSwitch, "", "speak TLS"},
+      {"ca-file", FlagType::kText, "FILE",
+       "trusted roots for TLS, PEM; implies --tls (ESPALIER_CA_FILE)"},
+      {"json", FlagType::kSwitch, "",
+       "answer as one JSON document, or JSON lines where it is a stream"},
+      {"no-color", FlagType::kSwitch, "", "no colours (also: NO_COLOR)"},
+      {"help", FlagType::kSwitch, "", "all about this command", 'h'},
+  };
+}
+
+std::vector<Command> AllCommands() {
+  return {UpCommand(),      DownCommand(),     StatusCommand(), TrainCommand(),  PlanCommand(),
+          ExplainCommand(), JobsCommand(),     LogsCommand(),   ModelsCommand(), ServeCommand(),
+          UnserveCommand(), GenerateCommand(), BenchCommand(),  VersionCommand()};
+}
+
+Context::Context(const Environment& environment, ParsedFlags flags)
+    : env_(environment), flags_(std::move(flags)), json_(flags_.Has("json")) {
+  if (flags_.Has("no-color")) env_.terminal.color = env_.err_terminal.color = false;
+}
+Context::~Context() = default;
+
+std::string Context::home() const {
+  if (flags_.Has("home")) return flags_.Text("home");
+  std::string home = FromEnv(env_, "ESPALIER_HOME");
+  if (!home.empty()) return home;
+  home = FromEnv(env_, "HOME");
+  return (home.empty() ? "." : home) + "/.espalier";
+}
+
+std::string Context::coordinator() const {
+  if (flags_.Has("coordinator")) return flags_.Text("coordinator");
+  const std::string address = FromEnv(env_, "ESPALIER_COORDINATOR");
+  if (!address.empty()) return address;
+  return ReadAddresses(home()).grpc;
+}
+
+std::string Context::http_address() const {
+  if (flags_.Has("http-address")) return flags_.Text("http-address");
+  const std::string address = FromEnv(env_, "ESPALIER_HTTP");
+  if (!address.empty()) return address;
+  return ReadAddresses(home()).http;
+}
+
+absl::StatusOr<std::string> Context::token() const {
+  std::string file = flags_.Text("token-file", FromEnv(env_, "ESPALIER_TOKEN_FILE"));
+  if (file.empty()) return FromEnv(env_, "ESPALIER_TOKEN");
+  auto text = ReadFile(file);
+  if (!text.ok()) return text.status();
+  return std::string(absl::StripAsciiWhitespace(*text));
+}
+
+absl::StatusOr<Client*> Context::client() {
+  if (client_ != nullptr) return client_.get();
+  ClientOptions options;
+  auto token = this->token();
+  if (!token.ok()) return token.status();
+  options.token = *token;
+  const std::string ca_file = flags_.Text("ca-file", FromEnv(env_, "ESPALIER_CA_FILE"));
+  options.tls = flags_.Has("tls") || !ca_file.empty();
+  if (!ca_file.empty()) {
+    auto pem = ReadFile(ca_file);
+    if (!pem.ok()) return pem.status();
+    options.ca_pem = *pem;
+  }
+  auto client = Client::Connect(coordinator(), options);
+  if (!client.ok()) {
+    return client.status().code() == absl::StatusCode::kInvalidArgument
+               ? UsageError(std::string(client.status().message()))
+               : client.status();
+  }
+  client_ = *std::move(client);
+  return client_.get();
+}
+
+void Context::Document(const nlohmann::ordered_json& json) { out() << Dump(json, 2) << std::endl; }
+void Context::Line(const nlohmann::ordered_json& json) { out() << Dump(json) << std::endl; }
+
+absl::Status CheckArguments(const Context& context, size_t least, size_t most,
+                            const std::string& what) {
+  const auto& given = context.flags().positional();
+  if (given.size() >= least && given.size() <= most) return absl::OkStatus();
+  if (given.size() < least) return UsageError(absl::StrCat("missing: ", what));
+  return UsageError(absl::StrCat("unexpected argument \"", Printable(given[most]), "\"",
+                                 what.empty() ? "" : absl::StrCat("; accepted: ", what)));
+}
+
+int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
+  const std::vector<Command> commands = AllCommands();
+  const bool json = std::find(args.begin(), args.end(), "--json") != args.end();
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" ||
+      (args[0] == "help" && args.size() == 1)) {
+    (args.empty() ? *env.err : *env.out) << Overview(commands);
+    return args.empty() ? kExitUsage : kExitOk;
+  }
+  std::string name = args[0] == "--version" ? "version" : args[0];
+  const bool help = name == "help";
+  if (help) name = args[1];
+  const auto command = std::find_if(commands.begin(), commands.end(),
+                                    [&](const Command& c) { return c.name == name; });
+  if (command == commands.end()) {
+    std::vector<std::string> names;
+    for (const Command& c : commands) names.push_back(c.name);
+    const std::string near = Nearest(name, names);
+    return Report(
+        env,
+        UsageError(absl::StrCat("unknown command \"", Printable(name), "\"",
+                                near.empty() ? "" : absl::StrCat("; did you mean ", near, "?"))),
+        json, "");
+  }
+  if (help) {
+    *env.out << HelpOf(*command);
+    return kExitOk;
+  }
+  std::vector<FlagSpec> specs = command->flags;
+  for (FlagSpec& spec : CommonFlags()) specs.push_back(std::move(spec));
+  auto flags = ParseFlags(specs, {args.begin() + 1, args.end()});
+  if (!flags.ok()) return Report(env, flags.status(), json, name);
+  if (flags->Has("help")) {
+    *env.out << HelpOf(*command);
+    return kExitOk;
+  }
+  Context context(env, *std::move(flags));
+  const absl::Status status = command->run(context);
+  return Report(context.env(), status, context.json(), name);
+}
+
+}  // namespace espalier

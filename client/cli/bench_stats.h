@@ -1,0 +1,18 @@
+// Mean and percentiles of a sample.
+#pragma once
+
+#include <vector>
+
+namespace espalier {
+
+struct Stats {
+  double mean = 0;
+  double median = 0;
+  double p90 = 0;
+  double p99 = 0;
+};
+
+// Percentiles interpolate between neighbours, as numpy does. Zeros for an empty sample.
+Stats StatsOf(std::vector<double> values);
+
+}  // namespace espalier

@@ -1,0 +1,172 @@
+#include "client/cli/daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+void Pause() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string LastLines(const std::string& path, size_t count) {
+  const std::string text = Slurp(path);
+  std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
+  return absl::StrJoin(lines, "\n  ");
+}
+
+// A zombie is gone too: it only waits for whoever started it.
+bool Alive(int pid) {
+  if (kill(pid, 0) != 0) return false;
+  const std::string stat = Slurp(absl::StrCat("/proc/", pid, "/stat"));
+  const size_t past_name = stat.rfind(')');
+  return past_name == std::string::npos || stat.size() < past_name + 3 ||
+         stat[past_name + 2] != 'Z';
+}
+
+}  // namespace
+
+std::string PidFile(const std::string& home) { return home + "/espalierd.pid"; }
+std::string LogFile(const std::string& home) { return home + "/espalierd.log"; }
+std::string ReadyFile(const std::string& home) { return home + "/espalierd.ready"; }
+
+Addresses ReadAddresses(const std::string& home) {
+  Addresses addresses;
+  const auto json = nlohmann::json::parse(Slurp(ReadyFile(home)), nullptr, false);
+  if (!json.is_object()) return addresses;
+  const auto read = [&](const char* field, std::string* out) {
+    auto it = json.find(field);
+    if (it != json.end() && it->is_string() && !it->get<std::string>().empty())
+      *out = it->get<std::string>();
+  };
+  read("grpc", &addresses.grpc);
+  read("http", &addresses.http);
+  return addresses;
+}
+
+int RunningDaemon(const std::string& home) {
+  std::ifstream in(PidFile(home));
+  int pid = 0;
+  if (!(in >> pid) || pid <= 1 || !Alive(pid)) return 0;
+  // The number may have gone to another process since.
+  return absl::StrContains(Slurp(absl::StrCat("/proc/", pid, "/cmdline")), "espalierd") ? pid : 0;
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& room,
+                                        const std::string& name) {
+  const fs::path folder = fs::path(program).parent_path();
+  const std::vector<fs::path> places = {folder / name, folder / ".." / room / name,
+                                        folder / ".." / "bin" / name};
+  std::vector<std::string> tried;
+  for (const fs::path& place : places) {
+    const std::string path = place.lexically_normal().string();
+    if (access(path.c_str(), X_OK) == 0) return path;
+    tried.push_back(path);
+  }
+  return absl::NotFoundError(
+      absl::StrCat(name, " is not there; looked for ", absl::StrJoin(tried, ", "),
+                   ". Build it: bazel build --config=release //", room, ":", name));
+}
+
+absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,
+                                double timeout_seconds) {
+  std::remove(ReadyFile(home).c_str());
+  const int log = open(LogFile(home).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (log < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", LogFile(home)));
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid < 0) {
+    const int number = errno;
+    close(log);
+    return absl::ErrnoToStatus(number, "cannot start a process");
+  }
+  if (pid == 0) {
+    // Its own session: Ctrl-C at this terminal and its closing do not reach it.
+    setsid();
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, 0);
+    dup2(log, 1);
+    dup2(log, 2);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  close(log);
+  {
+    std::ofstream out(PidFile(home), std::ios::trunc);
+    out << pid << "\n";
+  }
+  const auto start = std::chrono::steady_clock::now();
+  while (access(ReadyFile(home).c_str(), R_OK) != 0) {
+    int status = 0;
+    if (waitpid(pid, &status, WNOHANG) == pid) {
+      std::remove(PidFile(home).c_str());
+      return absl::InternalError(absl::StrCat("espalierd ended at once. The end of ", LogFile(home),
+                                              ":\n  ", LastLines(LogFile(home), 8)));
+    }
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    if (waited.count() > timeout_seconds) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "espalierd (process ", pid, ") is not ready after ", timeout_seconds,
+          " s; it goes on starting. Watch ", LogFile(home), " or stop it: espalier down"));
+    }
+    Pause();
+  }
+  return pid;
+}
+
+absl::Status StopDaemon(const std::string& home, double timeout_seconds, bool* killed) {
+  *killed = false;
+  const int pid = RunningDaemon(home);
+  if (pid != 0) {
+    kill(pid, SIGTERM);
+    const auto start = std::chrono::steady_clock::now();
+    while (Alive(pid)) {
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+      if (waited.count() > timeout_seconds && !*killed) {
+        kill(pid, SIGKILL);
+        *killed = true;
+      } else if (waited.count() > timeout_seconds + 10) {
+        return absl::InternalError(absl::StrCat("process ", pid, " does not end"));
+      }
+      Pause();
+    }
+    waitpid(pid, nullptr, WNOHANG);
+  }
+  std::remove(PidFile(home).c_str());
+  std::remove(ReadyFile(home).c_str());
+  return pid != 0 ? absl::OkStatus()
+                  : absl::NotFoundError(
+                        absl::StrCat("no espalierd runs from ", home,
+                                     "; another one's state: --home=DIR or ESPALIER_HOME"));
+}
+
+}  // namespace espalier

@@ -1,0 +1,46 @@
+// The coordinator that `espalier up` starts in the background: its files, its life.
+//
+// <home>/espalierd.pid, espalierd.log, espalierd.ready (see AddressesOf) and data/.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace espalier {
+
+struct Addresses {
+  std::string grpc = "127.0.0.1:7070";
+  std::string http = "127.0.0.1:8080";
+};
+
+std::string PidFile(const std::string& home);
+std::string LogFile(const std::string& home);
+std::string ReadyFile(const std::string& home);
+
+// The ready file is one JSON object {"grpc": "host:port", "http": "host:port"} that espalierd
+// writes once it answers. The defaults where there is none.
+Addresses ReadAddresses(const std::string& home);
+
+// The process of the pid file, if it lives and is an espalierd; 0 otherwise.
+int RunningDaemon(const std::string& home);
+
+// `name` beside `program` (as installed) or where Bazel puts it. NotFound lists where it was looked
+// for.
+absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& room,
+                                        const std::string& name);
+
+// Starts `command` detached, with its output in the log file, and writes the pid file. Waits for
+// the ready file. Unavailable with the last lines of the log if the process ends or
+// `timeout_seconds` pass.
+absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,
+                                double timeout_seconds);
+
+// SIGTERM, and SIGKILL if it is still there after `timeout_seconds`. Removes pid and ready file.
+// `killed` says whether it had to be killed.
+absl::Status StopDaemon(const std::string& home, double timeout_seconds, bool* killed);
+
+}  // namespace espalier

@@ -1,0 +1,81 @@
+#include "client/cli/devices.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+struct Preset {
+  const char* name;
+  proto::Device::Kind kind;
+  const char* model;
+  double memory_gib;
+  double
+      matmul_flops;  // f32 (TF32 on NVIDIA), what large products reach rather than the data sheet
+  double memory_bandwidth;  // bytes/s
+  double op_overhead;       // seconds
+  double link_bandwidth;    // bytes/s to a neighbour: NVLink, or loopback for CPUs
+  double link_latency;
+};
+
+constexpr Preset kPresets[] = {
+    {"cpu-core", proto::Device::CPU, "one CPU core with AVX-512", 8, 60e9, 8e9, 5e-6, 1.5e9, 60e-6},
+    {"cpu-16", proto::Device::CPU, "16 CPU cores with AVX-512", 64, 1e12, 80e9, 1e-5, 3e9, 40e-6},
+    {"a100", proto::Device::CUDA, "NVIDIA A100 80 GB", 76, 110e12, 1.7e12, 4e-6, 250e9, 8e-6},
+    {"h100", proto::Device::CUDA, "NVIDIA H100 SXM", 76, 350e12, 2.9e12, 4e-6, 380e9, 8e-6},
+    {"h200", proto::Device::CUDA, "NVIDIA H200", 136, 350e12, 4.2e12, 4e-6, 380e9, 8e-6},
+};
+
+std::string Names() {
+  return absl::StrJoin(kPresets, ", ",
+                       [](std::string* out, const Preset& p) { out->append(p.name); });
+}
+
+}  // namespace
+
+std::vector<FlagSpec> DeviceFlags() {
+  return {
+      {"devices", FlagType::kInt, "N", "plan for N devices that need not be there", 0, 1, 4096},
+      {"device-preset", FlagType::kText, "NAME", "what they are: " + Names() + " (cpu-core)"},
+      {"device-memory", FlagType::kNumber, "GIB", "memory of each", 0, 0.001},
+      {"link-bandwidth", FlagType::kNumber, "GBPS", "between two, gigabytes per second", 0, 1e-6},
+      {"link-latency", FlagType::kNumber, "US", "between two, microseconds", 0, 0},
+  };
+}
+
+absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) {
+  if (!flags.Has("devices")) {
+    for (const char* needs : {"device-preset", "device-memory", "link-bandwidth", "link-latency"}) {
+      if (flags.Has(needs)) return UsageError(absl::StrCat("--", needs, " needs --devices=N"));
+    }
+    return absl::OkStatus();
+  }
+  const std::string name = flags.Text("device-preset", "cpu-core");
+  const Preset* preset = nullptr;
+  for (const Preset& p : kPresets) {
+    if (name == p.name) preset = &p;
+  }
+  if (preset == nullptr) {
+    return UsageError(
+        absl::StrCat("--device-preset is \"", Printable(name), "\"; accepted: ", Names()));
+  }
+  proto::Device device;
+  device.set_kind(preset->kind);
+  device.set_model(preset->model);
+  device.set_memory_bytes(
+      static_cast<int64_t>(flags.Number("device-memory", preset->memory_gib) * 1024 * 1024 * 1024));
+  device.set_matmul_flops(preset->matmul_flops);
+  device.set_memory_bandwidth(preset->memory_bandwidth);
+  device.set_op_overhead_seconds(preset->op_overhead);
+  device.set_threads(preset->kind == proto::Device::CPU ? 1 : 0);
+  for (int64_t i = 0; i < flags.Int("devices", 0); ++i) *request->add_devices() = device;
+  request->mutable_link()->set_bandwidth(
+      flags.Number("link-bandwidth", preset->link_bandwidth / 1e9) * 1e9);
+  request->mutable_link()->set_latency_seconds(
+      flags.Number("link-latency", preset->link_latency * 1e6) / 1e6);
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

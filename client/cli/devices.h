@@ -1,0 +1,16 @@
+// Devices to plan for that are not there: --devices, --device-preset.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cli/flags.h"
+#include "proto/plan.pb.h"
+
+namespace espalier {
+
+std::vector<FlagSpec> DeviceFlags();
+// Leaves `request` alone if none of the flags is given: then the workers that have joined count.
+absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request);
+
+}  // namespace espalier

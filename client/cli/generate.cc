@@ -1,0 +1,233 @@
+#include <istream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/command.h"
+#include "client/cli/generation.h"
+#include "client/cli/proto_json.h"
+#include "client/terminal/table.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+absl::StatusOr<std::string> Prompt(Context& context) {
+  const auto& args = context.flags().positional();
+  if (args.empty()) return UsageError("missing: a model's name (espalier serve lists them)");
+  std::string prompt = context.flags().Text("prompt");
+  if (args.size() > 1) {
+    if (context.flags().Has("prompt")) return UsageError("give the prompt once");
+    prompt = absl::StrJoin(args.begin() + 1, args.end(), " ");
+  }
+  if (prompt == "-") {
+    prompt.assign(std::istreambuf_iterator<char>(*context.env().in),
+                  std::istreambuf_iterator<char>());
+  }
+  if (prompt.empty()) return UsageError("missing: a prompt, or - for the standard input");
+  return prompt;
+}
+
+absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
+  const ParsedFlags& flags = context.flags();
+  auto prompt = Prompt(context);
+  if (!prompt.ok()) return prompt.status();
+  proto::GenerateRequest request;
+  request.set_model(flags.positional()[0]);
+  request.set_text(*prompt);
+  request.set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 128)));
+  for (const std::string& stop : flags.Values("stop")) request.add_stop(stop);
+  request.set_ignore_eos(flags.Has("ignore-eos"));
+  proto::SamplingOptions* sampling = request.mutable_sampling();
+  sampling->set_temperature(flags.Number("temperature", 0));
+  sampling->set_top_p(flags.Number("top-p", 0));
+  sampling->set_top_k(static_cast<int32_t>(flags.Int("top-k", 0)));
+  if (flags.Has("seed")) {
+    sampling->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
+    sampling->set_has_seed(true);
+  }
+  const std::string trees = flags.Text("speculation", "default");
+  if (trees == "on") {
+    request.set_speculation(proto::SPECULATION_ON);
+  } else if (trees == "off") {
+    request.set_speculation(proto::SPECULATION_OFF);
+  } else if (trees != "default") {
+    return UsageError(
+        absl::StrCat("--speculation is \"", Printable(trees), "\"; accepted: on, off, default"));
+  }
+  return request;
+}
+
+absl::StatusOr<Generation> Generate(Context& context, const proto::GenerateRequest& request,
+                                    const std::function<void(const std::string&)>& piece) {
+  if (context.flags().Has("http")) {
+    auto token = context.token();
+    if (!token.ok()) return token.status();
+    return GenerateByHttp(context.http_address(), *token, request, context.env().seconds, piece);
+  }
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  return GenerateByGrpc(*client, request, context.env().seconds, piece);
+}
+
+Json Figures(const Generation& g) {
+  Json json;
+  json["text"] = g.text;
+  json["finish_reason"] = g.finish_reason;
+  json["usage"] = ToJson(g.usage);
+  json["seconds"] = g.seconds;
+  json["seconds_to_first_token"] = g.seconds_to_first;
+  json["tokens_per_second"] = g.tokens_per_second();
+  json["tokens_per_verification"] = g.tokens_per_verification();
+  json["accepted_per_verification"] = g.accepted_per_verification();
+  return json;
+}
+
+std::string Trees(const Generation& g) {
+  if (g.usage.drafted_tokens() == 0) return "";
+  return absl::StrFormat(", %.2f drafted tokens accepted per verification (%d of %d in %d steps)",
+                         g.accepted_per_verification(), g.usage.accepted_tokens(),
+                         g.usage.drafted_tokens(), g.usage.verification_steps());
+}
+
+absl::Status Once(Context& context, const proto::GenerateRequest& request) {
+  std::ostream& out = context.out();
+  if (!context.json()) out << context.style().Dim(Printable(request.text(), true)) << std::flush;
+  auto answer = Generate(context, request, [&](const std::string& text) {
+    if (context.json()) {
+      Json line;
+      line["text"] = text;
+      context.Line(line);
+    } else {
+      out << Printable(text, true) << std::flush;
+    }
+  });
+  if (!answer.ok()) {
+    if (!context.json()) out << std::endl;
+    return answer.status();
+  }
+  if (context.json()) {
+    Json line;
+    line["done"] = Figures(*answer);
+    context.Line(line);
+    return absl::OkStatus();
+  }
+  out << "\n\n"
+      << context.style().Dim(
+             absl::StrCat(answer->usage.completion_tokens(), " tokens, ",
+                          FormatCount(answer->tokens_per_second()), " tokens/s, first after ",
+                          FormatSeconds(answer->seconds_to_first, context.terminal().unicode),
+                          Trees(*answer), ", ended by ", Printable(answer->finish_reason)))
+      << std::endl;
+  return absl::OkStatus();
+}
+
+// The same prompt incrementally and with token trees: same text, different time.
+absl::Status Compare(Context& context, proto::GenerateRequest request) {
+  if (request.sampling().temperature() > 0) {
+    return UsageError(
+        "--compare needs greedy decoding (--temperature=0): two samples differ by chance");
+  }
+  std::ostream& out = context.out();
+  const Style style = context.style();
+  Generation answers[2];
+  const proto::Speculation modes[2] = {proto::SPECULATION_OFF, proto::SPECULATION_ON};
+  const char* titles[2] = {"incremental", "token trees"};
+  for (int i = 0; i < 2; ++i) {
+    request.set_speculation(modes[i]);
+    if (!context.json())
+      out << style.Bold(titles[i]) << "\n"
+          << style.Dim(Printable(request.text(), true)) << std::flush;
+    auto answer = Generate(context, request, [&](const std::string& text) {
+      if (!context.json()) out << Printable(text, true) << std::flush;
+    });
+    if (!answer.ok()) return answer.status();
+    answers[i] = *std::move(answer);
+    if (!context.json()) out << "\n\n" << std::flush;
+  }
+  const bool same =
+      answers[0].text == answers[1].text && answers[0].finish_reason == answers[1].finish_reason;
+  const double speedup = answers[0].tokens_per_second() > 0
+                             ? answers[1].tokens_per_second() / answers[0].tokens_per_second()
+                             : 0;
+  if (context.json()) {
+    Json json;
+    json["identical"] = same;
+    json["incremental"] = Figures(answers[0]);
+    json["trees"] = Figures(answers[1]);
+    json["speedup"] = speedup;
+    context.Document(json);
+  } else {
+    Table table({{""},
+                 {"tokens", Align::kRight},
+                 {"tokens/s", Align::kRight},
+                 {"first token", Align::kRight},
+                 {"LLM steps", Align::kRight},
+                 {"accepted per verification", Align::kRight}});
+    for (int i = 0; i < 2; ++i) {
+      const Generation& g = answers[i];
+      table.Row({titles[i], absl::StrCat(g.usage.completion_tokens()),
+                 absl::StrFormat("%.1f", g.tokens_per_second()),
+                 FormatSeconds(g.seconds_to_first, context.terminal().unicode),
+                 absl::StrCat(g.usage.verification_steps()),
+                 i == 0 ? "" : absl::StrFormat("%.2f + 1", g.accepted_per_verification())});
+    }
+    out << table.Render(context.terminal())
+        << (same ? style.Green("the texts are identical") : style.Red("the texts differ"))
+        << absl::StrFormat("; token trees are %.2f times as fast", speedup) << std::endl;
+  }
+  if (same) return absl::OkStatus();
+  size_t at = 0;
+  while (at < answers[0].text.size() && at < answers[1].text.size() &&
+         answers[0].text[at] == answers[1].text[at])
+    ++at;
+  return absl::InternalError(
+      absl::StrCat("greedy decoding with token trees differs from incremental decoding from byte ",
+                   at, " on; please report this with the models and the prompt"));
+}
+
+absl::Status Run(Context& context) {
+  auto request = Request(context);
+  if (!request.ok()) return request.status();
+  if (context.flags().Has("compare")) {
+    if (context.flags().Has("speculation"))
+      return UsageError("--compare runs both; leave --speculation out");
+    return Compare(context, *request);
+  }
+  return Once(context, *request);
+}
+
+}  // namespace
+
+Command GenerateCommand() {
+  Command c;
+  c.name = "generate";
+  c.summary = "continue a prompt, streaming";
+  c.usage = "generate MODEL PROMPT|- [flags]";
+  c.flags = {
+      {"prompt", FlagType::kText, "TEXT", "instead of the arguments"},
+      {"max-tokens", FlagType::kInt, "N", "longest answer (128)", 0, 1, 1 << 20},
+      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
+      {"top-p", FlagType::kNumber, "P", "of the probability mass (all)", 0, 0, 1},
+      {"top-k", FlagType::kInt, "K", "most likely tokens (all)", 0, 0, 1 << 30},
+      {"seed", FlagType::kInt, "N", "of the sampling", 0, 0},
+      {"stop", FlagType::kText, "TEXT", "end before this text", 0, 0, 0, true},
+      {"ignore-eos", FlagType::kSwitch, "", "go on after an end-of-sequence token"},
+      {"speculation", FlagType::kText, "MODE",
+       "token trees: on, off, default (on where there are SSMs)"},
+      {"compare", FlagType::kSwitch, "", "both ways, with their times; fails if the texts differ"},
+      {"http", FlagType::kSwitch, "", "through the OpenAI API instead of gRPC"},
+  };
+  c.examples = {
+      {"continue a text", "espalier generate llm \"In the beginning\" --max-tokens=200"},
+      {"what token trees gain", "espalier generate llm \"And it came to pass\" --compare"},
+      {"sample", "espalier generate llm --temperature=0.8 --top-p=0.95 --seed=1 \"Now\""},
+      {"over HTTP, from a file", "espalier generate llm - --http < prompt.txt"}};
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

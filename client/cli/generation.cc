@@ -1,0 +1,159 @@
+#include "client/cli/generation.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/http.h"
+#include "client/cli/proto_json.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Times of the pieces of one answer.
+class Stopwatch {
+ public:
+  Stopwatch(const std::function<double()>& seconds, Generation* generation)
+      : seconds_(seconds), start_(seconds()), last_(start_), generation_(generation) {}
+
+  void Piece() {
+    const double now = seconds_();
+    if (generation_->pieces++ == 0) {
+      generation_->seconds_to_first = now - start_;
+    } else {
+      generation_->gaps.push_back(now - last_);
+    }
+    last_ = now;
+  }
+  void End() { generation_->seconds = seconds_() - start_; }
+
+ private:
+  const std::function<double()>& seconds_;
+  double start_, last_;
+  Generation* generation_;
+};
+
+int32_t Count(const Json& object, const char* field) {
+  auto it = object.find(field);
+  return it != object.end() && it->is_number_integer() ? it->get<int32_t>() : 0;
+}
+
+// One "data:" of /v1/completions.
+void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
+               const std::function<void(const std::string&)>& piece) {
+  if (chunk.contains("choices") && chunk["choices"].is_array() && !chunk["choices"].empty()) {
+    const Json& choice = chunk["choices"][0];
+    const std::string text = choice.contains("text") && choice["text"].is_string()
+                                 ? choice["text"].get<std::string>()
+                                 : "";
+    if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) {
+      out->finish_reason = choice["finish_reason"].get<std::string>();
+    }
+    if (!text.empty()) {
+      watch->Piece();
+      out->text += text;
+      piece(text);
+    }
+  }
+  if (chunk.contains("usage") && chunk["usage"].is_object()) {
+    const Json& usage = chunk["usage"];
+    out->usage.set_prompt_tokens(Count(usage, "prompt_tokens"));
+    out->usage.set_completion_tokens(Count(usage, "completion_tokens"));
+    if (usage.contains("speculation") && usage["speculation"].is_object()) {
+      const Json& trees = usage["speculation"];
+      out->usage.set_drafted_tokens(Count(trees, "drafted_tokens"));
+      out->usage.set_accepted_tokens(Count(trees, "accepted_tokens"));
+      out->usage.set_verification_steps(Count(trees, "verification_steps"));
+    }
+  }
+}
+
+}  // namespace
+
+double Generation::tokens_per_second() const {
+  const double decoding = seconds - seconds_to_first;
+  const int tokens = usage.completion_tokens() - 1;
+  if (decoding > 0 && tokens > 0) return tokens / decoding;
+  return seconds > 0 ? usage.completion_tokens() / seconds : 0;
+}
+
+double Generation::tokens_per_verification() const {
+  if (usage.drafted_tokens() == 0 || usage.verification_steps() == 0) return 0;
+  return 1.0 + accepted_per_verification();
+}
+
+double Generation::accepted_per_verification() const {
+  if (usage.verification_steps() == 0) return 0;
+  return static_cast<double>(usage.accepted_tokens()) / usage.verification_steps();
+}
+
+absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
+                                          const std::function<double()>& seconds,
+                                          const std::function<void(const std::string&)>& piece) {
+  Generation out;
+  Stopwatch watch(seconds, &out);
+  absl::Status status = client->Generate(request, [&](const proto::GenerateReply& reply) {
+    if (!reply.text().empty() || reply.tokens_size() > 0) watch.Piece();
+    out.text += reply.text();
+    if (!reply.text().empty()) piece(reply.text());
+    if (!reply.finish_reason().empty()) out.finish_reason = reply.finish_reason();
+    if (reply.has_usage()) out.usage = reply.usage();
+    return true;
+  });
+  watch.End();
+  if (!status.ok()) return status;
+  return out;
+}
+
+std::string CompletionBody(const proto::GenerateRequest& request) {
+  Json body;
+  body["model"] = request.model();
+  if (request.has_tokens()) {
+    body["prompt"] = std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end());
+  } else {
+    body["prompt"] = request.text();
+  }
+  if (request.max_tokens() > 0) body["max_tokens"] = request.max_tokens();
+  if (request.stop_size() > 0)
+    body["stop"] = std::vector<std::string>(request.stop().begin(), request.stop().end());
+  const proto::SamplingOptions& sampling = request.sampling();
+  body["temperature"] = sampling.temperature();
+  if (sampling.top_p() > 0) body["top_p"] = sampling.top_p();
+  if (sampling.top_k() > 0) body["top_k"] = sampling.top_k();
+  if (sampling.has_seed()) body["seed"] = sampling.seed();
+  if (request.ignore_eos()) body["ignore_eos"] = true;
+  if (request.speculation() != proto::SPECULATION_DEFAULT) {
+    body["speculation"] = request.speculation() == proto::SPECULATION_ON;
+  }
+  body["stream"] = true;
+  body["stream_options"]["include_usage"] = true;
+  return Dump(body);
+}
+
+absl::StatusOr<Generation> GenerateByHttp(const std::string& address, const std::string& token,
+                                          const proto::GenerateRequest& request,
+                                          const std::function<double()>& seconds,
+                                          const std::function<void(const std::string&)>& piece) {
+  Generation out;
+  Stopwatch watch(seconds, &out);
+  absl::Status failed;
+  absl::Status status = PostForEvents(
+      address, "/v1/completions", token, CompletionBody(request), [&](const std::string& data) {
+        const Json chunk = Json::parse(data, nullptr, false);
+        if (!chunk.is_object()) {
+          failed = absl::DataLossError("the gateway sent an event that is no JSON object");
+        } else if (chunk.contains("error")) {
+          failed = absl::InternalError(
+              absl::StrCat("the gateway ended the stream: ", Dump(chunk["error"])));
+        } else {
+          ReadChunk(chunk, &watch, &out, piece);
+        }
+      });
+  watch.End();
+  if (!failed.ok()) return failed;
+  if (!status.ok()) return status;
+  return out;
+}
+
+}  // namespace espalier

@@ -1,0 +1,45 @@
+// One request for text, over gRPC or HTTP, measured.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/command.h"
+#include "proto/inference.pb.h"
+
+namespace espalier {
+
+struct Generation {
+  std::string text;
+  std::string finish_reason;
+  proto::Usage usage;
+  // As this side saw it.
+  double seconds = 0;
+  double seconds_to_first = 0;
+  std::vector<double> gaps;  // between pieces
+  int pieces = 0;
+
+  // After the first piece, which waits for the prompt.
+  double tokens_per_second() const;
+  // Tokens emitted by one verification step of the LLM, its own one included; 0 without
+  // speculation.
+  double tokens_per_verification() const;
+  // Drafted ones alone.
+  double accepted_per_verification() const;
+};
+
+// `piece` gets the text as it comes.
+absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
+                                          const std::function<double()>& seconds,
+                                          const std::function<void(const std::string&)>& piece);
+absl::StatusOr<Generation> GenerateByHttp(const std::string& address, const std::string& token,
+                                          const proto::GenerateRequest& request,
+                                          const std::function<double()>& seconds,
+                                          const std::function<void(const std::string&)>& piece);
+
+// What /v1/completions is asked for `request`.
+std::string CompletionBody(const proto::GenerateRequest& request);
+
+}  // namespace espalier

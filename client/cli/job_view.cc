@@ -1,0 +1,230 @@
+#include "client/cli/job_view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/plan_view.h"
+#include "client/cli/proto_json.h"
+#include "client/terminal/plot.h"
+#include "client/terminal/table.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+bool IsText(const proto::Job& job) { return job.spec().dataset().format() == proto::Dataset::TEXT; }
+
+double Wall(const proto::Job& job) {
+  return static_cast<double>(job.finished_unix_ms() - job.started_unix_ms()) / 1e3;
+}
+
+std::string Difference(double predicted, double measured) {
+  if (predicted <= 0 || measured <= 0) return "";
+  return absl::StrFormat("%+.0f %%", (measured / predicted - 1) * 100);
+}
+
+}  // namespace
+
+const char* StateName(proto::JobState state) {
+  switch (state) {
+    case proto::QUEUED:
+      return "queued";
+    case proto::PLANNING:
+      return "planning";
+    case proto::RUNNING:
+      return "running";
+    case proto::RECOVERING:
+      return "recovering";
+    case proto::SUCCEEDED:
+      return "succeeded";
+    case proto::FAILED:
+      return "failed";
+    case proto::CANCELLED:
+      return "cancelled";
+    default:
+      return "unknown";
+  }
+}
+
+bool IsOver(proto::JobState state) {
+  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
+}
+
+std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double, double>>& points,
+                                              size_t count) {
+  if (points.size() <= count || count == 0) return points;
+  std::vector<std::pair<double, double>> out;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t begin = points.size() * i / count, end = points.size() * (i + 1) / count;
+    double x = 0, y = 0;
+    for (size_t p = begin; p < end; ++p) {
+      x += points[p].first;
+      y += points[p].second;
+    }
+    const auto n = static_cast<double>(end - begin);
+    // The ends keep their places, so that the axis shows the true first and last step.
+    out.emplace_back(i == 0           ? points.front().first
+                     : i + 1 == count ? points.back().first
+                                      : x / n,
+                     y / n);
+  }
+  return out;
+}
+
+JobView::JobView(Context* context, int64_t print_every_steps)
+    : context_(*context),
+      print_every_steps_(context->terminal().is_tty ? 0 : print_every_steps),
+      printer_(context->env().out, context->terminal(), context->env().seconds,
+               print_every_steps_ > 0 ? 0 : 10) {}
+
+bool JobView::OnEvent(const proto::JobEvent& event) {
+  if (context_.json()) {
+    nlohmann::ordered_json line;
+    if (event.has_job()) {
+      line["job"] = ToJson(event.job());
+    } else if (event.has_step()) {
+      line["step"] = ToJson(event.step());
+    } else {
+      line["message"] = event.message();
+    }
+    context_.Line(line);
+  } else if (event.has_job()) {
+    OnJob(event.job());
+  } else if (event.has_step()) {
+    OnStep(event.step());
+  } else if (!event.message().empty()) {
+    printer_.Message(context_.style().Yellow(Printable(event.message())));
+  }
+  return true;
+}
+
+void JobView::OnJob(const proto::Job& job) {
+  if (job.state() != job_.state() && !IsOver(job.state())) {
+    printer_.Message(absl::StrCat("job ", Printable(job.id()), " is ", StateName(job.state()),
+                                  job.state() == proto::RECOVERING
+                                      ? absl::StrCat(", back to step ", job.checkpoint_step())
+                                      : std::string()));
+  }
+  // Watches may leave the plan out once it was sent.
+  const proto::Plan known = job_.plan();
+  job_ = job;
+  if (!job_.has_plan()) *job_.mutable_plan() = known;
+  if (!plan_shown_ && job.plan().operators_size() > 0) {
+    plan_shown_ = true;
+    std::string text = RenderPlanSummary(job.plan(), context_.terminal());
+    text.pop_back();
+    printer_.Message(text);
+  }
+}
+
+void JobView::OnStep(const proto::StepReport& step) {
+  const auto loss = step.values().find("loss");
+  if (loss != step.values().end()) {
+    // Steps that are done again after a recovery replace what was drawn.
+    while (!losses_.empty() && losses_.back().first >= static_cast<double>(step.step()))
+      losses_.pop_back();
+    losses_.emplace_back(static_cast<double>(step.step()), loss->second);
+  }
+  step_seconds_ = step_seconds_ == 0 ? step.seconds() : 0.9 * step_seconds_ + 0.1 * step.seconds();
+  Progress p;
+  p.unit = "step";
+  p.done = static_cast<double>(step.step() + 1);
+  p.total = static_cast<double>(job_.total_steps());
+  if (loss != step.values().end()) p.detail = "loss " + FormatLoss(loss->second);
+  if (step_seconds_ > 0) {
+    p.rate = job_.tokens_per_step() / step_seconds_;
+    p.rate_unit = IsText(job_) ? "tok/s" : "examples/s";
+    if (p.total > 0) p.seconds_left = std::max(0.0, p.total - p.done) * step_seconds_;
+  }
+  const bool last = step.step() + 1 == job_.total_steps();
+  if (print_every_steps_ == 0 || (step.step() + 1) % print_every_steps_ == 0 || last)
+    printer_.Update(p);
+}
+
+void JobView::Finish(const proto::Job& job) {
+  if (context_.json()) return;
+  printer_.Finish();
+  const Style style = context_.style();
+  const char* state = StateName(job.state());
+  const std::string head = absl::StrCat("job ", Printable(job.id()), " ", state);
+  if (job.state() != proto::SUCCEEDED) {
+    context_.out() << style.Red(head) << " after " << job.steps_done() << " of "
+                   << job.total_steps() << " steps" << std::endl;
+    return;
+  }
+  PlotOptions options;
+  options.width = std::min(context_.terminal().width, 76);
+  options.unicode = context_.terminal().unicode;
+  options.title = "loss";
+  options.x_label = "step";
+  context_.out() << RenderPlot(Smooth(losses_, 130), options) << style.Green(head) << " in "
+                 << FormatSeconds(Wall(job), options.unicode) << ": " << job.total_steps()
+                 << " steps of " << FormatCount(job.tokens_per_step())
+                 << (IsText(job) ? " tokens, " : " examples, ")
+                 << FormatCount(static_cast<double>(job.parameters())) << " parameters\n"
+                 << RenderOutcome(job, context_.terminal()) << std::flush;
+}
+
+std::string RenderOutcome(const proto::Job& job, const Terminal& terminal) {
+  std::string out;
+  Table table(
+      {{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}, {"", Align::kRight}});
+  const double predicted = job.plan().prediction().step_seconds();
+  if (predicted > 0 && job.median_step_seconds() > 0) {
+    table.Row({"step time", FormatSeconds(predicted, terminal.unicode),
+               FormatSeconds(job.median_step_seconds(), terminal.unicode),
+               Difference(predicted, job.median_step_seconds())});
+  }
+  const auto& peaks = job.plan().prediction().peak_bytes();
+  for (int rank = 0; rank < std::min(peaks.size(), job.measured_peak_bytes_size()); ++rank) {
+    const auto measured = static_cast<double>(job.measured_peak_bytes(rank));
+    table.Row({absl::StrCat("memory of rank ", rank), FormatBytes(static_cast<double>(peaks[rank])),
+               FormatBytes(measured), Difference(static_cast<double>(peaks[rank]), measured)});
+  }
+  if (!table.empty()) out += table.Render(terminal);
+
+  std::string evaluation;
+  const std::map<std::string, double> values(job.evaluation().begin(), job.evaluation().end());
+  for (const auto& [name, value] : values) {
+    absl::StrAppend(
+        &evaluation, evaluation.empty() ? "" : ", ", Printable(name), " ",
+        name == "accuracy" ? absl::StrFormat("%.2f %%", value * 100) : FormatLoss(value));
+    if (name == "loss" && IsText(job))
+      absl::StrAppend(&evaluation, absl::StrFormat(" (%.3f bits per byte)", value / std::log(2.0)));
+  }
+  if (!evaluation.empty()) absl::StrAppend(&out, "held-out: ", evaluation, "\n");
+  if (!job.output_model().empty())
+    absl::StrAppend(&out, "model: ", Printable(job.output_model()), "\n");
+  return out;
+}
+
+absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print_every_steps) {
+  auto client = context->client();
+  if (!client.ok()) return client.status();
+  JobView view(context, print_every_steps);
+  absl::Status watched = (*client)->Watch(
+      job_id, 0, [&](const proto::JobEvent& event) { return view.OnEvent(event); });
+  if (!watched.ok()) return watched;
+  auto reply = (*client)->GetJob(job_id);
+  if (!reply.ok()) return reply.status();
+  const proto::Job& job = reply->job();
+  view.Finish(job);
+  if (context->json()) {
+    nlohmann::ordered_json line;
+    line["done"] = ToJson(job);
+    context->Line(line);
+  }
+  if (job.state() == proto::SUCCEEDED) return absl::OkStatus();
+  if (job.state() == proto::CANCELLED) {
+    return absl::CancelledError(
+        absl::StrCat("job ", job_id, " was cancelled; go on: espalier jobs resume ", job_id));
+  }
+  return absl::AbortedError(
+      absl::StrCat("job ", job_id, " ", StateName(job.state()), ": ", job.error()));
+}
+
+}  // namespace espalier

@@ -1,0 +1,55 @@
+// A job as it runs and as it ended.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cli/command.h"
+#include "client/terminal/progress.h"
+#include "proto/training.pb.h"
+
+namespace espalier {
+
+const char* StateName(proto::JobState state);  // "running"
+bool IsOver(proto::JobState state);
+
+// Follows one job's events: plan once it is there, progress, messages. With --json, a line per
+// event.
+class JobView {
+ public:
+  // `print_every_steps` 0: by time.
+  JobView(Context* context, int64_t print_every_steps);
+
+  bool OnEvent(const proto::JobEvent& event);  // for Client::Watch
+  // Ends the progress line; says how the job ended. `job` is the final one, with its plan.
+  void Finish(const proto::Job& job);
+
+ private:
+  void OnJob(const proto::Job& job);
+  void OnStep(const proto::StepReport& step);
+  void Outcome(const proto::Job& job);
+
+  Context& context_;
+  int64_t print_every_steps_;
+  ProgressPrinter printer_;
+  proto::Job job_;
+  bool plan_shown_ = false;
+  double step_seconds_ = 0;  // smoothed
+  std::vector<std::pair<double, double>> losses_;
+};
+
+// Watches a job to its end and shows it. An error if it did not succeed.
+absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print_every_steps);
+
+// Predicted against measured, the evaluation, the model's name: the last lines of a job.
+std::string RenderOutcome(const proto::Job& job, const Terminal& terminal);
+
+// At most `count` points, each the mean of its neighbours: a curve without the noise of single
+// steps.
+std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double, double>>& points,
+                                              size_t count);
+
+}  // namespace espalier

@@ -1,0 +1,119 @@
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/job_view.h"
+#include "client/cli/proto_json.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+std::string StepLine(const proto::StepReport& step, bool unicode) {
+  std::string line =
+      absl::StrCat("step ", step.step(), "  ", FormatSeconds(step.seconds(), unicode));
+  const std::map<std::string, double> values(step.values().begin(), step.values().end());
+  for (const auto& [name, value] : values)
+    absl::StrAppend(&line, "  ", Printable(name), " ", FormatLoss(value));
+  return line;
+}
+
+// What a job has reported: every `n`th step and all messages; with --follow, what comes.
+absl::Status JobLog(Context& context, const std::string& id) {
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  const int64_t every = context.flags().Int("print-freq", 1);
+  const bool unicode = context.terminal().unicode;
+  const auto print_step = [&](const proto::StepReport& step) {
+    if (step.step() % every != 0) return;
+    if (context.json()) {
+      nlohmann::ordered_json line;
+      line["step"] = ToJson(step);
+      context.Line(line);
+    } else {
+      context.out() << StepLine(step, unicode) << "\n";
+    }
+  };
+  const auto print_message = [&](const std::string& message) {
+    if (context.json()) {
+      nlohmann::ordered_json line;
+      line["message"] = message;
+      context.Line(line);
+    } else {
+      context.out() << Printable(message) << std::endl;
+    }
+  };
+  if (!context.flags().Has("follow")) {
+    auto reply = (*client)->GetJob(id, true);
+    if (!reply.ok()) return reply.status();
+    for (const auto& step : reply->reports()) print_step(step);
+    for (const auto& message : reply->messages()) print_message(message);
+    if (!reply->job().error().empty()) print_message("error: " + reply->job().error());
+    context.out().flush();
+    return absl::OkStatus();
+  }
+  return (*client)->Watch(id, 0, [&](const proto::JobEvent& event) {
+    if (event.has_step()) print_step(event.step());
+    if (event.has_job()) print_message(absl::StrCat("job is ", StateName(event.job().state())));
+    if (!event.message().empty()) print_message(event.message());
+    context.out().flush();
+    return true;
+  });
+}
+
+absl::Status DaemonLog(Context& context) {
+  const std::string path = LogFile(context.home());
+  std::ifstream in(path);
+  if (!in) {
+    return absl::NotFoundError(
+        absl::StrCat("no log at ", path, "; start the coordinator: espalier up, or give a job id"));
+  }
+  std::ostringstream text;
+  text << in.rdbuf();
+  std::vector<std::string> lines = absl::StrSplit(text.str(), '\n', absl::SkipEmpty());
+  const auto count = static_cast<size_t>(context.flags().Int("lines", 50));
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
+  for (const std::string& line : lines) {
+    if (context.json()) {
+      nlohmann::ordered_json json;
+      json["line"] = line;
+      context.Line(json);
+    } else {
+      context.out() << Printable(line) << "\n";
+    }
+  }
+  context.out().flush();
+  return absl::OkStatus();
+}
+
+absl::Status Run(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 1, "a job id"); !s.ok()) return s;
+  const auto& args = context.flags().positional();
+  if (!args.empty()) return JobLog(context, args[0]);
+  if (context.flags().Has("follow")) return UsageError("--follow needs a job id");
+  return DaemonLog(context);
+}
+
+}  // namespace
+
+Command LogsCommand() {
+  Command c;
+  c.name = "logs";
+  c.summary = "what a job has reported, or the log of the coordinator that `up` started";
+  c.usage = "logs [JOB] [--follow]";
+  c.flags = {{"follow", FlagType::kSwitch, "", "go on until the job is over", 'f'},
+             {"print-freq", FlagType::kInt, "N", "every N-th step (1)", 'p', 1, 1e12},
+             {"lines", FlagType::kInt, "N", "of the coordinator's log (50)", 'n', 1, 1e9}};
+  c.examples = {{"every tenth step of a job", "espalier logs job-1 -p 10"},
+                {"the coordinator's last lines", "espalier logs -n 100"}};
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

@@ -1,0 +1,201 @@
+#include "client/cli/model_flags.h"
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/terminal/text.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/operators/register_all.h"
+
+namespace espalier {
+namespace {
+
+LlamaConfig Preset(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_heads,
+                   int64_t intermediate) {
+  LlamaConfig c;
+  c.hidden_size = hidden;
+  c.num_layers = layers;
+  c.num_heads = heads;
+  c.num_kv_heads = kv_heads;
+  c.head_dim = hidden / heads;
+  c.intermediate_size = intermediate;
+  c.max_position_embeddings = 2048;
+  return c;
+}
+
+// Bytes as tokens: 256 of them.
+const std::map<std::string, LlamaConfig>& Presets() {
+  static const auto* presets = new std::map<std::string, LlamaConfig>{
+      {"tiny", Preset(64, 2, 4, 2, 176)},      // 0.1 M parameters
+      {"ssm", Preset(128, 2, 4, 2, 352)},      // 0.4 M: drafts for llm
+      {"llm", Preset(256, 6, 8, 4, 704)},      // 4.6 M
+      {"medium", Preset(512, 8, 8, 4, 1408)},  // 24 M
+  };
+  return *presets;
+}
+
+std::string PresetNames() {
+  return absl::StrJoin(Presets(), ", ",
+                       [](std::string* out, const auto& p) { out->append(p.first); });
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return UsageError(absl::StrCat("cannot read ", path));
+  return text.str();
+}
+
+absl::StatusOr<proto::Graph> ReadGraph(const std::string& path) {
+  auto bytes = ReadFile(path);
+  if (!bytes.ok()) return bytes.status();
+  proto::Graph graph;
+  if (!graph.ParseFromString(*bytes) || graph.nodes_size() == 0) {
+    return UsageError(absl::StrCat(
+        path, " holds no graph: accepted is a binary espalier.proto.Graph with nodes"));
+  }
+  return graph;
+}
+
+}  // namespace
+
+std::vector<FlagSpec> ModelFlags() {
+  return {
+      {"model", FlagType::kText, "MODEL",
+       "llama:PRESET, llama:KEY=VALUE,... or llama:FILE.json; presets: " + PresetNames()},
+      {"graph", FlagType::kText, "FILE", "a graph protobuf instead (see the client library)"},
+      {"onnx", FlagType::kText, "FILE", "an ONNX file instead"},
+      {"sequence-length", FlagType::kInt, "N", "tokens of an example of text (128)", 0, 1, 1 << 20},
+      {"loss", FlagType::kText, "LOSS",
+       "for ONNX: sparse_categorical_crossentropy (default) or mean_squared_error"},
+      {"metrics", FlagType::kText, "LIST",
+       "for ONNX: accuracy (default with the first loss), or none"},
+  };
+}
+
+absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
+  LlamaConfig config;
+  std::map<std::string, int64_t*> sizes = {{"vocab", &config.vocab_size},
+                                           {"hidden", &config.hidden_size},
+                                           {"intermediate", &config.intermediate_size},
+                                           {"layers", &config.num_layers},
+                                           {"heads", &config.num_heads},
+                                           {"kv_heads", &config.num_kv_heads},
+                                           {"head_dim", &config.head_dim},
+                                           {"positions", &config.max_position_embeddings}};
+  std::vector<std::string> keys = {"theta", "eps", "tied"};
+  for (const auto& [key, unused] : sizes) keys.push_back(key);
+
+  bool sized = false;  // intermediate, kv_heads and head_dim follow from the others unless given
+  std::map<std::string, bool> given;
+  const std::vector<std::string> parts = absl::StrSplit(std::string(text), ',', absl::SkipEmpty());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::vector<std::string> pair = absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (pair.size() == 1) {
+      auto preset = Presets().find(pair[0]);
+      if (i != 0 || preset == Presets().end()) {
+        return UsageError(absl::StrCat("llama model \"", Printable(pair[0]), "\": accepted are ",
+                                       PresetNames(), ", or KEY=VALUE with ",
+                                       absl::StrJoin(keys, ", ")));
+      }
+      config = preset->second;
+      sized = true;
+      continue;
+    }
+    const auto& [key, value] = std::pair(pair[0], pair[1]);
+    bool good = false;
+    if (auto size = sizes.find(key); size != sizes.end()) {
+      good = absl::SimpleAtoi(value, size->second);
+    } else if (key == "theta") {
+      good = absl::SimpleAtod(value, &config.rope_theta);
+    } else if (key == "eps") {
+      good = absl::SimpleAtod(value, &config.rms_norm_eps);
+    } else if (key == "tied") {
+      good = absl::SimpleAtob(value, &config.tie_word_embeddings);
+    } else {
+      const std::string near = Nearest(key, keys);
+      return UsageError(
+          absl::StrCat("llama model: unknown key \"", Printable(key),
+                       "\"; accepted: ", absl::StrJoin(keys, ", "),
+                       near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+    }
+    if (!good) {
+      return UsageError(absl::StrCat("llama model: ", key, " is \"", Printable(value),
+                                     "\", which is no ",
+                                     key == "tied" ? "true or false" : "number"));
+    }
+    given[key] = true;
+  }
+  if (!sized && !given["kv_heads"]) config.num_kv_heads = config.num_heads;
+  if (config.num_heads > 0 && !given["head_dim"] && (!sized || given["heads"] || given["hidden"])) {
+    if (config.hidden_size % config.num_heads != 0) {
+      return UsageError(absl::StrCat("llama model: hidden=", config.hidden_size,
+                                     " is no multiple of heads=", config.num_heads,
+                                     "; change one, or give head_dim"));
+    }
+    config.head_dim = config.hidden_size / config.num_heads;
+  }
+  if (!given["intermediate"] && (!sized || given["hidden"])) {
+    // LLaMA's own proportion, 8/3 of the hidden size, up to the next multiple of 16.
+    config.intermediate_size = (config.hidden_size * 8 / 3 + 15) / 16 * 16;
+  }
+  if (absl::Status s = Validate(config); !s.ok()) return UsageError(std::string(s.message()));
+  return config;
+}
+
+absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
+  const int given = flags.Has("model") + flags.Has("graph") + flags.Has("onnx");
+  if (given != 1) {
+    return UsageError(
+        absl::StrCat(given == 0 ? "which model?" : "more than one model;",
+                     " Give one of --model, --graph, --onnx; for example --model=llama:tiny"));
+  }
+  ModelChoice choice;
+  if (flags.Has("graph")) {
+    auto graph = ReadGraph(flags.Text("graph"));
+    if (!graph.ok()) return graph.status();
+    choice.graph = *std::move(graph);
+    choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
+    return choice;
+  }
+  if (flags.Has("onnx")) {
+    choice.onnx_path = flags.Text("onnx");
+    if (!std::ifstream(choice.onnx_path))
+      return UsageError(absl::StrCat("cannot read ", choice.onnx_path));
+    choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
+    return choice;
+  }
+  const std::string model = flags.Text("model");
+  if (!absl::StartsWith(model, "llama:")) {
+    return UsageError(absl::StrCat("--model is \"", Printable(model),
+                                   "\"; accepted: llama:PRESET (", PresetNames(),
+                                   "), llama:KEY=VALUE,... or llama:FILE.json"));
+  }
+  const std::string rest = model.substr(6);
+  absl::StatusOr<LlamaConfig> config;
+  if (absl::EndsWith(rest, ".json")) {
+    auto text = ReadFile(rest);
+    if (!text.ok()) return text.status();
+    config = LlamaConfigFromJson(*text);
+    if (!config.ok()) return UsageError(absl::StrCat(rest, ": ", config.status().message()));
+  } else {
+    config = ParseLlama(rest);
+    if (!config.ok()) return config.status();
+  }
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 128));
+  auto graph = BuildLlamaTraining(registry, *config, choice.sequence_length);
+  if (!graph.ok()) return UsageError(std::string(graph.status().message()));
+  choice.graph = ToProto(*graph);
+  return choice;
+}
+
+}  // namespace espalier

@@ -1,0 +1,29 @@
+// Which model a command is about: --model, --graph or --onnx.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/flags.h"
+#include "ops/models/llama.h"
+#include "proto/graph.pb.h"
+
+namespace espalier {
+
+std::vector<FlagSpec> ModelFlags();
+
+struct ModelChoice {
+  proto::Graph graph;
+  std::string onnx_path;    // instead of `graph`
+  int sequence_length = 0;  // of a language model built here; 0: unknown
+};
+
+// Exactly one of the three must be given.
+absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags);
+
+// "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
+absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
+
+}  // namespace espalier

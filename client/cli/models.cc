@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/cli/command.h"
+#include "client/cli/proto_json.h"
+#include "client/cli/transfer.h"
+#include "client/terminal/table.h"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string KindName(proto::Artifact::Kind kind) {
+  return absl::AsciiStrToLower(proto::Artifact::Kind_Name(kind));
+}
+
+absl::Status Show(Context& context, const proto::Artifact& artifact, const std::string& what) {
+  if (context.json()) {
+    context.Document(ToJson(artifact));
+  } else {
+    context.out() << Printable(artifact.name()) << " " << what << ": " << KindName(artifact.kind())
+                  << ", " << artifact.files_size()
+                  << (artifact.files_size() == 1 ? " file, " : " files, ")
+                  << FormatBytes(static_cast<double>(artifact.bytes())) << ", sha256 "
+                  << Printable(artifact.sha256()) << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status List(Context& context, Client* client) {
+  auto artifacts = client->ListArtifacts();
+  if (!artifacts.ok()) return artifacts.status();
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["artifacts"] = nlohmann::ordered_json::array();
+    for (const auto& a : *artifacts) json["artifacts"].push_back(ToJson(a));
+    context.Document(json);
+    return absl::OkStatus();
+  }
+  Table table({{"artifact", Align::kLeft, true},
+               {"kind"},
+               {"size", Align::kRight},
+               {"files", Align::kRight},
+               {"created"},
+               {"sha256"}});
+  for (const auto& a : *artifacts) {
+    table.Row({Printable(a.name()), KindName(a.kind()), FormatBytes(static_cast<double>(a.bytes())),
+               absl::StrCat(a.files_size()),
+               absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixMillis(a.created_unix_ms()),
+                                absl::LocalTimeZone()),
+               Printable(a.sha256()).substr(0, 12)});
+  }
+  context.out() << (table.empty() ? "no artifacts yet\n" : table.Render(context.terminal()))
+                << std::flush;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<proto::Artifact::Kind> KindOf(const ParsedFlags& flags, const std::string& path) {
+  const std::string kind = flags.Text("kind");
+  if (kind == "dataset") return proto::Artifact::DATASET;
+  if (kind == "onnx") return proto::Artifact::ONNX;
+  if (kind == "model") return proto::Artifact::MODEL;
+  if (!kind.empty()) {
+    return UsageError(
+        absl::StrCat("--kind is \"", Printable(kind), "\"; accepted: dataset, onnx, model"));
+  }
+  std::error_code error;
+  if (fs::is_directory(path, error)) return proto::Artifact::MODEL;
+  return absl::EndsWith(path, ".onnx") ? proto::Artifact::ONNX : proto::Artifact::DATASET;
+}
+
+absl::Status Upload(Context& context, Client* client, const std::string& name,
+                    const std::string& path) {
+  auto kind = KindOf(context.flags(), path);
+  if (!kind.ok()) return kind.status();
+  std::vector<LocalFile> files;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+         it.increment(error)) {
+      if (!it->is_regular_file(error)) continue;
+      files.push_back(
+          {fs::relative(it->path(), path, error).generic_string(), it->path().string()});
+    }
+    if (error) return UsageError(absl::StrCat("cannot read ", path, ": ", error.message()));
+    std::sort(files.begin(), files.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    if (files.empty()) return UsageError(absl::StrCat(path, " holds no files"));
+  } else if (fs::is_regular_file(path, error)) {
+    files.push_back({fs::path(path).filename().string(), path});
+  } else {
+    return UsageError(absl::StrCat("cannot read ", path));
+  }
+  proto::UploadHeader header;
+  header.set_name(name);
+  header.set_kind(*kind);
+  header.set_replace(context.flags().Has("replace"));
+  auto artifact = client->Upload(header, files, ShowTransfer(context, "upload"));
+  if (!artifact.ok()) return artifact.status();
+  return Show(context, *artifact, "uploaded");
+}
+
+absl::Status Run(Context& context) {
+  const auto& args = context.flags().positional();
+  const std::string verb = args.empty() ? "list" : args[0];
+  const std::vector<std::string> verbs = {"list", "upload", "download", "delete"};
+  if (std::find(verbs.begin(), verbs.end(), verb) == verbs.end()) {
+    const std::string near = Nearest(verb, verbs);
+    return UsageError(absl::StrCat("models ", Printable(verb),
+                                   ": accepted are list, upload, download, delete",
+                                   near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+  }
+  absl::Status arguments =
+      verb == "list"       ? CheckArguments(context, 0, 1, "")
+      : verb == "upload"   ? CheckArguments(context, 3, 3, "NAME and FILE or FOLDER")
+      : verb == "download" ? CheckArguments(context, 2, 3, "NAME and perhaps a folder")
+                           : CheckArguments(context, 2, 2, "NAME");
+  if (!arguments.ok()) return arguments;
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  if (verb == "list") return List(context, *client);
+  if (verb == "upload") return Upload(context, *client, args[1], args[2]);
+  if (verb == "download") {
+    const std::string folder = args.size() > 2 ? args[2] : args[1];
+    auto artifact = (*client)->Download(args[1], folder, ShowTransfer(context, "download"));
+    if (!artifact.ok()) return artifact.status();
+    return Show(context, *artifact, "downloaded to " + folder);
+  }
+  if (absl::Status s = (*client)->DeleteArtifact(args[1]); !s.ok()) return s;
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["deleted"] = args[1];
+    context.Document(json);
+  } else {
+    context.out() << Printable(args[1]) << " deleted" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Command ModelsCommand() {
+  Command c;
+  c.name = "models";
+  c.summary = "list, upload, download and delete artifacts: models, datasets, ONNX files";
+  c.usage = "models [list | upload NAME PATH | download NAME [FOLDER] | delete NAME]";
+  c.flags = {{"kind", FlagType::kText, "KIND", "dataset, onnx or model (by what PATH is)"},
+             {"replace", FlagType::kSwitch, "", "upload over an artifact of that name"}};
+  c.examples = {{"what is there", "espalier models"},
+                {"a Hugging Face folder", "espalier models upload tinyllama ./tinyllama"},
+                {"take a trained model home", "espalier models download llm ./llm"}};
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

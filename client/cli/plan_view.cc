@@ -1,0 +1,99 @@
+#include "client/cli/plan_view.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/terminal/table.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+std::string Memory(const proto::Prediction& p) {
+  if (p.peak_bytes().empty()) return "";
+  return FormatBytes(
+      static_cast<double>(*std::max_element(p.peak_bytes().begin(), p.peak_bytes().end())));
+}
+
+void AddRow(const std::string& name, const proto::Prediction& p, const proto::Prediction& best,
+            const Terminal& terminal, Table* table) {
+  const double ratio = best.step_seconds() > 0 ? p.step_seconds() / best.step_seconds() : 0;
+  table->Row({name, FormatSeconds(p.step_seconds(), terminal.unicode),
+              absl::StrFormat("%.2f%s", ratio, terminal.unicode ? "\u00d7" : "x"),
+              FormatSeconds(p.compute_seconds(), terminal.unicode),
+              FormatSeconds(p.communication_seconds(), terminal.unicode),
+              FormatBytes(p.bytes_moved()), Memory(p)});
+}
+
+// "linear" split by {sample: 2} -> "sample=2".
+std::string Degrees(const proto::OperatorPlan& op) {
+  std::map<std::string, int> sorted;
+  for (const auto& [axis, degree] : op.degrees()) {
+    if (degree > 1) sorted[axis] = degree;
+  }
+  if (sorted.empty())
+    return op.devices_size() > 0 ? absl::StrCat("whole, device ", op.devices(0)) : "whole";
+  return absl::StrJoin(sorted, " ", absl::PairFormatter("="));
+}
+
+}  // namespace
+
+std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal) {
+  Table table({{"plan"},
+               {"step", Align::kRight},
+               {"", Align::kRight},
+               {"compute", Align::kRight},
+               {"exchange", Align::kRight},
+               {"moved", Align::kRight},
+               {"memory", Align::kRight}});
+  AddRow("this plan", plan.prediction(), plan.prediction(), terminal, &table);
+  std::string refused;
+  for (const proto::Alternative& other : plan.alternatives()) {
+    if (other.refused().empty()) {
+      AddRow(Printable(other.name()), other.prediction(), plan.prediction(), terminal, &table);
+    } else {
+      absl::StrAppend(&refused, "  ", Printable(other.name()),
+                      ": cannot run: ", Printable(other.refused()), "\n");
+    }
+  }
+  std::map<std::string, int> kinds;
+  std::set<int> devices;
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    ++kinds[Degrees(op)];
+    devices.insert(op.devices().begin(), op.devices().end());
+  }
+  std::string out = table.Render(terminal) + refused;
+  absl::StrAppend(&out, plan.operators_size(), " operators on ", devices.size(), " of ",
+                  plan.devices_size(), " devices: ",
+                  absl::StrJoin(kinds, ", ",
+                                [](std::string* s, const auto& k) {
+                                  absl::StrAppend(s, k.second, " ", Printable(k.first));
+                                }),
+                  "\n");
+  const proto::SearchSummary& search = plan.search();
+  if (search.proposals() > 0) {
+    absl::StrAppend(&out, "search: ", search.proposals(), " proposals, ", search.accepted(),
+                    " accepted, ", FormatSeconds(search.seconds(), terminal.unicode), ", seed ",
+                    search.seed(), "\n");
+  }
+  return out;
+}
+
+std::string PlanToJson(const proto::Plan& plan) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  // Cannot fail: a Plan holds no Any and no invalid time.
+  if (!google::protobuf::util::MessageToJsonString(plan, &json, options).ok()) return "";
+  return json;
+}
+
+}  // namespace espalier

@@ -1,0 +1,141 @@
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/command.h"
+#include "client/cli/proto_json.h"
+#include "client/terminal/table.h"
+
+namespace espalier {
+namespace {
+
+absl::Status FillExpansion(const std::string& text, proto::ServeModelRequest* request) {
+  for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    int children = 0;
+    if (!absl::SimpleAtoi(part, &children) || children < 1) {
+      return UsageError(
+          absl::StrCat("--expansion is \"", Printable(text),
+                       "\"; accepted: children per depth, each at least 1, as 1,1,3,1,1"));
+    }
+    request->add_expansion(children);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status List(Context& context, Client* client) {
+  auto models = client->ListServed();
+  if (!models.ok()) return models.status();
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["models"] = nlohmann::ordered_json::array();
+    for (const auto& m : *models) json["models"].push_back(ToJson(m));
+    context.Document(json);
+    return absl::OkStatus();
+  }
+  Table table({{"model"},
+               {"artifact"},
+               {"drafts by"},
+               {"expansion"},
+               {"parameters", Align::kRight},
+               {"context", Align::kRight}});
+  for (const auto& m : *models) {
+    table.Row({Printable(m.name()), Printable(m.artifact()),
+               Printable(absl::StrJoin(m.ssm_artifacts(), ", ")), absl::StrJoin(m.expansion(), ","),
+               FormatCount(static_cast<double>(m.parameters())),
+               absl::StrCat(m.max_sequence_length())});
+  }
+  context.out() << (table.empty() ? "no models are served; serve one: espalier serve ARTIFACT\n"
+                                  : table.Render(context.terminal()))
+                << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status RunServe(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 1, "one artifact"); !s.ok()) return s;
+  const ParsedFlags& flags = context.flags();
+  proto::ServeModelRequest request;
+  if (absl::Status s = FillExpansion(flags.Text("expansion"), &request); !s.ok()) return s;
+  if (request.expansion_size() > 0 && !flags.Has("ssm"))
+    return UsageError("--expansion needs --ssm=ARTIFACT");
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  if (flags.positional().empty()) return List(context, *client);
+
+  request.set_artifact(flags.positional()[0]);
+  request.set_name(flags.Text("name"));
+  for (const std::string& ssm : flags.Values("ssm")) request.add_ssm_artifacts(ssm);
+  request.set_max_sequence_length(static_cast<int32_t>(flags.Int("max-sequence-length", 0)));
+  request.set_max_requests_per_batch(static_cast<int32_t>(flags.Int("max-requests-per-batch", 0)));
+  request.set_max_tokens_per_batch(static_cast<int32_t>(flags.Int("max-tokens-per-batch", 0)));
+  request.set_max_queue(static_cast<int32_t>(flags.Int("max-queue", 0)));
+  auto model = (*client)->Serve(request);
+  if (!model.ok()) return model.status();
+  if (context.json()) {
+    context.Document(ToJson(*model));
+    return absl::OkStatus();
+  }
+  context.out() << "serving " << context.style().Bold(Printable(model->name())) << ": "
+                << FormatCount(static_cast<double>(model->parameters()))
+                << " parameters, context of " << model->max_sequence_length() << " tokens";
+  if (model->ssm_artifacts_size() > 0) {
+    context.out() << ", trees " << absl::StrJoin(model->expansion(), ",") << " drafted by "
+                  << Printable(absl::StrJoin(model->ssm_artifacts(), ", "));
+  }
+  context.out() << "\ntry it: espalier generate " << Printable(model->name())
+                << " \"In the beginning\"" << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status RunUnserve(Context& context) {
+  if (absl::Status s = CheckArguments(context, 1, 1, "a model's name"); !s.ok()) return s;
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  const std::string& name = context.flags().positional()[0];
+  if (absl::Status s = (*client)->Unserve(name); !s.ok()) return s;
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["unserved"] = name;
+    context.Document(json);
+  } else {
+    context.out() << Printable(name) << " is no longer served" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Command ServeCommand() {
+  Command c;
+  c.name = "serve";
+  c.summary =
+      "serve a model, with smaller ones that draft token trees for it; alone: list what is served";
+  c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
+  c.flags = {
+      {"ssm", FlagType::kText, "ARTIFACT", "a small speculative model", 0, 0, 0, true},
+      {"expansion", FlagType::kText, "LIST", "children per depth of the token tree (1,1,3,1,1)"},
+      {"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"},
+      {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
+       1 << 30},
+      {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
+      {"max-tokens-per-batch", FlagType::kInt, "N", "rows of one step (256)", 0, 1, 1 << 24},
+      {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24},
+  };
+  c.examples = {{"with token trees", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
+                {"what is served", "espalier serve"}};
+  c.run = RunServe;
+  return c;
+}
+
+Command UnserveCommand() {
+  Command c;
+  c.name = "unserve";
+  c.summary = "stop serving a model";
+  c.usage = "unserve NAME";
+  c.examples = {{"free its memory", "espalier unserve llm"}};
+  c.run = RunUnserve;
+  return c;
+}
+
+}  // namespace espalier

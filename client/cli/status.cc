@@ -1,0 +1,96 @@
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/command.h"
+#include "client/cli/proto_json.h"
+#include "client/terminal/table.h"
+
+namespace espalier {
+namespace {
+
+std::string State(proto::WorkerInfo::State state, const Style& style) {
+  switch (state) {
+    case proto::WorkerInfo::IDLE:
+      return "idle";
+    case proto::WorkerInfo::BUSY:
+      return style.Green("busy");
+    case proto::WorkerInfo::DEAD:
+      return style.Red("dead");
+    default:
+      return "unknown";
+  }
+}
+
+std::string Rate(double per_second, const char* unit) {
+  return per_second > 0 ? absl::StrCat(FormatCount(per_second), unit) : "";
+}
+
+absl::Status Run(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  auto reply = (*client)->Status();
+  if (!reply.ok()) return reply.status();
+  if (context.json()) {
+    context.Document(ToJson(*reply));
+    return absl::OkStatus();
+  }
+  const Style style = context.style();
+  std::ostream& out = context.out();
+  out << "espalierd " << Printable(reply->version()) << " at " << (*client)->address()
+      << ", up for " << FormatSeconds(reply->uptime_seconds(), context.terminal().unicode);
+  if (!reply->http_address().empty())
+    out << ", HTTP at http://" << Printable(reply->http_address());
+  const std::map<std::string, int> jobs(reply->jobs_by_state().begin(),
+                                        reply->jobs_by_state().end());
+  out << "\njobs: "
+      << (jobs.empty() ? "none"
+                       : absl::StrJoin(jobs, ", ",
+                                       [](std::string* s, const auto& j) {
+                                         absl::StrAppend(s, j.second, " ",
+                                                         absl::AsciiStrToLower(Printable(j.first)));
+                                       }))
+      << "\nserved: "
+      << (reply->served_models().empty() ? "none"
+                                         : Printable(absl::StrJoin(reply->served_models(), ", ")))
+      << "\n\n";
+  Table table({{"worker"},
+               {"state"},
+               {"device", Align::kLeft, true},
+               {"memory", Align::kRight},
+               {"matmul", Align::kRight},
+               {"bandwidth", Align::kRight},
+               {"address"},
+               {"job"}});
+  for (const proto::WorkerInfo& w : reply->workers()) {
+    table.Row(
+        {Printable(w.name().empty() ? w.worker_id() : w.name()), State(w.state(), style),
+         Printable(w.device().model()), FormatBytes(static_cast<double>(w.device().memory_bytes())),
+         Rate(w.device().matmul_flops(), "FLOP/s"), Rate(w.device().memory_bandwidth(), "B/s"),
+         Printable(w.address()), Printable(w.job_id())});
+  }
+  out << (table.empty()
+              ? std::string("no workers have joined; start some: espalier-worker --coordinator=") +
+                    (*client)->address() + "\n"
+              : table.Render(context.terminal()))
+      << std::flush;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Command StatusCommand() {
+  Command c;
+  c.name = "status";
+  c.summary = "the coordinator, its workers, jobs and served models";
+  c.usage = "status";
+  c.examples = {{"for people", "espalier status"},
+                {"for scripts", "espalier status --json | jq '.workers[].state'"}};
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

@@ -1,0 +1,29 @@
+// Flags of training and of the search for a plan, as FlexFlow names them where it has them.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cli/flags.h"
+#include "proto/plan.pb.h"
+#include "proto/training.pb.h"
+
+namespace espalier {
+
+// --batch-size and the search: shared by train and plan.
+std::vector<FlagSpec> SearchFlags();
+absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags);
+constexpr int64_t kDefaultBatchSize = 16;
+
+// Everything else about a run but the model and the dataset's bytes.
+std::vector<FlagSpec> TrainingFlags();
+// Fills in all fields but model, dataset.uri and dataset.format. `steps` or `epochs` is set, not
+// both.
+absl::Status FillTraining(const ParsedFlags& flags, proto::TrainingSpec* spec);
+
+// TEXT or NPZ by the ending of the name, unless --dataset-format says it.
+absl::StatusOr<proto::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
+                                                     const std::string& path);
+
+}  // namespace espalier

@@ -1,0 +1,86 @@
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+
+namespace espalier {
+namespace {
+
+absl::Status Run(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
+  const ParsedFlags& flags = context.flags();
+  const std::string home = context.home();
+  std::error_code error;
+  std::filesystem::create_directories(home, error);
+  if (error)
+    return absl::PermissionDeniedError(absl::StrCat("cannot make ", home, ": ", error.message()));
+  const std::string absolute = std::filesystem::absolute(home).string();
+
+  if (const int pid = RunningDaemon(absolute); pid != 0) {
+    const Addresses at = ReadAddresses(absolute);
+    return absl::AlreadyExistsError(absl::StrCat("espalierd runs already (process ", pid, ", gRPC ",
+                                                 at.grpc, ", HTTP ", at.http,
+                                                 "); stop it: espalier down"));
+  }
+  auto daemon = FindProgram(context.env().program, "server", "espalierd");
+  if (!daemon.ok()) return daemon.status();
+  std::vector<std::string> command = {
+      *daemon,
+      "--data-dir=" + absolute + "/data",
+      "--listen=" + flags.Text("listen", "127.0.0.1:7070"),
+      "--http-listen=" + flags.Text("http-listen", "127.0.0.1:8080"),
+      absl::StrCat("--local-workers=", flags.Int("local-workers", 1)),
+      "--ready-file=" + ReadyFile(absolute),
+  };
+  for (const std::string& extra : flags.positional()) command.push_back(extra);
+  auto pid = StartDaemon(command, absolute, flags.Number("timeout", 60));
+  if (!pid.ok()) return pid.status();
+
+  const Addresses at = ReadAddresses(absolute);
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["pid"] = *pid;
+    json["grpc"] = at.grpc;
+    json["http"] = at.http;
+    json["home"] = absolute;
+    json["log"] = LogFile(absolute);
+    context.Document(json);
+    return absl::OkStatus();
+  }
+  const Style style = context.style();
+  context.out() << style.Green("espalierd is ready") << " (process " << *pid << ")\n"
+                << "  gRPC  " << at.grpc << "\n"
+                << "  HTTP  http://" << at.http << "\n"
+                << "  log   " << LogFile(absolute) << "\n"
+                << "Stop it: espalier down" << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Command UpCommand() {
+  Command c;
+  c.name = "up";
+  c.summary = "start a coordinator, with workers of its own, in the background";
+  c.usage = "up [--local-workers=N] [flags]";
+  c.description =
+      "espalierd is found beside this program. Its state, log and pid file lie under --home. Later "
+      "commands\n"
+      "find its addresses there.";
+  c.flags = {
+      {"local-workers", FlagType::kInt, "N", "worker processes on this machine (1)", 0, 0, 1024},
+      {"listen", FlagType::kText, "HOST:PORT", "for gRPC; port 0 chooses one (127.0.0.1:7070)"},
+      {"http-listen", FlagType::kText, "HOST:PORT", "for HTTP (127.0.0.1:8080)"},
+      {"timeout", FlagType::kNumber, "SECONDS", "to wait until it answers (60)", 0, 0},
+  };
+  c.examples = {{"one machine, two workers", "espalier up --local-workers=2"},
+                {"a second one beside it",
+                 "espalier up --home=/tmp/second --listen=127.0.0.1:0 --http-listen=127.0.0.1:0"}};
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

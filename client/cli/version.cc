@@ -1,0 +1,33 @@
+#include <nlohmann/json.hpp>
+
+#include "client/cli/command.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+absl::Status Run(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["version"] = kVersion;
+    context.Document(json);
+  } else {
+    context.out() << "espalier " << kVersion << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Command VersionCommand() {
+  Command c;
+  c.name = "version";
+  c.summary = "the version of this program (the coordinator's: espalier status)";
+  c.usage = "version";
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

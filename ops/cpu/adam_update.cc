@@ -1,0 +1,69 @@
+// torch.optim.Adam, and torch.optim.AdamW if `decoupled`.
+#include <cmath>
+
+#include "ops/cpu/optimizer.h"
+#include "ops/cpu/vectorize.h"
+
+namespace espalier {
+namespace {
+
+struct Adam {
+  float scale;
+  float gradient_decay;    // weight decay that is added to the gradient
+  float parameter_factor;  // decoupled weight decay: 1 - lr * weight_decay
+  float beta1, beta2;
+  float rest1, rest2;           // 1 - beta, rounded once
+  float step_size;              // lr / (1 - beta1^t)
+  float root_correction;        // 1 / sqrt(1 - beta2^t)
+  float epsilon;
+};
+
+void Update(Adam adam, float* p, const float* g, float* m, float* v, int64_t n) {
+  Vectorize(
+      [](Adam a, float* p, const float* g, float* m, float* v, int64_t n) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          const float gradient = a.scale * g[i] + a.gradient_decay * p[i];
+          const float mean = a.beta1 * m[i] + a.rest1 * gradient;
+          const float square = a.beta2 * v[i] + a.rest2 * gradient * gradient;
+          m[i] = mean;
+          v[i] = square;
+          const float denominator = __builtin_sqrtf(square) * a.root_correction + a.epsilon;
+          p[i] = a.parameter_factor * p[i] - a.step_size * mean / denominator;
+        }
+      },
+      adam, p, g, m, v, n);
+}
+
+}  // namespace
+
+void RegisterAdamUpdateCpu(KernelRegistry& registry) {
+  registry.Add("adam_update", [](const KernelSpec& spec, std::string*) {
+    const double beta1 = spec.attributes.Float("beta1"), beta2 = spec.attributes.Float("beta2");
+    const double epsilon = spec.attributes.Float("epsilon");
+    const double decay = spec.attributes.Float("weight_decay");
+    const bool decoupled = spec.attributes.Bool("decoupled");
+    return MakeKernel([=](const KernelArgs& args) {
+      const UpdateArgs u(args);
+      const Adam adam{
+          .scale = u.scale,
+          .gradient_decay = static_cast<float>(decoupled ? 0.0 : decay),
+          .parameter_factor = static_cast<float>(decoupled ? 1.0 - u.learning_rate * decay : 1.0),
+          .beta1 = static_cast<float>(beta1),
+          .beta2 = static_cast<float>(beta2),
+          .rest1 = static_cast<float>(1.0 - beta1),
+          .rest2 = static_cast<float>(1.0 - beta2),
+          .step_size = static_cast<float>(u.learning_rate / (1.0 - std::pow(beta1, u.step))),
+          .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, u.step))),
+          .epsilon = static_cast<float>(epsilon)};
+      ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
+        Update(adam, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin,
+               u.buffers[1] + begin, end - begin);
+      });
+      CopyParameter(args);
+      return KernelStatus::Ok();
+    });
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,7 @@
+#include "ops/cpu/copy.h"
+
+namespace espalier {
+
+void RegisterFlattenCpu(KernelRegistry& registry) { AddCopy(registry, "flatten"); }
+
+}  // namespace espalier

@@ -1,0 +1,7 @@
+#include "ops/cpu/copy.h"
+
+namespace espalier {
+
+void RegisterIdentityCpu(KernelRegistry& registry) { AddCopy(registry, "identity"); }
+
+}  // namespace espalier

@@ -1,0 +1,35 @@
+#include "ops/cpu/pieces.h"
+
+namespace espalier {
+
+void RegisterSplitCpu(KernelRegistry& registry) {
+  registry.Add("split", [](const KernelSpec& spec, std::string*) {
+    const size_t axis = AxisOf(spec.attributes, spec.inputs[0].dims.size());
+    return MakeKernel([axis, sizes = spec.attributes.Ints("sizes")](const KernelArgs& args) {
+      int64_t start = 0;
+      for (size_t i = 0; i < args.outputs.size(); ++i) {
+        if (args.outputs[i].present()) CopyFromWhole(args.inputs[0], axis, start, args.outputs[i]);
+        start += sizes[i];
+      }
+      return KernelStatus::Ok();
+    });
+  });
+  // A piece that nobody read has no gradient: it counts as zeros.
+  registry.Add("split_grad", [](const KernelSpec& spec, std::string*) {
+    const size_t axis = AxisOf(spec.attributes, spec.outputs[0].dims.size());
+    return MakeKernel([axis, sizes = spec.attributes.Ints("sizes")](const KernelArgs& args) {
+      const TensorView& dx = args.outputs[0];
+      bool all = true;
+      for (const TensorView& dy : args.inputs) all = all && dy.present();
+      if (!all) std::memset(dx.data, 0, dx.spec.bytes());
+      int64_t start = 0;
+      for (size_t i = 0; i < args.inputs.size(); ++i) {
+        if (args.inputs[i].present()) CopyIntoWhole(args.inputs[i], dx, axis, start);
+        start += sizes[i];
+      }
+      return KernelStatus::Ok();
+    });
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,105 @@
+// Weight rows and x rows both run along the summed dimension, so dot products read the weights as they
+// are: no packed copy that doubles their memory or goes stale. Tiles of R rows by C outputs keep the
+// arithmetic units busy (R + C loads for R * C multiply-adds); the order of summation is that of
+// DotTile, the same for every tile shape. One row streams the weights once, at memory speed; several
+// rows reuse them from the first-level cache.
+#include "ops/cpu/stable_linear.h"
+
+#include <algorithm>
+
+#include "ops/cpu/convert.h"
+#include "ops/cpu/dot_tile.h"
+#include "ops/cpu/parallel.h"
+
+namespace espalier {
+namespace {
+
+// Outputs of a block whose weights stay in the second-level cache while all rows pass over them.
+constexpr int64_t kBlockBytes = 256 << 10;
+
+template <typename T>
+float ReadBias(const void* bias, int64_t i) {
+  if constexpr (sizeof(T) == 2) return BF16ToF32(static_cast<const uint16_t*>(bias)[i]);
+  return static_cast<const float*>(bias)[i];
+}
+
+template <int W, typename T>
+struct Columns {
+  template <int R, int C>
+  static ESPALIER_INLINE void Tile(const StableLinearArgs& g, int64_t row, int64_t column,
+                                   int64_t end) {
+    const T* x = static_cast<const T*>(g.x);
+    const T* weight = static_cast<const T*>(g.weight);
+    const T* a[R];
+    const T* b[C];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) a[r] = x + std::min(row + r, g.rows - 1) * g.in;
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) b[c] = weight + std::min(column + c, end - 1) * g.in;
+    float sums[W];
+    simd::Store<W>(sums, simd::DotTile<W, R, C>(a, b, g.in));
+    const int64_t valid = std::min<int64_t>(C, end - column);
+    for (int64_t r = 0; r < std::min<int64_t>(R, g.rows - row); ++r) {
+      T* y = static_cast<T*>(g.y) + (row + r) * g.out + column;
+      for (int64_t c = 0; c < valid; ++c) {
+        float value = sums[r * C + c];
+        if (g.bias != nullptr) value += ReadBias<T>(g.bias, column + c);
+        if constexpr (sizeof(T) == 2) {
+          y[c] = F32ToBF16(value);
+        } else {
+          y[c] = value;
+        }
+      }
+    }
+  }
+
+  static ESPALIER_INLINE void Run(const StableLinearArgs& g, int64_t begin, int64_t end) {
+    constexpr int kColumns = 4, kRows = W / kColumns;
+    // A lone last row is cheaper by itself, two or more in a tile that repeats one of them.
+    const int64_t blocked = g.rows % kRows == 1 ? g.rows - 1 : g.rows;
+    const int64_t block =
+        std::max<int64_t>(W, kBlockBytes / std::max<int64_t>(1, g.in * sizeof(T)) / W * W);
+    for (int64_t first = begin; first < end; first += block) {
+      const int64_t last = std::min(end, first + block);
+      for (int64_t row = 0; row < blocked; row += kRows) {
+        for (int64_t c = first; c < last; c += kColumns) Tile<kRows, kColumns>(g, row, c, last);
+      }
+      for (int64_t row = blocked; row < g.rows; ++row) {
+        for (int64_t c = first; c < last; c += W) Tile<1, W>(g, row, c, last);
+      }
+    }
+  }
+};
+
+template <int W>
+struct ColumnsF32 {
+  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+    Columns<W, float>::Run(*g, begin, end);
+  }
+};
+
+template <int W>
+struct ColumnsBF16 {
+  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+    Columns<W, uint16_t>::Run(*g, begin, end);
+  }
+};
+
+}  // namespace
+
+void StableLinear(const StableLinearArgs& args) {
+  if (args.rows == 0 || args.out == 0) return;
+  // Threads take whole groups of outputs, so that tiles are rarely cut.
+  constexpr int64_t kGroup = 16;
+  const int64_t groups = (args.out + kGroup - 1) / kGroup;
+  ParallelRanges(groups, kGroup * args.in * (3 + args.rows) / 4, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kGroup, last = std::min(end * kGroup, args.out);
+    if (args.dtype == DType::kBF16) {
+      simd::Dispatch<ColumnsBF16>(&args, first, last);
+    } else {
+      simd::Dispatch<ColumnsF32>(&args, first, last);
+    }
+  });
+}
+
+}  // namespace espalier

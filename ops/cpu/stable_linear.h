@@ -1,0 +1,22 @@
+// y = x weight^T + bias for serving: every element of y comes out the same, bit for bit, whatever the
+// number of rows, of threads and the row's place among them.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/tensor/dtype.h"
+
+namespace espalier {
+
+struct StableLinearArgs {
+  DType dtype;  // of all operands: f32 or bf16; sums are f32
+  int64_t rows, in, out;
+  const void* x;       // [rows, in]
+  const void* weight;  // [out, in]
+  const void* bias;    // [out] or null
+  void* y;             // [rows, out]
+};
+
+void StableLinear(const StableLinearArgs& args);
+
+}  // namespace espalier

@@ -1,0 +1,12 @@
+#include "ops/cpu/binary.h"
+
+namespace espalier {
+
+void RegisterSubtractCpu(KernelRegistry& registry) {
+  AddBinary</*integers=*/true>(registry, "subtract", [](auto a, auto b) { return a - b; });
+  AddBinaryGradient</*saves_inputs=*/false>(
+      registry, "subtract", [](float dy, float, float) { return dy; },
+      [](float dy, float, float) { return -dy; });
+}
+
+}  // namespace espalier

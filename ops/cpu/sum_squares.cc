@@ -1,0 +1,41 @@
+#include <algorithm>
+
+#include "ops/cpu/convert.h"
+#include "ops/cpu/sum.h"
+
+namespace espalier {
+namespace {
+
+float SumSquaresBlock(const float* x, int64_t n) {
+  return Vectorize(
+      [](const float* x, int64_t n) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+        return sum;
+      },
+      x, n);
+}
+
+KernelStatus Run(const KernelArgs& args) {
+  const float* x = args.inputs[0].as<float>();
+  const double sum = BlockedSum(
+      args.inputs[0].num_elements(), kParallelGrain, [x](int64_t begin, int64_t end) {
+        double part = 0;
+        for (int64_t i = begin; i < end; i += kSumBlock) {
+          part += static_cast<double>(SumSquaresBlock(x + i, std::min(kSumBlock, end - i)));
+        }
+        return part;
+      });
+  *args.outputs[0].as<float>() = static_cast<float>(sum);
+  return KernelStatus::Ok();
+}
+
+}  // namespace
+
+void RegisterSumSquaresCpu(KernelRegistry& registry) {
+  registry.Add("sum_squares",
+               ViaF32([](const KernelSpec&, std::string*) { return MakeKernel(Run); }));
+}
+
+}  // namespace espalier

@@ -1,0 +1,176 @@
+// Kernels of two operands with numpy's broadcasting, and their gradients.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/register.h"
+#include "ops/cuda/strided.h"
+
+namespace espalier {
+
+// From the row-major number of an element of the result to the offset of an operand's element.
+struct BroadcastIndex {
+  bool dense = false;  // the operand has the shape of the result
+  bool narrow = true;  // 32 bits hold every number
+  int rank = 0;
+  int64_t size[8] = {};
+  int64_t stride[8] = {};
+
+  static BroadcastIndex Make(const Dims& operand, const Dims& result) {
+    BroadcastIndex index;
+    index.dense = NumElements(operand) == NumElements(result);
+    index.narrow = NumElements(result) < std::numeric_limits<int32_t>::max();
+    const Dims strides = DenseStrides(operand);
+    const size_t missing = result.size() - operand.size();
+    for (size_t d = 0; d < result.size(); ++d) {
+      if (result[d] == 1) continue;
+      const int64_t stride = d < missing || operand[d - missing] == 1 ? 0 : strides[d - missing];
+      const int last = index.rank - 1;
+      if (last >= 0 && index.stride[last] == stride * result[d]) {
+        index.size[last] *= result[d];
+        index.stride[last] = stride;
+        continue;
+      }
+      index.size[index.rank] = result[d];
+      index.stride[index.rank] = stride;
+      ++index.rank;
+    }
+    return index;
+  }
+
+  __device__ int64_t operator()(int64_t i) const {
+    if (dense) return i;
+    return narrow ? Offset<uint32_t>(static_cast<uint32_t>(i))
+                  : Offset<uint64_t>(static_cast<uint64_t>(i));
+  }
+
+ private:
+  template <typename Index>
+  __device__ int64_t Offset(Index i) const {
+    int64_t offset = 0;
+    for (int d = rank - 1; d > 0; --d) {
+      const Index next = i / static_cast<Index>(size[d]);
+      offset += static_cast<int64_t>(i - next * static_cast<Index>(size[d])) * stride[d];
+      i = next;
+    }
+    return rank == 0 ? 0 : offset + static_cast<int64_t>(i) * stride[0];
+  }
+};
+
+template <typename T, typename F>
+struct BroadcastBinary {
+  const T* a;
+  const T* b;
+  T* y;
+  BroadcastIndex a_index, b_index;
+  F f;
+  __device__ void operator()(int64_t i) const {
+    y[i] = Compute<T>::Store(f(Compute<T>::Load(a[a_index(i)]), Compute<T>::Load(b[b_index(i)])));
+  }
+};
+
+// Kernel `name`: y = f(a, b). Integers too if `integers`; overflow wraps. `name` must be a literal.
+template <bool integers, typename F>
+void AddBinary(KernelRegistry& registry, const char* name, F f) {
+  registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+    const DType dtype = spec.inputs[0].dtype;
+    if (!(integers ? TakesNumber(dtype, refusal) : TakesFloat(dtype, refusal))) return nullptr;
+    return MakeKernel([=](const KernelArgs& args) {
+      const TensorView &a = args.inputs[0], &b = args.inputs[1], &y = args.outputs[0];
+      const auto run = [&](auto type) {
+        using T = typename decltype(type)::T;
+        const BroadcastBinary<T, F> each{a.as<T>(),
+                                         b.as<T>(),
+                                         y.as<T>(),
+                                         BroadcastIndex::Make(a.dims(), y.dims()),
+                                         BroadcastIndex::Make(b.dims(), y.dims()),
+                                         f};
+        return ForEach(y.num_elements(), each, StreamOf(args), name);
+      };
+      if constexpr (integers) return DispatchNumber(y.dtype(), name, run);
+      return DispatchFloat(y.dtype(), name, run);
+    });
+  });
+}
+
+// The summand of a gradient at element i of dy. `a` and `b` are null where the term reads neither.
+template <typename T, typename Term>
+struct GradientTerm {
+  const T* dy;
+  const T* a;
+  const T* b;
+  BroadcastIndex a_index, b_index;
+  Term term;
+  __device__ float operator()(int64_t i) const {
+    const float g = ToFloat(dy[i]);
+    if (a == nullptr) return term(g, 0.0f, 0.0f);
+    return term(g, ToFloat(a[a_index(i)]), ToFloat(b[b_index(i)]));
+  }
+};
+
+template <typename T, typename Term>
+struct GradientElement {
+  GradientTerm<T, Term> value;
+  T* target;
+  __device__ void operator()(int64_t i) const { target[i] = FromFloat<T>(value(i)); }
+};
+
+// Which dimensions of `dy` are summed over to get the gradient of an operand.
+inline ReduceShape BroadcastSum(const Dims& operand, const Dims& dy) {
+  std::vector<bool> summed(dy.size());
+  const size_t missing = dy.size() - operand.size();
+  for (size_t d = 0; d < dy.size(); ++d) {
+    summed[d] = d < missing || (operand[d - missing] == 1 && dy[d] != 1);
+  }
+  return ReduceShape::Make(dy, summed);
+}
+
+// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db
+// likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone. `op` must be a literal.
+template <bool saves_inputs, typename TermA, typename TermB>
+void AddBinaryGradient(KernelRegistry& registry, const char* op, TermA term_a, TermB term_b) {
+  constexpr size_t kDy = saves_inputs ? 2 : 0;
+  registry.Add(op, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+    if (!TakesFloat(spec.inputs[kDy].dtype, refusal)) return nullptr;
+    size_t bytes = 0;
+    for (const TensorSpec& target : spec.outputs) {
+      if (target.dtype == DType::kInvalid) continue;
+      bytes = std::max(bytes, BroadcastSum(target.dims, spec.inputs[kDy].dims).WorkspaceBytes());
+    }
+    return MakeKernel(
+        [=](const KernelArgs& args) {
+          const TensorView& dy = args.inputs[kDy];
+          const auto run = [&](auto term, const TensorView& target) {
+            if (!target.present() || target.num_elements() == 0) return KernelStatus::Ok();
+            return DispatchFloat(dy.dtype(), op, [&](auto type) {
+              using T = typename decltype(type)::T;
+              GradientTerm<T, decltype(term)> value{dy.as<T>(), nullptr, nullptr, {}, {}, term};
+              if constexpr (saves_inputs) {
+                value.a = args.inputs[0].as<T>();
+                value.b = args.inputs[1].as<T>();
+                value.a_index = BroadcastIndex::Make(args.inputs[0].dims(), dy.dims());
+                value.b_index = BroadcastIndex::Make(args.inputs[1].dims(), dy.dims());
+              }
+              if (target.num_elements() == dy.num_elements()) {
+                return ForEach(dy.num_elements(),
+                               GradientElement<T, decltype(term)>{value, target.as<T>()},
+                               StreamOf(args), op);
+              }
+              return Reduce(BroadcastSum(target.dims(), dy.dims()), value,
+                            StoreScaled<T>{target.as<T>(), 1.0f}, args.workspace, StreamOf(args),
+                            op);
+            });
+          };
+          ESPALIER_KERNEL_RETURN_IF_ERROR(run(term_a, args.outputs[0]));
+          return args.outputs.size() > 1 ? run(term_b, args.outputs[1]) : KernelStatus::Ok();
+        },
+        bytes);
+  });
+}
+
+}  // namespace espalier

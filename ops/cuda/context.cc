@@ -1,0 +1,138 @@
+#include "ops/cuda/context.h"
+
+#include "ops/cuda/status.h"
+
+namespace espalier {
+namespace {
+
+// What cuBLAS advises for Hopper.
+constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
+
+std::string Describe(const FaultRecord& record) {
+  const std::string at = std::to_string(record.row);
+  const std::string found = std::to_string(record.value);
+  const std::string limit = std::to_string(record.limit);
+  switch (record.kind) {
+    case FaultKind::kEmbeddingId:
+      return "embedding: id " + found + " at index " + at + " is out of range, expected 0 to " +
+             std::to_string(record.limit - 1);
+    case FaultKind::kGatherIndex:
+      return "gather: index " + found + " at position " + at + " is out of range for " + limit +
+             " elements";
+    case FaultKind::kLabel:
+      return "label " + found + " in row " + at + " is out of range, expected 0 to " +
+             std::to_string(record.limit - 1);
+    case FaultKind::kCacheSlot:
+      return "paged_attention: cache slot " + found + " seen by row " + at +
+             " is out of range, expected 0 to " + std::to_string(record.limit - 1);
+    case FaultKind::kSequence:
+      return "paged_attention: row " + at + " names " + found + ", beyond the limit of " + limit +
+             " in its sequence tables";
+    case FaultKind::kNone:
+      break;
+  }
+  return "unknown fault";
+}
+
+}  // namespace
+
+DeviceContext::~DeviceContext() {
+  if (cublas_ != nullptr) cublasDestroy(cublas_);
+  if (cudnn_ != nullptr) cudnnDestroy(cudnn_);
+  if (cublas_workspace_ != nullptr) cudaFree(cublas_workspace_);
+  if (faults_.claimed != nullptr) cudaFree(faults_.claimed);
+  if (faults_.record != nullptr) cudaFreeHost(faults_.record);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+KernelStatus DeviceContext::Enter() {
+  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice"));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (initialized_) return KernelStatus::Ok();
+  ESPALIER_KERNEL_RETURN_IF_ERROR(Initialize());
+  initialized_ = true;
+  return KernelStatus::Ok();
+}
+
+KernelStatus DeviceContext::Initialize() {
+  if (stream_ == nullptr) {
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CudaStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
+  }
+  if (faults_.claimed == nullptr) {
+    void* claimed = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&claimed, sizeof(int32_t)), "cudaMalloc"));
+    faults_.claimed = static_cast<int32_t*>(claimed);
+  }
+  // Unified addressing: the pointer is the same on host and device.
+  if (faults_.record == nullptr) {
+    void* record = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CudaStatus(cudaHostAlloc(&record, sizeof(FaultRecord), cudaHostAllocMapped), "cudaHostAlloc"));
+    faults_.record = new (record) FaultRecord();
+  }
+  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(faults_.claimed, 0, sizeof(int32_t), stream_), "cudaMemsetAsync"));
+  return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+KernelStatus DeviceContext::Cublas(void* stream, cublasHandle_t* handle) {
+  if (cublas_ == nullptr) {
+    ESPALIER_KERNEL_RETURN_IF_ERROR(CublasStatus(cublasCreate(&cublas_), "cublasCreate"));
+    const auto mode = static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH |
+                                                CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CublasStatus(cublasSetMathMode(cublas_, mode), "cublasSetMathMode"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
+        cudaMalloc(&cublas_workspace_, kCublasWorkspaceBytes), "cudaMalloc of cuBLAS' workspace"));
+  }
+  // cublasSetStream also resets the workspace, so both are set together.
+  if (cublas_stream_ != stream || stream == nullptr) {
+    ESPALIER_KERNEL_RETURN_IF_ERROR(CublasStatus(
+        cublasSetStream(cublas_, static_cast<cudaStream_t>(stream)), "cublasSetStream"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CublasStatus(cublasSetWorkspace(cublas_, cublas_workspace_, kCublasWorkspaceBytes),
+                     "cublasSetWorkspace"));
+    cublas_stream_ = stream;
+  }
+  *handle = cublas_;
+  return KernelStatus::Ok();
+}
+
+KernelStatus DeviceContext::Cudnn(void* stream, cudnnHandle_t* handle) {
+  if (cudnn_ == nullptr) {
+    ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&cudnn_), "cudnnCreate"));
+  }
+  ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
+      cudnnSetStream(cudnn_, static_cast<cudaStream_t>(stream)), "cudnnSetStream"));
+  *handle = cudnn_;
+  return KernelStatus::Ok();
+}
+
+KernelStatus DeviceContext::Synchronize() {
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "work on the GPU failed"));
+  if (faults_.record->kind == FaultKind::kNone) return KernelStatus::Ok();
+  const std::string message = Describe(*faults_.record);
+  *faults_.record = FaultRecord();
+  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(faults_.claimed, 0, sizeof(int32_t), stream_), "cudaMemsetAsync"));
+  return KernelStatus::Error(message);
+}
+
+KernelStatus DeviceContexts::At(int ordinal, DeviceContext** context) {
+  if (ordinal < 0 || ordinal >= size()) {
+    return KernelStatus::Error("there is no GPU " + std::to_string(ordinal) + ", only " +
+                               std::to_string(size()));
+  }
+  *context = all_[ordinal].get();
+  return KernelStatus::Ok();
+}
+
+KernelStatus DeviceContexts::Current(DeviceContext** context) {
+  int ordinal = 0;
+  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&ordinal), "cudaGetDevice"));
+  return At(ordinal, context);
+}
+
+}  // namespace espalier

@@ -1,0 +1,74 @@
+// What the plug-in holds per device: the stream, library handles, and the place where kernels report
+// input that is out of range. Made once by the plug-in, handed to the kernels that need it.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/cuda/fault.h"
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// Used by one thread at a time, as the device is, but for Initialize.
+class DeviceContext {
+ public:
+  explicit DeviceContext(int ordinal) : ordinal_(ordinal) {}
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  // Makes this device current for the calling thread and, the first time, its stream and fault
+  // record. From any thread.
+  KernelStatus Enter();
+
+  int ordinal() const { return ordinal_; }
+  cudaStream_t stream() const { return stream_; }
+  FaultSink faults() const { return faults_; }
+
+  // Handles bound to `stream`. cuBLAS runs f32 in f32 (no TF32) and keeps partial sums of f16 and
+  // bf16 in f32; its workspace is fixed, so that results repeat bit for bit.
+  KernelStatus Cublas(void* stream, cublasHandle_t* handle);
+  KernelStatus Cudnn(void* stream, cudnnHandle_t* handle);
+
+  // Waits for the stream; the first error among what was enqueued, faults included.
+  KernelStatus Synchronize();
+
+ private:
+  KernelStatus Initialize();
+
+  const int ordinal_;
+  std::mutex mutex_;
+  bool initialized_ = false;
+  cudaStream_t stream_ = nullptr;
+  FaultSink faults_;
+  cublasHandle_t cublas_ = nullptr;
+  void* cublas_stream_ = nullptr;
+  void* cublas_workspace_ = nullptr;
+  cudnnHandle_t cudnn_ = nullptr;
+};
+
+class DeviceContexts {
+ public:
+  explicit DeviceContexts(int devices) {
+    for (int i = 0; i < devices; ++i) all_.push_back(std::make_unique<DeviceContext>(i));
+  }
+
+  int size() const { return static_cast<int>(all_.size()); }
+  // An error names a device that is not there.
+  KernelStatus At(int ordinal, DeviceContext** context);
+  // Of the device that is current in the calling thread.
+  KernelStatus Current(DeviceContext** context);
+
+ private:
+  std::vector<std::unique_ptr<DeviceContext>> all_;
+};
+
+}  // namespace espalier

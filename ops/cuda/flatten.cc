@@ -1,0 +1,7 @@
+#include "ops/cuda/copy.h"
+
+namespace espalier {
+
+void RegisterFlattenCuda(KernelRegistry& registry, DeviceContexts&) { AddCopy(registry, "flatten"); }
+
+}  // namespace espalier

@@ -1,0 +1,28 @@
+#include "ops/cuda/binary.cuh"
+
+namespace espalier {
+namespace {
+
+struct Forward {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a * b;
+  }
+};
+
+struct GradientA {
+  __device__ float operator()(float dy, float a, float b) const { return dy * b; }
+};
+
+struct GradientB {
+  __device__ float operator()(float dy, float a, float b) const { return dy * a; }
+};
+
+}  // namespace
+
+void RegisterMultiplyCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddBinary</*integers=*/true>(registry, "multiply", Forward());
+  AddBinaryGradient</*saves_inputs=*/true>(registry, "multiply_grad", GradientA(), GradientB());
+}
+
+}  // namespace espalier

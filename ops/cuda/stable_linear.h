@@ -1,0 +1,22 @@
+// y = x weight^T + bias with one order of summation per element of y, whatever the number of rows: serving
+// needs a row's result not to depend on the batch it rides in. cuBLAS chooses its order by the shape.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+struct StableLinearProblem {
+  DType dtype = DType::kF32;  // f32, bf16, f16; of all operands
+  int64_t rows = 0, in = 0, out = 0;
+  const void* x = nullptr;       // [rows, in]
+  const void* weight = nullptr;  // [out, in]
+  const void* bias = nullptr;    // [out], or null
+  void* y = nullptr;             // [rows, out]
+};
+
+KernelStatus StableLinear(const StableLinearProblem& problem, cudaStream_t stream);
+
+}  // namespace espalier

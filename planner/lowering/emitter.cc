@@ -1,0 +1,348 @@
+#include "planner/lowering/emitter.h"
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+#include "planner/memory/arena.h"
+#include "planner/pcg/buckets.h"
+
+namespace espalier {
+namespace {
+
+// Operators whose result is their (last) operand's memory under another shape.
+bool IsView(const std::string& op) {
+  return op == "reshape" || op == "flatten" || op == "identity" || op == "reshape_grad" ||
+         op == "flatten_grad" || op == "identity_grad";
+}
+
+proto::Initializer ToProto(const Initializer& initializer) {
+  proto::Initializer out;
+  switch (initializer.kind) {
+    case Initializer::kZeros:
+      out.set_kind(proto::Initializer::ZEROS);
+      break;
+    case Initializer::kOnes:
+      out.set_kind(proto::Initializer::ONES);
+      break;
+    case Initializer::kNormal:
+      out.set_kind(proto::Initializer::NORMAL);
+      break;
+    case Initializer::kUniform:
+      out.set_kind(proto::Initializer::UNIFORM);
+      break;
+    case Initializer::kGlorotUniform:
+      out.set_kind(proto::Initializer::GLOROT_UNIFORM);
+      break;
+  }
+  out.set_scale(initializer.scale);
+  return out;
+}
+
+// The bytes of `region` of a dense tensor.
+std::string Slice(const std::string& bytes, const TensorType& type, const Region& region) {
+  const size_t element = SizeOf(type.dtype);
+  std::string out;
+  Dims at = region.start;
+  const size_t rank = type.dims.size();
+  const int64_t run = rank == 0 ? 1 : region.size[rank - 1];
+  const int64_t runs = run == 0 ? 0 : region.num_elements() / run;
+  for (int64_t r = 0; r < runs; ++r) {
+    int64_t index = 0;
+    for (size_t d = 0; d < rank; ++d) index = index * type.dims[d] + at[d];
+    out.append(bytes, index * element, run * element);
+    for (size_t d = rank - (rank > 0); d-- > 0;) {
+      if (++at[d] < region.start[d] + region.size[d]) break;
+      at[d] = region.start[d];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+uint64_t NodeKey(const std::string& node_name) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (unsigned char c : node_name) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+Emitter::Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
+                 int num_ranks, const LoweringOptions& options)
+    : structure_(structure), placement_(placement), table_(table), options_(options) {
+  for (int rank = 0; rank < num_ranks; ++rank) ranks_.emplace_back(rank, num_ranks);
+  for (const Value& value : structure.graph().values()) names_.push_back(value.name);
+  for (const PcgStructure::GradientInfo& g : structure.gradients) {
+    names_[g.gradient] = absl::StrCat(structure.graph().value(g.parameter).name, ".grad");
+  }
+}
+
+TensorSpec Emitter::SpecOf(ValueId value, const Shard& shard) const {
+  const TensorType& type = structure_.graph().value(value).type;
+  return {type.dtype, shard.region.size, shard.region.start, type.dims};
+}
+
+const Node& Emitter::PlanNode(const Position& position) const {
+  const Graph& graph = structure_.graph();
+  if (position.config_node != kNoNode) return graph.node(position.config_node);
+  return graph.node(position.outputs[0].node);
+}
+
+void Emitter::AddParameters() {
+  const Graph& graph = structure_.graph();
+  for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
+    const Value& value = graph.value(v);
+    if (value.kind != ValueKind::kParameter || !structure_.base[v].present()) continue;
+    const int layout = Resolved(structure_.base[v]);
+    Instance& instance = instances_[{v, layout}];
+    for (const Shard& shard : LayoutOf(layout).shards) {
+      RankProgram& rank = ranks_[shard.device];
+      const int buffer = rank.AddBuffer(value.name, SpecOf(v, shard), proto::PARAMETER_SHARD);
+      *rank.buffer(buffer)->mutable_initializer() = ToProto(value.initializer);
+      rank.buffer(buffer)->set_literal(value.constant);
+      instance.push_back(buffer);
+    }
+  }
+  std::vector<std::string> suffixes;
+  const proto::Optimizer& optimizer = options_.optimizer;
+  if (optimizer.kind() == proto::Optimizer::ADAM || optimizer.kind() == proto::Optimizer::ADAMW) {
+    suffixes = {".adam_m", ".adam_v"};
+  } else if (optimizer.momentum() != 0) {
+    suffixes = {".momentum"};
+  }
+  for (const TrainingGraph::ParameterGradient& g : structure_.training.gradients) {
+    std::vector<std::vector<int>>& states = states_[g.parameter];
+    for (const Shard& shard : LayoutOf(Resolved(structure_.base[g.parameter])).shards) {
+      TensorSpec spec = SpecOf(g.parameter, shard);
+      spec.dtype = DType::kF32;
+      states.emplace_back();
+      for (const std::string& suffix : suffixes) {
+        states.back().push_back(
+            ranks_[shard.device].AddBuffer(absl::StrCat(graph.value(g.parameter).name, suffix),
+                                           spec, proto::OPTIMIZER_STATE));
+      }
+    }
+  }
+}
+
+absl::Status Emitter::PlanBuckets() {
+  GradientBuckets assigned;
+  std::map<std::pair<std::vector<int>, DType>, int> groups;
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    const int base = Resolved(structure_.base[g.gradient]);
+    const int target = Resolved(structure_.slots[g.slot].required);
+    if (base == target) continue;
+    absl::StatusOr<const ReshardPlan*> plan = table_.Reshard(base, target);
+    if (!plan.ok()) return plan.status();
+    if (!(*plan)->all_reduce_only()) continue;
+    const DType dtype = structure_.graph().value(g.gradient).type.dtype;
+    std::vector<BucketPlace>& places = bucket_of_[g.gradient];
+    places.resize(LayoutOf(base).shards.size());
+    for (size_t i = 0; i < (*plan)->collectives.size(); ++i) {
+      const ReshardCollective& c = (*plan)->collectives[i];
+      const int group =
+          groups.try_emplace({c.ranks, dtype}, static_cast<int>(groups.size())).first->second;
+      const int64_t bytes = AlignUp(c.elements * static_cast<int64_t>(SizeOf(dtype)));
+      const int bucket = assigned.Add(group, bytes);
+      if (bucket == static_cast<int>(buckets_.size())) buckets_.emplace_back();
+      buckets_[bucket].ranks = c.ranks;
+      buckets_[bucket].members.emplace_back(g.gradient, static_cast<int>(i));
+      for (int source : c.sources) {
+        places[source] = {bucket, assigned.buckets()[bucket].bytes - bytes};
+      }
+    }
+  }
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    BucketBuffers& bucket = buckets_[b];
+    const int64_t bytes = assigned.buckets()[b].bytes;
+    const DType dtype = structure_.graph().value(bucket.members[0].first).type.dtype;
+    const TensorSpec spec =
+        TensorSpec::Whole({dtype, {bytes / static_cast<int64_t>(SizeOf(dtype))}});
+    for (int rank : bucket.ranks) {
+      bucket.allocations.push_back(ranks_[rank].Allocate(bytes));
+      bucket.buffers.push_back(
+          bucket.members.size() == 1
+              ? -1  // the gradient's own buffer
+              : ranks_[rank].AddBuffer(absl::StrCat("gradients.", b), spec, proto::SCRATCH,
+                                       bucket.allocations.back(), 0));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Emitter::Run() {
+  AddParameters();
+  if (absl::Status status = PlanBuckets(); !status.ok()) return status;
+  for (const Position& position : structure_.positions) {
+    if (absl::Status status = RunPosition(position); !status.ok()) return status;
+  }
+  if (structure_.forward_only) return absl::OkStatus();
+  if (absl::Status status = Synchronise(); !status.ok()) return status;
+  return Update();
+}
+
+absl::Status Emitter::RunPosition(const Position& position) {
+  std::vector<const Instance*> operands;
+  for (int s = position.first_slot; s < position.last_slot; ++s) {
+    const Slot& slot = structure_.slots[s];
+    if (slot.value == kNoValue) {
+      operands.push_back(nullptr);
+      continue;
+    }
+    absl::StatusOr<const Instance*> operand =
+        Ensure(slot.value, Resolved(slot.required), PlanNode(position).name);
+    if (!operand.ok()) return operand.status();
+    operands.push_back(*operand);
+  }
+  if (position.config_node != kNoNode && (position.role == Position::kForward ||
+                                          position.role == Position::kBackward)) {
+    EmitCompute(position, operands);
+  } else {
+    EmitSumOrSeed(position, operands);
+  }
+  if (position.role == Position::kForward) EmitReports(structure_.graph().node(position.node));
+  return absl::OkStatus();
+}
+
+int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
+  RankProgram& rank = ranks_[layout.shards[shard].device];
+  const TensorSpec spec = SpecOf(value, layout.shards[shard]);
+  auto it = bucket_of_.find(value);
+  if (it == bucket_of_.end()) return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH);
+  const BucketPlace& place = it->second[shard];
+  const BucketBuffers& bucket = buckets_[place.bucket];
+  for (size_t r = 0; r < bucket.ranks.size(); ++r) {
+    if (bucket.ranks[r] == layout.shards[shard].device) {
+      return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH, bucket.allocations[r],
+                            place.offset);
+    }
+  }
+  return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH);
+}
+
+void Emitter::EmitCompute(const Position& position, const std::vector<const Instance*>& operands) {
+  const Node& node = structure_.graph().node(position.node);
+  const Node& plan_node = PlanNode(position);
+  const std::vector<int>& devices = placement_[position.config_node]->config.devices;
+  std::vector<Instance*> results(node.outputs.size(), nullptr);
+  for (size_t k = 0; k < node.outputs.size(); ++k) {
+    const ValueId v = node.outputs[k];
+    if (v == kNoValue) continue;
+    bool read = !structure_.slots_of_value[v].empty();
+    for (const auto& [name, reported] : structure_.reports) read = read || reported == v;
+    if (read) {
+      results[k] = &instances_[{v, Resolved(position.outputs[k])}];
+      results[k]->assign(devices.size(), -1);
+    }
+  }
+  for (int part = 0; part < static_cast<int>(devices.size()); ++part) {
+    RankProgram& rank = ranks_[devices[part]];
+    std::vector<int> inputs;
+    for (const Instance* operand : operands) {
+      inputs.push_back(operand == nullptr ? -1 : (*operand)[part]);
+    }
+    if (IsView(node.op) && results[0] != nullptr && inputs.back() >= 0 &&
+        bucket_of_.count(node.outputs[0]) == 0) {
+      const Layout& layout = LayoutOf(Resolved(position.outputs[0]));
+      const TensorSpec spec = SpecOf(node.outputs[0], layout.shards[part]);
+      const int source = node.op.ends_with("_grad") ? inputs.back() : inputs[0];
+      if (source >= 0 && rank.kind(source) == proto::SCRATCH &&
+          rank.spec(source).bytes() == spec.bytes() && rank.spec(source).dtype == spec.dtype) {
+        (*results[0])[part] = rank.AddAlias(NameOf(node.outputs[0]), spec, source);
+        continue;
+      }
+    }
+    proto::ComputeInstruction compute;
+    compute.set_op(node.op);
+    AttributesToProto(node.attributes, compute.mutable_attributes());
+    for (int input : inputs) compute.add_inputs(input);
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      if (results[k] != nullptr) {
+        const Layout& layout = LayoutOf(Resolved(position.outputs[k]));
+        (*results[k])[part] = NewOutput(node.outputs[k], layout, part);
+      }
+      compute.add_outputs(results[k] == nullptr ? -1 : (*results[k])[part]);
+    }
+    compute.set_node_key(NodeKey(plan_node.name));
+    *rank.Emit(plan_node.name)->mutable_compute() = std::move(compute);
+  }
+}
+
+void Emitter::EmitSumOrSeed(const Position& position,
+                            const std::vector<const Instance*>& operands) {
+  const Node& node = structure_.graph().node(position.node);
+  const Node& plan_node = PlanNode(position);
+  const int id = Resolved(position.outputs[0]);
+  const Layout& layout = LayoutOf(id);
+  Instance result;
+  for (int part = 0; part < static_cast<int>(layout.shards.size()); ++part) {
+    RankProgram& rank = ranks_[layout.shards[part].device];
+    result.push_back(NewOutput(node.outputs[0], layout, part));
+    proto::Instruction* instruction = rank.Emit(plan_node.name);
+    if (position.role == Position::kSeed) {
+      instruction->mutable_fill()->set_buffer(result.back());
+      instruction->mutable_fill()->set_value(node.attributes.Float("value", 1));
+      continue;
+    }
+    proto::ComputeInstruction* compute = instruction->mutable_compute();
+    compute->set_op(node.op);
+    AttributesToProto(node.attributes, compute->mutable_attributes());
+    for (const Instance* operand : operands) compute->add_inputs((*operand)[part]);
+    compute->add_outputs(result.back());
+    compute->set_node_key(NodeKey(node.name));
+  }
+  instances_[{node.outputs[0], id}] = std::move(result);
+}
+
+void Emitter::EmitReports(const Node& node) {
+  for (const auto& [name, value] : structure_.reports) {
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      if (node.outputs[k] != value) continue;
+      const int id = Resolved(structure_.base[value]);
+      const Instance& instance = instances_.at({value, id});
+      for (size_t i = 0; i < instance.size(); ++i) {
+        proto::ReportInstruction* report =
+            ranks_[LayoutOf(id).shards[i].device].Emit(node.name)->mutable_report();
+        report->set_buffer(instance[i]);
+        report->set_name(name);
+      }
+    }
+  }
+}
+
+const Emitter::Instance& Emitter::Load(ValueId value, int layout, const std::string& node) {
+  const Value& v = structure_.graph().value(value);
+  Instance& instance = instances_[{value, layout}];
+  for (const Shard& shard : LayoutOf(layout).shards) {
+    RankProgram& rank = ranks_[shard.device];
+    auto [it, inserted] = loaded_.try_emplace(
+        {value, shard.device, shard.region.start, shard.region.size}, -1);
+    if (inserted) {
+      const bool input = v.kind == ValueKind::kInput;
+      it->second = rank.AddBuffer(v.name, SpecOf(value, shard),
+                                  input ? proto::HOST_INPUT : proto::LITERAL);
+      if (input) {
+        auto column = options_.columns.find(v.name);
+        proto::LoadBatchInstruction* load = rank.EmitFirst(node)->mutable_load_batch();
+        load->set_buffer(it->second);
+        load->set_column(column == options_.columns.end() ? v.name : column->second);
+      } else {
+        rank.buffer(it->second)->set_literal(Slice(v.constant, v.type, shard.region));
+      }
+    }
+    instance.push_back(it->second);
+  }
+  return instance;
+}
+
+absl::StatusOr<const Emitter::Instance*> Emitter::Ensure(ValueId value, int layout,
+                                                         const std::string& node) {
+  auto it = instances_.find({value, layout});
+  if (it != instances_.end()) return &it->second;
+  const LayoutRef& base = structure_.base[value];
+  if (!base.present()) return &Load(value, layout, node);
+  if (absl::Status status = Reshard(value, Resolved(base), layout, node); !status.ok()) {
+    return status;
+  }
+  return &instances_.at({value, layout});
+}
+
+}  // namespace espalier

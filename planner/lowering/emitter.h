@@ -1,0 +1,97 @@
+// Writes the programs of all devices, node by node in one order that all of them share: whatever two
+// devices do together they meet in the same order, so they cannot wait for each other in a circle.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/lowering/rank_program.h"
+#include "planner/pcg/placement.h"
+#include "planner/planner.h"
+
+namespace espalier {
+
+class Emitter {
+ public:
+  // All must outlive the emitter.
+  Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
+          int num_ranks, const LoweringOptions& options);
+
+  // Forward and, unless structure.forward_only, backward, synchronisation and update. Errors are Internal
+  // and name node and tensor.
+  absl::Status Run();
+
+  std::vector<RankProgram>& ranks() { return ranks_; }
+
+ private:
+  // The buffers that hold one value in one layout, by shard.
+  using Instance = std::vector<int>;
+
+  struct BucketPlace {
+    int bucket = -1;
+    int64_t offset = 0;
+  };
+  struct BucketBuffers {
+    std::vector<int> ranks;
+    std::vector<int> allocations;  // by position in ranks
+    std::vector<int> buffers;
+    std::vector<std::pair<ValueId, int>> members;  // gradient, collective within its reshard
+  };
+
+  void AddParameters();
+  absl::Status PlanBuckets();
+  absl::Status RunPosition(const Position& position);
+  void EmitCompute(const Position& position, const std::vector<const Instance*>& operands);
+  void EmitSumOrSeed(const Position& position, const std::vector<const Instance*>& operands);
+  void EmitReports(const Node& node);
+
+  absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
+  const Instance& Load(ValueId value, int layout, const std::string& node);
+  absl::Status Reshard(ValueId value, int base, int target, const std::string& node);
+  void EmitCollective(ValueId value, const ReshardCollective& c, const Layout& from,
+                      const Layout& to, const Instance& source, Instance* target, bool in_place,
+                      const std::string& node);
+  void EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& from, const Layout& to,
+                 const Instance& source, Instance* target, const std::string& node);
+  // Whether nothing but one reshard reads `value` as it was produced.
+  bool ReadOnceElsewhere(ValueId value, int base);
+
+  absl::Status Synchronise();
+  absl::Status Update();
+  // Scale for the gradients by rank (-1: none); reports the norm.
+  std::map<int, int> EmitClipping();
+
+  int Resolved(const LayoutRef& ref) {
+    return espalier::Resolve(structure_, placement_, table_.layouts(), ref);
+  }
+  const Layout& LayoutOf(int id) { return table_.layouts().Get(id); }
+  TensorSpec SpecOf(ValueId value, const Shard& shard) const;
+  // "<parameter>.grad" for what an optimiser reads, else the name in the graph.
+  const std::string& NameOf(ValueId value) const { return names_[value]; }
+  int NewOutput(ValueId value, const Layout& layout, int shard);
+  const Node& PlanNode(const Position& position) const;
+
+  const PcgStructure& structure_;
+  const Placement& placement_;
+  ConfigTable& table_;
+  const LoweringOptions& options_;
+  std::vector<RankProgram> ranks_;
+  std::vector<std::string> names_;  // by value
+  std::map<std::pair<ValueId, int>, Instance> instances_;
+  std::map<std::tuple<ValueId, int, Dims, Dims>, int> loaded_;
+  std::map<ValueId, std::vector<BucketPlace>> bucket_of_;  // by shard of the gradient's base layout
+  std::vector<BucketBuffers> buckets_;
+  std::map<ValueId, std::vector<std::vector<int>>> states_;  // parameter -> shard -> buffers
+  uint64_t next_tag_ = 1;
+};
+
+// Identity of a node for random numbers: the same on every shard and under every plan.
+uint64_t NodeKey(const std::string& node_name);
+
+}  // namespace espalier

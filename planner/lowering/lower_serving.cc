@@ -1,0 +1,135 @@
+// LowerServing: see planner.h.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+#include "planner/lowering/emitter.h"
+#include "planner/planner.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kDynamicPrefix[] = "dynamic.";
+
+absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& graph) {
+  std::vector<proto::DynamicDimension> dynamic(graph.values().size(), proto::STATIC);
+  for (const auto& [key, kind] : graph.metadata) {
+    if (key.rfind(kDynamicPrefix, 0) != 0) continue;
+    const std::string name = key.substr(sizeof(kDynamicPrefix) - 1);
+    const ValueId v = graph.FindValue(name);
+    if (v == kNoValue || graph.value(v).kind != ValueKind::kInput ||
+        graph.value(v).type.dims.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("metadata '", key, "': '", name,
+                                                     "' is not an input with dimensions"));
+    }
+    if (kind != "rows" && kind != "output_rows") {
+      return absl::InvalidArgumentError(absl::StrCat("metadata '", key, "' is '", kind,
+                                                     "', expected 'rows' or 'output_rows'"));
+    }
+    dynamic[v] = kind == "rows" ? proto::ROWS : proto::OUTPUT_ROWS;
+  }
+  for (const Node& node : graph.nodes()) {
+    proto::DynamicDimension out = proto::STATIC;
+    for (ValueId v : node.inputs) {
+      if (v != kNoValue) out = std::max(out, dynamic[v]);
+    }
+    for (ValueId v : node.outputs) {
+      if (v != kNoValue && !graph.value(v).type.dims.empty()) dynamic[v] = out;
+    }
+  }
+  return dynamic;
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph) {
+  if (graph.outputs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph '", graph.name, "' has no named output to serve"));
+  }
+  absl::StatusOr<std::vector<proto::DynamicDimension>> dynamic = FindDynamic(graph);
+  if (!dynamic.ok()) return dynamic.status();
+  static_assert(proto::STATIC < proto::ROWS && proto::ROWS < proto::OUTPUT_ROWS);
+
+  std::vector<bool> needed(graph.values().size(), false);
+  std::vector<bool> live(graph.nodes().size(), false);
+  for (const auto& [name, value] : graph.outputs) needed[value] = true;
+  for (size_t n = graph.nodes().size(); n-- > 0;) {
+    for (ValueId v : graph.nodes()[n].outputs) live[n] = live[n] || (v != kNoValue && needed[v]);
+    // A node that writes a state has an effect beyond its outputs.
+    for (ValueId v : graph.nodes()[n].inputs) {
+      if (v != kNoValue && graph.value(v).kind == ValueKind::kState) live[n] = true;
+    }
+    if (!live[n]) continue;
+    for (ValueId v : graph.nodes()[n].inputs) {
+      if (v != kNoValue) needed[v] = true;
+    }
+  }
+
+  RankProgram rank(0, 1);
+  std::vector<int> buffers(graph.values().size(), -1);
+  auto add = [&](ValueId v, proto::BufferKind kind) {
+    const Value& value = graph.value(v);
+    buffers[v] = rank.AddBuffer(value.name, TensorSpec::Whole(value.type), kind);
+    proto::Buffer* buffer = rank.buffer(buffers[v]);
+    buffer->set_dynamic((*dynamic)[v]);
+    if (kind == proto::LITERAL || kind == proto::PARAMETER_SHARD) {
+      buffer->set_literal(value.constant);
+    }
+  };
+  for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
+    if (!needed[v]) continue;
+    switch (graph.value(v).kind) {
+      case ValueKind::kInput:
+        add(v, proto::HOST_INPUT);
+        break;
+      case ValueKind::kParameter:
+        add(v, proto::PARAMETER_SHARD);
+        break;
+      case ValueKind::kState:
+        add(v, proto::PERSISTENT);
+        break;
+      case ValueKind::kConstant:
+        add(v, proto::LITERAL);
+        break;
+      case ValueKind::kComputed:
+        break;
+    }
+  }
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    if (!live[n]) continue;
+    const Node& node = graph.nodes()[n];
+    if (registry.Find(node.op) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("node '", node.name, "': unknown operator '", node.op, "'"));
+    }
+    proto::ComputeInstruction compute;
+    compute.set_op(node.op);
+    AttributesToProto(node.attributes, compute.mutable_attributes());
+    for (ValueId v : node.inputs) compute.add_inputs(v == kNoValue ? -1 : buffers[v]);
+    for (ValueId v : node.outputs) {
+      if (v != kNoValue && needed[v]) add(v, proto::SCRATCH);
+      compute.add_outputs(v == kNoValue ? -1 : buffers[v]);
+    }
+    compute.set_node_key(NodeKey(node.name));
+    *rank.Emit(node.name)->mutable_compute() = std::move(compute);
+  }
+  for (const auto& [name, value] : graph.outputs) {
+    if (buffers[value] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output '", name, "' is computed by no node"));
+    }
+    rank.KeepToEnd(buffers[value]);
+  }
+  rank.Finish(0);
+  proto::Program program = rank.TakeProgram();
+  program.set_name(absl::StrCat(graph.name, "/serving"));
+  program.set_row_stable(true);
+  program.set_plan_fingerprint(GraphFingerprint(graph));
+  for (const auto& [name, value] : graph.outputs) {
+    (*program.mutable_outputs())[name] = buffers[value];
+  }
+  return program;
+}
+
+}  // namespace espalier

@@ -1,0 +1,45 @@
+// Gathers the all-reduces of gradients into few large ones: each costs a latency, and they all come at the
+// end of the step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace espalier {
+
+constexpr int64_t kBucketBytes = int64_t{4} << 20;
+
+class GradientBuckets {
+ public:
+  struct Bucket {
+    int group = 0;
+    int64_t bytes = 0;
+    int members = 0;
+  };
+
+  // Puts `bytes` of group `group` (numbered by the caller, from 0) into the group's open bucket, or a new
+  // one if they do not fit. Returns the bucket; the offset is its `bytes` before the call.
+  int Add(int group, int64_t bytes) {
+    if (group >= static_cast<int>(open_.size())) open_.resize(group + 1, -1);
+    int& open = open_[group];
+    if (open < 0 || buckets_[open].bytes + bytes > kBucketBytes) {
+      open = static_cast<int>(buckets_.size());
+      buckets_.push_back({group, 0, 0});
+    }
+    buckets_[open].bytes += bytes;
+    ++buckets_[open].members;
+    return open;
+  }
+
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  void Clear() {
+    buckets_.clear();
+    open_.clear();
+  }
+
+ private:
+  std::vector<Bucket> buckets_;
+  std::vector<int> open_;  // by group
+};
+
+}  // namespace espalier

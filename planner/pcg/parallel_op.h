@@ -1,0 +1,34 @@
+// Parallel operators: the changes of layout on an edge, as nodes of the parallel computation graph.
+//
+// On the way from one layout to another: partial sums are reduced, dimensions combined (first to last),
+// partitioned (last to first), replicas made. The edge of the gradients runs from the dual of the second
+// layout to the dual of the first and therefore carries the duals of these nodes in reverse order.
+#pragma once
+
+#include <vector>
+
+#include "planner/pcg/layout.h"
+#include "proto/plan.pb.h"
+
+namespace espalier {
+
+struct ParallelOp {
+  proto::ParallelOperator::Kind kind = proto::ParallelOperator::KIND_UNSPECIFIED;
+  int dimension = -1;         // PARTITION, COMBINE; ALL_TO_ALL: the one that is split afterwards
+  int source_dimension = -1;  // ALL_TO_ALL: the one that was split before
+  int degree = 1;
+  std::vector<int> devices;  // machine view: where its result lies
+
+  // Devices are not compared: the dual's result lies where the operator's operand did.
+  bool SameWork(const ParallelOp& other) const {
+    return kind == other.kind && dimension == other.dimension &&
+           source_dimension == other.source_dimension && degree == other.degree;
+  }
+};
+
+std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to);
+
+// PARTITION <-> COMBINE, REPLICATE <-> REDUCE, ALL_TO_ALL and MOVE backwards. `devices` is left empty.
+ParallelOp Dual(const ParallelOp& op);
+
+}  // namespace espalier

@@ -1,0 +1,135 @@
+#include "planner/plan/configs.h"
+
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace espalier {
+namespace {
+
+std::string AxisNames(const SplitRule& rule) {
+  if (rule.axes.empty()) return "none, it runs whole";
+  return absl::StrJoin(rule.axes, ", ", [](std::string* out, const Axis& axis) {
+    absl::StrAppend(out, axis.name, " (", axis.size, ")");
+  });
+}
+
+absl::Status OperatorError(const proto::OperatorPlan& op, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("plan: operator '", op.node(), "' ", what));
+}
+
+absl::StatusOr<NodeConfig> ReadConfig(const PcgStructure::NodeInfo& info,
+                                      const proto::OperatorPlan& op, int num_devices) {
+  NodeConfig config;
+  config.degrees.assign(info.rule.axes.size(), 1);
+  std::map<std::string, int32_t> degrees(op.degrees().begin(), op.degrees().end());
+  for (const auto& [name, degree] : degrees) {
+    bool found = false;
+    for (size_t a = 0; a < info.rule.axes.size(); ++a) {
+      if (info.rule.axes[a].name != name) continue;
+      config.degrees[a] = degree;
+      found = true;
+    }
+    if (!found) {
+      return OperatorError(
+          op, absl::StrCat("has no axis '", name, "'; it has: ", AxisNames(info.rule)));
+    }
+  }
+  config.devices.assign(op.devices().begin(), op.devices().end());
+  if (absl::Status status = CheckConfig(info.rule, config, num_devices); !status.ok()) {
+    return OperatorError(op, status.message());
+  }
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& structure,
+                                                        const proto::Plan& plan) {
+  const Graph& graph = structure.graph();
+  std::map<std::string, NodeId> by_name;
+  for (NodeId n = 0; n < static_cast<NodeId>(structure.nodes.size()); ++n) {
+    by_name[graph.node(n).name] = n;
+  }
+  std::vector<NodeConfig> configs(structure.nodes.size());
+  std::vector<bool> given(structure.nodes.size(), false);
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    const auto it = by_name.find(op.node());
+    if (it == by_name.end()) return OperatorError(op, "is not in the graph");
+    const NodeId n = it->second;
+    if (!op.op().empty() && op.op() != graph.node(n).op) {
+      return OperatorError(op, absl::StrCat("is a '", op.op(), "' in the plan, a '",
+                                            graph.node(n).op, "' in the graph"));
+    }
+    if (given[n]) return OperatorError(op, "is given twice");
+    given[n] = true;
+    if (structure.nodes[n].def == nullptr) continue;
+    absl::StatusOr<NodeConfig> config =
+        ReadConfig(structure.nodes[n], op, plan.devices_size());
+    if (!config.ok()) return config.status();
+    configs[n] = *std::move(config);
+  }
+  for (NodeId n : structure.LiveNodes()) {
+    if (!given[n]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: operator '", graph.node(n).name, "' (", graph.node(n).op,
+                       ") of the graph is missing"));
+    }
+  }
+  return configs;
+}
+
+void ConfigsToPlan(const PcgStructure& structure, const std::vector<NodeConfig>& configs,
+                   proto::Plan* plan) {
+  for (NodeId n : structure.LiveNodes()) {
+    const Node& node = structure.graph().node(n);
+    const SplitRule& rule = structure.nodes[n].rule;
+    proto::OperatorPlan* op = plan->add_operators();
+    op->set_node(node.name);
+    op->set_op(node.op);
+    for (size_t a = 0; a < rule.axes.size(); ++a) {
+      if (configs[n].degrees[a] > 1) {
+        (*op->mutable_degrees())[rule.axes[a].name] = configs[n].degrees[a];
+      }
+    }
+    for (int device : configs[n].devices) op->add_devices(device);
+  }
+}
+
+absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan) {
+  if (plan.format_version() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: format_version is ", plan.format_version(), ", expected 1"));
+  }
+  if (plan.devices().empty()) {
+    return absl::InvalidArgumentError("plan: field 'devices' is empty");
+  }
+  const std::string fingerprint = GraphFingerprint(graph);
+  if (plan.graph_fingerprint() == fingerprint) return absl::OkStatus();
+
+  std::string difference = "all operators of the plan have the same name and type in the graph, so "
+                           "shapes, attributes or the batch size differ";
+  std::map<std::string, const Node*> by_name;
+  for (const Node& node : graph.nodes()) by_name[node.name] = &node;
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    const auto it = by_name.find(op.node());
+    if (it == by_name.end()) {
+      difference = absl::StrCat("the first operator that does not match: '", op.node(), "' (",
+                                op.op(), ") is not in the graph");
+      break;
+    }
+    if (it->second->op != op.op()) {
+      difference = absl::StrCat("the first operator that does not match: '", op.node(), "' is a '",
+                                op.op(), "' in the plan, a '", it->second->op, "' in the graph");
+      break;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the plan was made for another graph: it has fingerprint '", plan.graph_fingerprint(),
+      "' and batch size ", plan.batch_size(), ", graph '", graph.name, "' has '", fingerprint,
+      "'; ", difference));
+}
+
+}  // namespace espalier

@@ -1,0 +1,27 @@
+// Between the configurations of nodes and the message Plan.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/pcg/structure.h"
+#include "planner/planner.h"
+#include "proto/plan.pb.h"
+
+namespace espalier {
+
+// By forward node; empty for dead ones. InvalidArgument names the operator of the plan that is unknown,
+// missing, given twice or configured illegally, with what would be legal.
+absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& structure,
+                                                        const proto::Plan& plan);
+
+// Appends one OperatorPlan per live node.
+void ConfigsToPlan(const PcgStructure& structure, const std::vector<NodeConfig>& configs,
+                   proto::Plan* plan);
+
+// InvalidArgument, with both fingerprints and the first operator that does not match, if `plan` was made
+// for another graph or batch size.
+absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan);
+
+}  // namespace espalier

@@ -1,0 +1,177 @@
+#include "planner/search/space.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace espalier {
+namespace {
+
+// All combinations of legal degrees whose product is at most `most`.
+void Enumerate(const std::vector<std::vector<int>>& legal, size_t axis, int parts, int most,
+               std::vector<int>* current, std::vector<std::vector<int>>* out) {
+  if (axis == legal.size()) {
+    out->push_back(*current);
+    return;
+  }
+  for (int degree : legal[axis]) {
+    if (parts * degree > most) break;
+    current->push_back(degree);
+    Enumerate(legal, axis + 1, parts * degree, most, current, out);
+    current->pop_back();
+  }
+}
+
+struct SignatureLess {
+  static bool Less(const TensorType& a, const TensorType& b) {
+    return std::tie(a.dtype, a.dims) < std::tie(b.dtype, b.dims);
+  }
+  bool operator()(const std::pair<std::string, NodeTypes>& a,
+                  const std::pair<std::string, NodeTypes>& b) const {
+    if (a.first != b.first) return a.first < b.first;
+    if (a.second.attributes.values() != b.second.attributes.values()) {
+      return a.second.attributes.values() < b.second.attributes.values();
+    }
+    return std::lexicographical_compare(a.second.inputs.begin(), a.second.inputs.end(),
+                                        b.second.inputs.begin(), b.second.inputs.end(), Less);
+  }
+};
+
+}  // namespace
+
+SearchSpace::SearchSpace(const PcgStructure& structure, const SpaceOptions& options)
+    : structure_(structure),
+      options_(options),
+      degrees_(structure.nodes.size()),
+      edges_(structure.nodes.size()),
+      class_of_(structure.nodes.size(), -1) {
+  std::map<std::pair<std::string, NodeTypes>, int, SignatureLess> classes;
+  for (NodeId n : structure.LiveNodes()) {
+    const PcgStructure::NodeInfo& info = structure.nodes[n];
+    std::vector<std::vector<int>> legal;
+    for (const Axis& axis : info.rule.axes) {
+      legal.push_back(Allowed(axis) ? LegalDegrees(axis, options.num_devices)
+                                    : std::vector<int>{1});
+    }
+    std::vector<int> current;
+    Enumerate(legal, 0, 1, options.num_devices, &current, &degrees_[n]);
+    if (degrees_[n].size() > 1 || options.num_devices > 1) nodes_.push_back(n);
+    const auto [it, inserted] =
+        classes.try_emplace({info.def->name, info.types}, static_cast<int>(classes_.size()));
+    if (inserted) classes_.emplace_back();
+    class_of_[n] = it->second;
+    classes_[it->second].push_back(n);
+
+    const Node& node = structure.graph().node(n);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] == kNoValue) continue;
+      const Value& value = structure.graph().value(node.inputs[i]);
+      if (value.producer == kNoNode) continue;
+      const double bytes = static_cast<double>(std::max<int64_t>(value.type.bytes(), 1));
+      edges_[n].push_back({value.producer, bytes, false, static_cast<int>(i),
+                           value.producer_output});
+      edges_[value.producer].push_back(
+          {n, bytes, true, value.producer_output, static_cast<int>(i)});
+    }
+  }
+}
+
+bool SearchSpace::Allowed(const Axis& axis) const {
+  switch (axis.kind) {
+    case AxisKind::kSample:
+      return true;
+    case AxisKind::kAttribute:
+      return options_.attribute_parallel;
+    case AxisKind::kParameter:
+    case AxisKind::kReduction:
+      return options_.parameter_parallel;
+  }
+  return false;
+}
+
+std::vector<std::vector<int>> SearchSpace::DeviceLists(int parts) const {
+  std::vector<std::vector<int>> lists;
+  const int n = options_.num_devices;
+  for (int stride = 1; stride == 1 || (parts > 1 && (parts - 1) * stride < n); ++stride) {
+    for (int start = 0; start + (parts - 1) * stride < n; ++start) {
+      std::vector<int> devices;
+      for (int i = 0; i < parts; ++i) devices.push_back(start + i * stride);
+      lists.push_back(std::move(devices));
+    }
+  }
+  return lists;
+}
+
+NodeConfig SearchSpace::Draw(NodeId node, Random* random) const {
+  NodeConfig config;
+  config.degrees = degrees_[node][random->Below(static_cast<int64_t>(degrees_[node].size()))];
+  int parts = 1;
+  for (int degree : config.degrees) parts *= degree;
+  const int n = options_.num_devices;
+  const int strides = parts > 1 ? (n - 1) / (parts - 1) : 1;
+  const int stride = 1 + static_cast<int>(random->Below(strides));
+  const int start = static_cast<int>(random->Below(n - (parts - 1) * stride));
+  for (int i = 0; i < parts; ++i) config.devices.push_back(start + i * stride);
+  return config;
+}
+
+std::vector<NodeConfig> SearchSpace::All(NodeId node) const {
+  std::vector<NodeConfig> all;
+  for (const std::vector<int>& degrees : degrees_[node]) {
+    int parts = 1;
+    for (int degree : degrees) parts *= degree;
+    for (std::vector<int>& devices : DeviceLists(parts)) {
+      all.push_back({degrees, std::move(devices)});
+    }
+  }
+  return all;
+}
+
+bool SearchSpace::Follow(NodeId node, const NodeConfig& config, const Edge& edge,
+                         NodeConfig* out) const {
+  const SplitRule& own = structure_.nodes[node].rule;
+  const SplitRule& other = structure_.nodes[edge.neighbour].rule;
+  const std::vector<int>& here =
+      edge.to_consumer ? own.outputs[edge.own_operand] : own.inputs[edge.own_operand];
+  const std::vector<int>& there = edge.to_consumer ? other.inputs[edge.neighbour_operand]
+                                                   : other.outputs[edge.neighbour_operand];
+  out->degrees.assign(other.axes.size(), 1);
+  out->devices = config.devices;
+  for (size_t d = 0; d < here.size(); ++d) {
+    const int degree = here[d] == kNotSplit ? 1 : config.degrees[here[d]];
+    if (degree == 1) continue;
+    if (there[d] == kNotSplit || !Allowed(other.axes[there[d]])) return false;
+    out->degrees[there[d]] = degree;
+  }
+  return CheckConfig(other, *out, options_.num_devices).ok();
+}
+
+void SearchSpace::Propagate(NodeId node, const NodeConfig& start, Random* random,
+                            std::vector<std::pair<NodeId, NodeConfig>>* changes) const {
+  NodeConfig config = start;
+  do {
+    double total = 0;
+    for (const Edge& edge : edges_[node]) total += edge.bytes;
+    if (total <= 0) return;
+    double at = random->Real() * total;
+    const Edge* chosen = &edges_[node].back();
+    for (const Edge& edge : edges_[node]) {
+      at -= edge.bytes;
+      if (at < 0) {
+        chosen = &edge;
+        break;
+      }
+    }
+    NodeConfig next;
+    if (!Follow(node, config, *chosen, &next)) return;
+    node = chosen->neighbour;
+    for (const auto& [changed, ignored] : *changes) {
+      if (changed == node) return;
+    }
+    changes->emplace_back(node, next);
+    config = std::move(next);
+  } while (random->Real() < 0.75);
+}
+
+}  // namespace espalier

@@ -1,0 +1,73 @@
+// The configurations that the search may give to each operator, and random moves among them.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "planner/pcg/config.h"
+#include "planner/pcg/structure.h"
+
+namespace espalier {
+
+// Uniform numbers that do not depend on the standard library's distributions.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  int64_t Below(int64_t n) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(n)); }
+  double Real() { return static_cast<double>(engine_() >> 11) * 0x1.0p-53; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+struct SpaceOptions {
+  int num_devices = 1;
+  bool parameter_parallel = true;  // axes of kinds kParameter and kReduction
+  bool attribute_parallel = true;
+};
+
+class SearchSpace {
+ public:
+  SearchSpace(const PcgStructure& structure, const SpaceOptions& options);
+
+  // Nodes that have a choice.
+  const std::vector<NodeId>& nodes() const { return nodes_; }
+
+  // Legal degrees uniformly, then a device list: contiguous, strided or one device.
+  NodeConfig Draw(NodeId node, Random* random) const;
+
+  // Spreads `config` of `node` along edges, chosen by tensor size, to neighbours that can hold the tensor
+  // between them in the same layout; goes on from each with probability 0.75. Appends to `changes`.
+  void Propagate(NodeId node, const NodeConfig& config, Random* random,
+                 std::vector<std::pair<NodeId, NodeConfig>>* changes) const;
+
+  // Nodes with the same operator, attributes and types as `node`, itself included: repeated layers.
+  const std::vector<NodeId>& Alike(NodeId node) const { return classes_[class_of_[node]]; }
+
+  // Every configuration of `node`; exponential, for tests and small graphs.
+  std::vector<NodeConfig> All(NodeId node) const;
+
+ private:
+  struct Edge {
+    NodeId neighbour = kNoNode;
+    double bytes = 0;
+    bool to_consumer = false;
+    int own_operand = 0;
+    int neighbour_operand = 0;
+  };
+
+  bool Allowed(const Axis& axis) const;
+  std::vector<std::vector<int>> DeviceLists(int parts) const;
+  bool Follow(NodeId node, const NodeConfig& config, const Edge& edge, NodeConfig* out) const;
+
+  const PcgStructure& structure_;
+  const SpaceOptions options_;
+  std::vector<NodeId> nodes_;
+  std::vector<std::vector<std::vector<int>>> degrees_;  // by node
+  std::vector<std::vector<Edge>> edges_;                // by node
+  std::vector<int> class_of_;
+  std::vector<std::vector<NodeId>> classes_;
+};
+
+}  // namespace espalier

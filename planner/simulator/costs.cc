@@ -1,0 +1,165 @@
+#include "planner/simulator/costs.h"
+
+#include "planner/machine/rates.h"
+#include "planner/memory/arena.h"
+
+namespace espalier {
+namespace {
+
+using Collective = proto::CollectiveInstruction;
+
+}  // namespace
+
+bool IsViewOperator(const std::string& op) {
+  return op == "reshape" || op == "flatten" || op == "identity";
+}
+
+CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const Machine& machine,
+                       CostModel& cost, const proto::Optimizer& optimizer)
+    : structure_(structure),
+      table_(table),
+      cost_(cost),
+      optimizer_(optimizer),
+      link_(WithDefaults(machine.link)) {
+  for (const proto::Device& device : machine.devices) devices_.push_back(WithDefaults(device));
+}
+
+Task CostTables::MemoryTask(int device, double bytes) const {
+  return {device, -1, {}, ToPicoseconds(MemorySeconds(devices_[device], bytes))};
+}
+
+const NodeTasks* CostTables::Node(NodeId node, const ConfigEntry* entry) {
+  std::unique_ptr<NodeTasks>& tasks = nodes_[entry];
+  if (tasks != nullptr) return tasks.get();
+  tasks = std::make_unique<NodeTasks>();
+  const PcgStructure::NodeInfo& info = structure_.nodes[node];
+  if (IsViewOperator(info.def->name)) return tasks.get();
+  std::vector<CostModel::Times>& times = times_[{node, entry->config.degrees}];
+  times.resize(devices_.size(), {-1, -1});
+  for (int device : entry->config.devices) {
+    if (times[device].forward < 0) {
+      times[device] = cost_.Measure(
+          *info.def, LocalTypes(info.types, info.rule, entry->config.degrees), devices_[device]);
+    }
+    tasks->forward.push_back({device, -1, {}, ToPicoseconds(times[device].forward)});
+    tasks->backward.push_back({device, -1, {}, ToPicoseconds(times[device].backward)});
+  }
+  return tasks.get();
+}
+
+absl::StatusOr<const ReshardTasks*> CostTables::Reshard(int from, int to, int element_bytes) {
+  std::unique_ptr<ReshardTasks>& tasks = reshards_[{from, to, element_bytes}];
+  if (tasks != nullptr) return tasks.get();
+  absl::StatusOr<const ReshardPlan*> plan = table_.Reshard(from, to);
+  if (!plan.ok()) return plan.status();
+  tasks = std::make_unique<ReshardTasks>(
+      MakeReshard(**plan, table_.layouts().Get(from), table_.layouts().Get(to), element_bytes));
+  return tasks.get();
+}
+
+ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from,
+                                     const Layout& to, int element_bytes) {
+  ReshardTasks out;
+  out.all_reduce_only = plan.all_reduce_only();
+  out.new_bytes.assign(devices_.size(), 0);
+  out.staging_bytes.assign(devices_.size(), 0);
+  for (size_t t = 0; t < to.shards.size(); ++t) {
+    const Shard& shard = to.shards[t];
+    if (plan.alias[t] >= 0) {
+      out.aliases = true;
+    } else {
+      out.new_bytes[shard.device] += AlignUp(shard.region.num_elements() * element_bytes);
+    }
+  }
+  for (const ReshardCollective& c : plan.collectives) {
+    const double bytes = static_cast<double>(c.elements) * element_bytes;
+    const int n = static_cast<int>(c.ranks.size());
+    const double result_bytes = c.kind == Collective::ALL_GATHER ? bytes * n : bytes;
+    if (c.pack) {
+      for (int rank : c.ranks) {
+        out.tasks.push_back(MemoryTask(rank, 2 * bytes));
+        out.staging_bytes[rank] += AlignUp(static_cast<int64_t>(bytes));
+      }
+    }
+    Task task{c.ranks[0], -1, c.ranks};
+    task.duration = ToPicoseconds(CollectiveSeconds(link_, c.kind, n, bytes));
+    ReshardPlan alone;
+    alone.collectives = {c};
+    task.bytes_moved = static_cast<double>(ElementsMoved(alone, from, to)) * element_bytes;
+    out.tasks.push_back(std::move(task));
+    if (c.unpack) {
+      for (int rank : c.ranks) {
+        out.tasks.push_back(MemoryTask(rank, 2 * result_bytes));
+        out.staging_bytes[rank] += AlignUp(static_cast<int64_t>(result_bytes));
+      }
+    }
+    if (out.all_reduce_only) {
+      auto [it, inserted] =
+          groups_.try_emplace({c.ranks, element_bytes}, static_cast<int>(group_ranks_.size()));
+      if (inserted) group_ranks_.push_back(c.ranks);
+      out.reductions.emplace_back(it->second, AlignUp(c.elements * element_bytes));
+    }
+  }
+  for (const ReshardPiece& piece : plan.pieces) {
+    const Shard& source = from.shards[piece.source];
+    const Shard& target = to.shards[piece.target];
+    const int64_t bytes = piece.box.num_elements() * element_bytes;
+    const double copied = (piece.accumulate ? 3.0 : 2.0) * static_cast<double>(bytes);
+    if (source.device == target.device) {
+      out.tasks.push_back(MemoryTask(target.device, copied));
+      continue;
+    }
+    if (!(piece.box == source.region)) {
+      out.tasks.push_back(MemoryTask(source.device, 2.0 * static_cast<double>(bytes)));
+      out.staging_bytes[source.device] += AlignUp(bytes);
+    }
+    out.tasks.push_back({source.device, target.device, {},
+                         ToPicoseconds(TransferSeconds(link_, static_cast<double>(bytes))),
+                         static_cast<double>(bytes)});
+    if (!(piece.box == target.region) || piece.accumulate) {
+      out.tasks.push_back(MemoryTask(target.device, copied));
+      out.staging_bytes[target.device] += AlignUp(bytes);
+    }
+  }
+  return out;
+}
+
+const TaskList* CostTables::Sum(int layout, int element_bytes, int count) {
+  std::unique_ptr<TaskList>& tasks = sums_[{layout, element_bytes, count}];
+  if (tasks != nullptr) return tasks.get();
+  tasks = std::make_unique<TaskList>();
+  for (const Shard& shard : table_.layouts().Get(layout).shards) {
+    const double bytes = static_cast<double>(shard.region.num_elements()) * element_bytes;
+    tasks->push_back(MemoryTask(shard.device, bytes * (count + 1)));
+  }
+  return tasks.get();
+}
+
+const UpdateTasks* CostTables::Update(int layout, int element_bytes) {
+  std::unique_ptr<UpdateTasks>& tasks = updates_[{layout, element_bytes}];
+  if (tasks != nullptr) return tasks.get();
+  tasks = std::make_unique<UpdateTasks>();
+  const bool adam = optimizer_.kind() == proto::Optimizer::ADAM ||
+                    optimizer_.kind() == proto::Optimizer::ADAMW;
+  // Parameter read and written, gradient read, each state read and written.
+  const double passes = adam ? 7 : optimizer_.momentum() != 0 ? 5 : 3;
+  for (const Shard& shard : table_.layouts().Get(layout).shards) {
+    const double bytes = static_cast<double>(shard.region.num_elements()) * element_bytes;
+    tasks->update.push_back(MemoryTask(shard.device, passes * bytes));
+    if (shard.replica == 0) tasks->squares.push_back(MemoryTask(shard.device, bytes));
+  }
+  return tasks.get();
+}
+
+const std::vector<int64_t>& CostTables::BytesByDevice(int layout, int element_bytes) {
+  std::unique_ptr<std::vector<int64_t>>& bytes = bytes_[{layout, element_bytes}];
+  if (bytes == nullptr) {
+    bytes = std::make_unique<std::vector<int64_t>>(devices_.size(), 0);
+    for (const Shard& shard : table_.layouts().Get(layout).shards) {
+      (*bytes)[shard.device] += AlignUp(shard.region.num_elements() * element_bytes);
+    }
+  }
+  return *bytes;
+}
+
+}  // namespace espalier

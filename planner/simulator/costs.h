@@ -1,0 +1,88 @@
+// Task lists of everything that a step consists of, made once and kept: operators by configuration,
+// changes of layout by the pair of layouts, updates by layout.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "planner/pcg/placement.h"
+#include "planner/planner.h"
+#include "planner/simulator/task.h"
+
+namespace espalier {
+
+struct NodeTasks {
+  TaskList forward;
+  TaskList backward;
+};
+
+struct ReshardTasks {
+  TaskList tasks;
+  bool all_reduce_only = false;
+  // all_reduce_only: (group of ranks and element size, bytes) of each collective.
+  std::vector<std::pair<int, int64_t>> reductions;
+  bool aliases = false;  // some target shard is a source shard
+  // By device: memory of the target shards that are no aliases, and of staging buffers.
+  std::vector<int64_t> new_bytes;
+  std::vector<int64_t> staging_bytes;
+};
+
+struct UpdateTasks {
+  TaskList squares;  // norms of the shards that count
+  TaskList update;
+};
+
+class CostTables {
+ public:
+  // All must outlive this.
+  CostTables(const PcgStructure& structure, ConfigTable& table, const Machine& machine,
+             CostModel& cost, const proto::Optimizer& optimizer);
+
+  const NodeTasks* Node(NodeId node, const ConfigEntry* entry);
+  absl::StatusOr<const ReshardTasks*> Reshard(int from, int to, int element_bytes);
+  // The sum of `count` gradients in one layout; count 0: the seed.
+  const TaskList* Sum(int layout, int element_bytes, int count);
+  const UpdateTasks* Update(int layout, int element_bytes);
+  // Bytes of the shards of `layout` by device, each aligned as in an arena.
+  const std::vector<int64_t>& BytesByDevice(int layout, int element_bytes);
+
+  const std::vector<int>& Group(int id) const { return group_ranks_[id]; }
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+  const proto::Link& link() const { return link_; }
+  const proto::Device& device(int i) const { return devices_[i]; }
+  const proto::Optimizer& optimizer() const { return optimizer_; }
+
+ private:
+  ReshardTasks MakeReshard(const ReshardPlan& plan, const Layout& from, const Layout& to,
+                           int element_bytes);
+  Task MemoryTask(int device, double bytes) const;
+
+  const PcgStructure& structure_;
+  ConfigTable& table_;
+  CostModel& cost_;
+  proto::Optimizer optimizer_;
+  std::vector<proto::Device> devices_;  // with defaults
+  proto::Link link_;
+
+  absl::flat_hash_map<const ConfigEntry*, std::unique_ptr<NodeTasks>> nodes_;
+  // By node and degrees: times on each device, negative where not yet asked.
+  std::map<std::pair<NodeId, std::vector<int>>, std::vector<CostModel::Times>> times_;
+  absl::flat_hash_map<std::tuple<int, int, int>, std::unique_ptr<ReshardTasks>> reshards_;
+  absl::flat_hash_map<std::tuple<int, int, int>, std::unique_ptr<TaskList>> sums_;
+  absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<UpdateTasks>> updates_;
+  absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<std::vector<int64_t>>> bytes_;
+  std::map<std::pair<std::vector<int>, int>, int> groups_;
+  std::vector<std::vector<int>> group_ranks_;
+};
+
+// Operators that only give their operand another shape: lowering makes them aliases.
+bool IsViewOperator(const std::string& op);
+
+}  // namespace espalier

@@ -1,0 +1,119 @@
+// Simulator::EstimateMemory: the lifetimes that lowering would find, without packing them.
+#include <algorithm>
+
+#include "absl/container/inlined_vector.h"
+#include "planner/memory/arena.h"
+#include "planner/simulator/simulator.h"
+
+namespace espalier {
+namespace {
+
+// One layout in which a value is held.
+struct Held {
+  int layout = 0;
+  int first = 0;
+  int last = 0;
+};
+
+}  // namespace
+
+std::vector<int64_t> Simulator::EstimateMemory() {
+  const int end = static_cast<int>(structure_.positions.size());
+  std::vector<int64_t> kept(devices_, 0);
+  change_.assign(devices_, {});
+  for (auto& change : change_) change.assign(end + 2, 0);
+  auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
+    for (int d = 0; d < devices_; ++d) {
+      if (bytes[d] == 0) continue;
+      change_[d][first] += bytes[d];
+      change_[d][last + 1] -= bytes[d];
+    }
+  };
+  const proto::Optimizer& optimizer = costs_.optimizer();
+  const bool adam = optimizer.kind() == proto::Optimizer::ADAM ||
+                    optimizer.kind() == proto::Optimizer::ADAMW;
+  const int states = adam ? 2 : optimizer.momentum() != 0 ? 1 : 0;
+
+  // Gradients that wait in a bucket live from the bucket's first member to the end.
+  buckets_.Clear();
+  absl::InlinedVector<int, 16> bucket_start;
+  std::vector<int> start_of_gradient(structure_.gradients.size(), -1);
+  for (size_t g = 0; g < sync_tasks_.size(); ++g) {
+    if (sync_tasks_[g] == nullptr || !sync_tasks_[g]->all_reduce_only) continue;
+    const ValueId v = structure_.gradients[g].gradient;
+    const int produced = position_of_value_[v];
+    int start = produced;
+    for (const auto& [group, bytes] : sync_tasks_[g]->reductions) {
+      const int bucket = buckets_.Add(group, bytes);
+      if (bucket == static_cast<int>(bucket_start.size())) bucket_start.push_back(produced);
+      start = std::min(start, bucket_start[bucket]);
+    }
+    start_of_gradient[g] = start;
+  }
+
+  absl::InlinedVector<Held, 8> held;
+  for (ValueId v = 0; v < static_cast<ValueId>(structure_.base.size()); ++v) {
+    const Value& value = structure_.graph().value(v);
+    const std::vector<int>& slots = structure_.slots_of_value[v];
+    if (slots.empty()) continue;
+    const int element = ElementBytes(v);
+    const bool loaded = !structure_.base[v].present();
+    const bool parameter = value.kind == ValueKind::kParameter;
+    held.clear();
+    if (!loaded) {
+      const int produced = parameter ? 0 : position_of_value_[v];
+      held.push_back({Resolved(structure_.base[v]), produced, produced});
+    }
+    for (int s : slots) {
+      const int layout = Resolved(structure_.slots[s].required);
+      auto it = std::find_if(held.begin(), held.end(),
+                             [&](const Held& h) { return h.layout == layout; });
+      if (it == held.end()) {
+        held.push_back({layout, structure_.slots[s].position, last_use_[s]});
+      } else {
+        it->last = std::max(it->last, last_use_[s]);
+      }
+    }
+    if (loaded) {
+      for (const Held& h : held) {
+        const std::vector<int64_t>& bytes = costs_.BytesByDevice(h.layout, element);
+        for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
+      }
+      continue;
+    }
+    Held& base = held[0];
+    bool in_place = false;
+    for (size_t i = 1; i < held.size(); ++i) {
+      const ReshardTasks& reshard = **costs_.Reshard(base.layout, held[i].layout, element);
+      in_place = !parameter && held.size() == 2 && reshard.all_reduce_only &&
+                 base.last <= held[i].first;
+      base.last = std::max(base.last, reshard.aliases || in_place ? held[i].last : held[i].first);
+      if (!in_place) alive(reshard.new_bytes, held[i].first, held[i].last);
+      alive(reshard.staging_bytes, held[i].first, held[i].first);
+    }
+    const std::vector<int64_t>& bytes = costs_.BytesByDevice(base.layout, element);
+    if (parameter) {
+      const int copies = 1 + (gradient_of_parameter_[v] >= 0 ? states : 0);
+      for (int d = 0; d < devices_; ++d) kept[d] += copies * bytes[d];
+      continue;
+    }
+    if (const int g = gradient_of_value_[v]; g >= 0) {
+      if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
+      base.last = end;
+    } else if (is_view_[v]) {
+      continue;  // its operand's memory
+    }
+    alive(bytes, base.first, base.last);
+  }
+  for (int d = 0; d < devices_; ++d) {
+    int64_t now = 0, peak = 0;
+    for (int64_t change : change_[d]) {
+      now += change;
+      peak = std::max(peak, now);
+    }
+    kept[d] += peak;
+  }
+  return kept;
+}
+
+}  // namespace espalier

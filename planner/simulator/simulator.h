@@ -1,0 +1,105 @@
+// Predicts the time of one training step under a placement.
+//
+// The task graph is the program that lowering would write: forward, backward, changes of layout,
+// synchronisation of gradients, clipping and updates, in the one order that all devices share. A device
+// runs its tasks in that order and blocks in transfers and collectives until its partners are there, as
+// the executor does; so a sweep in program order is the event-driven simulation of these queues.
+//
+// Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend on
+// them, and the sweep starts at the first changed one. After the last changed one it stops as soon as all
+// clocks differ from the old timeline by the same amount: the rest is the old timeline shifted by it.
+// Times are integers, so the result is exactly that of a full simulation.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/pcg/buckets.h"
+#include "planner/simulator/costs.h"
+
+namespace espalier {
+
+class Simulator {
+ public:
+  using Change = std::pair<NodeId, const ConfigEntry*>;
+
+  // All must outlive this. `full_only`: Propose simulates from scratch; for checking.
+  Simulator(const PcgStructure& structure, ConfigTable& table, CostTables& costs,
+            bool full_only = false);
+
+  // Starts over from `placement`.
+  absl::Status Reset(const Placement& placement);
+
+  // Simulates with these nodes changed; Accept or Reject must follow. Returns the step's time plus the
+  // penalty of devices over their memory (1 ms per MiB).
+  absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes);
+  void Accept();
+  void Reject();
+
+  Picoseconds time() const { return time_; }  // of the step, without the penalty
+  Picoseconds cost() const { return time_ + penalty_; }
+  const Placement& placement() const { return placement_; }
+
+  // Estimated peak memory by device: an arena without fragmentation.
+  std::vector<int64_t> EstimateMemory();
+
+  // Seconds and bytes of the current placement; peak_bytes as EstimateMemory.
+  proto::Prediction Predict();
+
+ private:
+  struct Undo {
+    std::vector<Change> placement;
+    std::vector<std::pair<int, const ReshardTasks*>> slots;
+    std::vector<std::pair<int, const TaskList*>> positions;
+    std::vector<std::pair<int, const ReshardTasks*>> syncs;
+    std::vector<std::pair<int, const UpdateTasks*>> updates;
+    int first_row = 0;
+    std::vector<Picoseconds> rows;
+    Picoseconds time = 0, penalty = 0;
+  };
+
+  int Resolved(const LayoutRef& ref);
+  int ElementBytes(ValueId v) const;
+  absl::Status RebuildValue(ValueId v);
+  void RebuildPosition(int p);
+  void Touch(int position);
+  absl::Status Rebuild(const std::vector<Change>& changes);
+  void Sweep(int first, int last);
+  void Tail();
+  template <typename Run>
+  void ForEachTask(Run run);  // all of the step, in order
+  Picoseconds Penalty();
+
+  const PcgStructure& structure_;
+  ConfigTable& table_;
+  CostTables& costs_;
+  const bool full_only_;
+  const int devices_;
+  Placement placement_;
+
+  std::vector<const ReshardTasks*> slot_tasks_;      // by slot; null: nothing to do
+  std::vector<const TaskList*> position_tasks_;      // by position
+  std::vector<const ReshardTasks*> sync_tasks_;      // by gradient; null: in place already
+  std::vector<const UpdateTasks*> update_tasks_;     // by gradient
+  std::vector<int> gradient_of_value_;               // index into structure.gradients or -1
+  std::vector<int> gradient_of_parameter_;           // likewise
+  std::vector<int> position_of_value_;               // that computes it, or -1
+  std::vector<bool> is_view_;                        // shares the memory of an operand
+  std::vector<int> last_use_;                        // by slot, views of the value included
+  std::vector<Picoseconds> rows_;                    // clocks before each position and after the last
+  Picoseconds time_ = 0;
+  Picoseconds penalty_ = 0;
+  bool limited_ = false;  // some device states its memory
+
+  Undo undo_;
+  int first_dirty_ = 0, last_dirty_ = 0;
+  std::vector<int> value_stamp_, position_stamp_;
+  int stamp_ = 0;
+  GradientBuckets buckets_;
+  std::vector<std::vector<int64_t>> change_;  // scratch of EstimateMemory
+};
+
+}  // namespace espalier

@@ -1,0 +1,245 @@
+#include "server/coordinator.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "ops/operators/register_all.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/jobs/job_runner.h"
+#include "server/jobs/plan_calls.h"
+#include "server/jobs/worker_client.h"
+#include "server/membership/rendezvous.h"
+#include "server/membership/worker_registry.h"
+#include "server/metrics/metrics.h"
+#include "server/services/guard.h"
+#include "server/services/services.h"
+#include "server/store/sqlite_store.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
+constexpr absl::Duration kDrain = absl::Seconds(2);
+
+}  // namespace
+
+// In the order of construction; what stands lower uses what stands higher.
+struct Coordinator::Parts {
+  explicit Parts(CoordinatorOptions given) : options(std::move(given)) {}
+
+  CoordinatorOptions options;
+  SystemClock system_clock;
+  const Clock* clock = nullptr;
+  std::unique_ptr<FileSystem> own_files;
+  FileSystem* files = nullptr;
+  OpRegistry operators;
+  Metrics metrics;
+  std::unique_ptr<SqliteStore> store;
+  std::unique_ptr<ArtifactStore> artifacts;
+  std::unique_ptr<WorkerRegistry> workers;
+  Rendezvous rendezvous;
+  std::unique_ptr<PlanDesk> desk;
+  std::unique_ptr<PlanCalls> plans;
+  std::unique_ptr<JobRunner> jobs;
+  std::unique_ptr<Guard> guard;
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  std::vector<grpc::Service*> added;
+  std::unique_ptr<grpc::Server> server;
+  std::string grpc_address;
+  absl::Time started;
+
+  absl::Mutex mutex;
+  absl::CondVar stopped;
+  bool stop ABSL_GUARDED_BY(mutex) = false;
+  std::string http_address ABSL_GUARDED_BY(mutex);
+  std::function<std::vector<std::string>()> served_models ABSL_GUARDED_BY(mutex);
+  std::thread leases;
+
+  absl::Status Build();
+  void FillStatus(proto::ClusterStatusReply* reply);
+  void LeaseLoop();
+};
+
+absl::Status Coordinator::Parts::Build() {
+  clock = options.clock != nullptr ? options.clock : &system_clock;
+  if (options.file_system == nullptr) own_files = NewPosixFileSystem();
+  files = options.file_system != nullptr ? options.file_system : own_files.get();
+  if (options.heartbeat <= absl::ZeroDuration()) options.heartbeat = options.lease / 4;
+  if (options.data_dir.empty()) return absl::InvalidArgumentError("data_dir: must be given");
+  std::error_code error;
+  const std::string root = std::filesystem::absolute(options.data_dir, error).string();
+  for (const char* folder : {"", "checkpoints"}) {
+    std::filesystem::create_directories(std::filesystem::path(root) / folder, error);
+    if (error) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("data_dir ", root, ": ", error.message(), "; it must be writable"));
+    }
+  }
+  RegisterAllOperators(operators);
+  absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
+      SqliteStore::Open(JoinPath(root, "espalier.db"));
+  if (!opened.ok()) return opened.status();
+  store = *std::move(opened);
+  absl::StatusOr<std::unique_ptr<ArtifactStore>> kept =
+      ArtifactStore::Open(JoinPath(root, "artifacts"), files, store.get(), clock);
+  if (!kept.ok()) return kept.status();
+  artifacts = *std::move(kept);
+  workers = std::make_unique<WorkerRegistry>(
+      clock, options.lease, [this] { return store->NextEpoch(); },
+      [this] {
+        if (jobs != nullptr) jobs->WorkersChanged();
+      });
+  desk = std::make_unique<PlanDesk>(&operators, store.get(), options.measure_seconds);
+  const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes);
+  plans = std::make_unique<PlanCalls>(&operators, desk.get(), workers.get(), store.get(), dial);
+  AttemptTools tools;
+  tools.registry = &operators;
+  tools.artifacts = artifacts.get();
+  tools.desk = desk.get();
+  tools.workers = workers.get();
+  tools.rendezvous = &rendezvous;
+  tools.files = files;
+  tools.dial = dial;
+  JobRunnerOptions runner;
+  runner.checkpoint_root = JoinPath(root, "checkpoints");
+  runner.policy.max_fruitless_attempts = options.max_fruitless_attempts;
+  runner.recovery_settle = options.recovery_settle;
+  jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
+  guard = std::make_unique<Guard>(&metrics, options.authorize);
+  services.push_back(MakeTrainingService(guard.get(), jobs.get()));
+  services.push_back(MakePlannerService(guard.get(), plans.get()));
+  services.push_back(MakeModelsService(guard.get(), artifacts.get(), store.get()));
+  services.push_back(MakeClusterService(
+      guard.get(), workers.get(), &rendezvous, absl::ToDoubleSeconds(options.heartbeat),
+      [this](proto::ClusterStatusReply* reply) { FillStatus(reply); }));
+  return absl::OkStatus();
+}
+
+void Coordinator::Parts::FillStatus(proto::ClusterStatusReply* reply) {
+  reply->set_version(kVersion);
+  reply->set_uptime_seconds(absl::ToDoubleSeconds(clock->Now() - started));
+  for (const auto& [state, count] : jobs->CountByState()) {
+    (*reply->mutable_jobs_by_state())[state] = count;
+  }
+  reply->set_grpc_address(grpc_address);
+  std::function<std::vector<std::string>()> list;
+  {
+    absl::MutexLock lock(&mutex);
+    reply->set_http_address(http_address);
+    list = served_models;
+  }
+  if (!list) return;
+  for (const std::string& name : list()) reply->add_served_models(name);
+}
+
+void Coordinator::Parts::LeaseLoop() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex);
+      if (!stop) stopped.WaitWithTimeout(&mutex, kLeaseTick);
+      if (stop) return;
+    }
+    const int expired = workers->Expire();
+    for (int i = 0; i < expired; ++i) metrics.WorkerLost();
+    if (expired > 0) spdlog::warn("workers lost={} reason=\"lease ran out\"", expired);
+    std::map<std::string, int> counts;
+    for (const proto::WorkerInfo& info : workers->List()) {
+      ++counts[info.state() == proto::WorkerInfo::IDLE   ? "idle"
+               : info.state() == proto::WorkerInfo::BUSY ? "busy"
+                                                         : "dead"];
+    }
+    metrics.SetWorkers(counts);
+  }
+}
+
+Coordinator::Coordinator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Coordinator::~Coordinator() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(CoordinatorOptions options) {
+  auto parts = std::make_unique<Parts>(std::move(options));
+  absl::Status status = parts->Build();
+  if (!status.ok()) return status;
+  return std::unique_ptr<Coordinator>(new Coordinator(std::move(parts)));
+}
+
+void Coordinator::AddService(grpc::Service* service) { parts_->added.push_back(service); }
+
+absl::Status Coordinator::Start() {
+  Parts& parts = *parts_;
+  parts.started = parts.clock->Now();
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(parts.options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);
+  builder.SetMaxSendMessageSize(parts.options.message_limit_bytes);
+  // Two processes on one port would each get a part of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  for (auto& service : parts.services) builder.RegisterService(service.get());
+  for (grpc::Service* service : parts.added) builder.RegisterService(service);
+  parts.server = builder.BuildAndStart();
+  if (parts.server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", parts.options.listen,
+                                               "; is the port taken?"));
+  }
+  const size_t colon = parts.options.listen.rfind(':');
+  parts.grpc_address = absl::StrCat(parts.options.listen.substr(0, colon), ":", port);
+  absl::Status status = parts.jobs->Start();
+  if (!status.ok()) return status;
+  parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
+  spdlog::info("coordinator version={} grpc={} data_dir={}", kVersion, parts.grpc_address,
+               parts.options.data_dir);
+  return absl::OkStatus();
+}
+
+void Coordinator::Stop() {
+  Parts& parts = *parts_;
+  {
+    absl::MutexLock lock(&parts.mutex);
+    parts.stop = true;
+    parts.stopped.SignalAll();
+  }
+  if (parts.leases.joinable()) parts.leases.join();
+  parts.rendezvous.EndAll();
+  if (parts.server != nullptr && parts.server->GetHealthCheckService() != nullptr) {
+    parts.server->GetHealthCheckService()->SetServingStatus(false);
+  }
+  // First the attempts, whose workers still talk to the services, then those.
+  parts.jobs->Stop();
+  if (parts.server != nullptr) {
+    parts.server->Shutdown(absl::ToChronoTime(absl::Now() + kDrain));
+    parts.server->Wait();
+    parts.server.reset();
+  }
+}
+
+std::string Coordinator::grpc_address() const { return parts_->grpc_address; }
+
+void Coordinator::SetHttpAddress(std::string address) {
+  absl::MutexLock lock(&parts_->mutex);
+  parts_->http_address = std::move(address);
+}
+
+void Coordinator::SetServedModels(std::function<std::vector<std::string>()> list) {
+  absl::MutexLock lock(&parts_->mutex);
+  parts_->served_models = std::move(list);
+}
+
+Metrics& Coordinator::metrics() { return parts_->metrics; }
+ArtifactStore& Coordinator::artifacts() { return *parts_->artifacts; }
+JobStore& Coordinator::store() { return *parts_->store; }
+WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
+JobRunner& Coordinator::jobs() { return *parts_->jobs; }
+const OpRegistry& Coordinator::operators() const { return parts_->operators; }
+Guard& Coordinator::guard() { return *parts_->guard; }
+
+}  // namespace espalier

@@ -1,0 +1,86 @@
+// Runs a serving engine on a thread of its own and brings its events to whoever asked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "serving/engine/engine.h"
+
+namespace espalier {
+
+// Everything that one engine stands on.
+struct EngineParts {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ModelRunner> llm;
+  std::vector<std::unique_ptr<ModelRunner>> ssms;
+  std::vector<std::shared_ptr<void>> keep_alive;  // devices and the like; destroyed last
+};
+
+// Thread-safe.
+class EngineHost {
+ public:
+  // Called on the engine's thread, in order; must not block. The last event has `finished` set. A
+  // request that was not admitted gets one event with an error (kError).
+  using Listener = std::function<void(const RequestEvent&)>;
+  using Ticket = int64_t;
+
+  static absl::StatusOr<std::unique_ptr<EngineHost>> Create(EngineParts parts,
+                                                            EngineOptions options);
+  // Ends every request with Unavailable and joins the thread.
+  ~EngineHost();
+
+  // Returns at once. Unavailable if the host is being destroyed.
+  absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options, Listener listener);
+  // The listener gets its last event, unless the request is over already.
+  void Cancel(Ticket ticket);
+
+  const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
+  int context() const { return engine_->context(); }
+  bool has_ssms() const { return engine_->has_ssms(); }
+  EngineStatistics statistics() const;  // as of the last step
+
+ private:
+  struct Command {
+    Ticket ticket;
+    bool cancel = false;
+    std::vector<int> prompt;
+    RequestOptions options;
+    Listener listener;
+  };
+  struct Open {
+    Ticket ticket;
+    Listener listener;
+  };
+
+  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine);
+  void Run();
+  void Execute(Command command);
+  void Dispatch();
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !inbox_.empty();
+  }
+
+  EngineParts parts_;
+  std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
+
+  // Of the thread alone.
+  absl::flat_hash_map<RequestId, Open> open_;
+  absl::flat_hash_map<Ticket, RequestId> ids_;
+
+  mutable absl::Mutex mutex_;
+  std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
+  EngineStatistics statistics_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,20 @@
+// The Inference service over the model server.
+#pragma once
+
+#include <memory>
+
+namespace grpc {
+class Service;
+}
+
+namespace espalier {
+
+class Guard;
+class ModelServer;
+class ServingMetrics;
+
+// All pointers must outlive the service. `metrics` may be null.
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, Guard* guard,
+                                                   ServingMetrics* metrics);
+
+}  // namespace espalier

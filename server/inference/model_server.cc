@@ -1,0 +1,196 @@
+#include "server/inference/model_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/artifacts/artifact_store.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kDefaultRequests = 16;
+constexpr int kDefaultRows = 256;
+constexpr int kDefaultQueue = 256;
+constexpr int kMaxRequests = 4096;
+constexpr int kMaxRows = 65536;
+
+// The request with its defaults filled in, or what is wrong with it.
+absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest request) {
+  if (request.artifact().empty()) return absl::InvalidArgumentError("field 'artifact' is empty");
+  if (request.name().empty()) request.set_name(request.artifact());
+  if (absl::Status status = CheckArtifactName(request.name()); !status.ok()) return status;
+  if (request.ssm_artifacts().empty() && !request.expansion().empty()) {
+    return absl::InvalidArgumentError(
+        "field 'expansion' shapes the trees of SSMs, but 'ssm_artifacts' names none");
+  }
+  if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
+    for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
+  }
+  const auto fill = [](int value, int fallback) { return value == 0 ? fallback : value; };
+  request.set_max_requests_per_batch(fill(request.max_requests_per_batch(), kDefaultRequests));
+  request.set_max_tokens_per_batch(fill(request.max_tokens_per_batch(), kDefaultRows));
+  request.set_max_queue(fill(request.max_queue(), kDefaultQueue));
+  const struct {
+    const char* name;
+    int value;
+    int limit;
+  } fields[] = {{"max_requests_per_batch", request.max_requests_per_batch(), kMaxRequests},
+                {"max_tokens_per_batch", request.max_tokens_per_batch(), kMaxRows},
+                {"max_queue", request.max_queue(), 1 << 20},
+                {"max_sequence_length", request.max_sequence_length() + 1, 1 << 20}};
+  for (const auto& field : fields) {
+    if (field.value < 1 || field.value > field.limit) {
+      return absl::InvalidArgumentError(absl::StrCat("field '", field.name, "' is out of range: ",
+                                                     "expected at most ", field.limit));
+    }
+  }
+  request.clear_idempotency_key();
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
+    const proto::ServeModelRequest& request) {
+  absl::StatusOr<Expansion> expansion =
+      Expansion::Create({request.expansion().begin(), request.expansion().end()});
+  if (!expansion.ok()) return expansion.status();
+  const int ssms = request.ssm_artifacts_size();
+  ModelLoader::Limits limits;
+  limits.max_sequence_length = request.max_sequence_length();
+  limits.max_requests = request.max_requests_per_batch();
+  limits.max_rows = request.max_tokens_per_batch();
+  limits.tree_nodes = 1 + std::max(1, ssms) * expansion->nodes(expansion->depth());
+  absl::StatusOr<ModelLoader::Model> llm = options_.loader->Load(request.artifact(), limits);
+  if (!llm.ok()) return llm.status();
+  EngineParts parts;
+  parts.llm = std::move(llm->runner);
+  parts.tokenizer = std::move(llm->tokenizer);
+  parts.keep_alive = std::move(llm->keep_alive);
+  for (const std::string& name : request.ssm_artifacts()) {
+    absl::StatusOr<ModelLoader::Model> ssm = options_.loader->Load(name, limits);
+    if (!ssm.ok()) return ssm.status();
+    parts.ssms.push_back(std::move(ssm->runner));
+    for (auto& kept : ssm->keep_alive) parts.keep_alive.push_back(std::move(kept));
+  }
+  const int vocabulary = parts.tokenizer->vocabulary();
+  EngineOptions options;
+  options.expansion = *std::move(expansion);
+  options.max_requests = request.max_requests_per_batch();
+  options.max_tokens_per_batch = request.max_tokens_per_batch();
+  options.max_queue = request.max_queue();
+  options.max_sequence_length = request.max_sequence_length();
+  options.seconds = [clock = options_.clock] { return absl::ToUnixMicros(clock->Now()) * 1e-6; };
+  absl::StatusOr<std::unique_ptr<EngineHost>> host =
+      EngineHost::Create(std::move(parts), std::move(options));
+  if (!host.ok()) return host.status();
+  auto model = std::make_shared<LoadedModel>();
+  model->host = *std::move(host);
+  proto::ServedModel& description = model->description;
+  description.set_name(request.name());
+  description.set_artifact(request.artifact());
+  *description.mutable_ssm_artifacts() = request.ssm_artifacts();
+  *description.mutable_expansion() = request.expansion();
+  description.set_parameters(llm->parameters);
+  description.set_max_sequence_length(model->host->context());
+  description.set_vocabulary(vocabulary);
+  description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  return model;
+}
+
+std::map<std::string, absl::Status> ModelServer::Restore() {
+  std::map<std::string, absl::Status> failures;
+  absl::StatusOr<std::vector<proto::ServeModelRequest>> served = options_.store->Served();
+  if (!served.ok()) {
+    failures["*"] = served.status();
+    return failures;
+  }
+  absl::MutexLock loading(&loading_);
+  for (const proto::ServeModelRequest& request : *served) {
+    absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request);
+    if (!model.ok()) {
+      failures[request.name()] = model.status();
+      continue;
+    }
+    if (options_.metrics != nullptr) options_.metrics->Add(*model);
+    absl::MutexLock lock(&mutex_);
+    models_[request.name()] = {request, *std::move(model)};
+  }
+  return failures;
+}
+
+absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelRequest& given) {
+  absl::StatusOr<proto::ServeModelRequest> request = Complete(given);
+  if (!request.ok()) return request.status();
+  absl::MutexLock loading(&loading_);
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = models_.find(request->name());
+    if (it != models_.end()) {
+      if (it->second.request.SerializeAsString() == request->SerializeAsString()) {
+        return it->second.model->description;
+      }
+      return absl::AlreadyExistsError(absl::StrCat(
+          "model '", request->name(), "' is served already with other options; unserve it first"));
+    }
+  }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(*request);
+  if (!model.ok()) return model.status();
+  if (absl::Status status = options_.store->PutServed(*request, nullptr); !status.ok()) {
+    return status;
+  }
+  if (options_.metrics != nullptr) options_.metrics->Add(*model);
+  const proto::ServedModel description = (*model)->description;
+  absl::MutexLock lock(&mutex_);
+  models_[request->name()] = {*request, *std::move(model)};
+  return description;
+}
+
+absl::Status ModelServer::Unserve(const std::string& name) {
+  absl::MutexLock loading(&loading_);
+  if (absl::Status status = Find(name).status(); !status.ok()) return status;
+  if (absl::Status status = options_.store->DeleteServed(name, nullptr); !status.ok()) return status;
+  if (options_.metrics != nullptr) options_.metrics->Remove(name);
+  std::shared_ptr<LoadedModel> last;  // destroyed without the lock: it joins a thread
+  absl::MutexLock lock(&mutex_);
+  auto it = models_.find(name);
+  last = std::move(it->second.model);
+  models_.erase(it);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  auto it = models_.find(name);
+  if (it != models_.end()) return it->second.model;
+  std::vector<std::string> names;
+  for (const auto& [known, entry] : models_) names.push_back(known);
+  return absl::NotFoundError(absl::StrCat(
+      "model '", name, "' is not served; ",
+      names.empty() ? std::string("none is (see 'espalier serve')")
+                    : absl::StrCat("served are: ", absl::StrJoin(names, ", "))));
+}
+
+std::vector<proto::ServedModel> ModelServer::List() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<proto::ServedModel> all;
+  for (const auto& [name, entry] : models_) all.push_back(entry.model->description);
+  return all;
+}
+
+std::vector<std::string> ModelServer::Names() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : models_) names.push_back(name);
+  return names;
+}
+
+uint64_t ModelServer::NextSeed() {
+  absl::MutexLock lock(&mutex_);
+  // Odd multiplier: distinct counters give distinct seeds.
+  return static_cast<uint64_t>(options_.default_seed) + 0x9E3779B97F4A7C15ull * ++seeds_;
+}
+
+}  // namespace espalier

@@ -1,0 +1,93 @@
+// The models that are served: loading, unloading, finding, and restoring them after a restart.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/inference.pb.h"
+#include "server/clock.h"
+#include "server/inference/engine_host.h"
+#include "server/inference/serving_metrics.h"
+#include "server/store/job_store.h"
+
+namespace espalier {
+
+// One model with its engine. Immutable but for the engine's own state.
+struct LoadedModel {
+  proto::ServedModel description;
+  std::unique_ptr<EngineHost> host;
+};
+
+// What serving needs of an artifact, behind an interface so that tests need no trained model.
+class ModelLoader {
+ public:
+  virtual ~ModelLoader() = default;
+
+  struct Limits {
+    int max_sequence_length = 0;  // 0: the model's
+    int max_requests = 0;
+    int max_rows = 0;
+    int tree_nodes = 0;  // of one request, the root included
+  };
+  struct Model {
+    std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<Tokenizer> tokenizer;
+    int64_t parameters = 0;
+    std::vector<std::shared_ptr<void>> keep_alive;
+  };
+  // NotFound if there is no such artifact; InvalidArgument or Unimplemented if it cannot be served,
+  // naming the file and the field.
+  virtual absl::StatusOr<Model> Load(const std::string& artifact, const Limits& limits) = 0;
+};
+
+struct ModelServerOptions {
+  ModelLoader* loader = nullptr;
+  JobStore* store = nullptr;
+  const Clock* clock = nullptr;
+  ServingMetrics* metrics = nullptr;  // optional
+  int64_t default_seed = 0;           // where a request brings none: mixed with a counter
+};
+
+// Thread-safe.
+class ModelServer {
+ public:
+  explicit ModelServer(ModelServerOptions options) : options_(options) {}
+
+  // Loads what was served before the last stop. Models that cannot be loaded any more are reported in the
+  // result by name and stay in the store.
+  std::map<std::string, absl::Status> Restore();
+
+  // Idempotent for an equal request; AlreadyExists for another one under the same name.
+  absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
+  absl::Status Unserve(const std::string& name);
+
+  // NotFound names the models that there are. The model stays alive while the pointer does.
+  absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
+  std::vector<proto::ServedModel> List() const;
+  std::vector<std::string> Names() const;
+
+  // For requests that bring no seed.
+  uint64_t NextSeed();
+
+ private:
+  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request);
+
+  const ModelServerOptions options_;
+  absl::Mutex loading_;  // one model at a time; taken before mutex_
+  mutable absl::Mutex mutex_;
+  struct Entry {
+    proto::ServeModelRequest request;
+    std::shared_ptr<LoadedModel> model;
+  };
+  std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
+  uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,109 @@
+#include "server/jobs/attach_loss.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace espalier {
+namespace {
+
+std::string NamesOf(const OpRegistry& registry, bool OpDef::*kind) {
+  std::vector<std::string> names;
+  for (const OpDef* def : registry.All()) {
+    if (def->*kind) names.push_back(def->name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::string FreeName(const Graph& graph, std::string name) {
+  while (graph.FindValue(name) != kNoValue) name = absl::StrCat("_", name);
+  return name;
+}
+
+// A scalar computed from the model's output and the labels.
+void AddHead(const std::string& op, ValueId prediction, ValueId labels,
+             const std::string& output_name, Graph* graph) {
+  Value value;
+  value.name = FreeName(*graph, output_name);
+  value.type = {DType::kF32, {}};
+  Node node;
+  node.name = value.name;
+  for (bool free = false; !free;) {
+    free = true;
+    for (const Node& other : graph->nodes()) free = free && other.name != node.name;
+    if (!free) node.name = absl::StrCat("_", node.name);
+  }
+  const ValueId id = graph->AddValue(std::move(value));
+  node.op = op;
+  node.inputs = {prediction, labels};
+  node.outputs = {id};
+  graph->AddNode(std::move(node));
+  graph->outputs.emplace_back(output_name, id);
+}
+
+}  // namespace
+
+absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
+                        const std::vector<std::string>& metrics, int64_t batch, DType labels,
+                        Graph* graph) {
+  const OpDef* def = registry.Find(loss);
+  if (def == nullptr || !def->is_loss) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.loss '", loss, "' is not a loss; there are: ",
+                     NamesOf(registry, &OpDef::is_loss)));
+  }
+  if (graph->outputs.empty()) {
+    return absl::InvalidArgumentError("the ONNX model has no output to put the loss on");
+  }
+  if (graph->FindValue(kLabelsInput) != kNoValue) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ONNX model has a tensor named '", kLabelsInput,
+        "', which is the name of the input that the loss needs; rename it and export again"));
+  }
+  Graph bound = *graph;
+  absl::Status status = BindAndInfer(registry, batch, &bound);
+  if (!status.ok()) return status;
+  const ValueId prediction = graph->outputs[0].second;
+  const TensorType type = bound.value(prediction).type;
+  if (type.dims.empty() || type.dims[0] != batch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "output '", graph->outputs[0].first, "' of the ONNX model has shape ", ToString(type.dims),
+        "; its first dimension must be the batch of ", batch,
+        " (export the model with a dynamic first dimension)"));
+  }
+  Value value;
+  value.name = kLabelsInput;
+  value.kind = ValueKind::kInput;
+  value.type = type;
+  value.type.dims[0] = -1;
+  if (loss != "mean_squared_error") {
+    value.type.dtype = labels;
+    value.type.dims.pop_back();  // one class per row
+    if (value.type.dims.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output '", graph->outputs[0].first, "' has shape ", ToString(type.dims),
+                       "; ", loss, " needs [batch, ..., classes]"));
+    }
+  }
+  const ValueId input = graph->AddValue(std::move(value));
+  // Model outputs named like ours would be taken for the loss.
+  std::vector<std::string> wanted = metrics;
+  wanted.push_back("loss");
+  for (auto& [name, id] : graph->outputs) {
+    for (const std::string& reserved : wanted) {
+      if (name == reserved) name = absl::StrCat("model.", name);
+    }
+  }
+  AddHead(loss, prediction, input, "loss", graph);
+  for (const std::string& metric : metrics) {
+    const OpDef* metric_def = registry.Find(metric);
+    if (metric_def == nullptr || !(metric_def->is_metric || metric_def->is_loss)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.metrics '", metric, "' is not a metric; there are: ",
+                       NamesOf(registry, &OpDef::is_metric)));
+    }
+    AddHead(metric, prediction, input, metric, graph);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

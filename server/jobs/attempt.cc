@@ -1,0 +1,439 @@
+#include "server/jobs/attempt.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/jobs/export_model.h"
+#include "server/jobs/prepare.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kLoadTimeout = absl::Minutes(5);
+constexpr absl::Duration kStopTimeout = absl::Seconds(3);
+// After the first rank failed: the others may be about to say what was really wrong.
+constexpr absl::Duration kEchoWait = absl::Milliseconds(500);
+// After Stop was answered: how long streams may take to end before they are broken off.
+constexpr absl::Duration kDrainWait = absl::Seconds(5);
+constexpr double kPeerTimeoutSeconds = 60;
+
+// Codes that say that the job itself is wrong: another attempt would end the same way.
+bool IsJobsFault(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kUnauthenticated:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Codes of a lost worker, of a peer of one, or of one that was started anew meanwhile.
+bool IsLoss(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted ||
+         code == absl::StatusCode::kCancelled || code == absl::StatusCode::kDeadlineExceeded ||
+         code == absl::StatusCode::kFailedPrecondition;
+}
+
+AttemptEnd Failed(const absl::Status& status) {
+  AttemptEnd end;
+  end.kind = IsLoss(status.code()) && status.code() != absl::StatusCode::kFailedPrecondition
+                 ? AttemptEnd::kWorkersLost
+                 : AttemptEnd::kFailed;
+  end.reason = std::string(status.message());
+  return end;
+}
+
+AttemptEnd Stopped() {
+  AttemptEnd end;
+  end.kind = AttemptEnd::kStopped;
+  return end;
+}
+
+}  // namespace
+
+Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* observer)
+    : tools_(tools),
+      task_(std::move(task)),
+      observer_(observer),
+      merge_(static_cast<int>(task_.members.size())),
+      checkpoint_dir_(task_.record.checkpoint_dir),
+      checkpoint_step_(task_.record.job.checkpoint_step()),
+      ranks_(task_.members.size()) {
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    ranks_[r].client = tools_.dial(task_.members[r].address);
+  }
+}
+
+Attempt::~Attempt() = default;
+
+std::string Attempt::Describe(size_t rank) const {
+  const Member& member = task_.members[rank];
+  return absl::StrCat("worker ", member.lease.worker_id(),
+                      member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
+}
+
+proto::Attempt Attempt::Ticket(size_t rank) const {
+  proto::Attempt ticket;
+  ticket.set_job_id(task_.record.job.id());
+  ticket.set_attempt(static_cast<uint64_t>(task_.attempt));
+  ticket.set_worker_epoch(task_.members[rank].lease.epoch());
+  return ticket;
+}
+
+void Attempt::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stop_ = true;
+  changed_.SignalAll();
+}
+
+void Attempt::WorkerLost(const std::string& worker_id, const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (task_.members[r].lease.worker_id() != worker_id || !ranks_[r].lost.empty()) continue;
+    ranks_[r].lost = reason;
+    ranks_[r].client->Cancel();
+    trouble_ = true;
+  }
+  changed_.SignalAll();
+}
+
+AttemptEnd Attempt::Run() {
+  const proto::TrainingSpec& spec = task_.record.job.spec();
+  absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
+  if (!prepared.ok()) return Failed(prepared.status());
+  PlanFacts facts;
+  facts.parameters = prepared->parameters;
+  facts.total_steps = prepared->total_steps;
+  facts.tokens_per_step = prepared->tokens_per_step;
+  proto::Optimizer optimizer = spec.optimizer();
+  if (optimizer.learning_rate().total_steps() <= 0) {
+    optimizer.mutable_learning_rate()->set_total_steps(facts.total_steps);
+  }
+
+  PlanDesk::Request request;
+  request.graph = &prepared->graph;
+  request.batch_size = spec.batch_size();
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const proto::Device& device = task_.members[r].device;
+    *request.machine.devices.insert(request.machine.devices.end(), device);
+    request.measure_on.emplace(device.model(), ranks_[r].client.get());
+  }
+  request.machine.link = tools_.workers->MeasuredLink();
+  if (request.machine.link.bandwidth() <= 0) request.machine.link = DefaultLink();
+  request.optimizer = optimizer;
+  request.search = spec.search();
+  const bool imported = request.search.strategy() == proto::SearchOptions::IMPORTED;
+  if (imported && task_.attempt > 1 &&
+      request.search.imported().devices_size() != static_cast<int>(ranks_.size())) {
+    request.search.clear_imported();
+    request.search.set_strategy(proto::SearchOptions::SEARCH);
+    observer_->OnMessage(task_.record.job.id(),
+                         absl::StrCat("the imported plan needs other workers than the ",
+                                      ranks_.size(), " that are left; searching a new one"));
+  }
+  absl::StatusOr<proto::Plan> plan = tools_.desk->Make(request);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stop_) return Stopped();
+  }
+  if (!plan.ok()) return Failed(plan.status());
+  facts.plan = *plan;
+  observer_->OnPlanned(task_.record.job.id(), task_.attempt, facts);
+
+  LoweringOptions options;
+  options.optimizer = optimizer;
+  options.seed = spec.seed();
+  options.columns = prepared->columns;
+  absl::StatusOr<LoweredPlan> lowered =
+      LowerPlan(*tools_.registry, prepared->graph, *plan, options);
+  if (!lowered.ok()) return Failed(lowered.status());
+  if (lowered->training.size() != ranks_.size()) {
+    return Failed(absl::InternalError(absl::StrCat("the plan was lowered to ",
+                                                   lowered->training.size(), " programs for ",
+                                                   ranks_.size(), " workers")));
+  }
+
+  tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
+  std::optional<AttemptEnd> end = Load(*lowered);
+  if (!end.has_value()) {
+    observer_->OnRunning(task_.record.job.id(), task_.attempt);
+    end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);
+  }
+  tools_.rendezvous->End(task_.record.job.id());
+  return end.has_value() ? *end : Finish(prepared->graph, facts.total_steps);
+}
+
+void Attempt::FailRank(size_t rank, const absl::Status& status) {
+  ranks_[rank].status = status;
+  ranks_[rank].done = true;
+  if (!status.ok()) trouble_ = true;
+  changed_.SignalAll();
+}
+
+std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered) {
+  plan_fingerprint_ = lowered.training[0].plan_fingerprint();
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    threads.emplace_back([this, r, &lowered] {
+      // A worker that lived through the coordinator's restart may still run the attempt before.
+      if (task_.attempt > 1) {
+        proto::StopRequest stop;
+        *stop.mutable_attempt() = Ticket(r);
+        stop.mutable_attempt()->set_attempt(static_cast<uint64_t>(task_.attempt) - 1);
+        ranks_[r].client->Stop(stop, kStopTimeout).IgnoreError();
+      }
+      proto::LoadProgramRequest request;
+      *request.mutable_attempt() = Ticket(r);
+      *request.mutable_program() = lowered.training[r];
+      if (r < lowered.evaluation.size()) *request.mutable_evaluation() = lowered.evaluation[r];
+      *request.mutable_dataset() = task_.record.job.spec().dataset();
+      request.set_batch_size(task_.record.job.spec().batch_size());
+      request.set_checkpoint_dir(task_.record.checkpoint_dir);
+      request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
+      absl::Status status = ranks_[r].client->LoadProgram(request, kLoadTimeout).status();
+      absl::MutexLock lock(&mutex_);
+      FailRank(r, status);
+    });
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    auto all_done = [this] {
+      mutex_.AssertHeld();
+      return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
+    };
+    while (!all_done() && !stop_ && !trouble_) changed_.Wait(&mutex_);
+    // The ranks connect to each other while they load: those that still wait for a lost one would wait
+    // for the peer timeout.
+    if (!all_done()) changed_.WaitWithTimeout(&mutex_, kEchoWait);
+  }
+  bool troubled;
+  {
+    absl::MutexLock lock(&mutex_);
+    troubled = stop_ || trouble_;
+  }
+  if (troubled) StopRanks();
+  for (std::thread& thread : threads) thread.join();
+  if (troubled) return Judge();
+  absl::MutexLock lock(&mutex_);
+  for (Rank& rank : ranks_) rank.done = false;
+  return std::nullopt;
+}
+
+std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) {
+  const proto::TrainingSpec& spec = task_.record.job.spec();
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    threads.emplace_back([this, r, &spec, total_steps, evaluate] {
+      proto::RunRequest request;
+      *request.mutable_attempt() = Ticket(r);
+      request.set_first_step(task_.record.job.checkpoint_step());
+      request.set_last_step(total_steps);
+      request.set_checkpoint_every_steps(spec.checkpoint_every_steps());
+      request.set_checkpoint_root(
+          absl::StrCat(task_.checkpoint_root, "/attempt-", task_.attempt));
+      request.set_evaluate_at_end(evaluate);
+      absl::Status status = ranks_[r].client->Run(
+          request, [this, r](const proto::RunEvent& event) { OnEvent(r, event); });
+      absl::MutexLock lock(&mutex_);
+      // OnEvent may have failed the rank before.
+      FailRank(r, ranks_[r].status.ok() ? status : ranks_[r].status);
+    });
+  }
+  bool troubled;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto all_done = [this] {
+      mutex_.AssertHeld();
+      return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
+    };
+    while (!all_done() && !stop_ && !trouble_) changed_.Wait(&mutex_);
+    const absl::Time echo = absl::Now() + kEchoWait;
+    while (!all_done() && !stop_ && absl::Now() < echo) changed_.WaitWithDeadline(&mutex_, echo);
+    troubled = stop_ || trouble_;
+  }
+  if (troubled) StopRanks();
+  for (std::thread& thread : threads) thread.join();
+  if (troubled) return Judge();
+  return std::nullopt;
+}
+
+void Attempt::StopRanks() {
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    threads.emplace_back([this, r] {
+      proto::StopRequest request;
+      *request.mutable_attempt() = Ticket(r);
+      absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
+      if (status.code() != absl::StatusCode::kUnavailable &&
+          status.code() != absl::StatusCode::kDeadlineExceeded) {
+        return;
+      }
+      // It does not even answer this: it must not be given work again before it has joined anew.
+      tools_.workers->Suspect(task_.members[r].lease);
+      absl::MutexLock lock(&mutex_);
+      if (ranks_[r].lost.empty()) ranks_[r].lost = "does not answer";
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  absl::MutexLock lock(&mutex_);
+  const absl::Time deadline = absl::Now() + kDrainWait;
+  auto all_done = [this] {
+    mutex_.AssertHeld();
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const Rank& r) { return r.done || !r.lost.empty(); });
+  };
+  while (!all_done() && absl::Now() < deadline) changed_.WaitWithDeadline(&mutex_, deadline);
+  for (Rank& rank : ranks_) rank.client->Cancel();
+}
+
+AttemptEnd Attempt::Judge() {
+  absl::MutexLock lock(&mutex_);
+  if (stop_) return Stopped();
+  AttemptEnd end;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (IsJobsFault(ranks_[r].status.code())) {
+      end.kind = AttemptEnd::kFailed;
+      end.reason = absl::StrCat(Describe(r), ": ", ranks_[r].status.message());
+      return end;
+    }
+  }
+  std::vector<std::string> lost, failed, broken;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const absl::Status& status = ranks_[r].status;
+    if (!ranks_[r].lost.empty()) {
+      lost.push_back(absl::StrCat(Describe(r), " lost: ", ranks_[r].lost));
+    } else if (IsLoss(status.code())) {
+      failed.push_back(absl::StrCat(Describe(r), ": ", status.message()));
+    } else if (!status.ok()) {
+      broken.push_back(absl::StrCat(Describe(r), ": ", status.ToString()));
+    }
+  }
+  // A peer's death may break a rank in any way; without one, an internal error is the job's end.
+  if (lost.empty() && failed.empty()) {
+    end.kind = AttemptEnd::kFailed;
+    end.reason = absl::StrJoin(broken, "; ");
+    return end;
+  }
+  end.kind = AttemptEnd::kWorkersLost;
+  end.reason = absl::StrJoin(lost.empty() ? failed : lost, "; ");
+  return end;
+}
+
+void Attempt::OnEvent(size_t rank, const proto::RunEvent& event) {
+  // A report under an old lease comes from a worker that was declared dead: it counts no more.
+  std::string lost;
+  absl::Status lease = tools_.workers->Check(task_.members[rank].lease);
+  if (!lease.ok()) {
+    lost = std::string(lease.message());
+  } else if (event.attempt().attempt() != static_cast<uint64_t>(task_.attempt) ||
+             event.attempt().worker_epoch() != task_.members[rank].lease.epoch()) {
+    lost = "it reports for another attempt or under another lease";
+  }
+  absl::MutexLock report_lock(&report_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stop_ || trouble_) return;
+    if (!lost.empty()) {
+      ranks_[rank].lost = lost;
+      ranks_[rank].client->Cancel();
+      trouble_ = true;
+      changed_.SignalAll();
+      return;
+    }
+  }
+  absl::Status status = Take(rank, event);
+  if (status.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  ranks_[rank].status = status;
+  trouble_ = true;
+  changed_.SignalAll();
+}
+
+absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
+  const std::string& job_id = task_.record.job.id();
+  switch (event.event_case()) {
+    case proto::RunEvent::kStep: {
+      auto merged = merge_.AddStep(static_cast<int>(rank), event.step());
+      if (merged.has_value()) observer_->OnStep(job_id, task_.attempt, *merged);
+      return absl::OkStatus();
+    }
+    case proto::RunEvent::kShard: {
+      auto complete = merge_.AddShard(static_cast<int>(rank), event.shard());
+      if (!complete.ok()) return complete.status();
+      if (!complete->has_value() || (*complete)->steps_done <= checkpoint_step_) {
+        return absl::OkStatus();
+      }
+      const RankMerge::Checkpoint& checkpoint = **complete;
+      Manifest manifest;
+      manifest.job_id = job_id;
+      manifest.steps_done = checkpoint.steps_done;
+      manifest.plan_fingerprint = plan_fingerprint_;
+      manifest.files = checkpoint.files;
+      absl::Status status = WriteManifest(*tools_.files, checkpoint.directory, manifest);
+      if (!status.ok()) return status;
+      checkpoint_dir_ = checkpoint.directory;
+      checkpoint_step_ = checkpoint.steps_done;
+      observer_->OnCheckpoint(job_id, task_.attempt, checkpoint_step_, checkpoint_dir_);
+      return absl::OkStatus();
+    }
+    case proto::RunEvent::kEvaluation: {
+      auto merged = merge_.AddEvaluation(static_cast<int>(rank), event.evaluation());
+      if (merged.has_value()) {
+        evaluation_ = {merged->values().begin(), merged->values().end()};
+      }
+      return absl::OkStatus();
+    }
+    case proto::RunEvent::kMeasuredPeakBytes: {
+      absl::MutexLock lock(&mutex_);
+      ranks_[rank].peak_bytes = event.measured_peak_bytes();
+      return absl::OkStatus();
+    }
+    case proto::RunEvent::EVENT_NOT_SET:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+AttemptEnd Attempt::Finish(const Graph& graph, int64_t total_steps) {
+  AttemptEnd end;
+  std::string checkpoint;
+  {
+    absl::MutexLock report_lock(&report_mutex_);
+    if (checkpoint_step_ < total_steps) {
+      return Failed(absl::InternalError(
+          absl::StrCat("the workers finished all ", total_steps,
+                       " steps, but the last complete checkpoint is of step ", checkpoint_step_)));
+    }
+    checkpoint = checkpoint_dir_;
+    end.evaluation = evaluation_;
+    absl::MutexLock lock(&mutex_);
+    for (const Rank& rank : ranks_) end.measured_peak_bytes.push_back(rank.peak_bytes);
+  }
+  const proto::Job& job = task_.record.job;
+  end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
+  absl::Status status =
+      ExportModel(tools_.files, tools_.artifacts, graph, checkpoint, job.id(), end.output_model);
+  if (!status.ok()) {
+    end.kind = AttemptEnd::kFailed;
+    end.reason = absl::StrCat("the model is trained, but could not be registered as '",
+                              end.output_model, "': ", status.message(),
+                              "; resume the job once that is mended");
+    return end;
+  }
+  end.kind = AttemptEnd::kFinished;
+  return end;
+}
+
+}  // namespace espalier

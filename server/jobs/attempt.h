@@ -1,0 +1,133 @@
+// One attempt of a job on the workers that were given to it: plan, lower, load, run, checkpoint,
+// evaluate, export. It decides nothing about the job's life: it tells what happens and how it ended.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "planner/planner.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/jobs/plan_desk.h"
+#include "server/jobs/rank_merge.h"
+#include "server/jobs/worker_client.h"
+#include "server/membership/rendezvous.h"
+#include "server/membership/worker_registry.h"
+#include "server/store/job_store.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+
+// What an attempt needs of the coordinator; all outlive it.
+struct AttemptTools {
+  const OpRegistry* registry = nullptr;
+  ArtifactStore* artifacts = nullptr;
+  PlanDesk* desk = nullptr;
+  WorkerRegistry* workers = nullptr;
+  Rendezvous* rendezvous = nullptr;
+  FileSystem* files = nullptr;
+  WorkerDialer dial;
+};
+
+struct AttemptTask {
+  JobRecord record;  // with spec
+  int32_t attempt = 0;
+  std::vector<Member> members;  // by rank
+  std::string checkpoint_root;  // of the job
+};
+
+struct PlanFacts {
+  proto::Plan plan;
+  int64_t parameters = 0;
+  int64_t total_steps = 0;
+  double tokens_per_step = 0;
+};
+
+struct AttemptEnd {
+  enum Kind { kFinished, kWorkersLost, kFailed, kStopped } kind = kFailed;
+  std::string reason;
+  std::map<std::string, double> evaluation;  // kFinished
+  std::string output_model;
+  std::vector<int64_t> measured_peak_bytes;  // by rank
+};
+
+// Called from the attempt's threads, one call at a time.
+class AttemptObserver {
+ public:
+  virtual ~AttemptObserver() = default;
+  virtual void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) = 0;
+  virtual void OnRunning(const std::string& job_id, int32_t attempt) = 0;
+  virtual void OnStep(const std::string& job_id, int32_t attempt,
+                      const proto::StepReport& report) = 0;
+  // The manifest is written.
+  virtual void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
+                            const std::string& directory) = 0;
+  virtual void OnMessage(const std::string& job_id, const std::string& message) = 0;
+};
+
+class Attempt {
+ public:
+  Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* observer);
+  ~Attempt();
+
+  // Blocks until the attempt is over and no worker is busy with it any more.
+  AttemptEnd Run();
+
+  // From any thread; do not block. After Stop the attempt ends as kStopped unless it had ended before.
+  void Stop();
+  // The worker's lease is over: do not wait for it.
+  void WorkerLost(const std::string& worker_id, const std::string& reason);
+
+  const std::vector<Member>& members() const { return task_.members; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<WorkerClient> client;
+    std::string lost;  // why it is given up
+    bool done = false;
+    absl::Status status;
+    int64_t peak_bytes = 0;
+  };
+
+  std::string Describe(size_t rank) const;
+  proto::Attempt Ticket(size_t rank) const;
+
+  // Both return the end of the attempt, or nothing if it goes on.
+  std::optional<AttemptEnd> Load(const LoweredPlan& lowered) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  AttemptEnd Finish(const Graph& graph, int64_t total_steps);
+
+  void OnEvent(size_t rank, const proto::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Take(size_t rank, const proto::RunEvent& event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
+  void FailRank(size_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopRanks() ABSL_LOCKS_EXCLUDED(mutex_);
+  AttemptEnd Judge() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const AttemptTools tools_;
+  const AttemptTask task_;
+  AttemptObserver* const observer_;
+  std::string plan_fingerprint_;
+
+  // Held while an event is merged, written and told to the observer; never taken by Stop or
+  // WorkerLost, which the observer may be calling meanwhile.
+  absl::Mutex report_mutex_;
+  RankMerge merge_ ABSL_GUARDED_BY(report_mutex_);
+  std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
+  std::string checkpoint_dir_ ABSL_GUARDED_BY(report_mutex_);
+  int64_t checkpoint_step_ ABSL_GUARDED_BY(report_mutex_) = 0;
+
+  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(report_mutex_);
+  absl::CondVar changed_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool trouble_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
+  std::vector<Rank> ranks_;  // fields but `client` under mutex_
+};
+
+}  // namespace espalier

@@ -1,0 +1,614 @@
+#include "server/jobs/job_runner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "server/jobs/prepare.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kStoreRetry = absl::Seconds(1);
+constexpr absl::Duration kMedianEvery = absl::Seconds(1);
+constexpr int kWatchPage = 500;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void StripSpec(proto::Job* job) {
+  job->mutable_spec()->clear_graph();
+  job->mutable_spec()->mutable_search()->clear_imported();
+}
+
+}  // namespace
+
+JobRunner::JobRunner(JobRunnerOptions options, AttemptTools tools, JobStore* store,
+                     const Clock* clock, Metrics* metrics)
+    : options_(std::move(options)),
+      tools_(std::move(tools)),
+      store_(store),
+      clock_(clock),
+      metrics_(metrics),
+      idempotency_(store) {}
+
+JobRunner::~JobRunner() { Stop(); }
+
+std::string JobRunner::JobFolder(const std::string& job_id) const {
+  return JoinPath(options_.checkpoint_root, job_id);
+}
+
+absl::Status JobRunner::Start() {
+  absl::StatusOr<std::vector<JobRecord>> records = store_->List();
+  if (!records.ok()) return records.status();
+  absl::MutexLock lock(&mutex_);
+  for (JobRecord& record : *records) {
+    auto job = std::make_unique<Job>();
+    job->number = next_number_++;
+    job->life.state = record.job.state();
+    job->life.attempts = record.job.attempts();
+    job->life.checkpoint_step = record.job.checkpoint_step();
+    job->life.fruitless = record.fruitless_attempts;
+    job->life.failures = record.failures;
+    job->record = std::move(record);
+    absl::Status status = Apply(job.get(), {.kind = JobEventKind::kRestart});
+    if (!status.ok()) return status;
+    if (job->life.state == proto::RECOVERING) {
+      absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
+      if (full.ok()) job->workers_before = full->job.plan().devices_size();
+      job->recovering_since = clock_->Now();
+    }
+    status = Flush(job.get());
+    if (!status.ok()) return status;
+    jobs_[job->record.job.id()] = std::move(job);
+  }
+  CountStates();
+  loop_ = std::thread([this] { Loop(); });
+  return absl::OkStatus();
+}
+
+void JobRunner::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    for (auto& [id, job] : jobs_) {
+      if (job->attempt != nullptr) job->attempt->Stop();
+    }
+    published_.SignalAll();
+  }
+  {
+    absl::MutexLock lock(&wake_mutex_);
+    quit_ = true;
+    wake_.SignalAll();
+  }
+  if (loop_.joinable()) loop_.join();
+}
+
+void JobRunner::Wake() {
+  absl::MutexLock lock(&wake_mutex_);
+  woken_ = true;
+  wake_.SignalAll();
+}
+
+void JobRunner::WorkersChanged() { Wake(); }
+
+absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
+  auto it = jobs_.find(job_id);
+  if (it != jobs_.end()) return it->second.get();
+  return absl::NotFoundError(
+      absl::StrCat("there is no job '", job_id.substr(0, 100), "'; `espalier jobs` lists them"));
+}
+
+absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
+  absl::StatusOr<JobDecision> decision = Decide(job->life, event, options_.policy);
+  if (!decision.ok()) {
+    return absl::Status(decision.status().code(), absl::StrCat("job ", job->record.job.id(), ": ",
+                                                               decision.status().message()));
+  }
+  proto::Job& record = job->record.job;
+  const proto::JobState before = job->life.state;
+  if (job->life == decision->life && decision->actions.empty()) return absl::OkStatus();
+  job->life = decision->life;
+  record.set_state(job->life.state);
+  record.set_attempts(job->life.attempts);
+  record.set_checkpoint_step(job->life.checkpoint_step);
+  job->record.fruitless_attempts = job->life.fruitless;
+  job->record.failures = job->life.failures;
+  if (job->life.state != before) {
+    const int64_t now = clock_->NowUnixMillis();
+    if (job->life.state == proto::RUNNING && record.started_unix_ms() == 0) {
+      record.set_started_unix_ms(now);
+    }
+    record.set_finished_unix_ms(IsOver(job->life.state) ? now : 0);
+    record.set_error(job->life.state == proto::FAILED ? decision->error : "");
+    if (job->life.state == proto::RECOVERING) job->recovering_since = clock_->Now();
+    spdlog::info("job id={} state={} attempt={} checkpoint_step={} error=\"{}\"", record.id(),
+                 StateName(job->life.state), job->life.attempts, job->life.checkpoint_step,
+                 record.error());
+  }
+  if (!decision->message.empty()) job->pending.messages.push_back(decision->message);
+  for (JobAction action : decision->actions) {
+    switch (action) {
+      case JobAction::kGoBack:
+        GoBack(job);
+        break;
+      case JobAction::kStopAttempt:
+        if (job->attempt != nullptr) job->attempt->Stop();
+        break;
+      case JobAction::kReleaseWorkers:
+        tools_.workers->Release(record.id());
+        break;
+      case JobAction::kStartAttempt:
+        break;  // TryStart, once the attempt's number is durable
+    }
+  }
+  job->dirty = true;
+  CountStates();
+  return absl::OkStatus();
+}
+
+void JobRunner::GoBack(Job* job) {
+  const int64_t step = job->life.checkpoint_step;
+  auto& reports = job->pending.reports;
+  reports.erase(std::remove_if(reports.begin(), reports.end(),
+                               [&](const proto::StepReport& r) { return r.step() >= step; }),
+                reports.end());
+  job->pending.drop_reports_from = step;
+  job->record.job.set_steps_done(step);
+  job->step_seconds.clear();
+}
+
+absl::Status JobRunner::Flush(Job* job) {
+  if (!job->dirty) return absl::OkStatus();
+  job->pending.job = job->record;
+  absl::Status status = store_->Write(job->record.job.id(), job->pending);
+  if (!status.ok()) {
+    metrics_->StoreError();
+    spdlog::error("job id={} not written: {}", job->record.job.id(), status.ToString());
+    job->retry_at = absl::Now() + kStoreRetry;
+    return status;
+  }
+  job->pending = JobWrite();
+  job->dirty = false;
+  ++job->version;
+  published_.SignalAll();
+  return absl::OkStatus();
+}
+
+void JobRunner::Loop() {
+  while (true) {
+    bool quit;
+    {
+      absl::MutexLock lock(&wake_mutex_);
+      if (!woken_ && !quit_) wake_.WaitWithTimeout(&wake_mutex_, kTick);
+      woken_ = false;
+      quit = quit_;
+    }
+    std::vector<std::thread> finished;
+    bool busy = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      WatchLeases();
+      EndAttempts(&finished);
+      for (auto& [id, job] : jobs_) {
+        if (job->dirty && absl::Now() >= job->retry_at) Flush(job.get()).IgnoreError();
+        busy = busy || job->attempt != nullptr;
+      }
+      if (!stopping_) Schedule();
+    }
+    for (std::thread& thread : finished) thread.join();
+    if (quit && !busy) return;
+  }
+}
+
+void JobRunner::WatchLeases() {
+  for (auto& [id, job] : jobs_) {
+    if (job->attempt == nullptr || job->attempt_over) continue;
+    for (const Member& member : job->attempt->members()) {
+      absl::Status status = tools_.workers->Check(member.lease);
+      if (!status.ok()) {
+        job->attempt->WorkerLost(member.lease.worker_id(), std::string(status.message()));
+      }
+    }
+  }
+}
+
+void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
+  for (auto& [id, job] : jobs_) {
+    if (!job->attempt_over) continue;
+    const AttemptEnd end = std::move(job->end);
+    finished->push_back(std::move(job->thread));
+    job->attempt.reset();
+    job->attempt_over = false;
+    JobLifeEvent event{.kind = JobEventKind::kStopped,
+                       .attempt = job->life.attempts,
+                       .step = 0,
+                       .reason = end.reason};
+    switch (end.kind) {
+      case AttemptEnd::kFinished:
+        event.kind = JobEventKind::kFinished;
+        break;
+      case AttemptEnd::kWorkersLost:
+        event.kind = JobEventKind::kWorkersLost;
+        break;
+      case AttemptEnd::kFailed:
+        event.kind = JobEventKind::kAttemptFailed;
+        break;
+      case AttemptEnd::kStopped:
+        break;
+    }
+    proto::Job& record = job->record.job;
+    if (end.kind == AttemptEnd::kFinished && !IsOver(job->life.state)) {
+      record.clear_evaluation();
+      for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
+      record.set_output_model(end.output_model);
+      record.clear_measured_peak_bytes();
+      for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
+      record.set_median_step_seconds(Median(job->step_seconds));
+    }
+    Apply(job.get(), event).IgnoreError();  // endings are always allowed
+  }
+}
+
+void JobRunner::Schedule() {
+  std::vector<Job*> waiting;
+  for (auto& [id, job] : jobs_) {
+    const bool waits = job->life.state == proto::QUEUED || job->life.state == proto::RECOVERING;
+    if (waits && job->attempt == nullptr && !job->life.attempt_running) waiting.push_back(job.get());
+  }
+  // Those that were interrupted first, then in the order of submission.
+  std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
+    return std::make_pair(a->life.state == proto::QUEUED, a->number) <
+           std::make_pair(b->life.state == proto::QUEUED, b->number);
+  });
+  for (Job* job : waiting) {
+    if (!TryStart(job)) return;
+  }
+}
+
+bool JobRunner::TryStart(Job* job) {
+  if (absl::Now() < job->retry_at) return false;
+  const proto::SearchOptions& search = job->record.job.spec().search();
+  std::vector<Member> members = tools_.workers->Idle();
+  if (members.empty()) return false;
+  size_t wanted = members.size();
+  if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
+  if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  if (job->life.state == proto::RECOVERING &&
+      members.size() < static_cast<size_t>(job->workers_before) &&
+      clock_->Now() - job->recovering_since < options_.recovery_settle) {
+    return false;
+  }
+  absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
+  if (!full.ok()) {
+    job->retry_at = absl::Now() + kStoreRetry;
+    return false;
+  }
+  if (search.strategy() == proto::SearchOptions::IMPORTED) {
+    const size_t planned = static_cast<size_t>(full->job.spec().search().imported().devices_size());
+    // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
+    if (job->life.attempts == 0 && wanted < planned) {
+      const std::string message = absl::StrCat("the imported plan is for ", planned,
+                                               " workers; waiting for that many to be idle");
+      if (job->workers_before != static_cast<int>(planned)) {
+        job->workers_before = static_cast<int>(planned);
+        job->pending.messages.push_back(message);
+        job->dirty = true;
+      }
+      return false;
+    }
+    wanted = std::min(wanted, std::max<size_t>(planned, 1));
+  }
+  members.resize(wanted);
+  const std::string id = job->record.job.id();
+  if (!tools_.workers->Assign(members, id).ok()) return false;
+  const JobLife before = job->life;
+  Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
+  // Workers tell attempts apart by their numbers: a number must not be used before it is durable.
+  if (!Flush(job).ok()) {
+    job->life = before;
+    job->record.job.set_state(before.state);
+    job->record.job.set_attempts(before.attempts);
+    tools_.workers->Release(id);
+    return false;
+  }
+  AttemptTask task;
+  task.record = *std::move(full);
+  task.record.job.set_checkpoint_step(job->life.checkpoint_step);
+  task.record.checkpoint_dir = job->record.checkpoint_dir;
+  task.attempt = job->life.attempts;
+  task.members = members;
+  task.checkpoint_root = JobFolder(id);
+  job->workers_before = static_cast<int>(members.size());
+  job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
+  metrics_->AttemptStarted();
+  CleanCheckpoints(*job);
+  job->thread = std::thread([this, job] {
+    AttemptEnd end = job->attempt->Run();
+    {
+      absl::MutexLock lock(&mutex_);
+      job->end = std::move(end);
+      job->attempt_over = true;
+    }
+    Wake();
+  });
+  return true;
+}
+
+void JobRunner::CleanCheckpoints(const Job& job) {
+  std::error_code ignored;
+  const std::filesystem::path keep(job.record.checkpoint_dir);
+  for (std::filesystem::directory_iterator it(JobFolder(job.record.job.id()), ignored), end;
+       !ignored && it != end; it.increment(ignored)) {
+    if (it->path() == keep.parent_path()) {
+      for (std::filesystem::directory_iterator inner(it->path(), ignored), stop;
+           !ignored && inner != stop; inner.increment(ignored)) {
+        std::error_code failed;
+        if (inner->path() != keep) std::filesystem::remove_all(inner->path(), failed);
+      }
+      continue;
+    }
+    std::error_code failed;
+    std::filesystem::remove_all(it->path(), failed);
+  }
+}
+
+void JobRunner::CountStates() { metrics_->SetJobs([this] {
+    mutex_.AssertHeld();
+    std::map<std::string, int> counts;
+    for (const auto& [id, job] : jobs_) ++counts[StateName(job->life.state)];
+    return counts;
+  }()); }
+
+std::map<std::string, int> JobRunner::CountByState() const {
+  absl::MutexLock lock(&mutex_);
+  std::map<std::string, int> counts;
+  for (const auto& [id, job] : jobs_) ++counts[StateName(job->life.state)];
+  return counts;
+}
+
+void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) {
+  absl::MutexLock lock(&mutex_);
+  Job& job = *jobs_.at(job_id);
+  if (attempt != job.life.attempts || IsOver(job.life.state)) return;
+  proto::Job& record = job.record.job;
+  *record.mutable_plan() = facts.plan;
+  record.set_parameters(facts.parameters);
+  record.set_total_steps(facts.total_steps);
+  record.set_tokens_per_step(facts.tokens_per_step);
+  job.pending.with_plan = true;
+  job.dirty = true;
+  Wake();
+}
+
+void JobRunner::OnRunning(const std::string& job_id, int32_t attempt) {
+  absl::MutexLock lock(&mutex_);
+  Apply(jobs_.at(job_id).get(), {.kind = JobEventKind::kRunning, .attempt = attempt}).IgnoreError();
+  Wake();
+}
+
+void JobRunner::OnStep(const std::string& job_id, int32_t attempt,
+                       const proto::StepReport& report) {
+  metrics_->JobStep(report.seconds());
+  absl::MutexLock lock(&mutex_);
+  Job& job = *jobs_.at(job_id);
+  if (attempt != job.life.attempts || IsOver(job.life.state)) return;
+  job.pending.reports.push_back(report);
+  job.record.job.set_steps_done(std::max(job.record.job.steps_done(), report.step() + 1));
+  job.step_seconds.push_back(report.seconds());
+  if (absl::Now() - job.median_at >= kMedianEvery) {
+    job.median_at = absl::Now();
+    job.record.job.set_median_step_seconds(Median(job.step_seconds));
+  }
+  job.dirty = true;  // written by the loop, some ten times a second
+}
+
+void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
+                             const std::string& directory) {
+  absl::MutexLock lock(&mutex_);
+  Job& job = *jobs_.at(job_id);
+  if (attempt != job.life.attempts || IsOver(job.life.state)) return;
+  const std::string previous = job.record.checkpoint_dir;
+  job.record.checkpoint_dir = directory;
+  Apply(&job, {.kind = JobEventKind::kCheckpointed, .attempt = attempt, .step = steps_done})
+      .IgnoreError();
+  if (!Flush(&job).ok()) return;  // the loop tries again; the old checkpoint stays until the next
+  metrics_->CheckpointWritten();
+  std::error_code ignored;
+  if (!previous.empty()) std::filesystem::remove_all(previous, ignored);
+}
+
+void JobRunner::OnMessage(const std::string& job_id, const std::string& message) {
+  absl::MutexLock lock(&mutex_);
+  Job& job = *jobs_.at(job_id);
+  job.pending.messages.push_back(message);
+  job.dirty = true;
+}
+
+absl::Status JobRunner::Submit(const proto::SubmitRequest& request, proto::SubmitReply* reply) {
+  constexpr char kMethod[] = "Training/Submit";
+  return idempotency_.Once(
+      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
+        const proto::TrainingSpec& spec = request.spec();
+        absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
+        if (!prepared.ok()) return prepared.status();
+        if (!spec.output_model().empty()) {
+          absl::StatusOr<proto::Artifact> taken = tools_.artifacts->Find(spec.output_model());
+          if (taken.ok() && taken->kind() != proto::Artifact::MODEL) {
+            return absl::AlreadyExistsError(
+                absl::StrCat("spec.output_model: artifact '", spec.output_model(),
+                             "' exists and is no model; choose another name"));
+          }
+        }
+        absl::MutexLock lock(&mutex_);
+        if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
+        const std::string id = absl::StrCat("job-", next_number_);
+        auto job = std::make_unique<Job>();
+        job->number = next_number_;
+        proto::Job& record = job->record.job;
+        record.set_id(id);
+        *record.mutable_spec() = spec;
+        record.set_state(proto::QUEUED);
+        record.set_created_unix_ms(clock_->NowUnixMillis());
+        record.set_total_steps(prepared->total_steps);
+        record.set_parameters(prepared->parameters);
+        record.set_tokens_per_step(prepared->tokens_per_step);
+        reply->set_job_id(id);
+        JobWrite write;
+        write.job = job->record;
+        write.create = true;
+        if (!request.idempotency_key().empty()) {
+          write.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
+        }
+        absl::Status status = store_->Write(id, write);
+        if (!status.ok()) {
+          metrics_->StoreError();
+          return status;
+        }
+        StripSpec(&record);
+        ++next_number_;
+        jobs_[id] = std::move(job);
+        CountStates();
+        Wake();
+        spdlog::info("job id={} state=queued name=\"{}\" steps={} parameters={}", id, spec.name(),
+                     prepared->total_steps, prepared->parameters);
+        return absl::OkStatus();
+      });
+}
+
+absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobReply* reply) {
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<Job*> job = Find(request.job_id());
+    if (!job.ok()) return job.status();
+  }
+  absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
+  if (!record.ok()) return record.status();
+  *reply->mutable_job() = std::move(record->job);
+  // The submitted graph can be as large as a message may be; who wants it has it.
+  StripSpec(reply->mutable_job());
+  if (!request.with_reports()) return absl::OkStatus();
+  int64_t after = 0;
+  while (true) {
+    absl::StatusOr<std::vector<JobLogEntry>> entries =
+        store_->Log(request.job_id(), after, 0, kWatchPage);
+    if (!entries.ok()) return entries.status();
+    for (JobLogEntry& entry : *entries) {
+      after = entry.sequence;
+      if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+        *reply->add_reports() = std::move(*report);
+      } else {
+        reply->add_messages(std::get<std::string>(entry.entry));
+      }
+    }
+    if (entries->size() < kWatchPage) return absl::OkStatus();
+  }
+}
+
+absl::Status JobRunner::List(proto::ListJobsReply* reply) {
+  absl::StatusOr<std::vector<JobRecord>> records = store_->List();
+  if (!records.ok()) return records.status();
+  for (JobRecord& record : *records) *reply->add_jobs() = std::move(record.job);
+  return absl::OkStatus();
+}
+
+absl::Status JobRunner::Cancel(const proto::CancelRequest& request, proto::CancelReply* reply) {
+  constexpr char kMethod[] = "Training/Cancel";
+  return idempotency_.Once(
+      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
+        absl::MutexLock lock(&mutex_);
+        absl::StatusOr<Job*> job = Find(request.job_id());
+        if (!job.ok()) return job.status();
+        absl::Status status = Apply(*job, {.kind = JobEventKind::kCancel});
+        if (!status.ok()) return status;
+        *reply->mutable_job() = (*job)->record.job;
+        reply->mutable_job()->clear_plan();
+        if (!request.idempotency_key().empty()) {
+          (*job)->pending.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
+          (*job)->dirty = true;
+        }
+        return Flush(*job);
+      });
+}
+
+absl::Status JobRunner::Resume(const proto::ResumeRequest& request, proto::ResumeReply* reply) {
+  constexpr char kMethod[] = "Training/Resume";
+  return idempotency_.Once(
+      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
+        absl::MutexLock lock(&mutex_);
+        absl::StatusOr<Job*> job = Find(request.job_id());
+        if (!job.ok()) return job.status();
+        absl::Status status = Apply(*job, {.kind = JobEventKind::kResume});
+        if (!status.ok()) return status;
+        *reply->mutable_job() = (*job)->record.job;
+        reply->mutable_job()->clear_plan();
+        if (!request.idempotency_key().empty()) {
+          (*job)->pending.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
+        }
+        status = Flush(*job);
+        Wake();
+        return status;
+      });
+}
+
+absl::Status JobRunner::Watch(const proto::WatchRequest& request,
+                              const std::function<bool(const proto::JobEvent&)>& send,
+                              const std::function<bool()>& cancelled) {
+  int64_t seen_version = -1;
+  int64_t after = 0;
+  std::string last_state;
+  while (true) {
+    int64_t version;
+    {
+      absl::MutexLock lock(&mutex_);
+      absl::StatusOr<Job*> job = Find(request.job_id());
+      if (!job.ok()) return job.status();
+      while ((*job)->version == seen_version) {
+        if (stopping_) return absl::UnavailableError("the coordinator is going down; watch again");
+        if (cancelled()) return absl::CancelledError("the caller has gone");
+        published_.WaitWithTimeout(&mutex_, absl::Milliseconds(250));
+      }
+      version = (*job)->version;
+    }
+    // Read after the version: whatever was written up to it is in the store.
+    absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
+    if (!record.ok()) return record.status();
+    StripSpec(&record->job);
+    const std::string state = absl::StrCat(record->job.state(), "/", record->job.attempts());
+    const bool first = seen_version < 0;
+    proto::JobEvent job_event;
+    *job_event.mutable_job() = record->job;
+    if (first && !send(job_event)) return absl::OkStatus();
+    while (true) {
+      absl::StatusOr<std::vector<JobLogEntry>> entries =
+          store_->Log(request.job_id(), after, request.from_step(), kWatchPage);
+      if (!entries.ok()) return entries.status();
+      for (JobLogEntry& entry : *entries) {
+        after = entry.sequence;
+        proto::JobEvent event;
+        if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+          *event.mutable_step() = std::move(*report);
+        } else {
+          event.set_message(std::get<std::string>(entry.entry));
+        }
+        if (!send(event)) return absl::OkStatus();
+      }
+      if (entries->size() < kWatchPage) break;
+      if (cancelled()) return absl::CancelledError("the caller has gone");
+    }
+    const bool over = IsOver(record->job.state());
+    if (state != last_state && !first && !send(job_event)) return absl::OkStatus();
+    last_state = state;
+    seen_version = version;
+    if (over) return absl::OkStatus();
+  }
+}
+
+}  // namespace espalier

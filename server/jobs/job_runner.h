@@ -1,0 +1,125 @@
+// All training jobs: takes them in, keeps their records, gives them workers in the order in which they
+// came, runs their attempts and answers for them. What is told to a client is durable.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/clock.h"
+#include "server/jobs/attempt.h"
+#include "server/jobs/job_life.h"
+#include "server/metrics/metrics.h"
+#include "server/store/idempotency.h"
+#include "server/store/job_store.h"
+
+namespace espalier {
+
+struct JobRunnerOptions {
+  std::string checkpoint_root;
+  JobPolicy policy;
+  absl::Duration recovery_settle = absl::Seconds(5);  // see CoordinatorOptions
+};
+
+// Thread-safe.
+class JobRunner : private AttemptObserver {
+ public:
+  // All pointers must outlive the runner.
+  JobRunner(JobRunnerOptions options, AttemptTools tools, JobStore* store, const Clock* clock,
+            Metrics* metrics);
+  ~JobRunner();
+
+  // Takes up the jobs of the store; those that were under way are RECOVERING.
+  absl::Status Start();
+  // Stops the attempts, writes what is known and waits for all threads. Jobs go on after a new Start.
+  void Stop();
+
+  // Workers came, went or became idle.
+  void WorkersChanged();
+
+  absl::Status Submit(const proto::SubmitRequest& request, proto::SubmitReply* reply);
+  absl::Status Get(const proto::GetJobRequest& request, proto::GetJobReply* reply);
+  absl::Status List(proto::ListJobsReply* reply);
+  absl::Status Cancel(const proto::CancelRequest& request, proto::CancelReply* reply);
+  absl::Status Resume(const proto::ResumeRequest& request, proto::ResumeReply* reply);
+  // Sends the job's record, its reports and messages so far and then as they come, until the job is
+  // over, `send` returns false, `cancelled` returns true (asked a few times a second) or Stop.
+  absl::Status Watch(const proto::WatchRequest& request,
+                     const std::function<bool(const proto::JobEvent&)>& send,
+                     const std::function<bool()>& cancelled);
+
+  std::map<std::string, int> CountByState() const;
+
+ private:
+  struct Job {
+    int64_t number = 0;
+    JobRecord record;   // without spec.graph, spec.search.imported
+    JobLife life;
+    JobWrite pending;   // not yet durable
+    bool dirty = false;
+    absl::Time retry_at = absl::InfinitePast();
+    int64_t version = 0;  // of what is durable: watchers wait for it to change
+    int workers_before = 0;           // of the last attempt
+    absl::Time recovering_since;
+    std::unique_ptr<Attempt> attempt;
+    std::thread thread;
+    bool attempt_over = false;
+    AttemptEnd end;
+    std::vector<double> step_seconds;  // of the present attempt
+    absl::Time median_at = absl::InfinitePast();
+  };
+
+  // AttemptObserver.
+  void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) override;
+  void OnRunning(const std::string& job_id, int32_t attempt) override;
+  void OnStep(const std::string& job_id, int32_t attempt,
+              const proto::StepReport& report) override;
+  void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
+                    const std::string& directory) override;
+  void OnMessage(const std::string& job_id, const std::string& message) override;
+
+  void Loop();
+  absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Applies the event in memory and marks the job dirty.
+  absl::Status Apply(Job* job, const JobLifeEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Flush(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False if the job has to wait, and with it all behind it.
+  bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GoBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CleanCheckpoints(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string JobFolder(const std::string& job_id) const;
+  void Wake();
+
+  const JobRunnerOptions options_;
+  const AttemptTools tools_;
+  JobStore* const store_;
+  const Clock* const clock_;
+  Metrics* const metrics_;
+  Idempotency idempotency_;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar published_;  // some job's version has changed
+  std::map<std::string, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Apart from mutex_: the registry wakes the loop from inside of calls made under mutex_.
+  absl::Mutex wake_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  absl::CondVar wake_;
+  bool woken_ ABSL_GUARDED_BY(wake_mutex_) = false;
+  bool quit_ ABSL_GUARDED_BY(wake_mutex_) = false;
+  std::thread loop_;
+};
+
+}  // namespace espalier

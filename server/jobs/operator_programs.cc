@@ -1,0 +1,108 @@
+#include "server/jobs/operator_programs.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+class Builder {
+ public:
+  Builder(const std::string& op, const Attributes& attributes) {
+    program_.set_format_version(1);
+    program_.set_name(absl::StrCat("measure ", op));
+    program_.set_world_size(1);
+    compute_.set_op(op);
+    AttributesToProto(attributes, compute_.mutable_attributes());
+  }
+
+  // An operand with a value; an absent one if the type is invalid.
+  void Input(const TensorType& type) {
+    if (type.dtype == DType::kInvalid) {
+      compute_.add_inputs(-1);
+      return;
+    }
+    compute_.add_inputs(program_.buffers_size());
+    proto::Buffer* buffer = Add(type);
+    if (IsFloat(type.dtype)) {
+      buffer->set_kind(proto::PARAMETER_SHARD);
+      buffer->mutable_initializer()->set_kind(proto::Initializer::UNIFORM);
+      buffer->mutable_initializer()->set_scale(0.1);
+    } else {
+      buffer->set_kind(proto::LITERAL);
+      buffer->set_literal(std::string(static_cast<size_t>(type.bytes()), '\0'));
+    }
+  }
+
+  void Output(const TensorType& type) {
+    if (type.dtype == DType::kInvalid) {
+      compute_.add_outputs(-1);
+      return;
+    }
+    compute_.add_outputs(program_.buffers_size());
+    Add(type)->set_kind(proto::SCRATCH);
+  }
+
+  proto::Program Build() {
+    proto::Instruction* instruction = program_.add_instructions();
+    *instruction->mutable_compute() = compute_;
+    instruction->set_node(compute_.op());
+    program_.set_arena_bytes(offset_);
+    program_.set_peak_bytes(offset_);
+    return program_;
+  }
+
+ private:
+  proto::Buffer* Add(const TensorType& type) {
+    proto::Buffer* buffer = program_.add_buffers();
+    buffer->set_name(absl::StrCat("b", program_.buffers_size() - 1));
+    buffer->mutable_spec()->set_dtype(ToProto(type.dtype));
+    for (int64_t dim : type.dims) buffer->mutable_spec()->add_dims(dim);
+    buffer->set_offset_bytes(offset_);
+    offset_ += (type.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    return buffer;
+  }
+
+  proto::Program program_;
+  proto::ComputeInstruction compute_;
+  int64_t offset_ = 0;
+};
+
+}  // namespace
+
+std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard) {
+  std::vector<proto::Program> programs;
+  Builder forward(def.name, shard.attributes);
+  for (const TensorType& type : shard.inputs) forward.Input(type);
+  for (const TensorType& type : shard.outputs) forward.Output(type);
+  programs.push_back(forward.Build());
+  if (!def.gradient.has_value()) return programs;
+
+  const Gradient& gradient = *def.gradient;
+  const int inputs = static_cast<int>(shard.inputs.size());
+  // A variadic input is named by its first index and stands for all that follow.
+  auto last_of = [&](int index) {
+    const bool variadic =
+        index < static_cast<int>(def.inputs.size()) && def.inputs[index].variadic;
+    return variadic ? inputs : std::min(index + 1, inputs);
+  };
+  Builder backward(def.name + "_grad", shard.attributes);
+  for (int index : gradient.needs_inputs) {
+    if (index >= inputs) backward.Input({});
+    for (int i = index; i < last_of(index); ++i) backward.Input(shard.inputs[i]);
+  }
+  for (int index : gradient.needs_outputs) backward.Input(shard.outputs[index]);
+  for (const TensorType& type : shard.outputs) backward.Input(type);
+  for (int index : gradient.differentiable) {
+    if (index >= inputs) backward.Output({});
+    for (int i = index; i < last_of(index); ++i) backward.Output(shard.inputs[i]);
+  }
+  programs.push_back(backward.Build());
+  return programs;
+}
+
+}  // namespace espalier

@@ -1,0 +1,36 @@
+// What the Planner service answers: plans without a job, and the plans of jobs.
+#pragma once
+
+#include "absl/status/status.h"
+#include "proto/plan.pb.h"
+#include "server/jobs/plan_desk.h"
+#include "server/jobs/worker_client.h"
+#include "server/membership/worker_registry.h"
+#include "server/store/job_store.h"
+
+namespace espalier {
+
+// Thread-safe. A request names no optimiser: memory is counted for Adam, which needs the most.
+class PlanCalls {
+ public:
+  // All pointers must outlive this.
+  PlanCalls(const OpRegistry* registry, PlanDesk* desk, WorkerRegistry* workers, JobStore* store,
+            WorkerDialer dial)
+      : registry_(registry), desk_(desk), workers_(workers), store_(store), dial_(std::move(dial)) {}
+
+  absl::Status Make(const proto::PlanRequest& request, proto::PlanReply* reply);
+  absl::Status Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply);
+  absl::Status Export(const proto::ExportRequest& request, proto::ExportReply* reply);
+  absl::Status Import(const proto::ImportRequest& request, proto::ImportReply* reply);
+
+ private:
+  absl::StatusOr<proto::Job> JobWithPlan(const std::string& job_id) const;
+
+  const OpRegistry* const registry_;
+  PlanDesk* const desk_;
+  WorkerRegistry* const workers_;
+  JobStore* const store_;
+  const WorkerDialer dial_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,100 @@
+#include "server/jobs/plan_desk.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "server/jobs/operator_programs.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kTimesBlob[] = "operator_times";
+constexpr int kRepetitions = 3;
+// Programs of more than this are not sent: measuring them would itself take the budget.
+constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
+
+double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
+
+}  // namespace
+
+proto::Link DefaultLink() {
+  proto::Link link;
+  link.set_bandwidth(2.0e9);
+  link.set_latency_seconds(80e-6);
+  return link;
+}
+
+PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds)
+    : registry_(registry),
+      store_(store),
+      measure_seconds_(measure_seconds),
+      cost_(&analytic_, [this](const OpDef& def, const NodeTypes& shard,
+                               const proto::Device& device) {
+        mutex_.AssertHeld();
+        return MeasureOn(def, shard, device);
+      }) {
+  absl::StatusOr<std::string> saved = store_->GetBlob(kTimesBlob);
+  if (!saved.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  absl::Status status = cost_.Load(*saved);
+  if (!status.ok()) spdlog::warn("measured operator times are dropped: {}", status.ToString());
+}
+
+std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const NodeTypes& shard,
+                                                    const proto::Device& device) {
+  if (current_ == nullptr || seconds_left_ <= 0) return std::nullopt;
+  auto it = current_->measure_on.find(device.model());
+  if (it == current_->measure_on.end()) return std::nullopt;
+  proto::MeasureRequest request;
+  for (proto::Program& program : OperatorPrograms(def, shard)) {
+    if (program.arena_bytes() > kMaxMeasuredBytes) return std::nullopt;
+    *request.add_programs() = std::move(program);
+  }
+  request.set_repetitions(kRepetitions);
+  const double start = MonotonicSeconds();
+  absl::StatusOr<proto::MeasureReply> reply =
+      it->second->Measure(request, absl::Seconds(std::max(seconds_left_, 1.0)));
+  seconds_left_ -= MonotonicSeconds() - start;
+  if (!reply.ok()) {
+    // A worker that cannot measure does not stop the planning: the analytic model takes over.
+    spdlog::warn("measuring '{}' failed: {}", def.name, reply.status().ToString());
+    seconds_left_ = 0;
+    return std::nullopt;
+  }
+  if (reply->seconds_size() != request.programs_size() || reply->seconds(0) < 0) {
+    return std::nullopt;
+  }
+  CostModel::Times times;
+  times.forward = reply->seconds(0);
+  if (reply->seconds_size() > 1) {
+    if (reply->seconds(1) < 0) return std::nullopt;
+    times.backward = reply->seconds(1);
+  }
+  return times;
+}
+
+absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request) {
+  absl::MutexLock lock(&mutex_);
+  const size_t known = cost_.size();
+  current_ = &request;
+  seconds_left_ = measure_seconds_;
+  PlanProblem problem;
+  problem.registry = registry_;
+  problem.graph = request.graph;
+  problem.batch_size = request.batch_size;
+  problem.machine = request.machine;
+  problem.optimizer = request.optimizer;
+  problem.cost = &cost_;
+  problem.seconds = MonotonicSeconds;
+  absl::StatusOr<proto::Plan> plan = MakePlan(problem, request.search);
+  current_ = nullptr;
+  if (cost_.size() > known) {
+    absl::Status status = store_->PutBlob(kTimesBlob, cost_.Save());
+    if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
+  }
+  return plan;
+}
+
+}  // namespace espalier

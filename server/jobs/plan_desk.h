@@ -1,0 +1,55 @@
+// Makes plans, with operator times measured on the workers that will run them and remembered for ever.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "planner/cost/analytic.h"
+#include "planner/cost/measured.h"
+#include "planner/planner.h"
+#include "server/jobs/worker_client.h"
+#include "server/store/job_store.h"
+
+namespace espalier {
+
+// What is assumed between two devices until a worker has measured more: TCP over loopback.
+proto::Link DefaultLink();
+
+// Thread-safe: one plan is made at a time.
+class PlanDesk {
+ public:
+  // Operators are measured for at most `measure_seconds` in a plan.
+  PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds);
+
+  struct Request {
+    const Graph* graph = nullptr;  // bound
+    int64_t batch_size = 0;
+    Machine machine;
+    proto::Optimizer optimizer;
+    proto::SearchOptions search;
+    // Device model -> an idle worker that has it. Operators of devices not named are not measured.
+    std::map<std::string, WorkerClient*> measure_on;
+  };
+  // Errors of MakePlan.
+  absl::StatusOr<proto::Plan> Make(const Request& request);
+
+ private:
+  std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
+                                            const proto::Device& device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const OpRegistry* const registry_;
+  JobStore* const store_;
+  const double measure_seconds_;
+  absl::Mutex mutex_;
+  AnalyticCost analytic_ ABSL_GUARDED_BY(mutex_);
+  MeasuredCost cost_ ABSL_GUARDED_BY(mutex_);
+  const Request* current_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  double seconds_left_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,228 @@
+#include "server/jobs/prepare.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/onnx/import.h"
+#include "server/jobs/attach_loss.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMaxBatch = 1 << 20;
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
+constexpr int64_t kMaxOnnxBytes = int64_t{2} << 30;
+constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
+
+absl::Status Field(const std::string& name, const std::string& problem) {
+  return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
+}
+
+absl::Status CheckOptimizer(const proto::Optimizer& optimizer) {
+  if (optimizer.kind() == proto::Optimizer::KIND_UNSPECIFIED ||
+      !proto::Optimizer::Kind_IsValid(optimizer.kind())) {
+    return Field("optimizer.kind", "must be SGD, ADAM or ADAMW");
+  }
+  const proto::LearningRateSchedule& rate = optimizer.learning_rate();
+  if (!(rate.peak() >= 0) || !std::isfinite(rate.peak())) {
+    return Field("optimizer.learning_rate.peak", "must be a finite number, zero or more");
+  }
+  if (rate.warmup_steps() < 0 || rate.total_steps() < 0 || !(rate.floor() >= 0)) {
+    return Field("optimizer.learning_rate", "warmup_steps, total_steps and floor must not be negative");
+  }
+  for (double value : {optimizer.momentum(), optimizer.weight_decay(), optimizer.beta1(),
+                       optimizer.beta2(), optimizer.epsilon(), optimizer.clip_norm()}) {
+    if (!(value >= 0) || !std::isfinite(value)) {
+      return Field("optimizer", "its numbers must be finite and not negative");
+    }
+  }
+  if (optimizer.beta1() >= 1 || optimizer.beta2() >= 1) {
+    return Field("optimizer", "beta1 and beta2 must be less than 1");
+  }
+  return absl::OkStatus();
+}
+
+// The input that a dataset column feeds must have its shape, and its values must be usable.
+absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
+                          const Dataset& dataset) {
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kInput) continue;
+    const std::string input = absl::StrCat("graph input '", value.name, "': ");
+    absl::StatusOr<const Column*> column = dataset.Find(columns.at(value.name));
+    if (!column.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          input, column.status().message(), " (spec.dataset.columns maps inputs to columns)"));
+    }
+    const TensorType& example = (*column)->example;
+    const Dims& dims = value.type.dims;
+    if (dims.empty() || Dims(dims.begin() + 1, dims.end()) != example.dims) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
+                       (*column)->name, "' is ", ToString(example),
+                       "; they must agree but for the first dimension"));
+    }
+    absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
+    if (status.ok()) status = dataset.CheckFinite(**column);
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(input, status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                  const proto::TrainingSpec& spec, const Dataset& dataset) {
+  absl::StatusOr<std::string> path = artifacts.SingleFile(spec.onnx_artifact());
+  if (!path.ok()) return path.status();
+  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  absl::StatusOr<std::string> bytes = ReadWholeFile(*files, *path, kMaxOnnxBytes);
+  if (!bytes.ok()) return bytes.status();
+  absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes);
+  if (!graph.ok()) {
+    return absl::Status(graph.status().code(),
+                        absl::StrCat("ONNX artifact '", spec.onnx_artifact(),
+                                     "': ", graph.status().message()));
+  }
+  auto named = spec.dataset().columns().find(kLabelsInput);
+  absl::StatusOr<const Column*> column =
+      dataset.Find(named == spec.dataset().columns().end() ? kLabelsInput : named->second);
+  const bool wide = column.ok() && (*column)->example.dtype == DType::kI64;
+  absl::Status status =
+      AttachLoss(registry, spec.loss(), {spec.metrics().begin(), spec.metrics().end()},
+                 spec.batch_size(), wide ? DType::kI64 : DType::kI32, &*graph);
+  if (!status.ok()) return status;
+  return graph;
+}
+
+}  // namespace
+
+absl::Status CheckSpec(const proto::TrainingSpec& spec) {
+  if (spec.name().size() > 256) return Field("name", "at most 256 bytes are accepted");
+  if (spec.model_case() == proto::TrainingSpec::MODEL_NOT_SET) {
+    return Field("model", "give graph or onnx_artifact");
+  }
+  if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
+    return Field("loss", "an ONNX model needs one: sparse_categorical_crossentropy or "
+                         "mean_squared_error");
+  }
+  if (spec.batch_size() <= 0 || spec.batch_size() > kMaxBatch) {
+    return Field("batch_size", absl::StrCat(spec.batch_size(), "; 1 to ", kMaxBatch,
+                                            " are accepted"));
+  }
+  if ((spec.epochs() > 0) == (spec.steps() > 0) || spec.epochs() < 0 || spec.steps() < 0 ||
+      spec.epochs() > kMaxSteps || spec.steps() > kMaxSteps) {
+    return Field("epochs, steps", "give one of them, greater than zero");
+  }
+  if (spec.checkpoint_every_steps() < 0) {
+    return Field("checkpoint_every_steps", "must not be negative");
+  }
+  const proto::Dataset& dataset = spec.dataset();
+  if (dataset.uri().empty()) {
+    return Field("dataset.uri", "give artifact:<name> or an absolute path");
+  }
+  if (dataset.format() != proto::Dataset::NPZ && dataset.format() != proto::Dataset::TEXT) {
+    return Field("dataset.format", "must be NPZ or TEXT");
+  }
+  if (dataset.format() == proto::Dataset::TEXT &&
+      (dataset.sequence_length() <= 0 || dataset.sequence_length() > (1 << 24))) {
+    return Field("dataset.sequence_length", "text needs one, greater than zero");
+  }
+  if (!(dataset.holdout_fraction() >= 0 && dataset.holdout_fraction() < 1)) {
+    return Field("dataset.holdout_fraction", "0 or more, less than 1");
+  }
+  if (!spec.output_model().empty()) {
+    absl::Status status = CheckArtifactName(spec.output_model());
+    if (!status.ok()) return Field("output_model", std::string(status.message()));
+  }
+  if (spec.search().strategy() == proto::SearchOptions::IMPORTED && !spec.search().has_imported()) {
+    return Field("search.imported", "strategy IMPORTED needs the plan");
+  }
+  return CheckOptimizer(spec.optimizer());
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
+                                                           const ArtifactStore& artifacts) {
+  absl::string_view uri = dataset.uri();
+  std::string path = dataset.uri();
+  if (absl::ConsumePrefix(&uri, "artifact:")) {
+    absl::StatusOr<std::string> file = artifacts.SingleFile(std::string(uri));
+    if (!file.ok()) return file.status();
+    path = *file;
+  } else if (!absl::StartsWith(uri, "/")) {
+    return Field("dataset.uri", absl::StrCat("'", uri.substr(0, 300),
+                                             "' is neither artifact:<name> nor an absolute path"));
+  }
+  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  absl::StatusOr<std::string> bytes = ReadWholeFile(*files, path, kMaxDatasetFileBytes);
+  if (!bytes.ok()) return bytes.status();
+  auto loaded = dataset.format() == proto::Dataset::NPZ
+                    ? Dataset::FromNpz(*bytes, dataset.holdout_fraction())
+                    : Dataset::FromText(*std::move(bytes), dataset.sequence_length(),
+                                        dataset.holdout_fraction());
+  if (loaded.ok()) return loaded;
+  return absl::Status(loaded.status().code(), absl::StrCat("dataset '", dataset.uri(), "': ",
+                                                           loaded.status().message()));
+}
+
+absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                    const proto::TrainingSpec& spec) {
+  absl::Status status = CheckSpec(spec);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<const Dataset>> dataset = LoadDataset(spec.dataset(), artifacts);
+  if (!dataset.ok()) return dataset.status();
+  absl::StatusOr<Graph> graph =
+      spec.model_case() == proto::TrainingSpec::kGraph
+          ? FromProto(registry, spec.graph())
+          : ImportModel(registry, artifacts, spec, **dataset);
+  if (!graph.ok()) return graph.status();
+  if (graph->FindOutput("loss") == kNoValue) {
+    return absl::InvalidArgumentError(
+        "the graph has no output named 'loss', which is what training minimises");
+  }
+  PreparedJob job;
+  job.graph = *std::move(graph);
+  status = BindAndInfer(registry, spec.batch_size(), &job.graph);
+  if (!status.ok()) return status;
+  std::map<std::string, std::string> given(spec.dataset().columns().begin(),
+                                           spec.dataset().columns().end());
+  for (const Value& value : job.graph.values()) {
+    if (value.kind == ValueKind::kParameter) job.parameters += value.type.num_elements();
+    if (value.kind != ValueKind::kInput) continue;
+    auto it = given.find(value.name);
+    job.columns[value.name] = it == given.end() ? value.name : it->second;
+    if (it != given.end()) given.erase(it);
+  }
+  if (!given.empty()) {
+    return Field("dataset.columns", absl::StrCat("the graph has no input '", given.begin()->first,
+                                                 "'"));
+  }
+  status = CheckColumns(job.graph, job.columns, **dataset);
+  if (!status.ok()) return status;
+  const int64_t examples = (*dataset)->training_examples();
+  const int64_t steps_per_epoch = examples / spec.batch_size();
+  if (steps_per_epoch == 0) {
+    return Field("batch_size",
+                 absl::StrCat(spec.batch_size(), " is more than the ", examples,
+                              " examples in the training part of the dataset"));
+  }
+  if (spec.dataset().holdout_fraction() > 0 &&
+      (*dataset)->holdout_examples() < spec.batch_size()) {
+    return Field("dataset.holdout_fraction",
+                 absl::StrCat("it keeps ", (*dataset)->holdout_examples(),
+                              " examples apart, less than one batch of ", spec.batch_size()));
+  }
+  job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
+  job.tokens_per_step = static_cast<double>(spec.batch_size());
+  if (spec.dataset().format() == proto::Dataset::TEXT) {
+    job.tokens_per_step *= static_cast<double>(spec.dataset().sequence_length());
+  }
+  return job;
+}
+
+}  // namespace espalier

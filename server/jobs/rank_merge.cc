@@ -1,0 +1,65 @@
+#include "server/jobs/rank_merge.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+
+proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks) {
+  proto::StepReport merged;
+  if (!ranks.empty()) merged.set_step(ranks[0].step());
+  for (const proto::StepReport& report : ranks) {
+    merged.set_seconds(std::max(merged.seconds(), report.seconds()));
+    for (const auto& [name, value] : report.values()) {
+      double& sum = (*merged.mutable_values())[name];
+      sum = name == "learning_rate" ? value : sum + value;
+    }
+  }
+  return merged;
+}
+
+std::optional<proto::StepReport> RankMerge::Complete(const ByRank& parts) const {
+  if (static_cast<int>(parts.size()) < ranks_) return std::nullopt;
+  std::vector<proto::StepReport> reports;
+  for (const auto& [rank, report] : parts) reports.push_back(report);
+  return MergeReports(reports);
+}
+
+std::optional<proto::StepReport> RankMerge::AddStep(int rank, const proto::StepReport& report) {
+  ByRank& parts = steps_[report.step()];
+  parts[rank] = report;
+  std::optional<proto::StepReport> merged = Complete(parts);
+  if (merged.has_value()) steps_.erase(report.step());
+  return merged;
+}
+
+std::optional<proto::StepReport> RankMerge::AddEvaluation(int rank,
+                                                          const proto::StepReport& report) {
+  evaluation_[rank] = report;
+  return Complete(evaluation_);
+}
+
+absl::StatusOr<std::optional<RankMerge::Checkpoint>> RankMerge::AddShard(
+    int rank, const proto::CheckpointShard& shard) {
+  std::map<int, proto::CheckpointShard>& parts = shards_[shard.steps_done()];
+  parts[rank] = shard;
+  if (static_cast<int>(parts.size()) < ranks_) return std::optional<Checkpoint>();
+  Checkpoint checkpoint;
+  checkpoint.steps_done = shard.steps_done();
+  checkpoint.directory = shard.directory();
+  for (const auto& [other, part] : parts) {
+    if (part.directory() != shard.directory()) {
+      return absl::InternalError(absl::StrCat("checkpoint of step ", shard.steps_done(), ": rank ",
+                                              rank, " wrote to ", shard.directory(), ", rank ",
+                                              other, " to ", part.directory()));
+    }
+    // A rank without parameters has nothing to save.
+    if (part.file().empty()) continue;
+    checkpoint.files.push_back({part.file(), part.sha256(), part.bytes()});
+  }
+  shards_.erase(shards_.begin(), shards_.upper_bound(shard.steps_done()));
+  return std::optional<Checkpoint>(std::move(checkpoint));
+}
+
+}  // namespace espalier

@@ -1,0 +1,49 @@
+// Puts together what the ranks of an attempt report: a step is done, and a checkpoint complete, when
+// every rank has said so.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/worker.pb.h"
+#include "worker/checkpoint/manifest.h"
+
+namespace espalier {
+
+// Sums the values of the ranks; "learning_rate" is the same on all and is not summed. Seconds are those
+// of the slowest rank.
+proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks);
+
+// Not thread-safe.
+class RankMerge {
+ public:
+  explicit RankMerge(int ranks) : ranks_(ranks) {}
+
+  struct Checkpoint {
+    int64_t steps_done = 0;
+    std::string directory;
+    std::vector<ManifestFile> files;  // by rank
+  };
+
+  // The merged report once the last rank has finished the step.
+  std::optional<proto::StepReport> AddStep(int rank, const proto::StepReport& report);
+  // Likewise for the evaluation at the end.
+  std::optional<proto::StepReport> AddEvaluation(int rank, const proto::StepReport& report);
+  // The complete set once the last shard is durable. Internal if the ranks name different folders.
+  absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const proto::CheckpointShard& shard);
+
+ private:
+  using ByRank = std::map<int, proto::StepReport>;
+  std::optional<proto::StepReport> Complete(const ByRank& parts) const;
+
+  const int ranks_;
+  std::map<int64_t, ByRank> steps_;
+  ByRank evaluation_;
+  std::map<int64_t, std::map<int, proto::CheckpointShard>> shards_;
+};
+
+}  // namespace espalier

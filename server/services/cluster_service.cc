@@ -1,0 +1,111 @@
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "proto/cluster.grpc.pb.h"
+#include "server/membership/rendezvous.h"
+#include "server/membership/worker_registry.h"
+#include "server/services/guard.h"
+#include "server/services/services.h"
+
+namespace espalier {
+namespace {
+
+using grpc::ServerContext;
+
+constexpr double kMaxWaitSeconds = 120;
+
+class ClusterService : public proto::Cluster::Service {
+ public:
+  ClusterService(Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous,
+                 double heartbeat_seconds, std::function<void(proto::ClusterStatusReply*)> status)
+      : guard_(*guard),
+        workers_(*workers),
+        rendezvous_(*rendezvous),
+        heartbeat_seconds_(heartbeat_seconds),
+        status_(std::move(status)) {}
+
+  grpc::Status Join(ServerContext* context, const proto::JoinRequest* request,
+                    proto::JoinReply* reply) override {
+    return guard_.Answer(context, "Cluster/Join", [&]() -> absl::Status {
+      absl::StatusOr<proto::Lease> lease = workers_.Join(*request);
+      if (!lease.ok()) return lease.status();
+      *reply->mutable_lease() = *lease;
+      reply->set_heartbeat_seconds(heartbeat_seconds_);
+      reply->set_lease_seconds(absl::ToDoubleSeconds(workers_.lease()));
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::Status Heartbeat(ServerContext* context, const proto::HeartbeatRequest* request,
+                         proto::HeartbeatReply*) override {
+    return guard_.Answer(context, "Cluster/Heartbeat", [&] { return workers_.Heartbeat(*request); });
+  }
+
+  grpc::Status Leave(ServerContext* context, const proto::LeaveRequest* request,
+                     proto::LeaveReply*) override {
+    return guard_.Answer(context, "Cluster/Leave", [&] { return workers_.Leave(request->lease()); });
+  }
+
+  grpc::Status ListWorkers(ServerContext* context, const proto::ListWorkersRequest*,
+                           proto::ListWorkersReply* reply) override {
+    return guard_.Answer(context, "Cluster/ListWorkers", [&] {
+      for (proto::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::Status Status(ServerContext* context, const proto::ClusterStatusRequest*,
+                      proto::ClusterStatusReply* reply) override {
+    return guard_.Answer(context, "Cluster/Status", [&] {
+      for (proto::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
+      status_(reply);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::Status StoreSet(ServerContext* context, const proto::StoreSetRequest* request,
+                        proto::StoreSetReply*) override {
+    return guard_.Answer(context, "Cluster/StoreSet", [&] {
+      absl::Status status = workers_.Check(request->lease());
+      if (!status.ok()) return status;
+      return rendezvous_.Set(request->job_id(), request->attempt(), request->key(),
+                             request->value());
+    });
+  }
+
+  grpc::Status StoreGet(ServerContext* context, const proto::StoreGetRequest* request,
+                        proto::StoreGetReply* reply) override {
+    return guard_.Answer(context, "Cluster/StoreGet", [&]() -> absl::Status {
+      absl::Status status = workers_.Check(request->lease());
+      if (!status.ok()) return status;
+      // A NaN or a negative number answers at once.
+      const double wait =
+          request->wait_seconds() > 0 ? std::min(request->wait_seconds(), kMaxWaitSeconds) : 0;
+      auto value = rendezvous_.Get(request->job_id(), request->attempt(), request->key(),
+                                   absl::Seconds(wait), [&] { return context->IsCancelled(); });
+      if (!value.ok()) return value.status();
+      reply->set_found(value->has_value());
+      if (value->has_value()) reply->set_value(**value);
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  Guard& guard_;
+  WorkerRegistry& workers_;
+  Rendezvous& rendezvous_;
+  const double heartbeat_seconds_;
+  const std::function<void(proto::ClusterStatusReply*)> status_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeClusterService(
+    Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
+    std::function<void(proto::ClusterStatusReply*)> status) {
+  return std::make_unique<ClusterService>(guard, workers, rendezvous, heartbeat_seconds,
+                                          std::move(status));
+}
+
+}  // namespace espalier

@@ -1,0 +1,173 @@
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/models.grpc.pb.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/services/guard.h"
+#include "server/services/services.h"
+#include "server/store/idempotency.h"
+
+namespace espalier {
+namespace {
+
+using grpc::ServerContext;
+
+constexpr char kUpload[] = "Models/Upload";
+constexpr char kDelete[] = "Models/Delete";
+constexpr int64_t kDownloadChunk = 512 << 10;
+
+class ModelsService : public proto::Models::Service {
+ public:
+  ModelsService(Guard* guard, ArtifactStore* artifacts, JobStore* store)
+      : guard_(*guard),
+        artifacts_(*artifacts),
+        store_(*store),
+        idempotency_(store),
+        files_(NewPosixFileSystem()) {}
+
+  grpc::Status Upload(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
+                      proto::UploadReply* reply) override {
+    return guard_.Answer(context, kUpload, [&] { return Receive(reader, reply); });
+  }
+
+  grpc::Status List(ServerContext* context, const proto::ListArtifactsRequest*,
+                    proto::ListArtifactsReply* reply) override {
+    return guard_.Answer(context, "Models/List", [&] {
+      for (proto::Artifact& artifact : artifacts_.List()) {
+        *reply->add_artifacts() = std::move(artifact);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::Status Get(ServerContext* context, const proto::DownloadRequest* request,
+                   grpc::ServerWriter<proto::DownloadReply>* writer) override {
+    return guard_.Answer(context, "Models/Get", [&] { return Send(*request, writer); });
+  }
+
+  grpc::Status Delete(ServerContext* context, const proto::DeleteArtifactRequest* request,
+                      proto::DeleteArtifactReply* reply) override {
+    return guard_.Answer(context, kDelete, [&] {
+      return idempotency_.Once(kDelete, request->idempotency_key(), *request, reply, [&] {
+        if (request->idempotency_key().empty()) return artifacts_.Delete(request->name(), nullptr);
+        const Remembered remembered =
+            Remember(kDelete, request->idempotency_key(), *request, *reply);
+        return artifacts_.Delete(request->name(), &remembered);
+      });
+    });
+  }
+
+ private:
+  // The header stands for the whole request in the idempotency record: a repeated upload is answered
+  // before its files have arrived again.
+  absl::Status Receive(grpc::ServerReader<proto::UploadRequest>* reader,
+                       proto::UploadReply* reply) {
+    proto::UploadRequest part;
+    if (!reader->Read(&part) || !part.has_header()) {
+      return absl::InvalidArgumentError("the first message of an upload must be its header");
+    }
+    const proto::UploadRequest first = part;
+    const proto::UploadHeader& header = first.header();
+    const std::string& key = header.idempotency_key();
+    if (!key.empty()) {
+      const Remembered probe = Remember(kUpload, key, header, *reply);
+      absl::StatusOr<std::optional<std::string>> known =
+          store_.Recall(kUpload, key, probe.request_hash);
+      if (!known.ok()) return known.status();
+      if (known->has_value()) {
+        return reply->ParseFromString(**known)
+                   ? absl::OkStatus()
+                   : absl::DataLossError("job store: a remembered reply does not parse");
+      }
+    }
+    absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = artifacts_.Begin(
+        header.name(), header.kind(), header.replace(),
+        std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
+    if (!upload.ok()) return upload.status();
+    while (reader->Read(&part)) {
+      absl::Status status;
+      switch (part.part_case()) {
+        case proto::UploadRequest::kFile:
+          status = (*upload)->StartFile(part.file().name());
+          break;
+        case proto::UploadRequest::kChunk:
+          status = (*upload)->Append(part.chunk());
+          break;
+        case proto::UploadRequest::kSha256:
+          status = (*upload)->CheckSha256(part.sha256());
+          break;
+        case proto::UploadRequest::kHeader:
+          status = absl::InvalidArgumentError("an upload has one header");
+          break;
+        case proto::UploadRequest::PART_NOT_SET:
+          status = absl::InvalidArgumentError("an empty message within an upload");
+          break;
+      }
+      if (!status.ok()) return status;
+    }
+    ArtifactUpload::MakeRemembered remember;
+    if (!key.empty()) {
+      remember = [&](const proto::Artifact& artifact) {
+        proto::UploadReply answer;
+        *answer.mutable_artifact() = artifact;
+        return Remember(kUpload, key, header, answer);
+      };
+    }
+    absl::StatusOr<proto::Artifact> artifact = (*upload)->Commit(remember);
+    if (!artifact.ok()) return artifact.status();
+    *reply->mutable_artifact() = *std::move(artifact);
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(const proto::DownloadRequest& request,
+                    grpc::ServerWriter<proto::DownloadReply>* writer) {
+    absl::StatusOr<proto::Artifact> artifact = artifacts_.Find(request.name());
+    if (!artifact.ok()) return artifact.status();
+    absl::StatusOr<std::string> folder = artifacts_.Folder(request.name());
+    if (!folder.ok()) return folder.status();
+    const auto& names = artifact->files();
+    if (!request.file().empty() &&
+        std::find(names.begin(), names.end(), request.file()) == names.end()) {
+      return absl::NotFoundError(absl::StrCat("artifact '", request.name(), "' has no file '",
+                                              request.file().substr(0, 300), "'"));
+    }
+    proto::DownloadReply reply;
+    *reply.mutable_artifact() = *artifact;
+    if (!writer->Write(reply)) return absl::CancelledError("the caller has gone");
+    for (const std::string& name : names) {
+      if (!request.file().empty() && name != request.file()) continue;
+      reply.Clear();
+      reply.mutable_file()->set_name(name);
+      if (!writer->Write(reply)) return absl::CancelledError("the caller has gone");
+      absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(JoinPath(*folder, name));
+      if (!file.ok()) return file.status();
+      for (int64_t at = 0; at < (*file)->size();) {
+        const int64_t bytes = std::min(kDownloadChunk, (*file)->size() - at);
+        std::string* chunk = reply.mutable_chunk();
+        chunk->resize(static_cast<size_t>(bytes));
+        absl::Status status = (*file)->Read(at, bytes, chunk->data());
+        if (!status.ok()) return status;
+        if (!writer->Write(reply)) return absl::CancelledError("the caller has gone");
+        at += bytes;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Guard& guard_;
+  ArtifactStore& artifacts_;
+  JobStore& store_;
+  Idempotency idempotency_;
+  const std::unique_ptr<FileSystem> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, ArtifactStore* artifacts,
+                                                 JobStore* store) {
+  return std::make_unique<ModelsService>(guard, artifacts, store);
+}
+
+}  // namespace espalier

@@ -1,0 +1,35 @@
+// The gRPC services of the coordinator: thin shells that call the rooms behind them through the Guard.
+// gRPC stays in the .cc files.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "proto/cluster.pb.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace espalier {
+
+class ArtifactStore;
+class Guard;
+class JobRunner;
+class JobStore;
+class PlanCalls;
+class Rendezvous;
+class WorkerRegistry;
+
+// Everything that is passed must outlive the service.
+std::unique_ptr<grpc::Service> MakeTrainingService(Guard* guard, JobRunner* jobs);
+std::unique_ptr<grpc::Service> MakePlannerService(Guard* guard, PlanCalls* plans);
+std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, ArtifactStore* artifacts,
+                                                 JobStore* store);
+// `status` fills in what the registry does not know.
+std::unique_ptr<grpc::Service> MakeClusterService(
+    Guard* guard, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
+    std::function<void(proto::ClusterStatusReply*)> status);
+
+}  // namespace espalier

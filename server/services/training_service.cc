@@ -1,0 +1,57 @@
+#include <grpcpp/grpcpp.h>
+
+#include "proto/training.grpc.pb.h"
+#include "server/jobs/job_runner.h"
+#include "server/services/guard.h"
+#include "server/services/services.h"
+
+namespace espalier {
+namespace {
+
+using grpc::ServerContext;
+
+class TrainingService : public proto::Training::Service {
+ public:
+  TrainingService(Guard* guard, JobRunner* jobs) : guard_(*guard), jobs_(*jobs) {}
+
+  grpc::Status Submit(ServerContext* context, const proto::SubmitRequest* request,
+                      proto::SubmitReply* reply) override {
+    return guard_.Answer(context, "Training/Submit", [&] { return jobs_.Submit(*request, reply); });
+  }
+  grpc::Status Watch(ServerContext* context, const proto::WatchRequest* request,
+                     grpc::ServerWriter<proto::JobEvent>* writer) override {
+    return guard_.Answer(context, "Training/Watch", [&] {
+      return jobs_.Watch(
+          *request, [&](const proto::JobEvent& event) { return writer->Write(event); },
+          [&] { return context->IsCancelled(); });  // the deadline cancels too
+    });
+  }
+  grpc::Status Get(ServerContext* context, const proto::GetJobRequest* request,
+                   proto::GetJobReply* reply) override {
+    return guard_.Answer(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
+  }
+  grpc::Status List(ServerContext* context, const proto::ListJobsRequest*,
+                    proto::ListJobsReply* reply) override {
+    return guard_.Answer(context, "Training/List", [&] { return jobs_.List(reply); });
+  }
+  grpc::Status Cancel(ServerContext* context, const proto::CancelRequest* request,
+                      proto::CancelReply* reply) override {
+    return guard_.Answer(context, "Training/Cancel", [&] { return jobs_.Cancel(*request, reply); });
+  }
+  grpc::Status Resume(ServerContext* context, const proto::ResumeRequest* request,
+                      proto::ResumeReply* reply) override {
+    return guard_.Answer(context, "Training/Resume", [&] { return jobs_.Resume(*request, reply); });
+  }
+
+ private:
+  Guard& guard_;
+  JobRunner& jobs_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeTrainingService(Guard* guard, JobRunner* jobs) {
+  return std::make_unique<TrainingService>(guard, jobs);
+}
+
+}  // namespace espalier

@@ -1,0 +1,152 @@
+// The serving engine: one LLM, any number of SSMs (none is incremental decoding), many requests.
+//
+// Each Step is one iteration for all of them: schedule; the SSMs draft token trees, batched over requests;
+// one pass of the LLM over prompt chunks, last tokens and tree nodes together; verification; commit of
+// accepted KV slots; events. Incremental decoding is the same code with trees of the root alone.
+//
+// Not thread-safe: the caller serialises all calls. Starts no thread, reads no clock but the one given.
+// Speculation never changes the answer: greedily it is token for token that of incremental decoding,
+// sampled it has exactly the LLM's distribution; and what a request gets depends on its own tokens,
+// options and seed, not on the requests beside it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "serving/engine/model_runner.h"
+#include "serving/engine/row_packer.h"
+#include "serving/kv/kv_cache.h"
+#include "serving/request/request.h"
+#include "serving/scheduler/scheduler.h"
+#include "serving/speculative/drafter.h"
+#include "serving/speculative/expansion.h"
+#include "serving/speculative/token_tree.h"
+#include "serving/speculative/verify.h"
+#include "serving/tokenizer/tokenizer.h"
+
+namespace espalier {
+
+struct EngineOptions {
+  Expansion expansion;             // of each SSM; without effect if there is none
+  int max_requests = 16;           // that run at once
+  int max_tokens_per_batch = 256;  // rows of one LLM step; cut to the runner's limit
+  int max_queue = 256;             // that wait
+  int max_sequence_length = 0;     // prompt and answer; 0: all that the model and its KV cache allow
+  std::function<double()> seconds;  // monotonic; only for the times in Usage, which are 0 without it
+};
+
+struct RequestEvent {
+  RequestId id = 0;
+  std::vector<int> tokens;  // new ones
+  std::string text;         // new, whole characters
+  bool finished = false;
+  FinishReason reason = FinishReason::kNone;
+  absl::Status error;  // if reason is kError
+  Usage usage;         // if finished
+};
+
+struct EngineStatistics {
+  int waiting = 0;
+  int running = 0;
+  int64_t steps = 0;
+  int64_t llm_batches = 0;
+  int64_t ssm_batches = 0;
+  int64_t rows = 0;  // of the LLM
+  int64_t prompt_tokens = 0;  // computed, again after preemption
+  int64_t generated_tokens = 0;
+  int64_t verifications = 0;
+  int64_t drafted_tokens = 0;
+  int64_t accepted_tokens = 0;
+  std::vector<int64_t> drafted_by_depth;  // index 0: depth 1
+  std::vector<int64_t> accepted_by_depth;
+  int64_t preemptions = 0;
+  std::map<FinishReason, int64_t> finished;
+  KvCache::Statistics kv;
+  std::vector<KvCache::Statistics> ssm_kv;
+};
+
+class Engine {
+ public:
+  // The runners and the tokenizer must outlive the engine. InvalidArgument with both numbers if
+  // vocabularies differ, a tree does not fit a batch, or the context would be too small.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(ModelRunner* llm,
+                                                        std::vector<ModelRunner*> ssms,
+                                                        const Tokenizer* tokenizer,
+                                                        EngineOptions options);
+
+  // Queues a request. InvalidArgument for options or a prompt that cannot be served (empty, tokens
+  // outside the vocabulary, longer than the context); ResourceExhausted if the queue is full.
+  absl::StatusOr<RequestId> Submit(std::vector<int> prompt, RequestOptions options);
+
+  // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
+  bool Cancel(RequestId id);
+
+  // One iteration; does nothing if idle. If a model runner fails, all running requests end with that
+  // error, which is also returned; waiting ones stay.
+  absl::Status Step();
+
+  // Events since the last call, in order.
+  std::vector<RequestEvent> TakeEvents();
+
+  bool idle() const { return requests_.empty(); }
+  bool has_ssms() const { return !drafters_.empty(); }
+  int context() const { return context_; }  // tokens of prompt and answer together
+  EngineStatistics statistics() const;
+  // Internal if a KV slot is lost, has two owners, or belongs to a request that is not running.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<Request> request;
+    double submitted = 0;
+    int64_t last_step = 0;
+  };
+  struct Ssm {
+    std::unique_ptr<Drafter> drafter;
+    int limit = 0;  // the longest sequence that it follows
+  };
+  struct Work {
+    Entry* entry;
+    Assignment assignment;
+    TokenTree tree;
+    std::vector<int32_t> slots;  // of the tree's nodes from 1 on
+  };
+
+  Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options);
+
+  RequestView View(const Entry& entry) const;
+  int DraftDepth(const Request& request, const Ssm& ssm) const;
+  std::vector<Work> Plan();
+  absl::Status Draft(std::vector<Work>& work);
+  absl::StatusOr<StepLogits> RunLlm(std::vector<Work>& work);
+  absl::Status Verify(Work& work, int index, const StepLogits& logits);
+  absl::Status Conclude(Work& work, const Verification& verification);
+  void FailRunning(const absl::Status& status);
+  void Report(Entry& entry, const absl::Status& error = absl::OkStatus());
+  void ReleaseSlots(RequestId id);
+  void Retire(RequestId id);
+  double Now() const { return options_.seconds ? options_.seconds() : 0; }
+
+  ModelRunner* llm_;
+  const Tokenizer* tokenizer_;
+  EngineOptions options_;
+  RunnerLimits limits_;
+  int context_ = 0;
+  KvCache kv_;
+  std::vector<Ssm> drafters_;
+  RequestId next_id_ = 1;
+  std::map<RequestId, Entry> requests_;
+  std::deque<RequestId> waiting_;   // in order of arrival
+  std::vector<RequestId> running_;  // oldest first; all older than those that wait
+  std::vector<RequestEvent> events_;
+  EngineStatistics statistics_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,126 @@
+// The law of whole answers, through scheduler, drafters, LLM step and verification: chi-square against the
+// product of the model's own distributions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "serving/engine/engine_test_util.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kVocabulary = 4;
+constexpr int kAnswer = 3;
+constexpr int kDraws = 100000;
+constexpr int kCells = 64;  // kVocabulary ^ kAnswer
+
+const std::vector<int>& Prompt() {
+  static const std::vector<int>& prompt = *new std::vector<int>{2, 0, 1};
+  return prompt;
+}
+
+std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters& sampling) {
+  std::vector<double> law(kCells, 1);
+  for (int cell = 0; cell < kCells; ++cell) {
+    std::vector<int> path = Prompt();
+    for (int i = 0, rest = cell; i < kAnswer; ++i, rest /= kVocabulary) {
+      const std::vector<float> logits = model(path);
+      law[cell] *= (*SamplingDistribution(logits.data(), kVocabulary, sampling))[rest % kVocabulary];
+      path.push_back(rest % kVocabulary);
+    }
+  }
+  return law;
+}
+
+// Chi-square of kDraws answers with seeds 0, 1, ...; degrees of freedom in *freedom.
+double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vector<FakeModel>& ssms,
+                 const char* expansion, SamplingParameters sampling, int* freedom) {
+  const std::vector<double> law = ExpectedLaw(claimed, sampling);
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(llm);
+  for (const FakeModel& ssm : ssms) harness.AddSsm(ssm);
+  EXPECT_TRUE(harness.Start({.max_requests = 32}, expansion).ok());
+  std::vector<int64_t> counts(kCells, 0);
+  std::map<RequestId, std::vector<int>> tokens;
+  int64_t accepted = 0;
+  for (int submitted = 0, finished = 0; finished < kDraws;) {
+    for (; submitted < kDraws && submitted < finished + 64; ++submitted) {
+      sampling.seed = submitted;
+      EXPECT_TRUE(
+          harness.engine().Submit(Prompt(), {.max_tokens = kAnswer, .sampling = sampling}).ok());
+    }
+    EXPECT_TRUE(harness.engine().Step().ok());
+    for (const RequestEvent& event : harness.engine().TakeEvents()) {
+      std::vector<int>& answer = tokens[event.id];
+      answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+      if (!event.finished) continue;
+      ++finished;
+      accepted += event.usage.accepted_tokens;
+      ++counts[answer[0] + kVocabulary * (answer[1] + kVocabulary * answer[2])];
+      tokens.erase(event.id);
+    }
+  }
+  EXPECT_GT(accepted, ssms.empty() ? -1 : kDraws / 4);
+  double sum = 0;
+  *freedom = -1;
+  for (int cell = 0; cell < kCells; ++cell) {
+    if (law[cell] == 0) {
+      if (counts[cell] > 0) return 1e9;
+      continue;
+    }
+    ++*freedom;
+    const double expected = law[cell] * kDraws;
+    sum += (static_cast<double>(counts[cell]) - expected) * (static_cast<double>(counts[cell]) - expected) / expected;
+  }
+  return sum;
+}
+
+// Exceeded with probability 1e-6 (Wilson and Hilferty's approximation).
+double Threshold(int freedom) {
+  const double a = 2.0 / (9 * freedom);
+  return freedom * std::pow(1 - a + 4.753 * std::sqrt(a), 3);
+}
+
+FakeModel Llm() { return HashModel(1, kVocabulary, 2); }
+FakeModel Near() { return AgreeingModel(Llm(), HashModel(2, kVocabulary, 2), 0.5, 7); }
+FakeModel Far() { return HashModel(3, kVocabulary, 2); }
+
+struct LawCase {
+  const char* name;
+  std::vector<FakeModel> ssms;
+  const char* expansion;
+  SamplingParameters sampling;
+};
+
+class AnswerLaw : public ::testing::TestWithParam<int> {};
+
+TEST_P(AnswerLaw, IsTheModels) {
+  const std::vector<LawCase> cases = {
+      {"incremental", {}, "", {.temperature = 1}},
+      {"chain", {Far()}, "1,1", {.temperature = 1}},
+      {"tree", {Far()}, "3,2", {.temperature = 0.7}},
+      {"two SSMs", {Near(), Far()}, "2,1", {.temperature = 1}},
+      {"truncated", {Near(), Far()}, "2,2", {.temperature = 1, .top_p = 0.8, .top_k = 3}}};
+  const LawCase& law = cases[GetParam()];
+  int freedom = 0;
+  const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom);
+  EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 5));
+
+// The statistic has the power to see a model that is off by a few parts in a hundred.
+TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {
+  const FakeModel shifted = [](absl::Span<const int> path) {
+    std::vector<float> logits = Llm()(path);
+    logits[1] += 0.05f;
+    return logits;
+  };
+  int freedom = 0;
+  const double chi = ChiSquare(shifted, Llm(), {Far()}, "2,1", {.temperature = 1}, &freedom);
+  EXPECT_GT(chi, Threshold(freedom));
+}
+
+}  // namespace
+}  // namespace espalier

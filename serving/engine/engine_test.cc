@@ -1,0 +1,225 @@
+// Cuts inside an accepted path, cancellation, failures and refusals.
+#include "serving/engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "serving/engine/engine_test_util.h"
+#include "serving/tokenizer/byte_tokenizer.h"
+#include "serving/tokenizer/utf8_stream.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+constexpr int kVocabulary = 20;
+
+FakeModel Llm() { return HashModel(1, kVocabulary); }
+
+// The answer of a deep tree by an SSM that is always right, so that every cut falls inside a path.
+Answer Generate(RequestOptions options, std::vector<int> eos, const char* expansion) {
+  EngineHarness harness(kVocabulary, std::move(eos));
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  EXPECT_TRUE(harness.Start({}, expansion).ok());
+  const RequestId id = *harness.engine().Submit({1, 2, 3}, std::move(options));
+  harness.RunToEnd();
+  return harness.answer(id);
+}
+
+TEST(EngineCuts, MaxTokensIsExactWhereverItFallsInAPath) {
+  const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
+  for (int most = 1; most <= 12; ++most) {
+    const Answer answer = Generate({.max_tokens = most}, {}, "1,1,1,1,1");
+    EXPECT_THAT(answer.tokens, ElementsAreArray(all.begin(), all.begin() + most));
+    EXPECT_EQ(answer.usage.completion_tokens, most);
+    EXPECT_LE(answer.usage.accepted_tokens, most - 1);
+  }
+}
+
+TEST(EngineCuts, EndOfSequenceInsideAPathEndsThereAndNowhereElse) {
+  const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
+  for (int eos = 0; eos < kVocabulary; ++eos) {
+    const auto first = std::find(all.begin(), all.end(), eos);
+    if (first == all.end()) continue;
+    const std::vector<int> expected(all.begin(), first + 1);
+    for (const char* expansion : {"", "1,1,1,1,1,1", "2,2,1"}) {
+      const Answer answer = Generate({.max_tokens = 40}, {eos}, expansion);
+      EXPECT_EQ(answer.tokens, expected);
+      EXPECT_EQ(answer.text.size(), expected.size() - 1);
+      EXPECT_EQ(answer.reason, FinishReason::kStop);
+      EXPECT_EQ(Generate({.max_tokens = 40, .ignore_eos = true}, {eos}, expansion).tokens, all);
+    }
+  }
+}
+
+TEST(EngineCuts, StopStringsInsideAPathCutTheTextBeforeThem) {
+  const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
+  std::string text;
+  for (const int token : all) text.push_back(static_cast<char>('a' + token));
+  for (int begin = 0; begin < 12; ++begin) {
+    for (const int length : {1, 2, 4}) {
+      const std::string stop = text.substr(begin, length);
+      const size_t found = text.find(stop);
+      for (const char* expansion : {"", "1,1,1,1,1,1"}) {
+        const Answer answer = Generate({.max_tokens = 40, .stop = {"no such", stop}}, {}, expansion);
+        EXPECT_EQ(answer.text, text.substr(0, found));
+        EXPECT_EQ(answer.tokens.size(), found + length);
+        EXPECT_EQ(answer.reason, FinishReason::kStop);
+      }
+    }
+  }
+}
+
+TEST(EngineCuts, EveryEventIsWholeCharacters) {
+  const auto tokenizer = *ByteTokenizer::Create();
+  FakeModelRunner llm(FakeModelRunner::RoomyLimits(256), HashModel(5, 256));
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(256), HashModel(5, 256));
+  const auto engine = *Engine::Create(&llm, {&ssm}, tokenizer.get(),
+                                      {.expansion = *Expansion::Parse("1,1")});
+  ASSERT_TRUE(engine->Submit(tokenizer->Encode("\xE2\x82\xAC"), {.max_tokens = 200}).ok());
+  std::string text;
+  std::vector<int> tokens;
+  while (!engine->idle()) {
+    ASSERT_TRUE(engine->Step().ok());
+    for (const RequestEvent& event : engine->TakeEvents()) {
+      EXPECT_TRUE(IsValidUtf8(event.text));
+      text += event.text;
+      tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+    }
+  }
+  EXPECT_EQ(tokens.size(), 200u);
+  EXPECT_EQ(text, tokenizer->Decode(tokens));
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void Start(EngineOptions options = {}) {
+    harness_.SetLlm(Llm());
+    harness_.AddSsm(AgreeingModel(Llm(), HashModel(2, kVocabulary), 0.7, 3));
+    ASSERT_TRUE(harness_.Start(std::move(options), "1,2,1").ok());
+  }
+  Engine& engine() { return harness_.engine(); }
+
+  EngineHarness harness_{kVocabulary};
+};
+
+TEST_F(EngineTest, CancelFreesEverythingInEveryPhase) {
+  Start({.max_requests = 2, .max_tokens_per_batch = 12});
+  // Waiting, in the middle of the prompt, and decoding.
+  for (const int steps : {0, 1, 2, 5, 9}) {
+    const RequestId first = *engine().Submit(std::vector<int>(30, 1), {.max_tokens = 50});
+    const RequestId second = *engine().Submit(std::vector<int>(30, 2), {.max_tokens = 50});
+    const RequestId third = *engine().Submit({3}, {.max_tokens = 50});
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(harness_.Step().ok());
+    for (const RequestId id : {second, third, first}) EXPECT_TRUE(engine().Cancel(id));
+    EXPECT_FALSE(engine().Cancel(first));
+    harness_.Collect();
+    EXPECT_EQ(harness_.answer(first).reason, FinishReason::kCancelled);
+    EXPECT_TRUE(engine().idle());
+    EXPECT_EQ(engine().statistics().kv.used, 0);
+    EXPECT_EQ(engine().statistics().ssm_kv[0].used, 0);
+    EXPECT_TRUE(engine().CheckInvariants().ok());
+  }
+}
+
+TEST_F(EngineTest, RefusesWhatItCannotServe) {
+  Start({.max_queue = 2, .max_sequence_length = 32});
+  const auto error = [&](std::vector<int> prompt, RequestOptions options = {}) {
+    return std::string(engine().Submit(std::move(prompt), std::move(options)).status().message());
+  };
+  EXPECT_THAT(error(std::vector<int>(32, 1)), HasSubstr("has 32 tokens, the context 32"));
+  EXPECT_THAT(error({}), HasSubstr("empty"));
+  EXPECT_THAT(error({1, 20}), HasSubstr("token 1 is 20, the vocabulary has 20"));
+  EXPECT_THAT(error({-1}), HasSubstr("token 0 is -1"));
+  EXPECT_THAT(error({1}, {.max_tokens = -5}), HasSubstr("max_tokens"));
+  EXPECT_THAT(error({1}, {.sampling = {.temperature = NAN}}), HasSubstr("temperature"));
+  EXPECT_TRUE(engine().idle());
+  ASSERT_TRUE(engine().Submit({1}, {}).ok());
+  ASSERT_TRUE(engine().Submit({1}, {}).ok());
+  EXPECT_EQ(engine().Submit({1}, {}).status().code(), absl::StatusCode::kResourceExhausted);
+  harness_.RunToEnd();
+  EXPECT_TRUE(engine().Submit({1}, {}).ok());
+}
+
+TEST_F(EngineTest, AFailingLlmEndsTheRunningRequestsAndSparesTheWaiting) {
+  Start({.max_requests = 1});
+  const RequestId running = *engine().Submit({1, 2}, {});
+  const RequestId waiting = *engine().Submit({3}, {});
+  ASSERT_TRUE(harness_.Step().ok());
+  harness_.llm().FailFrom(2);
+  EXPECT_EQ(harness_.Step().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harness_.answer(running).reason, FinishReason::kError);
+  EXPECT_EQ(harness_.answer(running).error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(engine().statistics().waiting, 1);
+  harness_.llm().FailFrom(0);
+  harness_.RunToEnd();
+  EXPECT_THAT(harness_.answer(waiting).tokens, ElementsAreArray(GreedyContinuation(Llm(), {3}, 16)));
+}
+
+TEST_F(EngineTest, AFailingSsmIsAnErrorThatNamesIt) {
+  Start();
+  const RequestId id = *engine().Submit({1, 2}, {});
+  harness_.ssm(0).FailFrom(2);
+  absl::Status status;
+  while (status.ok() && !engine().idle()) status = harness_.Step();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("SSM 0"));
+  EXPECT_EQ(harness_.answer(id).reason, FinishReason::kError);
+}
+
+TEST(Engine, LogitsThatAreNoNumbersEndOnlyTheirRequest) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm([](absl::Span<const int> path) {
+    std::vector<float> logits = Llm()(path);
+    if (path[0] == 7 && path.size() > 4) logits[3] = NAN;
+    return logits;
+  });
+  ASSERT_TRUE(harness.Start({}).ok());
+  const RequestId bad = *harness.engine().Submit({7, 1}, {});
+  const RequestId good = *harness.engine().Submit({8, 1}, {});
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answer(bad).reason, FinishReason::kError);
+  EXPECT_THAT(std::string(harness.answer(bad).error.message()), HasSubstr("logit of token 3"));
+  EXPECT_EQ(harness.answer(good).reason, FinishReason::kLength);
+}
+
+TEST(Engine, RefusesModelsThatDoNotFitTogether) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  RunnerLimits other = FakeModelRunner::RoomyLimits(kVocabulary + 1);
+  harness.AddSsm(HashModel(1, kVocabulary + 1), other);
+  EXPECT_THAT(std::string(harness.Start({}, "1,1").message()),
+              HasSubstr("SSM 0 has a vocabulary of 21, the LLM one of 20"));
+}
+
+TEST(Engine, RefusesTreesThatDoNotFitABatch) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  EXPECT_THAT(std::string(harness.Start({.max_tokens_per_batch = 11}, "1,1,3,1,1,1").message()),
+              HasSubstr("has 14 nodes"));
+  EXPECT_THAT(std::string(harness.Start({.max_sequence_length = 9999}, "").message()),
+              HasSubstr("9999, the model has 256"));
+}
+
+TEST(Engine, TimesComeFromTheClockThatItIsGiven) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  double now = 10;
+  ASSERT_TRUE(harness.Start({.seconds = [&] { return now; }}).ok());
+  const RequestId id = *harness.engine().Submit({1}, {.max_tokens = 2});
+  now = 11.5;
+  ASSERT_TRUE(harness.Step().ok());
+  now = 13;
+  ASSERT_TRUE(harness.Step().ok());
+  EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds_to_first_token, 1.5);
+  EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds, 3);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,99 @@
+#include "serving/models/model_description.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "serving/tokenizer/byte_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kArchitecture[] = "LlamaForCausalLM";
+
+// REQUIRES: LlamaConfigFromJson took the text, so it is a JSON object of sane depth.
+absl::Status CheckArchitecture(absl::string_view config_json) {
+  const auto json = nlohmann::json::parse(config_json.data(),
+                                          config_json.data() + config_json.size(), nullptr, false);
+  if (json.is_discarded() || !json.is_object()) return absl::OkStatus();
+  const auto field = json.find("architectures");
+  if (field == json.end() || field->is_null()) return absl::OkStatus();
+  if (field->is_array()) {
+    for (const auto& name : *field) {
+      if (name == kArchitecture) return absl::OkStatus();
+    }
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "config.json: field \"architectures\" is ",
+      field->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 80),
+      "; accepted: [\"", kArchitecture, "\"]"));
+}
+
+absl::StatusOr<int> Positions(int64_t model_positions, int asked) {
+  if (asked < 0 || asked > model_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("max_sequence_length is ", asked,
+                                                   ", the model has max_position_embeddings ",
+                                                   model_positions));
+  }
+  return asked > 0 ? asked : static_cast<int>(std::min<int64_t>(model_positions, INT32_MAX));
+}
+
+absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
+                                   const ServingSize& size) {
+  const int64_t slots = (positions + nodes) * size.max_requests;
+  if (size.max_requests < 1 || size.max_tokens_per_batch < 1 || slots > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        size.max_requests, " requests of ", positions, " positions in batches of ",
+        size.max_tokens_per_batch, " tokens need ", slots, " KV slots; accepted: 1 to ", INT32_MAX));
+  }
+  ServingShape shape;
+  shape.max_rows = size.max_tokens_per_batch;
+  shape.max_output_rows = size.max_tokens_per_batch;
+  shape.kv_slots = static_cast<int>(slots);
+  shape.max_sequences = size.max_requests;
+  shape.max_context_slots = static_cast<int>(slots);
+  shape.max_ancestor_slots = std::max(1, size.max_tokens_per_batch * depth);
+  return shape;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json) {
+  absl::StatusOr<LlamaConfig> config = LlamaConfigFromJson(config_json);
+  if (!config.ok()) return config.status();
+  if (absl::Status status = CheckArchitecture(config_json); !status.ok()) return status;
+  if (config->tokenizer != "bytes") {
+    return absl::UnimplementedError(
+        "config.json: without \"tokenizer\": \"bytes\" the model needs its tokenizer.json, which "
+        "cannot be read yet; the byte-level tokenizer is what is there so far");
+  }
+  ModelDescription model;
+  model.llama = *std::move(config);
+  absl::StatusOr<std::unique_ptr<ByteTokenizer>> tokenizer = ByteTokenizer::Create(
+      static_cast<int>(std::min<int64_t>(model.llama.vocab_size, INT32_MAX)), model.llama.eos);
+  if (!tokenizer.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: ", tokenizer.status().message()));
+  }
+  model.tokenizer = *std::move(tokenizer);
+  return model;
+}
+
+absl::StatusOr<ServingShape> LlmShape(const LlamaConfig& llm, const ServingSize& size,
+                                      const Expansion& expansion, int ssms) {
+  const absl::StatusOr<int> positions =
+      Positions(llm.max_position_embeddings, size.max_sequence_length);
+  if (!positions.ok()) return positions.status();
+  return Shape(*positions, expansion.nodes(expansion.depth()) * ssms, expansion.depth(), size);
+}
+
+absl::StatusOr<ServingShape> SsmShape(const LlamaConfig& ssm, const ServingShape& llm,
+                                      const ServingSize& size, const Expansion& expansion) {
+  const int64_t per_request = llm.kv_slots / std::max(1, size.max_requests);
+  return Shape(std::min(ssm.max_position_embeddings, per_request),
+               expansion.nodes(expansion.depth()), expansion.depth(), size);
+}
+
+}  // namespace espalier

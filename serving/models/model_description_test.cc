@@ -1,0 +1,87 @@
+#include "serving/models/model_description.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+LlamaConfig Ours() {
+  LlamaConfig config;
+  config.hidden_size = 64;
+  config.intermediate_size = 128;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.max_position_embeddings = 512;
+  return config;
+}
+
+std::string Error(const std::string& json) {
+  return std::string(DescribeModel(json).status().message());
+}
+
+TEST(DescribeModel, ReadsWhatOurTrainingExports) {
+  const ModelDescription model = *DescribeModel(ToConfigJson(Ours()));
+  EXPECT_EQ(model.llama, Ours());
+  EXPECT_EQ(model.tokenizer->vocabulary(), 256);
+  EXPECT_TRUE(model.tokenizer->eos().empty());
+}
+
+TEST(DescribeModel, ReadsAllEndOfSequenceTokens) {
+  LlamaConfig config = Ours();
+  config.vocab_size = 260;
+  config.eos = {257, 259};
+  EXPECT_EQ(DescribeModel(ToConfigJson(config))->tokenizer->eos(), (std::vector<int>{257, 259}));
+  config.eos = {260};
+  EXPECT_THAT(Error(ToConfigJson(config)), HasSubstr("260"));
+}
+
+TEST(DescribeModel, SaysWhatOtherFoldersLack) {
+  LlamaConfig config = Ours();
+  config.tokenizer = "";
+  const absl::Status status = DescribeModel(ToConfigJson(config)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+}
+
+TEST(DescribeModel, RefusesOtherFamiliesByName) {
+  std::string json = ToConfigJson(Ours());
+  const size_t at = json.find("LlamaForCausalLM");
+  json.replace(at, 16, "OPTForCausalLM");
+  EXPECT_THAT(Error(json), HasSubstr("OPTForCausalLM"));
+  EXPECT_EQ(DescribeModel(json).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(DescribeModel, RefusesWhatIsNoConfiguration) {
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("[]"), std::string("\xFF\xFE"),
+        std::string(100000, '['), std::string("{\"vocab_size\": 1e400}")}) {
+    EXPECT_EQ(DescribeModel(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  EXPECT_THAT(Error("{\"vocab_size\": 256}"), HasSubstr("hidden_size"));
+}
+
+TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
+  const Expansion expansion = *Expansion::Parse("1,1,3,1,1");
+  const ServingSize size = {.max_sequence_length = 100, .max_requests = 4,
+                            .max_tokens_per_batch = 64};
+  const ServingShape llm = *LlmShape(Ours(), size, expansion, 2);
+  EXPECT_EQ(llm.kv_slots, 4 * (100 + 2 * 11));
+  EXPECT_EQ(llm.max_rows, 64);
+  EXPECT_EQ(llm.max_ancestor_slots, 64 * 5);
+  LlamaConfig narrow = Ours();
+  narrow.max_position_embeddings = 50;
+  EXPECT_EQ(SsmShape(narrow, llm, size, expansion)->kv_slots, 4 * (50 + 11));
+  EXPECT_THAT(std::string(LlmShape(Ours(), {.max_sequence_length = 513}, expansion, 1)
+                              .status()
+                              .message()),
+              HasSubstr("513, the model has max_position_embeddings 512"));
+  EXPECT_FALSE(LlmShape(Ours(), {.max_requests = 2147483647}, expansion, 1).ok());
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,298 @@
+// The law of sampled verification, by enumeration: every outcome of every draw and every acceptance test
+// is visited with its weight, and the tokens that come out must have exactly the LLM's distribution.
+#include "serving/speculative/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "serving/sampling/noise.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr double kExact = 1e-12;
+
+// Visits all outcomes of a computation that takes its chance from Choose: run it until Next is false.
+class Branching {
+ public:
+  // An index with its probability; those of probability zero are never taken.
+  int Choose(const std::vector<double>& probabilities) {
+    if (at_ == script_.size()) script_.push_back({0, probabilities});
+    Choice& choice = script_[at_++];
+    while (choice.probabilities[choice.taken] <= 0) ++choice.taken;
+    weight_ *= choice.probabilities[choice.taken];
+    return choice.taken;
+  }
+  long double weight() const { return weight_; }
+
+  bool Next() {
+    weight_ = 1;
+    at_ = 0;
+    while (!script_.empty()) {
+      Choice& last = script_.back();
+      for (++last.taken; last.taken < static_cast<int>(last.probabilities.size()); ++last.taken) {
+        if (last.probabilities[last.taken] > 0) return true;
+      }
+      script_.pop_back();
+    }
+    return false;
+  }
+
+ private:
+  struct Choice {
+    int taken;
+    std::vector<double> probabilities;
+  };
+  std::vector<Choice> script_;
+  size_t at_ = 0;
+  long double weight_ = 1;
+};
+
+class BranchingNoise : public VerificationNoise {
+ public:
+  explicit BranchingNoise(Branching& branching) : branching_(branching) {}
+  bool Accept(double probability, int, int) override {
+    return branching_.Choose({probability, 1 - probability}) == 0;
+  }
+  int Draw(const Distribution& p, int) override { return branching_.Choose(p); }
+
+ private:
+  Branching& branching_;
+};
+
+using Path = std::vector<int>;
+// A model as a function of the tokens after the root.
+using Law = std::function<Distribution(const Path&)>;
+
+struct Ssm {
+  Law law;
+  std::vector<int> children;  // per depth
+  bool chosen = false;        // the most probable tokens instead of draws
+  bool mislabelled = false;   // chosen, but tagged as drawn: wrong on purpose
+};
+
+Path PathTo(const TokenTree& tree, int node) {
+  Path path;
+  for (; node != 0; node = tree.parent(node)) path.insert(path.begin(), tree.token(node));
+  return path;
+}
+
+TokenTree DraftAll(const Ssm& ssm, int source, Branching& branching) {
+  TokenTree tree(0);
+  std::vector<int> frontier = {0};
+  for (const int children : ssm.children) {
+    std::vector<int> next;
+    for (const int node : frontier) {
+      const auto q = std::make_shared<const Distribution>(ssm.law(PathTo(tree, node)));
+      Distribution rest = *q;
+      for (int i = 0; i < children; ++i) {
+        int token;
+        if (ssm.chosen) {
+          token = static_cast<int>(std::max_element(rest.begin(), rest.end()) - rest.begin());
+          rest[token] = -1;
+        } else {
+          token = branching.Choose(*q);
+        }
+        const int before = tree.size();
+        const bool tagged = !ssm.chosen || ssm.mislabelled;
+        const int child = tree.Propose(node, token, source, tagged ? q : nullptr);
+        if (child == before) next.push_back(child);
+      }
+    }
+    frontier = next;
+  }
+  return tree;
+}
+
+// The largest difference between the law of the first `length` tokens and the product of the targets.
+// Answers that are shorter are continued by the target, as later steps do.
+double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
+  std::map<Path, long double> law;
+  Branching branching;
+  do {
+    TokenTree tree(0);
+    for (size_t s = 0; s < ssms.size(); ++s) {
+      EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
+    }
+    BranchingNoise noise(branching);
+    const Verification out =
+        *VerifySampled(tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
+    EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
+    Path tokens = out.tokens;
+    tokens.resize(std::min<size_t>(tokens.size(), length));
+    law[tokens] += branching.weight();
+  } while (branching.Next());
+
+  for (int n = 1; n < length; ++n) {
+    for (auto it = law.begin(); it != law.end();) {
+      if (static_cast<int>(it->first.size()) != n) {
+        ++it;
+        continue;
+      }
+      const Distribution p = target(it->first);
+      for (int token = 0; token < vocabulary; ++token) {
+        Path longer = it->first;
+        longer.push_back(token);
+        law[longer] += it->second * p[token];
+      }
+      it = law.erase(it);
+    }
+  }
+
+  double most = 0;
+  Path path(length, 0);
+  for (;;) {
+    long double expected = 1;
+    for (int i = 0; i < length; ++i) expected *= target(Path(path.begin(), path.begin() + i))[path[i]];
+    most = std::max(most, static_cast<double>(std::fabs(law[path] - expected)));
+    int digit = 0;
+    while (digit < length && ++path[digit] == vocabulary) path[digit++] = 0;
+    if (digit == length) return most;
+  }
+}
+
+// Some law that differs at every path, by hashing it into logits.
+Law RandomLaw(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
+  return [=](const Path& path) {
+    std::mt19937_64 random(seed);
+    for (const int token : path) random.seed(random() + token);
+    std::vector<float> logits;
+    for (int i = 0; i < vocabulary; ++i) logits.push_back(static_cast<float>(random() % 1000) / 300);
+    return *SamplingDistribution(logits.data(), vocabulary,
+                                 {.temperature = 0.8, .top_p = top_p, .top_k = top_k});
+  };
+}
+
+Law Fixed(Distribution p) {
+  return [p](const Path&) { return p; };
+}
+
+TEST(SampledLaw, WithoutDraftsIsTheTarget) {
+  EXPECT_LT(Deviation(RandomLaw(1, 4), {}, 4, 2), kExact);
+}
+
+TEST(SampledLaw, OneSsmOfAnyShape) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const Law p = RandomLaw(seed, 3), q = RandomLaw(seed + 100, 3);
+    for (const std::vector<int>& shape :
+         {std::vector<int>{1}, {2}, {3}, {1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+      EXPECT_LT(Deviation(p, {{q, shape}}, 3, static_cast<int>(shape.size()) + 1), kExact);
+    }
+  }
+}
+
+TEST(SampledLaw, MoreDrawsThanTokensSoThatThereAreDuplicates) {
+  EXPECT_LT(Deviation(RandomLaw(3, 2), {{RandomLaw(4, 2), {4, 2}}}, 2, 3), kExact);
+  EXPECT_LT(Deviation(RandomLaw(3, 4), {{RandomLaw(4, 4), {4}}}, 4, 2), kExact);
+}
+
+TEST(SampledLaw, TwoSsmsThatShareNodes) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    const Ssm a{RandomLaw(seed + 50, 3), {2, 1}}, b{RandomLaw(seed + 90, 3), {1, 1}};
+    EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
+    const Law p4 = RandomLaw(seed, 4);
+    EXPECT_LT(
+        Deviation(p4, {{RandomLaw(seed + 7, 4), {2}}, {RandomLaw(seed + 8, 4), {2}}}, 4, 2), kExact);
+  }
+}
+
+TEST(SampledLaw, DisjointAndPartlySharedSupports) {
+  const Law p = Fixed({0.5, 0.5, 0, 0});
+  EXPECT_LT(Deviation(p, {{Fixed({0, 0, 0.25, 0.75}), {2, 1}}}, 4, 3), kExact);
+  EXPECT_LT(Deviation(p, {{Fixed({0, 0.3, 0.7, 0}), {3}}, {Fixed({1, 0, 0, 0}), {1}}}, 4, 2), kExact);
+  EXPECT_LT(Deviation(p, {{Fixed({1, 0, 0, 0}), {2, 2}}}, 4, 3), kExact);
+}
+
+TEST(SampledLaw, TopPAndTopKTruncation) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const Law p = RandomLaw(seed, 4, 0.7), q = RandomLaw(seed + 10, 4, 0.7);
+    EXPECT_LT(Deviation(p, {{q, {2, 1}}}, 4, 3), kExact);
+    EXPECT_LT(Deviation(RandomLaw(seed, 4, 1, 2), {{RandomLaw(seed + 10, 4, 1, 2), {3}}}, 4, 2),
+              kExact);
+  }
+}
+
+TEST(SampledLaw, ChosenTokensAloneAndBesideDrawnOnes) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {2, 1}, .chosen = true};
+    const Ssm drawn{.law = RandomLaw(seed + 30, 3), .children = {2, 1}};
+    EXPECT_LT(Deviation(p, {chosen}, 3, 3), kExact);
+    EXPECT_LT(Deviation(p, {chosen, drawn}, 3, 3), kExact);
+    EXPECT_LT(Deviation(p, {drawn, chosen}, 3, 3), kExact);
+  }
+}
+
+// The enumeration must be able to see bias: the two classical mistakes.
+TEST(SampledLaw, ChosenTokensTreatedAsDrawnWouldBeSeen) {
+  const Ssm wrong{
+      .law = RandomLaw(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
+  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.01);
+}
+
+TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
+  const Law p = Fixed({0.2, 0.5, 0.3});
+  const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
+  std::vector<long double> law(3, 0);
+  Branching branching;
+  do {
+    TokenTree tree(0);
+    const int first = branching.Choose(*q), second = branching.Choose(*q);
+    tree.Propose(0, first, 0, q);
+    if (second != first) tree.Propose(0, second, 1, q);
+    BranchingNoise noise(branching);
+    const Verification out = *VerifySampled(
+        tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
+    law[out.tokens[0]] += branching.weight();
+  } while (branching.Next());
+  EXPECT_NEAR(static_cast<double>(law[0] + law[1] + law[2]), 1, kExact);
+  EXPECT_GT(std::fabs(static_cast<double>(law[1]) - 0.5), 0.01);
+}
+
+TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
+  const Law p = RandomLaw(5, 4);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    TokenTree tree(0);
+    int node = 0;
+    for (int depth = 0; depth < 4; ++depth) {
+      const auto q = std::make_shared<const Distribution>(p(PathTo(tree, node)));
+      node = tree.Propose(node, SampleFrom(*q, RequestUniform(seed, NoiseStream::kDraft, 0,
+                                                              depth + 8, 0)),
+                          0, q);
+    }
+    RequestNoise noise(seed, 7);
+    const Verification out =
+        *VerifySampled(tree, [&](int n) { return p(PathTo(tree, n)); }, noise);
+    EXPECT_EQ(out.path.size(), 4u);
+  }
+}
+
+TEST(VerifyGreedy, FollowsTheLongestAgreeingPathWhereTokensRepeatAcrossBranches) {
+  TokenTree tree(9);
+  const int a = tree.Propose(0, 1, 0), b = tree.Propose(0, 2, 0);
+  const int a5 = tree.Propose(a, 5, 0), b5 = tree.Propose(b, 5, 0);
+  const int b57 = tree.Propose(b5, 7, 0);
+  std::map<int, int> greedy = {{0, 2}, {a, 5}, {b, 5}, {a5, 1}, {b5, 7}, {b57, 3}};
+  const Verification out =
+      *VerifyGreedy(tree, [&](int node) -> absl::StatusOr<int> { return greedy.at(node); });
+  EXPECT_THAT(out.path, ElementsAre(b, b5, b57));
+  EXPECT_THAT(out.tokens, ElementsAre(2, 5, 7, 3));
+}
+
+TEST(VerifyGreedy, PassesOnWhatIsWrongWithLogits) {
+  EXPECT_EQ(VerifyGreedy(TokenTree(0),
+                         [](int) -> absl::StatusOr<int> { return absl::InternalError("NaN"); })
+                .status()
+                .code(),
+            absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace espalier

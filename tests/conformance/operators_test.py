@@ -1,0 +1,202 @@
+"""Every operator, forward and gradient, against PyTorch in float64 on random shapes.
+
+Tolerance for f32: 2e-6 x sqrt(terms summed) relative to the largest magnitude in the tensor, times the case's
+`scale` where the formula amplifies rounding (divisions by a variance). Set SEED to repeat a run.
+"""
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import unittest
+
+import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cases  # noqa: E402
+
+RUNNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "op_runner")
+SEED = int(os.environ.get("SEED", "20261121"))
+# Operators whose definition is checked elsewhere: by a property of theirs, or by tests of their state.
+ELSEWHERE = {
+    "dropout": "DropoutTest below",
+    "sgd_update": "OptimizerTest below",
+    "adam_update": "OptimizerTest below",
+    "paged_attention": "ops/cpu/paged_attention_test.cc, against attention",
+}
+
+NAMES = {torch.float64: "f32", torch.float32: "f32", torch.int64: "i64", torch.int32: "i32", torch.bool: "bool"}
+TYPES = {"f32": torch.float64, "i64": torch.int64, "i32": torch.int32, "bool": torch.bool}
+
+
+def to_json(tensor):
+    if tensor is None:
+        return None
+    return {"dtype": NAMES[tensor.dtype], "dims": list(tensor.shape), "data": tensor.reshape(-1).tolist()}
+
+
+def from_json(value):
+    data = [float(x) for x in value["data"]]
+    return torch.tensor(data, dtype=TYPES.get(value["dtype"], torch.float64)).reshape(value["dims"])
+
+
+class Runner:
+    def __init__(self):
+        self.process = subprocess.Popen([RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"op_runner died (exit {self.process.wait()}) on {request['op']}")
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class OperatorsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.run_op = Runner()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.run_op.close()
+
+    def close_to(self, ours, reference, options, what):
+        self.assertEqual(list(ours.shape), list(reference.shape), what)
+        if reference.numel() == 0:
+            return
+        ours, reference = ours.double(), reference.double()
+        size = max(1e-3, reference.abs().max().item())
+        limit = 2e-6 * math.sqrt(options.get("sum", 1) + 1) * options.get("scale", 1) * size
+        error = (ours - reference).abs().max().item()
+        self.assertLessEqual(error, limit, what)
+
+    def check(self, name, make):
+        attributes, inputs, reference, options = make()
+        what = f"{name} {attributes} {[None if x is None else list(x.shape) for x in inputs]}"
+        # What f32 kernels see, exactly.
+        inputs = [x.float().double() if x is not None and x.dtype == torch.float64 else x for x in inputs]
+        skip = set(options.get("no_gradient", []))
+        leaves = [x.clone().requires_grad_() if x is not None and x.dtype == torch.float64 and i not in skip else x
+                  for i, x in enumerate(inputs)]
+        result = reference(*leaves)
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        request = {"op": name, "attributes": attributes, "inputs": [to_json(x) for x in inputs]}
+        gradients = None
+        if not options.get("forward_only"):
+            gradients = [torch.randn(y.shape, dtype=torch.float64).float().double() for y in outputs]
+            request["output_gradients"] = [to_json(g) for g in gradients]
+        answer = self.run_op(**request)
+        self.assertNotIn("error", answer, what)
+        self.assertEqual(len(answer["outputs"]), len(outputs), what)
+        for ours, theirs in zip(answer["outputs"], outputs):
+            self.close_to(from_json(ours), theirs.detach(), options, what + " forward")
+        if gradients is None:
+            return
+        torch.autograd.backward([y for y in outputs], gradients)
+        for i, leaf in enumerate(leaves):
+            if leaf is None or not leaf.requires_grad:
+                continue
+            self.assertIn(str(i), answer["input_gradients"], what)
+            theirs = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+            self.close_to(from_json(answer["input_gradients"][str(i)]), theirs, options, f"{what} gradient {i}")
+        self.assertEqual(answer, self.run_op(**request), what + ": a second run differs")
+
+    def test_every_registered_operator_is_covered(self):
+        registered = set(self.run_op(list=True))
+        self.assertEqual(registered - set(cases.CASES) - set(ELSEWHERE), set())
+
+    def test_row_stable_linear(self):
+        """The serving kernel: right, and the same bits for a row whatever rows it is computed with."""
+        torch.manual_seed(SEED)
+        for rows, i, o in [(1, 33, 7), (5, 64, 130), (40, 100, 16), (129, 256, 48)]:
+            x, w = (torch.randn(*d, dtype=torch.float64).float().double() for d in ((rows, i), (o, i)))
+            answer = self.run_op(op="linear", inputs=[to_json(x), to_json(w)], row_stable=True)
+            y = from_json(answer["outputs"][0])
+            self.close_to(y, x @ w.T, {"sum": i}, f"{rows} {i} {o}")
+            for row in {0, rows // 2, rows - 1}:
+                alone = self.run_op(op="linear", inputs=[to_json(x[row:row + 1]), to_json(w)], row_stable=True)
+                self.assertTrue(torch.equal(from_json(alone["outputs"][0])[0], y[row]), f"row {row} of {rows}")
+
+
+def add_tests():
+    for name, makes in cases.CASES.items():
+        def test(self, name=name, makes=makes):
+            random.seed(f"{SEED} {name}")
+            torch.manual_seed(SEED)
+            for make, count, _ in makes:
+                for _ in range(count):
+                    self.check(name, make)
+        setattr(OperatorsTest, f"test_{name}", test)
+
+
+add_tests()
+
+
+class DropoutTest(unittest.TestCase):
+    def test_keeps_the_mean_and_its_gradient_uses_the_same_mask(self):
+        run_op = Runner()
+        ones = torch.ones(100, 200, dtype=torch.float64)
+        answer = run_op(op="dropout", attributes={"rate": 0.3}, inputs=[to_json(ones)],
+                        output_gradients=[to_json(ones)], seed=5, node_key=9, step=3)
+        y = from_json(answer["outputs"][0])
+        kept = (y != 0).double().mean().item()
+        self.assertAlmostEqual(kept, 0.7, delta=0.02)  # 6 standard deviations
+        self.assertTrue(torch.allclose(y[y != 0], torch.tensor(1 / 0.7, dtype=torch.float64), atol=1e-5))
+        self.assertTrue(torch.equal(y, from_json(answer["input_gradients"]["0"])))
+        other = run_op(op="dropout", attributes={"rate": 0.3}, inputs=[to_json(ones)], seed=5, node_key=9, step=4)
+        self.assertFalse(torch.equal(y, from_json(other["outputs"][0])))
+        quiet = run_op(op="dropout", attributes={"rate": 0.3}, inputs=[to_json(ones)], training=False)
+        self.assertTrue(torch.equal(ones, from_json(quiet["outputs"][0])))
+        run_op.close()
+
+
+class OptimizerTest(unittest.TestCase):
+    def follow(self, op, attributes, states, make_optimizer):
+        """Twenty steps of ours beside twenty of PyTorch's."""
+        run_op = Runner()
+        torch.manual_seed(SEED)
+        ours = torch.randn(7, 5, dtype=torch.float64).float().double()
+        theirs = ours.clone().requires_grad_()
+        optimizer = make_optimizer([theirs])
+        state = [torch.zeros_like(ours) for _ in range(states)]
+        for step in range(1, 21):
+            gradient = torch.randn(7, 5, dtype=torch.float64).float().double()
+            theirs.grad = gradient.clone()
+            optimizer.step()
+            hyper = torch.tensor([0.05, step], dtype=torch.float64)
+            answer = run_op(op=op, attributes=attributes,
+                            inputs=[to_json(x) for x in [ours, gradient, None, hyper] + state])
+            self.assertNotIn("error", answer)
+            after = [from_json(x) if x else None for x in answer["inputs_after"]]
+            ours, state = after[0], after[4:]
+            error = (ours - theirs.detach()).abs().max().item()
+            self.assertLess(error, 3e-6 * step, f"{op} {attributes} step {step}")
+        run_op.close()
+
+    def test_sgd(self):
+        self.follow("sgd_update", {"momentum": 0.0, "weight_decay": 0.01}, 0,
+                    lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.01))
+
+    def test_sgd_with_momentum(self):
+        self.follow("sgd_update", {"momentum": 0.9, "weight_decay": 0.01}, 1,
+                    lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01))
+
+    def test_adam(self):
+        self.follow("adam_update", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay": 0.1, "decoupled": False}, 2,
+                    lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.99), weight_decay=0.1))
+
+    def test_adamw(self):
+        self.follow("adam_update", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay": 0.1, "decoupled": True}, 2,
+                    lambda p: torch.optim.AdamW(p, lr=0.05, betas=(0.9, 0.99), weight_decay=0.1))
+
+
+if __name__ == "__main__":
+    unittest.main()

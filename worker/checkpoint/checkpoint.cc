@@ -1,0 +1,203 @@
+#include "worker/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "ops/cuda/plugin.h"
+#include "worker/device/device.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+
+absl::Status DataLoss(const std::string& path, const std::string& what) {
+  return absl::DataLossError(absl::StrCat("checkpoint '", path, "': ", what));
+}
+
+// "w@0,64" -> {"w", {0, 64}}
+bool ParseEntryName(const std::string& entry, std::string* name, Dims* start) {
+  const size_t at = entry.rfind('@');
+  if (at == std::string::npos) return false;
+  *name = entry.substr(0, at);
+  start->clear();
+  if (at + 1 == entry.size()) return true;
+  for (const std::string& part :
+       std::vector<std::string>(absl::StrSplit(entry.substr(at + 1), ','))) {
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(part, &value) || value < 0) return false;
+    start->push_back(value);
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::string& directory,
+                                                  int rank,
+                                                  const std::vector<CheckpointEntry>& entries,
+                                                  CheckpointSource& source) {
+  if (absl::Status s = files.CreateDirectories(directory); !s.ok()) return s;
+  ManifestFile result;
+  result.name = absl::StrCat("rank-", rank, ".safetensors");
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+  for (const CheckpointEntry& entry : entries) {
+    const std::string name = absl::StrCat(entry.name, "@", absl::StrJoin(entry.spec.offset, ","));
+    json facts;
+    facts["global"] = entry.spec.global;
+    facts["kind"] = entry.is_state ? "state" : "parameter";
+    metadata[name] = facts.dump();
+    tensors.push_back({name, entry.spec.type()});
+  }
+  SafetensorsWriter writer(files, JoinPath(directory, result.name));
+  if (absl::Status s = writer.Begin(tensors, metadata); !s.ok()) return s;
+  std::vector<char> bytes;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    bytes.resize(static_cast<size_t>(entries[i].spec.bytes()));
+    absl::Status s = source.Read(static_cast<int>(i), &bytes);
+    if (s.ok()) s = writer.Append(bytes.data(), static_cast<int64_t>(bytes.size()));
+    if (!s.ok()) return s;
+  }
+  absl::StatusOr<SafetensorsWriter::Written> written = writer.Finish();
+  if (!written.ok()) return written.status();
+  // The directory's own name is durable too.
+  const size_t slash = directory.find_last_of('/', directory.size() - 2);
+  if (slash != std::string::npos) {
+    absl::Status s = files.SyncDirectory(directory.substr(0, slash + 1));
+    if (!s.ok()) return s;
+  }
+  result.sha256 = written->sha256;
+  result.bytes = written->bytes;
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
+    FileSystem& files, const std::string& directory) {
+  absl::StatusOr<Manifest> manifest = ReadManifest(files, directory);
+  if (!manifest.ok()) return manifest.status();
+  if (absl::Status s = VerifyCheckpoint(files, directory, *manifest); !s.ok()) return s;
+  auto reader = std::make_unique<CheckpointReader>();
+  for (const ManifestFile& shard : manifest->files) {
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
+        SafetensorsFile::Open(files, JoinPath(directory, shard.name));
+    if (!file.ok()) return file.status();
+    if (absl::Status s = reader->AddShard(**file); !s.ok()) return s;
+    reader->shards_.push_back(*std::move(file));
+  }
+  reader->manifest_ = *std::move(manifest);
+  return reader;
+}
+
+absl::Status CheckpointReader::AddShard(const SafetensorsFile& file) {
+  for (const auto& [entry_name, entry] : file.tensors()) {
+    std::string name;
+    Piece piece{&file, &entry, {}};
+    auto facts = file.metadata().find(entry_name);
+    if (!ParseEntryName(entry_name, &name, &piece.start) || facts == file.metadata().end()) {
+      return DataLoss(file.path(), absl::StrCat("entry '", entry_name, "' is no shard"));
+    }
+    const json parsed = json::parse(facts->second, nullptr, /*allow_exceptions=*/false);
+    Tensor tensor;
+    tensor.dtype = entry.type.dtype;
+    bool good = parsed.is_object() && parsed.contains("global") && parsed["global"].is_array() &&
+                parsed.contains("kind") && parsed["kind"].is_string() &&
+                tensor.dtype != DType::kInvalid;
+    int64_t whole = 8;
+    for (size_t d = 0; good && d < parsed["global"].size(); ++d) {
+      const json& extent = parsed["global"][d];
+      good = extent.is_number_unsigned() && extent.get<uint64_t>() <= uint64_t{1} << 60 &&
+             !__builtin_mul_overflow(whole, extent.get<int64_t>(), &whole);
+      if (good) tensor.global.push_back(extent.get<int64_t>());
+    }
+    good = good && tensor.global.size() == piece.start.size() &&
+           piece.start.size() == entry.type.dims.size();
+    for (size_t d = 0; good && d < piece.start.size(); ++d) {
+      good = piece.start[d] <= tensor.global[d] &&
+             entry.type.dims[d] <= tensor.global[d] - piece.start[d];
+    }
+    if (!good) {
+      return DataLoss(file.path(), absl::StrCat("entry '", entry_name, "' does not fit its tensor"));
+    }
+    tensor.is_state = parsed["kind"] == "state";
+    auto [known, added] = tensors_.emplace(name, tensor);
+    if (!added && (known->second.global != tensor.global || known->second.dtype != tensor.dtype)) {
+      return DataLoss(file.path(), absl::StrCat("tensor '", name, "' has another shape elsewhere"));
+    }
+    pieces_[name].push_back(std::move(piece));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& spec,
+                                    void* host) const {
+  auto known = tensors_.find(name);
+  if (known == tensors_.end()) {
+    return absl::NotFoundError(absl::StrCat("the checkpoint has no tensor '", name, "' among its ",
+                                            tensors_.size(),
+                                            "; it belongs to another model or optimiser"));
+  }
+  if (known->second.dtype != spec.dtype || known->second.global != spec.global) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", name, "' is ", Name(known->second.dtype),
+                     ToString(known->second.global), " in the checkpoint, ", Name(spec.dtype),
+                     ToString(spec.global), " in the program"));
+  }
+  const int rank = static_cast<int>(spec.dims.size());
+  std::vector<bool> covered(static_cast<size_t>(spec.num_elements()), false);
+  int64_t missing = spec.num_elements();
+  std::vector<char> bytes;
+  for (const Piece& piece : pieces_.at(name)) {
+    if (missing == 0) break;
+    BoxCopy copy;
+    copy.size.resize(rank);
+    copy.source_start.resize(rank);
+    copy.destination_start.resize(rank);
+    bool meets = true;
+    for (int d = 0; d < rank; ++d) {
+      const int64_t begin = std::max(spec.offset[d], piece.start[d]);
+      const int64_t end = std::min(spec.offset[d] + spec.dims[d],
+                                   piece.start[d] + piece.entry->type.dims[d]);
+      meets = meets && begin < end;
+      copy.size[d] = end - begin;
+      copy.source_start[d] = begin - piece.start[d];
+      copy.destination_start[d] = begin - spec.offset[d];
+    }
+    if (!meets) continue;
+    bytes.resize(static_cast<size_t>(piece.entry->bytes));
+    absl::Status s = piece.file->Read(*piece.entry, 0, piece.entry->bytes, bytes.data());
+    if (!s.ok()) return s;
+    copy.source = bytes.data();
+    copy.destination = host;
+    copy.dtype = spec.dtype;
+    copy.source_dims = piece.entry->type.dims;
+    copy.destination_dims = spec.dims;
+    CopyBoxOnHost(copy);
+    Dims index(rank, 0);
+    for (int64_t i = 0; i < NumElements(copy.size); ++i) {
+      int64_t at = 0;
+      for (int d = 0; d < rank; ++d) {
+        at = at * spec.dims[d] + copy.destination_start[d] + index[d];
+      }
+      if (!covered[at]) {
+        covered[at] = true;
+        --missing;
+      }
+      for (int d = rank - 1; d >= 0 && ++index[d] == copy.size[d]; --d) index[d] = 0;
+    }
+  }
+  if (missing > 0) {
+    return absl::DataLossError(absl::StrCat("tensor '", name, "': no shard of the checkpoint holds ",
+                                            missing, " of the ", spec.num_elements(),
+                                            " elements that are needed"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,146 @@
+#include "worker/checkpoint/manifest.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/sha256.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormatVersion = 1;
+constexpr int64_t kMaxManifest = 64 << 20;
+
+absl::Status Damaged(const std::string& path, const std::string& field) {
+  return absl::DataLossError(absl::StrCat("'", path, "': field '", field, "' is missing or wrong"));
+}
+
+bool PlainName(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
+}
+
+// Streams parameters from a checkpoint into one safetensors file.
+absl::Status WriteWholeParameters(FileSystem& files, const CheckpointReader& reader,
+                                  const std::string& path) {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const auto& [name, tensor] : reader.tensors()) {
+    if (!tensor.is_state) tensors.push_back({name, {tensor.dtype, tensor.global}});
+  }
+  SafetensorsWriter writer(files, path);
+  if (absl::Status s = writer.Begin(tensors, {{"format", "pt"}}); !s.ok()) return s;
+  std::vector<char> bytes;
+  for (const SafetensorsWriter::Tensor& tensor : tensors) {
+    bytes.resize(static_cast<size_t>(tensor.type.bytes()));
+    absl::Status s = reader.Read(tensor.name, TensorSpec::Whole(tensor.type), bytes.data());
+    if (s.ok()) s = writer.Append(bytes.data(), static_cast<int64_t>(bytes.size()));
+    if (!s.ok()) return s;
+  }
+  return writer.Finish().status();
+}
+
+}  // namespace
+
+absl::Status WriteManifest(FileSystem& files, const std::string& directory,
+                           const Manifest& manifest) {
+  json out;
+  out["format_version"] = manifest.format_version;
+  out["job_id"] = manifest.job_id;
+  out["steps_done"] = manifest.steps_done;
+  out["plan_fingerprint"] = manifest.plan_fingerprint;
+  out["files"] = json::array();
+  for (const ManifestFile& file : manifest.files) {
+    if (!PlainName(file.name)) {
+      return absl::InvalidArgumentError(absl::StrCat("manifest: '", file.name, "' is no file name"));
+    }
+    out["files"].push_back({{"name", file.name}, {"sha256", file.sha256}, {"bytes", file.bytes}});
+  }
+  return WriteFileAtomically(files, JoinPath(directory, kManifestFile),
+                             out.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory) {
+  const std::string path = JoinPath(directory, kManifestFile);
+  absl::StatusOr<std::string> text = ReadWholeFile(files, path, kMaxManifest);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat("'", directory, "' is no finished checkpoint: it has no ",
+                                            kManifestFile));
+  }
+  if (!text.ok()) return text.status();
+  const json in = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!in.is_object()) return absl::DataLossError(absl::StrCat("'", path, "' is no JSON object"));
+  auto integer = [&](const json& from, const char* key, int64_t* value) {
+    if (!from.contains(key) || !from[key].is_number_integer()) return false;
+    *value = from[key].get<int64_t>();
+    return *value >= 0;
+  };
+  auto text_of = [&](const json& from, const char* key, std::string* value) {
+    if (!from.contains(key) || !from[key].is_string()) return false;
+    *value = from[key].get<std::string>();
+    return true;
+  };
+  Manifest manifest;
+  int64_t version = 0;
+  if (!integer(in, "format_version", &version)) return Damaged(path, "format_version");
+  if (version != kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("'", path, "' has format version ", version,
+                                                      "; this program reads ", kFormatVersion));
+  }
+  if (!text_of(in, "job_id", &manifest.job_id)) return Damaged(path, "job_id");
+  if (!integer(in, "steps_done", &manifest.steps_done)) return Damaged(path, "steps_done");
+  if (!text_of(in, "plan_fingerprint", &manifest.plan_fingerprint)) {
+    return Damaged(path, "plan_fingerprint");
+  }
+  if (!in.contains("files") || !in["files"].is_array()) return Damaged(path, "files");
+  std::set<std::string> names;
+  for (const json& entry : in["files"]) {
+    ManifestFile file;
+    if (!entry.is_object() || !text_of(entry, "name", &file.name) || !PlainName(file.name) ||
+        !text_of(entry, "sha256", &file.sha256) || !integer(entry, "bytes", &file.bytes) ||
+        !names.insert(file.name).second) {
+      return Damaged(path, absl::StrCat("files[", manifest.files.size(), "]"));
+    }
+    manifest.files.push_back(std::move(file));
+  }
+  return manifest;
+}
+
+absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
+                              const Manifest& manifest) {
+  for (const ManifestFile& file : manifest.files) {
+    const std::string path = JoinPath(directory, file.name);
+    absl::StatusOr<std::unique_ptr<ReadableFile>> open = files.Open(path);
+    if (absl::IsNotFound(open.status())) {
+      return absl::DataLossError(absl::StrCat("checkpoint: shard '", path, "' is missing"));
+    }
+    if (!open.ok()) return open.status();
+    if ((*open)->size() != file.bytes) {
+      return absl::DataLossError(absl::StrCat("checkpoint: shard '", path, "' has ", (*open)->size(),
+                                              " bytes, the manifest says ", file.bytes));
+    }
+    absl::StatusOr<std::string> hash = Sha256OfFile(files, path);
+    if (!hash.ok()) return hash.status();
+    if (*hash != file.sha256) {
+      return absl::DataLossError(
+          absl::StrCat("checkpoint: shard '", path, "' does not have the manifest's SHA-256"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
+                               const std::string& config_json, const std::string& out) {
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
+      CheckpointReader::Open(files, checkpoint_directory);
+  if (!reader.ok()) return reader.status();
+  if (absl::Status s = files.CreateDirectories(out); !s.ok()) return s;
+  absl::Status s = WriteWholeParameters(files, **reader, JoinPath(out, "model.safetensors"));
+  if (!s.ok()) return s;
+  return WriteFileAtomically(files, JoinPath(out, "config.json"), config_json);
+}
+
+}  // namespace espalier

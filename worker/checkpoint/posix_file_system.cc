@@ -1,0 +1,197 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+namespace {
+
+absl::Status ErrnoStatus(const char* what, const std::string& path, int error) {
+  const std::string message = absl::StrCat("cannot ", what, " '", path, "': ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(absl::StrCat(message, "; free some space there"));
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+class PosixWritableFile : public WritableFile {
+ public:
+  PosixWritableFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  ~PosixWritableFile() override {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  absl::Status Append(const void* data, int64_t bytes) override {
+    const char* next = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t written = write(fd_, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 26)));
+      if (written < 0) {
+        if (errno == EINTR) continue;
+        return ErrnoStatus("write", path_, errno);
+      }
+      next += written;
+      bytes -= written;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override {
+    return fsync(fd_) == 0 ? absl::OkStatus() : ErrnoStatus("sync", path_, errno);
+  }
+  absl::Status Close() override {
+    const int closed = close(fd_);
+    fd_ = -1;
+    return closed == 0 ? absl::OkStatus() : ErrnoStatus("close", path_, errno);
+  }
+
+ private:
+  int fd_;
+  const std::string path_;
+};
+
+class PosixReadableFile : public ReadableFile {
+ public:
+  PosixReadableFile(int fd, int64_t size, std::string path)
+      : fd_(fd), size_(size), path_(std::move(path)) {}
+  ~PosixReadableFile() override { close(fd_); }
+
+  int64_t size() const override { return size_; }
+  absl::Status Read(int64_t offset, int64_t bytes, void* out) const override {
+    char* next = static_cast<char*>(out);
+    while (bytes > 0) {
+      const ssize_t got = pread(fd_, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 26)),
+                                offset);
+      if (got < 0) {
+        if (errno == EINTR) continue;
+        return ErrnoStatus("read", path_, errno);
+      }
+      if (got == 0) {
+        return absl::OutOfRangeError(absl::StrCat("'", path_, "' ends before byte ", offset));
+      }
+      next += got;
+      offset += got;
+      bytes -= got;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int fd_;
+  const int64_t size_;
+  const std::string path_;
+};
+
+class PosixFileSystem : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) return ErrnoStatus("create", path, errno);
+    return std::make_unique<PosixWritableFile>(fd, path);
+  }
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    // Not blocking: a FIFO in place of the file must not hold us.
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return ErrnoStatus("open", path, errno);
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+      close(fd);
+      return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no regular file"));
+    }
+    return std::make_unique<PosixReadableFile>(fd, info.st_size, path);
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus()
+                                                 : ErrnoStatus("rename", from, errno);
+  }
+  absl::Status Remove(const std::string& path) override {
+    return unlink(path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus("remove", path, errno);
+  }
+  absl::Status CreateDirectories(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    return error ? ErrnoStatus("make the directory", path, error.value()) : absl::OkStatus();
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return ErrnoStatus("open", path, errno);
+    const int synced = fsync(fd), error = errno;
+    close(fd);
+    return synced == 0 ? absl::OkStatus() : ErrnoStatus("sync", path, error);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    DIR* directory = opendir(path.c_str());
+    if (directory == nullptr) return ErrnoStatus("list", path, errno);
+    std::vector<std::string> names;
+    while (const dirent* entry = readdir(directory)) {
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+    closedir(directory);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FileSystem> NewPosixFileSystem() { return std::make_unique<PosixFileSystem>(); }
+
+std::string JoinPath(const std::string& directory, const std::string& name) {
+  if (directory.empty()) return name;
+  return directory.back() == '/' ? directory + name : directory + "/" + name;
+}
+
+absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
+                                 const std::string& content) {
+  const std::string temporary = path + ".tmp";
+  auto write = [&]() -> absl::Status {
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = files.Create(temporary);
+    if (!file.ok()) return file.status();
+    absl::Status s = (*file)->Append(content.data(), static_cast<int64_t>(content.size()));
+    if (s.ok()) s = (*file)->Sync();
+    if (s.ok()) s = (*file)->Close();
+    if (s.ok()) s = files.Rename(temporary, path);
+    return s;
+  };
+  if (absl::Status s = write(); !s.ok()) {
+    files.Remove(temporary).IgnoreError();
+    return s;
+  }
+  const size_t slash = path.rfind('/');
+  return files.SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+}
+
+absl::StatusOr<std::string> ReadWholeFile(FileSystem& files, const std::string& path,
+                                          int64_t limit) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
+  if (!file.ok()) return file.status();
+  if ((*file)->size() > limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("'", path, "' has ", (*file)->size(), " bytes; at most ", limit));
+  }
+  std::string content(static_cast<size_t>((*file)->size()), '\0');
+  absl::Status s = (*file)->Read(0, (*file)->size(), content.data());
+  if (!s.ok()) return s;
+  return content;
+}
+
+}  // namespace espalier

@@ -1,0 +1,78 @@
+// Reads and writes safetensors: an 8-byte header length, a JSON header, the tensors' bytes. Files are
+// not trusted: sizes, gaps, overlaps and duplicates are checked before any tensor is read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ops/tensor/shape.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/sha256.h"
+
+namespace espalier {
+
+struct SafetensorsEntry {
+  std::string dtype_name;  // "F32", "F8_E4M3"
+  TensorType type;         // dtype kInvalid where we have no such type
+  int64_t offset = 0;      // into the file
+  int64_t bytes = 0;
+};
+
+class SafetensorsFile {
+ public:
+  // InvalidArgument names the file and the tensor or field that is wrong.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(FileSystem& files,
+                                                               const std::string& path);
+
+  const std::map<std::string, SafetensorsEntry>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::string& path() const { return path_; }
+
+  // `bytes` of the tensor's data from `offset` on.
+  absl::Status Read(const SafetensorsEntry& entry, int64_t offset, int64_t bytes, void* out) const;
+
+ private:
+  std::string path_;
+  std::unique_ptr<ReadableFile> file_;
+  std::map<std::string, SafetensorsEntry> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Writes one file: all tensors are announced first, then their data follows in the same order.
+class SafetensorsWriter {
+ public:
+  struct Tensor {
+    std::string name;
+    TensorType type;
+  };
+  struct Written {
+    std::string sha256;  // of the file
+    int64_t bytes = 0;
+  };
+
+  SafetensorsWriter(FileSystem& files, std::string path);
+  ~SafetensorsWriter();
+
+  // Starts `path`.tmp with the header.
+  absl::Status Begin(const std::vector<Tensor>& tensors,
+                     const std::map<std::string, std::string>& metadata);
+  absl::Status Append(const void* data, int64_t bytes);
+  // Makes the file durable under its own name. After an error, or without Finish, nothing is left.
+  absl::StatusOr<Written> Finish();
+
+ private:
+  FileSystem& files_;
+  const std::string path_;
+  std::unique_ptr<WritableFile> file_;
+  Sha256 hash_;
+  int64_t promised_ = 0;
+  int64_t written_ = 0;
+  int64_t total_ = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,153 @@
+#include "worker/data/batch_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/data/permutation.h"
+
+namespace espalier {
+
+absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Create(
+    std::shared_ptr<const Dataset> dataset, const BatchLoaderOptions& options) {
+  const int64_t have =
+      options.holdout ? dataset->holdout_examples() : dataset->training_examples();
+  if (options.batch_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch size ", options.batch_size, "; it must be 1 or more"));
+  }
+  if (have < options.batch_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", options.holdout ? "held-out" : "training", " part of the dataset has ",
+                     have, " examples, fewer than the batch of ", options.batch_size,
+                     "; use a smaller batch, or another dataset.holdout_fraction"));
+  }
+  return std::unique_ptr<BatchLoader>(new BatchLoader(std::move(dataset), options));
+}
+
+BatchLoader::~BatchLoader() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+int64_t BatchLoader::steps_per_epoch() const {
+  return (options_.holdout ? dataset_->holdout_examples() : dataset_->training_examples()) /
+         options_.batch_size;
+}
+
+int64_t BatchLoader::ExampleAt(int64_t step, int64_t row) const {
+  const int64_t steps = steps_per_epoch();
+  const int64_t position = (step % steps) * options_.batch_size + row;
+  if (options_.holdout) return dataset_->training_examples() + position;
+  return ShuffledIndex(options_.seed, step / steps, dataset_->training_examples(), position);
+}
+
+absl::Status BatchLoader::Prepare(const std::string& name, const TensorSpec& spec) {
+  absl::StatusOr<const Column*> column = dataset_->Find(name);
+  if (!column.ok()) return column.status();
+  const Dims& example = (*column)->example.dims;
+  const bool same_rank = spec.global.size() == example.size() + 1;
+  if (!same_rank || Dims(spec.global.begin() + 1, spec.global.end()) != example) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "column '", name, "' has examples of shape ", ToString(example), ", the model wants ",
+        ToString(Dims(spec.global.begin() + std::min<size_t>(1, spec.global.size()),
+                      spec.global.end()))));
+  }
+  if (spec.global[0] != options_.batch_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the program was made for batches of ",
+                                                   spec.global[0], ", the job has ",
+                                                   options_.batch_size));
+  }
+  if (absl::Status s = Dataset::CheckConversion(**column, spec.dtype); !s.ok()) return s;
+  if (absl::Status s = dataset_->CheckFinite(**column); !s.ok()) return s;
+  if (thread_.joinable()) return absl::FailedPreconditionError("Prepare after the first Load");
+  requests_.push_back({*column, spec});
+  return absl::OkStatus();
+}
+
+absl::Status BatchLoader::Fill(const Request& request, int64_t step, char* out) const {
+  const TensorSpec& spec = request.spec;
+  const Dims start(spec.offset.begin() + 1, spec.offset.end());
+  const Dims size(spec.dims.begin() + 1, spec.dims.end());
+  const int64_t row_bytes = spec.bytes() / spec.dims[0];
+  for (int64_t row = 0; row < spec.dims[0]; ++row) {
+    const int64_t example = ExampleAt(step, spec.offset[0] + row);
+    absl::Status s = dataset_->Read(*request.column, example, start, size, spec.dtype,
+                                    out + row * row_bytes);
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchLoader::Load(const std::string& name, const TensorSpec& spec, int64_t step,
+                               void* host) {
+  size_t request = 0;
+  while (request < requests_.size() && (requests_[request].column->name != name ||
+                                        !(requests_[request].spec == spec))) {
+    ++request;
+  }
+  if (request == requests_.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("column '", name, "' was not prepared"));
+  }
+  if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step));
+  if (!options_.prefetch) return Fill(requests_[request], step, static_cast<char*>(host));
+  if (!thread_.joinable()) thread_ = std::thread([this] { PrefetchLoop(); });
+  bool found = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    Slot& slot = slots_[step % 2];
+    if (slot.step == step) {
+      while (!slot.done) changed_.Wait(&mutex_);
+      if (!slot.status.ok()) return slot.status;
+      std::memcpy(host, slot.data[request].data(), slot.data[request].size());
+      found = true;
+    }
+    StartPrefetch(step + 1);
+  }
+  return found ? absl::OkStatus() : Fill(requests_[request], step, static_cast<char*>(host));
+}
+
+void BatchLoader::StartPrefetch(int64_t step) {
+  Slot& slot = slots_[step % 2];
+  if (slot.step == step) return;
+  // One at a time: a step that was asked for is always filled, and a reader may wait for it.
+  for (const Slot& other : slots_) {
+    if (other.step >= 0 && !other.done) return;
+  }
+  slot.step = step;
+  slot.done = false;
+  wanted_ = step;
+  changed_.SignalAll();
+}
+
+void BatchLoader::PrefetchLoop() {
+  std::vector<std::vector<char>> data;
+  while (true) {
+    int64_t step = -1;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (wanted_ < 0 && !stopping_) changed_.Wait(&mutex_);
+      if (stopping_) return;
+      step = std::exchange(wanted_, -1);
+    }
+    absl::Status status;
+    data.resize(requests_.size());
+    for (size_t i = 0; i < requests_.size() && status.ok(); ++i) {
+      data[i].resize(static_cast<size_t>(requests_[i].spec.bytes()));
+      status = Fill(requests_[i], step, data[i].data());
+    }
+    absl::MutexLock lock(&mutex_);
+    Slot& slot = slots_[step % 2];
+    std::swap(slot.data, data);
+    slot.status = status;
+    slot.done = true;
+    changed_.SignalAll();
+  }
+}
+
+}  // namespace espalier

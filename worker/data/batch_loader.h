@@ -1,0 +1,74 @@
+// Batches of a dataset: which examples make up a step is a pure function of (seed, step), and each rank
+// reads its own part of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/data/dataset.h"
+#include "worker/executor/batch_source.h"
+
+namespace espalier {
+
+struct BatchLoaderOptions {
+  int64_t batch_size = 0;
+  uint64_t seed = 0;
+  // Held-out batches are in order and hold each example once; what does not fill a batch is left out.
+  bool holdout = false;
+  bool prefetch = true;  // the next step's batch, by a thread
+};
+
+class BatchLoader : public BatchSource {
+ public:
+  // InvalidArgument if the part of the dataset is smaller than one batch.
+  static absl::StatusOr<std::unique_ptr<BatchLoader>> Create(std::shared_ptr<const Dataset> dataset,
+                                                             const BatchLoaderOptions& options);
+  ~BatchLoader() override;
+
+  // Batches in an epoch; the examples that do not fill a batch (others in every epoch) are skipped.
+  int64_t steps_per_epoch() const;
+  // The example in row `row` of the batch of `step`.
+  int64_t ExampleAt(int64_t step, int64_t row) const;
+
+  absl::Status Prepare(const std::string& column, const TensorSpec& spec) override;
+  absl::Status Load(const std::string& column, const TensorSpec& spec, int64_t step,
+                    void* host) override;
+
+ private:
+  struct Request {
+    const Column* column;
+    TensorSpec spec;
+  };
+  // One prefetched step.
+  struct Slot {
+    int64_t step = -1;
+    bool done = false;
+    absl::Status status;
+    std::vector<std::vector<char>> data;  // by request
+  };
+
+  BatchLoader(std::shared_ptr<const Dataset> dataset, const BatchLoaderOptions& options)
+      : dataset_(std::move(dataset)), options_(options) {}
+
+  absl::Status Fill(const Request& request, int64_t step, char* out) const;
+  void StartPrefetch(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PrefetchLoop();
+
+  const std::shared_ptr<const Dataset> dataset_;
+  const BatchLoaderOptions options_;
+  std::vector<Request> requests_;  // fixed once the thread has started
+
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  Slot slots_[2] ABSL_GUARDED_BY(mutex_);  // by step % 2
+  int64_t wanted_ ABSL_GUARDED_BY(mutex_) = -1;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace espalier

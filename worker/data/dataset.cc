@@ -1,0 +1,212 @@
+#include "worker/data/dataset.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/cpu/convert.h"
+#include "worker/data/npz.h"
+
+namespace espalier {
+namespace {
+
+int64_t IntegerAt(DType dtype, const char* data, int64_t i) {
+  if (dtype == DType::kI64) {
+    int64_t v;
+    std::memcpy(&v, data + 8 * i, 8);
+    return v;
+  }
+  if (dtype == DType::kI32) {
+    int32_t v;
+    std::memcpy(&v, data + 4 * i, 4);
+    return v;
+  }
+  return data[i] != 0;
+}
+
+float FloatAt(const char* data, int64_t i) {
+  float v;
+  std::memcpy(&v, data + 4 * i, 4);
+  return v;
+}
+
+// False if `value` does not fit.
+bool Store(double float_value, int64_t value, bool is_float, DType as, char* out) {
+  switch (as) {
+    case DType::kF32: {
+      const float f = is_float ? static_cast<float>(float_value) : static_cast<float>(value);
+      std::memcpy(out, &f, 4);
+      return true;
+    }
+    case DType::kBF16:
+    case DType::kF16: {
+      const float f = is_float ? static_cast<float>(float_value) : static_cast<float>(value);
+      const uint16_t h = as == DType::kF16 ? F32ToF16(f) : F32ToBF16(f);
+      std::memcpy(out, &h, 2);
+      return true;
+    }
+    case DType::kI32: {
+      const int32_t v = static_cast<int32_t>(value);
+      std::memcpy(out, &v, 4);
+      return v == value;
+    }
+    case DType::kI64:
+      std::memcpy(out, &value, 8);
+      return true;
+    case DType::kBool:
+      *out = value != 0;
+      return value == 0 || value == 1;
+    case DType::kInvalid:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status Dataset::SetParts(int64_t examples, double holdout_fraction) {
+  if (!(holdout_fraction >= 0 && holdout_fraction < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("dataset.holdout_fraction is ", holdout_fraction,
+                                                   "; accepted: [0, 1)"));
+  }
+  examples_ = examples;
+  training_examples_ =
+      examples - static_cast<int64_t>(std::floor(static_cast<double>(examples) * holdout_fraction));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_view bytes,
+                                                                double holdout_fraction) {
+  absl::StatusOr<std::map<std::string, Array>> arrays = ParseNpz(bytes);
+  if (!arrays.ok()) return arrays.status();
+  auto dataset = std::make_shared<Dataset>();
+  int64_t examples = -1;
+  for (auto& [name, array] : *arrays) {
+    if (array.type.dims.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "npz: column '", name, "' is a scalar; dimension 0 of a column is the example"));
+    }
+    const int64_t count = array.type.dims[0];
+    if (examples >= 0 && count != examples) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("npz: column '", name, "' has ", count, " examples, column '",
+                       dataset->columns_[0].name, "' has ", examples));
+    }
+    examples = count;
+    Column column;
+    column.name = name;
+    column.example = {array.type.dtype,
+                      Dims(array.type.dims.begin() + 1, array.type.dims.end())};
+    column.data = std::move(array.data);
+    dataset->columns_.push_back(std::move(column));
+  }
+  if (examples == 0) return absl::InvalidArgumentError("npz: its columns have no examples");
+  if (absl::Status s = dataset->SetParts(examples, holdout_fraction); !s.ok()) return s;
+  return dataset;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromText(std::string bytes,
+                                                                 int64_t sequence_length,
+                                                                 double holdout_fraction) {
+  if (sequence_length < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("dataset.sequence_length is ", sequence_length,
+                                                   "; a text needs 1 or more"));
+  }
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  if (size <= sequence_length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the text has ", size, " bytes; one example of sequence length ",
+                     sequence_length, " takes ", sequence_length, " and one more"));
+  }
+  auto dataset = std::make_shared<Dataset>();
+  dataset->text_ = std::move(bytes);
+  for (int shift : {0, 1}) {
+    Column column;
+    column.name = shift == 0 ? "tokens" : "targets";
+    column.example = {DType::kI32, {sequence_length}};
+    column.shift = shift;
+    dataset->columns_.push_back(std::move(column));
+  }
+  absl::Status parts = dataset->SetParts((size - 1) / sequence_length, holdout_fraction);
+  if (!parts.ok()) return parts;
+  return dataset;
+}
+
+absl::StatusOr<const Column*> Dataset::Find(const std::string& name) const {
+  std::string present;
+  for (const Column& column : columns_) {
+    if (column.name == name) return &column;
+    absl::StrAppend(&present, present.empty() ? "" : ", ", "'", column.name, "'");
+  }
+  return absl::NotFoundError(absl::StrCat("the dataset has no column '", name, "'; it has ",
+                                          present, " (dataset.columns maps inputs to columns)"));
+}
+
+absl::Status Dataset::CheckConversion(const Column& column, DType as) {
+  const bool from_float = IsFloat(column.example.dtype);
+  if (from_float ? IsFloat(as) : as != DType::kInvalid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("column '", column.name, "' holds ",
+                                                 Name(column.example.dtype), ", the model wants ",
+                                                 Name(as)));
+}
+
+absl::Status Dataset::CheckFinite(const Column& column) const {
+  if (column.example.dtype != DType::kF32) return absl::OkStatus();
+  const int64_t each = column.example.num_elements();
+  const int64_t total = static_cast<int64_t>(column.data.size()) / 4;
+  for (int64_t i = 0; i < total; ++i) {
+    const float value = FloatAt(column.data.data(), i);
+    if (!std::isfinite(value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", column.name, "': example ", i / each, ", element ", i % each,
+                       " is ", std::isnan(value) ? "NaN" : "infinite",
+                       "; every value must be a finite f32"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::Read(const Column& column, int64_t example, const Dims& start,
+                           const Dims& size, DType as, char* out) const {
+  const Dims& dims = column.example.dims;
+  const DType dtype = column.example.dtype;
+  const int rank = static_cast<int>(dims.size());
+  const int64_t width = static_cast<int64_t>(SizeOf(as));
+  if (!text_.empty()) {
+    const char* from = text_.data() + example * dims[0] + start[0] + column.shift;
+    for (int64_t i = 0; i < size[0]; ++i) {
+      Store(0, static_cast<unsigned char>(from[i]), false, as, out + i * width);
+    }
+    return absl::OkStatus();
+  }
+  const int64_t each = column.example.num_elements();
+  const int64_t stored = static_cast<int64_t>(SizeOf(dtype));
+  const char* base = column.data.data() + example * each * stored;
+  const int64_t row = rank == 0 ? 1 : size[rank - 1];
+  const int64_t rows = row == 0 ? 0 : NumElements(size) / row;
+  Dims index(rank, 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t at = 0;
+    for (int d = 0; d < rank; ++d) at = at * dims[d] + start[d] + index[d];
+    if (as == dtype) {
+      std::memcpy(out, base + at * stored, static_cast<size_t>(row * stored));
+    } else {
+      for (int64_t i = 0; i < row; ++i) {
+        const bool is_float = dtype == DType::kF32;
+        const int64_t integer = is_float ? 0 : IntegerAt(dtype, base, at + i);
+        if (!Store(is_float ? FloatAt(base, at + i) : 0, integer, is_float, as, out + i * width)) {
+          return absl::OutOfRangeError(absl::StrCat("column '", column.name, "', example ", example,
+                                                    ": ", integer, " does not fit ", Name(as)));
+        }
+      }
+    }
+    out += row * width;
+    for (int d = rank - 2; d >= 0 && ++index[d] == size[d]; --d) index[d] = 0;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,29 @@
+// The checks that a program passes before anything of it is touched: after them, no index, offset or
+// size in it can lead outside the arena.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ops/tensor/view.h"
+#include "proto/program.pb.h"
+
+namespace espalier {
+
+struct CheckedProgram {
+  std::vector<TensorSpec> specs;            // by buffer
+  std::vector<int64_t> host_slot_bytes;     // by host slot
+  bool needs_communicator = false;
+  bool needs_source = false;
+};
+
+// InvalidArgument names the buffer, or the instruction with its node, and what would be accepted.
+absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program);
+
+// "instruction 12 (linear_grad of 'fc1')"
+std::string Describe(const proto::Program& program, int instruction);
+// "linear_grad", "send", "all_reduce"
+std::string OpName(const proto::Instruction& instruction);
+
+}  // namespace espalier

@@ -1,0 +1,512 @@
+#include "worker/executor/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+#include "worker/executor/check.h"
+#include "worker/executor/initialize.h"
+#include "worker/executor/schedule.h"
+
+namespace espalier {
+namespace {
+
+absl::Status WithPlace(const absl::Status& status, const std::string& place) {
+  return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
+}
+
+Attributes OptimizerAttributes(const proto::Optimizer& o) {
+  if (o.kind() == proto::Optimizer::SGD) {
+    return {{"momentum", o.momentum()}, {"weight_decay", o.weight_decay()}};
+  }
+  return {{"beta1", o.beta1() == 0 ? 0.9 : o.beta1()},
+          {"beta2", o.beta2() == 0 ? 0.999 : o.beta2()},
+          {"epsilon", o.epsilon() == 0 ? 1e-8 : o.epsilon()},
+          {"weight_decay", o.weight_decay()},
+          {"decoupled", o.kind() == proto::Optimizer::ADAMW}};
+}
+
+}  // namespace
+
+// One instruction, ready to run. `inputs` and `outputs` are what its kernel sees.
+struct ReadyInstruction {
+  std::unique_ptr<Kernel> kernel;
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+  uint64_t node_key = 0;
+};
+
+class Executor::State {
+ public:
+  State(const proto::Program& program, const ExecutorOptions& options, CheckedProgram checked)
+      : program_(program), options_(options), checked_(std::move(checked)) {}
+
+  absl::Status Prepare() {
+    Device& device = *options_.device;
+    if (absl::Status s = device.EnterThread(); !s.ok()) return s;
+    if (checked_.needs_source && options_.source == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("program '", program_.name(), "' loads batches but was given no dataset"));
+    }
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> arena = device.Allocate(program_.arena_bytes());
+    if (!arena.ok()) return WithPlace(arena.status(), absl::StrCat("arena of program '", program_.name(), "'"));
+    arena_ = *std::move(arena);
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> hyper = device.Allocate(64);
+    if (!hyper.ok()) return hyper.status();
+    hyper_ = *std::move(hyper);
+    for (int64_t bytes : checked_.host_slot_bytes) {
+      host_slots_.emplace_back(static_cast<size_t>(bytes));
+      host_bytes_ += bytes;
+    }
+    for (int i = 0; i < program_.buffers_size(); ++i) Place(i);
+    for (int i = 0; i < program_.buffers_size(); ++i) {
+      if (absl::Status s = FillAtStart(i); !s.ok()) {
+        return WithPlace(s, absl::StrCat("buffer ", i, " ('", program_.buffers(i).name(), "')"));
+      }
+      program_.mutable_buffers(i)->clear_literal();
+    }
+    instructions_.resize(program_.instructions_size());
+    for (int i = 0; i < program_.instructions_size(); ++i) {
+      if (absl::Status s = PrepareInstruction(i); !s.ok()) return WithPlace(s, Describe(program_, i));
+    }
+    if (workspace_bytes_ > 0) {
+      absl::StatusOr<std::unique_ptr<DeviceMemory>> space = device.Allocate(workspace_bytes_);
+      if (!space.ok()) return WithPlace(space.status(), "kernels' workspace");
+      workspace_ = *std::move(space);
+    }
+    return device.Synchronize();
+  }
+
+  absl::StatusOr<StepResult> Step(int64_t step, bool profile, const DynamicSizes& sizes) {
+    Device& device = *options_.device;
+    if (absl::Status s = device.EnterThread(); !s.ok()) return s;
+    if (checked_.needs_communicator && options_.communicator == nullptr) {
+      return absl::FailedPreconditionError("the program talks to peers but has no communicator");
+    }
+    if (absl::Status s = Resize(sizes); !s.ok()) return s;
+    StepResult result;
+    if (program_.optimizer().kind() != proto::Optimizer::KIND_UNSPECIFIED) {
+      result.learning_rate = LearningRate(program_.optimizer().learning_rate(), step);
+      const float hyper[2] = {static_cast<float>(result.learning_rate),
+                              static_cast<float>(step + 1)};
+      if (absl::Status s = device.CopyToDevice(hyper_->data(), hyper, sizeof(hyper)); !s.ok()) {
+        return s;
+      }
+    }
+    for (int i = 0; i < program_.instructions_size(); ++i) {
+      const absl::Time start = profile ? absl::Now() : absl::Time();
+      absl::Status status = Run(i, step, &result);
+      if (status.ok() && profile) status = device.Synchronize();
+      if (!status.ok()) return WithPlace(status, Describe(program_, i));
+      if (profile) {
+        const proto::Instruction& instruction = program_.instructions(i);
+        result.profile.push_back({instruction.node(), OpName(instruction),
+                                  absl::ToDoubleSeconds(absl::Now() - start)});
+      }
+    }
+    if (absl::Status s = device.Synchronize(); !s.ok()) return s;
+    if (checked_.needs_communicator) {
+      if (absl::Status s = options_.communicator->Flush(); !s.ok()) return s;
+    }
+    return result;
+  }
+
+  // Where buffer i lies: in the arena, or in the executor whose parameters are shared.
+  char* data(int i) const { return places_[i]; }
+  int64_t bytes(int i) const { return checked_.specs[i].bytes(); }
+
+  const proto::Program& program() const { return program_; }
+  const TensorSpec& spec(int i) const { return checked_.specs[i]; }
+  ExecutorOptions& options() { return options_; }
+  int64_t measured_peak_bytes() const {
+    return program_.arena_bytes() + hyper_->bytes() + workspace_bytes_ + host_bytes_ +
+           static_cast<int64_t>(staging_.size() + staging_out_.size());
+  }
+
+ private:
+  void Place(int i) {
+    const proto::Buffer& buffer = program_.buffers(i);
+    places_.push_back(arena_->data() + buffer.offset_bytes());
+    shared_.push_back(false);
+    if (options_.share_parameters == nullptr || buffer.kind() != proto::PARAMETER_SHARD) return;
+    const State& other = *options_.share_parameters->state_;
+    for (int j = 0; j < other.program_.buffers_size(); ++j) {
+      const proto::Buffer& theirs = other.program_.buffers(j);
+      if (theirs.kind() == proto::PARAMETER_SHARD && theirs.name() == buffer.name() &&
+          other.spec(j) == spec(i)) {
+        places_.back() = other.data(j);
+        shared_.back() = true;
+        return;
+      }
+    }
+  }
+
+  absl::Status FillAtStart(int i) {
+    const proto::Buffer& buffer = program_.buffers(i);
+    const TensorSpec& shard = spec(i);
+    if (shared_[i]) return absl::OkStatus();
+    if (buffer.kind() == proto::LITERAL) {
+      return options_.device->CopyToDevice(data(i), buffer.literal().data(), bytes(i));
+    }
+    if (buffer.kind() != proto::PARAMETER_SHARD) return absl::OkStatus();
+    if (options_.share_parameters != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the training program has no parameter of this name and region ",
+                       ToString(shard.type())));
+    }
+    std::vector<char> host(static_cast<size_t>(bytes(i)));
+    if (buffer.literal().empty()) {
+      absl::Status made = Initialize(buffer.initializer(), buffer.name(), program_.seed(), shard,
+                                     host.data());
+      if (!made.ok()) return made;
+    } else {
+      CopyBoxOnHost({buffer.literal().data(), host.data(), shard.dtype, shard.global, shard.dims,
+                     shard.offset, Dims(shard.dims.size(), 0), shard.dims, false});
+    }
+    return options_.device->CopyToDevice(data(i), host.data(), bytes(i));
+  }
+
+  TensorView View(int i) const {
+    if (i < 0) return {};
+    return {data(i), spec(i)};
+  }
+
+  absl::Status MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready) {
+    kernel_spec.row_stable = program_.row_stable();
+    for (const TensorView& view : ready->inputs) kernel_spec.inputs.push_back(view.spec);
+    for (const TensorView& view : ready->outputs) kernel_spec.outputs.push_back(view.spec);
+    std::string error;
+    try {
+      ready->kernel = options_.device->kernels().Create(kernel_spec, &error);
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    if (ready->kernel == nullptr) return absl::InvalidArgumentError(error);
+    workspace_bytes_ =
+        std::max(workspace_bytes_, static_cast<int64_t>(ready->kernel->workspace_bytes()));
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareInstruction(int index) {
+    const proto::Instruction& instruction = program_.instructions(index);
+    ReadyInstruction& ready = instructions_[index];
+    if (instruction.has_load_batch()) {
+      const proto::LoadBatchInstruction& load = instruction.load_batch();
+      return options_.source->Prepare(load.column(), spec(load.buffer()));
+    }
+    if (instruction.has_compute()) {
+      const proto::ComputeInstruction& compute = instruction.compute();
+      for (int i : compute.inputs()) ready.inputs.push_back(View(i));
+      for (int i : compute.outputs()) ready.outputs.push_back(View(i));
+      ready.node_key = compute.node_key();
+      absl::StatusOr<Attributes> attributes = AttributesFromProto(compute.attributes());
+      if (!attributes.ok()) return attributes.status();
+      KernelSpec kernel_spec;
+      kernel_spec.op = compute.op();
+      kernel_spec.attributes = *std::move(attributes);
+      if (absl::Status s = MakeKernel(std::move(kernel_spec), &ready); !s.ok()) return s;
+      for (int i = 0; i < compute.inputs_size(); ++i) Track(compute.inputs(i), &ready.inputs[i]);
+      for (int i = 0; i < compute.outputs_size(); ++i) Track(compute.outputs(i), &ready.outputs[i]);
+      return absl::OkStatus();
+    }
+    if (instruction.has_update()) {
+      const proto::UpdateInstruction& update = instruction.update();
+      const TensorView hyper{hyper_->data(), TensorSpec::Whole({DType::kF32, {2}})};
+      ready.inputs = {View(update.parameter()), View(update.gradient()), View(update.scale()),
+                      hyper};
+      for (int state : update.state()) ready.inputs.push_back(View(state));
+      KernelSpec kernel_spec;
+      const bool sgd = program_.optimizer().kind() == proto::Optimizer::SGD;
+      if (sgd && update.state().empty()) ready.inputs.emplace_back();
+      ready.outputs = {View(update.parameter())};
+      kernel_spec.op = sgd ? "sgd_update" : "adam_update";
+      kernel_spec.attributes = OptimizerAttributes(program_.optimizer());
+      return MakeKernel(std::move(kernel_spec), &ready);
+    }
+    return absl::OkStatus();
+  }
+
+  // Remembers views whose first dimension changes with DynamicSizes.
+  void Track(int buffer, TensorView* view) {
+    if (buffer < 0) return;
+    const proto::DynamicDimension dynamic = program_.buffers(buffer).dynamic();
+    if (dynamic != proto::STATIC) dynamic_views_.push_back({view, dynamic, view->spec.dims[0]});
+  }
+
+  absl::Status Resize(const DynamicSizes& sizes) {
+    if (dynamic_views_.empty() ||
+        (sizes.rows == sizes_.rows && sizes.output_rows == sizes_.output_rows)) {
+      return absl::OkStatus();
+    }
+    for (const DynamicView& d : dynamic_views_) {
+      const int64_t n = d.dynamic == proto::ROWS ? sizes.rows : sizes.output_rows;
+      if (n < 0 || n > d.limit) {
+        sizes_ = {-1, -1};
+        return absl::InvalidArgumentError(
+            absl::StrCat("a step of ", n, " rows; the program was made for at most ", d.limit));
+      }
+      d.view->spec.dims[0] = n;
+      d.view->spec.global[0] = n;
+    }
+    sizes_ = sizes;
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(int index, int64_t step, StepResult* result) {
+    const proto::Instruction& instruction = program_.instructions(index);
+    switch (instruction.kind_case()) {
+      case proto::Instruction::kCompute:
+      case proto::Instruction::kUpdate:
+        return RunKernel(instructions_[index], step);
+      case proto::Instruction::kCopy:
+        return RunCopy(instruction.copy());
+      case proto::Instruction::kFill: {
+        const int b = instruction.fill().buffer();
+        return options_.device->Fill(data(b), spec(b).dtype, spec(b).num_elements(),
+                                     instruction.fill().value());
+      }
+      case proto::Instruction::kSend:
+      case proto::Instruction::kReceive:
+        return RunMessage(instruction);
+      case proto::Instruction::kCollective:
+        return RunCollective(instruction.collective());
+      case proto::Instruction::kSwapOut: {
+        const int b = instruction.swap_out().buffer();
+        return options_.device->CopyToHost(host_slots_[instruction.swap_out().host_slot()].data(),
+                                           data(b), bytes(b));
+      }
+      case proto::Instruction::kSwapIn: {
+        const int b = instruction.swap_in().buffer();
+        return options_.device->CopyToDevice(
+            data(b), host_slots_[instruction.swap_in().host_slot()].data(), bytes(b));
+      }
+      case proto::Instruction::kLoadBatch:
+        return RunLoad(instruction.load_batch(), step);
+      case proto::Instruction::kReport:
+        return RunReport(instruction.report(), step, result);
+      case proto::Instruction::KIND_NOT_SET:
+        break;
+    }
+    return absl::InternalError("unknown instruction");
+  }
+
+  absl::Status RunKernel(ReadyInstruction& ready, int64_t step) {
+    if (!dynamic_views_.empty()) {
+      // Nothing to compute for no rows: prompt chunks want no logits.
+      const bool empty = !ready.outputs.empty() &&
+                         std::all_of(ready.outputs.begin(), ready.outputs.end(),
+                                     [](const TensorView& v) {
+                                       return !v.present() || v.num_elements() == 0;
+                                     });
+      if (empty) return absl::OkStatus();
+    }
+    KernelArgs args;
+    args.inputs = ready.inputs;
+    args.outputs = ready.outputs;
+    args.workspace = workspace_ != nullptr ? workspace_->data() : nullptr;
+    args.seed = program_.seed();
+    args.node_key = ready.node_key;
+    args.step = step;
+    args.training = options_.training;
+    args.stream = options_.device->stream();
+    try {
+      KernelStatus status = ready.kernel->Run(args);
+      return status.ok() ? absl::OkStatus() : absl::InvalidArgumentError(status.error);
+    } catch (const std::exception& e) {
+      return absl::InternalError(e.what());
+    }
+  }
+
+  absl::Status RunCopy(const proto::CopyInstruction& c) {
+    BoxCopy copy;
+    copy.source = data(c.source());
+    copy.destination = data(c.destination());
+    copy.dtype = spec(c.source()).dtype;
+    copy.source_dims = spec(c.source()).dims;
+    copy.destination_dims = spec(c.destination()).dims;
+    copy.source_start.assign(c.source_start().begin(), c.source_start().end());
+    copy.destination_start.assign(c.destination_start().begin(), c.destination_start().end());
+    copy.size.assign(c.size().begin(), c.size().end());
+    copy.accumulate = c.accumulate();
+    return options_.device->CopyBox(copy);
+  }
+
+  // The memory that the communicator can use for buffer i: its own, or a copy on the host.
+  bool Staged() const { return !options_.device->is_host() && !options_.communicator->on_device(); }
+  absl::StatusOr<char*> ForReading(int i) {
+    if (!Staged()) return data(i);
+    staging_.resize(std::max(staging_.size(), static_cast<size_t>(bytes(i))));
+    absl::Status s = options_.device->CopyToHost(staging_.data(), data(i), bytes(i));
+    if (!s.ok()) return s;
+    return staging_.data();
+  }
+  char* ForWriting(int i) {
+    if (!Staged()) return data(i);
+    staging_out_.resize(std::max(staging_out_.size(), static_cast<size_t>(bytes(i))));
+    return staging_out_.data();
+  }
+  absl::Status Written(int i) {
+    if (!Staged()) return absl::OkStatus();
+    return options_.device->CopyToDevice(data(i), staging_out_.data(), bytes(i));
+  }
+
+  absl::Status RunMessage(const proto::Instruction& instruction) {
+    Communicator& communicator = *options_.communicator;
+    if (instruction.has_send()) {
+      const proto::SendInstruction& send = instruction.send();
+      absl::StatusOr<char*> from = ForReading(send.buffer());
+      if (!from.ok()) return from.status();
+      return communicator.Send(*from, bytes(send.buffer()), send.peer(), send.tag());
+    }
+    const proto::ReceiveInstruction& receive = instruction.receive();
+    absl::Status s = communicator.Receive(ForWriting(receive.buffer()), bytes(receive.buffer()),
+                                          receive.peer(), receive.tag());
+    return s.ok() ? Written(receive.buffer()) : s;
+  }
+
+  absl::Status RunCollective(const proto::CollectiveInstruction& c) {
+    Communicator& communicator = *options_.communicator;
+    const proto::Group& ranks = program_.groups(c.group());
+    const Communicator::Group group(ranks.ranks().begin(), ranks.ranks().end());
+    absl::StatusOr<char*> input = ForReading(c.input());
+    if (!input.ok()) return input.status();
+    char* output = ForWriting(c.output());
+    const DType dtype = spec(c.input()).dtype;
+    const int64_t n = static_cast<int64_t>(group.size());
+    absl::Status status;
+    switch (c.kind()) {
+      case proto::CollectiveInstruction::ALL_REDUCE:
+        status = communicator.AllReduce(dtype, *input, output, spec(c.input()).num_elements(),
+                                        group, c.tag());
+        break;
+      case proto::CollectiveInstruction::ALL_GATHER:
+        status = communicator.AllGather(*input, output, bytes(c.input()), group, c.tag());
+        break;
+      case proto::CollectiveInstruction::REDUCE_SCATTER:
+        status = communicator.ReduceScatter(dtype, *input, output,
+                                            spec(c.output()).num_elements(), group, c.tag());
+        break;
+      case proto::CollectiveInstruction::ALL_TO_ALL:
+        status = communicator.AllToAll(*input, output, bytes(c.input()) / n, group, c.tag());
+        break;
+      case proto::CollectiveInstruction::BROADCAST:
+        status = communicator.Broadcast(*input, output, bytes(c.input()), group, c.tag());
+        break;
+      default:
+        return absl::InternalError("unknown collective");
+    }
+    return status.ok() ? Written(c.output()) : status;
+  }
+
+  absl::Status RunLoad(const proto::LoadBatchInstruction& load, int64_t step) {
+    const int b = load.buffer();
+    if (options_.device->is_host()) {
+      return options_.source->Load(load.column(), spec(b), step, data(b));
+    }
+    staging_.resize(std::max(staging_.size(), static_cast<size_t>(bytes(b))));
+    absl::Status s = options_.source->Load(load.column(), spec(b), step, staging_.data());
+    return s.ok() ? options_.device->CopyToDevice(data(b), staging_.data(), bytes(b)) : s;
+  }
+
+  absl::Status RunReport(const proto::ReportInstruction& report, int64_t step, StepResult* result) {
+    float value = 0;
+    absl::Status s = options_.device->CopyToHost(&value, data(report.buffer()), sizeof(value));
+    if (!s.ok()) return s;
+    if (report.name() == "loss" && !std::isfinite(value)) {
+      return absl::OutOfRangeError(absl::StrCat(
+          "the loss is ", std::isnan(value) ? "NaN" : "infinite", " at step ", step,
+          ": lower the learning rate, clip the gradients (clip_norm), or check the data's scale and "
+          "the initial weights"));
+    }
+    result->values[report.name()] += value;
+    return absl::OkStatus();
+  }
+
+  struct DynamicView {
+    TensorView* view;
+    proto::DynamicDimension dynamic;
+    int64_t limit;
+  };
+
+  proto::Program program_;  // without the literals, once they are in place
+  ExecutorOptions options_;
+  const CheckedProgram checked_;
+  std::unique_ptr<DeviceMemory> arena_;
+  std::unique_ptr<DeviceMemory> hyper_;  // learning rate and 1-based step
+  std::unique_ptr<DeviceMemory> workspace_;
+  int64_t workspace_bytes_ = 0;
+  int64_t host_bytes_ = 0;
+  std::vector<std::vector<char>> host_slots_;
+  std::vector<char*> places_;
+  std::vector<bool> shared_;
+  std::vector<ReadyInstruction> instructions_;
+  std::vector<DynamicView> dynamic_views_;
+  DynamicSizes sizes_{-1, -1};
+  std::vector<char> staging_, staging_out_;
+};
+
+Executor::Executor(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Executor::~Executor() = default;
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const proto::Program& program,
+                                                           const ExecutorOptions& options) {
+  if (options.device == nullptr) return absl::InvalidArgumentError("an executor needs a device");
+  absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
+  if (!checked.ok()) return checked.status();
+  auto state = std::make_unique<State>(program, options, *std::move(checked));
+  try {
+    if (absl::Status s = state->Prepare(); !s.ok()) return s;
+  } catch (const std::exception& e) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("program '", program.name(), "' could not be loaded: ", e.what()));
+  }
+  return std::unique_ptr<Executor>(new Executor(std::move(state)));
+}
+
+void Executor::SetCommunicator(Communicator* communicator) {
+  state_->options().communicator = communicator;
+}
+
+absl::StatusOr<StepResult> Executor::Step(int64_t step, bool profile, const DynamicSizes& sizes) {
+  try {
+    return state_->Step(step, profile, sizes);
+  } catch (const std::exception& e) {
+    return absl::ResourceExhaustedError(absl::StrCat("step ", step, ": ", e.what()));
+  }
+}
+
+int Executor::num_buffers() const { return state_->program().buffers_size(); }
+const proto::Buffer& Executor::buffer(int index) const { return state_->program().buffers(index); }
+const TensorSpec& Executor::spec(int index) const { return state_->spec(index); }
+
+int Executor::FindBuffer(const std::string& name) const {
+  for (int i = 0; i < num_buffers(); ++i) {
+    if (buffer(i).name() == name) return i;
+  }
+  return -1;
+}
+
+absl::Status Executor::ReadBuffer(int index, void* host, int64_t bytes) {
+  if (index < 0 || index >= num_buffers() || bytes < 0 || bytes > state_->bytes(index)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no ", bytes, " bytes to read in buffer ", index));
+  }
+  return state_->options().device->CopyToHost(host, state_->data(index), bytes);
+}
+
+absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes) {
+  if (index < 0 || index >= num_buffers() || bytes < 0 || bytes > state_->bytes(index)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no room for ", bytes, " bytes in buffer ", index));
+  }
+  return state_->options().device->CopyToDevice(state_->data(index), host, bytes);
+}
+
+const proto::Program& Executor::program() const { return state_->program(); }
+int64_t Executor::measured_peak_bytes() const { return state_->measured_peak_bytes(); }
+
+}  // namespace espalier
