@@ -48,6 +48,22 @@ std::string Overview(const std::vector<Command>& commands) {
   return out;
 }
 
+nlohmann::ordered_json OverviewJson(const std::vector<Command>& commands) {
+  nlohmann::ordered_json json;
+  for (const Command& c : commands) {
+    nlohmann::ordered_json command;
+    command["name"] = c.name;
+    command["summary"] = c.summary;
+    command["usage"] = "espalier " + c.usage;
+    command["flags"] = nlohmann::ordered_json::array();
+    for (const FlagSpec& flag : c.flags) {
+      command["flags"].push_back({{"name", flag.name}, {"value", flag.value}, {"doc", flag.doc}});
+    }
+    json["commands"].push_back(command);
+  }
+  return json;
+}
+
 std::string HelpOf(const Command& c) {
   std::string out = absl::StrCat(c.summary, "\n\nUsage: espalier ", c.usage, "\n");
   if (!c.description.empty()) absl::StrAppend(&out, "\n", c.description, "\n");
@@ -186,9 +202,15 @@ absl::Status CheckArguments(const Context& context, size_t least, size_t most,
 int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
   const std::vector<Command> commands = AllCommands();
   const bool json = std::find(args.begin(), args.end(), "--json") != args.end();
-  if (args.empty() || args[0] == "--help" || args[0] == "-h" ||
-      (args[0] == "help" && args.size() == 1)) {
-    (args.empty() ? *env.err : *env.out) << Overview(commands);
+  const bool overview =
+      !args.empty() && (args[0] == "--help" || args[0] == "-h" ||
+                        (args[0] == "help" && (args.size() == 1 || args[1] == "--json")));
+  if (args.empty() || overview) {
+    if (json) {
+      *env.out << Dump(OverviewJson(commands), 2) << std::endl;
+    } else {
+      (args.empty() ? *env.err : *env.out) << Overview(commands) << std::flush;
+    }
     return args.empty() ? kExitUsage : kExitOk;
   }
   std::string name = args[0] == "--version" ? "version" : args[0];

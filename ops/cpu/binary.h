@@ -61,17 +61,21 @@ void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dim
     float a_row[kSumBlock], b_row[kSumBlock];
     const float* x = RowOf(a, nest, 1, at, begin, n, a_row);
     const float* y = RowOf(b, nest, 2, at, begin, n, b_row);
-    Vectorize(
-        [](Term term, const float* g, const float* x, const float* y, float* out, int64_t n) {
-          if (x != nullptr) {
+    if (x != nullptr) {
+      Vectorize(
+          [](Term term, const float* g, const float* x, const float* y, float* out, int64_t n) {
 #pragma omp simd
             for (int64_t i = 0; i < n; ++i) out[i] = term(g[i], x[i], y[i]);
-          } else {
+          },
+          term, g + at[0] + begin, x, y, out, n);
+    } else {
+      Vectorize(
+          [](Term term, const float* g, float* out, int64_t n) {
 #pragma omp simd
             for (int64_t i = 0; i < n; ++i) out[i] = term(g[i], 0.0f, 0.0f);
-          }
-        },
-        term, g + at[0] + begin, x, y, out, n);
+          },
+          term, g + at[0] + begin, out, n);
+    }
     return static_cast<const float*>(out);
   };
   float* out = target.as<float>();

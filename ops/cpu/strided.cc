@@ -8,21 +8,43 @@
 namespace espalier {
 namespace {
 
-// Swaps two dimensions tile by tile, so that both sides are read and written by whole cache lines:
-// target[i * target_stride + j] = source[j * source_stride + i].
+// Swaps two dimensions of a block: target[i * target_stride + j] = source[j * source_stride + i]. Tile by
+// tile through a buffer, so that each cache line of either side is touched once: with strides that are
+// powers of two the lines of a tile compete for one set of the cache.
 template <typename T>
-void TransposeTile(const T* source, int64_t source_stride, T* target, int64_t target_stride,
-                   int64_t i_count, int64_t j_count) {
+void TransposeBlock(const T* source, int64_t source_stride, T* target, int64_t target_stride,
+                    int64_t i_count, int64_t j_count) {
   constexpr int64_t kTile = 16;
-  for (int64_t i0 = 0; i0 < i_count; i0 += kTile) {
-    const int64_t i1 = std::min(i_count, i0 + kTile);
-    for (int64_t j0 = 0; j0 < j_count; j0 += kTile) {
-      const int64_t j1 = std::min(j_count, j0 + kTile);
-      for (int64_t i = i0; i < i1; ++i) {
-        for (int64_t j = j0; j < j1; ++j) {
-          target[i * target_stride + j] = source[j * source_stride + i];
-        }
+  T tile[kTile][kTile];
+  const int64_t i_whole = i_count / kTile * kTile, j_whole = j_count / kTile * kTile;
+  for (int64_t i = 0; i < i_whole; i += kTile) {
+    for (int64_t j = 0; j < j_whole; j += kTile) {
+      for (int64_t c = 0; c < kTile; ++c) {
+        std::memcpy(tile[c], source + (j + c) * source_stride + i, sizeof(tile[c]));
       }
+      for (int64_t r = 0; r < kTile; ++r) {
+        T* line = target + (i + r) * target_stride + j;
+        for (int64_t c = 0; c < kTile; ++c) line[c] = tile[c][r];
+      }
+    }
+  }
+  for (int64_t i = 0; i < i_count; ++i) {
+    for (int64_t j = i < i_whole ? j_whole : 0; j < j_count; ++j) {
+      target[i * target_stride + j] = source[j * source_stride + i];
+    }
+  }
+}
+
+// Blocks keep the number of pages in use below what the address cache holds.
+constexpr int64_t kBlock = 128;
+
+template <typename T>
+void Transpose(const T* source, int64_t source_stride, T* target, int64_t target_stride,
+               int64_t i_count, int64_t j_count) {
+  for (int64_t i = 0; i < i_count; i += kBlock) {
+    for (int64_t j = 0; j < j_count; j += kBlock) {
+      TransposeBlock(source + j * source_stride + i, source_stride, target + i * target_stride + j,
+                     target_stride, std::min(kBlock, i_count - i), std::min(kBlock, j_count - j));
     }
   }
 }
@@ -53,9 +75,17 @@ void Copy(LoopNest nest, const T* source, T* target) {
     LoopNest outer = nest;
     outer.dims.erase(outer.dims.begin() + d);
     for (Dims& strides : outer.strides) strides.erase(strides.begin() + d);
+    // `outer` still has the innermost loop, of which every row here is the start.
+    if (outer.rows() == 1) {
+      ParallelFor((count + kBlock - 1) / kBlock, kBlock * n, [&](int64_t begin, int64_t end) {
+        const int64_t first = begin * kBlock, last = std::min(count, end * kBlock);
+        Transpose(source + first, from, target + first * stride, stride, last - first, n);
+      });
+      return;
+    }
     ParallelFor(outer.rows(), n * count, [&](int64_t begin, int64_t end) {
       ForRows(outer, begin, end, [&](const RowOffsets& at) {
-        TransposeTile(source + at[0], from, target + at[1], stride, count, n);
+        Transpose(source + at[0], from, target + at[1], stride, count, n);
       });
     });
     return;

@@ -1,5 +1,7 @@
 #include "ops/cuda/context.h"
 
+#include <new>
+
 #include "ops/cuda/status.h"
 
 namespace espalier {
@@ -22,6 +24,8 @@ std::string Describe(const FaultRecord& record) {
     case FaultKind::kLabel:
       return "label " + found + " in row " + at + " is out of range, expected 0 to " +
              std::to_string(record.limit - 1);
+    case FaultKind::kPosition:
+      return "rotary: position " + found + " of row " + at + " is out of range, expected at least 0";
     case FaultKind::kCacheSlot:
       return "paged_attention: cache slot " + found + " seen by row " + at +
              " is out of range, expected 0 to " + std::to_string(record.limit - 1);

@@ -12,6 +12,7 @@ enum class FaultKind : int32_t {
   kEmbeddingId,
   kGatherIndex,
   kLabel,
+  kPosition,
   kCacheSlot,
   kSequence,
 };

@@ -200,4 +200,13 @@ struct StoreScaled {
   }
 };
 
+// *result = sum / count
+struct StoreQuotient {
+  float* result;
+  double count;
+  __device__ void operator()(int64_t, float sum) const {
+    *result = static_cast<float>(sum / count);
+  }
+};
+
 }  // namespace espalier

@@ -78,6 +78,20 @@ absl::Status AddInputs(const onnx::GraphProto& graph, Translator* translator) {
   return absl::OkStatus();
 }
 
+// Names go into messages whose strings must be UTF-8.
+absl::Status CheckNames(const Graph& graph) {
+  const auto valid = [](const std::string& text) {
+    return google::protobuf::internal::IsStructurallyValidUTF8(text.data(),
+                                                               static_cast<int>(text.size()));
+  };
+  bool good = valid(graph.name);
+  for (const Value& value : graph.values()) good = good && valid(value.name);
+  for (const Node& node : graph.nodes()) good = good && valid(node.name);
+  for (const auto& [name, value] : graph.outputs) good = good && valid(name);
+  return good ? absl::OkStatus()
+              : absl::InvalidArgumentError("the ONNX model has names that are not valid UTF-8");
+}
+
 const TranslationTable& Translations() {
   static const TranslationTable* const table = [] {
     auto* built = new TranslationTable;
@@ -139,6 +153,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
     graph.outputs.emplace_back(output.name(), value);
   }
   if (graph.outputs.empty()) return absl::InvalidArgumentError("the ONNX model has no output");
+  if (absl::Status status = CheckNames(graph); !status.ok()) return status;
   return graph;
 }
 

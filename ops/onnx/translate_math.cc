@@ -41,6 +41,24 @@ void Reduce(Translator& t, const std::string& op) {
   t.Return(t.Emit(op, {x}, {{"axes", axes}, {"keepdims", t.Int("keepdims", 1) != 0}}));
 }
 
+// The powers that exporters write out for norms and means.
+void Pow(Translator& t) {
+  const ValueId x = t.Input(0);
+  const double exponent = t.ConstantNumber(1);
+  if (!t.ok()) return;
+  if (exponent == 1) {
+    t.Return(x);
+  } else if (exponent == 2) {
+    t.Return(t.Emit("multiply", {x, x}));
+  } else if (exponent == 3) {
+    t.Return(t.Emit("multiply", {t.Emit("multiply", {x, x}), x}));
+  } else if (exponent == 0.5) {
+    t.Return(t.Emit("sqrt", {x}));
+  } else {
+    t.Refuse(absl::StrCat("exponent ", exponent, " is not taken; taken are 0.5, 1, 2 and 3"));
+  }
+}
+
 void Sum(Translator& t) {
   ValueId sum = t.Input(0);
   for (int i = 1; i < t.node().input_size(); ++i) sum = t.Emit("add", {sum, t.Input(i)});
@@ -67,10 +85,12 @@ void RegisterArithmetic(TranslationTable* table) {
   add("Mul", "multiply", 2);
   add("Relu", "relu", 1);
   add("Sigmoid", "sigmoid", 1);
+  add("Sqrt", "sqrt", 1);
   add("Sub", "subtract", 2);
   add("Tanh", "tanh", 1);
   (*table)["Cast"] = Cast;
   (*table)["Gelu"] = Gelu;
+  (*table)["Pow"] = Pow;
   (*table)["ReduceMean"] = [](Translator& t) { Reduce(t, "reduce_mean"); };
   (*table)["ReduceSum"] = [](Translator& t) { Reduce(t, "reduce_sum"); };
   (*table)["Softmax"] = Softmax;

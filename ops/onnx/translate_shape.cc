@@ -155,6 +155,19 @@ void Squeeze(Translator& t) {
   ReturnReshaped(t, x, dims);
 }
 
+// PyTorch writes one before every AveragePool, mostly of zeros.
+void Pad(Translator& t) {
+  const ValueId x = t.Input(0);
+  const std::vector<int64_t> pads = t.ConstantInts(1);
+  if (!t.ok()) return;
+  if (std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p != 0; })) {
+    t.Refuse("pads by something other than zero rows and columns; put the padding into the convolution "
+             "or the pool");
+    return;
+  }
+  t.Return(x);
+}
+
 void Transpose(Translator& t) {
   const ValueId x = t.Input(0);
   std::vector<int64_t> reversed;
@@ -238,6 +251,7 @@ void RegisterShape(TranslationTable* table) {
   (*table)["Flatten"] = Flatten;
   (*table)["Gather"] = Gather;
   (*table)["Identity"] = [](Translator& t) { t.Return(t.Input(0)); };
+  (*table)["Pad"] = Pad;
   (*table)["Reshape"] = Reshape;
   (*table)["Shape"] = Shape;
   (*table)["Slice"] = Slice;

@@ -29,7 +29,7 @@ struct JobRunnerOptions {
 };
 
 // Thread-safe.
-class JobRunner : private AttemptObserver {
+class JobRunner : public AttemptObserver {
  public:
   // All pointers must outlive the runner.
   JobRunner(JobRunnerOptions options, AttemptTools tools, JobStore* store, const Clock* clock,

@@ -35,10 +35,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
   const int draft = set.expansion.nodes(set.expansion.depth());
   const int tree = draft * static_cast<int>(ssms.size());
   if (tree >= set.max_tokens_per_batch) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expansion ", set.expansion.ToString(), " with ", ssms.size(), " SSMs has ",
-                     tree, " nodes; with the root they must fit max_tokens_per_batch, ",
-                     set.max_tokens_per_batch));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expansion ", set.expansion.ToString(), " with ", ssms.size(), " SSMs has ", tree,
+        " nodes; with the root they must fit max_tokens_per_batch, ", set.max_tokens_per_batch));
   }
   if (!ssms.empty() && set.expansion.depth() > limits.max_ancestor_slots) {
     return absl::InvalidArgumentError(absl::StrCat("expansion has depth ", set.expansion.depth(),
@@ -47,8 +46,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
   }
   if (set.max_sequence_length < 0 || set.max_sequence_length > limits.max_positions) {
     return absl::InvalidArgumentError(absl::StrCat("max_sequence_length is ",
-                                                   set.max_sequence_length,
-                                                   ", the model has ", limits.max_positions));
+                                                   set.max_sequence_length, ", the model has ",
+                                                   limits.max_positions));
   }
   engine->context_ =
       std::min({set.max_sequence_length > 0 ? set.max_sequence_length : limits.max_positions,
@@ -81,9 +80,9 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
     return absl::InvalidArgumentError("the prompt is empty, expected at least one token");
   }
   if (static_cast<int>(prompt.size()) >= context_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", prompt.size(), " tokens, the context ", context_,
-                     ", of which at least one is for the answer"));
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt.size(),
+                                                   " tokens, the context ", context_,
+                                                   ", of which at least one is for the answer"));
   }
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] < 0 || prompt[i] >= limits_.vocabulary) {
@@ -96,9 +95,9 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
   const RequestId id = next_id_++;
-  requests_[id] = {.request = std::make_unique<Request>(id, std::move(prompt), std::move(options),
-                                                        *tokenizer_),
-                   .submitted = Now()};
+  requests_[id] = {
+      .request = std::make_unique<Request>(id, std::move(prompt), std::move(options), *tokenizer_),
+      .submitted = Now()};
   waiting_.push_back(id);
   return id;
 }
@@ -118,8 +117,8 @@ std::vector<RequestEvent> Engine::TakeEvents() {
   return out;
 }
 
-// How deep this SSM can draft now: the tree's last level and the token after it must be allowed to the
-// request, and the levels that are run must be positions of the SSM.
+// How deep this SSM can draft now: the tree's last level and the token after it must be allowed to
+// the request, and the levels that are run must be positions of the SSM.
 int Engine::DraftDepth(const Request& request, const Ssm& ssm) const {
   if (!request.options().speculate || request.length() > ssm.limit) return 0;
   return std::max(0, std::min({options_.expansion.depth(), request.Remaining(context_) - 1,
@@ -276,9 +275,8 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   // Wanted rows are the root and then the nodes, as the tree numbers them.
   absl::StatusOr<Verification> verification;
   if (request.options().sampling.greedy()) {
-    verification = VerifyGreedy(work.tree, [&](int node) {
-      return Argmax(logits.at(index, node), limits_.vocabulary);
-    });
+    verification = VerifyGreedy(
+        work.tree, [&](int node) { return Argmax(logits.at(index, node), limits_.vocabulary); });
   } else {
     RequestNoise noise(request.options().sampling.seed, request.length() - 1);
     verification = VerifySampled(

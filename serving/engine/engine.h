@@ -1,13 +1,14 @@
 // The serving engine: one LLM, any number of SSMs (none is incremental decoding), many requests.
 //
-// Each Step is one iteration for all of them: schedule; the SSMs draft token trees, batched over requests;
-// one pass of the LLM over prompt chunks, last tokens and tree nodes together; verification; commit of
-// accepted KV slots; events. Incremental decoding is the same code with trees of the root alone.
+// Each Step is one iteration for all of them: schedule; the SSMs draft token trees, batched over
+// requests; one pass of the LLM over prompt chunks, last tokens and tree nodes together;
+// verification; commit of accepted KV slots; events. Incremental decoding is the same code with
+// trees of the root alone.
 //
-// Not thread-safe: the caller serialises all calls. Starts no thread, reads no clock but the one given.
-// Speculation never changes the answer: greedily it is token for token that of incremental decoding,
-// sampled it has exactly the LLM's distribution; and what a request gets depends on its own tokens,
-// options and seed, not on the requests beside it.
+// Not thread-safe: the caller serialises all calls. Starts no thread, reads no clock but the one
+// given. Speculation never changes the answer: greedily it is token for token that of incremental
+// decoding, sampled it has exactly the LLM's distribution; and what a request gets depends on its
+// own tokens, options and seed, not on the requests beside it.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,9 @@ struct EngineOptions {
   int max_requests = 16;           // that run at once
   int max_tokens_per_batch = 256;  // rows of one LLM step; cut to the runner's limit
   int max_queue = 256;             // that wait
-  int max_sequence_length = 0;     // prompt and answer; 0: all that the model and its KV cache allow
-  std::function<double()> seconds;  // monotonic; only for the times in Usage, which are 0 without it
+  int max_sequence_length = 0;  // prompt and answer; 0: all that the model and its KV cache allow
+  std::function<double()>
+      seconds;  // monotonic; only for the times in Usage, which are 0 without it
 };
 
 struct RequestEvent {
@@ -58,7 +60,7 @@ struct EngineStatistics {
   int64_t steps = 0;
   int64_t llm_batches = 0;
   int64_t ssm_batches = 0;
-  int64_t rows = 0;  // of the LLM
+  int64_t rows = 0;           // of the LLM
   int64_t prompt_tokens = 0;  // computed, again after preemption
   int64_t generated_tokens = 0;
   int64_t verifications = 0;
@@ -88,8 +90,8 @@ class Engine {
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
   bool Cancel(RequestId id);
 
-  // One iteration; does nothing if idle. If a model runner fails, all running requests end with that
-  // error, which is also returned; waiting ones stay.
+  // One iteration; does nothing if idle. If a model runner fails, all running requests end with
+  // that error, which is also returned; waiting ones stay.
   absl::Status Step();
 
   // Events since the last call, in order.

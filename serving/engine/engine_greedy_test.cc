@@ -1,4 +1,5 @@
-// Greedy speculation is token for token incremental decoding, which is computed here without the engine.
+// Greedy speculation is token for token incremental decoding, which is computed here without the
+// engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -109,7 +110,8 @@ TEST(Engine, AContrarySsmCostsNoStep) {
   harness.RunToEnd();
   EXPECT_EQ(harness.answer(id).usage.accepted_tokens, 0);
   EXPECT_EQ(harness.answer(id).usage.verification_steps, 19);
-  EXPECT_THAT(harness.answer(id).tokens, ElementsAreArray(GreedyContinuation(Llm(), {1, 2, 3}, 20)));
+  EXPECT_THAT(harness.answer(id).tokens,
+              ElementsAreArray(GreedyContinuation(Llm(), {1, 2, 3}, 20)));
 }
 
 TEST(Engine, SpeculationCanBeTurnedOffForOneRequest) {

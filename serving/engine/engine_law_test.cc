@@ -1,5 +1,5 @@
-// The law of whole answers, through scheduler, drafters, LLM step and verification: chi-square against the
-// product of the model's own distributions.
+// The law of whole answers, through scheduler, drafters, LLM step and verification: chi-square
+// against the product of the model's own distributions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters
     std::vector<int> path = Prompt();
     for (int i = 0, rest = cell; i < kAnswer; ++i, rest /= kVocabulary) {
       const std::vector<float> logits = model(path);
-      law[cell] *= (*SamplingDistribution(logits.data(), kVocabulary, sampling))[rest % kVocabulary];
+      law[cell] *=
+          (*SamplingDistribution(logits.data(), kVocabulary, sampling))[rest % kVocabulary];
       path.push_back(rest % kVocabulary);
     }
   }
@@ -71,7 +72,8 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
     }
     ++*freedom;
     const double expected = law[cell] * kDraws;
-    sum += (static_cast<double>(counts[cell]) - expected) * (static_cast<double>(counts[cell]) - expected) / expected;
+    sum += (static_cast<double>(counts[cell]) - expected) *
+           (static_cast<double>(counts[cell]) - expected) / expected;
   }
   return sum;
 }

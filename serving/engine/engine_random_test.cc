@@ -1,4 +1,5 @@
-// Random runs: no slot is lost, every request ends, and what it gets does not depend on its company.
+// Random runs: no slot is lost, every request ends, and what it gets does not depend on its
+// company.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +64,8 @@ TEST(EngineRandom, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
     alone.push_back(harness->answer(id));
   }
   int64_t preemptions = 0;
-  for (const auto& [kv_slots, max_rows] : std::vector<std::pair<int, int>>{
-           {4096, 200}, {120, 60}, {200, 15}, {150, 25}}) {
+  for (const auto& [kv_slots, max_rows] :
+       std::vector<std::pair<int, int>>{{4096, 200}, {120, 60}, {200, 15}, {150, 25}}) {
     auto harness = MakeHarness(kv_slots, max_rows, 2);
     ASSERT_EQ(harness->engine().context(), 80);
     std::vector<RequestId> ids;

@@ -67,7 +67,8 @@ TEST(EngineCuts, StopStringsInsideAPathCutTheTextBeforeThem) {
       const std::string stop = text.substr(begin, length);
       const size_t found = text.find(stop);
       for (const char* expansion : {"", "1,1,1,1,1,1"}) {
-        const Answer answer = Generate({.max_tokens = 40, .stop = {"no such", stop}}, {}, expansion);
+        const Answer answer =
+            Generate({.max_tokens = 40, .stop = {"no such", stop}}, {}, expansion);
         EXPECT_EQ(answer.text, text.substr(0, found));
         EXPECT_EQ(answer.tokens.size(), found + length);
         EXPECT_EQ(answer.reason, FinishReason::kStop);
@@ -80,8 +81,8 @@ TEST(EngineCuts, EveryEventIsWholeCharacters) {
   const auto tokenizer = *ByteTokenizer::Create();
   FakeModelRunner llm(FakeModelRunner::RoomyLimits(256), HashModel(5, 256));
   FakeModelRunner ssm(FakeModelRunner::RoomyLimits(256), HashModel(5, 256));
-  const auto engine = *Engine::Create(&llm, {&ssm}, tokenizer.get(),
-                                      {.expansion = *Expansion::Parse("1,1")});
+  const auto engine =
+      *Engine::Create(&llm, {&ssm}, tokenizer.get(), {.expansion = *Expansion::Parse("1,1")});
   ASSERT_TRUE(engine->Submit(tokenizer->Encode("\xE2\x82\xAC"), {.max_tokens = 200}).ok());
   std::string text;
   std::vector<int> tokens;
@@ -159,7 +160,8 @@ TEST_F(EngineTest, AFailingLlmEndsTheRunningRequestsAndSparesTheWaiting) {
   EXPECT_EQ(engine().statistics().waiting, 1);
   harness_.llm().FailFrom(0);
   harness_.RunToEnd();
-  EXPECT_THAT(harness_.answer(waiting).tokens, ElementsAreArray(GreedyContinuation(Llm(), {3}, 16)));
+  EXPECT_THAT(harness_.answer(waiting).tokens,
+              ElementsAreArray(GreedyContinuation(Llm(), {3}, 16)));
 }
 
 TEST_F(EngineTest, AFailingSsmIsAnErrorThatNamesIt) {

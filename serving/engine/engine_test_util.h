@@ -29,7 +29,9 @@ class EngineHarness {
       : tokenizer_(vocabulary, std::move(eos)), limits_(FakeModelRunner::RoomyLimits(vocabulary)) {}
 
   RunnerLimits& limits() { return limits_; }
-  void SetLlm(FakeModel model) { llm_ = std::make_unique<FakeModelRunner>(limits_, std::move(model)); }
+  void SetLlm(FakeModel model) {
+    llm_ = std::make_unique<FakeModelRunner>(limits_, std::move(model));
+  }
   void AddSsm(FakeModel model) { AddSsm(std::move(model), limits_); }
   void AddSsm(FakeModel model, const RunnerLimits& limits) {
     ssms_.push_back(std::make_unique<FakeModelRunner>(limits, std::move(model)));

@@ -1,5 +1,5 @@
-// Packs rows of many sequences into as few runner batches as the runner's limits allow, runs them in
-// order and hands the wanted logits back. The only place that knows the layout of a RunnerBatch.
+// Packs rows of many sequences into as few runner batches as the runner's limits allow, runs them
+// in order and hands the wanted logits back. The only place that knows the layout of a RunnerBatch.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class StepLogits {
   std::vector<std::vector<const float*>> rows_;
 };
 
-// Errors of the runner; Internal if it returns logits of another shape; InvalidArgument if a single row
-// breaks a limit by itself.
+// Errors of the runner; Internal if it returns logits of another shape; InvalidArgument if a single
+// row breaks a limit by itself.
 absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences);
 
 }  // namespace espalier

@@ -1,9 +1,10 @@
-// Who owns which slot of a model's KV cache. A slot holds K and V of one token in every layer; the pool
-// numbers them 0..slots-1. A sequence is a list of slots in order of position; besides, it may hold
-// scratch slots: the nodes of a draft tree, which either join the list (commit) or go back (drop).
+// Who owns which slot of a model's KV cache. A slot holds K and V of one token in every layer; the
+// pool numbers them 0..slots-1. A sequence is a list of slots in order of position; besides, it may
+// hold scratch slots: the nodes of a draft tree, which either join the list (commit) or go back
+// (drop).
 //
-// Invariant: every slot is free, or in exactly one place of exactly one sequence. Operations check it
-// where it could break and answer Internal without changing anything.
+// Invariant: every slot is free, or in exactly one place of exactly one sequence. Operations check
+// it where it could break and answer Internal without changing anything.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ class KvCache {
   // In order of position. Valid until the next call that changes the sequence.
   absl::Span<const int32_t> slots(SequenceId id) const;
 
-  // Adds `count` slots at the end of the sequence, which is created if need be. ResourceExhausted with
-  // the numbers if fewer are free; nothing changes then.
+  // Adds `count` slots at the end of the sequence, which is created if need be. ResourceExhausted
+  // with the numbers if fewer are free; nothing changes then.
   absl::Status Append(SequenceId id, int count);
 
   // Hands out `count` scratch slots for the sequence. Errors as Append.

@@ -45,9 +45,10 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
                                    const ServingSize& size) {
   const int64_t slots = (positions + nodes) * size.max_requests;
   if (size.max_requests < 1 || size.max_tokens_per_batch < 1 || slots > INT32_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        size.max_requests, " requests of ", positions, " positions in batches of ",
-        size.max_tokens_per_batch, " tokens need ", slots, " KV slots; accepted: 1 to ", INT32_MAX));
+    return absl::InvalidArgumentError(absl::StrCat(size.max_requests, " requests of ", positions,
+                                                   " positions in batches of ",
+                                                   size.max_tokens_per_batch, " tokens need ",
+                                                   slots, " KV slots; accepted: 1 to ", INT32_MAX));
   }
   ServingShape shape;
   shape.max_rows = size.max_tokens_per_batch;
@@ -55,7 +56,8 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
   shape.kv_slots = static_cast<int>(slots);
   shape.max_sequences = size.max_requests;
   shape.max_context_slots = static_cast<int>(slots);
-  shape.max_ancestor_slots = std::max(1, size.max_tokens_per_batch * depth);
+  shape.max_ancestor_slots = static_cast<int>(
+      std::clamp<int64_t>(int64_t{size.max_tokens_per_batch} * depth, 1, INT32_MAX));
   return shape;
 }
 

@@ -1,5 +1,6 @@
-// What must be known of a model's folder before it can be served: its family and sizes, its tokenizer.
-// From the text of config.json alone; weights are the worker's. One family so far, LLaMA.
+// What must be known of a model's folder before it can be served: its family and sizes, its
+// tokenizer. From the text of config.json alone; weights are the worker's. One family so far,
+// LLaMA.
 #pragma once
 
 #include <memory>
@@ -19,13 +20,13 @@ struct ModelDescription {
 };
 
 // Errors name the field: those of LlamaConfigFromJson; Unimplemented for "architectures" without
-// LlamaForCausalLM and for tokenizers other than the byte-level one; InvalidArgument for an eos_token_id
-// outside the vocabulary.
+// LlamaForCausalLM and for tokenizers other than the byte-level one; InvalidArgument for an
+// eos_token_id outside the vocabulary.
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json);
 
 // How large the steps of a served model may get.
 struct ServingSize {
-  int max_sequence_length = 0;   // 0: the model's
+  int max_sequence_length = 0;  // 0: the model's
   int max_requests = 16;
   int max_tokens_per_batch = 256;
 };
@@ -35,7 +36,8 @@ struct ServingSize {
 absl::StatusOr<ServingShape> LlmShape(const LlamaConfig& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms);
 
-// Sizes for an SSM beside that LLM. If the SSM has fewer positions, the engine drafts only up to them.
+// Sizes for an SSM beside that LLM. If the SSM has fewer positions, the engine drafts only up to
+// them.
 absl::StatusOr<ServingShape> SsmShape(const LlamaConfig& ssm, const ServingShape& llm,
                                       const ServingSize& size, const Expansion& expansion);
 

@@ -67,8 +67,8 @@ TEST(DescribeModel, RefusesWhatIsNoConfiguration) {
 
 TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   const Expansion expansion = *Expansion::Parse("1,1,3,1,1");
-  const ServingSize size = {.max_sequence_length = 100, .max_requests = 4,
-                            .max_tokens_per_batch = 64};
+  const ServingSize size = {
+      .max_sequence_length = 100, .max_requests = 4, .max_tokens_per_batch = 64};
   const ServingShape llm = *LlmShape(Ours(), size, expansion, 2);
   EXPECT_EQ(llm.kv_slots, 4 * (100 + 2 * 11));
   EXPECT_EQ(llm.max_rows, 64);
@@ -76,10 +76,9 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   LlamaConfig narrow = Ours();
   narrow.max_position_embeddings = 50;
   EXPECT_EQ(SsmShape(narrow, llm, size, expansion)->kv_slots, 4 * (50 + 11));
-  EXPECT_THAT(std::string(LlmShape(Ours(), {.max_sequence_length = 513}, expansion, 1)
-                              .status()
-                              .message()),
-              HasSubstr("513, the model has max_position_embeddings 512"));
+  EXPECT_THAT(
+      std::string(LlmShape(Ours(), {.max_sequence_length = 513}, expansion, 1).status().message()),
+      HasSubstr("513, the model has max_position_embeddings 512"));
   EXPECT_FALSE(LlmShape(Ours(), {.max_requests = 2147483647}, expansion, 1).ok());
 }
 

@@ -3,8 +3,8 @@
 //   waiting -> prefilling -> decoding -> finished
 //      ^___________|____________|           (preempted: back to waiting, to be computed again)
 //
-// and from every state but finished to finished (cancelled, error). The request owns its tokens, its text
-// and its usage; slots of KV caches belong to the engine.
+// and from every state but finished to finished (cancelled, error). The request owns its tokens,
+// its text and its usage; slots of KV caches belong to the engine.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,8 @@ struct Usage {
 class Request {
  public:
   // `options` passed ValidateOptions, `prompt` is not empty. `tokenizer` must outlive the request.
-  Request(RequestId id, std::vector<int> prompt, RequestOptions options, const Tokenizer& tokenizer);
+  Request(RequestId id, std::vector<int> prompt, RequestOptions options,
+          const Tokenizer& tokenizer);
 
   RequestId id() const { return id_; }
   const RequestOptions& options() const { return options_; }
@@ -73,8 +74,8 @@ class Request {
   void Preempt() { phase_ = Phase::kWaiting; }
 
   // Adds one token of the answer. Finishes the request if the token is an end of sequence (unless
-  // ignored), completes a stop string, or is the last that max_tokens or the context allows. REQUIRES:
-  // not finished.
+  // ignored), completes a stop string, or is the last that max_tokens or the context allows.
+  // REQUIRES: not finished.
   void Emit(int token, int max_length);
 
   // Ends the request, once: later calls change nothing. True if this one did.

@@ -1,5 +1,6 @@
-// Cuts a growing text at the first stop string. Text that may be the beginning of one is held back until
-// it is decided, so a stop string is found wherever token boundaries fall, and no part of it is emitted.
+// Cuts a growing text at the first stop string. Text that may be the beginning of one is held back
+// until it is decided, so a stop string is found wherever token boundaries fall, and no part of it
+// is emitted.
 #pragma once
 
 #include <string>
@@ -14,8 +15,8 @@ class StopStrings {
   // Entries as ValidateStopStrings accepts them.
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Text that is certainly not part of a stop string. After a stop string is found: what precedes it,
-  // and from then on nothing.
+  // Text that is certainly not part of a stop string. After a stop string is found: what precedes
+  // it, and from then on nothing.
   std::string Append(const std::string& piece);
   // The end of the answer: what was held back, unless stopped.
   std::string Flush();

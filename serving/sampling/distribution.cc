@@ -24,8 +24,8 @@ int ArgmaxOfChecked(const float* logits, int vocabulary) {
   return static_cast<int>(std::max_element(logits, logits + vocabulary) - logits);
 }
 
-// Zeroes all but the most probable tokens: at most `top_k` of them (0: any number) and no more than are
-// needed for a share `top_p` of the mass. Returns the mass that is left.
+// Zeroes all but the most probable tokens: at most `top_k` of them (0: any number) and no more than
+// are needed for a share `top_p` of the mass. Returns the mass that is left.
 double Truncate(Distribution& p, int top_k, double top_p) {
   const int n = static_cast<int>(p.size());
   std::vector<int> order(n);

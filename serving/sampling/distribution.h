@@ -1,5 +1,5 @@
-// From logits to tokens: greedy choice, the distribution that sampling options define, and a draw from
-// it by one given uniform number. Pure functions; chance comes in as an argument (noise.h).
+// From logits to tokens: greedy choice, the distribution that sampling options define, and a draw
+// from it by one given uniform number. Pure functions; chance comes in as an argument (noise.h).
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct SamplingParameters {
 // InvalidArgument naming the field, its value and the values that are accepted.
 absl::Status ValidateSampling(const SamplingParameters& parameters);
 
-// The highest logit; among equals the lowest token id, so that the answer is one. Internal if a logit
-// is NaN or +infinity.
+// The highest logit; among equals the lowest token id, so that the answer is one. Internal if a
+// logit is NaN or +infinity.
 absl::StatusOr<int> Argmax(const float* logits, int vocabulary);
 
-// softmax(logits / temperature), cut to the top_k most probable tokens, then to the smallest set of most
-// probable tokens whose mass reaches top_p, renormalised. Ties are cut in favour of the lower id. For
-// temperature 0, all mass on Argmax. Errors as Argmax.
+// softmax(logits / temperature), cut to the top_k most probable tokens, then to the smallest set of
+// most probable tokens whose mass reaches top_p, renormalised. Ties are cut in favour of the lower
+// id. For temperature 0, all mass on Argmax. Errors as Argmax.
 absl::StatusOr<Distribution> SamplingDistribution(const float* logits, int vocabulary,
                                                   const SamplingParameters& parameters);
 

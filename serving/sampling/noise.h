@@ -1,7 +1,8 @@
-// Random numbers of a request, by counter: each is a pure function of (request seed, stream, source,
-// position, index). What a request draws therefore does not depend on the batch it rides in, on the order
-// of requests or on preemption. Drafting, acceptance and residual draws have streams of their own: were
-// they shared, the test of a proposal would be correlated with the draw that made it.
+// Random numbers of a request, by counter: each is a pure function of (request seed, stream,
+// source, position, index). What a request draws therefore does not depend on the batch it rides
+// in, on the order of requests or on preemption. Drafting, acceptance and residual draws have
+// streams of their own: were they shared, the test of a proposal would be correlated with the draw
+// that made it.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,13 @@ namespace espalier {
 
 enum class NoiseStream : uint64_t { kDraft = 1, kAcceptance = 2, kResidual = 3 };
 
-// Uniform in [0, 1) with 53 bits. `position` is that of the token being decided; `source` tells SSMs
-// apart (below 2^16); `index` tells draws for one position apart.
+// Uniform in [0, 1) with 53 bits. `position` is that of the token being decided; `source` tells
+// SSMs apart (below 2^16); `index` tells draws for one position apart.
 inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source, uint64_t position,
                              uint64_t index) {
   const uint64_t high = (static_cast<uint64_t>(stream) << 56) | (source << 40) | index;
   const PhiloxBlock block = Philox(seed, position, high);
-  const uint64_t bits =
-      (static_cast<uint64_t>(block.word[0] >> 5) << 26) | (block.word[1] >> 6);
+  const uint64_t bits = (static_cast<uint64_t>(block.word[0] >> 5) << 26) | (block.word[1] >> 6);
   return static_cast<double>(bits) * 0x1.0p-53;
 }
 

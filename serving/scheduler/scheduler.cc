@@ -82,10 +82,9 @@ class Planner {
     for (const RequestView& view : input_.running) {
       if (view.prompt_left() == 0) decoding.push_back(&view);
     }
-    std::stable_sort(decoding.begin(), decoding.end(),
-                     [](const RequestView* a, const RequestView* b) {
-                       return a->last_step < b->last_step;
-                     });
+    std::stable_sort(
+        decoding.begin(), decoding.end(),
+        [](const RequestView* a, const RequestView* b) { return a->last_step < b->last_step; });
     const int for_prompts = RowsKeptForPrompts();
     int roots_left = static_cast<int>(decoding.size());
     for (const RequestView* view : decoding) {

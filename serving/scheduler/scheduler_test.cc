@@ -164,8 +164,7 @@ TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
       input.total_slots.assign(pools, total);
       for (const int64_t id : running) {
         RequestView& view = live[id].view;
-        view.tree_nodes =
-            view.started ? std::min(most_tree, live[id].end - view.length - 1) : 0;
+        view.tree_nodes = view.started ? std::min(most_tree, live[id].end - view.length - 1) : 0;
         for (int pool = 0; pool < pools; ++pool) {
           input.free_slots[pool] -= std::max(0, view.computed[pool]);
         }
@@ -219,8 +218,9 @@ TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
           view.computed[pool] = pool == 0 ? target : target - static_cast<int>(random() % 2);
         }
         if (target < view.length) continue;
-        const int accepted =
-            assignment.tree_nodes > 0 ? static_cast<int>(random() % (assignment.tree_nodes + 1)) : 0;
+        const int accepted = assignment.tree_nodes > 0
+                                 ? static_cast<int>(random() % (assignment.tree_nodes + 1))
+                                 : 0;
         view.computed[0] += accepted;
         view.length += accepted + 1;
         view.started = true;

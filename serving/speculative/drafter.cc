@@ -53,7 +53,8 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs) {
       status.Update(Expand(job, depth));
       if (depth + 1 < job.depth && !drafts_[job.request].frontier.empty()) deeper.push_back(&job);
     }
-    // The last level is not run: its logits would be of no use, and Follow computes what is accepted.
+    // The last level is not run: its logits would be of no use, and Follow computes what is
+    // accepted.
     if (status.ok() && !deeper.empty()) status = RunFrontiers(deeper);
   }
   for (const Job& job : jobs) {
@@ -174,9 +175,9 @@ void Drafter::ExpandByBeam(int width, Branches& draft) {
       candidates.push_back({base + logits[token], parent, token});
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.log_probability > b.log_probability;
-  });
+  std::stable_sort(
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.log_probability > b.log_probability; });
   candidates.resize(std::min(static_cast<int>(candidates.size()), width));
   draft.frontier.clear();
   for (const Candidate& candidate : candidates) {

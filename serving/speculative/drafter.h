@@ -1,7 +1,8 @@
-// Drafting by one SSM, batched over requests, with the bookkeeping of the SSM's own KV cache. That cache
-// holds a beginning of each request's tokens; before a draft it follows up to the last token, which is
-// the root of the tree. After verification the nodes on the accepted path whose K and V the SSM has are
-// kept; what it lacks (levels it never ran, tokens another SSM proposed) is computed by the next follow.
+// Drafting by one SSM, batched over requests, with the bookkeeping of the SSM's own KV cache. That
+// cache holds a beginning of each request's tokens; before a draft it follows up to the last token,
+// which is the root of the tree. After verification the nodes on the accepted path whose K and V
+// the SSM has are kept; what it lacks (levels it never ran, tokens another SSM proposed) is
+// computed by the next follow.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,12 @@ class Drafter {
   // `source` tells this SSM from others in proposals and noise. `runner` must outlive the drafter.
   Drafter(ModelRunner& runner, int source, Expansion expansion);
 
-  // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is as
-  // it was before.
+  // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is
+  // as it was before.
   absl::Status Draft(absl::Span<const Job> jobs);
 
-  // After verification: `accepted` are the tokens of the accepted path below the root of the last draft.
+  // After verification: `accepted` are the tokens of the accepted path below the root of the last
+  // draft.
   absl::Status Commit(int64_t request, absl::Span<const int> accepted);
 
   // Forgets the request.
@@ -56,8 +58,8 @@ class Drafter {
   struct Branches {
     TokenTree tree{0};
     std::vector<Node> nodes;
-    std::vector<int> frontier;                // nodes of the deepest level
-    std::vector<std::vector<float>> logits;   // of the frontier
+    std::vector<int> frontier;               // nodes of the deepest level
+    std::vector<std::vector<float>> logits;  // of the frontier
   };
 
   absl::Status Follow(absl::Span<const Job> jobs);

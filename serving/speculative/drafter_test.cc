@@ -88,8 +88,9 @@ TEST_F(DrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
   }
 }
 
-// What the SSM keeps after a verification must be what a fresh prefill gives: the fake runner checks that
-// every row sees exactly its own path, so it is enough to draft again and compare with a fresh drafter.
+// What the SSM keeps after a verification must be what a fresh prefill gives: the fake runner
+// checks that every row sees exactly its own path, so it is enough to draft again and compare with
+// a fresh drafter.
 TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
   for (const int accepted : {0, 1, 2, 3}) {
     for (const bool strangers : {false, true}) {
@@ -149,7 +150,8 @@ TEST_F(DrafterTest, FollowsTheAcceptedPathHoweverMuchOfItItHas) {
 TEST_F(DrafterTest, AFailedRunLeavesTheCacheAsItWas) {
   Drafter drafter(runner_, 0, Shape("2,1,1"));
   ASSERT_TRUE(
-      drafter.Draft(std::vector<Drafter::Job>{{.request = 1, .tokens = tokens_, .follow = 2}}).ok());
+      drafter.Draft(std::vector<Drafter::Job>{{.request = 1, .tokens = tokens_, .follow = 2}})
+          .ok());
   EXPECT_EQ(drafter.kv().length(1), 2);
   runner_.FailFrom(3);  // in the middle of the tree
   TokenTree tree(4);

@@ -17,8 +17,8 @@ absl::StatusOr<Expansion> Expansion::Create(const std::vector<int>& children) {
   int64_t nodes = 0;
   for (size_t i = 0; i < children.size(); ++i) {
     if (children[i] < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("expansion entry ", i + 1, " is ",
-                                                     children[i], ", expected 1 or more"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("expansion entry ", i + 1, " is ", children[i], ", expected 1 or more"));
     }
     width *= children[i];
     nodes += width;

@@ -1,5 +1,6 @@
-// The shape of the trees that an SSM drafts: children per node at each depth. <1,1,3,1,1> of SpecInfer is
-// a chain of two, three branches from its end, each a chain of three: widths 1,1,3,3,3 and eleven nodes.
+// The shape of the trees that an SSM drafts: children per node at each depth. <1,1,3,1,1> of
+// SpecInfer is a chain of two, three branches from its end, each a chain of three: widths 1,1,3,3,3
+// and eleven nodes.
 #pragma once
 
 #include <string>
@@ -23,8 +24,10 @@ class Expansion {
   static absl::StatusOr<Expansion> Parse(const std::string& text);
 
   int depth() const { return static_cast<int>(children_.size()); }
-  int children(int depth) const { return children_[depth]; }  // of each node at `depth`, 0: the root
-  int width(int depth) const { return widths_[depth]; }       // nodes at `depth` + 1
+  int children(int depth) const {
+    return children_[depth];
+  }                                                      // of each node at `depth`, 0: the root
+  int width(int depth) const { return widths_[depth]; }  // nodes at `depth` + 1
   // Nodes of a tree that is cut at `depth` levels below the root.
   int nodes(int depth) const;
   std::string ToString() const;

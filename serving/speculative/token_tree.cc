@@ -39,8 +39,8 @@ absl::Status TokenTree::Merge(const TokenTree& other) {
   std::vector<int> here(other.size(), 0);
   for (int node = 0; node < other.size(); ++node) {
     for (const Proposal& proposal : other.proposals(node)) {
-      here[proposal.node] = Propose(here[node], other.token(proposal.node), proposal.source,
-                                    proposal.drawn_from);
+      here[proposal.node] =
+          Propose(here[node], other.token(proposal.node), proposal.source, proposal.drawn_from);
     }
   }
   return absl::OkStatus();

@@ -1,7 +1,8 @@
-// The tree of draft tokens that one verification step checks. Node 0 is the root: the last token of the
-// sequence, already decided. Every other node is one token computed once, whoever proposed it; the
-// proposals themselves are kept apart, because sampled verification must try every one of them: two SSMs
-// that draw the same token share a node, yet the second trial still changes the residual distribution.
+// The tree of draft tokens that one verification step checks. Node 0 is the root: the last token of
+// the sequence, already decided. Every other node is one token computed once, whoever proposed it;
+// the proposals themselves are kept apart, because sampled verification must try every one of them:
+// two SSMs that draw the same token share a node, yet the second trial still changes the residual
+// distribution.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,9 @@ class TokenTree {
   int size() const { return static_cast<int>(nodes_.size()); }  // with the root
   int drafted() const { return size() - 1; }
   int token(int node) const { return nodes_[node].token; }
-  int parent(int node) const { return nodes_[node].parent; }  // below the node's own; -1 for the root
+  int parent(int node) const {
+    return nodes_[node].parent;
+  }  // below the node's own; -1 for the root
   int depth(int node) const { return nodes_[node].depth; }
   absl::Span<const int> children(int node) const { return nodes_[node].children; }
   // In the order in which they were made, which never depends on the tokens.
@@ -37,8 +40,8 @@ class TokenTree {
   // The child of `node` with this token, or -1.
   int Child(int node, int token) const;
 
-  // Adds a proposal of `token` under `parent` and returns the node, which may have been there before.
-  // REQUIRES: 0 <= parent < size(); if drawn_from is given, it can yield the token.
+  // Adds a proposal of `token` under `parent` and returns the node, which may have been there
+  // before. REQUIRES: 0 <= parent < size(); if drawn_from is given, it can yield the token.
   int Propose(int parent, int token, int source,
               std::shared_ptr<const Distribution> drawn_from = nullptr);
 

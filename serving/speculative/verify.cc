@@ -7,8 +7,8 @@
 namespace espalier {
 namespace {
 
-// p <- normalise(max(0, p - q)). In exact arithmetic something is left whenever a proposal from q was
-// rejected; if rounding leaves nothing, p and q are equal but for rounding, and p stays.
+// p <- normalise(max(0, p - q)). In exact arithmetic something is left whenever a proposal from q
+// was rejected; if rounding leaves nothing, p and q are equal but for rounding, and p stays.
 void TakeResidual(Distribution& p, const Distribution& q) {
   double mass = 0;
   for (size_t i = 0; i < p.size(); ++i) mass += std::max(0.0, p[i] - q[i]);

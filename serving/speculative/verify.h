@@ -1,5 +1,5 @@
-// From the LLM's logits on every node of a token tree to the tokens of the answer. Both ways yield the
-// accepted path and one token more, so a step always yields at least one.
+// From the LLM's logits on every node of a token tree to the tokens of the answer. Both ways yield
+// the accepted path and one token more, so a step always yields at least one.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct Verification {
   std::vector<int> tokens;  // theirs, and the one that follows the last of them
 };
 
-// Walks down while the most probable token is a child. `choice(node)` is the LLM's greedy token after
-// that node; it is asked only for nodes on the path.
+// Walks down while the most probable token is a child. `choice(node)` is the LLM's greedy token
+// after that node; it is asked only for nodes on the path.
 absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
                                           const std::function<absl::StatusOr<int>(int)>& choice);
 
-// The chance that sampled verification takes. `depth` is the depth of the node below which a token is
-// being decided.
+// The chance that sampled verification takes. `depth` is the depth of the node below which a token
+// is being decided.
 class VerificationNoise {
  public:
   virtual ~VerificationNoise() = default;
@@ -33,11 +33,11 @@ class VerificationNoise {
 };
 
 // Multi-step speculative sampling (SpecInfer, section 4.3): the tokens have exactly the LLM's
-// distribution p, whatever was proposed. At each node, for every drawn proposal (x, q) in order: accept
-// with probability min(1, p(x) / q(x)), otherwise p becomes max(0, p - q), normalised. If none is
-// accepted, draw from what is left of p; if that token happens to be a child (which is how chosen
-// proposals are matched), the walk goes on there.
-// `target(node)` is p after that node; it is asked only for nodes on the path.
+// distribution p, whatever was proposed. At each node, for every drawn proposal (x, q) in order:
+// accept with probability min(1, p(x) / q(x)), otherwise p becomes max(0, p - q), normalised. If
+// none is accepted, draw from what is left of p; if that token happens to be a child (which is how
+// chosen proposals are matched), the walk goes on there. `target(node)` is p after that node; it is
+// asked only for nodes on the path.
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
     VerificationNoise& noise);

@@ -1,5 +1,6 @@
-// The law of sampled verification, by enumeration: every outcome of every draw and every acceptance test
-// is visited with its weight, and the tokens that come out must have exactly the LLM's distribution.
+// The law of sampled verification, by enumeration: every outcome of every draw and every acceptance
+// test is visited with its weight, and the tokens that come out must have exactly the LLM's
+// distribution.
 #include "serving/speculative/verify.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +19,8 @@ using ::testing::ElementsAre;
 
 constexpr double kExact = 1e-12;
 
-// Visits all outcomes of a computation that takes its chance from Choose: run it until Next is false.
+// Visits all outcomes of a computation that takes its chance from Choose: run it until Next is
+// false.
 class Branching {
  public:
   // An index with its probability; those of probability zero are never taken.
@@ -110,8 +112,8 @@ TokenTree DraftAll(const Ssm& ssm, int source, Branching& branching) {
   return tree;
 }
 
-// The largest difference between the law of the first `length` tokens and the product of the targets.
-// Answers that are shorter are continued by the target, as later steps do.
+// The largest difference between the law of the first `length` tokens and the product of the
+// targets. Answers that are shorter are continued by the target, as later steps do.
 double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
   std::map<Path, long double> law;
   Branching branching;
@@ -121,8 +123,8 @@ double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary
       EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
     }
     BranchingNoise noise(branching);
-    const Verification out =
-        *VerifySampled(tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
+    const Verification out = *VerifySampled(
+        tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
     EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
     Path tokens = out.tokens;
     tokens.resize(std::min<size_t>(tokens.size(), length));
@@ -149,7 +151,8 @@ double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary
   Path path(length, 0);
   for (;;) {
     long double expected = 1;
-    for (int i = 0; i < length; ++i) expected *= target(Path(path.begin(), path.begin() + i))[path[i]];
+    for (int i = 0; i < length; ++i)
+      expected *= target(Path(path.begin(), path.begin() + i))[path[i]];
     most = std::max(most, static_cast<double>(std::fabs(law[path] - expected)));
     int digit = 0;
     while (digit < length && ++path[digit] == vocabulary) path[digit++] = 0;
@@ -163,7 +166,8 @@ Law RandomLaw(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
     std::mt19937_64 random(seed);
     for (const int token : path) random.seed(random() + token);
     std::vector<float> logits;
-    for (int i = 0; i < vocabulary; ++i) logits.push_back(static_cast<float>(random() % 1000) / 300);
+    for (int i = 0; i < vocabulary; ++i)
+      logits.push_back(static_cast<float>(random() % 1000) / 300);
     return *SamplingDistribution(logits.data(), vocabulary,
                                  {.temperature = 0.8, .top_p = top_p, .top_k = top_k});
   };
@@ -198,15 +202,16 @@ TEST(SampledLaw, TwoSsmsThatShareNodes) {
     const Ssm a{RandomLaw(seed + 50, 3), {2, 1}}, b{RandomLaw(seed + 90, 3), {1, 1}};
     EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
     const Law p4 = RandomLaw(seed, 4);
-    EXPECT_LT(
-        Deviation(p4, {{RandomLaw(seed + 7, 4), {2}}, {RandomLaw(seed + 8, 4), {2}}}, 4, 2), kExact);
+    EXPECT_LT(Deviation(p4, {{RandomLaw(seed + 7, 4), {2}}, {RandomLaw(seed + 8, 4), {2}}}, 4, 2),
+              kExact);
   }
 }
 
 TEST(SampledLaw, DisjointAndPartlySharedSupports) {
   const Law p = Fixed({0.5, 0.5, 0, 0});
   EXPECT_LT(Deviation(p, {{Fixed({0, 0, 0.25, 0.75}), {2, 1}}}, 4, 3), kExact);
-  EXPECT_LT(Deviation(p, {{Fixed({0, 0.3, 0.7, 0}), {3}}, {Fixed({1, 0, 0, 0}), {1}}}, 4, 2), kExact);
+  EXPECT_LT(Deviation(p, {{Fixed({0, 0.3, 0.7, 0}), {3}}, {Fixed({1, 0, 0, 0}), {1}}}, 4, 2),
+            kExact);
   EXPECT_LT(Deviation(p, {{Fixed({1, 0, 0, 0}), {2, 2}}}, 4, 3), kExact);
 }
 
@@ -232,8 +237,7 @@ TEST(SampledLaw, ChosenTokensAloneAndBesideDrawnOnes) {
 
 // The enumeration must be able to see bias: the two classical mistakes.
 TEST(SampledLaw, ChosenTokensTreatedAsDrawnWouldBeSeen) {
-  const Ssm wrong{
-      .law = RandomLaw(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
+  const Ssm wrong{.law = RandomLaw(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
   EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.01);
 }
 
@@ -263,13 +267,12 @@ TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
     int node = 0;
     for (int depth = 0; depth < 4; ++depth) {
       const auto q = std::make_shared<const Distribution>(p(PathTo(tree, node)));
-      node = tree.Propose(node, SampleFrom(*q, RequestUniform(seed, NoiseStream::kDraft, 0,
-                                                              depth + 8, 0)),
-                          0, q);
+      node = tree.Propose(
+          node, SampleFrom(*q, RequestUniform(seed, NoiseStream::kDraft, 0, depth + 8, 0)), 0, q);
     }
     RequestNoise noise(seed, 7);
-    const Verification out =
-        *VerifySampled(tree, [&](int n) { return p(PathTo(tree, n)); }, noise);
+    const Verification out = *VerifySampled(
+        tree, [&](int n) { return p(PathTo(tree, n)); }, noise);
     EXPECT_EQ(out.path.size(), 4u);
   }
 }

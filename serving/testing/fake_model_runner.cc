@@ -114,7 +114,8 @@ absl::Status FakeModelRunner::Check(const RunnerBatch& batch) const {
     }
     const int sequence = batch.row_sequence[row];
     if (sequence < 0 || sequence >= sequences ||
-        batch.row_prefix[row] > batch.sequence_start[sequence + 1] - batch.sequence_start[sequence]) {
+        batch.row_prefix[row] >
+            batch.sequence_start[sequence + 1] - batch.sequence_start[sequence]) {
       return Broken("sequence or prefix of a row");
     }
   }

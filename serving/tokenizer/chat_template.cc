@@ -12,8 +12,8 @@ absl::StatusOr<std::string> RenderPlainChat(const std::vector<ChatMessage>& mess
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
     if (role != "system" && role != "user" && role != "assistant") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "messages[", i, "].role is \"", role, "\", expected system, user or assistant"));
+      return absl::InvalidArgumentError(absl::StrCat("messages[", i, "].role is \"", role,
+                                                     "\", expected system, user or assistant"));
     }
     absl::StrAppend(&prompt, role, ": ", messages[i].content, "\n");
   }

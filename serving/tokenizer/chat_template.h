@@ -1,5 +1,6 @@
-// From a conversation to a prompt. Models of our own training have no template of theirs, so there is one
-// fixed, plain form: a line "role: content" per message, then "assistant:" for the model to go on.
+// From a conversation to a prompt. Models of our own training have no template of theirs, so there
+// is one fixed, plain form: a line "role: content" per message, then "assistant:" for the model to
+// go on.
 #pragma once
 
 #include <string>

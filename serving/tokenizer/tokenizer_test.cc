@@ -56,13 +56,17 @@ TEST(Utf8Stream, ReplacesMaximalSubparts) {
     return out + stream.Flush();
   };
   const std::string r = kReplacement;
-  EXPECT_EQ(all("\xC0\xAF"), r + r);                        // overlong
-  EXPECT_EQ(all("\xE0\x80\x80"), r + r + r);                // overlong
-  EXPECT_EQ(all("\xED\xA0\x80"), r + r + r);                // surrogate
-  EXPECT_EQ(all("\xF4\x90\x80\x80"), r + r + r + r);        // beyond U+10FFFF
-  EXPECT_EQ(all("\xF0\x9F\x98" "a"), r + "a");              // cut short
+  EXPECT_EQ(all("\xC0\xAF"), r + r);                  // overlong
+  EXPECT_EQ(all("\xE0\x80\x80"), r + r + r);          // overlong
+  EXPECT_EQ(all("\xED\xA0\x80"), r + r + r);          // surrogate
+  EXPECT_EQ(all("\xF4\x90\x80\x80"), r + r + r + r);  // beyond U+10FFFF
+  EXPECT_EQ(all("\xF0\x9F\x98"
+                "a"),
+            r + "a");  // cut short
   EXPECT_EQ(all("\xE2\x82\xE2\x82\xAC"), r + "\xE2\x82\xAC");
-  EXPECT_EQ(all("\xFF" "a\x80"), r + "a" + r);
+  EXPECT_EQ(all("\xFF"
+                "a\x80"),
+            r + "a" + r);
 }
 
 TEST(Utf8Stream, RandomBytesGiveTheSameValidTextHoweverTheyAreCut) {

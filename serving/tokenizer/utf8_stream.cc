@@ -26,8 +26,8 @@ void Utf8Stream::Push(uint8_t byte, std::string& out) {
     out.push_back(static_cast<char>(byte));
     return;
   }
-  // Table 3-7 of the Unicode standard: the second byte's range excludes overlong forms, surrogates and
-  // what lies beyond U+10FFFF.
+  // Table 3-7 of the Unicode standard: the second byte's range excludes overlong forms, surrogates
+  // and what lies beyond U+10FFFF.
   if (byte >= 0xC2 && byte <= 0xDF) {
     missing_ = 1;
   } else if (byte >= 0xE0 && byte <= 0xEF) {

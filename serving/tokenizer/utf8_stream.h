@@ -1,7 +1,7 @@
 // Bytes in pieces to valid UTF-8 in pieces: never cuts a character, never emits an invalid byte.
 // Each maximal part of an ill-formed sequence becomes U+FFFD, as browsers and the Unicode standard
-// (section 3.9, "U+FFFD substitution of maximal subparts") do it, so the text is the same however the
-// bytes were cut.
+// (section 3.9, "U+FFFD substitution of maximal subparts") do it, so the text is the same however
+// the bytes were cut.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 
 def rand(*dims, scale=1.0):
-    return torch.randn(*dims, dtype=torch.float64) * scale
+    return torch.randn(list(dims), dtype=torch.float64) * scale
 
 
 def away_from_zero(*dims):
@@ -47,6 +47,7 @@ unary("silu", F.silu)
 unary("sigmoid", torch.sigmoid)
 unary("tanh", torch.tanh)
 unary("exp", torch.exp)
+unary("sqrt", torch.sqrt, lambda *d: 0.1 + torch.rand(list(d), dtype=torch.float64))
 unary("identity", lambda x: x * 1)
 unary("gelu", F.gelu, attributes={"approximate": "none"})
 unary("gelu", lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
@@ -75,7 +76,7 @@ def binary(name, reference, second=rand):
 binary("add", torch.add)
 binary("subtract", torch.sub)
 binary("multiply", torch.mul)
-binary("divide", torch.div, lambda *d: torch.sign(rand(*d)) * (0.5 + torch.rand(*d, dtype=torch.float64)))
+binary("divide", torch.div, lambda *d: torch.sign(rand(*d)) * (0.5 + torch.rand(list(d), dtype=torch.float64)))
 
 
 @case("add_n")

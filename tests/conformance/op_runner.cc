@@ -6,11 +6,15 @@
 //   {"outputs": [tensor, ...], "inputs_after": [tensor, ...], "input_gradients": {"0": tensor, ...}}
 //   {"error": "..."}
 // {"list": true} is answered with the names of all operators.
+// {"onnx": "model.onnx", "batch": 2, "feeds": {"x": tensor}} runs an ONNX file forward, node by node, and is
+// answered with {"results": {"y": tensor}}.
 // A tensor is {"dtype": "f32", "dims": [2, 3], "data": [numbers]}; bf16 and f16 travel as numbers too.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,7 +22,9 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/register_all.h"
+#include "ops/graph/graph.h"
 #include "ops/kernel/kernel.h"
+#include "ops/onnx/import.h"
 #include "ops/operators/register_all.h"
 #include "ops/schema/registry.h"
 
@@ -151,12 +157,40 @@ std::string RunKernel(const KernelRegistry& kernels, const std::string& op,
   return kernel->Run(args).error;
 }
 
+json RunOnnx(const OpRegistry& registry, const KernelRegistry& kernels, const json& request) {
+  std::ifstream file(request.at("onnx").get<std::string>(), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  absl::StatusOr<Graph> graph = ImportOnnx(registry, bytes);
+  if (!graph.ok()) return {{"error", std::string(graph.status().message())}};
+  absl::Status bound = BindAndInfer(registry, request.value("batch", 1), &*graph);
+  if (!bound.ok()) return {{"error", std::string(bound.message())}};
+  std::vector<Tensor> values;
+  for (const Value& value : graph->values()) {
+    Tensor t = Make(value.type);
+    if (value.kind == ValueKind::kInput) t = FromJson(request.at("feeds").at(value.name));
+    std::copy(value.constant.begin(), value.constant.end(), t.bytes.begin());
+    values.push_back(std::move(t));
+  }
+  for (const Node& node : graph->nodes()) {
+    Tensor absent;
+    std::vector<Tensor*> in, out;
+    for (ValueId v : node.inputs) in.push_back(v == kNoValue ? &absent : &values[v]);
+    for (ValueId v : node.outputs) out.push_back(&values[v]);
+    std::string error = RunKernel(kernels, node.op, node.attributes, in, out, request);
+    if (!error.empty()) return {{"error", node.name + ": " + error}};
+  }
+  json results = json::object();
+  for (const auto& [name, value] : graph->outputs) results[name] = ToJson(values[value]);
+  return {{"results", results}};
+}
+
 json Answer(const OpRegistry& registry, const KernelRegistry& kernels, const json& request) {
   if (request.value("list", false)) {
     json names = json::array();
     for (const OpDef* def : registry.All()) names.push_back(def->name);
     return names;
   }
+  if (request.contains("onnx")) return RunOnnx(registry, kernels, request);
   const std::string op = request.at("op");
   const OpDef* def = registry.Find(op);
   if (def == nullptr) return {{"error", "unknown operator " + op}};
@@ -235,7 +269,7 @@ int Main() {
     } catch (const std::exception& e) {
       answer = {{"error", std::string("bad request: ") + e.what()}};
     }
-    std::cout << answer.dump() << std::endl;
+    std::cout << answer.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
   }
   return 0;
 }

@@ -3,11 +3,9 @@
 Tolerance for f32: 2e-6 x sqrt(terms summed) relative to the largest magnitude in the tensor, times the case's
 `scale` where the formula amplifies rounding (divisions by a variance). Set SEED to repeat a run.
 """
-import json
 import math
 import os
 import random
-import subprocess
 import sys
 import unittest
 
@@ -15,8 +13,8 @@ import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cases  # noqa: E402
+from runner import Runner, from_json, to_json  # noqa: E402
 
-RUNNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "op_runner")
 SEED = int(os.environ.get("SEED", "20261121"))
 # Operators whose definition is checked elsewhere: by a property of theirs, or by tests of their state.
 ELSEWHERE = {
@@ -25,39 +23,6 @@ ELSEWHERE = {
     "adam_update": "OptimizerTest below",
     "paged_attention": "ops/cpu/paged_attention_test.cc, against attention",
 }
-
-NAMES = {torch.float64: "f32", torch.float32: "f32", torch.int64: "i64", torch.int32: "i32", torch.bool: "bool"}
-TYPES = {"f32": torch.float64, "i64": torch.int64, "i32": torch.int32, "bool": torch.bool}
-
-
-def to_json(tensor):
-    if tensor is None:
-        return None
-    return {"dtype": NAMES[tensor.dtype], "dims": list(tensor.shape), "data": tensor.reshape(-1).tolist()}
-
-
-def from_json(value):
-    data = [float(x) for x in value["data"]]
-    return torch.tensor(data, dtype=TYPES.get(value["dtype"], torch.float64)).reshape(value["dims"])
-
-
-class Runner:
-    def __init__(self):
-        self.process = subprocess.Popen([RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __call__(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"op_runner died (exit {self.process.wait()}) on {request['op']}")
-        return json.loads(line)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
 
 class OperatorsTest(unittest.TestCase):
     @classmethod

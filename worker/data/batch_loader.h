@@ -32,6 +32,7 @@ class BatchLoader : public BatchSource {
 
   // Batches in an epoch; the examples that do not fill a batch (others in every epoch) are skipped.
   int64_t steps_per_epoch() const;
+  int64_t training_examples() const { return dataset_->training_examples(); }
   // The example in row `row` of the batch of `step`.
   int64_t ExampleAt(int64_t step, int64_t row) const;
 

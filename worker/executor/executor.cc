@@ -52,8 +52,19 @@ class Executor::State {
       return absl::InvalidArgumentError(
           absl::StrCat("program '", program_.name(), "' loads batches but was given no dataset"));
     }
-    absl::StatusOr<std::unique_ptr<DeviceMemory>> arena = device.Allocate(program_.arena_bytes());
-    if (!arena.ok()) return WithPlace(arena.status(), absl::StrCat("arena of program '", program_.name(), "'"));
+    for (int i = 0; i < program_.buffers_size(); ++i) shared_.push_back(FindShared(i));
+    // Where shared parameters come first in the arena, as the planner lays them, their place is saved.
+    arena_start_ = program_.arena_bytes();
+    for (int i = 0; i < program_.buffers_size(); ++i) {
+      if (shared_[i] == nullptr) {
+        arena_start_ = std::min(arena_start_, program_.buffers(i).offset_bytes());
+      }
+    }
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> arena =
+        device.Allocate(program_.arena_bytes() - arena_start_);
+    if (!arena.ok()) {
+      return WithPlace(arena.status(), absl::StrCat("arena of program '", program_.name(), "'"));
+    }
     arena_ = *std::move(arena);
     absl::StatusOr<std::unique_ptr<DeviceMemory>> hyper = device.Allocate(64);
     if (!hyper.ok()) return hyper.status();
@@ -62,7 +73,11 @@ class Executor::State {
       host_slots_.emplace_back(static_cast<size_t>(bytes));
       host_bytes_ += bytes;
     }
-    for (int i = 0; i < program_.buffers_size(); ++i) Place(i);
+    for (int i = 0; i < program_.buffers_size(); ++i) {
+      places_.push_back(shared_[i] != nullptr
+                            ? shared_[i]
+                            : arena_->data() + program_.buffers(i).offset_bytes() - arena_start_);
+    }
     for (int i = 0; i < program_.buffers_size(); ++i) {
       if (absl::Status s = FillAtStart(i); !s.ok()) {
         return WithPlace(s, absl::StrCat("buffer ", i, " ('", program_.buffers(i).name(), "')"));
@@ -123,32 +138,32 @@ class Executor::State {
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }
   ExecutorOptions& options() { return options_; }
   int64_t measured_peak_bytes() const {
-    return program_.arena_bytes() + hyper_->bytes() + workspace_bytes_ + host_bytes_ +
+    return arena_->bytes() + hyper_->bytes() + workspace_bytes_ + host_bytes_ +
            static_cast<int64_t>(staging_.size() + staging_out_.size());
   }
 
  private:
-  void Place(int i) {
+  // The same parameter region in the executor whose parameters are shared, or null.
+  char* FindShared(int i) const {
     const proto::Buffer& buffer = program_.buffers(i);
-    places_.push_back(arena_->data() + buffer.offset_bytes());
-    shared_.push_back(false);
-    if (options_.share_parameters == nullptr || buffer.kind() != proto::PARAMETER_SHARD) return;
+    if (options_.share_parameters == nullptr || buffer.kind() != proto::PARAMETER_SHARD) {
+      return nullptr;
+    }
     const State& other = *options_.share_parameters->state_;
     for (int j = 0; j < other.program_.buffers_size(); ++j) {
       const proto::Buffer& theirs = other.program_.buffers(j);
       if (theirs.kind() == proto::PARAMETER_SHARD && theirs.name() == buffer.name() &&
           other.spec(j) == spec(i)) {
-        places_.back() = other.data(j);
-        shared_.back() = true;
-        return;
+        return other.data(j);
       }
     }
+    return nullptr;
   }
 
   absl::Status FillAtStart(int i) {
     const proto::Buffer& buffer = program_.buffers(i);
     const TensorSpec& shard = spec(i);
-    if (shared_[i]) return absl::OkStatus();
+    if (shared_[i] != nullptr) return absl::OkStatus();
     if (buffer.kind() == proto::LITERAL) {
       return options_.device->CopyToDevice(data(i), buffer.literal().data(), bytes(i));
     }
@@ -442,7 +457,8 @@ class Executor::State {
   int64_t host_bytes_ = 0;
   std::vector<std::vector<char>> host_slots_;
   std::vector<char*> places_;
-  std::vector<bool> shared_;
+  std::vector<char*> shared_;  // null for buffers of our own
+  int64_t arena_start_ = 0;    // what lies before it in the program's arena is not allocated
   std::vector<ReadyInstruction> instructions_;
   std::vector<DynamicView> dynamic_views_;
   DynamicSizes sizes_{-1, -1};

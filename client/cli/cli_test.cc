@@ -1,0 +1,341 @@
+// The commands, run in this process against a coordinator in memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "client/cli/bench_stats.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/job_view.h"
+#include "client/cli/proto_json.h"
+#include "client/lib/fake_coordinator.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::ordered_json;
+
+class CliTest : public ::testing::Test {
+ protected:
+  CliTest() {
+    home_ = ::testing::TempDir() + "/cli_test_" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(home_);
+    std::filesystem::create_directories(home_);
+    std::ofstream(home_ + "/text.txt") << std::string(5000, 'a');
+    proto::Job& job = fake_.state().job;
+    job.set_id("job-1");
+    job.set_state(proto::SUCCEEDED);
+    job.mutable_spec()->mutable_dataset()->set_format(proto::Dataset::TEXT);
+    job.set_total_steps(3);
+    job.set_steps_done(3);
+    job.set_tokens_per_step(2048);
+    job.set_started_unix_ms(1000);
+    job.set_finished_unix_ms(3500);
+    job.set_median_step_seconds(0.011);
+    job.set_output_model("llm");
+    job.set_parameters(4'560'000);
+    (*job.mutable_evaluation())["loss"] = 0.6931471805599453;
+    auto* prediction = job.mutable_plan()->mutable_prediction();
+    prediction->set_step_seconds(0.010);
+    prediction->add_peak_bytes(64 << 20);
+    auto* other = job.mutable_plan()->add_alternatives();
+    other->set_name("data parallel");
+    other->mutable_prediction()->set_step_seconds(0.015);
+    auto* op = job.mutable_plan()->add_operators();
+    op->set_node("lm_head");
+    (*op->mutable_degrees())["sample"] = 2;
+    op->add_devices(0);
+    op->add_devices(1);
+    job.mutable_plan()->add_devices();
+    job.mutable_plan()->add_devices();
+
+    proto::JobEvent event;
+    *event.mutable_job() = job;
+    event.mutable_job()->set_state(proto::RUNNING);
+    fake_.state().events.push_back(event);
+    for (int i = 0; i < 3; ++i) {
+      event.mutable_step()->set_step(i);
+      event.mutable_step()->set_seconds(0.01);
+      (*event.mutable_step()->mutable_values())["loss"] = 3.0 - i;
+      fake_.state().events.push_back(event);
+    }
+    event.set_message("worker w2 \x1b[2J lost");
+    fake_.state().events.push_back(event);
+  }
+
+  int Run(std::vector<std::string> args, bool connect = true) {
+    out_.str("");
+    err_.str("");
+    Environment env;
+    env.out = &out_;
+    env.err = &err_;
+    env.in = &in_;
+    env.getenv = [](const char*) -> const char* { return nullptr; };
+    env.seconds = [this] { return now_ += 0.001; };
+    env.program = home_ + "/espalier";
+    args.push_back("--home=" + home_);
+    if (connect) args.push_back("--coordinator=" + fake_.address());
+    return RunEspalier(args, env);
+  }
+  std::vector<Json> Lines() {
+    std::vector<Json> lines;
+    std::istringstream text(out_.str());
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+
+  FakeCoordinator fake_;
+  std::string home_;
+  std::istringstream in_;
+  std::ostringstream out_, err_;
+  double now_ = 0;
+};
+
+TEST_F(CliTest, TrainSubmitsWhatTheFlagsSayAndEndsWithTheJob) {
+  EXPECT_EQ(Run({"train", "--json", "--model=llama:tiny", "--sequence-length=16", "-d",
+                 home_ + "/text.txt", "-b", "8", "--steps=3", "--name=llm"}),
+            kExitOk)
+      << err_.str();
+  std::vector<Json> lines = Lines();
+  ASSERT_EQ(lines.size(), 7u) << out_.str();
+  EXPECT_EQ(lines.front()["job_id"], "job-1");
+  EXPECT_EQ(lines[1]["job"]["state"], "RUNNING");
+  EXPECT_EQ(lines[2]["step"]["values"]["loss"], 3.0);
+  EXPECT_EQ(lines.back()["done"]["state"], "SUCCEEDED");
+  EXPECT_EQ(lines.back()["done"]["total_steps"], 3);
+
+  ASSERT_EQ(fake_.state().submits.size(), 1u);
+  const proto::TrainingSpec& spec = fake_.state().submits[0].spec();
+  EXPECT_EQ(spec.batch_size(), 8);
+  EXPECT_EQ(spec.dataset().format(), proto::Dataset::TEXT);
+  EXPECT_EQ(spec.dataset().sequence_length(), 16);
+  EXPECT_EQ(spec.graph().metadata().at("family"), "llama");
+  const std::string name = spec.dataset().uri().substr(9);
+  EXPECT_EQ(spec.dataset().uri(), "artifact:" + name);
+  EXPECT_EQ(fake_.state().files[name]["text.txt"], std::string(5000, 'a'));
+}
+
+TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
+  EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--steps=3", "-p", "1"}),
+            kExitOk)
+      << err_.str();
+  const std::string text = out_.str();
+  EXPECT_THAT(text, HasSubstr("data parallel"));
+  EXPECT_THAT(text, HasSubstr("1.50"));  // times this plan's step
+  EXPECT_THAT(text, HasSubstr("1 sample=2"));
+  EXPECT_THAT(text, HasSubstr("step 2/3  66%  loss 2.0000  205 k tok/s"));
+  EXPECT_THAT(text, HasSubstr("worker w2 \uFFFD[2J lost"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("job job-1 succeeded in 2.50 s: 3 steps of 2.05 k tokens, 4.56 M parameters"));
+  EXPECT_THAT(text, HasSubstr("10.0 ms   11.0 ms  +10 %"));
+  EXPECT_THAT(text, HasSubstr("held-out: loss 0.6931 (1.000 bits per byte)"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(CliTest, AFailedJobIsAFailure) {
+  fake_.state().job.set_state(proto::FAILED);
+  fake_.state().job.set_error("step 2: NaN in the loss");
+  EXPECT_EQ(Run({"jobs", "watch", "job-1"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("step 2: NaN in the loss"));
+  EXPECT_EQ(Run({"jobs", "get", "job-9"}), kExitNotFound);
+}
+
+TEST_F(CliTest, DeadCoordinatorHasItsOwnExitCodeAndSaysWhatToStart) {
+  EXPECT_EQ(Run({"status", "--coordinator=127.0.0.1:1"}, false), kExitUnreachable);
+  EXPECT_THAT(err_.str(), HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(err_.str(), HasSubstr("espalier up"));
+  EXPECT_EQ(Run({"jobs", "--coordinator=127.0.0.1:1", "--json"}, false), kExitUnreachable);
+  EXPECT_EQ(Json::parse(out_.str())["error"]["code"], "UNAVAILABLE");
+}
+
+TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"trian"},
+      {"train"},
+      {"train", "--model=llama:tiny"},
+      {"train", "--model=llama:tiny", "-d", "/nonexistent.txt"},
+      {"train", "--model=llama:tiny", "-d", "x", "stray"},
+      {"jobs", "cancle", "job-1"},
+      {"jobs", "get"},
+      {"generate", "llm"},
+      {"generate", "llm", "hi", "--compare", "--temperature=1"},
+      {"serve", "llm", "--expansion=1,x", "--ssm=s"},
+      {"models", "upload", "x"},
+      {"plan", "--model=llama:tiny", "--devices=2", "--device-preset=abacus"},
+      {"status", "--coordinator=nowhere"}};
+  for (const auto& args : wrong) {
+    EXPECT_EQ(Run(args, args.back().rfind("--coordinator", 0) != 0), kExitUsage)
+        << args[0] << ": " << err_.str();
+    EXPECT_THAT(err_.str(), HasSubstr("espalier help"));
+  }
+  EXPECT_TRUE(fake_.state().submits.empty());
+  Run({"trian"});
+  EXPECT_THAT(err_.str(), HasSubstr("did you mean train?"));
+}
+
+TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
+  for (const Command& command : AllCommands()) {
+    EXPECT_EQ(Run({command.name, "--help"}, false), kExitOk);
+    EXPECT_THAT(out_.str(), HasSubstr("Usage: espalier " + command.name));
+    EXPECT_EQ(command.examples.empty(), command.name == "version");
+  }
+}
+
+TEST_F(CliTest, StatusShowsWorkersAndIsJsonForScripts) {
+  proto::ClusterStatusReply& status = fake_.state().status;
+  status.set_version("0.1.0");
+  (*status.mutable_jobs_by_state())["RUNNING"] = 1;
+  auto* worker = status.add_workers();
+  worker->set_name("w1");
+  worker->set_state(proto::WorkerInfo::BUSY);
+  worker->mutable_device()->set_memory_bytes(int64_t{4} << 30);
+  EXPECT_EQ(Run({"status"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("jobs: 1 running"));
+  EXPECT_THAT(out_.str(), HasSubstr("w1      busy"));
+  EXPECT_THAT(out_.str(), HasSubstr("4.00 GiB"));
+  EXPECT_EQ(Run({"status", "--json"}), kExitOk);
+  Json json = Json::parse(out_.str());
+  EXPECT_EQ(json["workers"][0]["state"], "BUSY");
+  EXPECT_EQ(json["workers"][0]["device"]["memory_bytes"], int64_t{4} << 30);
+}
+
+proto::GenerateReply Piece(const std::string& text) {
+  proto::GenerateReply reply;
+  reply.set_text(text);
+  return reply;
+}
+
+proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
+  proto::GenerateReply reply;
+  reply.set_finish_reason("length");
+  reply.mutable_usage()->set_completion_tokens(tokens);
+  reply.mutable_usage()->set_drafted_tokens(drafted);
+  reply.mutable_usage()->set_accepted_tokens(accepted);
+  reply.mutable_usage()->set_verification_steps(steps);
+  return reply;
+}
+
+TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
+  fake_.state().replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
+  fake_.state().speculated = {Piece("and so"), Last(6, 20, 3, 2)};
+  EXPECT_EQ(Run({"generate", "llm", "It", "was", "--compare"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("the texts are identical"));
+  EXPECT_THAT(out_.str(), HasSubstr("1.50 + 1"));
+  EXPECT_EQ(fake_.state().generates[0].text(), "It was");
+  EXPECT_EQ(fake_.state().generates[0].speculation(), proto::SPECULATION_OFF);
+  EXPECT_EQ(fake_.state().generates[1].speculation(), proto::SPECULATION_ON);
+
+  fake_.state().speculated[0] = Piece("and no");
+  EXPECT_EQ(Run({"generate", "llm", "It was", "--compare", "--json"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("from byte 4 on"));
+}
+
+TEST_F(CliTest, BenchCountsAllRequests) {
+  fake_.state().replies = {Piece("a"), Piece("b"), Last(8, 0, 0, 7)};
+  // One at a time: the clock of this test is not thread-safe.
+  EXPECT_EQ(Run({"bench", "llm", "--requests=6", "--concurrency=1", "--json"}), kExitOk)
+      << err_.str();
+  Json json = Json::parse(out_.str());
+  EXPECT_EQ(json["requests"], 6);
+  EXPECT_EQ(json["failed"], 0);
+  EXPECT_EQ(json["output_tokens"], 48);
+  EXPECT_GT(json["seconds_to_first_token"]["p99"], 0);
+}
+
+TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
+  *fake_.state().explanation.mutable_plan() = fake_.state().job.plan();
+  fake_.state().explanation.set_text("operator  split\n");
+  const std::string file = home_ + "/plan.json";
+  EXPECT_EQ(Run({"plan", "--model=llama:tiny", "-b", "32", "--devices=4", "--device-preset=h200",
+                 "--export-strategy=" + file}),
+            kExitOk)
+      << err_.str();
+  const proto::PlanRequest& request = fake_.state().explains[0].plan();
+  EXPECT_EQ(request.devices_size(), 4);
+  EXPECT_EQ(request.devices(3).kind(), proto::Device::CUDA);
+  EXPECT_EQ(request.batch_size(), 32);
+  EXPECT_THAT(out_.str(), HasSubstr("operator  split"));
+  // What was exported can be imported.
+  EXPECT_EQ(Run({"plan", "--model=llama:tiny", "--import-strategy=" + file}), kExitOk)
+      << err_.str();
+  EXPECT_EQ(fake_.state().explains[1].plan().search().imported().operators(0).node(), "lm_head");
+  std::ofstream(file) << "{\"operators\": 7}";
+  EXPECT_EQ(Run({"plan", "--model=llama:tiny", "--import-strategy=" + file}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("holds no plan"));
+}
+
+TEST_F(CliTest, AddressesOfTheRunningDaemonAreFound) {
+  std::ofstream(ReadyFile(home_)) << R"({"grpc": ")" << fake_.address()
+                                  << R"(", "http": "127.0.0.1:9"})";
+  EXPECT_EQ(Run({"status"}, false), kExitOk) << err_.str();
+  EXPECT_EQ(ReadAddresses(home_).http, "127.0.0.1:9");
+  EXPECT_EQ(ReadAddresses("/nonexistent").grpc, "127.0.0.1:7070");
+}
+
+TEST_F(CliTest, UpSaysWhereItLookedAndDownThatNothingRuns) {
+  EXPECT_EQ(Run({"up"}, false), kExitNotFound);
+  EXPECT_THAT(err_.str(), HasSubstr("/espalierd, "));
+  EXPECT_EQ(Run({"down"}, false), kExitNotFound);
+}
+
+// A shell script that stands in for espalierd.
+TEST_F(CliTest, UpWaitsForTheDaemonAndDownEndsIt) {
+  const std::string script = home_ + "/espalierd";
+  std::ofstream(script)
+      << "#!/bin/sh\n"
+         "for a in \"$@\"; do case $a in --ready-file=*) f=${a#--ready-file=};; esac; done\n"
+         "printf '{\"grpc\": \"127.0.0.1:5\", \"http\": \"127.0.0.1:6\"}' > \"$f.new\"\n"
+         "mv \"$f.new\" \"$f\"\nwhile :; do sleep 0.05; done\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  ASSERT_EQ(Run({"up", "--json"}, false), kExitOk) << err_.str();
+  Json json = Json::parse(out_.str());
+  EXPECT_EQ(json["grpc"], "127.0.0.1:5");
+  EXPECT_EQ(RunningDaemon(home_), json["pid"]);
+  EXPECT_EQ(Run({"up"}, false), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("runs already"));
+  EXPECT_EQ(Run({"down"}, false), kExitOk) << err_.str();
+  EXPECT_EQ(RunningDaemon(home_), 0);
+
+  std::ofstream(script) << "#!/bin/sh\necho cannot listen on 7070\nexit 1\n";
+  EXPECT_EQ(Run({"up"}, false), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("cannot listen on 7070"));
+}
+
+TEST(SmoothTest, KeepsEndsAndMeans) {
+  std::vector<std::pair<double, double>> points;
+  for (int i = 0; i < 100; ++i) points.emplace_back(i, i);
+  auto smooth = Smooth(points, 10);
+  ASSERT_EQ(smooth.size(), 10u);
+  EXPECT_EQ(smooth.front(), (std::pair<double, double>(0, 4.5)));
+  EXPECT_EQ(smooth.back(), (std::pair<double, double>(99, 94.5)));
+  EXPECT_EQ(Smooth(points, 100).size(), 100u);
+}
+
+TEST(StatsTest, PercentilesInterpolate) {
+  const Stats s = StatsOf({4, 1, 3, 2});
+  EXPECT_EQ(s.mean, 2.5);
+  EXPECT_EQ(s.median, 2.5);
+  EXPECT_NEAR(s.p90, 3.7, 1e-12);
+  EXPECT_EQ(StatsOf({}).p99, 0);
+}
+
+TEST(ProtoJsonTest, NumbersAreNumbersAndNanIsNamed) {
+  proto::StepReport step;
+  step.set_step(int64_t{1} << 40);
+  (*step.mutable_values())["loss"] = NAN;
+  (*step.mutable_values())["accuracy"] = 0.5;
+  EXPECT_EQ(Dump(ToJson(step)),
+            R"({"step":1099511627776,"values":{"accuracy":0.5,"loss":"NaN"},"seconds":0.0})");
+}
+
+}  // namespace
+}  // namespace espalier

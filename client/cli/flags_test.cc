@@ -1,0 +1,198 @@
+#include "client/cli/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/cli/model_flags.h"
+#include "client/cli/training_flags.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<FlagSpec> Specs() {
+  std::vector<FlagSpec> specs = ModelFlags();
+  for (auto& s : TrainingFlags()) specs.push_back(s);
+  for (auto& s : SearchFlags()) specs.push_back(s);
+  return specs;
+}
+
+ParsedFlags Good(const std::vector<std::string>& args) {
+  auto flags = ParseFlags(Specs(), args);
+  EXPECT_TRUE(flags.ok()) << flags.status();
+  return flags.ok() ? *flags : ParsedFlags();
+}
+
+std::string Bad(const std::vector<std::string>& args) {
+  auto flags = ParseFlags(Specs(), args);
+  EXPECT_FALSE(flags.ok());
+  EXPECT_TRUE(IsUsageError(flags.status()));
+  return std::string(flags.status().message());
+}
+
+TEST(FlagsTest, AllSpellingsOfAValueMeanTheSame) {
+  for (const auto& args : std::vector<std::vector<std::string>>{{"--epochs=7"},
+                                                                {"--epochs", "7"},
+                                                                {"-e", "7"},
+                                                                {"-e7"},
+                                                                {"-e=7"},
+                                                                {"-e", "1", "--epochs=7"}}) {
+    EXPECT_EQ(Good(args).Int("epochs", 0), 7);
+  }
+  EXPECT_EQ(Good({"--lr=1e-3"}).Number("lr", 0), 1e-3);
+  EXPECT_EQ(Good({}).Int("epochs", 3), 3);
+  EXPECT_EQ(Good({"--name="}).Text("name", "x"), "");
+}
+
+TEST(FlagsTest, SwitchesRepeatedFlagsAndArguments) {
+  ParsedFlags flags =
+      Good({"a", "--only-data-parallel", "--input", "x=c", "--input=y=d", "-", "--", "--epochs"});
+  EXPECT_TRUE(flags.Has("only-data-parallel"));
+  EXPECT_THAT(flags.Values("input"), ElementsAre("x=c", "y=d"));
+  EXPECT_THAT(flags.positional(), ElementsAre("a", "-", "--epochs"));
+  EXPECT_FALSE(Good({"--only-data-parallel", "--no-only-data-parallel"}).Has("only-data-parallel"));
+  EXPECT_TRUE(
+      Good({"--no-upload"}).Has("no-upload"));  // a flag of that name, not the taking back of one
+}
+
+TEST(FlagsTest, ErrorsNameTheFlagAndWhatIsAccepted) {
+  EXPECT_THAT(Bad({"--epocs=3"}), HasSubstr("did you mean --epochs?"));
+  EXPECT_THAT(Bad({"--export-stratgy=x"}), HasSubstr("did you mean --export-strategy?"));
+  EXPECT_EQ(Bad({"--zzzzzz"}), "unknown flag --zzzzzz");
+  EXPECT_EQ(Bad({"-e", "many"}), "-e is \"many\"; accepted: a whole number from 1 to 1e+09");
+  EXPECT_THAT(Bad({"--epochs=0"}), HasSubstr("from 1"));
+  EXPECT_THAT(Bad({"--epochs=1.5"}), HasSubstr("whole number"));
+  EXPECT_THAT(Bad({"--lr=nan"}), HasSubstr("accepted: a number of at least 0"));
+  EXPECT_EQ(Bad({"--epochs"}), "--epochs needs a value: --epochs N");
+  EXPECT_EQ(Bad({"--detach-not=1", "--x"}), "unknown flag --detach-not");
+  EXPECT_EQ(Bad({"--only-data-parallel=yes"}), "--only-data-parallel takes no value");
+  EXPECT_THAT(Bad({"--lr=\x1b[2J"}), HasSubstr("\uFFFD[2J"));
+}
+
+TEST(NearestTest, FindsTheWordThatWasMeant) {
+  EXPECT_EQ(Nearest("trian", {"train", "plan"}), "train");
+  EXPECT_EQ(Nearest("gen", {"train", "generate"}), "generate");
+  EXPECT_EQ(Nearest("xyz", {"train", "plan"}), "");
+}
+
+TEST(DescribeFlagsTest, AlignsAndShowsShortNames) {
+  EXPECT_EQ(DescribeFlags({{"epochs", FlagType::kInt, "N", "times", 'e'},
+                           {"json", FlagType::kSwitch, "", "as JSON"}}),
+            "  -e, --epochs=N  times\n"
+            "      --json      as JSON\n");
+}
+
+TEST(TrainingFlagsTest, FillTheSpec) {
+  proto::TrainingSpec spec;
+  absl::Status status = FillTraining(Good({"-e",
+                                           "3",
+                                           "-b",
+                                           "64",
+                                           "--lr=0.02",
+                                           "--optimizer=sgd",
+                                           "--momentum=0.9",
+                                           "--wd=1e-3",
+                                           "--clip-norm=1",
+                                           "--schedule=cosine",
+                                           "--warmup=10",
+                                           "--seed=5",
+                                           "--checkpoint-every=50",
+                                           "--holdout=0.2",
+                                           "--name=cnn",
+                                           "--input",
+                                           "labels=y",
+                                           "--budget=100",
+                                           "--alpha=0.05",
+                                           "--disable-attribute-parallel"}),
+                                     &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(spec.epochs(), 3);
+  EXPECT_EQ(spec.steps(), 0);
+  EXPECT_EQ(spec.batch_size(), 64);
+  EXPECT_EQ(spec.optimizer().kind(), proto::Optimizer::SGD);
+  EXPECT_EQ(spec.optimizer().momentum(), 0.9);
+  EXPECT_EQ(spec.optimizer().learning_rate().kind(), proto::LearningRateSchedule::COSINE);
+  EXPECT_EQ(spec.optimizer().learning_rate().warmup_steps(), 10);
+  EXPECT_NEAR(spec.optimizer().learning_rate().floor(), 0.002, 1e-12);
+  EXPECT_EQ(spec.dataset().columns().at("labels"), "y");
+  EXPECT_EQ(spec.dataset().holdout_fraction(), 0.2);
+  EXPECT_EQ(spec.search().seed(), 5u);
+  EXPECT_EQ(spec.search().budget(), 100);
+  EXPECT_TRUE(spec.search().disable_attribute_parallel());
+  EXPECT_FALSE(spec.search().disable_parameter_parallel());
+  EXPECT_EQ(spec.output_model(), "cnn");
+}
+
+TEST(TrainingFlagsTest, ContradictionsAreRefused) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--epochs=1", "--steps=1"}, "not both"},
+      {{"--momentum=0.9"}, "--momentum needs --optimizer=sgd"},
+      {{"--min-lr=0.1"}, "--min-lr needs --schedule=cosine"},
+      {{"--steps=5", "--warmup=6"}, "more than all 5 steps"},
+      {{"--only-data-parallel", "--single-device"}, "at most one"},
+      {{"--enable-parameter-parallel", "--disable-parameter-parallel"}, "exclude each other"},
+      {{"--optimizer=lion"}, "accepted: sgd, adam, adamw"},
+      {{"--input=x"}, "NAME=COLUMN"},
+      {{"--import-strategy=/nonexistent"}, "cannot read"}};
+  for (const auto& [args, message] : cases) {
+    proto::TrainingSpec spec;
+    absl::Status status = FillTraining(Good(args), &spec);
+    EXPECT_TRUE(IsUsageError(status));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+}
+
+TEST(ModelFlagsTest, PresetsAndKeys) {
+  auto llm = ParseLlama("llm");
+  auto ssm = ParseLlama("ssm");
+  ASSERT_TRUE(llm.ok() && ssm.ok());
+  EXPECT_GE(CountParameters(*llm), 4'000'000);
+  EXPECT_LE(CountParameters(*llm), 8'000'000);
+  EXPECT_NEAR(
+      static_cast<double>(CountParameters(*ssm)) / static_cast<double>(CountParameters(*llm)), 0.1,
+      0.02);
+
+  auto changed = ParseLlama("llm,layers=4,tied=true");
+  ASSERT_TRUE(changed.ok());
+  EXPECT_EQ(changed->num_layers, 4);
+  EXPECT_EQ(changed->hidden_size, 256);
+  EXPECT_TRUE(changed->tie_word_embeddings);
+
+  auto own = ParseLlama("hidden=96,layers=3,heads=6");
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(own->head_dim, 16);
+  EXPECT_EQ(own->num_kv_heads, 6);
+  EXPECT_EQ(own->intermediate_size, 256);
+}
+
+TEST(ModelFlagsTest, MistakesAreNamed) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"lmm", "llm, medium, ssm, tiny"},
+      {"hiden=4", "did you mean hidden?"},
+      {"hidden=100,layers=1,heads=3", "no multiple"},
+      {"hidden=64,layers=1,heads=x", "heads is \"x\""},
+      {"hidden=64,heads=2", "num_hidden_layers is 0"},
+      {"llm,kv_heads=3", "num_key_value_heads is 3"}};
+  for (const auto& [text, message] : cases) {
+    auto config = ParseLlama(text);
+    ASSERT_FALSE(config.ok()) << text;
+    EXPECT_TRUE(IsUsageError(config.status()));
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(message));
+  }
+}
+
+TEST(ModelFlagsTest, ExactlyOneModel) {
+  EXPECT_TRUE(IsUsageError(ChooseModel(Good({})).status()));
+  EXPECT_TRUE(IsUsageError(ChooseModel(Good({"--model=llama:tiny", "--onnx=x"})).status()));
+  EXPECT_THAT(std::string(ChooseModel(Good({"--model=gpt:tiny"})).status().message()),
+              HasSubstr("llama:PRESET"));
+  auto tiny = ChooseModel(Good({"--model=llama:tiny", "--sequence-length=32"}));
+  ASSERT_TRUE(tiny.ok()) << tiny.status();
+  EXPECT_EQ(tiny->sequence_length, 32);
+  EXPECT_EQ(tiny->graph.metadata().at("family"), "llama");
+}
+
+}  // namespace
+}  // namespace espalier

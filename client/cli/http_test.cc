@@ -1,0 +1,108 @@
+#include "client/cli/http.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Answers one connection with fixed bytes; keeps the request.
+class OneShotServer {
+ public:
+  explicit OneShotServer(std::string response) : response_(std::move(response)) {
+    listener_ = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    socklen_t size = sizeof address;
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Answer(); });
+  }
+  ~OneShotServer() {
+    if (thread_.joinable()) thread_.join();
+    close(listener_);
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::string request() {
+    thread_.join();
+    return request_;
+  }
+
+ private:
+  void Answer() {
+    const int fd = accept(listener_, nullptr, nullptr);
+    char block[4096];
+    while (!absl::StrContains(request_, "}")) {
+      const ssize_t n = read(fd, block, sizeof block);
+      if (n <= 0) break;
+      request_.append(block, static_cast<size_t>(n));
+    }
+    // Byte by byte, so that no boundary is where a reader would like it.
+    for (char c : response_) send(fd, &c, 1, MSG_NOSIGNAL);
+    close(fd);
+  }
+  std::string response_, request_;
+  int listener_ = -1, port_ = 0;
+  std::thread thread_;
+};
+
+TEST(HttpTest, ChunkedEventsArriveWhole) {
+  OneShotServer server(
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "7\r\ndata: a\r\na;x=y\r\n\n\n: ping\n\n\r\n8\r\ndata: b\n\r\n9\r\ndata: c\n\n\r\n"
+      "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
+  std::vector<std::string> events;
+  absl::Status status = PostForEvents(server.address(), "/v1/completions", "tok", "{\"a\":1}",
+                                      [&](const std::string& data) { events.push_back(data); });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(events, ElementsAre("a", "b\nc"));
+  const std::string request = server.request();
+  EXPECT_THAT(request, HasSubstr("POST /v1/completions HTTP/1.1\r\n"));
+  EXPECT_THAT(request, HasSubstr("Authorization: Bearer tok\r\n"));
+  EXPECT_THAT(request, HasSubstr("Content-Length: 7\r\n\r\n{\"a\":1}"));
+}
+
+TEST(HttpTest, AnErrorBodyBecomesItsMessage) {
+  OneShotServer server(
+      "HTTP/1.1 404 Not Found\r\nContent-Length: 44\r\n\r\n{\"error\":{\"message\":\"no model x is "
+      "served\"}}");
+  absl::Status status =
+      PostForEvents(server.address(), "/", "", "{}", [](const std::string&) { FAIL(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "no model x is served");
+}
+
+TEST(HttpTest, ABrokenStreamIsAnError) {
+  for (const char* response :
+       {"HTTP/1.1 200 OK\r\n\r\ndata: a\n\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "SSH-2.0-hello\r\n", "",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n"}) {
+    OneShotServer server(response);
+    EXPECT_FALSE(PostForEvents(server.address(), "/", "", "{}", [](const std::string&) {}).ok())
+        << response;
+  }
+}
+
+TEST(HttpTest, DeadAddressIsNamed) {
+  absl::Status status = PostForEvents("127.0.0.1:1", "/", "", "{}", [](const std::string&) {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+}
+
+}  // namespace
+}  // namespace espalier

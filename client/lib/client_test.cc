@@ -1,0 +1,180 @@
+#include "client/lib/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "client/lib/fake_coordinator.h"
+#include "client/lib/sha256.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto client = Client::Connect(fake_.address());
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    folder_ = ::testing::TempDir() + "/client_test_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  std::string Write(const std::string& name, const std::string& content) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << content;
+    return folder_ + "/" + name;
+  }
+
+  FakeCoordinator fake_;
+  std::unique_ptr<Client> client_;
+  std::string folder_;
+};
+
+TEST(ConnectTest, DeadAddressIsNamedWithWhatToStart) {
+  std::string dead;
+  {
+    FakeCoordinator gone;
+    dead = gone.address();
+  }
+  auto client = Client::Connect(dead);
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr(dead));
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("espalier up"));
+}
+
+TEST(ConnectTest, AddressWithoutAPortIsRefused) {
+  for (const char* address : {"localhost", ":1", "host:", "host:0", "host:99999", "host:x"}) {
+    EXPECT_EQ(Client::Connect(address).status().code(), absl::StatusCode::kInvalidArgument)
+        << address;
+  }
+}
+
+TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
+  fake_.state().job.set_id("job-1");
+  ClientOptions options;
+  options.token = "secret";
+  auto client = Client::Connect(fake_.address(), options);
+  ASSERT_TRUE(client.ok());
+  auto job = (*client)->Submit({});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(*job, "job-1");
+  ASSERT_TRUE((*client)->Submit({}, "mine").ok());
+  ASSERT_EQ(fake_.state().submits.size(), 2u);
+  EXPECT_EQ(fake_.state().submits[0].idempotency_key().size(), 32u);
+  EXPECT_EQ(fake_.state().submits[1].idempotency_key(), "mine");
+  EXPECT_EQ(fake_.state().authorizations[0], "Bearer secret");
+}
+
+TEST_F(ClientTest, CallsAreRepeatedWhileUnavailableAndOtherErrorsAreNot) {
+  fake_.state().job.set_id("job-1");
+  fake_.state().unavailable = 2;
+  EXPECT_TRUE(client_->GetJob("job-1").ok());
+  EXPECT_EQ(fake_.state().unavailable, 0);
+  auto missing = client_->GetJob("job-2");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(missing.status().message(), "no job job-2");
+}
+
+TEST_F(ClientTest, WatchGoesOnWhereALostConnectionBrokeOff) {
+  for (int i = 0; i < 6; ++i) {
+    proto::JobEvent event;
+    event.mutable_step()->set_step(i);
+    fake_.state().events.push_back(event);
+  }
+  fake_.state().drop_watch_after = 4;
+  std::vector<int64_t> steps;
+  int messages = 0;
+  absl::Status status = client_->Watch("job-1", 0, [&](const proto::JobEvent& event) {
+    if (event.has_step()) steps.push_back(event.step().step());
+    if (!event.message().empty()) ++messages;
+    return true;
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(steps, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(messages, 1);
+  EXPECT_EQ(fake_.state().watches[1].from_step(), 4);
+}
+
+TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
+  std::string content;
+  for (int i = 0; i < 2'500'000; ++i) content += static_cast<char>(i * 31 >> 3);
+  const std::string path = Write("king james.txt", content);
+  bool uploaded = false;
+  int64_t last = 0;
+  auto name = client_->EnsureUploaded(
+      path, proto::Artifact::DATASET,
+      [&](int64_t done, int64_t total) { last = done * 10 / total; }, &uploaded);
+  ASSERT_TRUE(name.ok()) << name.status();
+  EXPECT_TRUE(uploaded);
+  EXPECT_EQ(last, 10);
+  Sha256 sum;
+  sum.Update(content);
+  EXPECT_EQ(*name, "king-james-" + sum.Hex().substr(0, 16));
+  auto again = client_->EnsureUploaded(path, proto::Artifact::DATASET, nullptr, &uploaded);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, *name);
+  EXPECT_FALSE(uploaded);
+  EXPECT_EQ(fake_.state().uploads, 1);
+
+  auto artifact = client_->Download(*name, folder_ + "/back");
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  EXPECT_EQ(Slurp(folder_ + "/back/king james.txt"), content);
+}
+
+TEST_F(ClientTest, FoldersComeBackWholeAndDamageIsFound) {
+  proto::UploadHeader header;
+  header.set_name("model");
+  header.set_kind(proto::Artifact::MODEL);
+  ASSERT_TRUE(client_
+                  ->Upload(header, {{"config.json", Write("c", "{}")},
+                                    {"sub/weights", Write("w", "abc")},
+                                    {"empty", Write("e", "")}})
+                  .ok());
+  auto artifact = client_->Download("model", folder_ + "/m");
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  EXPECT_EQ(Slurp(folder_ + "/m/sub/weights"), "abc");
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/m/empty"));
+
+  fake_.state().corrupt_downloads = true;
+  auto bad = client_->Download("model", folder_ + "/bad");
+  EXPECT_EQ(bad.status().code(), absl::StatusCode::kDataLoss) << bad.status();
+}
+
+TEST_F(ClientTest, AFileNameThatLeavesTheFolderIsRefused) {
+  proto::Artifact& artifact = fake_.state().artifacts["evil"];
+  artifact.set_name("evil");
+  for (const char* name : {"../out", "/tmp/out", "a/../../out", ""}) {
+    fake_.state().files["evil"] = {{name, "x"}};
+    EXPECT_EQ(client_->Download("evil", folder_ + "/d").status().code(),
+              absl::StatusCode::kDataLoss)
+        << name;
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/out"));
+  }
+}
+
+TEST_F(ClientTest, GenerateCanBeStopped) {
+  for (int i = 0; i < 5; ++i) {
+    fake_.state().replies.emplace_back();
+    fake_.state().replies.back().set_text("x");
+  }
+  int seen = 0;
+  EXPECT_TRUE(client_->Generate({}, [&](const proto::GenerateReply&) { return ++seen < 3; }).ok());
+  EXPECT_EQ(seen, 3);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,227 @@
+#include "client/lib/fake_coordinator.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/strings/str_cat.h"
+#include "client/lib/sha256.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "proto/models.grpc.pb.h"
+#include "proto/plan.grpc.pb.h"
+#include "proto/training.grpc.pb.h"
+
+namespace espalier {
+namespace {
+
+using grpc::ServerContext;
+using grpc::Status;
+
+class FakeTraining : public proto::Training::Service {
+ public:
+  explicit FakeTraining(FakeState* state) : s_(*state) {}
+
+  Status Submit(ServerContext* context, const proto::SubmitRequest* request,
+                proto::SubmitReply* reply) override {
+    auto found = context->client_metadata().find("authorization");
+    s_.authorizations.push_back(found == context->client_metadata().end()
+                                    ? ""
+                                    : std::string(found->second.data(), found->second.size()));
+    s_.submits.push_back(*request);
+    reply->set_job_id(s_.job.id());
+    return Status::OK;
+  }
+  Status Watch(ServerContext*, const proto::WatchRequest* request,
+               grpc::ServerWriter<proto::JobEvent>* writer) override {
+    const bool first = s_.watches.empty();
+    s_.watches.push_back(*request);
+    int sent = 0;
+    for (const auto& event : s_.events) {
+      if (event.has_step() && event.step().step() < request->from_step()) continue;
+      if (first && s_.drop_watch_after == sent)
+        return Status(grpc::StatusCode::UNAVAILABLE, "dropped");
+      writer->Write(event);
+      ++sent;
+    }
+    return Status::OK;
+  }
+  Status Get(ServerContext*, const proto::GetJobRequest* request,
+             proto::GetJobReply* reply) override {
+    if (s_.unavailable > 0) {
+      --s_.unavailable;
+      return Status(grpc::StatusCode::UNAVAILABLE, "not now");
+    }
+    if (request->job_id() != s_.job.id()) {
+      return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no job ", request->job_id()));
+    }
+    *reply->mutable_job() = s_.job;
+    for (const auto& event : s_.events) {
+      if (request->with_reports() && event.has_step()) *reply->add_reports() = event.step();
+    }
+    return Status::OK;
+  }
+  Status List(ServerContext*, const proto::ListJobsRequest*, proto::ListJobsReply* reply) override {
+    if (!s_.job.id().empty()) *reply->add_jobs() = s_.job;
+    return Status::OK;
+  }
+
+ private:
+  FakeState& s_;
+};
+
+class FakePlanner : public proto::Planner::Service {
+ public:
+  explicit FakePlanner(FakeState* state) : s_(*state) {}
+  Status Explain(ServerContext*, const proto::ExplainRequest* request,
+                 proto::ExplainReply* reply) override {
+    s_.explains.push_back(*request);
+    *reply = s_.explanation;
+    return Status::OK;
+  }
+  Status Export(ServerContext*, const proto::ExportRequest*, proto::ExportReply* reply) override {
+    reply->set_json(s_.exported);
+    return Status::OK;
+  }
+
+ private:
+  FakeState& s_;
+};
+
+class FakeModels : public proto::Models::Service {
+ public:
+  explicit FakeModels(FakeState* state) : s_(*state) {}
+
+  Status Upload(ServerContext*, grpc::ServerReader<proto::UploadRequest>* reader,
+                proto::UploadReply* reply) override {
+    proto::UploadRequest part;
+    proto::Artifact artifact;
+    std::map<std::string, std::string> files;
+    std::string* file = nullptr;
+    while (reader->Read(&part)) {
+      if (part.has_header()) {
+        if (part.header().idempotency_key().empty())
+          return Status(grpc::StatusCode::INVALID_ARGUMENT, "no key");
+        artifact.set_name(part.header().name());
+        artifact.set_kind(part.header().kind());
+      } else if (part.has_file()) {
+        file = &files[part.file().name()];
+      } else if (part.part_case() == proto::UploadRequest::kChunk) {
+        if (part.chunk().size() > (1 << 20))
+          return Status(grpc::StatusCode::INVALID_ARGUMENT, "chunk too large");
+        *file += part.chunk();
+      } else {
+        Sha256 sum;
+        sum.Update(*file);
+        if (sum.Hex() != part.sha256()) return Status(grpc::StatusCode::DATA_LOSS, "wrong sum");
+      }
+    }
+    if (s_.artifacts.count(artifact.name()) > 0)
+      return Status(grpc::StatusCode::ALREADY_EXISTS, "there already");
+    Sha256 whole;
+    for (const auto& [name, content] : files) {
+      artifact.add_files(name);
+      artifact.set_bytes(artifact.bytes() + static_cast<int64_t>(content.size()));
+      Sha256 sum;
+      sum.Update(content);
+      whole.Update(files.size() == 1 ? content : absl::StrCat(name, " ", sum.Hex(), "\n"));
+    }
+    artifact.set_sha256(whole.Hex());
+    ++s_.uploads;
+    s_.artifacts[artifact.name()] = artifact;
+    s_.files[artifact.name()] = files;
+    *reply->mutable_artifact() = artifact;
+    return Status::OK;
+  }
+  Status List(ServerContext*, const proto::ListArtifactsRequest*,
+              proto::ListArtifactsReply* reply) override {
+    for (const auto& [name, artifact] : s_.artifacts) *reply->add_artifacts() = artifact;
+    return Status::OK;
+  }
+  Status Get(ServerContext*, const proto::DownloadRequest* request,
+             grpc::ServerWriter<proto::DownloadReply>* writer) override {
+    auto found = s_.artifacts.find(request->name());
+    if (found == s_.artifacts.end()) {
+      return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
+    }
+    proto::DownloadReply part;
+    *part.mutable_artifact() = found->second;
+    writer->Write(part);
+    for (const auto& [name, content] : s_.files[request->name()]) {
+      part.mutable_file()->set_name(name);
+      writer->Write(part);
+      for (size_t at = 0; at < content.size(); at += 1 << 20) {
+        part.set_chunk(content.substr(at, 1 << 20));
+        if (s_.corrupt_downloads) (*part.mutable_chunk())[0] ^= 1;
+        writer->Write(part);
+      }
+    }
+    return Status::OK;
+  }
+
+ private:
+  FakeState& s_;
+};
+
+class FakeCluster : public proto::Cluster::Service {
+ public:
+  explicit FakeCluster(FakeState* state) : s_(*state) {}
+  grpc::Status Status(ServerContext*, const proto::ClusterStatusRequest*,
+                      proto::ClusterStatusReply* reply) override {
+    *reply = s_.status;
+    return grpc::Status::OK;
+  }
+
+ private:
+  FakeState& s_;
+};
+
+class FakeInference : public proto::Inference::Service {
+ public:
+  explicit FakeInference(FakeState* state) : s_(*state) {}
+  Status Serve(ServerContext*, const proto::ServeModelRequest* request,
+               proto::ServeModelReply* reply) override {
+    s_.serves.push_back(*request);
+    *reply->mutable_model() = s_.served;
+    return Status::OK;
+  }
+  Status Generate(ServerContext*, const proto::GenerateRequest* request,
+                  grpc::ServerWriter<proto::GenerateReply>* writer) override {
+    s_.generates.push_back(*request);
+    for (const auto& reply :
+         request->speculation() == proto::SPECULATION_ON ? s_.speculated : s_.replies) {
+      writer->Write(reply);
+    }
+    return Status::OK;
+  }
+
+ private:
+  FakeState& s_;
+};
+
+}  // namespace
+
+struct FakeCoordinator::Parts {
+  FakeState state;
+  FakeTraining training{&state};
+  FakePlanner planner{&state};
+  FakeModels models{&state};
+  FakeCluster cluster{&state};
+  FakeInference inference{&state};
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+};
+
+FakeCoordinator::FakeCoordinator() : parts_(std::make_unique<Parts>()) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &parts_->port);
+  builder.RegisterService(&parts_->training);
+  builder.RegisterService(&parts_->planner);
+  builder.RegisterService(&parts_->models);
+  builder.RegisterService(&parts_->cluster);
+  builder.RegisterService(&parts_->inference);
+  parts_->server = builder.BuildAndStart();
+}
+FakeCoordinator::~FakeCoordinator() { parts_->server->Shutdown(); }
+std::string FakeCoordinator::address() const { return absl::StrCat("127.0.0.1:", parts_->port); }
+FakeState& FakeCoordinator::state() { return parts_->state; }
+
+}  // namespace espalier

@@ -1,0 +1,58 @@
+// A coordinator in memory for tests of clients: it keeps what it is sent and answers what it is
+// told. Listens on a free port of the loopback.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/cluster.pb.h"
+#include "proto/inference.pb.h"
+#include "proto/models.pb.h"
+#include "proto/plan.pb.h"
+#include "proto/training.pb.h"
+
+namespace espalier {
+
+// What the services answer and what they have seen. Set before calls, read after them.
+struct FakeState {
+  // Answers.
+  proto::Job job;                       // Get, Cancel, Resume; List returns it if it has an id
+  std::vector<proto::JobEvent> events;  // Watch
+  int drop_watch_after = -1;            // breaks the first watch off after so many events
+  proto::ExplainReply explanation;
+  std::string exported;
+  proto::ClusterStatusReply status;
+  proto::ServedModel served;
+  std::vector<proto::GenerateReply> replies;     // without speculation, or by default
+  std::vector<proto::GenerateReply> speculated;  // with SPECULATION_ON
+  int unavailable = 0;                           // so many Get calls fail first
+  bool corrupt_downloads = false;
+
+  // Seen.
+  std::vector<proto::SubmitRequest> submits;
+  std::vector<proto::WatchRequest> watches;
+  std::vector<proto::ExplainRequest> explains;
+  std::vector<proto::GenerateRequest> generates;
+  std::vector<proto::ServeModelRequest> serves;
+  std::vector<std::string> authorizations;
+  int uploads = 0;
+  // Artifact -> file -> content.
+  std::map<std::string, std::map<std::string, std::string>> files;
+  std::map<std::string, proto::Artifact> artifacts;
+};
+
+class FakeCoordinator {
+ public:
+  FakeCoordinator();
+  ~FakeCoordinator();
+  std::string address() const;
+  FakeState& state();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,189 @@
+#include "ops/cpu/op_runner.h"
+
+namespace espalier {
+namespace {
+
+const OpRunner& Ops() {
+  static const OpRunner runner;
+  return runner;
+}
+
+constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 24;
+
+// One batch of rows; q, k and v of a row are a function of `token`, so that the same token may come in
+// any batch.
+struct Row {
+  int token;
+  int slot;
+  int sequence;
+  int prefix;
+  std::vector<int> ancestors;
+};
+
+TestTensor Rows(const std::vector<Row>& rows, int64_t width, int seed) {
+  TestTensor tensor = Zeros(DType::kF32, {static_cast<int64_t>(rows.size()), width});
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const TestTensor row = Random({width}, seed + 10 * rows[r].token);
+    std::memcpy(tensor.as<float>() + r * width, row.bytes.data(), row.bytes.size());
+  }
+  return tensor;
+}
+
+class PagedAttention : public ::testing::Test {
+ protected:
+  static constexpr int kSlots = 64;
+  TestTensor k_cache_ = Zeros(DType::kF32, {kSlots, kKvHeads * kDim});
+  TestTensor v_cache_ = k_cache_;
+
+  std::vector<TestTensor> Batch(const std::vector<Row>& rows,
+                                const std::vector<std::vector<int>>& sequences) {
+    std::vector<int32_t> slots, sequence, prefix, start = {0}, ancestors, sequence_start = {0},
+                                                  sequence_slots;
+    for (const Row& row : rows) {
+      slots.push_back(row.slot);
+      sequence.push_back(row.sequence);
+      prefix.push_back(row.prefix);
+      ancestors.insert(ancestors.end(), row.ancestors.begin(), row.ancestors.end());
+      start.push_back(static_cast<int>(ancestors.size()));
+    }
+    for (const std::vector<int>& list : sequences) {
+      sequence_slots.insert(sequence_slots.end(), list.begin(), list.end());
+      sequence_start.push_back(static_cast<int>(sequence_slots.size()));
+    }
+    const auto ints = [](const std::vector<int32_t>& values) {
+      return I32({static_cast<int64_t>(values.size())}, values);
+    };
+    return {Rows(rows, kHeads * kDim, 1), Rows(rows, kKvHeads * kDim, 2),
+            Rows(rows, kKvHeads * kDim, 3), k_cache_, v_cache_, ints(slots), ints(sequence),
+            ints(prefix), ints(start), ints(ancestors), ints(sequence_start), ints(sequence_slots)};
+  }
+
+  KernelStatus TryStep(std::vector<TestTensor> inputs, TestTensor* y) {
+    std::vector<TestTensor> outputs;
+    const KernelStatus status = Ops().TryRun("paged_attention", {{"head_dim", kDim}}, &inputs,
+                                             &outputs, {.row_stable = true});
+    k_cache_ = inputs[3];
+    v_cache_ = inputs[4];
+    if (status.ok()) *y = outputs[0];
+    return status;
+  }
+
+  TestTensor Step(const std::vector<Row>& rows, const std::vector<std::vector<int>>& sequences) {
+    TestTensor y;
+    const KernelStatus status = TryStep(Batch(rows, sequences), &y);
+    EXPECT_TRUE(status.ok()) << status.error;
+    return y;
+  }
+
+  // What row r of y must be: ordinary attention of the last token of `path` over the path.
+  static std::vector<float> FullAttention(const std::vector<int>& path) {
+    std::vector<Row> rows;
+    for (int token : path) rows.push_back({token, 0, 0, 0, {}});
+    TestTensor q = Rows(rows, kHeads * kDim, 1), k = Rows(rows, kKvHeads * kDim, 2),
+               v = Rows(rows, kKvHeads * kDim, 3);
+    for (TestTensor* tensor : {&q, &k, &v}) {
+      tensor->type.dims.insert(tensor->type.dims.begin(), 1);
+    }
+    const TestTensor y =
+        Ops().Run("attention", {{"head_dim", kDim}, {"causal", true}}, {q, k, v})[0];
+    const float* last = y.as<float>() + (path.size() - 1) * kHeads * kDim;
+    return std::vector<float>(last, last + kHeads * kDim);
+  }
+
+  static void ExpectRow(const TestTensor& y, int row, const std::vector<int>& path) {
+    const std::vector<float> expected = FullAttention(path);
+    for (int64_t i = 0; i < kHeads * kDim; ++i) {
+      EXPECT_NEAR(y.at(row * kHeads * kDim + i), expected[i], 1e-5) << "row " << row;
+    }
+  }
+
+  static bool SameRow(const TestTensor& a, int row_a, const TestTensor& b, int row_b) {
+    const size_t bytes = kHeads * kDim * sizeof(float);
+    return std::memcmp(a.bytes.data() + row_a * bytes, b.bytes.data() + row_b * bytes, bytes) == 0;
+  }
+};
+
+TEST_F(PagedAttention, PromptEqualsCausalAttention) {
+  const std::vector<int> slots = {9, 2, 30, 4, 17};
+  std::vector<Row> rows;
+  for (int i = 0; i < 5; ++i) rows.push_back({i, slots[i], 0, i + 1, {}});
+  const TestTensor y = Step(rows, {slots});
+  std::vector<int> path;
+  for (int i = 0; i < 5; ++i) {
+    path.push_back(i);
+    ExpectRow(y, i, path);
+  }
+}
+
+TEST_F(PagedAttention, TreeNodeSeesPrefixAndAncestorsOnly) {
+  Step({{0, 5, 0, 1, {}}, {1, 6, 0, 2, {}}}, {{5, 6}});
+  // 0 1 -> 2 -> {3 -> 5, 4}
+  const TestTensor y = Step({{2, 10, 0, 2, {10}},
+                             {3, 11, 0, 2, {10, 11}},
+                             {4, 12, 0, 2, {10, 12}},
+                             {5, 13, 0, 2, {10, 11, 13}}},
+                            {{5, 6}});
+  ExpectRow(y, 0, {0, 1, 2});
+  ExpectRow(y, 1, {0, 1, 2, 3});
+  ExpectRow(y, 2, {0, 1, 2, 4});
+  ExpectRow(y, 3, {0, 1, 2, 3, 5});
+}
+
+TEST_F(PagedAttention, BitsDoNotDependOnHowKeysComeOrOnTheBatch) {
+  // The path 0..39 + 50: token by token, as one prompt, and with its end as a tree branch.
+  std::vector<int> sequence;
+  TestTensor single;
+  for (int i = 0; i <= 40; ++i) {
+    sequence.push_back(i);
+    single = Step({{i == 40 ? 50 : i, i, 0, i + 1, {}}}, {sequence});
+  }
+  std::vector<Row> prompt;
+  for (int i = 0; i <= 40; ++i) prompt.push_back({i == 40 ? 50 : i, i, 0, i + 1, {}});
+  const TestTensor together = Step(prompt, {sequence});
+  EXPECT_TRUE(SameRow(single, 0, together, 40));
+  for (const int cut : {5, 17, 32, 39}) {
+    std::vector<Row> tree = {{77, 60, 1, 1, {}}};  // another sequence rides along
+    std::vector<int> branch;
+    for (int i = cut; i <= 40; ++i) {
+      branch.push_back(i);
+      tree.push_back({i == 40 ? 50 : i, i, 0, cut, branch});
+    }
+    const TestTensor y =
+        Step(tree, {std::vector<int>(sequence.begin(), sequence.begin() + cut), {60}});
+    EXPECT_TRUE(SameRow(single, 0, y, static_cast<int>(tree.size()) - 1)) << "cut at " << cut;
+  }
+}
+
+TEST_F(PagedAttention, BadIndicesAreNamedAndLeaveTheCacheAlone) {
+  const std::vector<Row> good = {{0, 5, 0, 1, {}}, {1, 6, 0, 1, {5, 6}}};
+  const TestTensor before = k_cache_;
+  const auto error_of = [&](int input, int element, int value) {
+    std::vector<TestTensor> batch = Batch(good, {{5}});
+    batch[input].as<int32_t>()[element] = value;
+    TestTensor y;
+    const std::string error = TryStep(std::move(batch), &y).error;
+    EXPECT_EQ(k_cache_.bytes, before.bytes);
+    return error;
+  };
+  EXPECT_EQ(error_of(5, 1, 64), "paged_attention: row 1: 'slots' is 64, expected 0 to 63");
+  EXPECT_EQ(error_of(5, 0, -1), "paged_attention: row 0: 'slots' is -1, expected 0 to 63");
+  EXPECT_EQ(error_of(6, 1, 1), "paged_attention: row 1: 'row_sequence' is 1, expected 0 to 0");
+  EXPECT_EQ(error_of(7, 0, 2), "paged_attention: row 0: 'row_prefix' is 2, expected 0 to 1");
+  EXPECT_EQ(error_of(8, 2, 3),
+            "paged_attention: row 1: its ancestors are ancestor_slots[0, 3), expected a part of [0, 2)");
+  EXPECT_EQ(error_of(9, 0, 99),
+            "paged_attention: row 1: ancestor_slots[0] is 99, expected 0 to 63");
+  EXPECT_EQ(error_of(10, 1, 7),
+            "paged_attention: row 0: sequence 0 covers sequence_slots[0, 7), expected a part of [0, 1)");
+  EXPECT_EQ(error_of(11, 0, -3),
+            "paged_attention: sequence 0: sequence_slots[0] is -3, expected 0 to 63");
+}
+
+TEST_F(PagedAttention, RowWithoutKeysIsZeroAndNoRowsIsNothing) {
+  const TestTensor y = Step({{0, 5, 0, 0, {}}}, {{}});
+  for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(y.at(i), 0);
+  EXPECT_EQ(Step({}, {}).size(), 0);
+}
+
+}  // namespace
+}  // namespace espalier

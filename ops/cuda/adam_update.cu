@@ -1,0 +1,71 @@
+// torch.optim.Adam, and AdamW with `decoupled`.
+#include "ops/cuda/optimizer.cuh"
+
+namespace espalier {
+namespace {
+
+struct Adam {
+  double beta1, beta2, epsilon, weight_decay;
+  bool decoupled;
+};
+
+// What every element needs of the hyperparameters, computed once per step in f64.
+struct StepFactors {
+  float parameter_factor, step_size, root_correction;
+};
+
+__global__ void FactorsKernel(Adam adam, const float* hyper, StepFactors* factors) {
+  const double learning_rate = hyper[0], step = hyper[1];
+  factors->parameter_factor =
+      static_cast<float>(adam.decoupled ? 1.0 - learning_rate * adam.weight_decay : 1.0);
+  factors->step_size = static_cast<float>(learning_rate / (1.0 - pow(adam.beta1, step)));
+  factors->root_correction = static_cast<float>(1.0 / sqrt(1.0 - pow(adam.beta2, step)));
+}
+
+struct Update {
+  UpdateOperands o;
+  const StepFactors* factors;
+  float gradient_decay, beta1, beta2, rest1, rest2, epsilon;
+  __device__ void operator()(int64_t i) const {
+    const float p = o.parameter[i];
+    const float gradient = o.Scale() * o.gradient[i] + gradient_decay * p;
+    const float mean = beta1 * o.buffers[0][i] + rest1 * gradient;
+    const float square = beta2 * o.buffers[1][i] + rest2 * gradient * gradient;
+    o.buffers[0][i] = mean;
+    o.buffers[1][i] = square;
+    const float denominator = sqrtf(square) * factors->root_correction + epsilon;
+    o.parameter[i] = factors->parameter_factor * p - factors->step_size * mean / denominator;
+  }
+};
+
+KernelStatus Run(const KernelArgs& args, const Adam& adam) {
+  StepFactors* factors = static_cast<StepFactors*>(args.workspace);
+  const UpdateOperands operands = OperandsOf(args);
+  FactorsKernel<<<1, 1, 0, StreamOf(args)>>>(adam, operands.hyper, factors);
+  ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus("adam_update"));
+  const Update update{operands,
+                      factors,
+                      static_cast<float>(adam.decoupled ? 0.0 : adam.weight_decay),
+                      static_cast<float>(adam.beta1),
+                      static_cast<float>(adam.beta2),
+                      static_cast<float>(1.0 - adam.beta1),
+                      static_cast<float>(1.0 - adam.beta2),
+                      static_cast<float>(adam.epsilon)};
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      ForEach(args.inputs[0].num_elements(), update, StreamOf(args), "adam_update"));
+  return CopyParameter(args, "adam_update");
+}
+
+}  // namespace
+
+void RegisterAdamUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  registry.Add("adam_update", [](const KernelSpec& spec, std::string*) {
+    const Adam adam{spec.attributes.Float("beta1"), spec.attributes.Float("beta2"),
+                    spec.attributes.Float("epsilon"), spec.attributes.Float("weight_decay"),
+                    spec.attributes.Bool("decoupled")};
+    return MakeKernel([adam](const KernelArgs& args) { return Run(args, adam); },
+                      sizeof(StepFactors));
+  });
+}
+
+}  // namespace espalier

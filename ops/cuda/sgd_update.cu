@@ -1,0 +1,36 @@
+// torch.optim.SGD with dampening 0.
+#include "ops/cuda/optimizer.cuh"
+
+namespace espalier {
+namespace {
+
+struct Update {
+  UpdateOperands o;
+  float momentum, weight_decay;
+  __device__ void operator()(int64_t i) const {
+    float direction = o.Scale() * o.gradient[i] + weight_decay * o.parameter[i];
+    if (momentum > 0) {
+      // The first step takes the gradient, whatever the buffer held.
+      if (o.hyper[1] > 1) direction = momentum * o.buffers[0][i] + direction;
+      o.buffers[0][i] = direction;
+    }
+    o.parameter[i] -= o.hyper[0] * direction;
+  }
+};
+
+}  // namespace
+
+void RegisterSgdUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  registry.Add("sgd_update", [](const KernelSpec& spec, std::string*) {
+    const float momentum = static_cast<float>(spec.attributes.Float("momentum"));
+    const float decay = static_cast<float>(spec.attributes.Float("weight_decay"));
+    return MakeKernel([momentum, decay](const KernelArgs& args) {
+      ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(args.inputs[0].num_elements(),
+                                              Update{OperandsOf(args), momentum, decay},
+                                              StreamOf(args), "sgd_update"));
+      return CopyParameter(args, "sgd_update");
+    });
+  });
+}
+
+}  // namespace espalier

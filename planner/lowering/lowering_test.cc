@@ -1,0 +1,212 @@
+// Programs of many placements fit together; see planner/testing/program_check.h for what that means.
+#include <map>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "planner/lowering/lower_training.h"
+#include "planner/lowering/rank_program.h"
+#include "planner/search/space.h"
+#include "planner/testing/graphs.h"
+#include "planner/testing/program_check.h"
+
+namespace espalier {
+namespace {
+
+LoweringOptions Options(double clip = 1.0) {
+  LoweringOptions options;
+  options.optimizer = TestOptimizer(clip);
+  options.seed = 7;
+  return options;
+}
+
+proto::Plan PlanOf(const Graph& graph, int devices, proto::SearchOptions::Strategy strategy) {
+  absl::StatusOr<proto::Plan> plan =
+      MakePlan(TestProblem(graph, 8, devices), WithStrategy(strategy));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : proto::Plan();
+}
+
+int Count(const proto::Program& program, proto::Instruction::KindCase kind) {
+  int count = 0;
+  for (const proto::Instruction& i : program.instructions()) count += i.kind_case() == kind;
+  return count;
+}
+
+TEST(LowerPlanTest, FixedStrategiesFitTogether) {
+  for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
+    for (int devices : {1, 2, 4}) {
+      for (auto strategy : {proto::SearchOptions::DATA_PARALLEL,
+                            proto::SearchOptions::SINGLE_DEVICE}) {
+        absl::StatusOr<LoweredPlan> lowered = LowerPlan(
+            TestRegistry(), graph, PlanOf(graph, devices, strategy), Options());
+        ASSERT_TRUE(lowered.ok()) << lowered.status();
+        EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus()) << graph.name;
+        EXPECT_EQ(CheckPrograms(lowered->evaluation), absl::OkStatus()) << graph.name;
+      }
+    }
+  }
+}
+
+// Every way in which two neighbours can disagree comes up here: any degrees, any devices.
+TEST(LowerPlanTest, RandomPlacementsFitTogether) {
+  for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama(1)), Llama(SmallLlama(1, true))}) {
+    for (bool forward_only : {false, true}) {
+      absl::StatusOr<PcgStructure> structure =
+          BuildStructure(TestRegistry(), graph, forward_only);
+      ASSERT_TRUE(structure.ok()) << structure.status();
+      const SearchSpace space(*structure, {.num_devices = 4});
+      Random random(11);
+      for (int round = 0; round < 40; ++round) {
+        ConfigTable table(*structure);
+        Placement placement(structure->nodes.size(), nullptr);
+        for (NodeId n : structure->LiveNodes()) {
+          placement[n] = table.Get(n, space.Draw(n, &random));
+        }
+        std::vector<int64_t> kept;
+        absl::StatusOr<std::vector<proto::Program>> programs =
+            LowerPlacement(*structure, placement, table, 4, Options(), &kept);
+        ASSERT_TRUE(programs.ok()) << programs.status();
+        ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
+      }
+    }
+  }
+}
+
+// Each parameter element is updated on each of its replicas, each data region loaded as needed, each
+// scalar reported once per partial sum.
+TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {
+  const Graph graph = Mlp(8);
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(
+      TestRegistry(), graph, PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL), Options());
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  for (const proto::Program& program : lowered->training) {
+    EXPECT_EQ(Count(program, proto::Instruction::kUpdate), 3);
+    EXPECT_EQ(Count(program, proto::Instruction::kLoadBatch), 2);
+    EXPECT_EQ(Count(program, proto::Instruction::kSend), 0);
+    // One bucket of gradients and the norm.
+    EXPECT_EQ(Count(program, proto::Instruction::kCollective), 2);
+    // loss, accuracy; the norm by the first rank only.
+    EXPECT_EQ(Count(program, proto::Instruction::kReport), program.rank() == 0 ? 3 : 2);
+    for (const proto::Buffer& buffer : program.buffers()) {
+      if (buffer.name() == "x") {
+        EXPECT_EQ(buffer.spec().dims(0), 4);
+        EXPECT_EQ(buffer.spec().offset(0), program.rank() * 4);
+        EXPECT_EQ(buffer.spec().global(0), 8);
+      }
+      if (buffer.name() == "fc1.weight") {
+        EXPECT_EQ(buffer.spec().dims(0), 16);
+      }
+    }
+  }
+  for (const proto::Program& program : lowered->evaluation) {
+    EXPECT_EQ(Count(program, proto::Instruction::kUpdate), 0);
+    EXPECT_EQ(Count(program, proto::Instruction::kReport), 2);
+  }
+}
+
+TEST(LowerPlanTest, EvaluationRunsInTheTrainingArena) {
+  const Graph graph = Llama(SmallLlama());
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(
+      TestRegistry(), graph, PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL), Options());
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  for (int rank = 0; rank < 2; ++rank) {
+    std::map<std::string, int64_t> offsets;
+    int64_t kept_end = 0;
+    for (const proto::Buffer& b : lowered->training[rank].buffers()) {
+      if (b.kind() == proto::SCRATCH) continue;
+      offsets[b.name()] = b.offset_bytes();
+      kept_end = std::max(kept_end, b.offset_bytes() + 1);
+    }
+    for (const proto::Buffer& b : lowered->evaluation[rank].buffers()) {
+      if (b.kind() == proto::SCRATCH) {
+        EXPECT_GE(b.offset_bytes(), kept_end) << b.name();
+      } else {
+        ASSERT_EQ(offsets.count(b.name()), 1u) << b.name();
+        EXPECT_EQ(offsets[b.name()], b.offset_bytes()) << b.name();
+      }
+    }
+  }
+}
+
+TEST(LowerPlanTest, IsAFunctionOfItsArguments) {
+  const Graph graph = Cnn();
+  proto::SearchOptions search;
+  search.set_budget(500);
+  absl::StatusOr<proto::Plan> plan = MakePlan(TestProblem(graph, 8, 4), search);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  absl::StatusOr<LoweredPlan> a = LowerPlan(TestRegistry(), graph, *plan, Options());
+  absl::StatusOr<LoweredPlan> b = LowerPlan(TestRegistry(), graph, *plan, Options());
+  ASSERT_TRUE(a.ok() && b.ok());
+  for (size_t r = 0; r < a->training.size(); ++r) {
+    EXPECT_EQ(a->training[r].ShortDebugString(), b->training[r].ShortDebugString());
+    EXPECT_EQ(a->evaluation[r].ShortDebugString(), b->evaluation[r].ShortDebugString());
+  }
+}
+
+TEST(LowerPlanTest, RefusesAPlanThatDoesNotFit) {
+  const Graph graph = Mlp();
+  proto::Plan plan = PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL);
+  plan.mutable_devices(1)->set_memory_bytes(1000);
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, Options());
+  EXPECT_EQ(lowered.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(lowered.status().message()).find("device 1 needs"), std::string::npos);
+}
+
+TEST(LowerPlanTest, RefusesAnOptimizerWithoutKind) {
+  const Graph graph = Mlp();
+  LoweringOptions options;
+  EXPECT_EQ(LowerPlan(TestRegistry(), graph, PlanOf(graph, 1, proto::SearchOptions::SINGLE_DEVICE),
+                      options)
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(LowerServingTest, OneDeviceWithDynamicRows) {
+  absl::StatusOr<Graph> built = BuildLlamaServing(TestRegistry(), SmallLlama(),
+                                                  {.max_rows = 8,
+                                                   .max_output_rows = 4,
+                                                   .kv_slots = 32,
+                                                   .max_sequences = 2,
+                                                   .max_context_slots = 32,
+                                                   .max_ancestor_slots = 16});
+  const Graph graph = Bound(std::move(built), 1);
+  absl::StatusOr<proto::Program> program = LowerServing(TestRegistry(), graph);
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_TRUE(program->row_stable());
+  ASSERT_EQ(program->outputs().count("logits"), 1u);
+  const proto::Buffer& logits = program->buffers(program->outputs().at("logits"));
+  EXPECT_EQ(logits.dynamic(), proto::OUTPUT_ROWS);
+  std::map<proto::BufferKind, int> kinds;
+  for (const proto::Buffer& buffer : program->buffers()) {
+    ++kinds[buffer.kind()];
+    if (buffer.name() == "tokens") {
+      EXPECT_EQ(buffer.dynamic(), proto::ROWS);
+    }
+    if (buffer.name() == "sequence_slots") {
+      EXPECT_EQ(buffer.dynamic(), proto::STATIC);
+    }
+    if (buffer.kind() == proto::PARAMETER_SHARD || buffer.kind() == proto::PERSISTENT) {
+      EXPECT_EQ(buffer.dynamic(), proto::STATIC);
+    }
+  }
+  EXPECT_EQ(kinds[proto::HOST_INPUT], 10);
+  EXPECT_EQ(kinds[proto::PERSISTENT], 4);
+  EXPECT_EQ(CheckPrograms({*program}), absl::OkStatus());
+}
+
+TEST(LowerServingTest, BadDynamicMetadataIsNamed) {
+  Graph graph = Mlp();
+  graph.outputs = {{"logits", graph.FindValue("fc2")}};
+  if (graph.outputs[0].second == kNoValue) graph.outputs[0].second = graph.node(2).outputs[0];
+  graph.metadata["dynamic.y"] = "rows";
+  EXPECT_EQ(LowerServing(TestRegistry(), graph).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  graph.metadata.clear();
+  graph.metadata["dynamic.x"] = "columns";
+  const absl::Status status = LowerServing(TestRegistry(), graph).status();
+  EXPECT_NE(std::string(status.message()).find("'rows' or 'output_rows'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace espalier

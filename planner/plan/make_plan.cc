@@ -1,0 +1,220 @@
+// MakePlan: see planner.h.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/configs.h"
+#include "planner/plan/planning.h"
+#include "planner/search/mcmc.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kDefaultAlpha = 1.0;
+
+absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions& options) {
+  if (problem.registry == nullptr || problem.graph == nullptr) {
+    return absl::InvalidArgumentError("planning needs a registry and a graph");
+  }
+  if (problem.machine.devices.empty()) {
+    return absl::FailedPreconditionError(
+        "there is no device to plan for; start a worker or name devices in the request");
+  }
+  if (options.max_devices() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("search.max_devices is ", options.max_devices(),
+                                                   "; expected 0 (all) or more"));
+  }
+  if (options.budget() < 0 || options.budget() > 100'000'000) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "search.budget is ", options.budget(), "; expected 0 (automatic) to 100000000 proposals"));
+  }
+  if (!(options.alpha() >= 0) || options.alpha() > 1e9) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("search.alpha is ", options.alpha(), "; expected 0 (1.0) or more, at most 1e9"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t DefaultBudget(const SearchSpace& space, int num_devices) {
+  const int64_t nodes = static_cast<int64_t>(space.nodes().size());
+  return std::clamp<int64_t>(100 * nodes * num_devices, 1'000, 40'000);
+}
+
+// The faster one that fits; null if neither does.
+const Candidate* Better(const Candidate* a, const Candidate* b) {
+  if (a == nullptr || !a->refused.empty()) return b != nullptr && b->refused.empty() ? b : nullptr;
+  if (b == nullptr || !b->refused.empty()) return a;
+  return b->prediction.step_seconds() < a->prediction.step_seconds() ? b : a;
+}
+
+absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
+  Candidate best;
+  for (int d = 0; d < planning.num_devices(); ++d) {
+    absl::StatusOr<Candidate> candidate =
+        planning.Evaluate("single device", planning.AllOn(d));
+    if (!candidate.ok()) return candidate.status();
+    const bool fits = candidate->refused.empty(), best_fits = best.refused.empty();
+    if (d == 0 || (fits && !best_fits) ||
+        (fits == best_fits &&
+         candidate->prediction.step_seconds() < best.prediction.step_seconds())) {
+      best = *std::move(candidate);
+    }
+    // Like devices need not be tried one by one.
+    bool all_alike = true;
+    for (const proto::Device& device : planning.machine().devices) {
+      all_alike = all_alike && device.SerializeAsString() ==
+                                   planning.machine().devices[0].SerializeAsString();
+    }
+    if (all_alike) break;
+  }
+  return best;
+}
+
+// Searches from the best of `starts`. Where the memory estimate was too low, the search is repeated with
+// as much less memory.
+absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::SearchOptions& options,
+                                 const std::vector<Placement>& starts, Planning& planning,
+                                 proto::SearchSummary* summary) {
+  SpaceOptions space_options;
+  space_options.num_devices = planning.num_devices();
+  space_options.parameter_parallel = !options.disable_parameter_parallel();
+  space_options.attribute_parallel = !options.disable_attribute_parallel();
+  const SearchSpace space(planning.structure(), space_options);
+  McmcOptions mcmc;
+  mcmc.alpha = options.alpha() > 0 ? options.alpha() : kDefaultAlpha;
+  mcmc.seed = options.seed();
+  mcmc.budget = planning.num_devices() == 1 ? 0
+                : options.budget() > 0      ? options.budget()
+                                            : DefaultBudget(space, planning.num_devices());
+  mcmc.progress = problem.progress;
+  summary->set_alpha(mcmc.alpha);
+  summary->set_seed(mcmc.seed);
+  summary->set_budget(mcmc.budget);
+
+  double fraction = 1.0;
+  Candidate best;
+  for (int round = 0; round < 3; ++round) {
+    if (round > 0) planning.LimitMemory(fraction);
+    Simulator simulator(planning.structure(), planning.table(), planning.costs(),
+                        options.only_full_simulation());
+    const Placement* start = nullptr;
+    Picoseconds start_cost = 0;
+    for (const Placement& candidate : starts) {
+      if (absl::Status status = simulator.Reset(candidate); !status.ok()) return status;
+      if (start == nullptr || simulator.cost() < start_cost) {
+        start = &candidate;
+        start_cost = simulator.cost();
+      }
+    }
+    if (absl::Status status = simulator.Reset(*start); !status.ok()) return status;
+    absl::StatusOr<McmcResult> result = RunMcmc(space, planning.table(), &simulator, mcmc);
+    if (!result.ok()) return result.status();
+    summary->set_proposals(summary->proposals() + result->proposals);
+    summary->set_accepted(summary->accepted() + result->accepted);
+    absl::StatusOr<Candidate> found = planning.Evaluate("searched", result->best);
+    if (!found.ok()) return found.status();
+    best = *std::move(found);
+    if (best.refused.empty()) break;
+    double least = 1.0;
+    for (int d = 0; d < planning.num_devices(); ++d) {
+      const double memory =
+          static_cast<double>(planning.machine().devices[d].memory_bytes());
+      const double needed = static_cast<double>(best.prediction.peak_bytes(d));
+      if (memory > 0 && needed > memory) least = std::min(least, memory / needed);
+    }
+    fraction *= least * 0.99;
+  }
+  planning.LimitMemory(1.0);
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
+                                     const proto::SearchOptions& options) {
+  if (absl::Status status = CheckProblem(problem, options); !status.ok()) return status;
+  const double begin = problem.seconds ? problem.seconds() : 0;
+  int num_devices = static_cast<int>(problem.machine.devices.size());
+  if (options.max_devices() > 0) num_devices = std::min(num_devices, options.max_devices());
+  absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(problem, num_devices);
+  if (!made.ok()) return made.status();
+  Planning& planning = **made;
+
+  absl::StatusOr<Candidate> single = BestSingleDevice(planning);
+  if (!single.ok()) return single.status();
+  absl::StatusOr<Candidate> data =
+      planning.Evaluate("data parallel", planning.DataParallelPlacement());
+  if (!data.ok()) return data.status();
+
+  const Candidate* chosen = nullptr;
+  Candidate own;
+  proto::SearchSummary summary;
+  switch (options.strategy()) {
+    case proto::SearchOptions::SINGLE_DEVICE:
+      chosen = &*single;
+      break;
+    case proto::SearchOptions::DATA_PARALLEL:
+      chosen = &*data;
+      break;
+    case proto::SearchOptions::IMPORTED: {
+      const proto::Plan& imported = options.imported();
+      if (absl::Status status = CheckPlanIsFor(*problem.graph, imported); !status.ok()) {
+        return status;
+      }
+      if (imported.devices_size() > num_devices) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("plan: it is for ", imported.devices_size(), " devices; there are ",
+                         num_devices));
+      }
+      absl::StatusOr<std::vector<NodeConfig>> configs =
+          ConfigsFromPlan(planning.structure(), imported);
+      if (!configs.ok()) return configs.status();
+      absl::StatusOr<Candidate> candidate =
+          planning.Evaluate("imported", planning.FromConfigs(*configs));
+      if (!candidate.ok()) return candidate.status();
+      own = *std::move(candidate);
+      chosen = &own;
+      break;
+    }
+    case proto::SearchOptions::SEARCH: {
+      std::vector<Placement> starts = {data->placement, single->placement};
+      if (!options.disable_parameter_parallel()) {
+        starts.push_back(planning.ParameterParallelPlacement());
+      }
+      absl::StatusOr<Candidate> candidate =
+          Search(problem, options, starts, planning, &summary);
+      if (!candidate.ok()) return candidate.status();
+      own = *std::move(candidate);
+      chosen = Better(Better(&own, &*data), &*single);
+      if (chosen == nullptr) chosen = &own;
+      break;
+    }
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("search.strategy is ", static_cast<int>(options.strategy()),
+                       "; expected SEARCH, DATA_PARALLEL, SINGLE_DEVICE or IMPORTED"));
+  }
+  if (!chosen->refused.empty()) {
+    auto verdict = [](const Candidate& c) { return c.refused.empty() ? "fits" : c.refused; };
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the ", chosen->name, " plan of graph '", problem.graph->name,
+        "' does not fit: ", chosen->refused, ". Data parallel: ", verdict(*data),
+        ". Single device: ", verdict(*single),
+        ". Use a smaller batch, more devices, or devices with more memory"));
+  }
+
+  absl::StatusOr<proto::Plan> plan = planning.ToPlan(*chosen);
+  if (!plan.ok()) return plan.status();
+  for (const Candidate* candidate : {&*single, &*data}) {
+    proto::Alternative* alternative = plan->add_alternatives();
+    alternative->set_name(candidate->name);
+    *alternative->mutable_prediction() = candidate->prediction;
+    alternative->set_refused(candidate->refused);
+  }
+  if (problem.seconds) summary.set_seconds(problem.seconds() - begin);
+  *plan->mutable_search() = summary;
+  if (problem.progress) problem.progress(1.0);
+  return plan;
+}
+
+}  // namespace espalier

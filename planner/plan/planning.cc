@@ -1,0 +1,212 @@
+#include "planner/plan/planning.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/lowering/lower_training.h"
+#include "planner/pcg/parallel_op.h"
+#include "planner/plan/configs.h"
+
+namespace espalier {
+
+absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
+                                                         int num_devices) {
+  std::unique_ptr<Planning> planning(new Planning(problem));
+  planning->machine_ = problem.machine;
+  planning->machine_.devices.resize(num_devices);
+  planning->optimizer_ = problem.optimizer;
+  if (planning->optimizer_.kind() == proto::Optimizer::KIND_UNSPECIFIED) {
+    planning->optimizer_.set_kind(proto::Optimizer::SGD);  // only planned for, never run
+  }
+  absl::StatusOr<PcgStructure> structure =
+      BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
+  if (!structure.ok()) return structure.status();
+  planning->structure_ = *std::move(structure);
+  planning->table_ = std::make_unique<ConfigTable>(planning->structure_);
+  planning->LimitMemory(1.0);
+  return planning;
+}
+
+void Planning::LimitMemory(double fraction) {
+  Machine limited = machine_;
+  for (proto::Device& device : limited.devices) {
+    device.set_memory_bytes(
+        static_cast<int64_t>(static_cast<double>(device.memory_bytes()) * fraction));
+  }
+  CostModel& cost = problem_.cost == nullptr ? analytic_ : *problem_.cost;
+  costs_ = std::make_unique<CostTables>(structure_, *table_, limited, cost, optimizer_);
+}
+
+Placement Planning::FromConfigs(const std::vector<NodeConfig>& configs) {
+  Placement placement(structure_.nodes.size(), nullptr);
+  for (NodeId n : structure_.LiveNodes()) placement[n] = table_->Get(n, configs[n]);
+  return placement;
+}
+
+Placement Planning::AllOn(int device) {
+  std::vector<NodeConfig> configs(structure_.nodes.size());
+  for (NodeId n : structure_.LiveNodes()) {
+    configs[n] = OnDevice(structure_.nodes[n].rule, device);
+  }
+  return FromConfigs(configs);
+}
+
+Placement Planning::DataParallelPlacement() {
+  std::vector<NodeConfig> configs(structure_.nodes.size());
+  for (NodeId n : structure_.LiveNodes()) {
+    configs[n] = DataParallel(structure_.nodes[n].rule, num_devices());
+  }
+  return FromConfigs(configs);
+}
+
+Placement Planning::ParameterParallelPlacement() {
+  std::vector<NodeConfig> configs(structure_.nodes.size());
+  for (NodeId n : structure_.LiveNodes()) {
+    const SplitRule& rule = structure_.nodes[n].rule;
+    configs[n] = DataParallel(rule, num_devices());
+    for (AxisKind wanted : {AxisKind::kParameter, AxisKind::kReduction}) {
+      const auto axis = std::find_if(rule.axes.begin(), rule.axes.end(), [&](const Axis& a) {
+        return a.kind == wanted && LegalDegrees(a, num_devices()).back() == num_devices();
+      });
+      if (axis == rule.axes.end()) continue;
+      configs[n].degrees.assign(rule.axes.size(), 1);
+      configs[n].degrees[axis - rule.axes.begin()] = num_devices();
+      configs[n].devices.clear();
+      for (int d = 0; d < num_devices(); ++d) configs[n].devices.push_back(d);
+      break;
+    }
+  }
+  return FromConfigs(configs);
+}
+
+absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Placement& placement) {
+  Candidate candidate;
+  candidate.name = name;
+  candidate.placement = placement;
+  Simulator simulator(structure_, *table_, *costs_);
+  if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
+  candidate.prediction = simulator.Predict();
+
+  LoweringOptions options;
+  options.optimizer = optimizer_;
+  std::vector<int64_t> kept;
+  absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept);
+  if (!programs.ok()) return programs.status();
+  candidate.prediction.clear_peak_bytes();
+  for (const proto::Program& program : *programs) {
+    candidate.prediction.add_peak_bytes(program.arena_bytes());
+    const int64_t memory = machine_.devices[program.rank()].memory_bytes();
+    if (memory > 0 && program.arena_bytes() > memory) {
+      absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ",
+                      program.rank(), " needs ", program.arena_bytes(), " bytes but has ", memory);
+    }
+  }
+  return candidate;
+}
+
+absl::Status Planning::AddParallelOperators(const Placement& placement, proto::Plan* plan) {
+  const Graph& graph = structure_.graph();
+  LayoutTable& layouts = table_->layouts();
+  auto resolve = [&](const LayoutRef& ref) {
+    return Resolve(structure_, placement, layouts, ref);
+  };
+  auto bytes_of = [&](ValueId v, int from, int to) -> absl::StatusOr<double> {
+    absl::StatusOr<const ReshardPlan*> reshard = table_->Reshard(from, to);
+    if (!reshard.ok()) return reshard.status();
+    return static_cast<double>(ElementsMoved(**reshard, layouts.Get(from), layouts.Get(to))) *
+           static_cast<double>(SizeOf(graph.value(v).type.dtype));
+  };
+  // Gradients by the forward operand whose contribution they are.
+  std::map<std::pair<NodeId, int>, ValueId> contribution;
+  for (size_t v = 0; v < structure_.base.size(); ++v) {
+    const LayoutRef& ref = structure_.base[v];
+    if (ref.present() && ref.mode == LayoutRef::kDual && !ref.output) {
+      contribution.try_emplace({ref.node, ref.index}, static_cast<ValueId>(v));
+    }
+  }
+  auto add = [&](ValueId v, int from, int to, const std::string& tensor,
+                 const std::string& consumer, double bytes) {
+    for (const ParallelOp& op : ParallelOpsBetween(layouts.Get(from), layouts.Get(to))) {
+      proto::ParallelOperator* out = plan->add_parallel_operators();
+      out->set_kind(op.kind);
+      out->set_tensor(tensor);
+      out->set_consumer(consumer);
+      out->set_dimension(op.dimension);
+      out->set_degree(op.degree);
+      out->set_bytes(bytes);
+      bytes = 0;  // of the whole edge, stated once
+    }
+  };
+
+  for (const Position& position : structure_.positions) {
+    if (position.role != Position::kForward) continue;
+    for (int s = position.first_slot; s < position.last_slot; ++s) {
+      const Slot& slot = structure_.slots[s];
+      if (slot.value == kNoValue || !structure_.base[slot.value].present()) continue;
+      const int from = resolve(structure_.base[slot.value]), to = resolve(slot.required);
+      if (from == to) continue;
+      absl::StatusOr<double> bytes = bytes_of(slot.value, from, to);
+      if (!bytes.ok()) return bytes.status();
+      double total = *bytes;
+      const auto gradient = contribution.find({position.node, slot.required.index});
+      if (gradient != contribution.end()) {
+        for (int use : structure_.slots_of_value[gradient->second]) {
+          const int back_from = resolve(structure_.base[gradient->second]);
+          const int back_to = resolve(structure_.slots[use].required);
+          if (back_from == back_to) continue;
+          bytes = bytes_of(gradient->second, back_from, back_to);
+          if (!bytes.ok()) return bytes.status();
+          total += *bytes;
+        }
+      }
+      add(slot.value, from, to, graph.value(slot.value).name, graph.node(position.node).name,
+          total);
+    }
+  }
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    const int from = resolve(structure_.base[g.gradient]);
+    const int to = resolve(structure_.slots[g.slot].required);
+    if (from == to) continue;
+    absl::StatusOr<double> bytes = bytes_of(g.gradient, from, to);
+    if (!bytes.ok()) return bytes.status();
+    // The dual of reading the stored parameter on several devices: reduced, and kept by all of them.
+    proto::ParallelOperator* out = plan->add_parallel_operators();
+    out->set_kind(proto::ParallelOperator::REDUCE);
+    out->set_tensor(absl::StrCat(graph.value(g.parameter).name, ".grad"));
+    out->set_consumer("update");
+    out->set_dimension(-1);
+    out->set_degree(layouts.Get(from).partials);
+    out->set_bytes(*bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
+  proto::Plan plan;
+  plan.set_format_version(1);
+  plan.set_graph_fingerprint(GraphFingerprint(*problem_.graph));
+  plan.set_batch_size(problem_.batch_size);
+  for (const proto::Device& device : machine_.devices) *plan.add_devices() = device;
+  std::vector<NodeConfig> configs(structure_.nodes.size());
+  for (NodeId n : structure_.LiveNodes()) configs[n] = candidate.placement[n]->config;
+  ConfigsToPlan(structure_, configs, &plan);
+  const std::vector<NodeId> live = structure_.LiveNodes();
+  for (size_t i = 0; i < live.size(); ++i) {
+    const NodeTasks* tasks = costs_->Node(live[i], candidate.placement[live[i]]);
+    Picoseconds slowest = 0;
+    for (size_t part = 0; part < tasks->forward.size(); ++part) {
+      slowest = std::max(slowest, tasks->forward[part].duration + tasks->backward[part].duration);
+    }
+    plan.mutable_operators(static_cast<int>(i))->set_predicted_seconds(ToSeconds(slowest));
+  }
+  *plan.mutable_prediction() = candidate.prediction;
+  if (absl::Status status = AddParallelOperators(candidate.placement, &plan); !status.ok()) {
+    return status;
+  }
+  return plan;
+}
+
+}  // namespace espalier

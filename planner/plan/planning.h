@@ -1,0 +1,66 @@
+// One problem while it is being planned: its structure, costs and the placements under comparison.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/cost/analytic.h"
+#include "planner/pcg/placement.h"
+#include "planner/planner.h"
+#include "planner/simulator/simulator.h"
+
+namespace espalier {
+
+// A placement with its prediction, memory as lowering lays it out.
+struct Candidate {
+  std::string name;
+  Placement placement;
+  proto::Prediction prediction;
+  std::string refused;  // why it cannot run; empty if it can
+};
+
+class Planning {
+ public:
+  // Errors as MakePlan. `problem` must outlive this.
+  static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem,
+                                                        int num_devices);
+
+  // From here on the simulator believes that devices have `fraction` of their memory.
+  void LimitMemory(double fraction);
+
+  Placement FromConfigs(const std::vector<NodeConfig>& configs);
+  Placement AllOn(int device);
+  Placement DataParallelPlacement();
+  // The first parameter axis (or reduction, where there is no other) of every operator that has one over
+  // all devices, the rest as data parallel.
+  Placement ParameterParallelPlacement();
+
+  // Simulates and lowers.
+  absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
+
+  // What the plan says of a placement.
+  absl::StatusOr<proto::Plan> ToPlan(const Candidate& candidate);
+
+  const PcgStructure& structure() const { return structure_; }
+  ConfigTable& table() { return *table_; }
+  CostTables& costs() { return *costs_; }
+  const Machine& machine() const { return machine_; }
+  int num_devices() const { return static_cast<int>(machine_.devices.size()); }
+
+ private:
+  explicit Planning(const PlanProblem& problem) : problem_(problem) {}
+
+  absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
+
+  const PlanProblem& problem_;
+  Machine machine_;  // the devices that may be used
+  proto::Optimizer optimizer_;
+  PcgStructure structure_;
+  AnalyticCost analytic_;
+  std::unique_ptr<ConfigTable> table_;
+  std::unique_ptr<CostTables> costs_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,269 @@
+#include "planner/testing/program_check.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+#include "planner/lowering/rank_program.h"
+
+namespace espalier {
+namespace {
+
+int64_t BytesOf(const proto::Buffer& buffer) {
+  int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
+  for (int64_t d : buffer.spec().dims()) bytes *= d;
+  return bytes;
+}
+
+struct Access {
+  std::vector<int> reads;
+  std::vector<int> writes;
+};
+
+Access AccessOf(const proto::Instruction& instruction) {
+  using Kind = proto::Instruction;
+  Access access;
+  switch (instruction.kind_case()) {
+    case Kind::kCompute:
+      access.reads.assign(instruction.compute().inputs().begin(),
+                          instruction.compute().inputs().end());
+      access.writes.assign(instruction.compute().outputs().begin(),
+                           instruction.compute().outputs().end());
+      break;
+    case Kind::kCopy:
+      access.reads = {instruction.copy().source()};
+      if (instruction.copy().accumulate()) {
+        access.reads.push_back(instruction.copy().destination());
+      }
+      access.writes = {instruction.copy().destination()};
+      break;
+    case Kind::kFill:
+      access.writes = {instruction.fill().buffer()};
+      break;
+    case Kind::kSend:
+      access.reads = {instruction.send().buffer()};
+      break;
+    case Kind::kReceive:
+      access.writes = {instruction.receive().buffer()};
+      break;
+    case Kind::kCollective:
+      access.reads = {instruction.collective().input()};
+      access.writes = {instruction.collective().output()};
+      break;
+    case Kind::kLoadBatch:
+      access.writes = {instruction.load_batch().buffer()};
+      break;
+    case Kind::kReport:
+      access.reads = {instruction.report().buffer()};
+      break;
+    case Kind::kUpdate:
+      access.reads = {instruction.update().parameter(), instruction.update().gradient(),
+                      instruction.update().scale()};
+      break;
+    default:
+      break;
+  }
+  return access;
+}
+
+class RankChecker {
+ public:
+  explicit RankChecker(const proto::Program& program) : program_(program) {}
+
+  absl::Status CheckBuffers() {
+    std::set<std::string> names;
+    for (const proto::Buffer& buffer : program_.buffers()) {
+      if (!names.insert(buffer.name()).second) {
+        return Error(absl::StrCat("two buffers are called '", buffer.name(), "'"));
+      }
+      if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % 64 != 0 ||
+          buffer.offset_bytes() + BytesOf(buffer) > program_.arena_bytes()) {
+        return Error(absl::StrCat("buffer '", buffer.name(), "' at ", buffer.offset_bytes(),
+                                  " of ", BytesOf(buffer), " bytes does not lie in the arena"));
+      }
+    }
+    if (program_.peak_bytes() > program_.arena_bytes()) return Error("peak above arena");
+    valid_.assign(program_.buffers_size(), false);
+    written_.assign(program_.buffers_size(), false);
+    return absl::OkStatus();
+  }
+
+  // Tracks which buffers hold what was written into them.
+  absl::Status Run(const proto::Instruction& instruction) {
+    for (int b : BuffersOf(instruction)) {
+      if (b < 0 || b >= program_.buffers_size()) return Error("no such buffer");
+    }
+    if (instruction.has_copy()) {
+      if (absl::Status status = CheckCopy(instruction.copy()); !status.ok()) return status;
+    }
+    const Access access = AccessOf(instruction);
+    for (int b : access.reads) {
+      if (b < 0 || program_.buffers(b).kind() != proto::SCRATCH || Holds(b)) continue;
+      return Error(absl::StrCat("'", instruction.node(), "' ", instruction.ShortDebugString(),
+                                " reads '", program_.buffers(b).name(),
+                                "', which was not written or is overwritten"));
+    }
+    for (int b : access.writes) {
+      if (b >= 0) Write(b);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Error(const std::string& what) const {
+    return absl::InternalError(absl::StrCat("rank ", program_.rank(), ": ", what));
+  }
+
+  int64_t bytes(int buffer) const { return BytesOf(program_.buffers(buffer)); }
+
+ private:
+  bool SameMemory(int a, int b) const {
+    return program_.buffers(a).offset_bytes() == program_.buffers(b).offset_bytes() &&
+           bytes(a) == bytes(b);
+  }
+  bool Overlap(int a, int b) const {
+    const int64_t x = program_.buffers(a).offset_bytes(), y = program_.buffers(b).offset_bytes();
+    return x < y + bytes(b) && y < x + bytes(a);
+  }
+  bool IsBucket(int b) const {
+    return absl::StartsWith(program_.buffers(b).name(), "gradients.");
+  }
+  bool IsView(int b) const { return absl::StrContains(program_.buffers(b).name(), ".view"); }
+
+  // A buffer that no instruction writes is a view of one that is.
+  bool Holds(int b) const {
+    if (written_[b]) return valid_[b];
+    for (int a = 0; a < program_.buffers_size(); ++a) {
+      if (a != b && valid_[a] && (SameMemory(a, b) || (IsBucket(b) && Overlap(a, b)))) return true;
+    }
+    return false;
+  }
+
+  void Write(int b) {
+    for (int a = 0; a < program_.buffers_size(); ++a) {
+      if (a == b || !valid_[a] || !Overlap(a, b)) continue;
+      if (IsBucket(a) || IsBucket(b) || ((IsView(a) || IsView(b)) && SameMemory(a, b))) {
+        if (IsView(b)) valid_[a] = true;
+        continue;
+      }
+      valid_[a] = false;
+    }
+    // Through a view: the buffer itself is written.
+    if (IsView(b)) {
+      for (int a = 0; a < program_.buffers_size(); ++a) {
+        const std::string& name = program_.buffers(a).name();
+        if (a != b && SameMemory(a, b) &&
+            absl::StartsWith(program_.buffers(b).name(), absl::StrCat(name, ".view"))) {
+          valid_[a] = written_[a] = true;
+        }
+      }
+    }
+    valid_[b] = written_[b] = true;
+  }
+
+  absl::Status CheckCopy(const proto::CopyInstruction& copy) const {
+    auto inside = [&](int buffer, const auto& start) {
+      const proto::TensorSpec& spec = program_.buffers(buffer).spec();
+      if (spec.dims_size() != copy.size_size() || start.size() != copy.size_size()) return false;
+      for (int d = 0; d < copy.size_size(); ++d) {
+        if (start.Get(d) < 0 || copy.size(d) < 1 || start.Get(d) + copy.size(d) > spec.dims(d)) {
+          return false;
+        }
+      }
+      return true;
+    };
+    if (!inside(copy.source(), copy.source_start()) ||
+        !inside(copy.destination(), copy.destination_start())) {
+      return Error(absl::StrCat("box outside its buffer: ", copy.ShortDebugString()));
+    }
+    return absl::OkStatus();
+  }
+
+  const proto::Program& program_;
+  std::vector<bool> valid_;
+  std::vector<bool> written_;
+};
+
+}  // namespace
+
+absl::Status CheckPrograms(const std::vector<proto::Program>& programs) {
+  std::vector<RankChecker> ranks;
+  for (const proto::Program& program : programs) {
+    ranks.emplace_back(program);
+    if (absl::Status status = ranks.back().CheckBuffers(); !status.ok()) return status;
+  }
+  std::vector<int> at(programs.size(), 0);
+  std::set<uint64_t> tags;
+  auto current = [&](size_t r) -> const proto::Instruction* {
+    return at[r] < programs[r].instructions_size() ? &programs[r].instructions(at[r]) : nullptr;
+  };
+  auto step = [&](size_t r) {
+    absl::Status status = ranks[r].Run(*current(r));
+    ++at[r];
+    return status;
+  };
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    for (size_t r = 0; r < programs.size(); ++r) {
+      const proto::Instruction* instruction = current(r);
+      if (instruction == nullptr) continue;
+      if (instruction->has_receive()) continue;  // run with its send
+      if (instruction->has_send()) {
+        const proto::SendInstruction& send = instruction->send();
+        const proto::Instruction* other = current(send.peer());
+        if (other == nullptr || !other->has_receive() || other->receive().tag() != send.tag()) {
+          continue;
+        }
+        if (other->receive().peer() != static_cast<int>(r) ||
+            ranks[r].bytes(send.buffer()) !=
+                ranks[send.peer()].bytes(other->receive().buffer())) {
+          return ranks[r].Error("send and receive do not fit together");
+        }
+        if (!tags.insert(send.tag()).second) return ranks[r].Error("tag used twice");
+        const size_t peer = send.peer();
+        for (size_t both : {r, peer}) {
+          if (absl::Status status = step(both); !status.ok()) return status;
+        }
+      } else if (instruction->has_collective()) {
+        const proto::CollectiveInstruction collective = instruction->collective();
+        const auto& group = programs[r].groups(collective.group()).ranks();
+        bool all = true;
+        for (int member : group) {
+          const proto::Instruction* other = current(member);
+          all = all && other != nullptr && other->has_collective() &&
+                other->collective().tag() == collective.tag();
+        }
+        if (!all) continue;
+        for (int member : group) {
+          const proto::CollectiveInstruction& other = current(member)->collective();
+          const auto& other_group = programs[member].groups(other.group()).ranks();
+          if (other.kind() != collective.kind() ||
+              !std::equal(group.begin(), group.end(), other_group.begin(), other_group.end()) ||
+              ranks[member].bytes(other.input()) != ranks[r].bytes(collective.input()) ||
+              ranks[member].bytes(other.output()) != ranks[r].bytes(collective.output())) {
+            return ranks[r].Error("members of a collective do not agree");
+          }
+        }
+        if (!tags.insert(collective.tag()).second) return ranks[r].Error("tag used twice");
+        for (int member : group) {
+          if (absl::Status status = step(member); !status.ok()) return status;
+        }
+      } else if (absl::Status status = step(r); !status.ok()) {
+        return status;
+      }
+      moved = true;
+    }
+  }
+  for (size_t r = 0; r < programs.size(); ++r) {
+    if (current(r) != nullptr) {
+      return ranks[r].Error(absl::StrCat("waits for ever in instruction ", at[r], ": ",
+                                         current(r)->ShortDebugString()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,173 @@
+#include "server/jobs/job_life.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace espalier {
+namespace {
+
+using Kind = JobEventKind;
+
+struct Row {
+  std::string what;
+  JobLife before;
+  JobLifeEvent event;
+  proto::JobState state;
+  std::vector<JobAction> actions;
+};
+
+JobLife In(proto::JobState state, bool attempt_running, int attempts = 1, int64_t checkpoint = 0) {
+  JobLife life;
+  life.state = state;
+  life.attempt_running = attempt_running;
+  life.attempts = attempts;
+  life.checkpoint_step = checkpoint;
+  return life;
+}
+
+class JobLifeTable : public ::testing::TestWithParam<Row> {};
+
+TEST_P(JobLifeTable, Decides) {
+  const Row& row = GetParam();
+  auto decision = Decide(row.before, row.event, JobPolicy());
+  ASSERT_TRUE(decision.ok()) << decision.status();
+  EXPECT_EQ(StateName(decision->life.state), StateName(row.state));
+  EXPECT_EQ(decision->actions, row.actions);
+}
+
+const std::vector<JobAction> kNothing;
+const std::vector<JobAction> kBegin = {JobAction::kGoBack, JobAction::kStartAttempt};
+const std::vector<JobAction> kRelease = {JobAction::kReleaseWorkers};
+
+JobLifeEvent Of(Kind kind, int32_t attempt = 1, int64_t step = 0) {
+  return {.kind = kind, .attempt = attempt, .step = step, .reason = "because"};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, JobLifeTable,
+    ::testing::Values(
+        Row{"QueuedStarts", In(proto::QUEUED, false, 0), Of(Kind::kWorkersReady), proto::PLANNING,
+            kBegin},
+        Row{"RecoveringStartsAnAttempt", In(proto::RECOVERING, false), Of(Kind::kWorkersReady),
+            proto::RECOVERING, kBegin},
+        Row{"ResumedWaitsForItsOldAttempt", In(proto::QUEUED, true), Of(Kind::kWorkersReady),
+            proto::QUEUED, kNothing},
+        Row{"RunningNeedsNoWorkers", In(proto::RUNNING, true), Of(Kind::kWorkersReady),
+            proto::RUNNING, kNothing},
+        Row{"PlanningRuns", In(proto::PLANNING, true), Of(Kind::kRunning), proto::RUNNING, kNothing},
+        Row{"RecoveryEnds", In(proto::RECOVERING, true, 2), Of(Kind::kRunning, 2), proto::RUNNING,
+            kNothing},
+        Row{"StaleRunning", In(proto::RECOVERING, true, 2), Of(Kind::kRunning, 1),
+            proto::RECOVERING, kNothing},
+        Row{"RunningLosesWorker", In(proto::RUNNING, true), Of(Kind::kWorkersLost),
+            proto::RECOVERING, kRelease},
+        Row{"PlanningLosesWorker", In(proto::PLANNING, true), Of(Kind::kWorkersLost),
+            proto::RECOVERING, kRelease},
+        Row{"StaleLoss", In(proto::RUNNING, true, 3), Of(Kind::kWorkersLost, 2), proto::RUNNING,
+            kNothing},
+        Row{"OwnFaultFailsAtOnce", In(proto::RUNNING, true), Of(Kind::kAttemptFailed),
+            proto::FAILED, kRelease},
+        Row{"Finishes", In(proto::RUNNING, true), Of(Kind::kFinished), proto::SUCCEEDED, kRelease},
+        Row{"CancelQueued", In(proto::QUEUED, false, 0), Of(Kind::kCancel), proto::CANCELLED,
+            kNothing},
+        Row{"CancelRunning", In(proto::RUNNING, true), Of(Kind::kCancel), proto::CANCELLED,
+            {JobAction::kStopAttempt}},
+        Row{"CancelTwice", In(proto::CANCELLED, true), Of(Kind::kCancel), proto::CANCELLED,
+            kNothing},
+        Row{"CancelledThenFinishedStaysCancelled", In(proto::CANCELLED, true), Of(Kind::kFinished),
+            proto::CANCELLED, kRelease},
+        Row{"CancelledAttemptEnds", In(proto::CANCELLED, true), Of(Kind::kStopped),
+            proto::CANCELLED, kRelease},
+        Row{"ResumedAttemptEnds", In(proto::QUEUED, true), Of(Kind::kStopped), proto::QUEUED,
+            kRelease},
+        Row{"ResumeFailed", In(proto::FAILED, false), Of(Kind::kResume), proto::QUEUED, kNothing},
+        Row{"ResumeCancelled", In(proto::CANCELLED, false), Of(Kind::kResume), proto::QUEUED,
+            kNothing},
+        Row{"RestartRunning", In(proto::RUNNING, false), Of(Kind::kRestart), proto::RECOVERING,
+            kNothing},
+        Row{"RestartPlanning", In(proto::PLANNING, false), Of(Kind::kRestart), proto::RECOVERING,
+            kNothing},
+        Row{"RestartQueued", In(proto::QUEUED, false, 0), Of(Kind::kRestart), proto::QUEUED,
+            kNothing},
+        Row{"RestartSucceeded", In(proto::SUCCEEDED, false), Of(Kind::kRestart), proto::SUCCEEDED,
+            kNothing}),
+    [](const auto& info) { return info.param.what; });
+
+TEST(JobLife, WhatCannotBeCancelledOrResumedSaysSo) {
+  for (proto::JobState state : {proto::SUCCEEDED, proto::FAILED}) {
+    EXPECT_EQ(Decide(In(state, false), Of(Kind::kCancel), {}).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  for (proto::JobState state : {proto::QUEUED, proto::RUNNING, proto::SUCCEEDED}) {
+    EXPECT_EQ(Decide(In(state, false), Of(Kind::kResume), {}).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
+  JobPolicy policy{.max_fruitless_attempts = 3};
+  JobLife life = In(proto::QUEUED, false, 0);
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
+    auto decision = Decide(
+        life, {.kind = Kind::kWorkersLost, .attempt = attempt, .reason = "w" + std::to_string(attempt)},
+        policy);
+    life = decision->life;
+    if (attempt < 3) {
+      EXPECT_EQ(life.state, proto::RECOVERING);
+      continue;
+    }
+    EXPECT_EQ(life.state, proto::FAILED);
+    EXPECT_THAT(decision->error, ::testing::AllOf(::testing::HasSubstr("attempt 1: w1"),
+                                                  ::testing::HasSubstr("attempt 3: w3")));
+  }
+}
+
+TEST(JobLife, ACheckpointStartsTheCountAnew) {
+  JobPolicy policy{.max_fruitless_attempts = 2};
+  JobLife life = In(proto::QUEUED, false, 0);
+  for (int attempt = 1; attempt <= 6; ++attempt) {
+    life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
+    life = Decide(life, Of(Kind::kCheckpointed, attempt, attempt * 10), policy)->life;
+    life = Decide(life, Of(Kind::kWorkersLost, attempt), policy)->life;
+    ASSERT_EQ(life.state, proto::RECOVERING) << "attempt " << attempt;
+    EXPECT_EQ(life.checkpoint_step, attempt * 10);
+  }
+}
+
+// Whatever happens in whatever order: one attempt at a time, its number never falls, checkpoints never
+// go back, and a job that is over stays so unless it is resumed.
+TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
+  std::mt19937 random(7);
+  for (int run = 0; run < 200; ++run) {
+    JobLife life;
+    for (int i = 0; i < 100; ++i) {
+      const JobLifeEvent event{.kind = static_cast<Kind>(random() % 10),
+                               .attempt = life.attempts - static_cast<int>(random() % 2),
+                               .step = static_cast<int64_t>(random() % 100),
+                               .reason = "r"};
+      auto decision = Decide(life, event, {.max_fruitless_attempts = 3});
+      if (!decision.ok()) continue;
+      const JobLife& next = decision->life;
+      for (JobAction action : decision->actions) {
+        if (action == JobAction::kStartAttempt) {
+          EXPECT_FALSE(life.attempt_running);
+          EXPECT_EQ(next.attempts, life.attempts + 1);
+        }
+        if (action == JobAction::kReleaseWorkers) EXPECT_TRUE(life.attempt_running);
+      }
+      EXPECT_GE(next.attempts, life.attempts);
+      EXPECT_GE(next.checkpoint_step, life.checkpoint_step);
+      if (IsOver(life.state) && event.kind != Kind::kResume) EXPECT_EQ(next.state, life.state);
+      if (next.state == proto::FAILED && life.state != proto::FAILED) {
+        EXPECT_FALSE(decision->error.empty());
+      }
+      life = next;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier

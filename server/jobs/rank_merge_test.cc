@@ -1,0 +1,60 @@
+#include "server/jobs/rank_merge.h"
+
+#include <gtest/gtest.h>
+
+namespace espalier {
+namespace {
+
+proto::StepReport Report(int64_t step, double loss, double rate, double seconds) {
+  proto::StepReport report;
+  report.set_step(step);
+  report.set_seconds(seconds);
+  (*report.mutable_values())["loss"] = loss;
+  (*report.mutable_values())["learning_rate"] = rate;
+  return report;
+}
+
+proto::CheckpointShard Shard(int64_t steps, const std::string& directory, const std::string& file) {
+  proto::CheckpointShard shard;
+  shard.set_steps_done(steps);
+  shard.set_directory(directory);
+  shard.set_file(file);
+  shard.set_sha256("s");
+  shard.set_bytes(4);
+  return shard;
+}
+
+TEST(RankMerge, AStepIsDoneWhenAllRanksAreAndSumsTheirShares) {
+  RankMerge merge(2);
+  EXPECT_FALSE(merge.AddStep(1, Report(0, 1.5, 0.1, 2)).has_value());
+  EXPECT_FALSE(merge.AddStep(1, Report(1, 1, 0.1, 1)).has_value()) << "rank 1 is a step ahead";
+  auto merged = merge.AddStep(0, Report(0, 0.5, 0.1, 3));
+  ASSERT_TRUE(merged.has_value());
+  EXPECT_EQ(merged->step(), 0);
+  EXPECT_DOUBLE_EQ(merged->values().at("loss"), 2.0);
+  EXPECT_DOUBLE_EQ(merged->values().at("learning_rate"), 0.1);
+  EXPECT_DOUBLE_EQ(merged->seconds(), 3);
+  EXPECT_EQ(merge.AddStep(0, Report(1, 1, 0.1, 1))->step(), 1);
+}
+
+TEST(RankMerge, ACheckpointIsCompleteWithTheLastShard) {
+  RankMerge merge(3);
+  EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value());
+  EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value()) << "the same rank again";
+  EXPECT_FALSE(merge.AddShard(0, Shard(10, "d", "a"))->has_value());
+  auto complete = merge.AddShard(1, Shard(10, "d", ""));
+  ASSERT_TRUE(complete.ok() && complete->has_value());
+  EXPECT_EQ((*complete)->directory, "d");
+  ASSERT_EQ((*complete)->files.size(), 2u) << "rank 1 has no parameters";
+  EXPECT_EQ((*complete)->files[0].name, "a");
+  EXPECT_EQ((*complete)->files[1].name, "c");
+}
+
+TEST(RankMerge, ShardsOfDifferentFoldersAreNoCheckpoint) {
+  RankMerge merge(2);
+  ASSERT_TRUE(merge.AddShard(0, Shard(10, "d", "a")).ok());
+  EXPECT_FALSE(merge.AddShard(1, Shard(10, "e", "b")).ok());
+}
+
+}  // namespace
+}  // namespace espalier

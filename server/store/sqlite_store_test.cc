@@ -1,0 +1,224 @@
+#include "server/store/sqlite_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "server/store/idempotency.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "/store_" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".db";
+    for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(path_ + suffix);
+    Reopen();
+  }
+  void Reopen(SqliteStore::Options options = {}) {
+    store_.reset();
+    auto opened = SqliteStore::Open(path_, options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store_ = *std::move(opened);
+  }
+  JobWrite Create(const std::string& id) {
+    JobWrite write;
+    write.create = true;
+    write.job.emplace();
+    write.job->job.set_id(id);
+    write.job->job.set_state(proto::QUEUED);
+    write.job->job.mutable_spec()->set_name("n");
+    write.job->job.mutable_spec()->mutable_graph()->set_name("g");
+    return write;
+  }
+  static proto::StepReport Report(int64_t step, double loss) {
+    proto::StepReport report;
+    report.set_step(step);
+    (*report.mutable_values())["loss"] = loss;
+    return report;
+  }
+  std::vector<std::string> LogOf(const std::string& id, int64_t after = 0, int64_t from = 0) {
+    std::vector<std::string> lines;
+    auto entries = store_->Log(id, after, from, 1000);
+    EXPECT_TRUE(entries.ok()) << entries.status();
+    for (const JobLogEntry& entry : *entries) {
+      if (const auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
+        lines.push_back(std::to_string(report->step()) + ":" +
+                        std::to_string(static_cast<int>(report->values().at("loss"))));
+      } else {
+        lines.push_back(std::get<std::string>(entry.entry));
+      }
+    }
+    return lines;
+  }
+
+  std::string path_;
+  std::unique_ptr<SqliteStore> store_;
+};
+
+TEST_F(StoreTest, WhatWasWrittenIsThereAfterReopening) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  JobWrite write;
+  write.job = *store_->Get("j");
+  write.job->job.set_state(proto::RUNNING);
+  write.job->job.mutable_plan()->set_batch_size(8);
+  write.job->checkpoint_dir = "/c/1";
+  write.job->fruitless_attempts = 2;
+  write.job->failures = "why";
+  write.with_plan = true;
+  write.reports = {Report(0, 3), Report(1, 2)};
+  write.messages = {"hello"};
+  ASSERT_TRUE(store_->Write("j", write).ok());
+  Reopen();
+  auto record = store_->Get("j");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->job.state(), proto::RUNNING);
+  EXPECT_EQ(record->job.spec().graph().name(), "g");
+  EXPECT_EQ(record->job.plan().batch_size(), 8);
+  EXPECT_EQ(record->checkpoint_dir, "/c/1");
+  EXPECT_EQ(record->fruitless_attempts, 2);
+  EXPECT_EQ(record->failures, "why");
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "1:2", "hello"));
+}
+
+TEST_F(StoreTest, GoingBackDropsLaterReportsAndReplayedOnesComeAfterInTheLog) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  JobWrite write;
+  write.reports = {Report(0, 9), Report(1, 8), Report(2, 7)};
+  ASSERT_TRUE(store_->Write("j", write).ok());
+  const int64_t seen = store_->Log("j", 0, 0, 100)->back().sequence;
+  JobWrite back;
+  back.drop_reports_from = 1;
+  back.messages = {"going back to step 1"};
+  ASSERT_TRUE(store_->Write("j", back).ok());
+  JobWrite again;
+  again.reports = {Report(1, 8)};
+  ASSERT_TRUE(store_->Write("j", again).ok());
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "going back to step 1", "1:8"));
+  EXPECT_THAT(LogOf("j", seen), testing::ElementsAre("going back to step 1", "1:8"))
+      << "a watcher that had seen step 2 must be told of the replayed step";
+  EXPECT_THAT(LogOf("j", 0, 1), testing::ElementsAre("going back to step 1", "1:8"));
+}
+
+TEST_F(StoreTest, ListIsInOrderOfCreationAndWithoutGraphs) {
+  for (const char* id : {"z", "a", "m"}) ASSERT_TRUE(store_->Write(id, Create(id)).ok());
+  auto records = store_->List();
+  ASSERT_TRUE(records.ok());
+  ASSERT_EQ(records->size(), 3u);
+  EXPECT_EQ((*records)[0].job.id(), "z");
+  EXPECT_EQ((*records)[2].job.id(), "m");
+  EXPECT_FALSE((*records)[0].job.spec().has_graph());
+  EXPECT_EQ((*records)[0].job.spec().name(), "n");
+}
+
+TEST_F(StoreTest, AJobIsNeitherCreatedTwiceNorWrittenWithoutBeingThere) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  EXPECT_EQ(store_->Write("j", Create("j")).code(), absl::StatusCode::kAlreadyExists);
+  JobWrite write = Create("other");
+  write.create = false;
+  write.messages = {"lost"};
+  EXPECT_EQ(store_->Write("other", write).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(LogOf("other").empty()) << "a failed write leaves nothing behind";
+}
+
+TEST_F(StoreTest, EpochsGrowAcrossReopening) {
+  const uint64_t first = *store_->NextEpoch();
+  const uint64_t second = *store_->NextEpoch();
+  Reopen();
+  const uint64_t third = *store_->NextEpoch();
+  EXPECT_LT(first, second);
+  EXPECT_LT(second, third);
+}
+
+TEST_F(StoreTest, ASecondCoordinatorIsRefused) {
+  auto second = SqliteStore::Open(path_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.status();
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another espalierd"));
+}
+
+TEST_F(StoreTest, AFullDiskIsAnErrorAndTheStoreLivesOn) {
+  Reopen({.max_pages = 40});
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  JobWrite big;
+  big.messages = {std::string(1 << 20, 'x')};
+  EXPECT_EQ(store_->Write("j", big).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(LogOf("j").empty());
+  JobWrite small;
+  small.messages = {"y"};
+  EXPECT_TRUE(store_->Write("j", small).ok());
+  Reopen();
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
+}
+
+TEST_F(StoreTest, ADamagedFileIsRefusedAtTheStart) {
+  for (int i = 0; i < 50; ++i) {
+    const std::string id = "j" + std::to_string(i);
+    ASSERT_TRUE(store_->Write(id, Create(id)).ok());
+  }
+  store_.reset();
+  const auto size = std::filesystem::file_size(path_);
+  {
+    std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(4096);
+    for (size_t i = 4096; i < size; ++i) file.put('\x5a');
+  }
+  EXPECT_EQ(SqliteStore::Open(path_).status().code(), absl::StatusCode::kDataLoss);
+  std::filesystem::resize_file(path_, size / 2);
+  EXPECT_EQ(SqliteStore::Open(path_).status().code(), absl::StatusCode::kDataLoss);
+  std::ofstream(path_, std::ios::trunc) << "this is no database at all, whatever its name says.";
+  EXPECT_EQ(SqliteStore::Open(path_).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
+  proto::ServeModelRequest served;
+  served.set_name("m");
+  served.set_artifact("a");
+  ASSERT_TRUE(store_->PutServed(served, nullptr).ok());
+  ArtifactRecord artifact;
+  artifact.artifact.set_name("a");
+  artifact.folder = "a@1";
+  ASSERT_TRUE(store_->PutArtifact(artifact, nullptr).ok());
+  Reopen();
+  ASSERT_EQ(store_->Served()->size(), 1u);
+  EXPECT_EQ((*store_->Served())[0].artifact(), "a");
+  EXPECT_EQ((*store_->Artifacts())[0].folder, "a@1");
+  ASSERT_TRUE(store_->DeleteServed("m", nullptr).ok());
+  EXPECT_TRUE(store_->Served()->empty());
+}
+
+TEST_F(StoreTest, ARepeatedCallGetsTheFirstAnswerAndAChangedOneIsRefused) {
+  proto::SubmitRequest request;
+  request.mutable_spec()->set_name("one");
+  request.set_idempotency_key("k");
+  int runs = 0;
+  auto call = [&](const char* method, const proto::SubmitRequest& body, proto::SubmitReply* reply) {
+    Idempotency idempotency(store_.get());
+    return idempotency.Once(method, body.idempotency_key(), body, reply, [&] {
+      reply->set_job_id("job-" + std::to_string(++runs));
+      JobWrite write = Create(reply->job_id());
+      write.remembered = Remember(method, body.idempotency_key(), body, *reply);
+      return store_->Write(reply->job_id(), write);
+    });
+  };
+  proto::SubmitReply first, second, third;
+  ASSERT_TRUE(call("Submit", request, &first).ok());
+  Reopen();
+  ASSERT_TRUE(call("Submit", request, &second).ok());
+  EXPECT_EQ(second.job_id(), first.job_id());
+  EXPECT_EQ(runs, 1);
+  request.mutable_spec()->set_name("two");
+  absl::Status changed = call("Submit", request, &third);
+  EXPECT_EQ(changed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(changed.message()), HasSubstr("another request"));
+  EXPECT_EQ(call("Cancel", request, &third).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(runs, 1);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,145 @@
+"""ONNX files, exported by PyTorch or written by hand, through our importer and kernels."""
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from runner import Runner, from_json, to_json  # noqa: E402
+
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
+
+
+class Mixed(nn.Module):
+    """The shape operators that exporters write, in one forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        self.norm = nn.LayerNorm(8)
+        self.up = nn.Linear(8, 24)
+
+    def forward(self, ids):
+        x = self.norm(self.table(ids))
+        a, b, c = self.up(x).split(8, dim=-1)
+        y = torch.sigmoid(a) * b - torch.tanh(c) / (2.0 + torch.exp(a))
+        y = torch.cat([y, x], 1).transpose(1, 2)[:, 1:7]
+        y = y.reshape(ids.shape[0], -1, 2)
+        return torch.softmax(y.mean(2) + y.sum((1, 2), keepdim=True).squeeze(2), -1)
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(8, 8, 3, groups=2, dilation=2, padding=2), nn.SiLU(), nn.MaxPool2d(2, ceil_mode=True),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(8, 5))
+
+
+class OnnxImportTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.run_op = Runner()
+        cls.folder = tempfile.TemporaryDirectory()
+        warnings.simplefilter("ignore")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.run_op.close()
+        cls.folder.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def follow(self, module, example, opset, batches):
+        module = module.eval()
+        path = self.path("exported.onnx")
+        torch.onnx.export(module, example, path, opset_version=opset, input_names=["x"], output_names=["y"],
+                          dynamic_axes={"x": {0: "n"}, "y": {0: "n"}})
+        for batch in batches:
+            x = example[:1].repeat(batch, *[1] * (example.dim() - 1))
+            if x.dtype == torch.float32:
+                x = torch.randn(x.shape)
+            answer = self.run_op(onnx=path, batch=batch, training=False, feeds={"x": to_json(x)})
+            self.assertNotIn("error", answer)
+            ours = from_json(answer["results"]["y"])
+            theirs = module(x).detach().double()
+            self.assertEqual(ours.shape, theirs.shape)
+            self.assertLess((ours - theirs).abs().max().item(), 1e-5, f"opset {opset} batch {batch}")
+
+    def test_cnn_of_every_opset(self):
+        torch.manual_seed(1)
+        for opset in range(13, 18):
+            self.follow(cnn(), torch.randn(2, 3, 33, 31), opset, [1, 4])
+
+    def test_shape_operators_fit_any_batch(self):
+        torch.manual_seed(2)
+        for opset in range(13, 18):
+            self.follow(Mixed(), torch.randint(0, 11, (2, 6)), opset, [1, 2, 5])
+
+    def test_digits_model_in_training_form(self):
+        x = torch.randn(3, 1, 8, 8)
+        answer = self.run_op(onnx=os.path.join(DATA, "digits_cnn.onnx"), batch=3, training=True,
+                             feeds={"x": to_json(x)})
+        self.assertNotIn("error", answer)
+        self.assertEqual(list(from_json(answer["results"]["logits"]).shape), [3, 10])
+
+    def refused(self, model_bytes, *words):
+        path = self.path("bad.onnx")
+        with open(path, "wb") as file:
+            file.write(model_bytes)
+        answer = self.run_op(onnx=path, batch=2, feeds={})
+        self.assertIn("error", answer)
+        for word in words:
+            self.assertIn(word, answer["error"])
+
+    def model(self, nodes, initializers=(), opset=15, dims=("n", 4), dtype=TensorProto.FLOAT):
+        graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", dtype, list(dims))],
+                                  [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], list(initializers))
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString()
+
+    def test_bad_files_are_refused_with_the_place(self):
+        whole = open(os.path.join(DATA, "digits_cnn.onnx"), "rb").read()
+        for cut in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+            self.refused(whole[:cut], "no complete ONNX model")
+        self.refused(b"not a model at all", "no complete ONNX model")
+        relu = helper.make_node("Relu", ["x"], ["y"], name="act")
+        self.refused(self.model([helper.make_node("Einsum", ["x"], ["y"], name="odd")]), "odd", "Einsum", "known are")
+        self.refused(self.model([helper.make_node("Relu", ["x"], ["y"], name="own", domain="com.me")]), "com.me.Relu")
+        self.refused(self.model([helper.make_node("Relu", ["ghost"], ["y"], name="act")]), "act", "ghost")
+        self.refused(self.model([relu], opset=9), "opset 9", "13 to 18")
+        self.refused(self.model([relu, relu]), "act", "already")
+        self.refused(self.model([helper.make_node("Softmax", ["x"], ["y"], name="soft", axis=7)]), "soft", "axis 7")
+        self.refused(self.model([relu], dims=("n", "m")), "'x'", "dimension 1")
+        weight = numpy_helper.from_array(torch.randn(3, 5).numpy(), "w")
+        self.refused(self.model([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], [weight]), "mm", "[3, 5]")
+        short = onnx.TensorProto.FromString(weight.SerializeToString())
+        short.raw_data = short.raw_data[:-1]
+        self.refused(self.model([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], [short]), "'w'", "59 bytes")
+        outside = onnx.TensorProto.FromString(weight.SerializeToString())
+        outside.ClearField("raw_data")
+        outside.data_location = TensorProto.EXTERNAL
+        self.refused(self.model([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], [outside]), "'w'", "another file")
+
+    def test_damaged_bytes_never_kill_the_process(self):
+        torch.manual_seed(3)
+        whole = bytearray(open(os.path.join(DATA, "digits_cnn.onnx"), "rb").read())
+        small = [i for i in range(4000)] + [len(whole) - 1 - i for i in range(1500)]
+        for round_number in range(400):
+            bytes_ = bytearray(whole)
+            for _ in range(1 + round_number % 4):
+                bytes_[small[int(torch.randint(0, len(small), ()))]] = int(torch.randint(0, 256, ()))
+            path = self.path("flipped.onnx")
+            with open(path, "wb") as file:
+                file.write(bytes_)
+            # An answer of any kind: a damaged weight may well be a valid model.
+            self.run_op(onnx=path, batch=1, feeds={"x": to_json(torch.zeros(1, 1, 8, 8))})
+
+
+if __name__ == "__main__":
+    unittest.main()

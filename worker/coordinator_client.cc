@@ -1,0 +1,128 @@
+#include "worker/coordinator_client.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/grpc_status.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kStoreWait = absl::Seconds(1);  // of one Get; repeated until the deadline
+
+void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+}
+
+class CoordinatorStore : public RendezvousStore {
+ public:
+  CoordinatorStore(proto::Cluster::Stub* stub, std::string place, proto::Lease lease,
+                   std::string job_id, uint64_t attempt, std::function<bool()> cancelled)
+      : stub_(stub),
+        place_(std::move(place)),
+        lease_(std::move(lease)),
+        job_id_(std::move(job_id)),
+        attempt_(attempt),
+        cancelled_(std::move(cancelled)) {}
+
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    proto::StoreSetRequest request;
+    *request.mutable_lease() = lease_;
+    request.set_job_id(job_id_);
+    request.set_attempt(attempt_);
+    request.set_key(key);
+    request.set_value(value);
+    proto::StoreSetReply reply;
+    grpc::ClientContext context;
+    SetTimeout(&context, kCallTimeout);
+    return FromGrpc(stub_->StoreSet(&context, request, &reply), place_);
+  }
+
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
+    const absl::Time deadline = absl::Now() + timeout;
+    proto::StoreGetRequest request;
+    *request.mutable_lease() = lease_;
+    request.set_job_id(job_id_);
+    request.set_attempt(attempt_);
+    request.set_key(key);
+    while (true) {
+      if (cancelled_ && cancelled_()) return absl::CancelledError("cancelled while meeting peers");
+      const absl::Duration left = deadline - absl::Now();
+      request.set_wait_seconds(
+          std::max(0.0, absl::ToDoubleSeconds(std::min<absl::Duration>(left, kStoreWait))));
+      proto::StoreGetReply reply;
+      grpc::ClientContext context;
+      SetTimeout(&context, kCallTimeout);
+      absl::Status s = FromGrpc(stub_->StoreGet(&context, request, &reply), place_);
+      if (!s.ok()) return s;
+      if (reply.found()) return reply.value();
+      if (left <= absl::ZeroDuration()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("timed out: no rank of job ", job_id_, " has set '", key, "'"));
+      }
+    }
+  }
+
+ private:
+  proto::Cluster::Stub* const stub_;
+  const std::string place_;
+  const proto::Lease lease_;
+  const std::string job_id_;
+  const uint64_t attempt_;
+  const std::function<bool()> cancelled_;
+};
+
+}  // namespace
+
+CoordinatorClient::CoordinatorClient(const std::string& address) : address_(address) {
+  auto channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelLimits());
+  cluster_ = proto::Cluster::NewStub(channel);
+  models_ = proto::Models::NewStub(channel);
+}
+
+absl::StatusOr<proto::JoinReply> CoordinatorClient::Join(const proto::JoinRequest& request) {
+  grpc::ClientContext context;
+  SetTimeout(&context, kCallTimeout);
+  proto::JoinReply reply;
+  absl::Status s = FromGrpc(cluster_->Join(&context, request, &reply),
+                            absl::StrCat("coordinator ", address_));
+  if (!s.ok()) return s;
+  return reply;
+}
+
+absl::Status CoordinatorClient::Heartbeat(const proto::HeartbeatRequest& request,
+                                          absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetTimeout(&context, timeout);
+  proto::HeartbeatReply reply;
+  return FromGrpc(cluster_->Heartbeat(&context, request, &reply),
+                  absl::StrCat("coordinator ", address_));
+}
+
+absl::Status CoordinatorClient::Leave(const proto::Lease& lease) {
+  grpc::ClientContext context;
+  SetTimeout(&context, absl::Seconds(2));
+  proto::LeaveRequest request;
+  *request.mutable_lease() = lease;
+  proto::LeaveReply reply;
+  return FromGrpc(cluster_->Leave(&context, request, &reply),
+                  absl::StrCat("coordinator ", address_));
+}
+
+std::unique_ptr<RendezvousStore> CoordinatorClient::Store(const proto::Lease& lease,
+                                                          const std::string& job_id,
+                                                          uint64_t attempt,
+                                                          std::function<bool()> cancelled) {
+  return std::make_unique<CoordinatorStore>(cluster_.get(), absl::StrCat("coordinator ", address_),
+                                            lease, job_id, attempt, std::move(cancelled));
+}
+
+}  // namespace espalier

@@ -1,0 +1,40 @@
+// What a worker asks of its coordinator: membership, the rendezvous store, artifacts.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/models.grpc.pb.h"
+#include "worker/collective/rendezvous_store.h"
+
+namespace espalier {
+
+// Thread-safe. Errors name the coordinator's address.
+class CoordinatorClient {
+ public:
+  explicit CoordinatorClient(const std::string& address);
+
+  const std::string& address() const { return address_; }
+
+  absl::StatusOr<proto::JoinReply> Join(const proto::JoinRequest& request);
+  absl::Status Heartbeat(const proto::HeartbeatRequest& request, absl::Duration timeout);
+  absl::Status Leave(const proto::Lease& lease);
+  proto::Models::StubInterface& models() { return *models_; }
+
+  // The store of one attempt of a job. `cancelled` is asked while Get waits. Must not outlive this.
+  std::unique_ptr<RendezvousStore> Store(const proto::Lease& lease, const std::string& job_id,
+                                         uint64_t attempt, std::function<bool()> cancelled);
+
+ private:
+  const std::string address_;
+  std::unique_ptr<proto::Cluster::Stub> cluster_;
+  std::unique_ptr<proto::Models::Stub> models_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,36 @@
+// Between absl::Status and grpc::Status: the codes are the same numbers. And the limits on messages
+// that every channel and server of the worker has.
+#pragma once
+
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace espalier {
+
+constexpr int kMaxMessageBytes = 64 << 20;
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  // Messages travel in headers, which are limited to 8 KiB.
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message().substr(0, 4000)));
+}
+
+inline absl::Status FromGrpc(const grpc::Status& status, const std::string& place) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      place + ": " + status.error_message());
+}
+
+inline grpc::ChannelArguments ChannelLimits() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  return arguments;
+}
+
+}  // namespace espalier

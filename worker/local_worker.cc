@@ -1,0 +1,414 @@
+#include "worker/local_worker.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "worker/artifacts.h"
+#include "worker/collective/gloo_communicator.h"
+#include "worker/collective/nccl_communicator.h"
+#include "worker/coordinator_client.h"
+#include "worker/grpc_status.h"
+#include "worker/measure.h"
+#include "worker/worker_service.h"
+
+namespace espalier {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(5);
+
+struct Address {
+  std::string host;
+  int port = 0;
+};
+
+// "host:port" or "[v6]:port".
+absl::StatusOr<Address> ParseAddress(const std::string& text, const std::string& what) {
+  Address address;
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &address.port) || address.port < 0 ||
+      address.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is '", text, "'; accepted: host:port"));
+  }
+  address.host = text.substr(0, colon);
+  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
+  return address;
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
+  return name;
+}
+
+std::string RandomKey() {
+  std::random_device source;
+  return absl::StrFormat("%08x%08x%08x%08x", source(), source(), source(), source());
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options) {
+  if (options.device == "cpu") {
+    return NewCpuDevice({options.threads, options.memory_limit});
+  }
+  int ordinal = 0;
+  if (options.device.rfind("cuda:", 0) == 0 &&
+      absl::SimpleAtoi(options.device.substr(5), &ordinal) && ordinal >= 0) {
+    return OpenCudaDevice(options.cuda_plugin, ordinal, options.memory_limit);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device is '", options.device, "'; accepted: cpu, cuda:0, cuda:1, ..."));
+}
+
+// Keeps the store alive that NCCL groups are made through.
+class CommunicatorWithStore : public Communicator {
+ public:
+  CommunicatorWithStore(std::unique_ptr<RendezvousStore> store, std::unique_ptr<Communicator> base)
+      : store_(std::move(store)), base_(std::move(base)) {}
+  int rank() const override { return base_->rank(); }
+  int size() const override { return base_->size(); }
+  bool on_device() const override { return base_->on_device(); }
+  absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
+    return base_->Send(data, bytes, peer, tag);
+  }
+  absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
+    return base_->Receive(data, bytes, peer, tag);
+  }
+  absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
+                         const Group& group, uint64_t tag) override {
+    return base_->AllReduce(dtype, input, output, count, group, tag);
+  }
+  absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
+                         uint64_t tag) override {
+    return base_->AllGather(input, output, bytes, group, tag);
+  }
+  absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
+                             const Group& group, uint64_t tag) override {
+    return base_->ReduceScatter(dtype, input, output, count, group, tag);
+  }
+  absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
+                        uint64_t tag) override {
+    return base_->AllToAll(input, output, bytes, group, tag);
+  }
+  absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
+                         uint64_t tag) override {
+    return base_->Broadcast(input, output, bytes, group, tag);
+  }
+  absl::Status Flush() override { return base_->Flush(); }
+  void Abort(const std::string& reason) override { base_->Abort(reason); }
+
+ private:
+  std::unique_ptr<RendezvousStore> store_;
+  std::unique_ptr<Communicator> base_;
+};
+
+class LocalWorkerImpl : public LocalWorker {
+ public:
+  explicit LocalWorkerImpl(const WorkerOptions& options) : options_(options) {}
+  ~LocalWorkerImpl() override { Stop(); }
+
+  absl::Status Start() {
+    absl::StatusOr<Address> coordinator = ParseAddress(options_.coordinator, "--coordinator");
+    if (!coordinator.ok()) return coordinator.status();
+    absl::StatusOr<Address> listen = ParseAddress(options_.listen, "--listen");
+    if (!listen.ok()) return listen.status();
+    if (!options_.insecure && (!IsLoopback(coordinator->host) || !IsLoopback(listen->host))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "refusing to talk in the clear off loopback (--coordinator ", options_.coordinator,
+          ", --listen ", options_.listen,
+          "): this version has no TLS and no tokens yet. On a network that you trust, start with "
+          "--insecure"));
+    }
+    absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(options_);
+    if (!device.ok()) return device.status();
+    device_ = *std::move(device);
+    description_ = device_->description();
+    if (options_.calibrate) {
+      absl::StatusOr<proto::Device> measured = Calibrate(device_.get());
+      if (!measured.ok()) return measured.status();
+      description_ = *std::move(measured);
+    } else {
+      description_.set_matmul_flops(5e10 * description_.threads());
+      description_.set_memory_bandwidth(1e10);
+      description_.set_op_overhead_seconds(2e-6);
+    }
+    files_ = NewPosixFileSystem();
+    client_ = std::make_unique<CoordinatorClient>(options_.coordinator);
+    std::string cache = options_.cache_dir;
+    if (cache.empty()) {
+      std::error_code error;
+      std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+      cache = ((error ? "/tmp" : temporary) / absl::StrCat("espalier-cache-", getuid())).string();
+    }
+    datasets_ = std::make_unique<DatasetStore>(&client_->models(), files_.get(), cache);
+    if (absl::Status s = Serve(*listen); !s.ok()) return s;
+    if (absl::Status s = FirstJoin(); !s.ok()) return s;
+    thread_ = std::thread([this] { KeepLease(); });
+    return absl::OkStatus();
+  }
+
+  std::string address() const override { return address_; }
+  std::string worker_id() const override {
+    absl::MutexLock lock(&mutex_);
+    return joined_ ? lease_.worker_id() : "";
+  }
+  void Stop() override { End(/*leave=*/true); }
+  void Abandon() override { End(/*leave=*/false); }
+
+ private:
+  absl::Status Serve(const Address& listen) {
+    WorkerServiceOptions service;
+    service.device = device_.get();
+    service.files = files_.get();
+    service.open_dataset = [this](const proto::Dataset& dataset) { return datasets_->Open(dataset); };
+    service.connect = [this](const proto::Attempt& attempt, int rank, int size,
+                             absl::Duration timeout, std::function<bool()> cancelled) {
+      return Connect(attempt, rank, size, timeout, std::move(cancelled));
+    };
+    service_ = std::make_unique<WorkerService>(std::move(service));
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.SetMaxSendMessageSize(kMaxMessageBytes);
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on '", options_.listen,
+                                                 "': is the port in use?"));
+    }
+    const bool any = listen.host == "0.0.0.0" || listen.host == "::";
+    host_ = any ? HostName() : listen.host;
+    address_ = host_.find(':') != std::string::npos ? absl::StrCat("[", host_, "]:", port)
+                                                    : absl::StrCat(host_, ":", port);
+    if (!options_.advertise.empty()) {
+      absl::StatusOr<Address> advertised = ParseAddress(options_.advertise, "--advertise");
+      if (!advertised.ok()) return advertised.status();
+      host_ = advertised->host;
+      address_ = options_.advertise;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const proto::Attempt& attempt, int rank,
+                                                        int size, absl::Duration timeout,
+                                                        std::function<bool()> cancelled) {
+    proto::Lease lease;
+    {
+      absl::MutexLock lock(&mutex_);
+      lease = lease_;
+    }
+    std::unique_ptr<RendezvousStore> store =
+        client_->Store(lease, attempt.job_id(), attempt.attempt(), std::move(cancelled));
+    int ordinal = 0;
+    if (CudaPluginOf(*device_, &ordinal) != nullptr) {
+      // Every rank says what it has: NCCL where all are GPUs, Gloo over host memory otherwise.
+      if (absl::Status s = store->Set(absl::StrCat("device/", rank), "cuda"); !s.ok()) return s;
+    } else if (absl::Status s = store->Set(absl::StrCat("device/", rank), "cpu"); !s.ok()) {
+      return s;
+    }
+    bool all_cuda = true;
+    for (int peer = 0; peer < size; ++peer) {
+      absl::StatusOr<std::string> kind = store->Get(absl::StrCat("device/", peer), timeout);
+      if (!kind.ok()) return kind.status();
+      all_cuda = all_cuda && *kind == "cuda";
+    }
+    if (all_cuda) {
+      absl::StatusOr<std::unique_ptr<Communicator>> nccl =
+          ConnectNccl(*device_, rank, size, *store, timeout);
+      if (!nccl.ok()) return nccl.status();
+      return std::unique_ptr<Communicator>(
+          std::make_unique<CommunicatorWithStore>(std::move(store), *std::move(nccl)));
+    }
+    GlooOptions gloo;
+    gloo.rank = rank;
+    gloo.size = size;
+    gloo.host = host_ == "localhost" ? "127.0.0.1" : host_;
+    gloo.timeout = timeout;
+    return ConnectGloo(gloo, *store);
+  }
+
+  absl::Status Join(const std::string& key) {
+    proto::JoinRequest request;
+    request.set_name(options_.name.empty() ? HostName() : options_.name);
+    request.set_address(address_);
+    *request.mutable_device() = description_;
+    request.set_host(HostName());
+    request.set_idempotency_key(key);
+    request.set_protocol_version(kProtocolVersion);
+    absl::StatusOr<proto::JoinReply> reply = client_->Join(request);
+    if (!reply.ok()) return reply.status();
+    {
+      absl::MutexLock lock(&mutex_);
+      lease_ = reply->lease();
+      joined_ = true;
+      heartbeat_ = absl::Seconds(std::clamp(reply->heartbeat_seconds(), 0.01, 60.0));
+      lease_time_ = absl::Seconds(std::clamp(reply->lease_seconds(), 0.05, 3600.0));
+    }
+    service_->SetEpoch(reply->lease().epoch());
+    spdlog::info("joined {} as {} (epoch {}), serving on {}", options_.coordinator,
+                 reply->lease().worker_id(), reply->lease().epoch(), address_);
+    return absl::OkStatus();
+  }
+
+  // Unreachable or overloaded coordinators are tried again; a refusal is final.
+  static bool MayPass(const absl::Status& status) {
+    return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+           absl::IsResourceExhausted(status) || absl::IsAborted(status);
+  }
+
+  absl::Status FirstJoin() {
+    const absl::Time deadline = absl::Now() + options_.join_timeout;
+    const std::string key = RandomKey();
+    absl::Duration backoff = kFirstBackoff;
+    for (int tries = 1;; ++tries) {
+      absl::Status s = Join(key);
+      if (s.ok() || !MayPass(s)) return s;
+      if (absl::Now() + backoff >= deadline) {
+        return absl::UnavailableError(absl::StrCat(
+            "no coordinator answers at ", options_.coordinator, " after ", tries, " attempts in ",
+            absl::FormatDuration(options_.join_timeout), " (", std::string(s.message()),
+            "); is espalierd running there, and is --coordinator right?"));
+      }
+      absl::SleepFor(backoff);
+      backoff = std::min(backoff * 2, kLongestBackoff);
+    }
+  }
+
+  // False when it is time to end.
+  bool SleepUnlessStopping(absl::Duration duration) {
+    const absl::Time deadline = absl::Now() + duration;
+    absl::MutexLock lock(&mutex_);
+    while (!stopping_) {
+      if (stop_.WaitWithDeadline(&mutex_, deadline)) break;
+    }
+    return !stopping_;
+  }
+
+  void LoseLease(const std::string& reason) {
+    spdlog::warn("{}; ending what runs and joining anew", reason);
+    {
+      absl::MutexLock lock(&mutex_);
+      joined_ = false;
+    }
+    service_->SetEpoch(0);
+    service_->AbortAll(reason);
+  }
+
+  void KeepLease() {
+    absl::Time last_good = absl::Now();
+    absl::Duration backoff = kFirstBackoff;
+    std::string key;
+    while (true) {
+      bool joined = false;
+      absl::Duration interval, lease_time;
+      proto::HeartbeatRequest request;
+      {
+        absl::MutexLock lock(&mutex_);
+        joined = joined_;
+        interval = heartbeat_;
+        lease_time = lease_time_;
+        *request.mutable_lease() = lease_;
+      }
+      if (!SleepUnlessStopping(joined ? interval : backoff)) return;
+      if (!joined) {
+        if (key.empty()) key = RandomKey();
+        absl::Status s = Join(key);
+        if (s.ok()) {
+          key.clear();
+          backoff = kFirstBackoff;
+          last_good = absl::Now();
+        } else {
+          spdlog::warn("cannot join: {}", std::string(s.message()));
+          backoff = std::min(backoff * 2, kLongestBackoff);
+        }
+        continue;
+      }
+      for (const std::string& job : service_->running_jobs()) request.add_running_jobs(job);
+      proto::Link link;
+      if (service_->TakeLink(&link)) *request.mutable_measured_link() = link;
+      absl::Status s = client_->Heartbeat(request, std::max(interval, absl::Seconds(1)));
+      if (s.ok()) {
+        last_good = absl::Now();
+      } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
+        LoseLease(absl::StrCat("the lease is gone: ", std::string(s.message())));
+      } else if (absl::Now() - last_good > lease_time) {
+        LoseLease(absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
+      }
+    }
+  }
+
+  void End(bool leave) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      stopping_ = true;
+      stop_.SignalAll();
+    }
+    if (thread_.joinable()) thread_.join();
+    if (service_ != nullptr) service_->AbortAll("the worker is shutting down");
+    if (leave && !worker_id().empty()) {
+      proto::Lease lease;
+      {
+        absl::MutexLock lock(&mutex_);
+        lease = lease_;
+      }
+      client_->Leave(lease).IgnoreError();
+    }
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+    service_.reset();
+  }
+
+  const WorkerOptions options_;
+  std::unique_ptr<Device> device_;
+  proto::Device description_;
+  std::unique_ptr<FileSystem> files_;
+  std::unique_ptr<CoordinatorClient> client_;
+  std::unique_ptr<DatasetStore> datasets_;
+  std::unique_ptr<WorkerService> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string host_;  // by which the peers' Gloo reaches this worker
+  std::string address_;
+  std::thread thread_;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;
+  proto::Lease lease_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
+  absl::Duration lease_time_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(5);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalWorker>> StartWorker(const WorkerOptions& options) {
+  auto worker = std::make_unique<LocalWorkerImpl>(options);
+  if (absl::Status s = worker->Start(); !s.ok()) return s;
+  return std::unique_ptr<LocalWorker>(std::move(worker));
+}
+
+}  // namespace espalier

@@ -1,0 +1,60 @@
+// espalier-worker: joins a coordinator with one device and runs programs on it until it is told to end.
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "worker/local_worker.h"
+
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");
+ABSL_FLAG(std::string, advertise, "", "host:port as others reach this worker; empty: from --listen");
+ABSL_FLAG(std::string, name, "", "name for people; empty: the host's");
+ABSL_FLAG(int, threads, 0, "threads for CPU kernels; 0: all cores");
+ABSL_FLAG(int64_t, memory_limit, 0, "bytes that programs may use; 0: three quarters of the memory");
+ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
+ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: beside this program");
+ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
+ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS");
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "Joins an Espalier coordinator and runs its programs.\n"
+      "Example: espalier-worker --coordinator=127.0.0.1:7070 --threads=1");
+  absl::ParseCommandLine(argc, argv);
+
+  // Before any thread starts, so that all of them inherit it: only sigwait below sees these.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  espalier::WorkerOptions options;
+  options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.advertise = absl::GetFlag(FLAGS_advertise);
+  options.name = absl::GetFlag(FLAGS_name);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.memory_limit = absl::GetFlag(FLAGS_memory_limit);
+  options.device = absl::GetFlag(FLAGS_device);
+  options.cuda_plugin = absl::GetFlag(FLAGS_cuda_plugin);
+  options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
+  options.insecure = absl::GetFlag(FLAGS_insecure);
+  auto worker = espalier::StartWorker(options);
+  if (!worker.ok()) {
+    std::fprintf(stderr, "espalier-worker: %s\n", std::string(worker.status().message()).c_str());
+    return 1;
+  }
+  int caught = 0;
+  sigwait(&signals, &caught);
+  spdlog::info("{}: leaving", caught == SIGTERM ? "SIGTERM" : "SIGINT");
+  (*worker)->Stop();
+  return 0;
+}

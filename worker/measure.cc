@@ -1,0 +1,132 @@
+#include "worker/measure.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "ops/graph/graph_proto.h"
+#include "worker/executor/executor.h"
+#include "worker/executor/initialize.h"
+
+namespace espalier {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Executor>> Load(const proto::Program& program, Device* device) {
+  ExecutorOptions options;
+  options.device = device;
+  absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(program, options);
+  if (!executor.ok()) return executor.status();
+  // Not zeros: kernels may be faster on them, or meet denormals.
+  proto::Initializer random;
+  random.set_kind(proto::Initializer::UNIFORM);
+  random.set_scale(0.5);
+  std::vector<char> bytes;
+  for (int i = 0; i < (*executor)->num_buffers(); ++i) {
+    const proto::Buffer& buffer = (*executor)->buffer(i);
+    const TensorSpec& spec = (*executor)->spec(i);
+    if (buffer.kind() == proto::LITERAL || !IsFloat(spec.dtype)) continue;
+    bytes.resize(static_cast<size_t>(spec.bytes()));
+    absl::Status s = Initialize(random, buffer.name(), 1, spec, bytes.data());
+    if (s.ok()) s = (*executor)->WriteBuffer(i, bytes.data(), spec.bytes());
+    if (!s.ok()) return s;
+  }
+  return executor;
+}
+
+absl::StatusOr<double> TimeOnce(Executor& executor, int64_t step) {
+  const absl::Time start = absl::Now();
+  absl::StatusOr<StepResult> result = executor.Step(step);
+  if (!result.ok()) return result.status();
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+int AddBuffer(proto::Program* program, const std::string& name, const Dims& dims) {
+  proto::Buffer* buffer = program->add_buffers();
+  buffer->set_name(name);
+  buffer->set_kind(proto::SCRATCH);
+  buffer->mutable_spec()->set_dtype(proto::F32);
+  for (int64_t d : dims) buffer->mutable_spec()->add_dims(d);
+  buffer->set_offset_bytes(program->arena_bytes());
+  program->set_arena_bytes(program->arena_bytes() + (NumElements(dims) * 4 + 63) / 64 * 64);
+  return program->buffers_size() - 1;
+}
+
+// `runs` times op(a, b) -> c, all f32, so that one Step's own cost is spread over many.
+proto::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b, const Dims& c,
+                               int runs) {
+  proto::Program program;
+  program.set_format_version(1);
+  program.set_name("calibrate " + op);
+  program.set_world_size(1);
+  std::vector<int> inputs{AddBuffer(&program, "a", a)};
+  if (!b.empty()) inputs.push_back(AddBuffer(&program, "b", b));
+  const int output = AddBuffer(&program, "c", c);
+  for (int i = 0; i < runs; ++i) {
+    proto::Instruction* instruction = program.add_instructions();
+    instruction->set_node(op);
+    instruction->mutable_compute()->set_op(op);
+    for (int input : inputs) instruction->mutable_compute()->add_inputs(input);
+    instruction->mutable_compute()->add_outputs(output);
+  }
+  return program;
+}
+
+// Best of as many repetitions as fit in `budget`: other processes only ever make it slower.
+absl::StatusOr<double> BestSeconds(const proto::Program& program, Device* device,
+                                   absl::Duration budget) {
+  absl::StatusOr<std::unique_ptr<Executor>> executor = Load(program, device);
+  if (!executor.ok()) return executor.status();
+  absl::StatusOr<double> best = TimeOnce(**executor, 0);
+  const absl::Time deadline = absl::Now() + budget;
+  for (int i = 0; best.ok() && (i < 2 || absl::Now() < deadline); ++i) {
+    absl::StatusOr<double> seconds = TimeOnce(**executor, 0);
+    if (!seconds.ok()) return seconds.status();
+    best = std::min(*best, *seconds);
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetitions,
+                                      Device* device) {
+  absl::StatusOr<std::unique_ptr<Executor>> executor = Load(program, device);
+  if (!executor.ok()) return executor.status();
+  std::vector<double> seconds;
+  for (int i = 0; i <= std::max(1, repetitions); ++i) {
+    absl::StatusOr<double> one = TimeOnce(**executor, i);
+    if (!one.ok()) return one.status();
+    if (i > 0) seconds.push_back(*one);
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+absl::StatusOr<proto::Device> Calibrate(Device* device) {
+  proto::Device result = device->description();
+  const bool gpu = !device->is_host();
+  const absl::Duration budget = absl::Milliseconds(300);
+
+  const int64_t n = gpu ? 4096 : 512;
+  absl::StatusOr<double> matmul =
+      BestSeconds(OperatorProgram("linear", {n, n}, {n, n}, {n, n}, 1), device, budget);
+  if (!matmul.ok()) return matmul.status();
+  result.set_matmul_flops(2.0 * static_cast<double>(n) * static_cast<double>(n) *
+                          static_cast<double>(n) / *matmul);
+
+  // Beyond the caches: 2 x 48 MiB read, as much written once.
+  const int64_t wide = gpu ? 256 << 20 : 12 << 20;
+  absl::StatusOr<double> add =
+      BestSeconds(OperatorProgram("add", {wide}, {wide}, {wide}, 1), device, budget);
+  if (!add.ok()) return add.status();
+  result.set_memory_bandwidth(3.0 * 4.0 * static_cast<double>(wide) / *add);
+
+  const int runs = 200;
+  absl::StatusOr<double> small =
+      BestSeconds(OperatorProgram("relu", {64}, {}, {64}, runs), device, absl::Milliseconds(50));
+  if (!small.ok()) return small.status();
+  result.set_op_overhead_seconds(*small / runs);
+  return result;
+}
+
+}  // namespace espalier

@@ -1,0 +1,19 @@
+// Times programs on a device, for the planner's cost model.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "proto/program.pb.h"
+#include "worker/device/device.h"
+
+namespace espalier {
+
+// Median seconds of one run over `repetitions` (at least 1), after one that is not counted. Floating
+// inputs hold small random numbers, others zero.
+absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetitions,
+                                      Device* device);
+
+// `description` of the device with its rates: matmul FLOP/s, memory bandwidth, cost of starting an
+// operator. Takes at most about 1.5 s.
+absl::StatusOr<proto::Device> Calibrate(Device* device);
+
+}  // namespace espalier

@@ -1,0 +1,303 @@
+#include "worker/training_job.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/checkpoint/checkpoint.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kDefaultPeerTimeout = absl::Seconds(60);
+constexpr uint64_t kLinkTag = ~uint64_t{0};  // beyond the planner's
+constexpr int64_t kLinkBytes = 4 << 20;
+
+bool IsKept(const proto::Buffer& buffer) {
+  return buffer.kind() == proto::PARAMETER_SHARD || buffer.kind() == proto::OPTIMIZER_STATE;
+}
+
+class ExecutorSource : public CheckpointSource {
+ public:
+  ExecutorSource(Executor& executor, std::vector<int> buffers)
+      : executor_(executor), buffers_(std::move(buffers)) {}
+  absl::Status Read(int entry, std::vector<char>* bytes) override {
+    return executor_.ReadBuffer(buffers_[entry], bytes->data(), static_cast<int64_t>(bytes->size()));
+  }
+
+ private:
+  Executor& executor_;
+  const std::vector<int> buffers_;
+};
+
+}  // namespace
+
+TrainingJob::TrainingJob(const proto::LoadProgramRequest& request,
+                         const TrainingJobOptions& options)
+    : options_(options),
+      attempt_(request.attempt()),
+      peer_timeout_(request.peer_timeout_seconds() > 0
+                        ? absl::Seconds(request.peer_timeout_seconds())
+                        : kDefaultPeerTimeout) {}
+
+absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
+    const proto::LoadProgramRequest& request, const TrainingJobOptions& options) {
+  std::unique_ptr<TrainingJob> job(new TrainingJob(request, options));
+  absl::StatusOr<std::shared_ptr<const Dataset>> dataset = options.open_dataset(request.dataset());
+  if (!dataset.ok()) return dataset.status();
+  BatchLoaderOptions data;
+  data.batch_size = request.batch_size();
+  data.seed = request.program().seed();
+  absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(*dataset, data);
+  if (!loader.ok()) return loader.status();
+  job->training_data_ = *std::move(loader);
+
+  ExecutorOptions executor;
+  executor.device = options.device;
+  executor.source = job->training_data_.get();
+  absl::StatusOr<std::unique_ptr<Executor>> training = Executor::Create(request.program(), executor);
+  if (!training.ok()) return training.status();
+  job->training_ = *std::move(training);
+
+  if (request.has_evaluation()) {
+    data.holdout = true;
+    absl::StatusOr<std::unique_ptr<BatchLoader>> holdout = BatchLoader::Create(*dataset, data);
+    if (!holdout.ok()) return holdout.status();
+    job->holdout_data_ = *std::move(holdout);
+    executor.source = job->holdout_data_.get();
+    executor.training = false;
+    executor.share_parameters = job->training_.get();
+    absl::StatusOr<std::unique_ptr<Executor>> evaluation =
+        Executor::Create(request.evaluation(), executor);
+    if (!evaluation.ok()) return evaluation.status();
+    job->evaluation_ = *std::move(evaluation);
+  }
+  if (!request.checkpoint_dir().empty()) {
+    if (absl::Status s = job->LoadCheckpoint(request.checkpoint_dir()); !s.ok()) return s;
+  }
+  return job;
+}
+
+absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
+      CheckpointReader::Open(*options_.files, directory);
+  if (!reader.ok()) return reader.status();
+  std::vector<char> bytes;
+  for (int i = 0; i < training_->num_buffers(); ++i) {
+    if (!IsKept(training_->buffer(i))) continue;
+    const TensorSpec& spec = training_->spec(i);
+    bytes.resize(static_cast<size_t>(spec.bytes()));
+    absl::Status s = (*reader)->Read(training_->buffer(i).name(), spec, bytes.data());
+    if (s.ok()) s = training_->WriteBuffer(i, bytes.data(), spec.bytes());
+    if (!s.ok()) {
+      return absl::Status(s.code(), absl::StrCat("checkpoint '", directory, "': ",
+                                                 std::string(s.message())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t TrainingJob::training_examples() const {
+  return training_data_->training_examples();
+}
+
+int64_t TrainingJob::measured_peak_bytes() const {
+  return training_->measured_peak_bytes() +
+         (evaluation_ != nullptr ? evaluation_->measured_peak_bytes() : 0);
+}
+
+absl::Status TrainingJob::Cancelled() {
+  absl::MutexLock lock(&mutex_);
+  return aborted_ ? absl::CancelledError(reason_) : absl::OkStatus();
+}
+
+void TrainingJob::Abort(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  if (!aborted_) reason_ = reason;
+  aborted_ = true;
+  if (communicator_ != nullptr) communicator_->Abort(reason);
+}
+
+std::unique_ptr<Communicator> TrainingJob::TakeCommunicator() {
+  training_->SetCommunicator(nullptr);
+  if (evaluation_ != nullptr) evaluation_->SetCommunicator(nullptr);
+  absl::MutexLock lock(&mutex_);
+  return std::move(communicator_);
+}
+
+bool TrainingJob::has_link() const {
+  absl::MutexLock lock(&mutex_);
+  return has_link_;
+}
+
+proto::Link TrainingJob::link() const {
+  absl::MutexLock lock(&mutex_);
+  return link_;
+}
+
+absl::Status TrainingJob::Connect() {
+  const proto::Program& program = training_->program();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> made =
+      options_.connect(program.rank(), program.world_size(), peer_timeout_,
+                       [this] { return !Cancelled().ok(); });
+  if (absl::Status s = Cancelled(); !s.ok()) return s;
+  if (!made.ok()) return made.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    communicator_ = *std::move(made);
+    if (aborted_) communicator_->Abort(reason_);
+    training_->SetCommunicator(communicator_.get());
+    if (evaluation_ != nullptr) evaluation_->SetCommunicator(communicator_.get());
+  }
+  return MeasureLink();
+}
+
+// A few messages back and forth between the first two ranks: what the planner's link model asks for.
+absl::Status TrainingJob::MeasureLink() {
+  const proto::Program& program = training_->program();
+  Communicator* communicator = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    communicator = communicator_.get();
+  }
+  if (program.rank() > 1 || communicator->on_device()) return absl::OkStatus();
+  const int peer = 1 - program.rank();
+  std::vector<char> message(kLinkBytes);
+  auto round_trip = [&](int64_t bytes) -> absl::StatusOr<double> {
+    double best = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      const absl::Time start = absl::Now();
+      absl::Status s;
+      for (int turn = 0; turn < 2 && s.ok(); ++turn) {
+        s = turn == program.rank() ? communicator->Send(message.data(), bytes, peer, kLinkTag)
+                                   : communicator->Receive(message.data(), bytes, peer, kLinkTag);
+      }
+      if (s.ok()) s = communicator->Flush();
+      if (!s.ok()) return s;
+      best = std::min(best, absl::ToDoubleSeconds(absl::Now() - start));
+    }
+    return best;
+  };
+  absl::StatusOr<double> small = round_trip(8);
+  if (!small.ok()) return small.status();
+  absl::StatusOr<double> large = round_trip(kLinkBytes);
+  if (!large.ok()) return large.status();
+  absl::MutexLock lock(&mutex_);
+  has_link_ = true;
+  link_.set_latency_seconds(*small / 2);
+  link_.set_bandwidth(2.0 * kLinkBytes / std::max(1e-9, *large - *small));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::WriteShard(
+    const proto::RunRequest& request, int64_t steps_done,
+    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+  std::vector<CheckpointEntry> entries;
+  std::vector<int> buffers;
+  for (int i = 0; i < training_->num_buffers(); ++i) {
+    const proto::Buffer& buffer = training_->buffer(i);
+    if (!IsKept(buffer)) continue;
+    entries.push_back(
+        {buffer.name(), training_->spec(i), buffer.kind() == proto::OPTIMIZER_STATE});
+    buffers.push_back(i);
+  }
+  // A directory of its own for every attempt: one that is over cannot spoil a later one's files.
+  const std::string directory =
+      JoinPath(request.checkpoint_root(),
+               absl::StrCat("step-", steps_done, "-attempt-", attempt_.attempt()));
+  ExecutorSource source(*training_, buffers);
+  absl::StatusOr<ManifestFile> file = WriteCheckpointShard(
+      *options_.files, directory, training_->program().rank(), entries, source);
+  if (!file.ok()) {
+    return absl::Status(file.status().code(),
+                        absl::StrCat("checkpoint after step ", steps_done, ": ",
+                                     std::string(file.status().message())));
+  }
+  proto::RunEvent event;
+  proto::CheckpointShard* shard = event.mutable_shard();
+  shard->set_steps_done(steps_done);
+  shard->set_directory(directory);
+  shard->set_file(file->name);
+  shard->set_sha256(file->sha256);
+  shard->set_bytes(file->bytes);
+  return emit(event);
+}
+
+absl::Status TrainingJob::Evaluate(
+    const proto::RunRequest& request,
+    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+  if (evaluation_ == nullptr) {
+    return absl::FailedPreconditionError("evaluation was asked for, but no program for it was loaded");
+  }
+  const absl::Time start = absl::Now();
+  const int64_t batches = holdout_data_->steps_per_epoch();
+  std::map<std::string, double> sums;
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    if (absl::Status s = Cancelled(); !s.ok()) return s;
+    absl::StatusOr<StepResult> result = evaluation_->Step(batch);
+    if (!result.ok()) {
+      return absl::Status(result.status().code(), absl::StrCat("evaluation: ",
+                                                               std::string(result.status().message())));
+    }
+    for (const auto& [name, value] : result->values) sums[name] += value;
+  }
+  proto::RunEvent event;
+  event.mutable_evaluation()->set_step(request.last_step());
+  event.mutable_evaluation()->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
+  for (const auto& [name, sum] : sums) {
+    (*event.mutable_evaluation()->mutable_values())[name] = sum / static_cast<double>(batches);
+  }
+  return emit(event);
+}
+
+absl::Status TrainingJob::Run(const proto::RunRequest& request,
+                              const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+  if (request.first_step() < 0 || request.last_step() < request.first_step() ||
+      request.checkpoint_every_steps() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps [", request.first_step(), ", ", request.last_step(),
+                     ") with a checkpoint every ", request.checkpoint_every_steps()));
+  }
+  if (absl::Status s = Cancelled(); !s.ok()) return s;
+  if (absl::Status s = Connect(); !s.ok()) return s;
+  const int64_t every = request.checkpoint_every_steps();
+  for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
+    if (absl::Status s = Cancelled(); !s.ok()) return s;
+    const absl::Time start = absl::Now();
+    absl::StatusOr<StepResult> result = training_->Step(step);
+    if (!result.ok()) {
+      if (absl::Status s = Cancelled(); !s.ok()) return s;
+      return result.status();
+    }
+    proto::RunEvent event;
+    proto::StepReport* report = event.mutable_step();
+    report->set_step(step);
+    report->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
+    for (const auto& [name, value] : result->values) (*report->mutable_values())[name] = value;
+    // Values are summed over the ranks, so one of them reports it.
+    if (training_->program().rank() == 0) {
+      (*report->mutable_values())["learning_rate"] = result->learning_rate;
+    }
+    if (absl::Status s = emit(event); !s.ok()) return s;
+    const int64_t done = step + 1;
+    const bool due = done == request.last_step() || (every > 0 && done % every == 0);
+    if (due && !request.checkpoint_root().empty()) {
+      if (absl::Status s = WriteShard(request, done, emit); !s.ok()) return s;
+    }
+  }
+  if (request.evaluate_at_end()) {
+    if (absl::Status s = Evaluate(request, emit); !s.ok()) return s;
+  }
+  proto::RunEvent event;
+  event.set_measured_peak_bytes(measured_peak_bytes());
+  return emit(event);
+}
+
+}  // namespace espalier

@@ -1,0 +1,83 @@
+// One attempt of a training job on one rank: programs, data, peers and checkpoints around executors.
+// Knows nothing of gRPC.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/cluster.pb.h"
+#include "proto/worker.pb.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/collective/communicator.h"
+#include "worker/data/batch_loader.h"
+#include "worker/executor/executor.h"
+
+namespace espalier {
+
+struct TrainingJobOptions {
+  Device* device = nullptr;
+  FileSystem* files = nullptr;
+  std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const proto::Dataset&)> open_dataset;
+  // Meets the other ranks of the attempt; called from the first Run if there are any. `cancelled` turns
+  // true when it should give up.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+      int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
+      connect;
+};
+
+class TrainingJob {
+ public:
+  // Loads programs and dataset, and the checkpoint where there is one.
+  static absl::StatusOr<std::unique_ptr<TrainingJob>> Load(const proto::LoadProgramRequest& request,
+                                                           const TrainingJobOptions& options);
+
+  int64_t training_examples() const;
+  int64_t measured_peak_bytes() const;
+
+  // Blocks. Hands every event to `emit`; an error of emit ends the run. Cancelled after Abort.
+  absl::Status Run(const proto::RunRequest& request,
+                   const std::function<absl::Status(const proto::RunEvent&)>& emit);
+
+  // From any thread: ends Run soon, and every later one.
+  void Abort(const std::string& reason);
+
+  // Measured between ranks 0 and 1 when they first met; absent elsewhere.
+  bool has_link() const;
+  proto::Link link() const;
+
+  // Peers may still be reading what this rank sent last: who drops a finished job keeps this a while.
+  std::unique_ptr<Communicator> TakeCommunicator();
+
+ private:
+  TrainingJob(const proto::LoadProgramRequest& request, const TrainingJobOptions& options);
+  absl::Status LoadCheckpoint(const std::string& directory);
+  absl::Status Connect();
+  absl::Status MeasureLink();
+  absl::Status WriteShard(const proto::RunRequest& request, int64_t steps_done,
+                          const std::function<absl::Status(const proto::RunEvent&)>& emit);
+  absl::Status Evaluate(const proto::RunRequest& request,
+                        const std::function<absl::Status(const proto::RunEvent&)>& emit);
+  absl::Status Cancelled();
+
+  const TrainingJobOptions options_;
+  const proto::Attempt attempt_;
+  const absl::Duration peer_timeout_;
+  std::unique_ptr<BatchLoader> training_data_;
+  std::unique_ptr<BatchLoader> holdout_data_;
+  std::unique_ptr<Executor> training_;
+  std::unique_ptr<Executor> evaluation_;
+
+  mutable absl::Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
+  bool has_link_ ABSL_GUARDED_BY(mutex_) = false;
+  proto::Link link_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace espalier
