@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/service_type.h>
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
@@ -188,8 +189,8 @@ absl::Status Coordinator::Start() {
   for (grpc::Service* service : parts.added) builder.RegisterService(service);
   parts.server = builder.BuildAndStart();
   if (parts.server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", parts.options.listen,
-                                               "; is the port taken?"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", parts.options.listen, "; is the port taken?"));
   }
   const size_t colon = parts.options.listen.rfind(':');
   parts.grpc_address = absl::StrCat(parts.options.listen.substr(0, colon), ":", port);

@@ -1,5 +1,5 @@
-// The coordinator: store, worker registry, jobs, artifacts, metrics and the gRPC services over them, in
-// one object that a test can start in its own process.
+// The coordinator: store, worker registry, jobs, artifacts, metrics and the gRPC services over
+// them, in one object that a test can start in its own process.
 #pragma once
 
 #include <functional>
@@ -31,24 +31,25 @@ struct CoordinatorOptions {
   std::string data_dir;
   std::string listen = "127.0.0.1:0";
   absl::Duration lease = absl::Seconds(10);
-  absl::Duration heartbeat;              // zero: a quarter of the lease
-  // After a worker was lost or the coordinator was restarted: how long to wait for as many workers as
-  // the job had, before it goes on with those that are there.
+  absl::Duration heartbeat;  // zero: a quarter of the lease
+  // After a worker was lost or the coordinator was restarted: how long to wait for as many workers
+  // as the job had, before it goes on with those that are there.
   absl::Duration recovery_settle = absl::Seconds(5);
   int max_fruitless_attempts = 5;
-  double measure_seconds = 3;            // spent on measuring operators before a plan; 0: analytic only
+  double measure_seconds = 3;  // spent on measuring operators before a plan; 0: analytic only
   int message_limit_bytes = 64 << 20;
-  const Clock* clock = nullptr;          // null: the system's
-  FileSystem* file_system = nullptr;     // null: the real one
+  const Clock* clock = nullptr;       // null: the system's
+  FileSystem* file_system = nullptr;  // null: the real one
   // Decides on the value of the "authorization" metadata, before every RPC. Null: all may call.
-  std::function<absl::Status(const std::string& method, const std::string& authorization)> authorize;
+  std::function<absl::Status(const std::string& method, const std::string& authorization)>
+      authorize;
 };
 
 // Start, then Stop or destruction; not restartable. Thread-safe but for those.
 class Coordinator {
  public:
-  // Opens the store under data_dir. FailedPrecondition if another coordinator holds it or it is of a
-  // newer version; DataLoss if it is damaged.
+  // Opens the store under data_dir. FailedPrecondition if another coordinator holds it or it is of
+  // a newer version; DataLoss if it is damaged.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Open(CoordinatorOptions options);
   ~Coordinator();
 

@@ -81,48 +81,6 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options)
       absl::StrCat("--device is '", options.device, "'; accepted: cpu, cuda:0, cuda:1, ..."));
 }
 
-// Keeps the store alive that NCCL groups are made through.
-class CommunicatorWithStore : public Communicator {
- public:
-  CommunicatorWithStore(std::unique_ptr<RendezvousStore> store, std::unique_ptr<Communicator> base)
-      : store_(std::move(store)), base_(std::move(base)) {}
-  int rank() const override { return base_->rank(); }
-  int size() const override { return base_->size(); }
-  bool on_device() const override { return base_->on_device(); }
-  absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
-    return base_->Send(data, bytes, peer, tag);
-  }
-  absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
-    return base_->Receive(data, bytes, peer, tag);
-  }
-  absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
-                         const Group& group, uint64_t tag) override {
-    return base_->AllReduce(dtype, input, output, count, group, tag);
-  }
-  absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
-                         uint64_t tag) override {
-    return base_->AllGather(input, output, bytes, group, tag);
-  }
-  absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
-                             const Group& group, uint64_t tag) override {
-    return base_->ReduceScatter(dtype, input, output, count, group, tag);
-  }
-  absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
-                        uint64_t tag) override {
-    return base_->AllToAll(input, output, bytes, group, tag);
-  }
-  absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
-                         uint64_t tag) override {
-    return base_->Broadcast(input, output, bytes, group, tag);
-  }
-  absl::Status Flush() override { return base_->Flush(); }
-  void Abort(const std::string& reason) override { base_->Abort(reason); }
-
- private:
-  std::unique_ptr<RendezvousStore> store_;
-  std::unique_ptr<Communicator> base_;
-};
-
 class LocalWorkerImpl : public LocalWorker {
  public:
   explicit LocalWorkerImpl(const WorkerOptions& options) : options_(options) {}
@@ -236,11 +194,7 @@ class LocalWorkerImpl : public LocalWorker {
       all_cuda = all_cuda && *kind == "cuda";
     }
     if (all_cuda) {
-      absl::StatusOr<std::unique_ptr<Communicator>> nccl =
-          ConnectNccl(*device_, rank, size, *store, timeout);
-      if (!nccl.ok()) return nccl.status();
-      return std::unique_ptr<Communicator>(
-          std::make_unique<CommunicatorWithStore>(std::move(store), *std::move(nccl)));
+      return ConnectNccl(*device_, rank, size, std::move(store), timeout);
     }
     GlooOptions gloo;
     gloo.rank = rank;

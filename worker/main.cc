@@ -1,14 +1,16 @@
 // espalier-worker: joins a coordinator with one device and runs programs on it until it is told to end.
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/str_cat.h"
 #include "worker/local_worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
@@ -28,7 +30,7 @@ int main(int argc, char** argv) {
       "Example: espalier-worker --coordinator=127.0.0.1:7070 --threads=1");
   absl::ParseCommandLine(argc, argv);
 
-  // Before any thread starts, so that all of them inherit it: only sigwait below sees these.
+  // Before any thread starts, so that all of them inherit it: only sigwait sees these.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -47,14 +49,20 @@ int main(int argc, char** argv) {
   options.cuda_plugin = absl::GetFlag(FLAGS_cuda_plugin);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
   options.insecure = absl::GetFlag(FLAGS_insecure);
+  std::atomic<bool> started{false};
+  std::thread waiter([&] {
+    int caught = 0;
+    sigwait(&signals, &caught);
+    if (!started) _exit(1);  // still looking for the coordinator: nothing to leave
+    spdlog::info("{}: leaving", caught == SIGTERM ? "SIGTERM" : "SIGINT");
+  });
   auto worker = espalier::StartWorker(options);
   if (!worker.ok()) {
     std::fprintf(stderr, "espalier-worker: %s\n", std::string(worker.status().message()).c_str());
-    return 1;
+    _exit(1);
   }
-  int caught = 0;
-  sigwait(&signals, &caught);
-  spdlog::info("{}: leaving", caught == SIGTERM ? "SIGTERM" : "SIGINT");
+  started = true;
+  waiter.join();
   (*worker)->Stop();
   return 0;
 }

@@ -1,17 +1,22 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
+#include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
 
 absl::Status Run(Context& context) {
-  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
+  for (const std::string& extra : flags.positional()) {
+    if (extra[0] != '-') {
+      return UsageError(absl::StrCat("unexpected argument \"", Printable(extra),
+                                     "\"; accepted: flags of espalierd after --"));
+    }
+  }
   const std::string home = context.home();
   std::error_code error;
   std::filesystem::create_directories(home, error);
@@ -36,7 +41,7 @@ absl::Status Run(Context& context) {
       "--ready-file=" + ReadyFile(absolute),
   };
   for (const std::string& extra : flags.positional()) command.push_back(extra);
-  auto pid = StartDaemon(command, absolute, flags.Number("timeout", 60));
+  auto pid = StartDaemon(command, absolute, flags.Number("timeout", 90));
   if (!pid.ok()) return pid.status();
 
   const Addresses at = ReadAddresses(absolute);
@@ -65,7 +70,7 @@ Command UpCommand() {
   Command c;
   c.name = "up";
   c.summary = "start a coordinator, with workers of its own, in the background";
-  c.usage = "up [--local-workers=N] [flags]";
+  c.usage = "up [--local-workers=N] [flags] [-- FLAGS OF ESPALIERD]";
   c.description =
       "espalierd is found beside this program. Its state, log and pid file lie under --home. Later "
       "commands\n"
@@ -74,7 +79,7 @@ Command UpCommand() {
       {"local-workers", FlagType::kInt, "N", "worker processes on this machine (1)", 0, 0, 1024},
       {"listen", FlagType::kText, "HOST:PORT", "for gRPC; port 0 chooses one (127.0.0.1:7070)"},
       {"http-listen", FlagType::kText, "HOST:PORT", "for HTTP (127.0.0.1:8080)"},
-      {"timeout", FlagType::kNumber, "SECONDS", "to wait until it answers (60)", 0, 0},
+      {"timeout", FlagType::kNumber, "SECONDS", "to wait until it answers (90)", 0, 0},
   };
   c.examples = {{"one machine, two workers", "espalier up --local-workers=2"},
                 {"a second one beside it",

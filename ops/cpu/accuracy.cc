@@ -1,13 +1,14 @@
 #include <string>
 
 #include "ops/cpu/labels.h"
-#include "ops/cpu/vectorize.h"
 #include "ops/cpu/sum.h"
+#include "ops/cpu/vectorize.h"
 
 namespace espalier {
 namespace {
 
-// Whether `label` is the first of the largest. Comparisons with NaN are false, which makes them wrong.
+// Whether `label` is the first of the largest. Comparisons with NaN are false, which makes them
+// wrong.
 bool IsRight(const float* row, int64_t classes, int64_t label) {
   const int64_t right = Vectorize(
       [](const float* row, int64_t classes, int64_t label) {
@@ -34,7 +35,8 @@ KernelStatus Run(const KernelArgs& args, int64_t count, int64_t ignore_index) {
     int64_t part = 0;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t label = IntegerAt(labels, r);
-      if (label != ignore_index && IsRight(logits.as<float>() + r * classes, classes, label)) ++part;
+      if (label != ignore_index && IsRight(logits.as<float>() + r * classes, classes, label))
+        ++part;
     }
     return static_cast<double>(part);
   });

@@ -12,9 +12,9 @@ struct Adam {
   float gradient_decay;    // weight decay that is added to the gradient
   float parameter_factor;  // decoupled weight decay: 1 - lr * weight_decay
   float beta1, beta2;
-  float rest1, rest2;           // 1 - beta, rounded once
-  float step_size;              // lr / (1 - beta1^t)
-  float root_correction;        // 1 / sqrt(1 - beta2^t)
+  float rest1, rest2;     // 1 - beta, rounded once
+  float step_size;        // lr / (1 - beta1^t)
+  float root_correction;  // 1 / sqrt(1 - beta2^t)
   float epsilon;
 };
 

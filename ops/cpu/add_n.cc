@@ -41,8 +41,7 @@ KernelStatus Run(const KernelArgs& args) {
 }  // namespace
 
 void RegisterAddNCpu(KernelRegistry& registry) {
-  registry.Add("add_n",
-               ViaF32([](const KernelSpec&, std::string*) { return MakeKernel(Run); }));
+  registry.Add("add_n", ViaF32([](const KernelSpec&, std::string*) { return MakeKernel(Run); }));
   registry.Add("add_n_grad", [](const KernelSpec&, std::string*) {
     return MakeKernel([](const KernelArgs& args) {
       for (const TensorView& dx : args.outputs) {

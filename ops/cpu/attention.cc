@@ -1,6 +1,7 @@
-// Attention for training. A task is one K/V head of one sequence with the query heads that share it; it
-// goes over blocks of query rows, keeps their scores in cache and skips the columns that a causal block
-// cannot see. The backward pass computes the probabilities again (as in FlashAttention, Dao et al. 2022).
+// Attention for training. A task is one K/V head of one sequence with the query heads that share
+// it; it goes over blocks of query rows, keeps their scores in cache and skips the columns that a
+// causal block cannot see. The backward pass computes the probabilities again (as in
+// FlashAttention, Dao et al. 2022).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,8 +19,8 @@ constexpr int64_t kBlockRows = 48;  // eight tiles of six rows; 48 x 256 scores 
 
 int64_t RoundUp(int64_t n) { return (n + 15) / 16 * 16; }
 
-// In place: probabilities of one row of raw scores. Columns from n up to `padded` become 0; a row whose
-// scores are all -infinity becomes 0.
+// In place: probabilities of one row of raw scores. Columns from n up to `padded` become 0; a row
+// whose scores are all -infinity becomes 0.
 template <int W>
 struct SoftmaxRow {
   static ESPALIER_INLINE void Run(float* s, int64_t n, int64_t padded, float scale) {
@@ -122,26 +123,26 @@ struct Mask {
 // out[d][t] = x[t][d], columns up to `padded` zero.
 void PackTransposed(const float* x, int64_t stride, int64_t columns, int64_t dim, int64_t padded,
                     float* out) {
+  for (int64_t first = 0; first < dim; first += 16) {  // 16 lines being written stay in cache
+    const int64_t last = std::min(first + 16, dim);
+    for (int64_t t = 0; t < columns; ++t) {
+      for (int64_t d = first; d < last; ++d) out[d * padded + t] = x[t * stride + d];
+    }
+  }
   for (int64_t d = 0; d < dim; ++d) {
-    for (int64_t t = 0; t < columns; ++t) out[d * padded + t] = x[t * stride + d];
     std::fill(out + d * padded + columns, out + (d + 1) * padded, 0.0f);
   }
 }
 
-// A matrix whose rows may be read up to a multiple of 16 columns.
-struct Rows {
-  const float* data;
-  int64_t stride;
-};
-
-// x itself if its rows are whole vectors, else a copy with zeros behind each row.
-Rows PadRows(const float* x, int64_t stride, int64_t rows, const Problem& p, float* copy) {
-  if (p.dim == p.padded_dim) return {x, stride};
+// A dense copy, padded_dim wide, with zeros behind each row. Also where nothing needs padding: rows
+// that lie a whole width apart share few cache sets and evict each other.
+const float* DenseRows(const float* x, int64_t stride, int64_t rows, const Problem& p,
+                       float* copy) {
   for (int64_t i = 0; i < rows; ++i) {
     std::memcpy(copy + i * p.padded_dim, x + i * stride, p.dim * sizeof(float));
     std::fill(copy + i * p.padded_dim + p.dim, copy + (i + 1) * p.padded_dim, 0.0f);
   }
-  return {copy, p.padded_dim};
+  return copy;
 }
 
 void CopyRows(const float* from, int64_t rows, const Problem& p, float* to, int64_t stride) {
@@ -150,8 +151,9 @@ void CopyRows(const float* from, int64_t rows, const Problem& p, float* to, int6
   }
 }
 
-// Probabilities of rows [begin, end) of query head h of sequence b, row-major by padded_columns. Returns
-// the number of columns that at least one of the rows may see; padded to 16, they are all written.
+// Probabilities of rows [begin, end) of query head h of sequence b, row-major by padded_columns.
+// Returns the number of columns that at least one of the rows may see; padded to 16, they are all
+// written.
 int64_t Probabilities(const Problem& p, const Mask& mask, const float* q, int64_t b, int64_t h,
                       int64_t begin, int64_t end, const float* k_transposed, float* out) {
   const int64_t columns = p.Limit(end - 1), padded = RoundUp(columns);
@@ -218,19 +220,18 @@ class Forward : public AttentionKernel {
       float* scores = WorkspaceAt(base, scores_);
       PackTransposed(args.inputs[1].as<float>() + at, p.kv_width(), p.columns, p.dim,
                      p.padded_columns, k_transposed);
-      const Rows v = PadRows(args.inputs[2].as<float>() + at, p.kv_width(), p.columns, p,
-                             WorkspaceAt(base, v_));
+      const float* v = DenseRows(args.inputs[2].as<float>() + at, p.kv_width(), p.columns, p,
+                                 WorkspaceAt(base, v_));
       for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
         for (int64_t begin = 0; begin < p.rows; begin += kBlockRows) {
           const int64_t end = std::min(begin + kBlockRows, p.rows);
-          const int64_t columns =
-              Probabilities(p, mask, q, b, h, begin, end, k_transposed, scores);
+          const int64_t columns = Probabilities(p, mask, q, b, h, begin, end, k_transposed, scores);
           float* y = args.outputs[0].as<float>() + (b * p.rows + begin) * p.q_width() + h * p.dim;
           const bool direct = p.dim == p.padded_dim;
           float* to = direct ? y : WorkspaceAt(base, y_);
           const int64_t stride = direct ? p.q_width() : p.padded_dim;
-          SmallGemm({end - begin, p.padded_dim, columns, scores, p.padded_columns, 1, v.data,
-                     v.stride, to, stride, false});
+          SmallGemm({end - begin, p.padded_dim, columns, scores, p.padded_columns, 1, v,
+                     p.padded_dim, to, stride, false});
           if (!direct) CopyRows(to, end - begin, p, y, p.q_width());
         }
       }
@@ -270,7 +271,7 @@ class Backward : public AttentionKernel {
                      WorkspaceAt(base, k_transposed_));
       PackTransposed(args.inputs[2].as<float>() + at, p.kv_width(), p.columns, p.dim,
                      p.padded_columns, WorkspaceAt(base, v_transposed_));
-      const Rows k_rows = PadRows(k, p.kv_width(), p.columns, p, WorkspaceAt(base, k_));
+      const float* k_rows = DenseRows(k, p.kv_width(), p.columns, p, WorkspaceAt(base, k_));
       std::fill_n(WorkspaceAt(base, dk_), p.columns * p.padded_dim, 0.0f);
       std::fill_n(WorkspaceAt(base, dv_), p.columns * p.padded_dim, 0.0f);
       for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
@@ -290,7 +291,7 @@ class Backward : public AttentionKernel {
  private:
   // Rows [begin, end) of query head h: writes dq, adds to dk and dv.
   void Block(const KernelArgs& args, const Problem& p, const Mask& mask, int64_t b, int64_t h,
-             int64_t begin, int64_t end, const Rows& k, char* base) const {
+             int64_t begin, int64_t end, const float* k, char* base) const {
     const int64_t rows = end - begin, at = (b * p.rows + begin) * p.q_width() + h * p.dim;
     const float* q = args.inputs[0].as<float>();
     const float* dy = args.inputs[4].as<float>() + at;
@@ -311,19 +312,19 @@ class Backward : public AttentionKernel {
       const bool direct = p.dim == p.padded_dim;
       float* to = direct ? dq : WorkspaceAt(base, dq_);
       const int64_t stride = direct ? p.q_width() : p.padded_dim;
-      SmallGemm({rows, p.padded_dim, columns, dscores, p.padded_columns, 1, k.data, k.stride, to,
+      SmallGemm({rows, p.padded_dim, columns, dscores, p.padded_columns, 1, k, p.padded_dim, to,
                  stride, false});
       if (!direct) CopyRows(to, rows, p, dq, p.q_width());
     }
     if (args.outputs[1].present()) {
-      const Rows q_rows = PadRows(q + at, p.q_width(), rows, p, WorkspaceAt(base, q_));
-      SmallGemm({columns, p.padded_dim, rows, dscores, 1, p.padded_columns, q_rows.data,
-                 q_rows.stride, WorkspaceAt(base, dk_), p.padded_dim, true});
+      const float* q_rows = DenseRows(q + at, p.q_width(), rows, p, WorkspaceAt(base, q_));
+      SmallGemm({columns, p.padded_dim, rows, dscores, 1, p.padded_columns, q_rows, p.padded_dim,
+                 WorkspaceAt(base, dk_), p.padded_dim, true});
     }
     if (args.outputs[2].present()) {
-      const Rows dy_rows = PadRows(dy, p.q_width(), rows, p, WorkspaceAt(base, dy_));
-      SmallGemm({columns, p.padded_dim, rows, probabilities, 1, p.padded_columns, dy_rows.data,
-                 dy_rows.stride, WorkspaceAt(base, dv_), p.padded_dim, true});
+      const float* dy_rows = DenseRows(dy, p.q_width(), rows, p, WorkspaceAt(base, dy_));
+      SmallGemm({columns, p.padded_dim, rows, probabilities, 1, p.padded_columns, dy_rows,
+                 p.padded_dim, WorkspaceAt(base, dv_), p.padded_dim, true});
     }
   }
 

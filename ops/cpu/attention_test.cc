@@ -60,14 +60,12 @@ std::vector<double> Naive(const Shape& s, const Inputs& in, const MaskFunction& 
   return y;
 }
 
-Attributes Of(const Shape& s, bool causal) {
-  return {{"head_dim", s.dim}, {"causal", causal}};
-}
+Attributes Of(const Shape& s, bool causal) { return {{"head_dim", s.dim}, {"causal", causal}}; }
 
 TEST(Attention, MatchesLoops) {
-  for (const Shape& s : {Shape{2, 5, 5, 2, 2, 16}, Shape{1, 130, 130, 4, 2, 32},
-                         Shape{2, 7, 19, 4, 1, 8}, Shape{1, 49, 50, 3, 3, 20}, Shape{1, 1, 1, 1, 1, 1},
-                         Shape{1, 3, 100, 2, 1, 64}}) {
+  for (const Shape& s :
+       {Shape{2, 5, 5, 2, 2, 16}, Shape{1, 130, 130, 4, 2, 32}, Shape{2, 7, 19, 4, 1, 8},
+        Shape{1, 49, 50, 3, 3, 20}, Shape{1, 1, 1, 1, 1, 1}, Shape{1, 3, 100, 2, 1, 64}}) {
     const Inputs in = Make(s);
     for (const bool causal : {false, true}) {
       const auto mask = [&](int64_t, int64_t, int64_t i, int64_t j) {
@@ -86,8 +84,10 @@ TEST(Attention, MasksOfAllShapesAndTypes) {
       const TestTensor values = Random(dims, 7);
       in.mask = Zeros(boolean ? DType::kBool : DType::kF32, dims);
       for (int64_t i = 0; i < values.size(); ++i) {
-        if (boolean) in.mask.bytes[i] = values.at(i) > 0;
-        else in.mask.as<float>()[i] = 3 * values.at(i);
+        if (boolean)
+          in.mask.bytes[i] = values.at(i) > 0;
+        else
+          in.mask.as<float>()[i] = 3 * values.at(i);
       }
       const auto mask = [&](int64_t b, int64_t h, int64_t i, int64_t j) -> double {
         const int64_t leading = dims.size() == 2 ? 0 : dims.size() == 3 ? b : b * 4 + h;
@@ -116,7 +116,8 @@ TEST(Attention, RowsThatSeeNothingAreZeroAndHaveNoGradient) {
 }
 
 TEST(Attention, GradientMatchesFiniteDifferences) {
-  for (const Shape& s : {Shape{2, 5, 5, 2, 2, 16}, Shape{1, 60, 60, 4, 2, 4}, Shape{1, 4, 7, 2, 1, 20}}) {
+  for (const Shape& s :
+       {Shape{2, 5, 5, 2, 2, 16}, Shape{1, 60, 60, 4, 2, 4}, Shape{1, 4, 7, 2, 1, 20}}) {
     for (const bool causal : {false, true}) {
       Ops().CheckGradient("attention", Of(s, causal), Make(s).all(), 3e-3);
     }
@@ -140,7 +141,8 @@ TEST(Attention, ShardOfTheQueriesSeesByItsPlaceInTheWhole) {
 }
 
 TEST(Attention, EmptyBatchAndEmptyKeys) {
-  EXPECT_EQ(Ops().Run("attention", Of({0, 3, 3, 1, 1, 8}, true), Make({0, 3, 3, 1, 1, 8}).all())[0]
+  EXPECT_EQ(Ops()
+                .Run("attention", Of({0, 3, 3, 1, 1, 8}, true), Make({0, 3, 3, 1, 1, 8}).all())[0]
                 .size(),
             0);
   const TestTensor y =

@@ -1,5 +1,5 @@
-// Batch normalisation of [N, C, ...]. Threads share the channels; sums over a channel are in f64, in one
-// order.
+// Batch normalisation of [N, C, ...]. Threads share the channels; sums over a channel are in f64,
+// in one order.
 #include <cmath>
 
 #include "ops/cpu/convert.h"
@@ -127,8 +127,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
   });
 }
 
-// x, scale, running_mean, running_var, stats?, dy -> dx, dscale, dbias, dstats. The path through the
-// statistics to x is the gradient of batch_norm_stats, fed by dstats.
+// x, scale, running_mean, running_var, stats?, dy -> dx, dscale, dbias, dstats. The path through
+// the statistics to x is the gradient of batch_norm_stats, fed by dstats.
 std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
     const Shape s = ShapeOf(args.inputs[0].dims());
@@ -142,8 +142,8 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
     };
     float *dx = output(0), *dscale = output(1), *dbias = output(2), *dstats = output(3);
     ForEachChannel(s, [&](int64_t c) {
-      const Moments m = MomentsOf(stats, args.inputs[2].as<float>(), args.inputs[3].as<float>(),
-                                  s.channels, c);
+      const Moments m =
+          MomentsOf(stats, args.inputs[2].as<float>(), args.inputs[3].as<float>(), s.channels, c);
       const float inverse = 1.0f / std::sqrt(m.variance + epsilon);
       double sum = 0, along = 0;  // of dy, and of dy * (x - mean)
       ForEachRun(s, c, [&](int64_t at) {
@@ -159,7 +159,8 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
       // variance = mean of squares - mean^2
       const double dvariance =
           stats == nullptr ? 0 : -0.5 * scale[c] * along * inverse * inverse * inverse;
-      const double dmean = stats == nullptr ? 0 : -sum * scale[c] * inverse - 2 * m.mean * dvariance;
+      const double dmean =
+          stats == nullptr ? 0 : -sum * scale[c] * inverse - 2 * m.mean * dvariance;
       dstats[c] = static_cast<float>(dmean);
       dstats[s.channels + c] = static_cast<float>(dvariance);
     });

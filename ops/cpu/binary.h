@@ -46,16 +46,15 @@ inline const float* RowOf(const float* data, const LoopNest& nest, size_t k, con
   return buffer;
 }
 
-// target = sum over the broadcast dimensions of term(dy, a, b). `a` and `b` are null when the term does
-// not read them.
+// target = sum over the broadcast dimensions of term(dy, a, b). `a` and `b` are null when the term
+// does not read them.
 template <typename Term>
 void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dims, const float* b,
               const Dims& b_dims, const TensorView& target) {
   if (target.num_elements() == 0) return;
-  const LoopNest nest =
-      Merge(dy.dims(), {DenseStrides(dy.dims()), BroadcastStrides(a_dims, dy.dims()),
-                        BroadcastStrides(b_dims, dy.dims()),
-                        BroadcastStrides(target.dims(), dy.dims())});
+  const LoopNest nest = Merge(
+      dy.dims(), {DenseStrides(dy.dims()), BroadcastStrides(a_dims, dy.dims()),
+                  BroadcastStrides(b_dims, dy.dims()), BroadcastStrides(target.dims(), dy.dims())});
   const float* g = dy.as<float>();
   const auto values = [&](const RowOffsets& at, int64_t begin, int64_t n, float* out) {
     float a_row[kSumBlock], b_row[kSumBlock];
@@ -100,7 +99,8 @@ void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dim
 
 }  // namespace binary_internal
 
-// Kernel `name`: y = f(a, b) for f32 (bf16, f16 by conversion), and i32 and i64 if `integers`; overflow wraps.
+// Kernel `name`: y = f(a, b) for f32 (bf16, f16 by conversion), and i32 and i64 if `integers`;
+// overflow wraps.
 template <bool integers, typename F>
 void AddBinary(KernelRegistry& registry, const std::string& name, F f) {
   registry.Add(name, ViaF32([f](const KernelSpec&, std::string*) {
@@ -122,8 +122,8 @@ void AddBinary(KernelRegistry& registry, const std::string& name, F f) {
                }));
 }
 
-// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db
-// likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone.
+// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is
+// broadcast, db likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone.
 template <bool saves_inputs, typename TermA, typename TermB>
 void AddBinaryGradient(KernelRegistry& registry, const std::string& name, TermA term_a,
                        TermB term_b) {

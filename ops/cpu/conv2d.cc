@@ -1,8 +1,7 @@
-// Convolution by oneDNN, which picks the layouts; operands are reordered around it where they differ
-// from plain NCHW.
-#include <dnnl.hpp>
-
+// Convolution by oneDNN, which picks the layouts; operands are reordered around it where they
+// differ from plain NCHW.
 #include <algorithm>
+#include <dnnl.hpp>
 #include <unordered_map>
 
 #include "ops/cpu/convert.h"
@@ -46,8 +45,8 @@ memory::desc Plain(const memory::dims& dims) {
   return {dims, memory::data_type::f32, strides};
 }
 
-// One operand of a primitive: the plain tensor and, where the primitive wants another layout, a copy
-// in the workspace.
+// One operand of a primitive: the plain tensor and, where the primitive wants another layout, a
+// copy in the workspace.
 class Operand {
  public:
   Operand() = default;

@@ -50,13 +50,12 @@ std::vector<double> Naive(const Conv& c, const TestTensor& x, const TestTensor& 
 }
 
 TEST(Conv2d, MatchesLoopsAndFiniteDifferences) {
-  for (const Conv& c :
-       {Conv{{2, 1, 8, 8}, {16, 1, 3, 3}, {1, 1}, {1, 1, 1, 1}},
-        Conv{{2, 16, 6, 6}, {32, 16, 3, 3}, {2, 2}, {1, 1, 1, 1}},
-        Conv{{1, 3, 9, 7}, {5, 3, 3, 2}, {2, 1}, {0, 1, 2, 0}, {2, 1}},
-        Conv{{2, 4, 5, 5}, {6, 2, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2},
-        Conv{{1, 4, 5, 5}, {4, 1, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 4},
-        Conv{{1, 1, 1, 1}, {1, 1, 1, 1}}}) {
+  for (const Conv& c : {Conv{{2, 1, 8, 8}, {16, 1, 3, 3}, {1, 1}, {1, 1, 1, 1}},
+                        Conv{{2, 16, 6, 6}, {32, 16, 3, 3}, {2, 2}, {1, 1, 1, 1}},
+                        Conv{{1, 3, 9, 7}, {5, 3, 3, 2}, {2, 1}, {0, 1, 2, 0}, {2, 1}},
+                        Conv{{2, 4, 5, 5}, {6, 2, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2},
+                        Conv{{1, 4, 5, 5}, {4, 1, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 4},
+                        Conv{{1, 1, 1, 1}, {1, 1, 1, 1}}}) {
     const TestTensor x = Random(c.x, 1), w = Random(c.weight, 2), b = Random({c.weight[0]}, 3);
     const TestTensor y = Ops().Run("conv2d", c.attributes(), {x, w, b})[0];
     ExpectClose(y, Naive(c, x, w, b, y.type.dims), 2e-5);
@@ -78,9 +77,10 @@ TEST(Conv2d, EmptyBatch) {
 }
 
 TEST(Conv2d, ErrorsSayWhatWouldFit) {
-  EXPECT_EQ(Ops().InferError("conv2d", {}, {Random({1, 3, 8, 8}, 1), Random({4, 2, 3, 3}, 2)}),
-            "conv2d: input 'weight' has shape [4, 2, 3, 3], expected [out, 3, kh, kw] because 'x' has "
-            "3 channels in 1 group");
+  EXPECT_EQ(
+      Ops().InferError("conv2d", {}, {Random({1, 3, 8, 8}, 1), Random({4, 2, 3, 3}, 2)}),
+      "conv2d: input 'weight' has shape [4, 2, 3, 3], expected [out, 3, kh, kw] because 'x' has "
+      "3 channels in 1 group");
   EXPECT_EQ(Ops().InferError("conv2d", {}, {Random({1, 1, 2, 8}, 1), Random({4, 1, 3, 3}, 2)}),
             "conv2d: the kernel covers 3 of dimension 2 of 'x', which with its pads has only 2; "
             "expected a smaller kernel or larger pads");
@@ -91,13 +91,18 @@ TEST(Conv2d, ErrorsSayWhatWouldFit) {
 
 Attributes Pool(const std::string& kind, Ints kernel, Ints strides, Ints pads, bool include = false,
                 bool ceil = false) {
-  return {{"kind", kind}, {"kernel", kernel}, {"strides", strides}, {"pads", pads},
-          {"count_include_pad", include}, {"ceil_mode", ceil}};
+  return {{"kind", kind},
+          {"kernel", kernel},
+          {"strides", strides},
+          {"pads", pads},
+          {"count_include_pad", include},
+          {"ceil_mode", ceil}};
 }
 
 TEST(Pool2d, SmallCasesByHand) {
   const TestTensor x = F32({1, 1, 3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9});
-  ExpectClose(Ops().Run("pool2d", Pool("max", {2, 2}, {1, 1}, {0, 0, 0, 0}), {x})[0], {5, 6, 8, 9}, 0);
+  ExpectClose(Ops().Run("pool2d", Pool("max", {2, 2}, {1, 1}, {0, 0, 0, 0}), {x})[0], {5, 6, 8, 9},
+              0);
   ExpectClose(Ops().Run("pool2d", Pool("average", {2, 2}, {1, 1}, {0, 0, 0, 0}), {x})[0],
               {3, 4, 6, 7}, 0);
   // Padded windows: 1 | 2 3 / 4 | 5 6 / 7 | 8 9

@@ -91,7 +91,8 @@ uint16_t F32ToF16(float value) {
   if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
   if (rest < 0x38800000u) {
-    // Subnormal in f16: adding 0.5 leaves the wanted bits, rounded to even, at the end of the mantissa.
+    // Subnormal in f16: adding 0.5 leaves the wanted bits, rounded to even, at the end of the
+    // mantissa.
     const float shifted = std::bit_cast<float>(rest) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

@@ -1,7 +1,7 @@
-// Dot products of rows with rows, each computed in one fixed order: lane j of a vector of W partial sums
-// takes elements j, j + W, j + 2W, ... by fused multiply-add (where the CPU has it), and the lanes are
-// added by the tree of simd::SumEach. A product's bits depend on its two rows alone, not on how many are
-// computed together.
+// Dot products of rows with rows, each computed in one fixed order: lane j of a vector of W partial
+// sums takes elements j, j + W, j + 2W, ... by fused multiply-add (where the CPU has it), and the
+// lanes are added by the tree of simd::SumEach. A product's bits depend on its two rows alone, not
+// on how many are computed together.
 #pragma once
 
 #include "ops/cpu/simd.h"

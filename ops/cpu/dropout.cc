@@ -9,14 +9,15 @@ namespace espalier {
 namespace {
 
 struct Random {
-  uint64_t key;   // as PhiloxUniform makes it of seed and node
+  uint64_t key;  // as PhiloxUniform makes it of seed and node
   uint64_t step;
   uint32_t zeros;  // of 2^24 values of a random number, the lowest so many drop the element
   float scale;     // of what is kept
 };
 
-// y = x * mask * scale for n elements, of which the first one is `element` in the whole tensor. The mask is
-// that of PhiloxUniform(...) >= rate; here one Philox block serves the four elements that share it.
+// y = x * mask * scale for n elements, of which the first one is `element` in the whole tensor. The
+// mask is that of PhiloxUniform(...) >= rate; here one Philox block serves the four elements that
+// share it.
 void MaskRow(const Random& random, const float* x, float* y, uint64_t element, int64_t n) {
   constexpr int64_t kQuads = 64;
   uint32_t words[4 * kQuads];
@@ -37,7 +38,8 @@ void MaskRow(const Random& random, const float* x, float* y, uint64_t element, i
         },
         random.key, (element + i) >> 2, random.step, quads, words);
     Vectorize(
-        [](const uint32_t* words, uint32_t zeros, float scale, const float* x, float* y, int64_t n) {
+        [](const uint32_t* words, uint32_t zeros, float scale, const float* x, float* y,
+           int64_t n) {
 #pragma omp simd
           for (int64_t j = 0; j < n; ++j) y[j] = (words[j] >> 8) < zeros ? 0.0f : x[j] * scale;
         },

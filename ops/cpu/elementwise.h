@@ -5,8 +5,8 @@
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/vectorize.h"
 #include "ops/cpu/strided.h"
+#include "ops/cpu/vectorize.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -63,8 +63,8 @@ void MapBinary(F f, const T* a, const T* b, T* out, int64_t n) {
   });
 }
 
-// Kernels `name`, y = f(x), and `name`_grad, dx = gradient(saved, dy), where `saved` is x or y, whichever
-// the operator's definition names.
+// Kernels `name`, y = f(x), and `name`_grad, dx = gradient(saved, dy), where `saved` is x or y,
+// whichever the operator's definition names.
 template <typename F, typename G>
 void AddUnary(KernelRegistry& registry, const std::string& name, F f, G gradient) {
   registry.Add(name, ViaF32([f](const KernelSpec&, std::string*) {

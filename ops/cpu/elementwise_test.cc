@@ -2,12 +2,27 @@
 #include <limits>
 
 #include "gmock/gmock.h"
-#include "ops/cpu/op_test_util.h"
+#include "ops/cpu/op_runner.h"
 
-namespace espalier::testing {
+namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
+
+const OpRunner& Ops() {
+  static const OpRunner runner;
+  return runner;
+}
+
+using Values = std::vector<double>;
+
+// Values of one output.
+Values RunOp(const std::string& op, const Attributes& attributes,
+             const std::vector<TestTensor>& inputs, size_t output = 0,
+             const RunOptions& options = {}) {
+  const std::vector<TestTensor> outputs = Ops().Run(op, attributes, inputs, options);
+  return output < outputs.size() ? outputs[output].values() : Values();
+}
 
 const double kInf = std::numeric_limits<double>::infinity();
 const double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -42,11 +57,10 @@ std::vector<UnaryCase> UnaryCases() {
 TEST(Unary, ForwardEqualsTheFormulaOnSmallAndLargeTensors) {
   for (const UnaryCase& c : UnaryCases()) {
     for (const Dims& dims : {Dims{}, Dims{3, 7}, Dims{70001}, Dims{2, 0}}) {
-      TestOp op(c.op, c.attributes);
-      std::vector<TestTensor> inputs = {RandomTensor(DType::kF32, dims, 1, -20, 20)};
-      const std::vector<double> got = ValuesOf(op.Forward(inputs));
-      std::vector<double> want;
-      for (double x : inputs[0].values()) want.push_back(c.formula(x));
+      const TestTensor input = RandomIn(DType::kF32, dims, 1, -20, 20);
+      const Values got = RunOp(c.op, c.attributes, {input});
+      Values want;
+      for (double x : input.values()) want.push_back(c.formula(x));
       ExpectNear(got, want, c.tolerance, c.op);
     }
   }
@@ -54,33 +68,31 @@ TEST(Unary, ForwardEqualsTheFormulaOnSmallAndLargeTensors) {
 
 TEST(Unary, GradientsEqualFiniteDifferences) {
   for (const UnaryCase& c : UnaryCases()) {
-    TestTensor x = RandomTensor(DType::kF32, {5, 7}, 2, -3, 3);
+    TestTensor x = RandomIn(DType::kF32, {5, 7}, 2, -3, 3);
     for (int64_t i = 0; i < 35; ++i) {  // relu has no derivative at 0
-      if (std::abs(x.at(i)) < 0.05) x.set(i, 0.5);
+      if (std::abs(x.value(i)) < 0.05) x.set(i, 0.5);
     }
-    CheckGradient(c.op, c.attributes, {x});
+    Ops().CheckGradient(c.op, c.attributes, {x});
   }
 }
 
 TEST(Unary, NanPassesAndExtremesDoNotTurnIntoNan) {
   for (const UnaryCase& c : UnaryCases()) {
-    TestOp op(c.op, c.attributes);
-    std::vector<TestTensor> inputs = {Tensor(DType::kF32, {5}, {kNan, 1e4, -1e4, 120, -120})};
-    absl::StatusOr<std::vector<TestTensor>> outputs = op.Forward(inputs);
-    const std::vector<double> y = ValuesOf(outputs);
+    const std::vector<TestTensor> inputs = {Tensor(DType::kF32, {5}, {kNan, 1e4, -1e4, 120, -120})};
+    const std::vector<TestTensor> outputs = Ops().Run(c.op, c.attributes, inputs);
+    const Values y = outputs[0].values();
     EXPECT_TRUE(std::isnan(y[0])) << c.op;
-    for (int i = 1; i < 5; ++i) EXPECT_FALSE(std::isnan(y[i])) << c.op << " " << inputs[0].at(i);
-    const std::vector<double> dx =
-        ValuesOf(op.Backward(inputs, *outputs, {Tensor(DType::kF32, {5}, {1, 1, 1, 1, 1})}));
+    for (int i = 1; i < 5; ++i) EXPECT_FALSE(std::isnan(y[i])) << c.op << " " << inputs[0].value(i);
+    const TestTensor dy = Tensor(DType::kF32, {5}, {1, 1, 1, 1, 1});
+    const Values dx = Ops().RunGradient(c.op, c.attributes, inputs, outputs, {dy})[0].values();
     if (c.op == "exp") continue;  // infinite
-    for (int i = 1; i < 5; ++i) EXPECT_FALSE(std::isnan(dx[i])) << c.op << " " << inputs[0].at(i);
+    for (int i = 1; i < 5; ++i)
+      EXPECT_FALSE(std::isnan(dx[i])) << c.op << " " << inputs[0].value(i);
   }
 }
 
 TEST(Unary, ExpUnderflowsAndOverflowsAsItShould) {
-  TestOp op("exp");
-  std::vector<TestTensor> inputs = {Tensor(DType::kF32, {5}, {-kInf, kInf, -100, 0, 88.7})};
-  const std::vector<double> y = ValuesOf(op.Forward(inputs));
+  const Values y = RunOp("exp", {}, {Tensor(DType::kF32, {5}, {-kInf, kInf, -100, 0, 88.7})});
   EXPECT_EQ(y[0], 0);
   EXPECT_EQ(y[1], kInf);
   EXPECT_NEAR(y[2], std::exp(-100.0), 1e-45);
@@ -90,20 +102,17 @@ TEST(Unary, ExpUnderflowsAndOverflowsAsItShould) {
 
 TEST(Unary, NarrowTypesAreRoundedOnce) {
   for (DType dtype : {DType::kBF16, DType::kF16}) {
-    TestOp op("silu");
-    std::vector<TestTensor> inputs = {RandomTensor(dtype, {1000}, 3)};
-    const std::vector<double> y = ValuesOf(op.Forward(inputs));
+    const TestTensor input = RandomIn(dtype, {1000}, 3, -2, 2);
+    const Values y = RunOp("silu", {}, {input});
     for (int64_t i = 0; i < 1000; ++i) {
-      const double x = inputs[0].at(i), want = x * Sigmoid(x);
+      const double x = input.value(i), want = x * Sigmoid(x);
       ASSERT_NEAR(y[i], want, std::abs(want) * (dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11) + 1e-6);
     }
   }
 }
 
 TEST(Unary, ErrorsNameTheInput) {
-  TestOp op("relu");
-  std::vector<TestTensor> inputs = {Tensor(DType::kI32, {1}, {1})};
-  EXPECT_THAT(std::string(op.Forward(inputs).status().message()),
+  EXPECT_THAT(Ops().RunError("relu", {}, {Tensor(DType::kI32, {1}, {1})}),
               HasSubstr("relu: input 'x' has type i32"));
 }
 
@@ -119,10 +128,17 @@ const BinaryCase kBinaryCases[] = {
     {"divide", [](double a, double b) { return a / b; }},
 };
 
-const std::pair<Dims, Dims> kBroadcasts[] = {
-    {{3, 4}, {3, 4}},    {{3, 4}, {4}},       {{3, 4}, {3, 1}},         {{4}, {2, 3, 4}},
-    {{2, 3, 4}, {3, 1}}, {{2, 1, 4}, {3, 1}}, {{}, {2, 3}},             {{2, 3}, {1, 1}},
-    {{1, 1}, {1, 1}},    {{5, 1, 1}, {4, 1}}, {{2, 5, 3, 3}, {5, 1, 1}}};
+const std::pair<Dims, Dims> kBroadcasts[] = {{{3, 4}, {3, 4}},
+                                             {{3, 4}, {4}},
+                                             {{3, 4}, {3, 1}},
+                                             {{4}, {2, 3, 4}},
+                                             {{2, 3, 4}, {3, 1}},
+                                             {{2, 1, 4}, {3, 1}},
+                                             {{}, {2, 3}},
+                                             {{2, 3}, {1, 1}},
+                                             {{1, 1}, {1, 1}},
+                                             {{5, 1, 1}, {4, 1}},
+                                             {{2, 5, 3, 3}, {5, 1, 1}}};
 
 // Index into a tensor of shape `dims` that broadcasts to `out`, for element i of out.
 int64_t BroadcastIndex(const Dims& dims, const Dims& out, int64_t i) {
@@ -141,18 +157,16 @@ int64_t BroadcastIndex(const Dims& dims, const Dims& out, int64_t i) {
 TEST(Binary, BroadcastsAsNumpy) {
   for (const BinaryCase& c : kBinaryCases) {
     for (const auto& [a, b] : kBroadcasts) {
-      TestOp op(c.op);
-      std::vector<TestTensor> inputs = {RandomTensor(DType::kF32, a, 1),
-                                        RandomTensor(DType::kF32, b, 2, 0.5, 2)};
-      absl::StatusOr<std::vector<TestTensor>> outputs = op.Forward(inputs);
-      ASSERT_TRUE(outputs.ok()) << outputs.status();
-      const Dims& y = (*outputs)[0].spec.dims;
-      std::vector<double> want;
+      const std::vector<TestTensor> inputs = {RandomIn(DType::kF32, a, 1, -2, 2),
+                                              RandomIn(DType::kF32, b, 2, 0.5, 2)};
+      const std::vector<TestTensor> outputs = Ops().Run(c.op, {}, inputs);
+      const Dims& y = outputs[0].type.dims;
+      Values want;
       for (int64_t i = 0; i < NumElements(y); ++i) {
-        want.push_back(c.formula(inputs[0].at(BroadcastIndex(a, y, i)),
-                                 inputs[1].at(BroadcastIndex(b, y, i))));
+        want.push_back(c.formula(inputs[0].value(BroadcastIndex(a, y, i)),
+                                 inputs[1].value(BroadcastIndex(b, y, i))));
       }
-      ExpectNear((*outputs)[0].values(), want, 1e-6, c.op);
+      ExpectNear(outputs[0].values(), want, 1e-6, c.op);
     }
   }
 }
@@ -160,98 +174,80 @@ TEST(Binary, BroadcastsAsNumpy) {
 TEST(Binary, GradientsSumOverBroadcastDimensions) {
   for (const BinaryCase& c : kBinaryCases) {
     for (const auto& [a, b] : kBroadcasts) {
-      CheckGradient(c.op, {},
-                    {RandomTensor(DType::kF32, a, 1), RandomTensor(DType::kF32, b, 2, 1, 2)});
+      Ops().CheckGradient(c.op, {},
+                          {RandomIn(DType::kF32, a, 1, -2, 2), RandomIn(DType::kF32, b, 2, 1, 2)});
     }
   }
 }
 
 TEST(Binary, LargeBroadcastGradientIsAccurateAndTheSameEachTime) {
-  TestOp op("multiply");
-  std::vector<TestTensor> inputs = {RandomTensor(DType::kF32, {700, 300}, 1),
-                                    RandomTensor(DType::kF32, {300}, 2)};
-  absl::StatusOr<std::vector<TestTensor>> outputs = op.Forward(inputs);
-  const TestTensor dy = RandomTensor(DType::kF32, {700, 300}, 3);
-  absl::StatusOr<std::vector<TestTensor>> first = op.Backward(inputs, *outputs, {dy});
-  absl::StatusOr<std::vector<TestTensor>> second = op.Backward(inputs, *outputs, {dy});
-  ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_EQ((*first)[1].bytes, (*second)[1].bytes);
-  std::vector<double> want(300, 0.0);
-  for (int64_t i = 0; i < 700 * 300; ++i) want[i % 300] += dy.at(i) * inputs[0].at(i);
-  ExpectNear((*first)[1].values(), want, 4e-6, "db");
+  const std::vector<TestTensor> inputs = {RandomIn(DType::kF32, {700, 300}, 1, -2, 2),
+                                          RandomIn(DType::kF32, {300}, 2, -2, 2)};
+  const std::vector<TestTensor> outputs = Ops().Run("multiply", {}, inputs);
+  const TestTensor dy = RandomIn(DType::kF32, {700, 300}, 3, -2, 2);
+  const auto run = [&] { return Ops().RunGradient("multiply", {}, inputs, outputs, {dy})[1]; };
+  const TestTensor first = run(), second = run();
+  EXPECT_EQ(first.bytes, second.bytes);
+  Values want(300, 0.0);
+  for (int64_t i = 0; i < 700 * 300; ++i) want[i % 300] += dy.value(i) * inputs[0].value(i);
+  ExpectNear(first.values(), want, 4e-6, "db");
 }
 
 TEST(Binary, IntegersWrapAndDivideRefusesThem) {
-  std::vector<TestTensor> inputs = {Tensor(DType::kI32, {2}, {2147483647, 5}),
-                                    Tensor(DType::kI32, {1}, {1})};
-  TestOp add("add");
-  EXPECT_EQ(ValuesOf(add.Forward(inputs)), (std::vector<double>{-2147483648.0, 6}));
-  std::vector<TestTensor> wide = {Tensor(DType::kI64, {2}, {1LL << 40, -5}),
-                                  Tensor(DType::kI64, {2}, {3, 7})};
-  TestOp multiply("multiply");
-  EXPECT_EQ(ValuesOf(multiply.Forward(wide)), (std::vector<double>{3.0 * (1LL << 40), -35}));
-  TestOp divide("divide");
-  EXPECT_THAT(std::string(divide.Forward(inputs).status().message()),
+  const std::vector<TestTensor> inputs = {Tensor(DType::kI32, {2}, {2147483647, 5}),
+                                          Tensor(DType::kI32, {1}, {1})};
+  EXPECT_EQ(RunOp("add", {}, inputs), (Values{-2147483648.0, 6}));
+  EXPECT_EQ(RunOp("multiply", {},
+                  {Tensor(DType::kI64, {2}, {1LL << 40, -5}), Tensor(DType::kI64, {2}, {3, 7})}),
+            (Values{3.0 * (1LL << 40), -35}));
+  EXPECT_THAT(Ops().RunError("divide", {}, inputs),
               HasSubstr("divide: input 'a' has type i32, expected f32 or bf16 or f16"));
 }
 
 TEST(Binary, ShapesThatDoNotBroadcastAreNamed) {
-  TestOp op("add");
-  std::vector<TestTensor> inputs = {RandomTensor(DType::kF32, {2, 3}, 1),
-                                    RandomTensor(DType::kF32, {2, 4}, 1)};
-  EXPECT_THAT(std::string(op.Forward(inputs).status().message()), HasSubstr("[2, 3] and [2, 4]"));
+  EXPECT_THAT(Ops().RunError("add", {}, {Random({2, 3}, 1), Random({2, 4}, 1)}),
+              HasSubstr("[2, 3] and [2, 4]"));
 }
 
 TEST(Binary, BroadcastDimensionsAreNotSplitOnThatInput) {
-  TestOp op("add");
+  const OpDef& add = Ops().definition("add");
   NodeTypes types{{}, {{DType::kF32, {8, 6}}, {DType::kF32, {6}}}, {{DType::kF32, {8, 6}}}};
-  const SplitRule rule = SplitOf(op.def(), types);
+  const SplitRule rule = SplitOf(add, types);
   EXPECT_EQ(rule.inputs[0], rule.outputs[0]);
   EXPECT_EQ(rule.inputs[1], (std::vector<int>{1}));
   EXPECT_EQ(rule.axes[0].kind, AxisKind::kSample);
   types.inputs[1].dims = {8, 1};
-  EXPECT_EQ(SplitOf(op.def(), types).inputs[1], (std::vector<int>{0, kNotSplit}));
+  EXPECT_EQ(SplitOf(add, types).inputs[1], (std::vector<int>{0, kNotSplit}));
 }
 
 TEST(AddN, SumsInOrderAndPassesTheGradientToEach) {
-  const std::vector<TestTensor> inputs = {RandomTensor(DType::kF32, {3, 5}, 1),
-                                          RandomTensor(DType::kF32, {3, 5}, 2),
-                                          RandomTensor(DType::kF32, {3, 5}, 3)};
-  TestOp op("add_n");
-  std::vector<TestTensor> copy = inputs;
-  const std::vector<double> y = ValuesOf(op.Forward(copy));
+  const std::vector<TestTensor> inputs = {Random({3, 5}, 1), Random({3, 5}, 2), Random({3, 5}, 3)};
+  const Values y = RunOp("add_n", {}, inputs);
   for (int64_t i = 0; i < 15; ++i) {
-    const float want = static_cast<float>(inputs[0].at(i)) + static_cast<float>(inputs[1].at(i)) +
-                       static_cast<float>(inputs[2].at(i));
-    EXPECT_EQ(y[i], want);
+    EXPECT_EQ(y[i], inputs[0].at(i) + inputs[1].at(i) + inputs[2].at(i));
   }
-  CheckGradient("add_n", {}, inputs);
+  Ops().CheckGradient("add_n", {}, inputs);
 }
 
 TEST(Fill, WritesTheValueInEveryType) {
   for (const char* dtype : {"f32", "bf16", "f16", "i32", "i64", "bool"}) {
-    TestOp op("fill", {{"dims", Dims{2, 3}}, {"value", 1.0}, {"dtype", std::string(dtype)}});
-    std::vector<TestTensor> none;
-    EXPECT_EQ(ValuesOf(op.Forward(none)), std::vector<double>(6, 1.0)) << dtype;
+    EXPECT_EQ(
+        RunOp("fill", {{"dims", Dims{2, 3}}, {"value", 1.0}, {"dtype", std::string(dtype)}}, {}),
+        Values(6, 1.0))
+        << dtype;
   }
-  TestOp op("fill", {{"dims", Dims{-1}}});
-  std::vector<TestTensor> none;
-  EXPECT_THAT(std::string(op.Forward(none).status().message()), HasSubstr("attribute 'dims'"));
+  EXPECT_THAT(Ops().RunError("fill", {{"dims", Dims{-1}}}, {}), HasSubstr("attribute 'dims'"));
 }
 
 TEST(Cast, TruncatesClampsAndRounds) {
-  std::vector<TestTensor> inputs = {
-      Tensor(DType::kF32, {7}, {1.9, -1.9, 3e10, -3e10, kNan, 0, 16777217})};
-  TestOp to_i32("cast", {{"to", "i32"}});
-  EXPECT_EQ(ValuesOf(to_i32.Forward(inputs)),
-            (std::vector<double>{1, -1, 2147483647, -2147483648.0, 0, 0, 16777216}));
-  TestOp to_bool("cast", {{"to", "bool"}});
-  EXPECT_EQ(ValuesOf(to_bool.Forward(inputs)), (std::vector<double>{1, 1, 1, 1, 1, 0, 1}));
-  std::vector<TestTensor> integers = {Tensor(DType::kI64, {2}, {-3, 257})};
-  TestOp to_bf16("cast", {{"to", "bf16"}});
-  EXPECT_EQ(ValuesOf(to_bf16.Forward(integers)), (std::vector<double>{-3, 256}));
-  CheckGradient("cast", {{"to", "f32"}}, {RandomTensor(DType::kF32, {6}, 1)});
+  const TestTensor input = Tensor(DType::kF32, {7}, {1.9, -1.9, 3e10, -3e10, kNan, 0, 16777217});
+  EXPECT_EQ(RunOp("cast", {{"to", "i32"}}, {input}),
+            (Values{1, -1, 2147483647, -2147483648.0, 0, 0, 16777216}));
+  EXPECT_EQ(RunOp("cast", {{"to", "bool"}}, {input}), (Values{1, 1, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(RunOp("cast", {{"to", "bf16"}}, {Tensor(DType::kI64, {2}, {-3, 257})}),
+            (Values{-3, 256}));
+  Ops().CheckGradient("cast", {{"to", "f32"}}, {Random({6}, 1)});
 }
 
 }  // namespace
-}  // namespace espalier::testing
+}  // namespace espalier

@@ -27,8 +27,8 @@ KernelStatus CheckIds(const TensorView& ids, int64_t vocabulary) {
     if (id >= 0 && id < vocabulary) continue;
     return KernelStatus::Error("embedding: ids[" + std::to_string(i) + "] is " +
                                std::to_string(id) + ", expected 0 to " +
-                               std::to_string(vocabulary - 1) +
-                               " because 'weight' has " + std::to_string(vocabulary) + " rows");
+                               std::to_string(vocabulary - 1) + " because 'weight' has " +
+                               std::to_string(vocabulary) + " rows");
   }
   return KernelStatus::Ok();
 }
@@ -57,8 +57,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec&, std::string*) {
   });
 }
 
-// ids, dy -> dweight. Threads share the table's rows; each adds the gradients of its own in the order
-// of the ids.
+// ids, dy -> dweight. Threads share the table's rows; each adds the gradients of its own in the
+// order of the ids.
 std::unique_ptr<Kernel> MakeBackward(const KernelSpec&, std::string*) {
   return MakeKernel([](const KernelArgs& args) {
     if (!args.outputs[0].present()) return KernelStatus::Ok();

@@ -27,9 +27,10 @@ KernelStatus ReadIndices(const TensorView& indices, int64_t rows, std::vector<in
   for (size_t i = 0; i < out->size(); ++i) {
     int64_t index = IntegerAt(indices, static_cast<int64_t>(i));
     if (index < -rows || index >= rows) {
-      return KernelStatus::Error("gather: indices" + PlaceInWhole(indices, static_cast<int64_t>(i)) +
-                                 " is " + std::to_string(index) + ", accepted are " +
-                                 std::to_string(-rows) + " to " + std::to_string(rows - 1));
+      return KernelStatus::Error("gather: indices" +
+                                 PlaceInWhole(indices, static_cast<int64_t>(i)) + " is " +
+                                 std::to_string(index) + ", accepted are " + std::to_string(-rows) +
+                                 " to " + std::to_string(rows - 1));
     }
     (*out)[i] = index < 0 ? index + rows : index;
   }
@@ -54,8 +55,8 @@ KernelStatus Gather(const KernelArgs& args, size_t axis) {
   return KernelStatus::Ok();
 }
 
-// Rows that are looked up several times are added up in the order of the indices: threads share out the
-// elements of dx, never the indices.
+// Rows that are looked up several times are added up in the order of the indices: threads share out
+// the elements of dx, never the indices.
 KernelStatus Scatter(const KernelArgs& args, size_t axis) {
   const TensorView &dy = args.inputs[1], &dx = args.outputs[0];
   const Lookup lookup(dx.dims(), axis);
@@ -78,7 +79,8 @@ KernelStatus Scatter(const KernelArgs& args, size_t axis) {
       for (int64_t o = begin; o < end; ++o) add(o, 0, lookup.inner);
     });
   } else {
-    ParallelBlocks(lookup.inner, std::max<int64_t>(64, kParallelGrain / std::max<int64_t>(count, 1)),
+    ParallelBlocks(lookup.inner,
+                   std::max<int64_t>(64, kParallelGrain / std::max<int64_t>(count, 1)),
                    [&](int64_t begin, int64_t end) { add(0, begin, end); });
   }
   return KernelStatus::Ok();

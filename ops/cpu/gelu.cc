@@ -28,19 +28,20 @@ float ByTanhGradient(float x, float dy) {
 }  // namespace
 
 void RegisterGeluCpu(KernelRegistry& registry) {
-  registry.Add("gelu", ViaF32([](const KernelSpec& spec, std::string*) {
-                 const bool by_tanh = spec.attributes.String("approximate") == "tanh";
-                 return MakeKernel([by_tanh](const KernelArgs& args) {
-                   const float* x = args.inputs[0].as<float>();
-                   const TensorView& y = args.outputs[0];
-                   if (by_tanh) {
-                     MapUnary([](float x) { return ByTanh(x); }, x, y.as<float>(), y.num_elements());
-                   } else {
-                     MapUnary([](float x) { return ByError(x); }, x, y.as<float>(), y.num_elements());
-                   }
-                   return KernelStatus::Ok();
-                 });
-               }));
+  registry.Add(
+      "gelu", ViaF32([](const KernelSpec& spec, std::string*) {
+        const bool by_tanh = spec.attributes.String("approximate") == "tanh";
+        return MakeKernel([by_tanh](const KernelArgs& args) {
+          const float* x = args.inputs[0].as<float>();
+          const TensorView& y = args.outputs[0];
+          if (by_tanh) {
+            MapUnary([](float x) { return ByTanh(x); }, x, y.as<float>(), y.num_elements());
+          } else {
+            MapUnary([](float x) { return ByError(x); }, x, y.as<float>(), y.num_elements());
+          }
+          return KernelStatus::Ok();
+        });
+      }));
   registry.Add("gelu_grad", ViaF32([](const KernelSpec& spec, std::string*) {
                  const bool by_tanh = spec.attributes.String("approximate") == "tanh";
                  return MakeKernel([by_tanh](const KernelArgs& args) {

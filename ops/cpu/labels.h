@@ -25,8 +25,8 @@ inline std::string PlaceInWhole(const TensorView& view, int64_t i) {
   return ToString(place);
 }
 
-// Every label is in [0, classes) or equal to ignore_index; otherwise an error that names the first one
-// that is not, its place in the whole tensor and what would be accepted.
+// Every label is in [0, classes) or equal to ignore_index; otherwise an error that names the first
+// one that is not, its place in the whole tensor and what would be accepted.
 KernelStatus CheckLabels(const std::string& op, const TensorView& labels, int64_t classes,
                          int64_t ignore_index);
 

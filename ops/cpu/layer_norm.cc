@@ -108,8 +108,8 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
         float* dbias = output(2);
         Moments* moments = static_cast<Moments*>(args.workspace);
         const int64_t n = args.inputs[0].dims().back(), rows = RowsOf(args.inputs[0].dims());
-        const Operands operands = {x,         args.inputs[1].as<float>(), nullptr, dy,
-                                   output(0), moments,                    n,       epsilon};
+        const Operands operands = {
+            x, args.inputs[1].as<float>(), nullptr, dy, output(0), moments, n, epsilon};
         ParallelRanges(rows, 8 * n, [&](int64_t begin, int64_t end) {
           simd::Dispatch<BackwardRows>(&operands, begin, end);
         });

@@ -26,7 +26,8 @@ std::vector<double> NaiveLinear(const TestTensor& x, const TestTensor& w, const 
 
 TEST(Linear, MatchesLoopsWithAndWithoutBias) {
   for (const bool stable : {false, true}) {
-    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1, 1}, {7, 5}, {64, 33}, {100, 130}}) {
+    for (const auto& [in, out] :
+         {std::pair<int64_t, int64_t>{1, 1}, {7, 5}, {64, 33}, {100, 130}}) {
       const TestTensor x = Random({3, 5, in}, 1), w = Random({out, in}, 2), b = Random({out}, 3);
       ExpectClose(Ops().Run("linear", {}, {x, w}, {stable})[0], NaiveLinear(x, w, nullptr), 2e-5);
       ExpectClose(Ops().Run("linear", {}, {x, w, b}, {stable})[0], NaiveLinear(x, w, &b), 2e-5);
@@ -56,7 +57,8 @@ TEST(Linear, EmptySumIsTheBias) {
 TEST(Linear, NarrowTypesRoundTheF32Result) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const bool stable : {false, true}) {
-      std::vector<TestTensor> wide = {Random({6, 40}, 1), Random({9, 40}, 2), Random({9}, 3)}, narrow;
+      std::vector<TestTensor> wide = {Random({6, 40}, 1), Random({9, 40}, 2), Random({9}, 3)},
+                              narrow;
       for (TestTensor& tensor : wide) {
         narrow.push_back(Zeros(dtype, tensor.type.dims));
         FromF32(dtype, tensor.as<float>(), narrow.back().bytes.data(), tensor.size());
@@ -93,9 +95,8 @@ TEST(Linear, RowStableRowsDoNotDependOnTheBatch) {
 TEST(Linear, ErrorsNameInputShapeAndReason) {
   EXPECT_EQ(Ops().InferError("linear", {}, {Random({2, 128}, 1), Random({3, 4}, 2)}),
             "linear: input 'weight' has shape [3, 4], expected [out, 128] because 'x' ends in 128");
-  EXPECT_EQ(
-      Ops().InferError("linear", {}, {Random({2, 4}, 1), Random({3, 4}, 2), Random({4}, 3)}),
-      "linear: input 'bias' has shape [4], expected [3] because 'weight' has 3 rows");
+  EXPECT_EQ(Ops().InferError("linear", {}, {Random({2, 4}, 1), Random({3, 4}, 2), Random({4}, 3)}),
+            "linear: input 'bias' has shape [4], expected [3] because 'weight' has 3 rows");
   EXPECT_EQ(Ops().InferError("linear", {}, {I32({1, 1}, {0}), Random({3, 1}, 2)}),
             "linear: input 'x' has type i32, expected f32 or bf16 or f16");
 }
@@ -163,10 +164,11 @@ TEST(Matmul, BroadcastsInnerBatchDimensionsAndMissingOnes) {
 }
 
 TEST(Matmul, ErrorNamesBothShapes) {
-  EXPECT_EQ(Ops().InferError("matmul", {}, {Random({2, 3}, 1), Random({4, 5}, 2)}),
-            "matmul: input 'a' has shape [2, 3] and sums over 3, input 'b' has shape [4, 5] and sums "
-            "over 4; expected equal sizes (attributes transpose_a and transpose_b exchange the last "
-            "two)");
+  EXPECT_EQ(
+      Ops().InferError("matmul", {}, {Random({2, 3}, 1), Random({4, 5}, 2)}),
+      "matmul: input 'a' has shape [2, 3] and sums over 3, input 'b' has shape [4, 5] and sums "
+      "over 4; expected equal sizes (attributes transpose_a and transpose_b exchange the last "
+      "two)");
 }
 
 }  // namespace

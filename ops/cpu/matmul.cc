@@ -126,20 +126,22 @@ std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal)
   });
 }
 
-// The gradient of one operand: a product of dy and the other operand, one or the other transposed such
-// that the result comes out as the operand is stored.
+// The gradient of one operand: a product of dy and the other operand, one or the other transposed
+// such that the result comes out as the operand is stored.
 struct OperandGradient {
   std::shared_ptr<Gemm> gemm;
   bool dy_first;
-  Dims batch;            // of the operand
-  Dims other_batch;      // of the other operand
+  Dims batch;                // of the operand
+  Dims other_batch;          // of the other operand
   int64_t size, other_size;  // elements of one matrix
 };
 
 bool MakeGradients(const Problem& p, OperandGradient* da, OperandGradient* db,
                    std::string* refusal) {
-  GemmSpec a = p.ta ? Product(p, p.k, p.m, p.n, p.tb, true) : Product(p, p.m, p.k, p.n, false, !p.tb);
-  GemmSpec b = p.tb ? Product(p, p.n, p.k, p.m, true, p.ta) : Product(p, p.k, p.n, p.m, !p.ta, false);
+  GemmSpec a =
+      p.ta ? Product(p, p.k, p.m, p.n, p.tb, true) : Product(p, p.m, p.k, p.n, false, !p.tb);
+  GemmSpec b =
+      p.tb ? Product(p, p.n, p.k, p.m, true, p.ta) : Product(p, p.k, p.n, p.m, !p.ta, false);
   a.accumulate = b.accumulate = p.broadcasts;
   *da = {Gemm::Make(a, refusal), !p.ta, p.a_batch, p.b_batch, p.m * p.k, p.k * p.n};
   if (da->gemm == nullptr) return false;

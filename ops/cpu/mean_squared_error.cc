@@ -10,8 +10,8 @@ void Forward(const KernelArgs& args, double count) {
   const float* a = args.inputs[0].as<float>();
   const float* b = args.inputs[1].as<float>();
   const auto squared_distance = [](float a, float b) { return (a - b) * (a - b); };
-  const double sum = BlockedSum(
-      args.inputs[0].num_elements(), kParallelGrain, [&](int64_t begin, int64_t end) {
+  const double sum =
+      BlockedSum(args.inputs[0].num_elements(), kParallelGrain, [&](int64_t begin, int64_t end) {
         double part = 0;
         float buffer[kSumBlock];
         for (int64_t i = begin; i < end; i += kSumBlock) {

@@ -130,10 +130,10 @@ TEST(BatchNorm, TrainingNormalisesAndMovesTheRunningValues) {
       variance += std::pow(x.at(at(i)) - mean, 2) / static_cast<double>(count);
     }
     for (int64_t i = 0; i < count; ++i) {
-      EXPECT_NEAR(outputs[0].at(at(i)),
-                  (x.at(at(i)) - mean) / std::sqrt(variance + 1e-5) * before[1].at(ch) +
-                      before[2].at(ch),
-                  1e-5);
+      EXPECT_NEAR(
+          outputs[0].at(at(i)),
+          (x.at(at(i)) - mean) / std::sqrt(variance + 1e-5) * before[1].at(ch) + before[2].at(ch),
+          1e-5);
     }
     EXPECT_NEAR(inputs[3].at(ch), 0.75 * before[3].at(ch) + 0.25 * mean, 1e-6);
     EXPECT_NEAR(inputs[4].at(ch), 0.75 * before[4].at(ch) + 0.25 * variance * count / (count - 1.0),
@@ -150,7 +150,8 @@ TEST(BatchNorm, EvaluationUsesTheRunningValuesAndLeavesThem) {
     const int64_t ch = i / 4 % 3;
     EXPECT_NEAR(outputs[0].at(i),
                 (inputs[0].at(i) - inputs[3].at(ch)) / std::sqrt(inputs[4].at(ch) + 1e-5) *
-                        inputs[1].at(ch) + inputs[2].at(ch),
+                        inputs[1].at(ch) +
+                    inputs[2].at(ch),
                 1e-5);
   }
   EXPECT_EQ(inputs[3].bytes, before[3].bytes);

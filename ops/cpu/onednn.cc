@@ -1,9 +1,8 @@
 #include "ops/cpu/onednn.h"
 
-#include <dnnl.hpp>
-
 #include <algorithm>
 #include <cstring>
+#include <dnnl.hpp>
 
 #include "ops/cpu/parallel.h"
 

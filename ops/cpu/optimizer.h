@@ -26,7 +26,8 @@ struct UpdateArgs {
     scale = args.inputs[2].present() ? *args.inputs[2].as<float>() : 1.0f;
     learning_rate = args.inputs[3].as<float>()[0];
     step = args.inputs[3].as<float>()[1];
-    for (size_t i = 4; i < args.inputs.size() && i < 6; ++i) buffers[i - 4] = args.inputs[i].as<float>();
+    for (size_t i = 4; i < args.inputs.size() && i < 6; ++i)
+      buffers[i - 4] = args.inputs[i].as<float>();
   }
 };
 

@@ -1,6 +1,6 @@
 // Attention over the paged KV cache. Every row is computed by itself, with key number j of its list
-// (prefix, then ancestors) always in the same place of the same sums: the bits do not depend on the batch,
-// on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
+// (prefix, then ancestors) always in the same place of the same sums: the bits do not depend on the
+// batch, on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,8 +13,18 @@ namespace espalier {
 namespace {
 
 enum Input {
-  kQ, kK, kV, kKCache, kVCache, kSlots, kRowSequence, kRowPrefix, kAncestorStart, kAncestorSlots,
-  kSequenceStart, kSequenceSlots
+  kQ,
+  kK,
+  kV,
+  kKCache,
+  kVCache,
+  kSlots,
+  kRowSequence,
+  kRowPrefix,
+  kAncestorStart,
+  kAncestorSlots,
+  kSequenceStart,
+  kSequenceSlots
 };
 
 // The keys that one row sees.
@@ -40,8 +50,8 @@ struct Head {
   float* y;       // [dim]
 };
 
-// Vectors d to d + P of the weighted sum of V. Even and odd keys add up apart: two chains of additions
-// per vector hide their latency.
+// Vectors d to d + P of the weighted sum of V. Even and odd keys add up apart: two chains of
+// additions per vector hide their latency.
 template <int W, int P>
 ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head& h, int64_t d) {
   using namespace simd;
@@ -120,10 +130,9 @@ class PagedAttention : public Kernel {
   explicit PagedAttention(const KernelSpec& spec)
       : head_dim_(spec.attributes.Int("head_dim")), parts_(MaxThreads()) {
     const double scale = spec.attributes.Float("scale");
-    scale_ = static_cast<float>(scale > 0 ? scale
-                                          : 1.0 / std::sqrt(static_cast<double>(head_dim_)));
-    const int64_t keys =
-        spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0];
+    scale_ =
+        static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_)));
+    const int64_t keys = spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0];
     part_floats_ = (keys + 15) / 16 * 16;
   }
 
@@ -176,7 +185,7 @@ class PagedAttention : public Kernel {
     const auto size = [&](Input i) { return args.inputs[i].dims()[0]; };
     const int64_t rows = size(kQ), cache_slots = size(kKCache);
     const int64_t sequences = size(kSequenceStart) - 1;
-    for (Input i : {kSlots, kRowSequence, kRowPrefix}) {
+    for (Input i : {kK, kV, kSlots, kRowSequence, kRowPrefix}) {
       if (size(i) < rows) return RowError(size(i), "the batch's row arrays are shorter than 'q'");
     }
     if (size(kAncestorStart) < rows + 1) {
@@ -200,8 +209,8 @@ class PagedAttention : public Kernel {
       if (start < 0 || end < start || end > size(kSequenceSlots)) {
         return RowError(r, "sequence " + std::to_string(sequence) + " covers sequence_slots[" +
                                std::to_string(start) + ", " + std::to_string(end) +
-                               "), expected a part of [0, " +
-                               std::to_string(size(kSequenceSlots)) + ")");
+                               "), expected a part of [0, " + std::to_string(size(kSequenceSlots)) +
+                               ")");
       }
       if (prefix < 0 || prefix > end - start) {
         return RowError(r, OutOfRange("'row_prefix'", prefix, 0, end - start));
@@ -247,11 +256,10 @@ class PagedAttention : public Kernel {
 }  // namespace
 
 void RegisterPagedAttentionCpu(KernelRegistry& registry) {
-  registry.Add("paged_attention", ViaF32(
-                                      [](const KernelSpec& spec, std::string*) {
-                                        return std::make_unique<PagedAttention>(spec);
-                                      },
-                                      {kKCache, kVCache}));
+  registry.Add("paged_attention",
+               ViaF32([](const KernelSpec& spec,
+                         std::string*) { return std::make_unique<PagedAttention>(spec); },
+                      {kKCache, kVCache}));
 }
 
 }  // namespace espalier

@@ -10,8 +10,8 @@ const OpRunner& Ops() {
 
 constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 24;
 
-// One batch of rows; q, k and v of a row are a function of `token`, so that the same token may come in
-// any batch.
+// One batch of rows; q, k and v of a row are a function of `token`, so that the same token may come
+// in any batch.
 struct Row {
   int token;
   int slot;
@@ -32,7 +32,7 @@ TestTensor Rows(const std::vector<Row>& rows, int64_t width, int seed) {
 class PagedAttention : public ::testing::Test {
  protected:
   static constexpr int kSlots = 64;
-  TestTensor k_cache_ = Zeros(DType::kF32, {kSlots, kKvHeads * kDim});
+  TestTensor k_cache_ = Zeros(DType::kF32, {kSlots, kKvHeads* kDim});
   TestTensor v_cache_ = k_cache_;
 
   std::vector<TestTensor> Batch(const std::vector<Row>& rows,
@@ -53,9 +53,18 @@ class PagedAttention : public ::testing::Test {
     const auto ints = [](const std::vector<int32_t>& values) {
       return I32({static_cast<int64_t>(values.size())}, values);
     };
-    return {Rows(rows, kHeads * kDim, 1), Rows(rows, kKvHeads * kDim, 2),
-            Rows(rows, kKvHeads * kDim, 3), k_cache_, v_cache_, ints(slots), ints(sequence),
-            ints(prefix), ints(start), ints(ancestors), ints(sequence_start), ints(sequence_slots)};
+    return {Rows(rows, kHeads * kDim, 1),
+            Rows(rows, kKvHeads * kDim, 2),
+            Rows(rows, kKvHeads * kDim, 3),
+            k_cache_,
+            v_cache_,
+            ints(slots),
+            ints(sequence),
+            ints(prefix),
+            ints(start),
+            ints(ancestors),
+            ints(sequence_start),
+            ints(sequence_slots)};
   }
 
   KernelStatus TryStep(std::vector<TestTensor> inputs, TestTensor* y) {
@@ -169,12 +178,14 @@ TEST_F(PagedAttention, BadIndicesAreNamedAndLeaveTheCacheAlone) {
   EXPECT_EQ(error_of(5, 0, -1), "paged_attention: row 0: 'slots' is -1, expected 0 to 63");
   EXPECT_EQ(error_of(6, 1, 1), "paged_attention: row 1: 'row_sequence' is 1, expected 0 to 0");
   EXPECT_EQ(error_of(7, 0, 2), "paged_attention: row 0: 'row_prefix' is 2, expected 0 to 1");
-  EXPECT_EQ(error_of(8, 2, 3),
-            "paged_attention: row 1: its ancestors are ancestor_slots[0, 3), expected a part of [0, 2)");
+  EXPECT_EQ(
+      error_of(8, 2, 3),
+      "paged_attention: row 1: its ancestors are ancestor_slots[0, 3), expected a part of [0, 2)");
   EXPECT_EQ(error_of(9, 0, 99),
             "paged_attention: row 1: ancestor_slots[0] is 99, expected 0 to 63");
-  EXPECT_EQ(error_of(10, 1, 7),
-            "paged_attention: row 0: sequence 0 covers sequence_slots[0, 7), expected a part of [0, 1)");
+  EXPECT_EQ(
+      error_of(10, 1, 7),
+      "paged_attention: row 0: sequence 0 covers sequence_slots[0, 7), expected a part of [0, 1)");
   EXPECT_EQ(error_of(11, 0, -3),
             "paged_attention: sequence 0: sequence_slots[0] is -3, expected 0 to 63");
 }

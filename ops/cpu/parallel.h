@@ -1,6 +1,6 @@
-// Loops over the threads of OpenMP, for work that is large enough. They are the threads that oneDNN uses;
-// how many is the worker's choice: omp_set_num_threads, called by the thread that makes and runs the
-// kernels (the setting belongs to the calling thread).
+// Loops over the threads of OpenMP, for work that is large enough. They are the threads that oneDNN
+// uses; how many is the worker's choice: omp_set_num_threads, called by the thread that makes and
+// runs the kernels (the setting belongs to the calling thread).
 #pragma once
 
 #include <omp.h>
@@ -59,8 +59,8 @@ void ParallelFor(int64_t n, int64_t work, const F& f) {
 inline int MaxThreads() { return omp_get_max_threads(); }
 
 // Calls f(begin, end, part) for consecutive ranges that cover [0, n), one per thread, at most
-// `max_parts`; `part` numbers them from 0. The ranges depend on the number of threads: for bodies that
-// treat every index by itself and profit from long ranges or need memory for each part.
+// `max_parts`; `part` numbers them from 0. The ranges depend on the number of threads: for bodies
+// that treat every index by itself and profit from long ranges or need memory for each part.
 template <typename F>
 void ParallelParts(int64_t n, int64_t work, int max_parts, const F& f) {
   if (n <= 0) return;

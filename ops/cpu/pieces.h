@@ -15,13 +15,15 @@ inline size_t AxisOf(const Attributes& attributes, size_t rank) {
   return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis);
 }
 
-// The part of `whole` that begins at index `start` of `axis` and is as large as `piece`: copied to `piece`.
+// The part of `whole` that begins at index `start` of `axis` and is as large as `piece`: copied to
+// `piece`.
 inline void CopyFromWhole(const TensorView& whole, size_t axis, int64_t start,
                           const TensorView& piece) {
   const Dims strides = DenseStrides(whole.dims());
   const size_t size = SizeOf(whole.dtype());
-  CopyStrided(piece.dims(), size, At(whole.data, start * strides[axis] * static_cast<int64_t>(size)),
-              strides, piece.data, DenseStrides(piece.dims()));
+  CopyStrided(piece.dims(), size,
+              At(whole.data, start * strides[axis] * static_cast<int64_t>(size)), strides,
+              piece.data, DenseStrides(piece.dims()));
 }
 
 // The other way round.

@@ -75,8 +75,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
         for (int64_t i = 0; i < y[2]; ++i) {
           for (int64_t j = 0; j < y[3]; ++j) {
             const Window w = WindowAt(p, x, i, j);
-            *out++ = p.max ? in[ArgMax(in, x[3], w)]
-                           : Sum(in, x[3], w) / static_cast<float>(w.cells);
+            *out++ =
+                p.max ? in[ArgMax(in, x[3], w)] : Sum(in, x[3], w) / static_cast<float>(w.cells);
           }
         }
       }

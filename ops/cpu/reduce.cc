@@ -24,8 +24,8 @@ void Reduce(const Attributes& attributes, double scale, const TensorView& x, con
     return;
   }
   const LoopNest nest =
-      Merge(x.dims(), {DenseStrides(x.dims()),
-                       BroadcastStrides(KeptDims(attributes, x.dims()), x.dims())});
+      Merge(x.dims(),
+            {DenseStrides(x.dims()), BroadcastStrides(KeptDims(attributes, x.dims()), x.dims())});
   const float* data = x.as<float>();
   const auto values = [data](const RowOffsets& at, int64_t begin, int64_t, float*) {
     return data + at[0] + begin;
@@ -34,7 +34,8 @@ void Reduce(const Attributes& attributes, double scale, const TensorView& x, con
 }
 
 // Every element of x has had the same part in its sum.
-void Spread(const Attributes& attributes, double scale, const TensorView& dy, const TensorView& dx) {
+void Spread(const Attributes& attributes, double scale, const TensorView& dy,
+            const TensorView& dx) {
   TensorView source = dy;
   source.spec.dims = KeptDims(attributes, dx.dims());
   const float factor = static_cast<float>(scale);

@@ -1,5 +1,5 @@
-// Rotary position embedding in Hugging Face's "rotate half" form. Sines and cosines of a position are
-// computed once per kernel, as Hugging Face does: frequencies and angles rounded to f32.
+// Rotary position embedding in Hugging Face's "rotate half" form. Sines and cosines of a position
+// are computed once per kernel, as Hugging Face does: frequencies and angles rounded to f32.
 #include <cmath>
 
 #include "ops/cpu/convert.h"

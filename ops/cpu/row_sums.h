@@ -69,9 +69,9 @@ ESPALIER_INLINE float Dot3(const float* x, const float* y, const float* z, int64
   }
   for (; i + W <= n; i += W) acc[0] = Load<W>(x + i) * Load<W>(y + i) * Load<W>(z + i) + acc[0];
   if (i < n) {
-    acc[1] = LoadPartial<W>(x + i, n - i) * LoadPartial<W>(y + i, n - i) *
-                 LoadPartial<W>(z + i, n - i) +
-             acc[1];
+    acc[1] =
+        LoadPartial<W>(x + i, n - i) * LoadPartial<W>(y + i, n - i) * LoadPartial<W>(z + i, n - i) +
+        acc[1];
   }
   return Sum<W>(acc[0] + acc[1]);
 }

@@ -66,8 +66,8 @@ TEST(Simd, ExpIsWithinTwoUlpsAndRightAtTheEnds) {
 // Row 0 of a with every row of b, one by one, then all rows together in W tiles.
 template <int W>
 struct DotBody {
-  static ESPALIER_INLINE void Run(const float* a, const float* b, int64_t n, float* one, float* tile,
-                                  double* sums) {
+  static ESPALIER_INLINE void Run(const float* a, const float* b, int64_t n, float* one,
+                                  float* tile, double* sums) {
     constexpr int kRows = W / 4;
     const float* left[kRows];
     const float* right[W];
@@ -132,9 +132,9 @@ TEST(Convert, EveryF16AndBF16SurvivesTheWayThere) {
 TEST(Convert, RoundsToNearestEven) {
   EXPECT_EQ(F16ToF32(0x3c00), 1.0f);
   EXPECT_EQ(F16ToF32(0x0001), 0x1p-24f);
-  EXPECT_EQ(F32ToF16(1 + 0x1p-11f), 0x3c00);              // half way: to even
-  EXPECT_EQ(F32ToF16(1 + 3 * 0x1p-11f), 0x3c02);          // half way: to even
-  EXPECT_EQ(F32ToF16(1 + 0x1p-11f + 0x1p-20f), 0x3c01);   // above half
+  EXPECT_EQ(F32ToF16(1 + 0x1p-11f), 0x3c00);             // half way: to even
+  EXPECT_EQ(F32ToF16(1 + 3 * 0x1p-11f), 0x3c02);         // half way: to even
+  EXPECT_EQ(F32ToF16(1 + 0x1p-11f + 0x1p-20f), 0x3c01);  // above half
   EXPECT_EQ(F32ToF16(65519), 0x7bff);
   EXPECT_EQ(F32ToF16(65520), 0x7c00);
   EXPECT_EQ(F32ToF16(0x1p-25f), 0);

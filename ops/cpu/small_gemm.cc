@@ -7,7 +7,8 @@ namespace {
 
 using simd::Float;
 
-// R rows by P vectors of C in registers; A's elements are broadcast, so that A may have any strides.
+// R rows by P vectors of C in registers; A's elements are broadcast, so that A may have any
+// strides.
 template <int W, int R, int P>
 ESPALIER_INLINE void Tile(const SmallGemmArgs& g, int64_t i, int64_t j) {
   Float<W> acc[R][P] = {};
@@ -31,8 +32,7 @@ ESPALIER_INLINE void Tile(const SmallGemmArgs& g, int64_t i, int64_t j) {
     float* c = g.c + (i + r) * g.c_row + j;
 #pragma GCC unroll 4
     for (int v = 0; v < P; ++v) {
-      simd::Store<W>(c + v * W,
-                     g.accumulate ? simd::Load<W>(c + v * W) + acc[r][v] : acc[r][v]);
+      simd::Store<W>(c + v * W, g.accumulate ? simd::Load<W>(c + v * W) + acc[r][v] : acc[r][v]);
     }
   }
 }
@@ -48,7 +48,8 @@ ESPALIER_INLINE void Columns(const SmallGemmArgs& g, int64_t j) {
 template <int W>
 struct Body {
   static ESPALIER_INLINE void Run(const SmallGemmArgs* g) {
-    // AVX-512: 24 accumulators, 4 vectors of B and a broadcast fit 32 registers. Else 12, 2 and 1 fit 16.
+    // AVX-512: 24 accumulators, 4 vectors of B and a broadcast fit 32 registers. Else 12, 2 and 1
+    // fit 16.
     constexpr int kVectors = W == 16 ? 4 : 2;
     int64_t j = 0;
     for (; j + kVectors * W <= g->n; j += kVectors * W) Columns<W, kVectors>(*g, j);

@@ -1,12 +1,13 @@
-// Log-softmax and the negative log-likelihood in one pass over each row of logits, and their gradient.
+// Log-softmax and the negative log-likelihood in one pass over each row of logits, and their
+// gradient.
 #include <cmath>
 #include <limits>
 
 #include "ops/cpu/labels.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/vectorize.h"
 #include "ops/cpu/sum.h"
 #include "ops/cpu/vector_math.h"
+#include "ops/cpu/vectorize.h"
 
 namespace espalier {
 namespace {
@@ -69,7 +70,8 @@ KernelStatus Forward(const KernelArgs& args, const Attribute& attribute) {
       if (label == attribute.ignore_index) continue;
       const float* row = x + r * classes;
       const float most = RowMax(row, classes);
-      part += std::log(RowExp(row, most, nullptr, classes)) - static_cast<double>(row[label] - most);
+      part +=
+          std::log(RowExp(row, most, nullptr, classes)) - static_cast<double>(row[label] - most);
     }
     return part;
   });

@@ -1,8 +1,8 @@
-// Weight rows and x rows both run along the summed dimension, so dot products read the weights as they
-// are: no packed copy that doubles their memory or goes stale. Tiles of R rows by C outputs keep the
-// arithmetic units busy (R + C loads for R * C multiply-adds); the order of summation is that of
-// DotTile, the same for every tile shape. One row streams the weights once, at memory speed; several
-// rows reuse them from the first-level cache.
+// Weight rows and x rows both run along the summed dimension, so dot products read the weights as
+// they are: no packed copy that doubles their memory or goes stale. Tiles of R rows by C outputs
+// keep the arithmetic units busy (R + C loads for R * C multiply-adds); the order of summation is
+// that of DotTile, the same for every tile shape. One row streams the weights once, at memory
+// speed; several rows reuse them from the first-level cache.
 #include "ops/cpu/stable_linear.h"
 
 #include <algorithm>

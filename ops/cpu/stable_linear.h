@@ -1,5 +1,5 @@
-// y = x weight^T + bias for serving: every element of y comes out the same, bit for bit, whatever the
-// number of rows, of threads and the row's place among them.
+// y = x weight^T + bias for serving: every element of y comes out the same, bit for bit, whatever
+// the number of rows, of threads and the row's place among them.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,9 @@
 
 namespace espalier {
 
-// A nest of loops over `dims`; operand k moves by strides[k][d] per step of loop d. Always at least one
-// loop. Made by Merge: loops that run once are gone, loops that all operands walk as one are one.
+// A nest of loops over `dims`; operand k moves by strides[k][d] per step of loop d. Always at least
+// one loop. Made by Merge: loops that run once are gone, loops that all operands walk as one are
+// one.
 struct LoopNest {
   Dims dims;
   std::vector<Dims> strides;
@@ -25,11 +26,12 @@ LoopNest Merge(const Dims& dims, const std::vector<Dims>& strides);
 // Strides of a dense row-major tensor.
 Dims DenseStrides(const Dims& dims);
 
-// Strides with which a dense tensor of shape `dims` is read in loops over `loops`, of which it lacks
-// leading dimensions or has size 1 in some (numpy's broadcasting): 0 in those.
+// Strides with which a dense tensor of shape `dims` is read in loops over `loops`, of which it
+// lacks leading dimensions or has size 1 in some (numpy's broadcasting): 0 in those.
 Dims BroadcastStrides(const Dims& dims, const Dims& loops);
 
-// Calls f(offsets) for rows [begin, end) of the nest; offsets[k] is operand k's offset at the row's start.
+// Calls f(offsets) for rows [begin, end) of the nest; offsets[k] is operand k's offset at the row's
+// start.
 constexpr size_t kMaxOperands = 4;
 using RowOffsets = std::array<int64_t, kMaxOperands>;
 
@@ -56,8 +58,8 @@ void ForRows(const LoopNest& nest, int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// target[...] = source[...] over `dims`, elements of `size` bytes (1, 2, 4 or 8). Element 0 of both loops
-// is where the pointers point to.
+// target[...] = source[...] over `dims`, elements of `size` bytes (1, 2, 4 or 8). Element 0 of both
+// loops is where the pointers point to.
 void CopyStrided(const Dims& dims, size_t size, const void* source, const Dims& source_strides,
                  void* target, const Dims& target_strides);
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/vectorize.h"
 #include "ops/cpu/strided.h"
+#include "ops/cpu/vectorize.h"
 
 namespace espalier {
 
@@ -25,8 +25,8 @@ inline float SumBlock(const float* x, int64_t n) {
       x, n);
 }
 
-// The sum over [0, n) of partial(begin, end), which returns the sum of one block as a double; blocks run in
-// parallel and are added up in order.
+// The sum over [0, n) of partial(begin, end), which returns the sum of one block as a double;
+// blocks run in parallel and are added up in order.
 template <typename F>
 double BlockedSum(int64_t n, int64_t block, const F& partial) {
   std::vector<double> partials((n + block - 1) / block);
@@ -39,9 +39,10 @@ double BlockedSum(int64_t n, int64_t block, const F& partial) {
   return sum;
 }
 
-// target[...] = scale * (sum of values over the loops in which operand `summed` of the nest stands still).
-// values(offsets, begin, n, buffer) returns elements [begin, begin + n) of the row at `offsets`, n <=
-// kSumBlock, in memory of its own or in `buffer`. The target is dense, of `count` elements.
+// target[...] = scale * (sum of values over the loops in which operand `summed` of the nest stands
+// still). values(offsets, begin, n, buffer) returns elements [begin, begin + n) of the row at
+// `offsets`, n <= kSumBlock, in memory of its own or in `buffer`. The target is dense, of `count`
+// elements.
 template <typename Values>
 void SumOver(const LoopNest& nest, size_t summed, const Values& values, double scale, float* target,
              int64_t count) {

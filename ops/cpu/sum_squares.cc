@@ -19,8 +19,8 @@ float SumSquaresBlock(const float* x, int64_t n) {
 
 KernelStatus Run(const KernelArgs& args) {
   const float* x = args.inputs[0].as<float>();
-  const double sum = BlockedSum(
-      args.inputs[0].num_elements(), kParallelGrain, [x](int64_t begin, int64_t end) {
+  const double sum =
+      BlockedSum(args.inputs[0].num_elements(), kParallelGrain, [x](int64_t begin, int64_t end) {
         double part = 0;
         for (int64_t i = begin; i < end; i += kSumBlock) {
           part += static_cast<double>(SumSquaresBlock(x + i, std::min(kSumBlock, end - i)));

@@ -5,9 +5,9 @@
 namespace espalier {
 
 void RegisterAccuracy(OpRegistry& registry) {
-  OpDef def = MakeClassification(
-      "accuracy",
-      "fraction of labels whose logit is the largest, the first one where several are; NaN is wrong");
+  OpDef def = MakeClassification("accuracy",
+                                 "fraction of labels whose logit is the largest, the first one "
+                                 "where several are; NaN is wrong");
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };

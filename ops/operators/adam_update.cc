@@ -11,20 +11,19 @@ void RegisterAdamUpdate(OpRegistry& registry) {
       "weight_decay); m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; "
       "p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon)",
       {{"m"}, {"v"}}, 16);
-  def.attributes = {{.name = "beta1", .kind = AttributeKind::kFloat, .default_value = 0.9},
-                    {.name = "beta2", .kind = AttributeKind::kFloat, .default_value = 0.999},
-                    {.name = "epsilon", .kind = AttributeKind::kFloat, .default_value = 1e-8},
-                    {.name = "weight_decay", .kind = AttributeKind::kFloat, .default_value = 0.0},
-                    {.name = "decoupled",
-                     .kind = AttributeKind::kBool,
-                     .default_value = false,
-                     .doc = "AdamW"}};
-  def.infer = [types_match = def.infer](
-                  const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
+  def.attributes = {
+      {.name = "beta1", .kind = AttributeKind::kFloat, .default_value = 0.9},
+      {.name = "beta2", .kind = AttributeKind::kFloat, .default_value = 0.999},
+      {.name = "epsilon", .kind = AttributeKind::kFloat, .default_value = 1e-8},
+      {.name = "weight_decay", .kind = AttributeKind::kFloat, .default_value = 0.0},
+      {.name = "decoupled", .kind = AttributeKind::kBool, .default_value = false, .doc = "AdamW"}};
+  def.infer = [types_match =
+                   def.infer](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     ESPALIER_RETURN_IF_ERROR(ExpectInRange("adam_update", types.attributes, "beta1", 0, 1));
     ESPALIER_RETURN_IF_ERROR(ExpectInRange("adam_update", types.attributes, "beta2", 0, 1));
     ESPALIER_RETURN_IF_ERROR(ExpectInRange("adam_update", types.attributes, "epsilon", 0, 1e6));
-    ESPALIER_RETURN_IF_ERROR(ExpectInRange("adam_update", types.attributes, "weight_decay", 0, 1e6));
+    ESPALIER_RETURN_IF_ERROR(
+        ExpectInRange("adam_update", types.attributes, "weight_decay", 0, 1e6));
     return types_match(types);
   };
   registry.Add(std::move(def));

@@ -4,7 +4,8 @@
 namespace espalier {
 
 void RegisterAdd(OpRegistry& registry) {
-  registry.Add(MakeBinary({.name = "add", .doc = "y = a + b, with numpy's broadcasting", .integers = true}));
+  registry.Add(
+      MakeBinary({.name = "add", .doc = "y = a + b, with numpy's broadcasting", .integers = true}));
 }
 
 }  // namespace espalier

@@ -13,11 +13,10 @@ absl::Status CheckMask(const InputRef& mask, int64_t batch, int64_t heads, int64
       dims == Dims{batch, heads, rows, columns}) {
     return absl::OkStatus();
   }
-  return OpError("attention",
-                 absl::StrCat("input 'mask' has shape ", ToString(dims), ", expected ",
-                              ToString(Dims{rows, columns}), ", ",
-                              ToString(Dims{batch, rows, columns}), " or ",
-                              ToString(Dims{batch, heads, rows, columns})));
+  return OpError("attention", absl::StrCat("input 'mask' has shape ", ToString(dims), ", expected ",
+                                           ToString(Dims{rows, columns}), ", ",
+                                           ToString(Dims{batch, rows, columns}), " or ",
+                                           ToString(Dims{batch, heads, rows, columns})));
 }
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
@@ -95,9 +94,12 @@ void RegisterAttention(OpRegistry& registry) {
   OpDef def;
   def.name = "attention";
   def.doc =
-      "q[B, S, Hq*D], k[B, T, Hk*D], v[B, T, Hk*D], mask? -> softmax(scale * q k^T + mask) v, like q; "
-      "head h of q reads head h * Hk / Hq of k and v. causal: row s sees columns t <= s. mask: bool "
-      "(true = visible) or f32 (added), [S, T], [B, S, T] or [B, Hq, S, T]. A row that sees nothing "
+      "q[B, S, Hq*D], k[B, T, Hk*D], v[B, T, Hk*D], mask? -> softmax(scale * q k^T + mask) v, like "
+      "q; "
+      "head h of q reads head h * Hk / Hq of k and v. causal: row s sees columns t <= s. mask: "
+      "bool "
+      "(true = visible) or f32 (added), [S, T], [B, S, T] or [B, Hq, S, T]. A row that sees "
+      "nothing "
       "is zero";
   def.inputs = {{"q"}, {"k"}, {"v"}, {"mask", /*optional=*/true}};
   def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},

@@ -1,5 +1,5 @@
-// Batch normalisation in two operators, so that the statistics of a split batch can be summed between
-// them: batch_norm_stats leaves partial sums, batch_norm reads the finished ones.
+// Batch normalisation in two operators, so that the statistics of a split batch can be summed
+// between them: batch_norm_stats leaves partial sums, batch_norm reads the finished ones.
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
@@ -100,8 +100,8 @@ void RegisterBatchNorm(OpRegistry& registry) {
       "x[N, C, ...], scale[C], bias[C], running_mean[C], running_var[C], stats[2, C]? -> "
       "(x - mean) / sqrt(var + epsilon) * scale + bias; training takes mean and var from stats and "
       "moves the running ones (inputs 3 and 4) in place, otherwise the running ones are used";
-  def.inputs = {{"x"},           {"scale"},       {"bias"},
-                {"running_mean"}, {"running_var"}, {"stats", /*optional=*/true}};
+  def.inputs = {
+      {"x"}, {"scale"}, {"bias"}, {"running_mean"}, {"running_var"}, {"stats", /*optional=*/true}};
   def.attributes = {
       {"epsilon", AttributeKind::kFloat, 1e-5, false, "added to the variance"},
       {"momentum", AttributeKind::kFloat, 0.1, false, "running = (1 - m) * running + m * batch"},
@@ -112,9 +112,8 @@ void RegisterBatchNorm(OpRegistry& registry) {
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
-  def.gradient = Gradient{.needs_inputs = {0, 1, 3, 4, 5},
-                          .needs_outputs = {},
-                          .differentiable = {0, 1, 2, 5}};
+  def.gradient = Gradient{
+      .needs_inputs = {0, 1, 3, 4, 5}, .needs_outputs = {}, .differentiable = {0, 1, 2, 5}};
   registry.Add(std::move(def));
 }
 

@@ -24,7 +24,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 void RegisterClipScale(OpRegistry& registry) {
   OpDef def;
   def.name = "clip_scale";
-  def.doc = "from sums of squares: norm = sqrt(their sum), scale = min(1, max_norm / (norm + 1e-6))";
+  def.doc =
+      "from sums of squares: norm = sqrt(their sum), scale = min(1, max_norm / (norm + 1e-6))";
   def.inputs = {{.name = "sum", .variadic = true}};
   def.num_outputs = 2;
   def.attributes = {{.name = "max_norm",

@@ -50,9 +50,13 @@ void RegisterConcat(OpRegistry& registry) {
   def.name = "concat";
   def.doc = "y = x0, x1, ... one after the other along axis";
   def.inputs = {{.name = "x", .variadic = true}};
-  def.attributes = {
-      {.name = "axis", .kind = AttributeKind::kInt, .required = true, .doc = "from the end if negative"},
-      {.name = "sizes", .kind = AttributeKind::kInts, .doc = "of the inputs along axis; filled in"}};
+  def.attributes = {{.name = "axis",
+                     .kind = AttributeKind::kInt,
+                     .required = true,
+                     .doc = "from the end if negative"},
+                    {.name = "sizes",
+                     .kind = AttributeKind::kInts,
+                     .doc = "of the inputs along axis; filled in"}};
   def.infer = Infer;
   def.canonicalize = Canonicalize;
   def.split = Split;

@@ -24,9 +24,9 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
     return AttributeError("conv2d", "groups", std::to_string(groups),
                           absl::StrCat("a divisor of the ", channels, " channels of 'x'"));
   }
-  ESPALIER_RETURN_IF_ERROR(ExpectShape(
-      weight, {"out", channels / groups, "kh", "kw"},
-      absl::StrCat("'x' has ", channels, " channels in ", groups, groups == 1 ? " group" : " groups")));
+  ESPALIER_RETURN_IF_ERROR(ExpectShape(weight, {"out", channels / groups, "kh", "kw"},
+                                       absl::StrCat("'x' has ", channels, " channels in ", groups,
+                                                    groups == 1 ? " group" : " groups")));
   const int64_t out = weight.type.dims[0];
   if (out % groups != 0) {
     return AttributeError("conv2d", "groups", std::to_string(groups),
@@ -75,7 +75,8 @@ SplitRule Split(const NodeTypes& types) {
     }
   }
   rule.inputs = {{0, in, kNotSplit, kNotSplit}, {out, in, kNotSplit, kNotSplit}};
-  if (types.inputs.size() > 2) rule.inputs.push_back(bias ? std::vector<int>{out} : std::vector<int>{});
+  if (types.inputs.size() > 2)
+    rule.inputs.push_back(bias ? std::vector<int>{out} : std::vector<int>{});
   rule.outputs = {{0, out, kNotSplit, kNotSplit}};
   return rule;
 }
@@ -88,10 +89,11 @@ void RegisterConv2d(OpRegistry& registry) {
   def.doc = "x[N, C, H, W], weight[O, C/groups, kh, kw], bias[O]? -> [N, O, H', W'] (correlation)";
   def.inputs = {{"x"}, {"weight"}, {"bias", /*optional=*/true}};
   using Ints = std::vector<int64_t>;
-  def.attributes = {{"strides", AttributeKind::kInts, Ints{1, 1}, false, "vertical, horizontal"},
-                    {"pads", AttributeKind::kInts, Ints{0, 0, 0, 0}, false, "top, left, bottom, right"},
-                    {"dilations", AttributeKind::kInts, Ints{1, 1}, false, "1: dense kernel"},
-                    {"groups", AttributeKind::kInt, int64_t{1}, false, "channel groups"}};
+  def.attributes = {
+      {"strides", AttributeKind::kInts, Ints{1, 1}, false, "vertical, horizontal"},
+      {"pads", AttributeKind::kInts, Ints{0, 0, 0, 0}, false, "top, left, bottom, right"},
+      {"dilations", AttributeKind::kInts, Ints{1, 1}, false, "1: dense kernel"},
+      {"groups", AttributeKind::kInt, int64_t{1}, false, "channel groups"}};
   def.infer = Infer;
   def.split = Split;
   def.cost = [](const NodeTypes& types) {

@@ -4,7 +4,8 @@
 namespace espalier {
 
 void RegisterDivide(OpRegistry& registry) {
-  registry.Add(MakeBinary({.name = "divide", .doc = "y = a / b, with numpy's broadcasting", .saves_inputs = true}));
+  registry.Add(MakeBinary(
+      {.name = "divide", .doc = "y = a / b, with numpy's broadcasting", .saves_inputs = true}));
 }
 
 }  // namespace espalier

@@ -42,8 +42,8 @@ absl::Status ExpectNumber(absl::string_view op, absl::string_view name, const Te
                           bool with_bool) {
   const InputRef input{op, name, type};
   if (with_bool) {
-    return ExpectDType(input, {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kI64,
-                               DType::kBool});
+    return ExpectDType(
+        input, {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kBool});
   }
   return ExpectDType(input, {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kI64});
 }

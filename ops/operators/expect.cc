@@ -55,8 +55,8 @@ absl::Status ExpectSameType(const InputRef& input, const InputRef& other) {
 
 absl::Status ExpectRank(const InputRef& input, int rank) {
   if (static_cast<int>(input.type.dims.size()) == rank) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      Prefix(input), "shape ", Shape(input.type.dims), ", expected ", rank, " dimensions"));
+  return absl::InvalidArgumentError(absl::StrCat(Prefix(input), "shape ", Shape(input.type.dims),
+                                                 ", expected ", rank, " dimensions"));
 }
 
 absl::Status ExpectRankAtLeast(const InputRef& input, int rank) {

@@ -42,7 +42,9 @@ SplitRule Split(const NodeTypes& types) {
 void RegisterGather(OpRegistry& registry) {
   OpDef def;
   def.name = "gather";
-  def.doc = "y[..., i..., ...] = x[..., indices[i...], ...] along axis; negative indices count from the end";
+  def.doc =
+      "y[..., i..., ...] = x[..., indices[i...], ...] along axis; negative indices count from the "
+      "end";
   def.inputs = {{"x"}, {"indices"}};
   def.attributes = {{.name = "axis",
                      .kind = AttributeKind::kInt,
@@ -56,8 +58,9 @@ void RegisterGather(OpRegistry& registry) {
   };
   def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0}};
   def.gradient->cost = [](const NodeTypes& forward) {
-    return Cost{static_cast<double>(forward.outputs[0].num_elements()),
-                static_cast<double>(2 * forward.inputs[0].bytes() + 2 * forward.outputs[0].bytes())};
+    return Cost{
+        static_cast<double>(forward.outputs[0].num_elements()),
+        static_cast<double>(2 * forward.inputs[0].bytes() + 2 * forward.outputs[0].bytes())};
   };
   registry.Add(std::move(def));
 }

@@ -42,7 +42,8 @@ SplitRule Split(const NodeTypes& types) {
 void RegisterLayerNorm(OpRegistry& registry) {
   OpDef def;
   def.name = "layer_norm";
-  def.doc = "x[..., E], scale[E]?, bias[E]? -> (x - mean) / sqrt(variance + epsilon) * scale + bias";
+  def.doc =
+      "x[..., E], scale[E]?, bias[E]? -> (x - mean) / sqrt(variance + epsilon) * scale + bias";
   def.inputs = {{"x"}, {"scale", /*optional=*/true}, {"bias", /*optional=*/true}};
   def.attributes = {{"epsilon", AttributeKind::kFloat, 1e-5, false, "added to the variance"}};
   def.infer = Infer;

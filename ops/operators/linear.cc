@@ -17,8 +17,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   if (types.has_input(2)) {
     const InputRef bias{"linear", "bias", types.inputs[2]};
     ESPALIER_RETURN_IF_ERROR(ExpectSameDType(bias, x));
-    ESPALIER_RETURN_IF_ERROR(
-        ExpectShape(bias, {out}, absl::StrCat("'weight' has ", out, " rows")));
+    ESPALIER_RETURN_IF_ERROR(ExpectShape(bias, {out}, absl::StrCat("'weight' has ", out, " rows")));
   }
   TensorType y = x.type;
   y.dims.back() = out;
@@ -40,7 +39,8 @@ SplitRule Split(const NodeTypes& types) {
   x_map.push_back(in);
   y_map.push_back(out);
   rule.inputs = {x_map, {out, in}};
-  if (types.inputs.size() > 2) rule.inputs.push_back(bias ? std::vector<int>{out} : std::vector<int>{});
+  if (types.inputs.size() > 2)
+    rule.inputs.push_back(bias ? std::vector<int>{out} : std::vector<int>{});
   rule.outputs = {y_map};
   return rule;
 }

@@ -35,8 +35,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
                                 " and sums over ", sizes.k_b, "; expected equal sizes",
                                 " (attributes transpose_a and transpose_b exchange the last two)"));
   }
-  absl::StatusOr<Dims> batch =
-      BroadcastDims("matmul", BatchOf(a.type.dims), BatchOf(b.type.dims));
+  absl::StatusOr<Dims> batch = BroadcastDims("matmul", BatchOf(a.type.dims), BatchOf(b.type.dims));
   if (!batch.ok()) return batch.status();
   TensorType y{a.type.dtype, *batch};
   y.dims.push_back(sizes.m);

@@ -4,7 +4,10 @@
 namespace espalier {
 
 void RegisterMultiply(OpRegistry& registry) {
-  registry.Add(MakeBinary({.name = "multiply", .doc = "y = a * b, with numpy's broadcasting", .integers = true, .saves_inputs = true}));
+  registry.Add(MakeBinary({.name = "multiply",
+                           .doc = "y = a * b, with numpy's broadcasting",
+                           .integers = true,
+                           .saves_inputs = true}));
 }
 
 }  // namespace espalier

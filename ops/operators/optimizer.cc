@@ -51,8 +51,9 @@ OpDef MakeUpdate(const std::string& name, const std::string& doc, const std::vec
       if (!types.has_input(i)) continue;
       if (i == kScale || i == kHyper) {
         ESPALIER_RETURN_IF_ERROR(ExpectDType(input, {DType::kF32}));
-        ESPALIER_RETURN_IF_ERROR(ExpectShape(
-            input, i == kScale ? std::vector<ExpectedDim>{} : std::vector<ExpectedDim>{int64_t{2}}));
+        ESPALIER_RETURN_IF_ERROR(ExpectShape(input, i == kScale
+                                                        ? std::vector<ExpectedDim>{}
+                                                        : std::vector<ExpectedDim>{int64_t{2}}));
       } else {
         ESPALIER_RETURN_IF_ERROR(ExpectSameType(input, parameter));
       }

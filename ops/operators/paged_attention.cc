@@ -7,17 +7,37 @@
 namespace espalier {
 namespace {
 
-enum Input { kQ, kK, kV, kKCache, kVCache, kSlots, kRowSequence, kRowPrefix, kAncestorStart,
-             kAncestorSlots, kSequenceStart, kSequenceSlots, kNumInputs };
+enum Input {
+  kQ,
+  kK,
+  kV,
+  kKCache,
+  kVCache,
+  kSlots,
+  kRowSequence,
+  kRowPrefix,
+  kAncestorStart,
+  kAncestorSlots,
+  kSequenceStart,
+  kSequenceSlots,
+  kNumInputs
+};
 
-constexpr const char* kNames[kNumInputs] = {
-    "q",          "k",          "v",              "k_cache",        "v_cache",        "slots",
-    "row_sequence", "row_prefix", "ancestor_start", "ancestor_slots", "sequence_start", "sequence_slots"};
+constexpr const char* kNames[kNumInputs] = {"q",
+                                            "k",
+                                            "v",
+                                            "k_cache",
+                                            "v_cache",
+                                            "slots",
+                                            "row_sequence",
+                                            "row_prefix",
+                                            "ancestor_start",
+                                            "ancestor_slots",
+                                            "sequence_start",
+                                            "sequence_slots"};
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
-  const auto input = [&](int i) {
-    return InputRef{"paged_attention", kNames[i], types.inputs[i]};
-  };
+  const auto input = [&](int i) { return InputRef{"paged_attention", kNames[i], types.inputs[i]}; };
   const int64_t head_dim = types.attributes.Int("head_dim");
   ESPALIER_RETURN_IF_ERROR(ExpectPositive("paged_attention", "head_dim", head_dim));
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(input(kQ)));
@@ -31,9 +51,9 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   for (int i : {kQ, kK}) {
     const int64_t columns = types.inputs[i].dims[1];
     if (columns > 0 && columns % head_dim == 0) continue;
-    return AttributeError("paged_attention", "head_dim", std::to_string(head_dim),
-                          absl::StrCat("a divisor of the last dimension of '", kNames[i], "', ",
-                                       columns));
+    return AttributeError(
+        "paged_attention", "head_dim", std::to_string(head_dim),
+        absl::StrCat("a divisor of the last dimension of '", kNames[i], "', ", columns));
   }
   if (types.inputs[kQ].dims[1] % width != 0) {
     return OpError("paged_attention",
@@ -64,8 +84,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 
 SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
-  rule.axes = {{"heads", AxisKind::kParameter,
-                types.inputs[kK].dims[1] / types.attributes.Int("head_dim")}};
+  rule.axes = {
+      {"heads", AxisKind::kParameter, types.inputs[kK].dims[1] / types.attributes.Int("head_dim")}};
   for (int i = 0; i < kNumInputs; ++i) {
     rule.inputs.push_back(i <= kVCache ? std::vector<int>{kNotSplit, 0}
                                        : std::vector<int>{kNotSplit});
@@ -80,10 +100,13 @@ void RegisterPagedAttention(OpRegistry& registry) {
   OpDef def;
   def.name = "paged_attention";
   def.doc =
-      "q[T, Hq*D], k[T, Hk*D], v[T, Hk*D], k_cache[slots, Hk*D], v_cache[slots, Hk*D] (both written), "
+      "q[T, Hq*D], k[T, Hk*D], v[T, Hk*D], k_cache[slots, Hk*D], v_cache[slots, Hk*D] (both "
+      "written), "
       "slots[T], row_sequence[T], row_prefix[T], ancestor_start[T+1], ancestor_slots[*], "
-      "sequence_start[*], sequence_slots[*] -> like q: K and V of every row go to its slot; then row r "
-      "attends over the first row_prefix[r] slots of its sequence and over its ancestors, in this order";
+      "sequence_start[*], sequence_slots[*] -> like q: K and V of every row go to its slot; then "
+      "row r "
+      "attends over the first row_prefix[r] slots of its sequence and over its ancestors, in this "
+      "order";
   for (const char* name : kNames) def.inputs.push_back({name});
   def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},
                     {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"}};

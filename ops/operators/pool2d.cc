@@ -1,9 +1,14 @@
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
 namespace {
+
+constexpr int64_t kMaxWindow = int64_t{1} << 30;
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const InputRef x{"pool2d", "x", types.inputs[0]};
@@ -17,6 +22,11 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(ExpectInts("pool2d", "kernel", kernel, 2, 1));
   ESPALIER_RETURN_IF_ERROR(ExpectInts("pool2d", "strides", strides, 2, 1));
   ESPALIER_RETURN_IF_ERROR(ExpectInts("pool2d", "pads", pads, 4, 0));
+  for (const auto& [name, values] : {std::pair("kernel", kernel), std::pair("strides", strides)}) {
+    if (std::max(values[0], values[1]) <= kMaxWindow) continue;
+    return AttributeError("pool2d", name, ToString(Dims(values)),
+                          absl::StrCat("integers of at most ", kMaxWindow));
+  }
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 4));
   TensorType y = x.type;
@@ -29,8 +39,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
     const int64_t size = x.type.dims[2 + d];
     const int64_t padded = size + pads[d] + pads[2 + d];
     if (kernel[d] > padded || size == 0) {
-      return OpError("pool2d", absl::StrCat("the kernel covers ", kernel[d], " of dimension ", 2 + d,
-                                            " of 'x', which has ", size, " (", padded,
+      return OpError("pool2d", absl::StrCat("the kernel covers ", kernel[d], " of dimension ",
+                                            2 + d, " of 'x', which has ", size, " (", padded,
                                             " with its pads); expected a smaller kernel"));
     }
     const bool up = a.Bool("ceil_mode");

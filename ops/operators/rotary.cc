@@ -11,12 +11,13 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 2));
   if (head_dim <= 0 || head_dim % 2 != 0) {
-    return AttributeError("rotary", "head_dim", std::to_string(head_dim), "a positive even integer");
-  }
-  if (x.type.dims.back() % head_dim != 0) {
     return AttributeError("rotary", "head_dim", std::to_string(head_dim),
-                          absl::StrCat("a divisor of the last dimension of 'x', ",
-                                       x.type.dims.back()));
+                          "a positive even integer");
+  }
+  if (x.type.dims.back() == 0 || x.type.dims.back() % head_dim != 0) {
+    return AttributeError(
+        "rotary", "head_dim", std::to_string(head_dim),
+        absl::StrCat("a divisor of the last dimension of 'x', ", x.type.dims.back()));
   }
   const double theta = types.attributes.Float("theta");
   if (!(theta > 0)) {
@@ -37,8 +38,7 @@ SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
   std::vector<int> map = AddLeadingAxes(x, x.size() - 1, &rule);
   const int heads = static_cast<int>(rule.axes.size());
-  rule.axes.push_back(
-      {"heads", AxisKind::kParameter, x.back() / types.attributes.Int("head_dim")});
+  rule.axes.push_back({"heads", AxisKind::kParameter, x.back() / types.attributes.Int("head_dim")});
   if (types.inputs.size() > 1) {
     rule.inputs = {map, types.has_input(1) ? std::vector<int>{map.back()} : std::vector<int>{}};
   } else {

@@ -4,10 +4,8 @@
 namespace espalier {
 
 void RegisterSigmoid(OpRegistry& registry) {
-  registry.Add(MakeUnary({.name = "sigmoid",
-                          .doc = "y = 1 / (1 + exp(-x))",
-                          .flops = 15,
-                          .saves = Saves::kOutput}));
+  registry.Add(MakeUnary(
+      {.name = "sigmoid", .doc = "y = 1 / (1 + exp(-x))", .flops = 15, .saves = Saves::kOutput}));
 }
 
 }  // namespace espalier

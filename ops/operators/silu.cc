@@ -4,10 +4,8 @@
 namespace espalier {
 
 void RegisterSilu(OpRegistry& registry) {
-  registry.Add(MakeUnary({.name = "silu",
-                          .doc = "y = x * sigmoid(x)",
-                          .flops = 15,
-                          .saves = Saves::kInput}));
+  registry.Add(MakeUnary(
+      {.name = "silu", .doc = "y = x * sigmoid(x)", .flops = 15, .saves = Saves::kInput}));
 }
 
 }  // namespace espalier

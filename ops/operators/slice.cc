@@ -21,9 +21,10 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
                              ends = attributes.Ints("ends"), steps = attributes.Ints("steps");
   if (starts.size() != axes.size() || ends.size() != axes.size() ||
       (!steps.empty() && steps.size() != axes.size())) {
-    return OpError("slice", absl::StrCat("attributes 'axes', 'starts', 'ends' have ", axes.size(),
-                                         ", ", starts.size(), ", ", ends.size(), " values and 'steps' ",
-                                         steps.size(), ", expected one number of values for all"));
+    return OpError("slice",
+                   absl::StrCat("attributes 'axes', 'starts', 'ends' have ", axes.size(), ", ",
+                                starts.size(), ", ", ends.size(), " values and 'steps' ",
+                                steps.size(), ", expected one number of values for all"));
   }
   TensorType y = x;
   std::vector<bool> seen(x.dims.size(), false);
@@ -61,11 +62,22 @@ void RegisterSlice(OpRegistry& registry) {
   def.name = "slice";
   def.doc = "y = x[start:end:step] along each of axes, with numpy's meaning; steps are positive";
   def.inputs = {{"x"}};
-  def.attributes = {
-      {.name = "axes", .kind = AttributeKind::kInts, .required = true, .doc = "dimensions, from the end if negative"},
-      {.name = "starts", .kind = AttributeKind::kInts, .required = true, .doc = "first index, one for each of axes"},
-      {.name = "ends", .kind = AttributeKind::kInts, .required = true, .doc = "index after the last, one for each of axes"},
-      {.name = "steps", .kind = AttributeKind::kInts, .default_value = std::vector<int64_t>{}, .doc = "all 1 if empty"}};
+  def.attributes = {{.name = "axes",
+                     .kind = AttributeKind::kInts,
+                     .required = true,
+                     .doc = "dimensions, from the end if negative"},
+                    {.name = "starts",
+                     .kind = AttributeKind::kInts,
+                     .required = true,
+                     .doc = "first index, one for each of axes"},
+                    {.name = "ends",
+                     .kind = AttributeKind::kInts,
+                     .required = true,
+                     .doc = "index after the last, one for each of axes"},
+                    {.name = "steps",
+                     .kind = AttributeKind::kInts,
+                     .default_value = std::vector<int64_t>{},
+                     .doc = "all 1 if empty"}};
   def.infer = Infer;
   def.split = Split;
   def.gradient = Gradient{.differentiable = {0}};

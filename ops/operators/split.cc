@@ -8,8 +8,8 @@ namespace {
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
-  absl::StatusOr<int> axis = NormalizeAxis("split", "axis", types.attributes.Int("axis"),
-                                           static_cast<int>(x.dims.size()));
+  absl::StatusOr<int> axis =
+      NormalizeAxis("split", "axis", types.attributes.Int("axis"), static_cast<int>(x.dims.size()));
   if (!axis.ok()) return axis.status();
   const std::vector<int64_t> sizes = types.attributes.Ints("sizes");
   int64_t left = x.dims[*axis];
@@ -45,7 +45,10 @@ void RegisterSplit(OpRegistry& registry) {
   def.inputs = {{"x"}};
   def.num_outputs = -1;
   def.attributes = {
-      {.name = "axis", .kind = AttributeKind::kInt, .required = true, .doc = "from the end if negative"},
+      {.name = "axis",
+       .kind = AttributeKind::kInt,
+       .required = true,
+       .doc = "from the end if negative"},
       {.name = "sizes", .kind = AttributeKind::kInts, .required = true, .doc = "of the pieces"}};
   def.infer = Infer;
   def.split = Split;

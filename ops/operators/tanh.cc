@@ -4,10 +4,8 @@
 namespace espalier {
 
 void RegisterTanh(OpRegistry& registry) {
-  registry.Add(MakeUnary({.name = "tanh",
-                          .doc = "y = tanh(x)",
-                          .flops = 25,
-                          .saves = Saves::kOutput}));
+  registry.Add(
+      MakeUnary({.name = "tanh", .doc = "y = tanh(x)", .flops = 25, .saves = Saves::kOutput}));
 }
 
 }  // namespace espalier

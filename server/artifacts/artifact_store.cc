@@ -90,8 +90,8 @@ absl::StatusOr<std::string> SumOfFile(FileSystem& files, const std::string& path
 absl::Status CheckArtifactName(const std::string& name) {
   bool good = !name.empty() && name.size() <= 128 && name[0] != '.';
   for (char c : name) {
-    good = good && (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-                    c == '-');
+    good = good &&
+           (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
   }
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -158,8 +158,8 @@ absl::StatusOr<proto::Artifact> ArtifactStore::Find(const std::string& name) con
   absl::MutexLock lock(&mutex_);
   auto it = entries_.find(name);
   if (it == entries_.end()) {
-    return absl::NotFoundError(absl::StrCat(
-        "there is no artifact '", name, "'; `espalier models` lists those that there are"));
+    return absl::NotFoundError(absl::StrCat("there is no artifact '", name,
+                                            "'; `espalier models` lists those that there are"));
   }
   return it->second.artifact;
 }
@@ -249,8 +249,7 @@ absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(const std::string& staging_
   int64_t total = 0;
   for (const std::string& file : *files) {
     int64_t bytes = 0;
-    absl::StatusOr<std::string> sum =
-        SumOfFile(*files_, JoinPath(staging_folder, file), &bytes);
+    absl::StatusOr<std::string> sum = SumOfFile(*files_, JoinPath(staging_folder, file), &bytes);
     if (!sum.ok()) return sum.status();
     sums[file] = *sum;
     total += bytes;
@@ -344,8 +343,8 @@ absl::Status ArtifactUpload::StartFile(const std::string& name) {
     return absl::InvalidArgumentError(absl::StrCat("file '", name, "' was sent twice"));
   }
   if (static_cast<int64_t>(sums_.size()) >= store_->limits_.max_files) {
-    return absl::ResourceExhaustedError(absl::StrCat("artifact '", artifact_.name(), "': more than ",
-                                                     store_->limits_.max_files, " files"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "artifact '", artifact_.name(), "': more than ", store_->limits_.max_files, " files"));
   }
   const std::string path = JoinPath(staging_, name);
   const fs::path parent = fs::path(path).parent_path();
@@ -389,8 +388,7 @@ absl::Status ArtifactUpload::CheckSha256(const std::string& hex) {
   if (!status.ok()) return status;
   if (absl::AsciiStrToLower(hex) == last_sum_) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("file '", file_name_, "' arrived with sha256 ", last_sum_,
-                                          ", expected ", absl::CHexEscape(hex),
-                                          "; send it again"));
+                                          ", expected ", absl::CHexEscape(hex), "; send it again"));
 }
 
 absl::StatusOr<proto::Artifact> ArtifactUpload::Commit(const MakeRemembered& make_remembered) {

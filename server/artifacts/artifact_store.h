@@ -1,8 +1,9 @@
 // Artifacts on disk: datasets, ONNX files and models, each a folder of files.
 //
-// An artifact is written to a temporary folder, every file is synced, the folder is renamed into place,
-// and only then does the store's row point at it: a crash at any point leaves the artifact as it was
-// before or as it is after. Folders that no row points at are removed when the daemon starts.
+// An artifact is written to a temporary folder, every file is synced, the folder is renamed into
+// place, and only then does the store's row point at it: a crash at any point leaves the artifact
+// as it was before or as it is after. Folders that no row points at are removed when the daemon
+// starts.
 //
 // <root>/data/<name>@<n>/<file...>   <root>/incoming/<n>/<file...>
 #pragma once
@@ -26,7 +27,8 @@ namespace espalier {
 
 // [A-Za-z0-9._-]+, at most 128 characters, not starting with a dot.
 absl::Status CheckArtifactName(const std::string& name);
-// Relative, without "..", ".", empty parts, backslashes or control characters; at most 255 characters.
+// Relative, without "..", ".", empty parts, backslashes or control characters; at most 255
+// characters.
 absl::Status CheckArtifactFile(const std::string& name);
 
 struct ArtifactLimits {
@@ -48,16 +50,17 @@ class ArtifactStore {
 
   // NotFound names the artifact and how to upload it.
   absl::StatusOr<proto::Artifact> Find(const std::string& name) const;
-  // Absolute path of the folder that holds the artifact's files. Valid until it is replaced or deleted.
+  // Absolute path of the folder that holds the artifact's files. Valid until it is replaced or
+  // deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
   // Absolute path of the only file of an artifact, or InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
   std::vector<proto::Artifact> List() const;
 
   // AlreadyExists unless `replace`. The upload is dropped if it is destroyed before Commit.
-  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(const std::string& name,
-                                                        proto::Artifact::Kind kind, bool replace,
-                                                        std::map<std::string, std::string> metadata);
+  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(
+      const std::string& name, proto::Artifact::Kind kind, bool replace,
+      std::map<std::string, std::string> metadata);
 
   // Remembers the reply under the key together with the deletion.
   absl::Status Delete(const std::string& name, const Remembered* remembered);

@@ -47,9 +47,8 @@ absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
                         Graph* graph) {
   const OpDef* def = registry.Find(loss);
   if (def == nullptr || !def->is_loss) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.loss '", loss, "' is not a loss; there are: ",
-                     NamesOf(registry, &OpDef::is_loss)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "spec.loss '", loss, "' is not a loss; there are: ", NamesOf(registry, &OpDef::is_loss)));
   }
   if (graph->outputs.empty()) {
     return absl::InvalidArgumentError("the ONNX model has no output to put the loss on");
@@ -65,10 +64,10 @@ absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
   const ValueId prediction = graph->outputs[0].second;
   const TensorType type = bound.value(prediction).type;
   if (type.dims.empty() || type.dims[0] != batch) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "output '", graph->outputs[0].first, "' of the ONNX model has shape ", ToString(type.dims),
-        "; its first dimension must be the batch of ", batch,
-        " (export the model with a dynamic first dimension)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("output '", graph->outputs[0].first, "' of the ONNX model has shape ",
+                     ToString(type.dims), "; its first dimension must be the batch of ", batch,
+                     " (export the model with a dynamic first dimension)"));
   }
   Value value;
   value.name = kLabelsInput;
@@ -79,9 +78,9 @@ absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
     value.type.dtype = labels;
     value.type.dims.pop_back();  // one class per row
     if (value.type.dims.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("output '", graph->outputs[0].first, "' has shape ", ToString(type.dims),
-                       "; ", loss, " needs [batch, ..., classes]"));
+      return absl::InvalidArgumentError(absl::StrCat("output '", graph->outputs[0].first,
+                                                     "' has shape ", ToString(type.dims), "; ",
+                                                     loss, " needs [batch, ..., classes]"));
     }
   }
   const ValueId input = graph->AddValue(std::move(value));
@@ -98,8 +97,8 @@ absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
     const OpDef* metric_def = registry.Find(metric);
     if (metric_def == nullptr || !(metric_def->is_metric || metric_def->is_loss)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("spec.metrics '", metric, "' is not a metric; there are: ",
-                       NamesOf(registry, &OpDef::is_metric)));
+          absl::StrCat("spec.metrics '", metric,
+                       "' is not a metric; there are: ", NamesOf(registry, &OpDef::is_metric)));
     }
     AddHead(metric, prediction, input, metric, graph);
   }

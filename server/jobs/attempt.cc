@@ -160,9 +160,9 @@ AttemptEnd Attempt::Run() {
       LowerPlan(*tools_.registry, prepared->graph, *plan, options);
   if (!lowered.ok()) return Failed(lowered.status());
   if (lowered->training.size() != ranks_.size()) {
-    return Failed(absl::InternalError(absl::StrCat("the plan was lowered to ",
-                                                   lowered->training.size(), " programs for ",
-                                                   ranks_.size(), " workers")));
+    return Failed(
+        absl::InternalError(absl::StrCat("the plan was lowered to ", lowered->training.size(),
+                                         " programs for ", ranks_.size(), " workers")));
   }
 
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
@@ -214,8 +214,8 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered) {
       return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
     };
     while (!all_done() && !stop_ && !trouble_) changed_.Wait(&mutex_);
-    // The ranks connect to each other while they load: those that still wait for a lost one would wait
-    // for the peer timeout.
+    // The ranks connect to each other while they load: those that still wait for a lost one would
+    // wait for the peer timeout.
     if (!all_done()) changed_.WaitWithTimeout(&mutex_, kEchoWait);
   }
   bool troubled;
@@ -241,8 +241,7 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) 
       request.set_first_step(task_.record.job.checkpoint_step());
       request.set_last_step(total_steps);
       request.set_checkpoint_every_steps(spec.checkpoint_every_steps());
-      request.set_checkpoint_root(
-          absl::StrCat(task_.checkpoint_root, "/attempt-", task_.attempt));
+      request.set_checkpoint_root(absl::StrCat(task_.checkpoint_root, "/attempt-", task_.attempt));
       request.set_evaluate_at_end(evaluate);
       absl::Status status = ranks_[r].client->Run(
           request, [this, r](const proto::RunEvent& event) { OnEvent(r, event); });
@@ -276,10 +275,7 @@ void Attempt::StopRanks() {
       proto::StopRequest request;
       *request.mutable_attempt() = Ticket(r);
       absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
-      if (status.code() != absl::StatusCode::kUnavailable &&
-          status.code() != absl::StatusCode::kDeadlineExceeded) {
-        return;
-      }
+      if (status.code() != absl::StatusCode::kUnavailable) return;
       // It does not even answer this: it must not be given work again before it has joined anew.
       tools_.workers->Suspect(task_.members[r].lease);
       absl::MutexLock lock(&mutex_);
@@ -427,9 +423,9 @@ AttemptEnd Attempt::Finish(const Graph& graph, int64_t total_steps) {
       ExportModel(tools_.files, tools_.artifacts, graph, checkpoint, job.id(), end.output_model);
   if (!status.ok()) {
     end.kind = AttemptEnd::kFailed;
-    end.reason = absl::StrCat("the model is trained, but could not be registered as '",
-                              end.output_model, "': ", status.message(),
-                              "; resume the job once that is mended");
+    end.reason =
+        absl::StrCat("the model is trained, but could not be registered as '", end.output_model,
+                     "': ", status.message(), "; resume the job once that is mended");
     return end;
   }
   end.kind = AttemptEnd::kFinished;

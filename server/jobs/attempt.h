@@ -1,5 +1,6 @@
 // One attempt of a job on the workers that were given to it: plan, lower, load, run, checkpoint,
-// evaluate, export. It decides nothing about the job's life: it tells what happens and how it ended.
+// evaluate, export. It decides nothing about the job's life: it tells what happens and how it
+// ended.
 #pragma once
 
 #include <map>
@@ -78,7 +79,8 @@ class Attempt {
   // Blocks until the attempt is over and no worker is busy with it any more.
   AttemptEnd Run();
 
-  // From any thread; do not block. After Stop the attempt ends as kStopped unless it had ended before.
+  // From any thread; do not block. After Stop the attempt ends as kStopped unless it had ended
+  // before.
   void Stop();
   // The worker's lease is over: do not wait for it.
   void WorkerLost(const std::string& worker_id, const std::string& reason);
@@ -127,7 +129,7 @@ class Attempt {
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool trouble_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
-  std::vector<Rank> ranks_;  // fields but `client` under mutex_
+  std::vector<Rank> ranks_;                       // fields but `client` under mutex_
 };
 
 }  // namespace espalier

@@ -16,17 +16,16 @@ absl::Status ExportModel(FileSystem* files, ArtifactStore* artifacts, const Grap
 
   absl::StatusOr<std::string> staging = artifacts->MakeStagingFolder();
   if (!staging.ok()) return staging.status();
-  absl::Status status =
-      ExportHuggingFace(*files, checkpoint_directory,
-                        known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n",
-                        *staging);
+  absl::Status status = ExportHuggingFace(
+      *files, checkpoint_directory,
+      known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging);
   if (status.ok() && !known) {
     proto::Graph message = ToProto(graph);
     for (proto::Value& value : *message.mutable_values()) {
       if (value.kind() == proto::PARAMETER) value.clear_data();
     }
-    status = WriteFileAtomically(*files, JoinPath(*staging, "graph.pb"),
-                                 message.SerializeAsString());
+    status =
+        WriteFileAtomically(*files, JoinPath(*staging, "graph.pb"), message.SerializeAsString());
   }
   if (status.ok()) {
     status = artifacts

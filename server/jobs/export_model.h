@@ -11,8 +11,8 @@
 namespace espalier {
 
 // Registers the checkpoint's parameters as MODEL artifact `name`, durably: model.safetensors and
-// config.json in Hugging Face layout. A graph without a model family gets graph.pb besides (the graph
-// protobuf without the bytes of its parameters), by which it can be loaded again.
+// config.json in Hugging Face layout. A graph without a model family gets graph.pb besides (the
+// graph protobuf without the bytes of its parameters), by which it can be loaded again.
 absl::Status ExportModel(FileSystem* files, ArtifactStore* artifacts, const Graph& graph,
                          const std::string& checkpoint_directory, const std::string& job_id,
                          const std::string& name);

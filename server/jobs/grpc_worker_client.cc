@@ -88,8 +88,8 @@ WorkerDialer GrpcWorkerDialer(int message_limit_bytes) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(message_limit_bytes);
     arguments.SetMaxSendMessageSize(message_limit_bytes);
-    // A channel of its own: connections must not outlive the attempt, nor be shared with a worker that
-    // had the address before.
+    // A channel of its own: connections must not outlive the attempt, nor be shared with a worker
+    // that had the address before.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     return std::make_unique<GrpcWorkerClient>(

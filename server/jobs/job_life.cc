@@ -112,9 +112,9 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
     case JobEventKind::kCancel:
       if (life.state == proto::CANCELLED) return decision;
       if (IsOver(life.state)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("the job is ", StateName(life.state), "; only one that is not over can be "
-                                                               "cancelled"));
+        return absl::FailedPreconditionError(absl::StrCat("the job is ", StateName(life.state),
+                                                          "; only one that is not over can be "
+                                                          "cancelled"));
       }
       next.state = proto::CANCELLED;
       decision.message = "cancelled";
@@ -137,9 +137,8 @@ absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& even
       next.attempt_running = false;
       if (UnderWay(life.state)) {
         next.state = proto::RECOVERING;
-        decision.message =
-            absl::StrCat("the coordinator was started again; going on from step ",
-                         life.checkpoint_step, " when workers have joined");
+        decision.message = absl::StrCat("the coordinator was started again; going on from step ",
+                                        life.checkpoint_step, " when workers have joined");
       }
       return decision;
   }

@@ -7,8 +7,8 @@
 //     |                 RECOVERING <---------------+      (WorkersReady starts the next attempt,
 //   FAILED, CANCELLED       +------ Running ------> RUNNING   Running ends the recovery)
 //
-// FAILED: AttemptFailed at any time, or too many attempts without progress. CANCELLED: Cancel before the
-// end. After a restart of the coordinator whatever was under way is RECOVERING.
+// FAILED: AttemptFailed at any time, or too many attempts without progress. CANCELLED: Cancel
+// before the end. After a restart of the coordinator whatever was under way is RECOVERING.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ namespace espalier {
 
 struct JobLife {
   proto::JobState state = proto::QUEUED;
-  bool attempt_running = false;   // threads and workers are busy with the attempt `attempts`
-  int32_t attempts = 0;           // started so far; the last one's number
-  int64_t checkpoint_step = 0;    // of the last durable checkpoint
+  bool attempt_running = false;     // threads and workers are busy with the attempt `attempts`
+  int32_t attempts = 0;             // started so far; the last one's number
+  int64_t checkpoint_step = 0;      // of the last durable checkpoint
   bool attempt_progressed = false;  // a checkpoint became durable in this attempt
-  int32_t fruitless = 0;          // attempts lost since the last progress
-  std::string failures;           // their reasons, one per line
+  int32_t fruitless = 0;            // attempts lost since the last progress
+  std::string failures;             // their reasons, one per line
 
   bool operator==(const JobLife&) const = default;
 };
@@ -48,15 +48,16 @@ enum class JobEventKind {
 
 struct JobLifeEvent {
   JobEventKind kind;
-  int32_t attempt = 0;  // of the events of an attempt: those of another than the present one are stale
+  int32_t attempt =
+      0;  // of the events of an attempt: those of another than the present one are stale
   int64_t step = 0;
   std::string reason;
 };
 
 enum class JobAction {
-  kGoBack,        // to the last checkpoint: drop the reports of later steps
+  kGoBack,  // to the last checkpoint: drop the reports of later steps
   kStartAttempt,
-  kStopAttempt,   // tell it to end; it answers with one of the four endings
+  kStopAttempt,  // tell it to end; it answers with one of the four endings
   kReleaseWorkers,
 };
 
@@ -75,7 +76,8 @@ bool IsOver(proto::JobState state);
 // "queued", "running", ...
 std::string StateName(proto::JobState state);
 
-// FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change nothing.
+// FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change
+// nothing.
 absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
                                    const JobPolicy& policy);
 

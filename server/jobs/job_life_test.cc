@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(
             proto::QUEUED, kNothing},
         Row{"RunningNeedsNoWorkers", In(proto::RUNNING, true), Of(Kind::kWorkersReady),
             proto::RUNNING, kNothing},
-        Row{"PlanningRuns", In(proto::PLANNING, true), Of(Kind::kRunning), proto::RUNNING, kNothing},
+        Row{"PlanningRuns", In(proto::PLANNING, true), Of(Kind::kRunning), proto::RUNNING,
+            kNothing},
         Row{"RecoveryEnds", In(proto::RECOVERING, true, 2), Of(Kind::kRunning, 2), proto::RUNNING,
             kNothing},
         Row{"StaleRunning", In(proto::RECOVERING, true, 2), Of(Kind::kRunning, 1),
@@ -72,7 +73,10 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"Finishes", In(proto::RUNNING, true), Of(Kind::kFinished), proto::SUCCEEDED, kRelease},
         Row{"CancelQueued", In(proto::QUEUED, false, 0), Of(Kind::kCancel), proto::CANCELLED,
             kNothing},
-        Row{"CancelRunning", In(proto::RUNNING, true), Of(Kind::kCancel), proto::CANCELLED,
+        Row{"CancelRunning",
+            In(proto::RUNNING, true),
+            Of(Kind::kCancel),
+            proto::CANCELLED,
             {JobAction::kStopAttempt}},
         Row{"CancelTwice", In(proto::CANCELLED, true), Of(Kind::kCancel), proto::CANCELLED,
             kNothing},
@@ -112,7 +116,8 @@ TEST(JobLife, GivesUpAfterAttemptsWithoutProgressWithAllReasons) {
   for (int attempt = 1; attempt <= 3; ++attempt) {
     life = Decide(life, Of(Kind::kWorkersReady), policy)->life;
     auto decision = Decide(
-        life, {.kind = Kind::kWorkersLost, .attempt = attempt, .reason = "w" + std::to_string(attempt)},
+        life,
+        {.kind = Kind::kWorkersLost, .attempt = attempt, .reason = "w" + std::to_string(attempt)},
         policy);
     life = decision->life;
     if (attempt < 3) {
@@ -137,8 +142,8 @@ TEST(JobLife, ACheckpointStartsTheCountAnew) {
   }
 }
 
-// Whatever happens in whatever order: one attempt at a time, its number never falls, checkpoints never
-// go back, and a job that is over stays so unless it is resumed.
+// Whatever happens in whatever order: one attempt at a time, its number never falls, checkpoints
+// never go back, and a job that is over stays so unless it is resumed.
 TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
   std::mt19937 random(7);
   for (int run = 0; run < 200; ++run) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/jobs/prepare.h"
 
 namespace espalier {
 namespace {
@@ -14,18 +14,15 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kStoreRetry = absl::Seconds(1);
 constexpr absl::Duration kMedianEvery = absl::Seconds(1);
-constexpr int kWatchPage = 500;
+// Between attempts that get nowhere.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(5);
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
-}
-
-void StripSpec(proto::Job* job) {
-  job->mutable_spec()->clear_graph();
-  job->mutable_spec()->mutable_search()->clear_imported();
 }
 
 }  // namespace
@@ -99,13 +96,6 @@ void JobRunner::Wake() {
 
 void JobRunner::WorkersChanged() { Wake(); }
 
-absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
-  auto it = jobs_.find(job_id);
-  if (it != jobs_.end()) return it->second.get();
-  return absl::NotFoundError(
-      absl::StrCat("there is no job '", job_id.substr(0, 100), "'; `espalier jobs` lists them"));
-}
-
 absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
   absl::StatusOr<JobDecision> decision = Decide(job->life, event, options_.policy);
   if (!decision.ok()) {
@@ -131,7 +121,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
     if (job->life.state == proto::RECOVERING) job->recovering_since = clock_->Now();
     spdlog::info("job id={} state={} attempt={} checkpoint_step={} error=\"{}\"", record.id(),
                  StateName(job->life.state), job->life.attempts, job->life.checkpoint_step,
-                 record.error());
+                 absl::CHexEscape(record.error()));
   }
   if (!decision->message.empty()) job->pending.messages.push_back(decision->message);
   for (JobAction action : decision->actions) {
@@ -261,7 +251,8 @@ void JobRunner::Schedule() {
   std::vector<Job*> waiting;
   for (auto& [id, job] : jobs_) {
     const bool waits = job->life.state == proto::QUEUED || job->life.state == proto::RECOVERING;
-    if (waits && job->attempt == nullptr && !job->life.attempt_running) waiting.push_back(job.get());
+    if (waits && job->attempt == nullptr && !job->life.attempt_running)
+      waiting.push_back(job.get());
   }
   // Those that were interrupted first, then in the order of submission.
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
@@ -281,9 +272,14 @@ bool JobRunner::TryStart(Job* job) {
   size_t wanted = members.size();
   if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
   if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  const absl::Duration waited = clock_->Now() - job->recovering_since;
+  if (job->life.state == proto::RECOVERING && job->life.fruitless > 0 &&
+      waited < std::min(kLongestPause, kFirstPause * (1 << std::min(job->life.fruitless, 10)))) {
+    return false;
+  }
   if (job->life.state == proto::RECOVERING &&
       members.size() < static_cast<size_t>(job->workers_before) &&
-      clock_->Now() - job->recovering_since < options_.recovery_settle) {
+      waited < options_.recovery_settle) {
     return false;
   }
   absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
@@ -360,12 +356,11 @@ void JobRunner::CleanCheckpoints(const Job& job) {
   }
 }
 
-void JobRunner::CountStates() { metrics_->SetJobs([this] {
-    mutex_.AssertHeld();
-    std::map<std::string, int> counts;
-    for (const auto& [id, job] : jobs_) ++counts[StateName(job->life.state)];
-    return counts;
-  }()); }
+void JobRunner::CountStates() {
+  std::map<std::string, int> counts;
+  for (const auto& [id, job] : jobs_) ++counts[StateName(job->life.state)];
+  metrics_->SetJobs(counts);
+}
 
 std::map<std::string, int> JobRunner::CountByState() const {
   absl::MutexLock lock(&mutex_);
@@ -430,185 +425,6 @@ void JobRunner::OnMessage(const std::string& job_id, const std::string& message)
   Job& job = *jobs_.at(job_id);
   job.pending.messages.push_back(message);
   job.dirty = true;
-}
-
-absl::Status JobRunner::Submit(const proto::SubmitRequest& request, proto::SubmitReply* reply) {
-  constexpr char kMethod[] = "Training/Submit";
-  return idempotency_.Once(
-      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
-        const proto::TrainingSpec& spec = request.spec();
-        absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
-        if (!prepared.ok()) return prepared.status();
-        if (!spec.output_model().empty()) {
-          absl::StatusOr<proto::Artifact> taken = tools_.artifacts->Find(spec.output_model());
-          if (taken.ok() && taken->kind() != proto::Artifact::MODEL) {
-            return absl::AlreadyExistsError(
-                absl::StrCat("spec.output_model: artifact '", spec.output_model(),
-                             "' exists and is no model; choose another name"));
-          }
-        }
-        absl::MutexLock lock(&mutex_);
-        if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
-        const std::string id = absl::StrCat("job-", next_number_);
-        auto job = std::make_unique<Job>();
-        job->number = next_number_;
-        proto::Job& record = job->record.job;
-        record.set_id(id);
-        *record.mutable_spec() = spec;
-        record.set_state(proto::QUEUED);
-        record.set_created_unix_ms(clock_->NowUnixMillis());
-        record.set_total_steps(prepared->total_steps);
-        record.set_parameters(prepared->parameters);
-        record.set_tokens_per_step(prepared->tokens_per_step);
-        reply->set_job_id(id);
-        JobWrite write;
-        write.job = job->record;
-        write.create = true;
-        if (!request.idempotency_key().empty()) {
-          write.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
-        }
-        absl::Status status = store_->Write(id, write);
-        if (!status.ok()) {
-          metrics_->StoreError();
-          return status;
-        }
-        StripSpec(&record);
-        ++next_number_;
-        jobs_[id] = std::move(job);
-        CountStates();
-        Wake();
-        spdlog::info("job id={} state=queued name=\"{}\" steps={} parameters={}", id, spec.name(),
-                     prepared->total_steps, prepared->parameters);
-        return absl::OkStatus();
-      });
-}
-
-absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobReply* reply) {
-  {
-    absl::MutexLock lock(&mutex_);
-    absl::StatusOr<Job*> job = Find(request.job_id());
-    if (!job.ok()) return job.status();
-  }
-  absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
-  if (!record.ok()) return record.status();
-  *reply->mutable_job() = std::move(record->job);
-  // The submitted graph can be as large as a message may be; who wants it has it.
-  StripSpec(reply->mutable_job());
-  if (!request.with_reports()) return absl::OkStatus();
-  int64_t after = 0;
-  while (true) {
-    absl::StatusOr<std::vector<JobLogEntry>> entries =
-        store_->Log(request.job_id(), after, 0, kWatchPage);
-    if (!entries.ok()) return entries.status();
-    for (JobLogEntry& entry : *entries) {
-      after = entry.sequence;
-      if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
-        *reply->add_reports() = std::move(*report);
-      } else {
-        reply->add_messages(std::get<std::string>(entry.entry));
-      }
-    }
-    if (entries->size() < kWatchPage) return absl::OkStatus();
-  }
-}
-
-absl::Status JobRunner::List(proto::ListJobsReply* reply) {
-  absl::StatusOr<std::vector<JobRecord>> records = store_->List();
-  if (!records.ok()) return records.status();
-  for (JobRecord& record : *records) *reply->add_jobs() = std::move(record.job);
-  return absl::OkStatus();
-}
-
-absl::Status JobRunner::Cancel(const proto::CancelRequest& request, proto::CancelReply* reply) {
-  constexpr char kMethod[] = "Training/Cancel";
-  return idempotency_.Once(
-      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
-        absl::MutexLock lock(&mutex_);
-        absl::StatusOr<Job*> job = Find(request.job_id());
-        if (!job.ok()) return job.status();
-        absl::Status status = Apply(*job, {.kind = JobEventKind::kCancel});
-        if (!status.ok()) return status;
-        *reply->mutable_job() = (*job)->record.job;
-        reply->mutable_job()->clear_plan();
-        if (!request.idempotency_key().empty()) {
-          (*job)->pending.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
-          (*job)->dirty = true;
-        }
-        return Flush(*job);
-      });
-}
-
-absl::Status JobRunner::Resume(const proto::ResumeRequest& request, proto::ResumeReply* reply) {
-  constexpr char kMethod[] = "Training/Resume";
-  return idempotency_.Once(
-      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
-        absl::MutexLock lock(&mutex_);
-        absl::StatusOr<Job*> job = Find(request.job_id());
-        if (!job.ok()) return job.status();
-        absl::Status status = Apply(*job, {.kind = JobEventKind::kResume});
-        if (!status.ok()) return status;
-        *reply->mutable_job() = (*job)->record.job;
-        reply->mutable_job()->clear_plan();
-        if (!request.idempotency_key().empty()) {
-          (*job)->pending.remembered = Remember(kMethod, request.idempotency_key(), request, *reply);
-        }
-        status = Flush(*job);
-        Wake();
-        return status;
-      });
-}
-
-absl::Status JobRunner::Watch(const proto::WatchRequest& request,
-                              const std::function<bool(const proto::JobEvent&)>& send,
-                              const std::function<bool()>& cancelled) {
-  int64_t seen_version = -1;
-  int64_t after = 0;
-  std::string last_state;
-  while (true) {
-    int64_t version;
-    {
-      absl::MutexLock lock(&mutex_);
-      absl::StatusOr<Job*> job = Find(request.job_id());
-      if (!job.ok()) return job.status();
-      while ((*job)->version == seen_version) {
-        if (stopping_) return absl::UnavailableError("the coordinator is going down; watch again");
-        if (cancelled()) return absl::CancelledError("the caller has gone");
-        published_.WaitWithTimeout(&mutex_, absl::Milliseconds(250));
-      }
-      version = (*job)->version;
-    }
-    // Read after the version: whatever was written up to it is in the store.
-    absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
-    if (!record.ok()) return record.status();
-    StripSpec(&record->job);
-    const std::string state = absl::StrCat(record->job.state(), "/", record->job.attempts());
-    const bool first = seen_version < 0;
-    proto::JobEvent job_event;
-    *job_event.mutable_job() = record->job;
-    if (first && !send(job_event)) return absl::OkStatus();
-    while (true) {
-      absl::StatusOr<std::vector<JobLogEntry>> entries =
-          store_->Log(request.job_id(), after, request.from_step(), kWatchPage);
-      if (!entries.ok()) return entries.status();
-      for (JobLogEntry& entry : *entries) {
-        after = entry.sequence;
-        proto::JobEvent event;
-        if (auto* report = std::get_if<proto::StepReport>(&entry.entry)) {
-          *event.mutable_step() = std::move(*report);
-        } else {
-          event.set_message(std::get<std::string>(entry.entry));
-        }
-        if (!send(event)) return absl::OkStatus();
-      }
-      if (entries->size() < kWatchPage) break;
-      if (cancelled()) return absl::CancelledError("the caller has gone");
-    }
-    const bool over = IsOver(record->job.state());
-    if (state != last_state && !first && !send(job_event)) return absl::OkStatus();
-    last_state = state;
-    seen_version = version;
-    if (over) return absl::OkStatus();
-  }
 }
 
 }  // namespace espalier

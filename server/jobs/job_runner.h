@@ -1,5 +1,5 @@
-// All training jobs: takes them in, keeps their records, gives them workers in the order in which they
-// came, runs their attempts and answers for them. What is told to a client is durable.
+// All training jobs: takes them in, keeps their records, gives them workers in the order in which
+// they came, runs their attempts and answers for them. What is told to a client is durable.
 #pragma once
 
 #include <functional>
@@ -38,7 +38,8 @@ class JobRunner : public AttemptObserver {
 
   // Takes up the jobs of the store; those that were under way are RECOVERING.
   absl::Status Start();
-  // Stops the attempts, writes what is known and waits for all threads. Jobs go on after a new Start.
+  // Stops the attempts, writes what is known and waits for all threads. Jobs go on after a new
+  // Start.
   void Stop();
 
   // Workers came, went or became idle.
@@ -60,13 +61,13 @@ class JobRunner : public AttemptObserver {
  private:
   struct Job {
     int64_t number = 0;
-    JobRecord record;   // without spec.graph, spec.search.imported
+    JobRecord record;  // without spec.graph, spec.search.imported
     JobLife life;
-    JobWrite pending;   // not yet durable
+    JobWrite pending;  // not yet durable
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
-    int64_t version = 0;  // of what is durable: watchers wait for it to change
-    int workers_before = 0;           // of the last attempt
+    int64_t version = 0;     // of what is durable: watchers wait for it to change
+    int workers_before = 0;  // of the last attempt
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
     std::thread thread;
@@ -79,8 +80,7 @@ class JobRunner : public AttemptObserver {
   // AttemptObserver.
   void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) override;
   void OnRunning(const std::string& job_id, int32_t attempt) override;
-  void OnStep(const std::string& job_id, int32_t attempt,
-              const proto::StepReport& report) override;
+  void OnStep(const std::string& job_id, int32_t attempt, const proto::StepReport& report) override;
   void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
                     const std::string& directory) override;
   void OnMessage(const std::string& job_id, const std::string& message) override;

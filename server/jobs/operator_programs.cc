@@ -86,8 +86,7 @@ std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& 
   const int inputs = static_cast<int>(shard.inputs.size());
   // A variadic input is named by its first index and stands for all that follow.
   auto last_of = [&](int index) {
-    const bool variadic =
-        index < static_cast<int>(def.inputs.size()) && def.inputs[index].variadic;
+    const bool variadic = index < static_cast<int>(def.inputs.size()) && def.inputs[index].variadic;
     return variadic ? inputs : std::min(index + 1, inputs);
   };
   Builder backward(def.name + "_grad", shard.attributes);

@@ -9,8 +9,8 @@
 
 namespace espalier {
 
-// The forward program of one shard, and then, if the operator is differentiable, that of its gradient.
-// Floating-point operands hold small random numbers, integer ones zeros.
+// The forward program of one shard, and then, if the operator is differentiable, that of its
+// gradient. Floating-point operands hold small random numbers, integer ones zeros.
 std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard);
 
 }  // namespace espalier

@@ -35,8 +35,9 @@ absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply
     if (device.memory_bytes() <= 0 || !(device.matmul_flops() > 0) ||
         !(device.memory_bandwidth() > 0)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("devices[", i, "]: memory_bytes, matmul_flops and memory_bandwidth must be "
-                                      "greater than zero"));
+          absl::StrCat("devices[", i,
+                       "]: memory_bytes, matmul_flops and memory_bandwidth must be "
+                       "greater than zero"));
     }
     plan.machine.devices.push_back(device);
   }
@@ -73,8 +74,7 @@ absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) con
   return std::move(record->job);
 }
 
-absl::Status PlanCalls::Explain(const proto::ExplainRequest& request,
-                                proto::ExplainReply* reply) {
+absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply) {
   if (request.of_case() == proto::ExplainRequest::kPlan) {
     proto::PlanReply plan;
     absl::Status status = Make(request.plan(), &plan);

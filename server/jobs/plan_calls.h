@@ -16,7 +16,11 @@ class PlanCalls {
   // All pointers must outlive this.
   PlanCalls(const OpRegistry* registry, PlanDesk* desk, WorkerRegistry* workers, JobStore* store,
             WorkerDialer dial)
-      : registry_(registry), desk_(desk), workers_(workers), store_(store), dial_(std::move(dial)) {}
+      : registry_(registry),
+        desk_(desk),
+        workers_(workers),
+        store_(store),
+        dial_(std::move(dial)) {}
 
   absl::Status Make(const proto::PlanRequest& request, proto::PlanReply* reply);
   absl::Status Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply);

@@ -30,11 +30,11 @@ PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_s
     : registry_(registry),
       store_(store),
       measure_seconds_(measure_seconds),
-      cost_(&analytic_, [this](const OpDef& def, const NodeTypes& shard,
-                               const proto::Device& device) {
-        mutex_.AssertHeld();
-        return MeasureOn(def, shard, device);
-      }) {
+      cost_(&analytic_,
+            [this](const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
+              mutex_.AssertHeld();
+              return MeasureOn(def, shard, device);
+            }) {
   absl::StatusOr<std::string> saved = store_->GetBlob(kTimesBlob);
   if (!saved.ok()) return;
   absl::MutexLock lock(&mutex_);

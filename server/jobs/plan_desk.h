@@ -1,4 +1,5 @@
-// Makes plans, with operator times measured on the workers that will run them and remembered for ever.
+// Makes plans, with operator times measured on the workers that will run them and remembered for
+// ever.
 #pragma once
 
 #include <map>

@@ -34,7 +34,8 @@ absl::Status CheckOptimizer(const proto::Optimizer& optimizer) {
     return Field("optimizer.learning_rate.peak", "must be a finite number, zero or more");
   }
   if (rate.warmup_steps() < 0 || rate.total_steps() < 0 || !(rate.floor() >= 0)) {
-    return Field("optimizer.learning_rate", "warmup_steps, total_steps and floor must not be negative");
+    return Field("optimizer.learning_rate",
+                 "warmup_steps, total_steps and floor must not be negative");
   }
   for (double value : {optimizer.momentum(), optimizer.weight_decay(), optimizer.beta1(),
                        optimizer.beta2(), optimizer.epsilon(), optimizer.clip_norm()}) {
@@ -62,10 +63,9 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     const TensorType& example = (*column)->example;
     const Dims& dims = value.type.dims;
     if (dims.empty() || Dims(dims.begin() + 1, dims.end()) != example.dims) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
-                       (*column)->name, "' is ", ToString(example),
-                       "; they must agree but for the first dimension"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          input, "it is ", ToString(value.type), ", but an example of column '", (*column)->name,
+          "' is ", ToString(example), "; they must agree but for the first dimension"));
     }
     absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
     if (status.ok()) status = dataset.CheckFinite(**column);
@@ -85,9 +85,8 @@ absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStor
   if (!bytes.ok()) return bytes.status();
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes);
   if (!graph.ok()) {
-    return absl::Status(graph.status().code(),
-                        absl::StrCat("ONNX artifact '", spec.onnx_artifact(),
-                                     "': ", graph.status().message()));
+    return absl::Status(graph.status().code(), absl::StrCat("ONNX artifact '", spec.onnx_artifact(),
+                                                            "': ", graph.status().message()));
   }
   auto named = spec.dataset().columns().find(kLabelsInput);
   absl::StatusOr<const Column*> column =
@@ -108,12 +107,13 @@ absl::Status CheckSpec(const proto::TrainingSpec& spec) {
     return Field("model", "give graph or onnx_artifact");
   }
   if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
-    return Field("loss", "an ONNX model needs one: sparse_categorical_crossentropy or "
-                         "mean_squared_error");
+    return Field("loss",
+                 "an ONNX model needs one: sparse_categorical_crossentropy or "
+                 "mean_squared_error");
   }
   if (spec.batch_size() <= 0 || spec.batch_size() > kMaxBatch) {
-    return Field("batch_size", absl::StrCat(spec.batch_size(), "; 1 to ", kMaxBatch,
-                                            " are accepted"));
+    return Field("batch_size",
+                 absl::StrCat(spec.batch_size(), "; 1 to ", kMaxBatch, " are accepted"));
   }
   if ((spec.epochs() > 0) == (spec.steps() > 0) || spec.epochs() < 0 || spec.steps() < 0 ||
       spec.epochs() > kMaxSteps || spec.steps() > kMaxSteps) {
@@ -166,8 +166,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset&
                     : Dataset::FromText(*std::move(bytes), dataset.sequence_length(),
                                         dataset.holdout_fraction());
   if (loaded.ok()) return loaded;
-  return absl::Status(loaded.status().code(), absl::StrCat("dataset '", dataset.uri(), "': ",
-                                                           loaded.status().message()));
+  return absl::Status(loaded.status().code(),
+                      absl::StrCat("dataset '", dataset.uri(), "': ", loaded.status().message()));
 }
 
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
@@ -176,10 +176,9 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset = LoadDataset(spec.dataset(), artifacts);
   if (!dataset.ok()) return dataset.status();
-  absl::StatusOr<Graph> graph =
-      spec.model_case() == proto::TrainingSpec::kGraph
-          ? FromProto(registry, spec.graph())
-          : ImportModel(registry, artifacts, spec, **dataset);
+  absl::StatusOr<Graph> graph = spec.model_case() == proto::TrainingSpec::kGraph
+                                    ? FromProto(registry, spec.graph())
+                                    : ImportModel(registry, artifacts, spec, **dataset);
   if (!graph.ok()) return graph.status();
   if (graph->FindOutput("loss") == kNoValue) {
     return absl::InvalidArgumentError(
@@ -199,20 +198,18 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
     if (it != given.end()) given.erase(it);
   }
   if (!given.empty()) {
-    return Field("dataset.columns", absl::StrCat("the graph has no input '", given.begin()->first,
-                                                 "'"));
+    return Field("dataset.columns",
+                 absl::StrCat("the graph has no input '", given.begin()->first, "'"));
   }
   status = CheckColumns(job.graph, job.columns, **dataset);
   if (!status.ok()) return status;
   const int64_t examples = (*dataset)->training_examples();
   const int64_t steps_per_epoch = examples / spec.batch_size();
   if (steps_per_epoch == 0) {
-    return Field("batch_size",
-                 absl::StrCat(spec.batch_size(), " is more than the ", examples,
-                              " examples in the training part of the dataset"));
+    return Field("batch_size", absl::StrCat(spec.batch_size(), " is more than the ", examples,
+                                            " examples in the training part of the dataset"));
   }
-  if (spec.dataset().holdout_fraction() > 0 &&
-      (*dataset)->holdout_examples() < spec.batch_size()) {
+  if (spec.dataset().holdout_fraction() > 0 && (*dataset)->holdout_examples() < spec.batch_size()) {
     return Field("dataset.holdout_fraction",
                  absl::StrCat("it keeps ", (*dataset)->holdout_examples(),
                               " examples apart, less than one batch of ", spec.batch_size()));

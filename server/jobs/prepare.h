@@ -29,7 +29,8 @@ absl::Status CheckSpec(const proto::TrainingSpec& spec);
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
                                                            const ArtifactStore& artifacts);
 
-// Everything that can be found wrong before workers are needed. Errors name the node, input or column.
+// Everything that can be found wrong before workers are needed. Errors name the node, input or
+// column.
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
                                     const proto::TrainingSpec& spec);
 

@@ -1,5 +1,5 @@
-// Puts together what the ranks of an attempt report: a step is done, and a checkpoint complete, when
-// every rank has said so.
+// Puts together what the ranks of an attempt report: a step is done, and a checkpoint complete,
+// when every rank has said so.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace espalier {
 
-// Sums the values of the ranks; "learning_rate" is the same on all and is not summed. Seconds are those
-// of the slowest rank.
+// Sums the values of the ranks; "learning_rate" is the same on all and is not summed. Seconds are
+// those of the slowest rank.
 proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks);
 
 // Not thread-safe.

@@ -64,9 +64,10 @@ absl::Status Rendezvous::Set(const std::string& job_id, uint64_t attempt, const 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<std::string>> Rendezvous::Get(
-    const std::string& job_id, uint64_t attempt, const std::string& key, absl::Duration timeout,
-    const std::function<bool()>& cancelled) {
+absl::StatusOr<std::optional<std::string>> Rendezvous::Get(const std::string& job_id,
+                                                           uint64_t attempt, const std::string& key,
+                                                           absl::Duration timeout,
+                                                           const std::function<bool()>& cancelled) {
   const absl::Time deadline = absl::Now() + timeout;
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::shared_ptr<Room>> found = Find(job_id, attempt);

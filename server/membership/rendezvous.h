@@ -1,5 +1,5 @@
-// The key-value store by which the ranks of one attempt of a job find each other. Keys live as long as
-// the attempt: when it ends, whoever waits is answered and later calls are refused.
+// The key-value store by which the ranks of one attempt of a job find each other. Keys live as long
+// as the attempt: when it ends, whoever waits is answered and later calls are refused.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace espalier {
 class Rendezvous {
  public:
   struct Limits {
-    size_t max_keys = 100'000;          // of one attempt
+    size_t max_keys = 100'000;  // of one attempt
     size_t max_value_bytes = 1 << 20;
   };
   Rendezvous() = default;

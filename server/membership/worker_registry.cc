@@ -88,11 +88,9 @@ absl::Status WorkerRegistry::CheckLocked(const proto::Lease& lease) const {
         "there is no worker '", lease.worker_id(), "' with epoch ", lease.epoch(), "; join again"));
   }
   if (it->second.member.lease.epoch() != lease.epoch()) {
-    return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
-                                                      "': epoch ", lease.epoch(),
-                                                      " is stale, the present one is ",
-                                                      it->second.member.lease.epoch(),
-                                                      "; join again"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", lease.worker_id(), "': epoch ", lease.epoch(), " is stale, the present one is ",
+        it->second.member.lease.epoch(), "; join again"));
   }
   if (Expired(it->second)) {
     return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
@@ -162,8 +160,7 @@ std::vector<proto::WorkerInfo> WorkerRegistry::List() const {
     info.set_state(Expired(worker)         ? proto::WorkerInfo::DEAD
                    : worker.job_id.empty() ? proto::WorkerInfo::IDLE
                                            : proto::WorkerInfo::BUSY);
-    info.set_seconds_since_heartbeat(
-        absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
+    info.set_seconds_since_heartbeat(absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
     info.set_job_id(worker.job_id);
     sorted.emplace_back(worker.member.lease.epoch(), std::move(info));
   }
@@ -206,8 +203,7 @@ proto::Link WorkerRegistry::MeasuredLink() const {
   return slowest;
 }
 
-absl::Status WorkerRegistry::Assign(const std::vector<Member>& members,
-                                    const std::string& job_id) {
+absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const std::string& job_id) {
   {
     absl::MutexLock lock(&mutex_);
     for (const Member& member : members) {
@@ -215,8 +211,8 @@ absl::Status WorkerRegistry::Assign(const std::vector<Member>& members,
       if (!status.ok()) return status;
       const Worker& worker = workers_[member.lease.worker_id()];
       if (!worker.job_id.empty()) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "worker '", member.lease.worker_id(), "' works for job ", worker.job_id));
+        return absl::FailedPreconditionError(
+            absl::StrCat("worker '", member.lease.worker_id(), "' works for job ", worker.job_id));
       }
     }
     for (const Member& member : members) workers_[member.lease.worker_id()].job_id = job_id;

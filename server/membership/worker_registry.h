@@ -1,8 +1,8 @@
 // Who is there: workers that have joined, their leases, and which job each works for.
 //
-// A lease is (worker id, epoch). The epoch grows with every join, restarts of the coordinator included,
-// so a write under an old lease is always told from one under the present lease. A worker that was
-// silent for the length of its lease is dead; it must join again, and gets a new lease.
+// A lease is (worker id, epoch). The epoch grows with every join, restarts of the coordinator
+// included, so a write under an old lease is always told from one under the present lease. A worker
+// that was silent for the length of its lease is dead; it must join again, and gets a new lease.
 #pragma once
 
 #include <functional>
@@ -36,8 +36,8 @@ class WorkerRegistry {
  public:
   using NextEpoch = std::function<absl::StatusOr<uint64_t>()>;
 
-  // `next_epoch` gives durable, growing numbers. `on_change` (optional) is called, without locks, after
-  // workers came, went or changed their job. `clock` must outlive the registry.
+  // `next_epoch` gives durable, growing numbers. `on_change` (optional) is called, without locks,
+  // after workers came, went or changed their job. `clock` must outlive the registry.
   WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
                  std::function<void()> on_change = nullptr);
 
@@ -63,7 +63,8 @@ class WorkerRegistry {
   int Live() const;
   proto::Link MeasuredLink() const;  // the slowest that was told; zero if none
 
-  // Gives idle workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any more.
+  // Gives idle workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any
+  // more.
   absl::Status Assign(const std::vector<Member>& members, const std::string& job_id);
   void Release(const std::string& job_id);
 

@@ -52,8 +52,7 @@ struct Metrics::Families {
   prometheus::Counter& steps = Count("espalier_job_steps_total", "Training steps finished.");
   prometheus::Counter& checkpoints =
       Count("espalier_checkpoints_total", "Checkpoints made durable.");
-  prometheus::Counter& attempts =
-      Count("espalier_job_attempts_total", "Attempts of jobs started.");
+  prometheus::Counter& attempts = Count("espalier_job_attempts_total", "Attempts of jobs started.");
   prometheus::Counter& lost =
       Count("espalier_workers_lost_total", "Workers whose lease ran out or was taken over.");
   prometheus::Counter& store_errors =
@@ -70,9 +69,8 @@ struct Metrics::Families {
 };
 
 Metrics::Metrics() : families_(std::make_unique<Families>()) {
-  families_->start.Set(std::chrono::duration<double>(
-                           std::chrono::system_clock::now().time_since_epoch())
-                           .count());
+  families_->start.Set(
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
   SetJobs({});
   SetWorkers({});
 }

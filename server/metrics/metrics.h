@@ -26,10 +26,10 @@ class Metrics {
   void SetWorkers(const std::map<std::string, int>& by_state);
   // espalier_job_step_duration_seconds and espalier_job_steps_total.
   void JobStep(double seconds);
-  void CheckpointWritten();   // espalier_checkpoints_total
-  void AttemptStarted();      // espalier_job_attempts_total
-  void WorkerLost();          // espalier_workers_lost_total
-  void StoreError();          // espalier_store_errors_total
+  void CheckpointWritten();  // espalier_checkpoints_total
+  void AttemptStarted();     // espalier_job_attempts_total
+  void WorkerLost();         // espalier_workers_lost_total
+  void StoreError();         // espalier_store_errors_total
 
   // The text exposition format, for /metrics.
   std::string Expose() const;

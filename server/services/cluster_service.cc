@@ -39,12 +39,14 @@ class ClusterService : public proto::Cluster::Service {
 
   grpc::Status Heartbeat(ServerContext* context, const proto::HeartbeatRequest* request,
                          proto::HeartbeatReply*) override {
-    return guard_.Answer(context, "Cluster/Heartbeat", [&] { return workers_.Heartbeat(*request); });
+    return guard_.Answer(context, "Cluster/Heartbeat",
+                         [&] { return workers_.Heartbeat(*request); });
   }
 
   grpc::Status Leave(ServerContext* context, const proto::LeaveRequest* request,
                      proto::LeaveReply*) override {
-    return guard_.Answer(context, "Cluster/Leave", [&] { return workers_.Leave(request->lease()); });
+    return guard_.Answer(context, "Cluster/Leave",
+                         [&] { return workers_.Leave(request->lease()); });
   }
 
   grpc::Status ListWorkers(ServerContext* context, const proto::ListWorkersRequest*,

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
@@ -15,7 +16,8 @@ namespace {
 // Trailing metadata is limited to 8 KiB, and a status message is percent-encoded in it.
 constexpr size_t kMaxMessage = 2000;
 
-// Replaces what is not UTF-8 by '?' (strict enough for gRPC's peers in Python, which refuse the rest).
+// Replaces what is not UTF-8 by '?' (strict enough for gRPC's peers in Python, which refuse the
+// rest).
 std::string CleanUtf8(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -80,7 +82,7 @@ grpc::Status Guard::Answer(grpc::ServerContext* context, const std::string& meth
   } else {
     spdlog::info("rpc method={} peer={} code={} seconds={:.6f} error=\"{}\"", method,
                  context->peer(), CodeName(status.code()), seconds,
-                 std::string(status.message().substr(0, 500)));
+                 absl::CHexEscape(status.message().substr(0, 500)));
   }
   return ToGrpc(status);
 }

@@ -1,5 +1,6 @@
-// Stands before every RPC: authentication, then the call, then metrics, a log line and the status for the
-// wire. Services hold their logic in functions that return absl::Status and are called through it:
+// Stands before every RPC: authentication, then the call, then metrics, a log line and the status
+// for the wire. Services hold their logic in functions that return absl::Status and are called
+// through it:
 //
 //   grpc::Status Get(grpc::ServerContext* context, const Request* request, Reply* reply) override {
 //     return guard_.Answer(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
@@ -19,7 +20,8 @@ class Status;
 
 namespace espalier {
 
-// gRPC's form of a status. The message is cut to what fits into trailing metadata and made valid UTF-8.
+// gRPC's form of a status. The message is cut to what fits into trailing metadata and made valid
+// UTF-8.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -60,8 +60,8 @@ class ModelsService : public proto::Models::Service {
   }
 
  private:
-  // The header stands for the whole request in the idempotency record: a repeated upload is answered
-  // before its files have arrived again.
+  // The header stands for the whole request in the idempotency record: a repeated upload is
+  // answered before its files have arrived again.
   absl::Status Receive(grpc::ServerReader<proto::UploadRequest>* reader,
                        proto::UploadReply* reply) {
     proto::UploadRequest part;

@@ -1,5 +1,5 @@
-// The gRPC services of the coordinator: thin shells that call the rooms behind them through the Guard.
-// gRPC stays in the .cc files.
+// The gRPC services of the coordinator: thin shells that call the rooms behind them through the
+// Guard. gRPC stays in the .cc files.
 #pragma once
 
 #include <functional>

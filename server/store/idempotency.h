@@ -20,8 +20,8 @@ Remembered Remember(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
                     const google::protobuf::MessageLite& reply);
 
-// Thread-safe. Calls that carry a key run one after another, so that a repetition that overtakes the
-// first call waits for its answer.
+// Thread-safe. Calls that carry a key run one after another, so that a repetition that overtakes
+// the first call waits for its answer.
 class Idempotency {
  public:
   explicit Idempotency(const JobStore* store) : store_(store) {}
@@ -31,7 +31,8 @@ class Idempotency {
   // durable. A failed call is not remembered: it may be repeated under its key.
   absl::Status Once(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
-                    google::protobuf::MessageLite* reply, const std::function<absl::Status()>& body);
+                    google::protobuf::MessageLite* reply,
+                    const std::function<absl::Status()>& body);
 
  private:
   const JobStore* const store_;

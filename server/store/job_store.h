@@ -1,9 +1,9 @@
 // What the coordinator must not forget, behind an interface: SQLite now, etcd where several
 // coordinators stand by for each other.
 //
-// Every write is one transaction and durable when it returns. Errors: ResourceExhausted (disk full),
-// Unavailable (I/O error; a later call may succeed), DataLoss (the file is damaged). After an error
-// nothing of the write is visible and the store can be used on.
+// Every write is one transaction and durable when it returns. Errors: ResourceExhausted (disk
+// full), Unavailable (I/O error; a later call may succeed), DataLoss (the file is damaged). After
+// an error nothing of the write is visible and the store can be used on.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@
 namespace espalier {
 
 struct JobRecord {
-  proto::Job job;               // with spec and plan
-  std::string checkpoint_dir;   // the last durable checkpoint's; empty if there is none
+  proto::Job job;                  // with spec and plan
+  std::string checkpoint_dir;      // the last durable checkpoint's; empty if there is none
   int32_t fruitless_attempts = 0;  // since the last progress
-  std::string failures;         // reasons of those, one per line
+  std::string failures;            // reasons of those, one per line
 };
 
 // The outcome of a mutating call, so that the same call repeated gets the same answer.
@@ -37,7 +37,7 @@ struct Remembered {
 
 // Changes of one job that become visible together.
 struct JobWrite {
-  std::optional<JobRecord> job;  // a copy; spec and plan are written only when `with_spec`/`with_plan`
+  std::optional<JobRecord> job;  // all of it but spec and plan, unless the flags below say so
   bool create = false;           // the job must not be there yet; writes spec and plan too
   bool with_plan = false;
   std::optional<int64_t> drop_reports_from;  // first: reports of this and later steps are deleted
@@ -67,16 +67,16 @@ class JobStore {
   virtual absl::StatusOr<JobRecord> Get(const std::string& job_id) const = 0;
   // In the order of creation. Without spec.graph, spec.search.imported and plan.
   virtual absl::StatusOr<std::vector<JobRecord>> List() const = 0;
-  // At most `limit` entries after `after_sequence`; reports of steps before `from_step` are left out.
+  // At most `limit` entries after `after_sequence`; reports of steps before `from_step` are left
+  // out.
   virtual absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id,
                                                        int64_t after_sequence, int64_t from_step,
                                                        int limit) const = 0;
 
   // The remembered reply, or nullopt if the key is new. InvalidArgument if the key was used with
   // another request or method.
-  virtual absl::StatusOr<std::optional<std::string>> Recall(const std::string& method,
-                                                            const std::string& key,
-                                                            const std::string& request_hash) const = 0;
+  virtual absl::StatusOr<std::optional<std::string>> Recall(
+      const std::string& method, const std::string& key, const std::string& request_hash) const = 0;
 
   // Greater than all before, restarts included.
   virtual absl::StatusOr<uint64_t> NextEpoch() = 0;

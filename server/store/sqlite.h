@@ -13,7 +13,8 @@ struct sqlite3_stmt;
 
 namespace espalier {
 
-// A prepared statement, made when first used and kept by the database. Binding is positional from 1.
+// A prepared statement, made when first used and kept by the database. Binding is positional
+// from 1.
 class Statement {
  public:
   Statement(sqlite3* database, const std::string& sql);
@@ -24,7 +25,8 @@ class Statement {
   Statement& Bind(int64_t value);
   Statement& Bind(const std::string& value);  // as a blob: any bytes
 
-  // True if there is a row to read. After false or an error the statement is reset for its next use.
+  // True if there is a row to read. After false or an error the statement is reset for its next
+  // use.
   absl::StatusOr<bool> Step();
   // For statements without rows.
   absl::Status Run();
@@ -50,8 +52,8 @@ class StatementUse {
   Statement* const statement_;
 };
 
-// The connection's last error: ResourceExhausted (full), DataLoss (damaged), FailedPrecondition (held by
-// another process), AlreadyExists (uniqueness), Unavailable otherwise.
+// The connection's last error: ResourceExhausted (full), DataLoss (damaged), FailedPrecondition
+// (held by another process), AlreadyExists (uniqueness), Unavailable otherwise.
 absl::Status SqliteError(sqlite3* database, const std::string& doing);
 
 }  // namespace espalier

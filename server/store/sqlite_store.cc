@@ -102,16 +102,16 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
   absl::StatusOr<int64_t> version = number("PRAGMA user_version");
   if (!version.ok()) return version.status();
   if (*tables == 0) {
-    absl::Status status = Execute(absl::StrCat("BEGIN;", kSchema, "PRAGMA application_id=",
-                                               kApplicationId, ";PRAGMA user_version=",
-                                               kSchemaVersion, ";COMMIT"));
+    absl::Status status =
+        Execute(absl::StrCat("BEGIN;", kSchema, "PRAGMA application_id=", kApplicationId,
+                             ";PRAGMA user_version=", kSchemaVersion, ";COMMIT"));
     if (!status.ok()) return status;
   } else if (*application != kApplicationId) {
     return absl::DataLossError("this is not a job store of Espalier");
   } else if (*version != kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the job store has schema version ", *version, ", this espalierd reads ",
-                     kSchemaVersion, "; start the espalierd that wrote it"));
+    return absl::FailedPreconditionError(absl::StrCat("the job store has schema version ", *version,
+                                                      ", this espalierd reads ", kSchemaVersion,
+                                                      "; start the espalierd that wrote it"));
   }
   if (options.max_pages > 0) {
     absl::StatusOr<int64_t> limit =
@@ -119,7 +119,8 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
     if (!limit.ok()) return limit.status();
   }
   // Keys need not be remembered for longer than a client may repeat a call.
-  return Execute("DELETE FROM remembered WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
+  return Execute(
+      "DELETE FROM remembered WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
 }
 
 absl::Status SqliteStore::Execute(const std::string& sql) const {
@@ -155,8 +156,9 @@ absl::Status SqliteStore::Write(const std::string& job_id, const JobWrite& write
 absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& write) {
   if (write.job.has_value()) {
     proto::Job job = write.job->job;
-    const std::string spec = job.spec().SerializeAsString();
-    const std::string plan = job.plan().SerializeAsString();
+    const std::string spec = write.create ? job.spec().SerializeAsString() : std::string();
+    const std::string plan =
+        write.create || write.with_plan ? job.plan().SerializeAsString() : std::string();
     job.clear_spec();
     job.clear_plan();
     const std::string body = job.SerializeAsString();
@@ -256,8 +258,8 @@ absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
 }
 
 absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job_id,
-                                                          int64_t after_sequence,
-                                                          int64_t from_step, int limit) const {
+                                                          int64_t after_sequence, int64_t from_step,
+                                                          int limit) const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
       Sql("SELECT sequence, step IS NULL, body FROM log WHERE job=? AND sequence>? AND "
@@ -397,7 +399,10 @@ absl::StatusOr<std::vector<proto::ServeModelRequest>> SqliteStore::Served() cons
 absl::Status SqliteStore::PutBlob(const std::string& name, const std::string& value) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
-    return Sql("INSERT OR REPLACE INTO blobs(name, value) VALUES(?,?)").Bind(name).Bind(value).Run();
+    return Sql("INSERT OR REPLACE INTO blobs(name, value) VALUES(?,?)")
+        .Bind(name)
+        .Bind(value)
+        .Run();
   });
 }
 

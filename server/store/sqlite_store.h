@@ -1,5 +1,5 @@
-// JobStore in one SQLite file: write-ahead log, synchronous=FULL, one connection that holds the file
-// exclusively (a second coordinator on the same data directory is refused).
+// JobStore in one SQLite file: write-ahead log, synchronous=FULL, one connection that holds the
+// file exclusively (a second coordinator on the same data directory is refused).
 #pragma once
 
 #include <map>
@@ -19,8 +19,8 @@ class SqliteStore : public JobStore {
     int64_t max_pages = 0;  // of 4 KiB; 0: no limit. A full file answers as a full disk does
   };
 
-  // Makes the file if it is not there. Checks the whole file: DataLoss if it is damaged or no Espalier
-  // store; FailedPrecondition if it is of a newer version or held by another process.
+  // Makes the file if it is not there. Checks the whole file: DataLoss if it is damaged or no
+  // Espalier store; FailedPrecondition if it is of a newer version or held by another process.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path,
                                                            Options options);
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path) {

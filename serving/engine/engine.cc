@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
     }
     engine->drafters_.push_back(
         {.drafter = std::make_unique<Drafter>(*ssms[i], static_cast<int>(i), set.expansion),
-         .limit = std::min({ssm.max_positions, ssm.kv_slots - draft, ssm.max_context_slots})});
+         .limit = std::min({ssm.max_positions, ssm.kv_slots - tree, ssm.max_context_slots})});
   }
   engine->statistics_.drafted_by_depth.resize(set.expansion.depth());
   engine->statistics_.accepted_by_depth.resize(set.expansion.depth());

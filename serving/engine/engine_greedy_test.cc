@@ -167,6 +167,46 @@ TEST(Engine, AnSsmOfAShorterContextStopsDraftingWhereItEnds) {
               ElementsAreArray(GreedyContinuation(Llm(), long_prompt, 30)));
 }
 
+TEST(Engine, ASequenceTooLongForAnSsmHoldsNoneOfItsSlots) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  RunnerLimits narrow = FakeModelRunner::RoomyLimits(kVocabulary);
+  narrow.max_positions = 20;
+  harness.AddSsm(Llm(), narrow);
+  ASSERT_TRUE(harness.Start({}, "1,1").ok());
+  const RequestId id = *harness.engine().Submit({1, 2, 3}, {.max_tokens = 40});
+  int longer = 0;
+  while (!harness.engine().idle()) {
+    ASSERT_TRUE(harness.Step().ok());
+    if (harness.answer(id).tokens.size() <= 17) continue;
+    ++longer;
+    EXPECT_EQ(harness.engine().statistics().ssm_kv[0].used, 0);
+  }
+  EXPECT_GT(longer, 10);
+}
+
+TEST(Engine, SmallKvPoolsOfTheSsmsEndDraftingAndNotTheRequest) {
+  for (const double temperature : {0.0, 1.0}) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    RunnerLimits small = FakeModelRunner::RoomyLimits(kVocabulary);
+    small.kv_slots = 30;
+    harness.AddSsm(Llm(), small);
+    harness.AddSsm(HashModel(3, kVocabulary), small);
+    ASSERT_TRUE(harness.Start({}, "2,2").ok());
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 6; ++i) {
+      ids.push_back(*harness.engine().Submit(
+          {1, 2, i}, {.max_tokens = 50, .sampling = {.temperature = temperature}}));
+    }
+    harness.RunToEnd();
+    for (const RequestId id : ids) {
+      EXPECT_EQ(harness.answer(id).tokens.size(), 50u);
+      EXPECT_GT(harness.answer(id).usage.accepted_tokens, 0);
+    }
+  }
+}
+
 TEST(Engine, TheAnswerFillsTheContextToTheLastToken) {
   for (const bool speculate : {false, true}) {
     EngineHarness harness(kVocabulary);

@@ -100,7 +100,6 @@ class AnswerLaw : public ::testing::TestWithParam<int> {};
 TEST_P(AnswerLaw, IsTheModels) {
   const std::vector<LawCase> cases = {
       {"incremental", {}, "", {.temperature = 1}},
-      {"chain", {Far()}, "1,1", {.temperature = 1}},
       {"tree", {Far()}, "3,2", {.temperature = 0.7}},
       {"two SSMs", {Near(), Far()}, "2,1", {.temperature = 1}},
       {"truncated", {Near(), Far()}, "2,2", {.temperature = 1, .top_p = 0.8, .top_k = 3}}};
@@ -110,7 +109,7 @@ TEST_P(AnswerLaw, IsTheModels) {
   EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 4));
 
 // The statistic has the power to see a model that is off by a few parts in a hundred.
 TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {

@@ -92,10 +92,11 @@ absl::StatusOr<ServingShape> LlmShape(const LlamaConfig& llm, const ServingSize&
 }
 
 absl::StatusOr<ServingShape> SsmShape(const LlamaConfig& ssm, const ServingShape& llm,
-                                      const ServingSize& size, const Expansion& expansion) {
-  const int64_t per_request = llm.kv_slots / std::max(1, size.max_requests);
-  return Shape(std::min(ssm.max_position_embeddings, per_request),
-               expansion.nodes(expansion.depth()), expansion.depth(), size);
+                                      const ServingSize& size, const Expansion& expansion,
+                                      int ssms) {
+  const int trees = expansion.nodes(expansion.depth()) * ssms;
+  const int64_t positions = llm.kv_slots / std::max(1, size.max_requests) - trees;
+  return Shape(std::min(ssm.max_position_embeddings, positions), trees, expansion.depth(), size);
 }
 
 }  // namespace espalier

@@ -36,9 +36,10 @@ struct ServingSize {
 absl::StatusOr<ServingShape> LlmShape(const LlamaConfig& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms);
 
-// Sizes for an SSM beside that LLM. If the SSM has fewer positions, the engine drafts only up to
-// them.
+// Sizes for one of the SSMs beside that LLM. If the SSM has fewer positions, the engine drafts only
+// up to them.
 absl::StatusOr<ServingShape> SsmShape(const LlamaConfig& ssm, const ServingShape& llm,
-                                      const ServingSize& size, const Expansion& expansion);
+                                      const ServingSize& size, const Expansion& expansion,
+                                      int ssms);
 
 }  // namespace espalier

@@ -73,9 +73,10 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   EXPECT_EQ(llm.kv_slots, 4 * (100 + 2 * 11));
   EXPECT_EQ(llm.max_rows, 64);
   EXPECT_EQ(llm.max_ancestor_slots, 64 * 5);
+  EXPECT_EQ(SsmShape(Ours(), llm, size, expansion, 2)->kv_slots, llm.kv_slots);
   LlamaConfig narrow = Ours();
   narrow.max_position_embeddings = 50;
-  EXPECT_EQ(SsmShape(narrow, llm, size, expansion)->kv_slots, 4 * (50 + 11));
+  EXPECT_EQ(SsmShape(narrow, llm, size, expansion, 2)->kv_slots, 4 * (50 + 2 * 11));
   EXPECT_THAT(
       std::string(LlmShape(Ours(), {.max_sequence_length = 513}, expansion, 1).status().message()),
       HasSubstr("513, the model has max_position_embeddings 512"));

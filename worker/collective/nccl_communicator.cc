@@ -1,5 +1,6 @@
 #include "worker/collective/nccl_communicator.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -16,13 +17,13 @@ namespace {
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(CudaPlugin* plugin, int ordinal, Device& device, int rank, int size,
-                   RendezvousStore& store, absl::Duration timeout)
+                   std::unique_ptr<RendezvousStore> store, absl::Duration timeout)
       : plugin_(plugin),
         ordinal_(ordinal),
         device_(device),
         rank_(rank),
         size_(size),
-        store_(store),
+        store_(std::move(store)),
         timeout_(timeout) {}
 
   int rank() const override { return rank_; }
@@ -105,9 +106,9 @@ class NcclCommunicator : public Communicator {
       if (KernelStatus made = plugin_->NewCommunicatorId(&id); !made.ok()) {
         return absl::UnavailableError(absl::StrCat("NCCL: ", made.error));
       }
-      if (absl::Status s = store_.Set(key, id); !s.ok()) return s;
+      if (absl::Status s = store_->Set(key, id); !s.ok()) return s;
     } else {
-      absl::StatusOr<std::string> got = store_.Get(key, timeout_);
+      absl::StatusOr<std::string> got = store_->Get(key, timeout_);
       if (!got.ok()) return got.status();
       id = *std::move(got);
     }
@@ -140,7 +141,7 @@ class NcclCommunicator : public Communicator {
   Device& device_;
   const int rank_;
   const int size_;
-  RendezvousStore& store_;
+  const std::unique_ptr<RendezvousStore> store_;
   const absl::Duration timeout_;
 
   absl::Mutex mutex_;
@@ -152,7 +153,7 @@ class NcclCommunicator : public Communicator {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
-                                                          RendezvousStore& store,
+                                                          std::unique_ptr<RendezvousStore> store,
                                                           absl::Duration timeout) {
   int ordinal = 0;
   CudaPlugin* plugin = CudaPluginOf(device, &ordinal);
@@ -160,7 +161,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int ra
     return absl::InvalidArgumentError("NCCL needs a CUDA device; this one is a CPU");
   }
   return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(
-      plugin, ordinal, device, rank, size, store, timeout));
+      plugin, ordinal, device, rank, size, std::move(store), timeout));
 }
 
 }  // namespace espalier

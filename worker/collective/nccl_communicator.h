@@ -11,10 +11,10 @@
 
 namespace espalier {
 
-// `store` must outlive the communicator: groups are made when first met, and their first rank hands
-// the NCCL id to the others through it. InvalidArgument if `device` is no CUDA device.
+// Groups are made when first met; their first rank hands the NCCL id to the others through `store`.
+// InvalidArgument if `device` is no CUDA device.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
-                                                          RendezvousStore& store,
+                                                          std::unique_ptr<RendezvousStore> store,
                                                           absl::Duration timeout);
 
 }  // namespace espalier

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "ops/cuda/context.h"
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// Adds every kernel of kernels.inc. `contexts` must outlive the registry and its kernels.
+void RegisterCudaKernels(KernelRegistry& registry, DeviceContexts& contexts);
+
+}  // namespace espalier

@@ -1,0 +1,88 @@
+#include "gtest/gtest.h"
+#include "planner/cost/analytic.h"
+#include "planner/cost/measured.h"
+#include "planner/testing/graphs.h"
+
+namespace espalier {
+namespace {
+
+NodeTypes Linear(int64_t rows, int64_t in, int64_t out) {
+  NodeTypes types;
+  types.inputs = {{DType::kF32, {rows, in}}, {DType::kF32, {out, in}}};
+  types.outputs = {{DType::kF32, {rows, out}}};
+  return types;
+}
+
+const OpDef& LinearDef() { return *TestRegistry().Find("linear"); }
+
+TEST(AnalyticCostTest, FollowsTheRoofline) {
+  AnalyticCost cost;
+  const proto::Device device = TestMachine(1).devices[0];
+  // 2 * 1024^3 FLOP at 1e11 FLOP/s.
+  EXPECT_NEAR(cost.Measure(LinearDef(), Linear(1024, 1024, 1024), device).forward, 0.02147, 1e-4);
+  EXPECT_NEAR(cost.Measure(LinearDef(), Linear(1024, 1024, 1024), device).backward, 0.04295, 1e-4);
+  // One row: the weights' 4 MiB at 1e10 bytes/s.
+  EXPECT_NEAR(cost.Measure(LinearDef(), Linear(1, 1024, 1024), device).forward, 4.22e-4, 1e-5);
+}
+
+TEST(MeasuredCostTest, MeasurementsGoFirstAndCorrectTheRest) {
+  AnalyticCost analytic;
+  MeasuredCost cost(&analytic);
+  const proto::Device device = TestMachine(1).devices[0];
+  const NodeTypes measured = Linear(64, 512, 512), other = Linear(128, 512, 512);
+  const CostModel::Times guess = analytic.Measure(LinearDef(), measured, device);
+  const CostModel::Times other_guess = analytic.Measure(LinearDef(), other, device);
+  EXPECT_EQ(cost.Measure(LinearDef(), other, device).forward, other_guess.forward);
+
+  cost.Record(LinearDef(), measured, device, {3 * guess.forward, 2 * guess.backward});
+  EXPECT_EQ(cost.Measure(LinearDef(), measured, device).forward, 3 * guess.forward);
+  EXPECT_NEAR(cost.Measure(LinearDef(), other, device).forward, 3 * other_guess.forward, 1e-12);
+  EXPECT_NEAR(cost.Measure(LinearDef(), other, device).backward, 2 * other_guess.backward, 1e-12);
+  // Another operator or device is not touched.
+  proto::Device faster = device;
+  faster.set_model("other");
+  EXPECT_EQ(cost.Measure(LinearDef(), other, faster).forward, other_guess.forward);
+}
+
+TEST(MeasuredCostTest, AsksOnceForEachShape) {
+  AnalyticCost analytic;
+  int asked = 0;
+  MeasuredCost cost(&analytic, [&](const OpDef&, const NodeTypes&, const proto::Device&) {
+    ++asked;
+    return std::optional<CostModel::Times>({1e-3, 2e-3});
+  });
+  const proto::Device device = TestMachine(1).devices[0];
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(cost.Measure(LinearDef(), Linear(8, 8, 8), device).backward, 2e-3);
+  }
+  cost.Measure(LinearDef(), Linear(16, 8, 8), device);
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(MeasuredCostTest, SavedTableIsReadBack) {
+  AnalyticCost analytic;
+  MeasuredCost cost(&analytic), again(&analytic);
+  const proto::Device device = TestMachine(1).devices[0];
+  cost.Record(LinearDef(), Linear(8, 16, 4), device, {1.25e-5, 2.5e-5});
+  ASSERT_EQ(again.Load(cost.Save()), absl::OkStatus());
+  EXPECT_TRUE(again.Has(LinearDef(), Linear(8, 16, 4), device));
+  EXPECT_EQ(again.Measure(LinearDef(), Linear(8, 16, 4), device).forward, 1.25e-5);
+  EXPECT_EQ(again.Save(), cost.Save());
+}
+
+TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
+  AnalyticCost analytic;
+  for (const char* text :
+       {"", "[]", "{", "{\"format_version\":2,\"entries\":[]}", "{\"format_version\":1}",
+        "{\"format_version\":1,\"entries\":[{\"key\":\"a\",\"forward\":1,\"backward\":1},"
+        "{\"key\":\"b\",\"forward\":-1,\"backward\":1}]}",
+        "{\"format_version\":1,\"entries\":[{\"key\":1,\"forward\":1,\"backward\":1}]}",
+        "{\"format_version\":1,\"entries\":[{\"key\":\"a\",\"forward\":1e999,\"backward\":1}]}"}) {
+    MeasuredCost cost(&analytic);
+    EXPECT_EQ(cost.Load(text).code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(cost.size(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,245 @@
+#include "planner/pcg/reshard.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "ops/schema/op_def.h"
+
+namespace espalier {
+namespace {
+
+using Collective = proto::CollectiveInstruction;
+using Data = std::vector<int64_t>;  // dense elements of one shard
+
+void ForEach(const Region& region, const std::function<void(const Dims&)>& visit) {
+  Dims at = region.start;
+  for (int64_t i = 0; i < region.num_elements(); ++i) {
+    visit(at);
+    for (size_t d = at.size(); d-- > 0;) {
+      if (++at[d] < region.start[d] + region.size[d]) break;
+      at[d] = region.start[d];
+    }
+  }
+}
+
+int64_t IndexIn(const Region& region, const Dims& at) {
+  int64_t index = 0;
+  for (size_t d = 0; d < at.size(); ++d) {
+    index = index * region.size[d] + at[d] - region.start[d];
+  }
+  return index;
+}
+
+// What partial sum `partial` holds of an element; the element is the sum over them.
+int64_t Part(const Dims& at, int partial) {
+  int64_t value = partial * 1000003 + 17;
+  for (int64_t d : at) value = value * 31 + d * (partial + 1);
+  return value % 1000;
+}
+
+Data Box(const Data& data, const Region& region, const Region& box) {
+  Data out;
+  ForEach(box, [&](const Dims& at) { out.push_back(data[IndexIn(region, at)]); });
+  return out;
+}
+
+void Put(const Data& box_data, const Region& box, const Region& region, bool accumulate,
+         Data* data) {
+  size_t i = 0;
+  ForEach(box, [&](const Dims& at) {
+    int64_t& element = (*data)[IndexIn(region, at)];
+    element = (accumulate ? element : 0) + box_data[i++];
+  });
+}
+
+// Runs the collective as the executor would: on flat buffers.
+void RunCollective(const ReshardCollective& c, const Layout& from, const Layout& to,
+                   const std::vector<Data>& source, std::vector<Data>* target) {
+  const int n = static_cast<int>(c.ranks.size());
+  auto region_in = [&](int r) { return from.shards[c.sources[r]].region; };
+  auto region_out = [&](int r) { return to.shards[c.targets[r]].region; };
+  std::vector<Data> inputs(n);
+  for (int r = 0; r < n; ++r) {
+    const Data& own = source[c.sources[r]];
+    ASSERT_EQ(static_cast<int64_t>(own.size()), c.elements);
+    if (!c.pack) {
+      inputs[r] = own;
+      continue;
+    }
+    for (int i = 0; i < n; ++i) {
+      const Data box = Box(own, region_in(r), *Intersect(region_in(r), region_out(i)));
+      inputs[r].insert(inputs[r].end(), box.begin(), box.end());
+    }
+  }
+  Data sum(c.elements, 0);
+  for (const Data& input : inputs) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += input[i];
+  }
+  const int64_t part = c.elements / n;
+  for (int r = 0; r < n; ++r) {
+    Data out;
+    switch (c.kind) {
+      case Collective::ALL_REDUCE:
+        out = sum;
+        break;
+      case Collective::REDUCE_SCATTER:
+        out.assign(sum.begin() + r * part, sum.begin() + (r + 1) * part);
+        break;
+      case Collective::ALL_GATHER:
+        for (const Data& input : inputs) out.insert(out.end(), input.begin(), input.end());
+        break;
+      case Collective::ALL_TO_ALL:
+        for (const Data& input : inputs) {
+          out.insert(out.end(), input.begin() + r * part, input.begin() + (r + 1) * part);
+        }
+        break;
+      default:
+        FAIL();
+    }
+    Data& result = (*target)[c.targets[r]];
+    ASSERT_EQ(out.size(), result.size());
+    if (!c.unpack) {
+      result = out;
+      continue;
+    }
+    size_t at = 0;
+    for (int i = 0; i < n; ++i) {
+      const Region box = *Intersect(region_in(i), region_out(r));
+      const Data piece(out.begin() + at, out.begin() + at + box.num_elements());
+      at += piece.size();
+      Put(piece, box, region_out(r), false, &result);
+    }
+  }
+}
+
+// Every target shard ends with exactly the sum of the partial sums of its elements.
+void ExpectRight(const Layout& from, const Layout& to, std::map<int, int>* kinds) {
+  absl::StatusOr<ReshardPlan> plan = PlanReshard(from, to);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<Data> source, target;
+  for (const Shard& shard : from.shards) {
+    source.emplace_back();
+    ForEach(shard.region,
+            [&](const Dims& at) { source.back().push_back(Part(at, shard.partial)); });
+  }
+  for (const Shard& shard : to.shards) target.emplace_back(shard.region.num_elements(), -7);
+  for (size_t t = 0; t < target.size(); ++t) {
+    if (plan->alias[t] < 0) continue;
+    EXPECT_EQ(from.shards[plan->alias[t]].device, to.shards[t].device);
+    target[t] = source[plan->alias[t]];
+  }
+  for (const ReshardCollective& c : plan->collectives) {
+    ++(*kinds)[c.kind];
+    RunCollective(c, from, to, source, &target);
+  }
+  for (const ReshardPiece& piece : plan->pieces) {
+    Put(Box(source[piece.source], from.shards[piece.source].region, piece.box), piece.box,
+        to.shards[piece.target].region, piece.accumulate, &target[piece.target]);
+  }
+  for (size_t t = 0; t < target.size(); ++t) {
+    Data expected;
+    ForEach(to.shards[t].region, [&](const Dims& at) {
+      int64_t value = 0;
+      for (int p = 0; p < from.partials; ++p) value += Part(at, p);
+      expected.push_back(value);
+    });
+    ASSERT_EQ(target[t], expected) << ToString(from) << " -> " << ToString(to) << " shard " << t;
+  }
+}
+
+Layout RandomLayout(std::mt19937* random, bool output) {
+  const int options[] = {1, 1, 2, 2, 3, 4};
+  std::vector<int> degrees(4);
+  int parts = 1;
+  for (int& degree : degrees) {
+    degree = options[(*random)() % 6];
+    if (parts * degree > 8) degree = 1;
+    parts *= degree;
+  }
+  std::vector<int> devices(8);
+  std::iota(devices.begin(), devices.end(), 0);
+  if ((*random)() % 2 == 0) std::shuffle(devices.begin(), devices.end(), *random);
+  devices.resize(parts);
+  // Axis 3 is in no dimension; sometimes dimension 0 follows none either.
+  const bool lead = (*random)() % 4 == 0;
+  return OperandLayout({lead ? 1 : 12, 12, 12}, {lead ? kNotSplit : 0, 1, 2}, degrees, devices,
+                       output);
+}
+
+TEST(PlanReshardTest, RandomLayoutsArriveWhole) {
+  std::mt19937 random(5);
+  std::map<int, int> kinds;
+  for (int round = 0; round < 4000; ++round) {
+    const Layout from = RandomLayout(&random, random() % 2 == 0);
+    Layout to = RandomLayout(&random, false);
+    if (to.dims != from.dims) continue;
+    ExpectRight(from, to, &kinds);
+    if (HasFatalFailure()) return;
+  }
+  // The collectives came up at all.
+  EXPECT_GT(kinds[Collective::ALL_REDUCE], 0);
+  EXPECT_GT(kinds[Collective::ALL_GATHER], 0);
+  EXPECT_GT(kinds[Collective::REDUCE_SCATTER], 0);
+  EXPECT_GT(kinds[Collective::ALL_TO_ALL], 0);
+}
+
+Layout Rows(std::vector<int> devices) {
+  const int n = static_cast<int>(devices.size());
+  return OperandLayout({4, 8}, {0, kNotSplit}, {n}, devices, true);
+}
+Layout Columns(std::vector<int> devices) {
+  const int n = static_cast<int>(devices.size());
+  return OperandLayout({4, 8}, {kNotSplit, 0}, {n}, devices, false);
+}
+Layout Copies(std::vector<int> devices) {
+  const int n = static_cast<int>(devices.size());
+  return OperandLayout({4, 8}, {kNotSplit, kNotSplit}, {n}, devices, false);
+}
+
+TEST(PlanReshardTest, RecognisesCollectives) {
+  auto only = [](const Layout& from, const Layout& to) {
+    absl::StatusOr<ReshardPlan> plan = PlanReshard(from, to);
+    EXPECT_TRUE(plan.ok() && plan->pieces.empty() && plan->collectives.size() == 1);
+    return plan->collectives.at(0);
+  };
+  const Layout partial = Dual(Copies({0, 1}));
+  EXPECT_EQ(only(partial, Copies({0, 1})).kind, Collective::ALL_REDUCE);
+  EXPECT_EQ(only(partial, Copies({1, 0})).kind, Collective::ALL_REDUCE);
+  EXPECT_EQ(only(Rows({0, 1}), Copies({0, 1})).kind, Collective::ALL_GATHER);
+  EXPECT_FALSE(only(Rows({0, 1}), Copies({0, 1})).unpack);
+  EXPECT_TRUE(only(Rows({1, 0}), Copies({0, 1})).unpack);  // not in the order of the ranks
+  EXPECT_EQ(only(partial, Dual(Rows({0, 1}))).kind, Collective::REDUCE_SCATTER);
+  EXPECT_FALSE(only(partial, Dual(Rows({0, 1}))).pack);
+  EXPECT_TRUE(only(partial, Columns({0, 1})).pack);
+  EXPECT_EQ(only(Rows({0, 1}), Columns({0, 1})).kind, Collective::ALL_TO_ALL);
+}
+
+TEST(PlanReshardTest, ReplicaOnTheSameDeviceCostsNothing) {
+  absl::StatusOr<ReshardPlan> plan = PlanReshard(Copies({0, 1, 2}), Copies({2, 1}));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->alias, (std::vector<int>{2, 1}));
+  EXPECT_TRUE(plan->pieces.empty() && plan->collectives.empty());
+}
+
+TEST(PlanReshardTest, PartialSumsCannotBeMade) {
+  EXPECT_EQ(PlanReshard(Rows({0, 1}), Dual(Copies({0, 1}))).status().code(),
+            absl::StatusCode::kInternal);
+}
+
+TEST(ElementsMovedTest, CountsWhatCrosses) {
+  auto moved = [](const Layout& from, const Layout& to) {
+    return ElementsMoved(*PlanReshard(from, to), from, to);
+  };
+  EXPECT_EQ(moved(Copies({0}), Copies({0, 1, 2})), 64);
+  EXPECT_EQ(moved(Rows({0, 1}), Copies({0, 1})), 32);             // each half to the other
+  EXPECT_EQ(moved(Rows({0, 1}), Columns({0, 1})), 16);            // a quarter each way
+  EXPECT_EQ(moved(Dual(Copies({0, 1})), Copies({0, 1})), 64);     // ring: 2 (n - 1) / n each
+  EXPECT_EQ(moved(Dual(Copies({0, 1})), Columns({0, 1})), 32);
+}
+
+}  // namespace
+}  // namespace espalier

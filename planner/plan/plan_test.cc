@@ -1,0 +1,240 @@
+#include <algorithm>
+
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "planner/testing/graphs.h"
+#include "planner/testing/program_check.h"
+
+namespace espalier {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+proto::Plan Made(const PlanProblem& problem, const proto::SearchOptions& options = {}) {
+  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : proto::Plan();
+}
+
+TEST(MakePlanTest, NeverWorseThanTheAlternatives) {
+  for (int64_t batch : {8, 1024}) {
+    for (const Graph& graph : {Mlp(batch, 256, 64, 16), Cnn(batch)}) {
+      const proto::Plan plan = Made(TestProblem(graph, batch, 4));
+      ASSERT_EQ(plan.alternatives_size(), 2);
+      for (const proto::Alternative& alternative : plan.alternatives()) {
+        EXPECT_LE(plan.prediction().step_seconds(), alternative.prediction().step_seconds());
+      }
+      EXPECT_GT(plan.search().proposals(), 0);
+      ASSERT_EQ(plan.prediction().peak_bytes_size(), 4);
+    }
+  }
+}
+
+TEST(MakePlanTest, FixedStrategiesArePredictedAsTheyAreListed) {
+  const Graph graph = Mlp(64, 64);
+  const proto::Plan data =
+      Made(TestProblem(graph, 64, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  const proto::Plan single =
+      Made(TestProblem(graph, 64, 2), WithStrategy(proto::SearchOptions::SINGLE_DEVICE));
+  EXPECT_EQ(data.prediction().step_seconds(),
+            data.alternatives(1).prediction().step_seconds());
+  EXPECT_EQ(single.prediction().step_seconds(),
+            data.alternatives(0).prediction().step_seconds());
+  EXPECT_EQ(single.prediction().bytes_moved(), 0);
+  EXPECT_EQ(data.operators(0).degrees().at("sample"), 2);
+}
+
+TEST(MakePlanTest, FullAndDeltaSimulationGiveTheSamePlan) {
+  const Graph graph = Cnn(64);
+  proto::SearchOptions options;
+  options.set_budget(400);
+  options.set_seed(9);
+  proto::Plan delta = Made(TestProblem(graph, 64, 2), options);
+  options.set_only_full_simulation(true);
+  proto::Plan full = Made(TestProblem(graph, 64, 2), options);
+  EXPECT_TRUE(MessageDifferencer::Equals(delta, full));
+}
+
+// Parameters that do not fit on one device are split, and the plan runs.
+TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
+  const Graph graph = Mlp(16, 1024, 1024, 16);
+  const int64_t parameters = (1024 * 1024 + 16 * 1024) * 4;
+  // Parameter, two moments and gradient need four times that.
+  const PlanProblem problem = TestProblem(graph, 16, 4, 2 * parameters);
+  EXPECT_EQ(MakePlan(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  const proto::Plan plan = Made(problem);
+  for (int64_t bytes : plan.prediction().peak_bytes()) EXPECT_LE(bytes, 2 * parameters);
+  for (const proto::Alternative& alternative : plan.alternatives()) {
+    EXPECT_NE(alternative.refused(), "") << alternative.name();
+  }
+  LoweringOptions options;
+  options.optimizer = TestOptimizer();
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, options);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus());
+}
+
+TEST(MakePlanTest, SaysByDeviceWhatDoesNotFit) {
+  const Graph graph = Mlp();
+  const absl::Status status = MakePlan(TestProblem(graph, 8, 2, 500), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(status).find("bytes but has 500"), std::string::npos) << status;
+}
+
+TEST(MakePlanTest, RefusesBadOptions) {
+  const Graph graph = Mlp();
+  proto::SearchOptions options;
+  options.set_alpha(-1);
+  EXPECT_EQ(MakePlan(TestProblem(graph, 8, 2), options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.Clear();
+  options.set_budget(-5);
+  EXPECT_EQ(MakePlan(TestProblem(graph, 8, 2), options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakePlan(TestProblem(graph, 8, 0), {}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Graph no_loss = graph;
+  no_loss.outputs = {{"prediction", graph.node(2).outputs[0]}};
+  EXPECT_EQ(MakePlan(TestProblem(no_loss, 8, 2), {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ImportTest, ExportedPlanComesBackTheSame) {
+  const Graph graph = Llama(SmallLlama());
+  proto::SearchOptions options;
+  options.set_budget(500);
+  const proto::Plan plan = Made(TestProblem(graph, 8, 4), options);
+  absl::StatusOr<std::string> json = ExportPlan(plan);
+  ASSERT_TRUE(json.ok());
+  absl::StatusOr<proto::Plan> back = ImportPlan(*json);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(plan, *back));
+
+  proto::SearchOptions import = WithStrategy(proto::SearchOptions::IMPORTED);
+  *import.mutable_imported() = *back;
+  const proto::Plan again = Made(TestProblem(graph, 8, 4), import);
+  EXPECT_EQ(again.prediction().step_seconds(), plan.prediction().step_seconds());
+  ASSERT_EQ(again.operators_size(), plan.operators_size());
+  for (int i = 0; i < plan.operators_size(); ++i) {
+    EXPECT_TRUE(MessageDifferencer::Equals(again.operators(i), plan.operators(i)));
+  }
+}
+
+TEST(ImportTest, HostileJsonIsRefused) {
+  const std::string deep = std::string(200000, '[');
+  std::string nested = "{\"operators\":";
+  for (int i = 0; i < 5000; ++i) nested += "{\"a\":";
+  for (const std::string& json :
+       {std::string(), std::string("null"), std::string("[]"), std::string("{"),
+        std::string("{}"), std::string("{\"format_version\": 2}"),
+        std::string("{\"format_version\": \"one\"}"),
+        std::string("{\"format_version\": 1, \"unknown\": 3}"),
+        std::string("{\"format_version\": 1, \"operators\": [{\"op\": \"linear\"}]}"),
+        std::string("{\"format_version\": 1, \"operators\": {\"0\": 1}}"),
+        std::string("{\"format_version\": 1, \"batch_size\": 1e400}"),
+        std::string("{\"format_version\": 1, \"devices\": [{\"threads\": 99999999999}]}"),
+        std::string("{\"format_version\": 1, \"graph_fingerprint\": \"\xff\xfe\"}"), deep,
+        nested}) {
+    absl::StatusOr<proto::Plan> plan = ImportPlan(json);
+    ASSERT_FALSE(plan.ok()) << json.substr(0, 100);
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(ImportTest, SaysTheLine) {
+  const absl::Status status =
+      ImportPlan("{\n  \"format_version\": 1,\n  \"batch_sise\": 8\n}\n").status();
+  EXPECT_NE(MessageOf(status).find("batch_sise"), std::string::npos) << status;
+  const absl::Status syntax =
+      ImportPlan("{\n  \"format_version\": 1,\n  \"batch_size\": ,\n}\n").status();
+  EXPECT_NE(MessageOf(syntax).find("line 3"), std::string::npos) << syntax;
+}
+
+class ImportedPlanTest : public testing::Test {
+ protected:
+  absl::Status Import(const Graph& graph, const proto::Plan& plan, int devices = 2) {
+    proto::SearchOptions options = WithStrategy(proto::SearchOptions::IMPORTED);
+    *options.mutable_imported() = plan;
+    return MakePlan(TestProblem(graph, 8, devices), options).status();
+  }
+  void ExpectRefused(const proto::Plan& plan, const std::string& words) {
+    const absl::Status status = Import(graph_, plan);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(MessageOf(status).find(words), std::string::npos) << status;
+  }
+  Graph graph_ = Mlp();
+  proto::Plan plan_ =
+      Made(TestProblem(graph_, 8, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+};
+
+TEST_F(ImportedPlanTest, GoodOneIsTaken) { EXPECT_EQ(Import(graph_, plan_), absl::OkStatus()); }
+
+TEST_F(ImportedPlanTest, OfAnotherGraphIsRefusedWithBothFingerprints) {
+  const absl::Status status = Import(Cnn(), plan_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(status).find(plan_.graph_fingerprint()), std::string::npos);
+  EXPECT_NE(MessageOf(status).find(GraphFingerprint(Cnn())), std::string::npos);
+  EXPECT_NE(MessageOf(status).find("'fc1'"), std::string::npos) << status;
+}
+
+TEST_F(ImportedPlanTest, OfAnotherBatchSizeIsRefused) {
+  EXPECT_NE(MessageOf(Import(Mlp(16), plan_)).find("batch size"), std::string::npos);
+}
+
+TEST_F(ImportedPlanTest, IllegalConfigurationsAreNamedWithLegalOnes) {
+  proto::Plan plan = plan_;
+  (*plan.mutable_operators(0)->mutable_degrees())["sample"] = 3;
+  ExpectRefused(plan, "legal: 1, 2");
+  plan = plan_;
+  (*plan.mutable_operators(0)->mutable_degrees())["sample"] = 0;
+  ExpectRefused(plan, "cannot have degree 0");
+  plan = plan_;
+  (*plan.mutable_operators(0)->mutable_degrees())["colour"] = 2;
+  ExpectRefused(plan, "has no axis 'colour'");
+  plan = plan_;
+  plan.mutable_operators(0)->set_devices(1, 7);
+  ExpectRefused(plan, "names device 7; legal: 0 to 1");
+  plan = plan_;
+  plan.mutable_operators(0)->set_devices(1, 0);
+  ExpectRefused(plan, "device 0 twice");
+  plan = plan_;
+  plan.mutable_operators(0)->add_devices(1);
+  ExpectRefused(plan, "3 devices for 2 parts");
+  plan = plan_;
+  plan.mutable_operators(0)->set_node("fc9");
+  ExpectRefused(plan, "'fc9' is not in the graph");
+  plan = plan_;
+  plan.mutable_operators()->RemoveLast();
+  ExpectRefused(plan, "of the graph is missing");
+  plan = plan_;
+  *plan.add_operators() = plan.operators(0);
+  ExpectRefused(plan, "given twice");
+}
+
+TEST_F(ImportedPlanTest, ForMoreDevicesThanThereAreIsRefused) {
+  EXPECT_EQ(Import(graph_, plan_, 1).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RenderTest, LayersShareALineAndAlternativesAreShown) {
+  const Graph graph = Llama(SmallLlama(8));
+  const proto::Plan plan =
+      Made(TestProblem(graph, 8, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  const std::string text = RenderPlan(plan);
+  EXPECT_NE(text.find("layers.0-7.mlp.up_proj"), std::string::npos) << text;
+  EXPECT_NE(text.find("sample×2"), std::string::npos) << text;
+  EXPECT_NE(text.find("single device"), std::string::npos) << text;
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 45) << text;
+}
+
+TEST(FingerprintTest, ChangesWithWhatThePlanDependsOn) {
+  EXPECT_EQ(GraphFingerprint(Mlp()), GraphFingerprint(Mlp()));
+  EXPECT_NE(GraphFingerprint(Mlp(8)), GraphFingerprint(Mlp(16)));
+  EXPECT_NE(GraphFingerprint(Mlp(8, 16)), GraphFingerprint(Mlp(8, 32)));
+  EXPECT_NE(GraphFingerprint(Mlp()), GraphFingerprint(Cnn()));
+}
+
+}  // namespace
+}  // namespace espalier

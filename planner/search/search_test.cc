@@ -1,0 +1,170 @@
+#include "gtest/gtest.h"
+#include "planner/cost/analytic.h"
+#include "planner/search/mcmc.h"
+#include "planner/testing/graphs.h"
+
+namespace espalier {
+namespace {
+
+struct Bench {
+  Bench(Graph g, int devices)
+      : graph(std::move(g)),
+        structure(*BuildStructure(TestRegistry(), graph, false)),
+        table(structure),
+        costs(structure, table, TestMachine(devices), analytic, TestOptimizer()),
+        space(structure, {.num_devices = devices}) {}
+
+  Placement DataParallelOver(int devices) {
+    Placement placement(structure.nodes.size(), nullptr);
+    for (NodeId n : structure.LiveNodes()) {
+      placement[n] = table.Get(n, DataParallel(structure.nodes[n].rule, devices));
+    }
+    return placement;
+  }
+
+  // The best of all placements, tried one by one.
+  Picoseconds BruteForce() {
+    Simulator simulator(structure, table, costs);
+    const std::vector<NodeId> nodes = structure.LiveNodes();
+    std::vector<std::vector<const ConfigEntry*>> choices;
+    for (NodeId n : nodes) {
+      choices.emplace_back();
+      for (const NodeConfig& config : space.All(n)) {
+        choices.back().push_back(table.Get(n, config));
+      }
+    }
+    Placement placement(structure.nodes.size(), nullptr);
+    for (size_t i = 0; i < nodes.size(); ++i) placement[nodes[i]] = choices[i][0];
+    EXPECT_EQ(simulator.Reset(placement), absl::OkStatus());
+    Picoseconds best = simulator.cost();
+    std::vector<size_t> at(nodes.size(), 0);
+    while (true) {
+      size_t i = 0;
+      std::vector<Simulator::Change> changes;
+      for (; i < nodes.size(); ++i) {
+        at[i] = at[i] + 1 < choices[i].size() ? at[i] + 1 : 0;
+        changes.emplace_back(nodes[i], choices[i][at[i]]);
+        if (at[i] > 0) break;
+      }
+      if (i == nodes.size()) return best;
+      absl::StatusOr<Picoseconds> cost = simulator.Propose(changes);
+      EXPECT_TRUE(cost.ok());
+      best = std::min(best, *cost);
+    }
+  }
+
+  Graph graph;
+  PcgStructure structure;
+  ConfigTable table;
+  AnalyticCost analytic;
+  CostTables costs;
+  SearchSpace space;
+};
+
+// Sizes from where one device is best to where all are.
+TEST(McmcTest, FindsTheOptimumOfSmallGraphs) {
+  for (int64_t batch : {8, 512, 8192}) {
+    for (int64_t hidden : {32, 1024}) {
+      Bench bench(Mlp(batch, hidden, 64, 16), 2);
+      const Picoseconds optimum = bench.BruteForce();
+      Simulator simulator(bench.structure, bench.table, bench.costs);
+      ASSERT_EQ(simulator.Reset(bench.DataParallelOver(2)), absl::OkStatus());
+      absl::StatusOr<McmcResult> result = RunMcmc(bench.space, bench.table, &simulator,
+                                                  {.budget = 4000, .alpha = 1.0, .seed = 1});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->cost, optimum) << "batch " << batch << " hidden " << hidden;
+      EXPECT_EQ(simulator.cost(), result->cost);
+    }
+  }
+}
+
+TEST(McmcTest, SameSeedSamePlacement) {
+  auto run = [](uint64_t seed) {
+    Bench bench(Cnn(64), 4);
+    Simulator simulator(bench.structure, bench.table, bench.costs);
+    EXPECT_EQ(simulator.Reset(bench.DataParallelOver(4)), absl::OkStatus());
+    absl::StatusOr<McmcResult> result = RunMcmc(bench.space, bench.table, &simulator,
+                                                {.budget = 600, .alpha = 1.0, .seed = seed});
+    EXPECT_TRUE(result.ok());
+    std::vector<NodeConfig> configs;
+    for (const ConfigEntry* entry : result->best) {
+      configs.push_back(entry == nullptr ? NodeConfig() : entry->config);
+    }
+    return std::make_tuple(configs, result->cost, result->accepted);
+  };
+  EXPECT_EQ(run(5), run(5));
+  EXPECT_NE(std::get<2>(run(5)), std::get<2>(run(6)));
+}
+
+TEST(McmcTest, ZeroAlphaAcceptsEverythingAndStillReturnsTheBest) {
+  Bench bench(Mlp(64), 2);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  ASSERT_EQ(simulator.Reset(bench.DataParallelOver(2)), absl::OkStatus());
+  const Picoseconds start = simulator.cost();
+  absl::StatusOr<McmcResult> result =
+      RunMcmc(bench.space, bench.table, &simulator, {.budget = 300, .alpha = 0, .seed = 2});
+  ASSERT_TRUE(result.ok());
+  EXPECT_GT(result->accepted, 150);
+  EXPECT_LE(result->cost, start);
+}
+
+TEST(SearchSpaceTest, FlagsCloseAxes) {
+  const Graph graph = Llama(SmallLlama());
+  absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
+  ASSERT_TRUE(structure.ok());
+  const SearchSpace space(*structure, {.num_devices = 4,
+                                       .parameter_parallel = false,
+                                       .attribute_parallel = false});
+  Random random(1);
+  for (NodeId n : space.nodes()) {
+    for (const NodeConfig& config : space.All(n)) {
+      ASSERT_EQ(CheckConfig(structure->nodes[n].rule, config, 4), absl::OkStatus());
+      for (size_t a = 0; a < config.degrees.size(); ++a) {
+        if (config.degrees[a] > 1) {
+          EXPECT_EQ(structure->nodes[n].rule.axes[a].kind, AxisKind::kSample);
+        }
+      }
+    }
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(CheckConfig(structure->nodes[n].rule, space.Draw(n, &random), 4),
+                absl::OkStatus());
+    }
+  }
+}
+
+TEST(SearchSpaceTest, PropagationKeepsTheTensorInPlace) {
+  const Graph graph = Llama(SmallLlama());
+  absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
+  ASSERT_TRUE(structure.ok());
+  const SearchSpace space(*structure, {.num_devices = 2});
+  Random random(3);
+  int spread = 0;
+  for (int round = 0; round < 500; ++round) {
+    const NodeId node =
+        space.nodes()[random.Below(static_cast<int64_t>(space.nodes().size()))];
+    const NodeConfig config = DataParallel(structure->nodes[node].rule, 2);
+    std::vector<std::pair<NodeId, NodeConfig>> changes = {{node, config}};
+    space.Propagate(node, config, &random, &changes);
+    for (const auto& [changed, follows] : changes) {
+      EXPECT_EQ(CheckConfig(structure->nodes[changed].rule, follows, 2), absl::OkStatus());
+      EXPECT_EQ(follows.devices, config.devices);
+    }
+    spread += static_cast<int>(changes.size()) - 1;
+  }
+  EXPECT_GT(spread, 200);
+}
+
+TEST(SearchSpaceTest, LayersAreAlike) {
+  const Graph graph = Llama(SmallLlama(4));
+  absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
+  ASSERT_TRUE(structure.ok());
+  const SearchSpace space(*structure, {.num_devices = 2});
+  for (NodeId n : space.nodes()) {
+    if (graph.node(n).name == "layers.1.mlp.down_proj") {
+      EXPECT_EQ(space.Alike(n).size(), 4u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier

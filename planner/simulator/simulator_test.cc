@@ -1,0 +1,192 @@
+#include "planner/simulator/simulator.h"
+
+#include <chrono>
+
+#include "gtest/gtest.h"
+#include "planner/cost/analytic.h"
+#include "planner/lowering/lower_training.h"
+#include "planner/search/space.h"
+#include "planner/testing/graphs.h"
+
+namespace espalier {
+namespace {
+
+// A graph with all that simulating it needs.
+struct Bench {
+  Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32)
+      : graph(std::move(g)),
+        structure(*BuildStructure(TestRegistry(), graph, false)),
+        table(structure),
+        costs(structure, table, TestMachine(devices, memory), analytic, TestOptimizer()),
+        space(structure, {.num_devices = devices}) {}
+
+  Placement Everywhere(const std::function<NodeConfig(const SplitRule&)>& choose) {
+    Placement placement(structure.nodes.size(), nullptr);
+    for (NodeId n : structure.LiveNodes()) {
+      placement[n] = table.Get(n, choose(structure.nodes[n].rule));
+    }
+    return placement;
+  }
+  Placement Single() {
+    return Everywhere([](const SplitRule& rule) { return OnDevice(rule, 0); });
+  }
+
+  std::vector<Simulator::Change> RandomChanges(Random* random) {
+    std::vector<Simulator::Change> changes;
+    std::vector<NodeId> nodes = structure.LiveNodes();
+    const int64_t count = 1 + random->Below(3);
+    for (int64_t i = 0; i < count; ++i) {
+      const NodeId node = nodes[random->Below(static_cast<int64_t>(nodes.size()))];
+      bool seen = false;
+      for (const auto& [other, entry] : changes) seen = seen || other == node;
+      if (!seen) changes.emplace_back(node, table.Get(node, space.Draw(node, random)));
+    }
+    return changes;
+  }
+
+  Graph graph;
+  PcgStructure structure;
+  ConfigTable table;
+  AnalyticCost analytic;
+  CostTables costs;
+  SearchSpace space;
+};
+
+TEST(SimulatorTest, DeltaEqualsFullExactly) {
+  const std::vector<std::pair<Graph, int64_t>> cases = {
+      {Mlp(), 1 << 30}, {Cnn(), 20000}, {Llama(SmallLlama(3)), 1 << 30},
+      {Llama(SmallLlama(2, true)), 100000}};  // with memory too small: penalties differ too
+  for (const auto& [graph, memory] : cases) {
+    Bench bench(graph, 4, memory);
+    Simulator delta(bench.structure, bench.table, bench.costs);
+    Simulator full(bench.structure, bench.table, bench.costs);
+    ASSERT_EQ(delta.Reset(bench.Single()), absl::OkStatus());
+    Random random(17);
+    for (int round = 0; round < 500; ++round) {
+      const std::vector<Simulator::Change> changes = bench.RandomChanges(&random);
+      const Picoseconds before = delta.cost();
+      absl::StatusOr<Picoseconds> cost = delta.Propose(changes);
+      ASSERT_TRUE(cost.ok()) << cost.status();
+      ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
+      ASSERT_EQ(*cost, full.cost()) << graph.name << " round " << round;
+      ASSERT_EQ(delta.time(), full.time());
+      if (random.Real() < 0.5) {
+        delta.Accept();
+      } else {
+        delta.Reject();
+        ASSERT_EQ(delta.cost(), before);
+        ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
+        ASSERT_EQ(delta.cost(), full.cost()) << "after a rejection, round " << round;
+      }
+    }
+  }
+}
+
+// One device: nothing to wait for, so the step is the sum of its tasks.
+TEST(SimulatorTest, SingleDeviceIsTheSumOfItsOperators) {
+  Bench bench(Mlp(), 1);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  ASSERT_EQ(simulator.Reset(bench.Single()), absl::OkStatus());
+  const proto::Prediction prediction = simulator.Predict();
+  EXPECT_EQ(prediction.communication_seconds(), 0);
+  EXPECT_EQ(prediction.bytes_moved(), 0);
+  EXPECT_DOUBLE_EQ(prediction.step_seconds(), prediction.compute_seconds());
+  EXPECT_GT(prediction.step_seconds(), 0);
+}
+
+TEST(SimulatorTest, DataParallelMovesEachGradientTwice) {
+  Bench bench(Mlp(8), 2);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  ASSERT_EQ(simulator.Reset(bench.Everywhere(
+                [](const SplitRule& rule) { return DataParallel(rule, 2); })),
+            absl::OkStatus());
+  const double parameters = 16 * 12 + 16 + 4 * 16;
+  EXPECT_DOUBLE_EQ(simulator.Predict().bytes_moved(), 2 * 4 * parameters);
+}
+
+// Work on two devices that have nothing to do with each other takes the time of the slower one.
+TEST(SimulatorTest, IndependentBranchesOverlap) {
+  GraphBuilder b(TestRegistry(), "branches");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 256});
+  const ValueId y = b.Input("y", DType::kF32, {-1, 256});
+  const ValueId left =
+      b.Op("linear", {x, b.Parameter("l", DType::kF32, {256, 256}, {})}, {}, "left");
+  const ValueId right =
+      b.Op("linear", {x, b.Parameter("r", DType::kF32, {256, 256}, {})}, {}, "right");
+  b.Output("loss", b.Op("mean_squared_error", {b.Op("add", {left, right}, {}, "sum"), y}, {},
+                        "loss"));
+  Bench bench(Bound(b.Build(), 512), 2);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  Placement placement = bench.Single();
+  ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
+  const Picoseconds alone = simulator.time();
+  NodeId right_node = kNoNode;
+  for (NodeId n : bench.structure.LiveNodes()) {
+    if (bench.graph.node(n).name == "right") right_node = n;
+  }
+  placement[right_node] =
+      bench.table.Get(right_node, OnDevice(bench.structure.nodes[right_node].rule, 1));
+  ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
+  EXPECT_LT(simulator.time(), alone);
+}
+
+// The penalty of the search and the refusals of lowering speak of the same memory.
+TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
+  Random random(23);
+  for (const Graph& graph :
+       {Mlp(64, 64, 32, 10), Cnn(32), Llama(SmallLlama(3), 16), Llama(SmallLlama(2, true), 4)}) {
+    Bench bench(graph, 2);
+    for (int round = 0; round < 12; ++round) {
+      Placement placement =
+          round == 0   ? bench.Single()
+          : round == 1 ? bench.Everywhere(
+                             [](const SplitRule& rule) { return DataParallel(rule, 2); })
+                       : Placement(bench.structure.nodes.size(), nullptr);
+      if (round > 1) {
+        for (NodeId n : bench.structure.LiveNodes()) {
+          placement[n] = bench.table.Get(n, bench.space.Draw(n, &random));
+        }
+      }
+      Simulator simulator(bench.structure, bench.table, bench.costs);
+      ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
+      LoweringOptions options;
+      options.optimizer = TestOptimizer();
+      std::vector<int64_t> kept;
+      absl::StatusOr<std::vector<proto::Program>> programs =
+          LowerPlacement(bench.structure, placement, bench.table, 2, options, &kept);
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      const std::vector<int64_t> estimate = simulator.EstimateMemory();
+      for (int d = 0; d < 2; ++d) {
+        const double real = static_cast<double>((*programs)[d].arena_bytes());
+        if (real < 1 << 14) continue;  // scalars and alignment
+        EXPECT_NEAR(static_cast<double>(estimate[d]), real, 0.1 * real)
+            << graph.name << " round " << round << " device " << d;
+      }
+    }
+  }
+}
+
+// The search is worth having only if it can try thousands of placements a second (here far fewer are
+// asked for than measured, so that a busy machine or a sanitizer does not fail the test).
+TEST(SimulatorTest, TriesThousandsOfPlacementsASecond) {
+  LlamaConfig config = SmallLlama(8);
+  Bench bench(Llama(config, 16, 32), 2);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  ASSERT_EQ(simulator.Reset(bench.Single()), absl::OkStatus());
+  Random random(29);
+  const auto begin = std::chrono::steady_clock::now();
+  const int rounds = 2000;
+  for (int round = 0; round < rounds; ++round) {
+    ASSERT_TRUE(simulator.Propose(bench.RandomChanges(&random)).ok());
+    if (round % 2 == 0) simulator.Reject();
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  RecordProperty("proposals_per_second", static_cast<int>(rounds / seconds));
+  std::printf("%d nodes: %.0f proposals/s\n",
+              static_cast<int>(bench.structure.LiveNodes().size()), rounds / seconds);
+  EXPECT_GT(rounds / seconds, 100);
+}
+
+}  // namespace
+}  // namespace espalier

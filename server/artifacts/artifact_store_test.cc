@@ -1,0 +1,173 @@
+#include "server/artifacts/artifact_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "server/fake_clock.h"
+#include "server/store/idempotency.h"
+#include "server/store/sqlite_store.h"
+#include "worker/checkpoint/faulty_file_system.h"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ArtifactsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = ::testing::TempDir() + "/artifacts_" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    Reopen();
+  }
+  void Reopen() {
+    artifacts_.reset();
+    store_.reset();
+    auto store = SqliteStore::Open(root_ + "/db");
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    auto artifacts =
+        ArtifactStore::Open(root_, &files_, store_.get(), &clock_,
+                            {.max_files = 3, .max_bytes = 1000, .max_chunk_bytes = 600});
+    ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+    artifacts_ = *std::move(artifacts);
+  }
+  absl::Status Put(const std::string& name, const std::map<std::string, std::string>& files,
+                   bool replace = false) {
+    auto upload = artifacts_->Begin(name, proto::Artifact::DATASET, replace, {});
+    if (!upload.ok()) return upload.status();
+    for (const auto& [file, content] : files) {
+      absl::Status status = (*upload)->StartFile(file);
+      if (status.ok()) status = (*upload)->Append(content);
+      if (!status.ok()) return status;
+    }
+    return (*upload)->Commit().status();
+  }
+  std::string Content(const std::string& name, const std::string& file) {
+    auto folder = artifacts_->Folder(name);
+    if (!folder.ok()) return std::string(folder.status().message());
+    std::ifstream in(*folder + "/" + file, std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  size_t Leftovers() const {
+    size_t count = 0;
+    for (const char* folder : {"/incoming", "/data"}) {
+      for (auto& entry : fs::directory_iterator(root_ + folder)) {
+        (void)entry;
+        ++count;
+      }
+    }
+    return count;
+  }
+
+  std::string root_;
+  FakeClock clock_;
+  FaultyFileSystem files_{NewPosixFileSystem()};
+  std::unique_ptr<SqliteStore> store_;
+  std::unique_ptr<ArtifactStore> artifacts_;
+};
+
+TEST_F(ArtifactsTest, WhatWasCommittedIsThereAfterReopening) {
+  ASSERT_TRUE(Put("a", {{"x.txt", "hello"}, {"sub/y", "world"}}).ok());
+  Reopen();
+  EXPECT_EQ(Content("a", "sub/y"), "world");
+  auto artifact = artifacts_->Find("a");
+  ASSERT_TRUE(artifact.ok());
+  EXPECT_EQ(artifact->bytes(), 10);
+  EXPECT_EQ(artifact->sha256(),
+            Sha256Hex("sub/y " + Sha256Hex("world") + "\nx.txt " + Sha256Hex("hello") + "\n"));
+  EXPECT_FALSE(artifacts_->SingleFile("a").ok());
+  ASSERT_TRUE(Put("b", {{"one", "1"}}).ok());
+  EXPECT_TRUE(artifacts_->SingleFile("b").ok());
+  EXPECT_EQ(artifacts_->Find("b")->sha256(), Sha256Hex("1"));
+}
+
+TEST_F(ArtifactsTest, NamesThatLeaveTheFolderAreRefused) {
+  for (const char* name : {"", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "ü"}) {
+    EXPECT_EQ(Put(name, {{"f", "x"}}).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_FALSE(Put(std::string(129, 'a'), {{"f", "x"}}).ok());
+  for (const char* file :
+       {"", "/etc/passwd", "../x", "a/../../x", "a//b", "./x", "a/.", "a\\..\\b", "a\x01"}) {
+    EXPECT_EQ(Put("good", {{file, "x"}}).code(), absl::StatusCode::kInvalidArgument) << file;
+  }
+  EXPECT_EQ(Put("good", {{std::string("a\0b", 3), "x"}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Leftovers(), 0u);
+}
+
+TEST_F(ArtifactsTest, LimitsAreKept) {
+  EXPECT_EQ(Put("a", {{"1", ""}, {"2", ""}, {"3", ""}, {"4", ""}}).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Put("a", {{"f", std::string(601, 'x')}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Put("a", {{"f", std::string(600, 'x')}, {"g", std::string(401, 'x')}}).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      artifacts_->Begin("a", proto::Artifact::DATASET, false, {}).value()->Commit().status().code(),
+      absl::StatusCode::kInvalidArgument)
+      << "no file at all";
+  EXPECT_EQ(Leftovers(), 0u);
+}
+
+TEST_F(ArtifactsTest, AFullDiskLeavesWhatWasThereAndTheStoreUsable) {
+  ASSERT_TRUE(Put("a", {{"f", "old"}}).ok());
+  for (int64_t free : {0, 3, 99}) {
+    files_.set_free_bytes(free);
+    EXPECT_EQ(Put("a", {{"f", std::string(100, 'n')}}, true).code(),
+              absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(Content("a", "f"), "old");
+  }
+  files_.set_free_bytes(1 << 20);
+  EXPECT_EQ(Leftovers(), 1u);
+  EXPECT_TRUE(Put("a", {{"f", "new"}}, true).ok());
+  EXPECT_EQ(Content("a", "f"), "new");
+}
+
+TEST_F(ArtifactsTest, ReplacingMustBeAskedForAndDeletingRemovesTheFiles) {
+  ASSERT_TRUE(Put("a", {{"f", "1"}}).ok());
+  EXPECT_EQ(Put("a", {{"f", "2"}}).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Content("a", "f"), "1");
+  ASSERT_TRUE(Put("a", {{"f", "2"}}, true).ok());
+  EXPECT_EQ(Content("a", "f"), "2");
+  EXPECT_EQ(Leftovers(), 1u);
+  ASSERT_TRUE(artifacts_->Delete("a", nullptr).ok());
+  EXPECT_EQ(artifacts_->Find("a").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Leftovers(), 0u);
+}
+
+TEST_F(ArtifactsTest, AWrongSumIsDataLossAndAnUnfinishedUploadIsForgotten) {
+  {
+    auto upload = artifacts_->Begin("a", proto::Artifact::DATASET, false, {});
+    ASSERT_TRUE((*upload)->StartFile("f").ok());
+    ASSERT_TRUE((*upload)->Append("hello").ok());
+    EXPECT_EQ((*upload)->CheckSha256(Sha256Hex("other")).code(), absl::StatusCode::kDataLoss);
+  }
+  EXPECT_EQ(Leftovers(), 0u);
+  fs::create_directories(root_ + "/incoming/7");
+  fs::create_directories(root_ + "/data/ghost@9");
+  Reopen();
+  EXPECT_EQ(Leftovers(), 0u) << "folders that no row points at are left from a crash";
+}
+
+TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {
+  auto staging = artifacts_->MakeStagingFolder();
+  ASSERT_TRUE(staging.ok());
+  std::ofstream(*staging + "/model.safetensors") << "weights";
+  auto artifact = artifacts_->Adopt(*staging, "m", proto::Artifact::MODEL, {{"family", "llama"}});
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  Reopen();
+  EXPECT_EQ(Content("m", "model.safetensors"), "weights");
+  EXPECT_EQ(artifacts_->Find("m")->metadata().at("family"), "llama");
+  EXPECT_EQ(artifacts_->Find("m")->sha256(), Sha256Hex("weights"));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,397 @@
+// The coordinator in this process, with workers over real gRPC that compute nothing.
+#include "server/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/builder.h"
+#include "ops/graph/graph_proto.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/models.grpc.pb.h"
+#include "proto/training.grpc.pb.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/fake_worker.h"
+#include "server/membership/worker_registry.h"
+#include "server/metrics/metrics.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSteps = 60;
+
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    data_dir_ = ::testing::TempDir() + "/coordinator_" +
+                ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(data_dir_);
+    StartCoordinator("127.0.0.1:0");
+  }
+  void TearDown() override {
+    workers_.clear();
+    coordinator_.reset();
+  }
+
+  void StartCoordinator(const std::string& listen) {
+    CoordinatorOptions options;
+    options.data_dir = data_dir_;
+    options.listen = listen;
+    options.lease = absl::Seconds(1);
+    options.recovery_settle = absl::Milliseconds(300);
+    options.max_fruitless_attempts = 3;
+    auto opened = Coordinator::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+    absl::Status started = coordinator_->Start();
+    ASSERT_TRUE(started.ok()) << started;
+    auto channel =
+        grpc::CreateChannel(coordinator_->grpc_address(), grpc::InsecureChannelCredentials());
+    training_ = proto::Training::NewStub(channel);
+    cluster_ = proto::Cluster::NewStub(channel);
+    models_ = proto::Models::NewStub(channel);
+  }
+
+  FakeWorker& AddWorker(FakeWorkerOptions options = {}) {
+    options.coordinator = coordinator_->grpc_address();
+    options.name = absl::StrCat("fake-", workers_.size() + 1);
+    const int before = coordinator_->workers().Live();
+    workers_.push_back(FakeWorker::Start(options));
+    for (int i = 0; i < 200 && coordinator_->workers().Live() <= before; ++i) {
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    EXPECT_EQ(coordinator_->workers().Live(), before + 1);
+    return *workers_.back();
+  }
+
+  // Bytes to next bytes, on a text of 4 KiB.
+  proto::SubmitRequest Submission() {
+    const std::string path = data_dir_ + "/text";
+    std::ofstream(path) << std::string(4096, 'e');
+    GraphBuilder builder(coordinator_->operators(), "tiny");
+    const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, 8});
+    const ValueId targets = builder.Input("targets", DType::kI32, {-1, 8});
+    const Initializer normal{Initializer::kNormal, 0.1};
+    const ValueId table = builder.Parameter("table", DType::kF32, {256, 4}, normal);
+    const ValueId head = builder.Parameter("head", DType::kF32, {256, 4}, normal);
+    const ValueId hidden = builder.Op("embedding", {tokens, table});
+    const ValueId logits = builder.Op("linear", {hidden, head});
+    builder.Output("loss", builder.Op("sparse_categorical_crossentropy", {logits, targets}));
+    auto graph = builder.Build();
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    proto::SubmitRequest request;
+    proto::TrainingSpec* spec = request.mutable_spec();
+    spec->set_name("tiny");
+    *spec->mutable_graph() = ToProto(*graph);
+    spec->mutable_dataset()->set_uri(path);
+    spec->mutable_dataset()->set_format(proto::Dataset::TEXT);
+    spec->mutable_dataset()->set_sequence_length(8);
+    spec->mutable_dataset()->set_holdout_fraction(0.1);
+    spec->set_batch_size(4);
+    spec->set_steps(kSteps);
+    spec->set_checkpoint_every_steps(10);
+    spec->mutable_optimizer()->set_kind(proto::Optimizer::SGD);
+    spec->mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
+    spec->mutable_search()->set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    return request;
+  }
+
+  std::string Submit(const proto::SubmitRequest& request) {
+    grpc::ClientContext context;
+    proto::SubmitReply reply;
+    grpc::Status status = training_->Submit(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.job_id();
+  }
+
+  proto::GetJobReply Get(const std::string& id) {
+    grpc::ClientContext context;
+    proto::GetJobRequest request;
+    request.set_job_id(id);
+    request.set_with_reports(true);
+    proto::GetJobReply reply;
+    EXPECT_TRUE(training_->Get(&context, request, &reply).ok());
+    return reply;
+  }
+
+  // Polls until `done`, at most half a minute.
+  template <typename Done>
+  proto::GetJobReply WaitFor(const std::string& id, Done done) {
+    proto::GetJobReply reply;
+    for (int i = 0; i < 1500; ++i) {
+      reply = Get(id);
+      if (done(reply.job())) return reply;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    ADD_FAILURE() << "waited in vain; state " << proto::JobState_Name(reply.job().state())
+                  << " steps " << reply.job().steps_done() << " " << reply.job().error();
+    return reply;
+  }
+  proto::GetJobReply WaitForEnd(const std::string& id) {
+    return WaitFor(id, [](const proto::Job& job) { return job.state() >= proto::SUCCEEDED; });
+  }
+
+  // Every step reported once, in order, with the undisturbed run's loss.
+  static void ExpectWholeCurve(const proto::GetJobReply& reply) {
+    ASSERT_EQ(reply.reports_size(), kSteps);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(reply.reports(static_cast<int>(step)).step(), step);
+      EXPECT_NEAR(reply.reports(static_cast<int>(step)).values().at("loss"),
+                  FakeWorker::LossOf(step), 1e-9);
+    }
+  }
+
+  std::string data_dir_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::unique_ptr<proto::Training::Stub> training_;
+  std::unique_ptr<proto::Cluster::Stub> cluster_;
+  std::unique_ptr<proto::Models::Stub> models_;
+};
+
+TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
+  AddWorker();
+  AddWorker();
+  const std::string id = Submit(Submission());
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 1);
+  EXPECT_EQ(reply.job().checkpoint_step(), kSteps);
+  EXPECT_EQ(reply.job().plan().devices_size(), 2);
+  EXPECT_EQ(reply.job().parameters(), 2 * 256 * 4);
+  EXPECT_NEAR(reply.job().evaluation().at("loss"), 1.0, 1e-9);
+  EXPECT_THAT(reply.job().measured_peak_bytes(), ::testing::ElementsAre(1000, 1001));
+  auto artifact = coordinator_->artifacts().Find(reply.job().output_model());
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  EXPECT_EQ(artifact->kind(), proto::Artifact::MODEL);
+  EXPECT_THAT(artifact->files(), ::testing::Contains("model.safetensors"));
+  EXPECT_THAT(coordinator_->metrics().Expose(), HasSubstr("espalier_jobs{state=\"succeeded\"} 1"));
+}
+
+TEST_F(CoordinatorTest, AQueuedJobWaitsForAWorkerAndAWatchSeesItsWholeLife) {
+  const std::string id = Submit(Submission());
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_EQ(Get(id).job().state(), proto::QUEUED);
+  grpc::ClientContext context;
+  proto::WatchRequest request;
+  request.set_job_id(id);
+  auto stream = training_->Watch(&context, request);
+  AddWorker();
+  std::vector<proto::JobState> states;
+  int64_t next_step = 0;
+  proto::JobEvent event;
+  while (stream->Read(&event)) {
+    if (event.has_step()) EXPECT_EQ(event.step().step(), next_step++);
+    if (event.has_job() && (states.empty() || states.back() != event.job().state())) {
+      states.push_back(event.job().state());
+    }
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(next_step, kSteps);
+  ASSERT_GE(states.size(), 2u);
+  EXPECT_EQ(states.front(), proto::QUEUED);
+  EXPECT_EQ(states.back(), proto::SUCCEEDED);
+}
+
+TEST_F(CoordinatorTest, WhenAWorkerDiesTheJobGoesOnFromItsCheckpointOnTheOther) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  workers_[1]->Kill();
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 2);
+  EXPECT_EQ(reply.job().plan().devices_size(), 1) << "replanned on the worker that is left";
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+  EXPECT_EQ(workers_[0]->first_step_of_last_run() % 10, 0);
+  EXPECT_THAT(reply.messages(),
+              ::testing::Contains(::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back"))));
+}
+
+TEST_F(CoordinatorTest, AFrozenWorkerIsGivenUpWhenItsLeaseRunsOut) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 10; });
+  workers_[1]->Freeze();
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_GE(reply.job().attempts(), 2);
+}
+
+TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnFromTheCheckpoint) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 20; });
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  StartCoordinator(address);
+  EXPECT_EQ(Get(id).job().state(), proto::RECOVERING);
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 2);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
+}
+
+TEST_F(CoordinatorTest, TheJobsOwnErrorFailsItAtOnceWithItsText) {
+  AddWorker({.fail_at = 7, .failure = absl::InvalidArgumentError("node 'x': NaN in column 'a'")});
+  AddWorker();
+  const proto::GetJobReply reply = WaitForEnd(Submit(Submission()));
+  EXPECT_EQ(reply.job().state(), proto::FAILED);
+  EXPECT_EQ(reply.job().attempts(), 1);
+  EXPECT_THAT(reply.job().error(), HasSubstr("node 'x': NaN in column 'a'"));
+  EXPECT_EQ(coordinator_->workers().Idle().size(), 2u) << "the workers are free again";
+}
+
+TEST_F(CoordinatorTest, AttemptsWithoutProgressEndTheJobWithTheirReasons) {
+  AddWorker({.fail_at = 3, .failure = absl::UnavailableError("a peer was lost")});
+  const proto::GetJobReply reply = WaitForEnd(Submit(Submission()));
+  EXPECT_EQ(reply.job().state(), proto::FAILED);
+  EXPECT_EQ(reply.job().attempts(), 3);
+  EXPECT_THAT(reply.job().error(), HasSubstr("attempt 3: "));
+  EXPECT_THAT(reply.job().error(), HasSubstr("a peer was lost"));
+}
+
+TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const proto::Job& job) { return job.checkpoint_step() >= 10; });
+  grpc::ClientContext cancel_context;
+  proto::CancelRequest cancel;
+  cancel.set_job_id(id);
+  proto::CancelReply cancelled;
+  ASSERT_TRUE(training_->Cancel(&cancel_context, cancel, &cancelled).ok());
+  EXPECT_EQ(cancelled.job().state(), proto::CANCELLED);
+  grpc::ClientContext resume_context;
+  proto::ResumeRequest resume;
+  resume.set_job_id(id);
+  proto::ResumeReply resumed;
+  ASSERT_TRUE(training_->Resume(&resume_context, resume, &resumed).ok());
+  const proto::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_GE(workers_[0]->first_step_of_last_run(), 10);
+}
+
+TEST_F(CoordinatorTest, ARepeatedSubmissionIsOneJob) {
+  proto::SubmitRequest request = Submission();
+  request.set_idempotency_key("once");
+  EXPECT_EQ(Submit(request), Submit(request));
+  request.mutable_spec()->set_steps(7);
+  grpc::ClientContext context;
+  proto::SubmitReply reply;
+  EXPECT_EQ(training_->Submit(&context, request, &reply).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(CoordinatorTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn) {
+  auto refuse = [&](proto::SubmitRequest request, const std::string& expected) {
+    grpc::ClientContext context;
+    proto::SubmitReply reply;
+    grpc::Status status = training_->Submit(&context, request, &reply);
+    EXPECT_FALSE(status.ok()) << expected;
+    EXPECT_THAT(status.error_message(), HasSubstr(expected));
+  };
+  proto::SubmitRequest request = Submission();
+  request.mutable_spec()->set_batch_size(0);
+  refuse(request, "batch_size");
+  request = Submission();
+  request.mutable_spec()->set_batch_size(4096);
+  refuse(request, "batch_size");
+  request = Submission();
+  request.mutable_spec()->set_epochs(2);
+  refuse(request, "epochs, steps");
+  request = Submission();
+  (*request.mutable_spec()->mutable_dataset()->mutable_columns())["nothing"] = "tokens";
+  refuse(request, "no input 'nothing'");
+  request = Submission();
+  (*request.mutable_spec()->mutable_dataset()->mutable_columns())["tokens"] = "words";
+  refuse(request, "graph input 'tokens'");
+  request = Submission();
+  request.mutable_spec()->mutable_dataset()->set_sequence_length(9);
+  refuse(request, "must agree");
+  request = Submission();
+  request.mutable_spec()->mutable_dataset()->set_uri("artifact:none");
+  refuse(request, "no artifact 'none'");
+  request = Submission();
+  request.mutable_spec()->mutable_graph()->mutable_nodes(0)->set_op("frobnicate");
+  refuse(request, "frobnicate");
+  request = Submission();
+  request.mutable_spec()->set_output_model("../x");
+  refuse(request, "output_model");
+  request = Submission();
+  request.mutable_spec()->mutable_optimizer()->clear_kind();
+  refuse(request, "optimizer.kind");
+  proto::ListJobsReply jobs;
+  grpc::ClientContext context;
+  ASSERT_TRUE(training_->List(&context, {}, &jobs).ok());
+  EXPECT_EQ(jobs.jobs_size(), 0);
+}
+
+TEST_F(CoordinatorTest, UploadsAndDownloadsGoThroughWhole) {
+  std::string content(1'500'000, 'x');
+  content[777'777] = 'y';
+  grpc::ClientContext upload_context;
+  proto::UploadReply uploaded;
+  auto upload = models_->Upload(&upload_context, &uploaded);
+  proto::UploadRequest part;
+  part.mutable_header()->set_name("d");
+  part.mutable_header()->set_kind(proto::Artifact::DATASET);
+  upload->Write(part);
+  part.mutable_file()->set_name("data.npz");
+  upload->Write(part);
+  for (size_t at = 0; at < content.size(); at += 700'000) {
+    part.set_chunk(content.substr(at, 700'000));
+    upload->Write(part);
+  }
+  upload->WritesDone();
+  grpc::Status status = upload->Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(uploaded.artifact().bytes(), 1'500'000);
+
+  grpc::ClientContext download_context;
+  proto::DownloadRequest request;
+  request.set_name("d");
+  auto download = models_->Get(&download_context, request);
+  std::string received;
+  proto::DownloadReply reply;
+  while (download->Read(&reply)) received += reply.chunk();
+  EXPECT_TRUE(download->Finish().ok());
+  EXPECT_EQ(received, content);
+}
+
+TEST_F(CoordinatorTest, AMessageOverTheLimitIsRefusedAndTheDaemonLivesOn) {
+  proto::SubmitRequest request = Submission();
+  request.mutable_spec()->set_name(std::string(65 << 20, 'x'));
+  grpc::ClientContext context;
+  proto::SubmitReply reply;
+  grpc::Status status = training_->Submit(&context, request, &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("larger than max"));
+  EXPECT_FALSE(Submit(Submission()).empty());
+}
+
+TEST_F(CoordinatorTest, AStaleLeaseIsRefused) {
+  grpc::ClientContext context;
+  proto::HeartbeatRequest request;
+  request.mutable_lease()->set_worker_id("w1");
+  request.mutable_lease()->set_epoch(99);
+  proto::HeartbeatReply reply;
+  EXPECT_EQ(cluster_->Heartbeat(&context, request, &reply).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+}  // namespace
+}  // namespace espalier

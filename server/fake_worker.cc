@@ -1,0 +1,222 @@
+#include "server/fake_worker.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "ops/graph/graph_proto.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/worker.grpc.pb.h"
+#include "server/services/guard.h"
+#include "worker/checkpoint/checkpoint.h"
+
+namespace espalier {
+namespace {
+
+class Zeros : public CheckpointSource {
+ public:
+  absl::Status Read(int, std::vector<char>* bytes) override {
+    std::fill(bytes->begin(), bytes->end(), '\0');
+    return absl::OkStatus();
+  }
+};
+
+TensorSpec SpecOf(const proto::TensorSpec& message) {
+  TensorSpec spec;
+  spec.dtype = FromProto(message.dtype());
+  spec.dims = Dims(message.dims().begin(), message.dims().end());
+  spec.offset = Dims(message.offset().begin(), message.offset().end());
+  spec.global = Dims(message.global().begin(), message.global().end());
+  if (spec.offset.empty()) spec.offset.assign(spec.dims.size(), 0);
+  if (spec.global.empty()) spec.global = spec.dims;
+  return spec;
+}
+
+class FakeWorkerOverGrpc : public FakeWorker, public proto::Worker::Service {
+ public:
+  explicit FakeWorkerOverGrpc(const FakeWorkerOptions& options) : options_(options) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.RegisterService(static_cast<proto::Worker::Service*>(this));
+    server_ = builder.BuildAndStart();
+    address_ = absl::StrCat("127.0.0.1:", port);
+    heart_ = std::thread([this] { Beat(); });
+  }
+  ~FakeWorkerOverGrpc() override { Kill(); }
+
+  void Kill() override {
+    if (server_ == nullptr) return;
+    dead_ = true;
+    frozen_ = false;
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+    server_.reset();
+    heart_.join();
+  }
+  void Freeze() override { frozen_ = true; }
+  int64_t first_step_of_last_run() const override { return first_step_; }
+  int runs() const override { return runs_; }
+
+  grpc::Status LoadProgram(grpc::ServerContext*, const proto::LoadProgramRequest* request,
+                           proto::LoadProgramReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    if (request->attempt().worker_epoch() != epoch_) {
+      return ToGrpc(absl::FailedPreconditionError("stale lease"));
+    }
+    program_ = request->program();
+    attempt_ = request->attempt().attempt();
+    reply->set_peak_bytes(program_.peak_bytes());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Run(grpc::ServerContext* context, const proto::RunRequest* request,
+                   grpc::ServerWriter<proto::RunEvent>* writer) override {
+    ++runs_;
+    first_step_ = request->first_step();
+    proto::Program program;
+    {
+      absl::MutexLock lock(&mutex_);
+      program = program_;
+    }
+    proto::RunEvent event;
+    *event.mutable_attempt() = request->attempt();
+    for (int64_t step = request->first_step(); step < request->last_step(); ++step) {
+      absl::SleepFor(options_.step);
+      while (frozen_ && !dead_) absl::SleepFor(absl::Milliseconds(2));
+      if (dead_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "killed");
+      if (context->IsCancelled() || stopped_ >= request->attempt().attempt()) {
+        return grpc::Status(grpc::StatusCode::CANCELLED, "stopped");
+      }
+      if (step == options_.fail_at) return ToGrpc(options_.failure);
+      event.mutable_step()->set_step(step);
+      event.mutable_step()->set_seconds(absl::ToDoubleSeconds(options_.step));
+      (*event.mutable_step()->mutable_values())["loss"] = LossOf(step) / program.world_size();
+      if (!writer->Write(event)) return grpc::Status(grpc::StatusCode::CANCELLED, "nobody listens");
+      const int64_t done = step + 1;
+      const int64_t every = request->checkpoint_every_steps();
+      if (done == request->last_step() || (every > 0 && done % every == 0)) {
+        absl::Status status = WriteShard(*request, program, done, &event);
+        if (!status.ok()) return ToGrpc(status);
+        writer->Write(event);
+      }
+    }
+    if (request->evaluate_at_end()) {
+      event.mutable_evaluation()->set_step(request->last_step());
+      (*event.mutable_evaluation()->mutable_values())["loss"] = 1.0 / program.world_size();
+      writer->Write(event);
+    }
+    event.set_measured_peak_bytes(1000 + program.rank());
+    writer->Write(event);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Stop(grpc::ServerContext*, const proto::StopRequest* request,
+                    proto::StopReply*) override {
+    while (frozen_ && !dead_) absl::SleepFor(absl::Milliseconds(2));
+    stopped_ = request->attempt().attempt();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Measure(grpc::ServerContext*, const proto::MeasureRequest* request,
+                       proto::MeasureReply* reply) override {
+    for (int i = 0; i < request->programs_size(); ++i) reply->add_seconds(1e-5);
+    return grpc::Status::OK;
+  }
+
+ private:
+  absl::Status WriteShard(const proto::RunRequest& request, const proto::Program& program,
+                          int64_t done, proto::RunEvent* event) {
+    std::vector<CheckpointEntry> entries;
+    for (const proto::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() != proto::PARAMETER_SHARD && buffer.kind() != proto::OPTIMIZER_STATE) {
+        continue;
+      }
+      entries.push_back(
+          {buffer.name(), SpecOf(buffer.spec()), buffer.kind() == proto::OPTIMIZER_STATE});
+    }
+    Zeros source;
+    std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+    const std::string directory = absl::StrCat(request.checkpoint_root(), "/step-", done);
+    absl::StatusOr<ManifestFile> file =
+        WriteCheckpointShard(*files, directory, program.rank(), entries, source);
+    if (!file.ok()) return file.status();
+    proto::CheckpointShard* shard = event->mutable_shard();
+    shard->set_steps_done(done);
+    shard->set_directory(directory);
+    shard->set_file(file->name);
+    shard->set_sha256(file->sha256);
+    shard->set_bytes(file->bytes);
+    return absl::OkStatus();
+  }
+
+  // Joins, keeps the lease, and joins again when it is refused or the coordinator has gone.
+  void Beat() {
+    auto stub = proto::Cluster::NewStub(
+        grpc::CreateChannel(options_.coordinator, grpc::InsecureChannelCredentials()));
+    proto::Lease lease;
+    while (!dead_) {
+      if (!frozen_) {
+        grpc::ClientContext context;
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+        context.set_wait_for_ready(true);
+        if (lease.epoch() == 0) {
+          proto::JoinRequest request;
+          request.set_name(options_.name);
+          request.set_address(address_);
+          request.set_host("test");
+          request.set_protocol_version(1);
+          proto::Device* device = request.mutable_device();
+          device->set_kind(proto::Device::CPU);
+          device->set_model("fake");
+          device->set_memory_bytes(1 << 30);
+          device->set_matmul_flops(1e10);
+          device->set_memory_bandwidth(1e10);
+          device->set_op_overhead_seconds(1e-6);
+          device->set_threads(1);
+          proto::JoinReply reply;
+          if (stub->Join(&context, request, &reply).ok()) {
+            lease = reply.lease();
+            absl::MutexLock lock(&mutex_);
+            epoch_ = lease.epoch();
+          }
+        } else {
+          proto::HeartbeatRequest request;
+          *request.mutable_lease() = lease;
+          proto::HeartbeatReply reply;
+          if (stub->Heartbeat(&context, request, &reply).error_code() ==
+              grpc::StatusCode::FAILED_PRECONDITION) {
+            lease.Clear();
+          }
+        }
+      }
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+  }
+
+  const FakeWorkerOptions options_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::thread heart_;
+  std::atomic<bool> dead_{false};
+  std::atomic<bool> frozen_{false};
+  std::atomic<uint64_t> stopped_{0};
+  std::atomic<int64_t> first_step_{-1};
+  std::atomic<int> runs_{0};
+  absl::Mutex mutex_;
+  proto::Program program_ ABSL_GUARDED_BY(mutex_);
+  uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<FakeWorker> FakeWorker::Start(const FakeWorkerOptions& options) {
+  return std::make_unique<FakeWorkerOverGrpc>(options);
+}
+
+}  // namespace espalier

@@ -1,0 +1,263 @@
+// espalierd: the coordinator with its gRPC and HTTP doors and, if asked, workers of its own.
+#include <grpcpp/impl/service_type.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/coordinator.h"
+#include "server/http/gateway.h"
+#include "server/inference/artifact_loader.h"
+#include "server/inference/inference_service.h"
+#include "server/jobs/job_runner.h"
+#include "server/local_workers.h"
+#include "server/membership/worker_registry.h"
+#include "server/metrics/metrics.h"
+#include "server/services/guard.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
+ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
+          "host:port for HTTP; port 0 chooses a free one; empty: none");
+ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
+ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
+ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores divided among them");
+ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
+ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
+ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores");
+ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and tokens");
+ABSL_FLAG(std::string, ready_file, "", "file that gets the addresses as JSON once all is ready");
+ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
+
+namespace espalier {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+constexpr absl::Duration kWorkersJoin = absl::Seconds(60);
+
+bool IsLoopback(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  return absl::StartsWith(host, "127.") || host == "localhost" || host == "[::1]";
+}
+
+absl::Status CheckAddress(const char* flag, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", address, ": host:port is wanted"));
+  }
+  if (!IsLoopback(address) && !absl::GetFlag(FLAGS_insecure)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", address,
+                     " is off loopback, where everyone who reaches it may command this daemon; "
+                     "listen on 127.0.0.1, or pass --insecure on a network that you trust"));
+  }
+  return absl::OkStatus();
+}
+
+// Where processes of this machine reach an address that was listened on.
+std::string LocalAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  const bool any = host == "0.0.0.0" || host == "[::]";
+  return absl::StrCat(any ? "127.0.0.1" : host, address.substr(colon));
+}
+
+// --data-dir is --data_dir, and --http is --http_listen.
+std::vector<std::string> NormalizeFlags(int argc, char** argv) {
+  std::vector<std::string> words(argv, argv + argc);
+  for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
+    if (!absl::StartsWith(words[i], "--")) continue;
+    const size_t end = std::min(words[i].find('='), words[i].size());
+    std::string name = words[i].substr(2, end - 2);
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (name == "http") name = "http_listen";
+    words[i] = absl::StrCat("--", name, words[i].substr(end));
+  }
+  return words;
+}
+
+absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
+                            const std::string& http) {
+  nlohmann::ordered_json json;
+  json["grpc"] = grpc;
+  json["http"] = http;
+  json["pid"] = getpid();
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << json.dump() << "\n";
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) {
+    return absl::UnavailableError(absl::StrCat("--ready_file=", path, " cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Serve(const sigset_t& signals) {
+  const std::string http_listen = absl::GetFlag(FLAGS_http_listen);
+  absl::Status status = CheckAddress("listen", absl::GetFlag(FLAGS_listen));
+  if (status.ok() && !http_listen.empty()) status = CheckAddress("http_listen", http_listen);
+  if (!status.ok()) return status;
+  if (!(absl::GetFlag(FLAGS_lease_seconds) >= 0.5)) {
+    return absl::InvalidArgumentError("--lease_seconds: at least 0.5");
+  }
+
+  CoordinatorOptions options;
+  options.data_dir = absl::GetFlag(FLAGS_data_dir);
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
+  options.measure_seconds = absl::GetFlag(FLAGS_measure_seconds);
+  absl::StatusOr<std::unique_ptr<Coordinator>> opened = Coordinator::Open(std::move(options));
+  if (!opened.ok()) return opened.status();
+  Coordinator& coordinator = **opened;
+
+  SystemClock clock;
+  ArtifactLoader loader(
+      {.operators = &coordinator.operators(),
+       .folder = [&](const std::string& name) { return coordinator.artifacts().Folder(name); },
+       .threads = absl::GetFlag(FLAGS_serving_threads)});
+  ServingMetrics serving_metrics(&coordinator.metrics().registry());
+  ModelServer models({.loader = &loader,
+                      .store = &coordinator.store(),
+                      .clock = &clock,
+                      .metrics = &serving_metrics,
+                      .default_seed = clock.NowUnixMillis()});
+  std::unique_ptr<grpc::Service> inference =
+      NewInferenceService(&models, &coordinator.guard(), &serving_metrics);
+  coordinator.AddService(inference.get());
+  coordinator.SetServedModels([&models] { return models.Names(); });
+  Gateway gateway({.models = &models,
+                   .metrics = &serving_metrics,
+                   .exposition =
+                       [&] {
+                         serving_metrics.Collect();
+                         return coordinator.metrics().Expose();
+                       },
+                   .authorize =
+                       [&](const std::string& route, const std::string& authorization) {
+                         return coordinator.guard().Check(route, authorization);
+                       },
+                   .ready = [] { return true; },
+                   .clock = &clock,
+                   .version = kVersion});
+  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<LocalWorkers> workers;
+  // From the outside in: no new requests, the jobs while their workers still answer, the workers while
+  // they can still take their leave.
+  auto stop = absl::MakeCleanup([&] {
+    if (http != nullptr) http->Stop();
+    coordinator.jobs().Stop();
+    if (workers != nullptr) workers->Stop();
+    coordinator.Stop();
+  });
+  status = coordinator.Start();
+  if (!status.ok()) return status;
+  for (const auto& [name, restored] : models.Restore()) {
+    if (!restored.ok()) spdlog::error("model {} is not served: {}", name, restored.ToString());
+  }
+
+  std::string http_address;
+  if (!http_listen.empty()) {
+    const size_t colon = http_listen.rfind(':');
+    HttpServerOptions server;
+    server.address =
+        http_listen.substr(0, colon) == "localhost" ? "127.0.0.1" : http_listen.substr(0, colon);
+    int port = 0;
+    (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has
+    server.port = static_cast<uint16_t>(port);
+    auto started = HttpServer::Start(
+        server, [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          gateway.Handle(std::move(request), std::move(responder));
+        });
+    if (!started.ok()) return started.status();
+    http = *std::move(started);
+    http_address = absl::StrCat(http_listen.substr(0, colon), ":", http->port());
+    coordinator.SetHttpAddress(http_address);
+  }
+
+  const int wanted = absl::GetFlag(FLAGS_local_workers);
+  if (wanted > 0) {
+    absl::StatusOr<std::string> program = FindWorkerProgram();
+    if (!program.ok()) return program.status();
+    auto started = LocalWorkers::Start({.count = wanted,
+                                        .program = *program,
+                                        .coordinator = LocalAddress(coordinator.grpc_address()),
+                                        .threads = absl::GetFlag(FLAGS_worker_threads)});
+    if (!started.ok()) return started.status();
+    workers = *std::move(started);
+    const absl::Time deadline = absl::Now() + kWorkersJoin;
+    const timespec tick = {0, 50'000'000};
+    while (coordinator.workers().Live() < wanted && absl::Now() < deadline) {
+      if (sigtimedwait(&signals, nullptr, &tick) > 0) return absl::OkStatus();
+    }
+    if (coordinator.workers().Live() < wanted) {
+      spdlog::warn("only {} of {} local workers have joined", coordinator.workers().Live(), wanted);
+    }
+  }
+
+  if (!absl::GetFlag(FLAGS_ready_file).empty()) {
+    status =
+        WriteReadyFile(absl::GetFlag(FLAGS_ready_file), coordinator.grpc_address(), http_address);
+    if (!status.ok()) return status;
+  }
+  std::printf("espalierd ready grpc=%s http=%s\n", coordinator.grpc_address().c_str(),
+              http_address.c_str());
+  std::fflush(stdout);
+
+  int caught = 0;
+  sigwait(&signals, &caught);
+  spdlog::info("signal {}: stopping", caught);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "The coordinator of Espalier.\n"
+      "Example: espalierd --data_dir=/var/lib/espalier --local_workers=2");
+  std::vector<std::string> words = espalier::NormalizeFlags(argc, argv);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  const std::vector<char*> rest =
+      absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
+  if (rest.size() > 1) {
+    std::fprintf(stderr, "espalierd: '%s' is not understood; espalierd --help shows the flags\n",
+                 rest[1]);
+    return 2;
+  }
+  // Before any thread starts, so that all of them inherit it: only sigwait sees these.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  spdlog::set_default_logger(spdlog::stderr_color_mt("espalierd"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
+  spdlog::set_level(spdlog::level::from_str(absl::GetFlag(FLAGS_log_level)));
+  spdlog::flush_on(spdlog::level::info);
+
+  const absl::Status status = espalier::Serve(signals);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "espalierd: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

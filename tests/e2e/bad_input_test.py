@@ -1,0 +1,151 @@
+"""Whatever a user gets wrong gets an error that names the place, and the daemon lives on."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, PROGRAMS, Cluster, free_port  # noqa: E402
+
+TEXT = os.path.join(DATA, "genesis.txt")
+DIGITS = os.path.join(DATA, "digits.npz")
+CNN = os.path.join(DATA, "digits_cnn.onnx")
+TINY = "--model=llama:hidden=16,layers=1,heads=2,kv_heads=1,intermediate=32,positions=64"
+
+
+class BadInputTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(workers=1)
+        cls.folder = tempfile.TemporaryDirectory()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+        cls.folder.cleanup()
+
+    def tearDown(self):
+        self.assertIsNone(self.cluster.daemon.poll(), "the coordinator died")
+        self.assertIsNone(self.cluster.workers[0].poll(), "the worker died")
+        self.assertEqual(self.cluster.get("/health")[0], 200)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def refused(self, *words, args):
+        """The command fails, and what it says holds every word; a job may fail later, then its error does."""
+        done = self.cluster.cli(*args, check=False)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        said = done.stdout + done.stderr
+        for word in words:
+            self.assertIn(word.lower(), said.lower())
+        return said
+
+    def digits_job(self, dataset, *flags):
+        return ["train", f"--onnx={CNN}", f"--dataset={dataset}", "--input", "labels=y", "-b", "16", "--steps=8", *flags]
+
+    def test_truncated_onnx(self):
+        with open(self.path("cut.onnx"), "wb") as file:
+            file.write(open(CNN, "rb").read()[:5000])
+        self.refused("complete ONNX model", args=["train", f"--onnx={self.path('cut.onnx')}", f"--dataset={DIGITS}",
+                                                  "--input", "labels=y", "-b", "16", "--steps=2"])
+
+    def test_nan_in_data_names_column_and_example(self):
+        data = dict(np.load(DIGITS))
+        data["x"][37, 0, 2, 3] = np.nan
+        np.savez(self.path("nan.npz"), **data)
+        self.refused("'x'", "37", args=self.digits_job(self.path("nan.npz")))
+
+    def test_labels_out_of_range_name_the_value(self):
+        data = dict(np.load(DIGITS))
+        data["y"][:] = 12
+        np.savez(self.path("labels.npz"), **data)
+        self.refused("12", args=self.digits_job(self.path("labels.npz")))
+
+    def test_missing_column(self):
+        np.savez(self.path("few.npz"), x=np.load(DIGITS)["x"])
+        self.refused("y", "x", args=self.digits_job(self.path("few.npz")))
+
+    def test_shapes_that_do_not_fit(self):
+        np.savez(self.path("shape.npz"), x=np.zeros((64, 1, 9, 8), np.float32), y=np.zeros(64, np.int64))
+        self.refused("[1, 9, 8]", args=self.digits_job(self.path("shape.npz")))
+
+    def test_dataset_that_is_no_npz(self):
+        with open(self.path("no.npz"), "wb") as file:
+            file.write(b"PK\x03\x04 this is not one")
+        self.refused("npz", args=self.digits_job(self.path("no.npz")))
+
+    def test_batch_larger_than_the_dataset(self):
+        np.savez(self.path("small.npz"), x=np.zeros((4, 1, 8, 8), np.float32), y=np.zeros(4, np.int64))
+        self.refused("batch", args=self.digits_job(self.path("small.npz")))
+
+    def test_plan_of_another_graph(self):
+        plan = self.path("plan.json")
+        self.cluster.cli("train", TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=2",
+                         f"--export-strategy={plan}", "--name=first")
+        self.refused("graph", args=["train", "--model=llama:hidden=32,layers=1,heads=2,kv_heads=1,intermediate=32",
+                                    "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=2",
+                                    f"--import-strategy={plan}"])
+        self.cluster.cli("train", TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=2",
+                         f"--import-strategy={plan}", "--name=second")
+
+    def test_learning_rate_that_explodes_names_the_step(self):
+        self.refused("step", "learning rate",
+                     args=["train", TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=200",
+                           "--optimizer=sgd", "--lr=1e30"])
+
+    def test_dead_coordinator_address(self):
+        dead = f"127.0.0.1:{free_port()}"
+        env = dict(os.environ, ESPALIER_COORDINATOR=dead, ESPALIER_HOME=self.folder.name)
+        done = subprocess.run([PROGRAMS["espalier"], "status"], env=env, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(dead, done.stderr)
+
+    def test_unknown_flag_has_a_suggestion(self):
+        self.assertIn("--epochs", self.refused("epoch", args=["train", "--epocs=3"]))
+
+    def test_serving_what_is_no_language_model(self):
+        self.refused("nothing-here", args=["serve", "nothing-here"])
+
+
+class FullDiskTest(unittest.TestCase):
+    """A data folder of 24 MB of its own, where mounting one is allowed."""
+
+    def test_full_disk_is_an_error_and_nothing_acknowledged_is_lost(self):
+        folder = tempfile.mkdtemp(prefix="espalier-small-disk-")
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a tmpfs is not allowed here: " + mounted.stderr.decode())
+        try:
+            os.makedirs(os.path.join(folder, "data"))
+            with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
+                job = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=small")
+                self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+                with open(os.path.join(folder, "filler"), "wb") as filler:
+                    try:
+                        while True:
+                            filler.write(b"\0" * 4096)
+                            filler.flush()
+                    except OSError:
+                        pass
+                big = tempfile.NamedTemporaryFile(suffix=".txt")
+                big.write(b"word " * 400000)
+                big.flush()
+                done = cluster.cli("train", TINY, "-d", big.name, "--sequence-length=16", "-b", "8", "--steps=4", check=False)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertRegex((done.stdout + done.stderr).lower(), "space|full|disk")
+                self.assertIsNone(cluster.daemon.poll(), "the coordinator died")
+                os.remove(os.path.join(folder, "filler"))
+                self.assertEqual(cluster.job(job)[0]["state"].upper(), "SUCCEEDED")
+                again = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=again")
+                self.assertEqual(cluster.wait_for_job(again)["state"].upper(), "SUCCEEDED")
+        finally:
+            subprocess.run(["umount", "-l", folder], capture_output=True)
+            os.rmdir(folder)
+
+
+if __name__ == "__main__":
+    unittest.main()

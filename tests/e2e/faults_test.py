@@ -1,0 +1,67 @@
+"""kill -9 of a worker and of the coordinator in the middle of a job: it ends, with the undisturbed loss curve."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster  # noqa: E402
+
+STEPS = 120
+JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
+       os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", f"--steps={STEPS}", "--lr=3e-3",
+       "--seed=5", "--checkpoint-every=15", "--clip-norm=1"]
+
+
+class FaultsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Cluster() as cluster:
+            job = cluster.train(*JOB)
+            cls.state = cluster.wait_for_job(job)
+            cls.curve = cluster.losses(job)
+
+    def check(self, cluster, job_id, more_attempts):
+        job = cluster.wait_for_job(job_id)
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+        self.assertGreaterEqual(int(job["attempts"]), 1 + more_attempts)
+        curve = cluster.losses(job_id)
+        self.assertEqual(sorted(curve), list(range(STEPS)))
+        worst = max(abs(curve[s] - self.curve[s]) / abs(self.curve[s]) for s in range(STEPS))
+        print(f"largest relative difference from the undisturbed curve: {worst:.1e}")
+        self.assertLess(worst, 1e-4)
+        ours, theirs = job["evaluation"]["loss"], self.state["evaluation"]["loss"]
+        self.assertLess(abs(ours - theirs) / theirs, 1e-4)
+
+    def test_undisturbed_job_learns(self):
+        self.assertEqual(self.state["state"].upper(), "SUCCEEDED", self.state)
+        self.assertEqual(sorted(self.curve), list(range(STEPS)))
+        self.assertLess(self.curve[STEPS - 1], 0.75 * self.curve[0])
+
+    def test_a_worker_is_killed_and_the_rest_go_on(self):
+        with Cluster() as cluster:
+            job = cluster.train(*JOB)
+            cluster.wait_for_step(job, 40)
+            cluster.kill(cluster.workers[1])
+            self.check(cluster, job, more_attempts=1)
+
+    def test_all_workers_are_killed_and_new_ones_come(self):
+        with Cluster() as cluster:
+            job = cluster.train(*JOB)
+            cluster.wait_for_step(job, 20)
+            for worker in list(cluster.workers):
+                cluster.kill(worker)
+            for _ in range(2):
+                cluster.start_worker()
+            self.check(cluster, job, more_attempts=1)
+
+    def test_the_coordinator_is_killed_and_started_again(self):
+        with Cluster() as cluster:
+            job = cluster.train(*JOB)
+            cluster.wait_for_step(job, 40)
+            cluster.kill(cluster.daemon)
+            cluster.start_daemon()
+            self.check(cluster, job, more_attempts=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

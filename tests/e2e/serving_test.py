@@ -1,0 +1,156 @@
+"""Train a pair, serve it, ask over HTTP and gRPC: streaming, errors, cancellation, restart."""
+import http.client
+import json
+import os
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, Failed  # noqa: E402
+
+TEXT = os.path.join(DATA, "genesis.txt")
+
+
+def train(cluster, name, hidden, layers, steps):
+    job = cluster.train(f"--model=llama:hidden={hidden},layers={layers},heads=4,kv_heads=2,intermediate={2 * hidden},"
+                        "positions=256", "-d", TEXT, "--sequence-length=48", "-b", "16", f"--steps={steps}",
+                        "--lr=5e-3", "--clip-norm=1", f"--name={name}")
+    state = cluster.wait_for_job(job)
+    assert state["state"].upper() == "SUCCEEDED", state
+
+
+class ServingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        try:
+            train(cls.cluster, "big", 64, 2, 120)
+            train(cls.cluster, "small", 32, 1, 120)
+            cls.cluster.run("serve", "big", "--ssm=small", "--expansion=1,1,3,1,1")
+        except BaseException:
+            cls.cluster.__exit__(True)
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+
+    def complete(self, **fields):
+        body = {"model": "big", "prompt": "And God said", "max_tokens": 60, "temperature": 0, **fields}
+        status, text = self.cluster.request("POST", "/v1/completions", json.dumps(body))
+        return status, json.loads(text)
+
+    def test_trees_and_incremental_decoding_agree(self):
+        for prompt in ("In the beginning", "And Abraham", "Ge9:", "x", "the LORD said unto"):
+            with_trees = self.complete(prompt=prompt)[1]
+            without = self.complete(prompt=prompt, speculation=False)[1]
+            self.assertEqual(with_trees["choices"][0]["text"], without["choices"][0]["text"])
+            self.assertEqual(without["usage"]["speculation"]["drafted_tokens"], 0)
+            steps = with_trees["usage"]["speculation"]["verification_steps"]
+            self.assertLess(steps, without["usage"]["speculation"]["verification_steps"])
+            self.assertEqual(with_trees["usage"]["completion_tokens"], 60)
+
+    def stream(self, path, body):
+        connection = http.client.HTTPConnection(self.cluster.http, timeout=60)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        self.assertEqual(reply.status, 200)
+        self.assertEqual(reply.getheader("Content-Type"), "text/event-stream")
+        events = [line[6:] for line in reply.read().decode().split("\n") if line.startswith("data: ")]
+        connection.close()
+        self.assertEqual(events[-1], "[DONE]")
+        return [json.loads(e) for e in events[:-1]]
+
+    def test_streaming_gives_the_whole_answer_in_parts(self):
+        body = {"model": "big", "prompt": "And God said", "max_tokens": 60, "temperature": 0, "stream": True,
+                "stream_options": {"include_usage": True}}
+        events = self.stream("/v1/completions", body)
+        text = "".join(e["choices"][0]["text"] for e in events if e["choices"])
+        self.assertEqual(text, self.complete()[1]["choices"][0]["text"])
+        self.assertGreater(len(events), 5)
+        self.assertEqual(events[-2]["choices"][0]["finish_reason"], "length")
+        self.assertEqual(events[-1]["usage"]["completion_tokens"], 60)
+
+    def test_chat(self):
+        body = {"model": "big", "messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 20,
+                "temperature": 0}
+        status, text = self.cluster.request("POST", "/v1/chat/completions", json.dumps(body))
+        self.assertEqual(status, 200)
+        message = json.loads(text)["choices"][0]["message"]
+        self.assertEqual(message["role"], "assistant")
+        events = self.stream("/v1/chat/completions", {**body, "stream": True})
+        self.assertEqual(events[0]["choices"][0]["delta"]["role"], "assistant")
+        streamed = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+        self.assertEqual(streamed, message["content"])
+
+    def test_seeds_make_sampling_repeatable_and_different(self):
+        answers = [self.complete(temperature=1.0, seed=seed)[1]["choices"][0]["text"] for seed in (1, 1, 2)]
+        self.assertEqual(answers[0], answers[1])
+        self.assertNotEqual(answers[0], answers[2])
+
+    def test_stop_strings_cut_the_answer(self):
+        whole = self.complete()[1]["choices"][0]["text"]
+        stop = whole[10:13]
+        cut = self.complete(stop=[stop])[1]["choices"][0]
+        self.assertEqual(cut["text"], whole[:whole.index(stop)])
+        self.assertEqual(cut["finish_reason"], "stop")
+
+    def test_errors_have_the_shape_that_clients_expect(self):
+        for fields, status, word in [
+                ({"model": "nobody"}, 404, "nobody"), ({"max_tokens": -1}, 400, "max_tokens"),
+                ({"prompt": ""}, 400, "prompt"), ({"prompt": "x" * 1000}, 400, "256"),
+                ({"prompt": [1, 300]}, 400, "300"), ({"top_p": 2}, 400, "top_p"), ({"stop": [""]}, 400, "stop")]:
+            code, answer = self.complete(**fields)
+            self.assertEqual(code, status, answer)
+            self.assertIn(word, answer["error"]["message"])
+        for method, path, body, status in [
+                ("POST", "/v1/completions", "{", 400), ("POST", "/v1/completions", "[" * 100000, 400),
+                ("GET", "/v1/completions", None, 405), ("GET", "/../etc/passwd", None, 404),
+                ("POST", "/v1/completions", "x" * (9 << 20), 413)]:
+            try:
+                code, text = self.cluster.request(method, path, body)
+            except (BrokenPipeError, ConnectionError, OSError):
+                continue  # the server may close before the whole of a body that is too large is sent
+            self.assertEqual(code, status, text)
+            self.assertIn("error", json.loads(text))
+        self.assertEqual(self.cluster.get("/health")[0], 200)
+
+    def test_a_client_that_goes_away_frees_its_request(self):
+        connection = http.client.HTTPConnection(self.cluster.http, timeout=60)
+        body = {"model": "big", "prompt": "And", "max_tokens": 240, "stream": True, "temperature": 0}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.getresponse().read(50)
+        connection.close()
+
+        def idle():
+            lines = self.cluster.get("/metrics")[1].splitlines()
+            running = [x for x in lines if x.startswith("espalier_num_requests_running")]
+            return running and float(running[0].split()[-1]) == 0
+        self.cluster.wait(idle, 20, "the request is gone")
+
+    def test_models_metrics_and_version(self):
+        models = json.loads(self.cluster.get("/v1/models")[1])["data"]
+        self.assertEqual([m["id"] for m in models], ["big"])
+        self.complete()
+        metrics = self.cluster.get("/metrics")[1]
+        for name in ("espalier_jobs", "espalier_workers", "espalier_generation_tokens_total",
+                     "espalier_spec_decode_num_accepted_tokens_total", "espalier_time_to_first_token_seconds_bucket",
+                     "espalier_grpc_requests_total", "espalier_checkpoints_total"):
+            self.assertIn(name, metrics)
+        self.assertIn("version", json.loads(self.cluster.get("/version")[1]))
+
+    def test_the_command_line_compares_both_ways_over_grpc(self):
+        out = self.cluster.run("generate", "big", "And God said", "--max-tokens=40", "--compare")
+        self.assertTrue(out["identical"], out)
+
+    def test_zz_served_models_come_back_after_a_crash(self):
+        before = self.complete()[1]["choices"][0]["text"]
+        self.cluster.kill(self.cluster.daemon)
+        self.cluster.start_daemon()
+        self.cluster.wait(lambda: self.cluster.get("/v1/models")[1].find('"big"') > 0, 60, "the model is back")
+        self.assertEqual(self.complete()[1]["choices"][0]["text"], before)
+
+
+if __name__ == "__main__":
+    unittest.main()

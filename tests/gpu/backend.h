@@ -1,0 +1,50 @@
+// Runs one kernel on one backend over host tensors: the CPU's kernels directly, the plug-in's by way of
+// device memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/cuda/plugin.h"
+#include "ops/kernel/kernel.h"
+
+namespace espalier::gpu_check {
+
+// A tensor's bytes on the host, and where it lies in the whole tensor. No bytes: absent.
+struct HostTensor {
+  TensorSpec spec;
+  std::vector<uint8_t> bytes;
+
+  static HostTensor Zeros(const TensorSpec& spec);
+  bool present() const { return spec.dtype != DType::kInvalid; }
+};
+
+// Element i as a number, whatever its type.
+double ValueAt(const HostTensor& tensor, int64_t i);
+// Stores `value` rounded to the tensor's type.
+void SetValue(HostTensor* tensor, int64_t i, double value);
+
+// Everything of KernelArgs that is not a tensor.
+struct RunOptions {
+  uint64_t seed = 7;
+  uint64_t node_key = 11;
+  int64_t step = 3;
+  bool training = true;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const KernelRegistry& kernels() const = 0;
+  // Makes the kernel, runs it once and reads back all tensors: kernels write some of their inputs.
+  // Returns an error, or an empty string.
+  virtual std::string Run(const KernelSpec& spec, const RunOptions& options,
+                          std::vector<HostTensor>* inputs, std::vector<HostTensor>* outputs) = 0;
+};
+
+std::unique_ptr<Backend> NewCpuBackend();
+std::unique_ptr<Backend> NewCudaBackend(CudaPlugin* plugin, int device);
+
+}  // namespace espalier::gpu_check

@@ -1,0 +1,41 @@
+// The problems on which the GPU's kernels are compared with the CPU's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/kernel/kernel.h"
+
+namespace espalier::gpu_check {
+
+// How an input is filled.
+struct Content {
+  enum Kind { kUniform, kPositive, kIntegers, kBits, kGiven } kind = kUniform;
+  int64_t below = 0;              // kIntegers: in [0, below)
+  std::vector<int64_t> given;     // kGiven: these values
+};
+
+struct CaseInput {
+  TensorType type;  // kInvalid: absent
+  Content content;
+};
+
+struct Case {
+  std::string op;
+  std::string name;  // what is special about it; may be empty
+  Attributes attributes;
+  std::vector<CaseInput> inputs;
+  int64_t sum_length = 1;  // terms of the longest sum behind one element
+  double slack = 1;        // factor on the tolerance
+  bool training = true;
+  bool gradient = true;    // if the operator has one
+  // Places the tensors as shards of larger ones.
+  std::function<void(KernelSpec*)> place;
+};
+
+// All of them, for the element types that each operator takes.
+std::vector<Case> AllCases();
+
+}  // namespace espalier::gpu_check

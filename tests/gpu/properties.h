@@ -1,0 +1,14 @@
+// What a comparison with the CPU does not show: that serving kernels are row-stable, that faults come out
+// of Synchronize, and the plug-in's own copies, fills and collectives.
+#pragma once
+
+#include <vector>
+
+#include "tests/gpu/backend.h"
+#include "tests/gpu/compare.h"
+
+namespace espalier::gpu_check {
+
+std::vector<Verdict> CheckProperties(CudaPlugin* plugin, int device, Backend& cuda);
+
+}  // namespace espalier::gpu_check

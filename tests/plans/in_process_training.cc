@@ -1,0 +1,171 @@
+#include "tests/plans/in_process_training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "worker/collective/in_process.h"
+#include "worker/data/batch_loader.h"
+#include "worker/device/device.h"
+#include "worker/executor/executor.h"
+
+namespace espalier {
+namespace {
+
+struct RankResult {
+  absl::Status status;
+  std::vector<double> losses;
+  std::vector<double> seconds;
+  int64_t peak_bytes = 0;
+  std::map<std::string, std::vector<char>> parameters;
+};
+
+absl::Status RunRank(const proto::Program& program, Communicator* communicator,
+                     std::shared_ptr<const Dataset> dataset, const TrainingRunOptions& options,
+                     RankResult* result) {
+  BatchLoaderOptions loading;
+  loading.batch_size = options.batch_size;
+  loading.seed = options.lowering.seed;
+  absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(dataset, loading);
+  if (!loader.ok()) return loader.status();
+  std::unique_ptr<Device> device = NewCpuDevice({options.threads_per_rank, int64_t{8} << 30});
+  if (absl::Status status = device->EnterThread(); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(
+      program,
+      {.device = device.get(), .communicator = communicator, .source = loader->get()});
+  if (!executor.ok()) return executor.status();
+  for (int step = 0; step < options.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    absl::StatusOr<StepResult> done = (*executor)->Step(step);
+    if (!done.ok()) return done.status();
+    result->seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    auto loss = done->values.find("loss");
+    result->losses.push_back(loss == done->values.end() ? 0 : loss->second);
+  }
+  result->peak_bytes = (*executor)->measured_peak_bytes();
+  for (int b = 0; b < (*executor)->num_buffers(); ++b) {
+    if ((*executor)->buffer(b).kind() != proto::PARAMETER_SHARD) continue;
+    std::vector<char>& bytes = result->parameters[(*executor)->buffer(b).name()];
+    bytes.resize((*executor)->spec(b).bytes());
+    absl::Status read =
+        (*executor)->ReadBuffer(b, bytes.data(), static_cast<int64_t>(bytes.size()));
+    if (!read.ok()) return read;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
+                                           const proto::Plan& plan,
+                                           std::shared_ptr<const Dataset> dataset,
+                                           const TrainingRunOptions& options) {
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, graph, plan, options.lowering);
+  if (!lowered.ok()) return lowered.status();
+  const int ranks = static_cast<int>(lowered->training.size());
+  std::vector<std::unique_ptr<Communicator>> communicators =
+      NewInProcessCommunicators(ranks, absl::Seconds(60));
+  std::vector<RankResult> results(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      results[rank].status = RunRank(lowered->training[rank], communicators[rank].get(), dataset,
+                                     options, &results[rank]);
+      if (!results[rank].status.ok()) communicators[rank]->Abort("another rank failed");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  TrainingRun run;
+  run.losses.assign(options.steps, 0);
+  run.step_seconds.assign(options.steps, 0);
+  for (const RankResult& result : results) {
+    if (!result.status.ok() && !absl::IsCancelled(result.status)) return result.status;
+  }
+  for (const RankResult& result : results) {
+    if (!result.status.ok()) return result.status;
+    for (int step = 0; step < options.steps; ++step) {
+      run.losses[step] += result.losses[step];
+      run.step_seconds[step] = std::max(run.step_seconds[step], result.seconds[step]);
+    }
+    run.measured_peak_bytes.push_back(result.peak_bytes);
+  }
+  run.parameters = std::move(results[0].parameters);
+  return run;
+}
+
+Machine TestMachine(int count) {
+  Machine machine;
+  for (int i = 0; i < count; ++i) {
+    proto::Device device;
+    device.set_kind(proto::Device::CPU);
+    device.set_model("test");
+    device.set_memory_bytes(int64_t{8} << 30);
+    device.set_matmul_flops(5e10);
+    device.set_memory_bandwidth(1e10);
+    device.set_op_overhead_seconds(2e-6);
+    device.set_threads(1);
+    machine.devices.push_back(device);
+  }
+  machine.link.set_bandwidth(2e9);
+  machine.link.set_latency_seconds(2e-5);
+  return machine;
+}
+
+proto::Optimizer AdamW(double learning_rate) {
+  proto::Optimizer optimizer;
+  optimizer.set_kind(proto::Optimizer::ADAMW);
+  optimizer.mutable_learning_rate()->set_peak(learning_rate);
+  optimizer.set_weight_decay(0.01);
+  optimizer.set_clip_norm(1.0);
+  return optimizer;
+}
+
+absl::StatusOr<proto::Plan> HandMadePlan(
+    const PlanProblem& problem,
+    const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose) {
+  proto::SearchOptions options;
+  options.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  if (!plan.ok()) return plan.status();
+  std::map<std::string, NodeId> ids;
+  for (size_t n = 0; n < problem.graph->nodes().size(); ++n) {
+    ids[problem.graph->node(static_cast<NodeId>(n)).name] = static_cast<NodeId>(n);
+  }
+  for (int i = 0; i < plan->operators_size(); ++i) {
+    proto::OperatorPlan& op = *plan->mutable_operators(i);
+    const NodeId id = ids.at(op.node());
+    const Node& node = problem.graph->node(id);
+    const SplitRule rule =
+        SplitOf(*problem.registry->Find(node.op), problem.graph->TypesOf(id));
+    const Choice choice = choose(i, node, rule);
+    op.clear_degrees();
+    for (const auto& [axis, degree] : choice.degrees) (*op.mutable_degrees())[axis] = degree;
+    op.mutable_devices()->Assign(choice.devices.begin(), choice.devices.end());
+  }
+  plan->clear_parallel_operators();
+  proto::SearchOptions imported;
+  imported.set_strategy(proto::SearchOptions::IMPORTED);
+  *imported.mutable_imported() = *plan;
+  return MakePlan(problem, imported);
+}
+
+Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>& kinds,
+                  int parts) {
+  for (AxisKind kind : kinds) {
+    for (const Axis& axis : rule.axes) {
+      if (axis.kind != kind || axis.size % parts != 0 || axis.size < parts) continue;
+      Choice choice;
+      choice.degrees[axis.name] = parts;
+      for (int d = 0; d < parts; ++d) choice.devices.push_back(d);
+      return choice;
+    }
+  }
+  return {{}, {index % parts}};
+}
+
+}  // namespace espalier

@@ -1,0 +1,58 @@
+// Trains a graph under a plan with one thread per device, over the in-process communicator: everything
+// but processes and sockets is what a cluster runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ops/graph/graph.h"
+#include "planner/planner.h"
+#include "proto/plan.pb.h"
+#include "worker/data/dataset.h"
+
+namespace espalier {
+
+struct TrainingRun {
+  std::vector<double> losses;  // by step, summed over the ranks' shares
+  std::vector<double> step_seconds;
+  std::vector<int64_t> measured_peak_bytes;  // by rank
+  // Rank 0's parameters by name; whole ones only if the plan splits none.
+  std::map<std::string, std::vector<char>> parameters;
+};
+
+struct TrainingRunOptions {
+  int steps = 0;
+  int64_t batch_size = 0;
+  int threads_per_rank = 1;
+  LoweringOptions lowering;
+};
+
+absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
+                                           const proto::Plan& plan,
+                                           std::shared_ptr<const Dataset> dataset,
+                                           const TrainingRunOptions& options);
+
+// `count` equal CPU devices joined by a fast link, with plausible rates.
+Machine TestMachine(int count);
+
+proto::Optimizer AdamW(double learning_rate);
+
+// A plan that gives each operator what `choose` says: degrees by axis name and devices (one per part).
+struct Choice {
+  std::map<std::string, int> degrees;
+  std::vector<int> devices;
+};
+absl::StatusOr<proto::Plan> HandMadePlan(
+    const PlanProblem& problem,
+    const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose);
+
+// Splits the first axis of a kind in `kinds` that `parts` divides, over devices 0..parts-1; where there is
+// none, runs whole on device `index` % parts.
+Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>& kinds, int parts);
+
+}  // namespace espalier

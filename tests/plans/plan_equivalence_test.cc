@@ -1,0 +1,202 @@
+// The plan never changes the mathematics: whatever the split and the placement, the loss curve is that of
+// one device up to the rounding of sums, and the same plan twice gives the same bits.
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "ops/models/llama.h"
+#include "ops/onnx/import.h"
+#include "ops/operators/register_all.h"
+#include "planner/cost/analytic.h"
+#include "server/jobs/attach_loss.h"
+#include "tests/plans/in_process_training.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kSteps = 50;
+constexpr double kTolerance = 1e-4;  // relative
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+struct Job {
+  Graph graph;
+  std::shared_ptr<const Dataset> dataset;
+  int64_t batch = 0;
+  std::map<std::string, std::string> columns;
+};
+
+Job DigitsCnn(const OpRegistry& registry) {
+  Job job;
+  job.batch = 16;
+  auto graph = ImportOnnx(registry, ReadFile("tests/data/digits_cnn.onnx"));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  job.graph = *std::move(graph);
+  EXPECT_TRUE(AttachLoss(registry, "sparse_categorical_crossentropy", {"accuracy"}, job.batch,
+                         DType::kI64, &job.graph)
+                  .ok());
+  auto dataset = Dataset::FromNpz(ReadFile("tests/data/digits.npz"), 0.1);
+  EXPECT_TRUE(dataset.ok()) << dataset.status();
+  job.dataset = *dataset;
+  job.columns["labels"] = "y";
+  return job;
+}
+
+Job LanguageModel(const OpRegistry& registry) {
+  Job job;
+  job.batch = 8;
+  LlamaConfig config;
+  config.hidden_size = 32;
+  config.intermediate_size = 64;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  auto graph = BuildLlamaTraining(registry, config, 16);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  job.graph = *std::move(graph);
+  auto dataset = Dataset::FromText(ReadFile("tests/data/genesis.txt"), 16, 0.1);
+  EXPECT_TRUE(dataset.ok()) << dataset.status();
+  job.dataset = *dataset;
+  return job;
+}
+
+class PlanEquivalence : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    job_ = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    const absl::Status bound = BindAndInfer(registry_, job_.batch, &job_.graph);
+    ASSERT_TRUE(bound.ok()) << bound;
+  }
+
+  PlanProblem Problem(int devices) {
+    PlanProblem problem;
+    problem.registry = &registry_;
+    problem.graph = &job_.graph;
+    problem.batch_size = job_.batch;
+    problem.machine = TestMachine(devices);
+    problem.optimizer = AdamW(3e-3);
+    problem.cost = &cost_;
+    return problem;
+  }
+
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan, int steps = kSteps) {
+    if (!plan.ok()) return plan.status();
+    TrainingRunOptions options;
+    options.steps = steps;
+    options.batch_size = job_.batch;
+    options.lowering.optimizer = AdamW(3e-3);
+    options.lowering.seed = 11;
+    options.lowering.columns = job_.columns;
+    return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
+  }
+
+  absl::StatusOr<proto::Plan> Strategy(int devices, proto::SearchOptions::Strategy strategy) {
+    proto::SearchOptions options;
+    options.set_strategy(strategy);
+    options.set_budget(300);
+    return MakePlan(Problem(devices), options);
+  }
+
+  void ExpectSameCurve(const TrainingRun& reference, const absl::StatusOr<TrainingRun>& run,
+                       const char* what) {
+    ASSERT_TRUE(run.ok()) << what << ": " << run.status();
+    double worst = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      worst = std::max(worst, std::abs(run->losses[step] - reference.losses[step]) /
+                                  std::abs(reference.losses[step]));
+    }
+    std::printf("%-28s largest relative difference over %d steps: %.1e\n", what, kSteps, worst);
+    EXPECT_LT(worst, kTolerance) << what;
+  }
+
+  OpRegistry registry_;
+  Job job_;
+  AnalyticCost cost_;
+};
+
+TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
+  const auto single = Train(Strategy(1, proto::SearchOptions::SINGLE_DEVICE));
+  ASSERT_TRUE(single.ok()) << single.status();
+  // It learns at all: a constant curve would be equal under any plan.
+  EXPECT_LT(single->losses.back(), 0.9 * single->losses.front());
+  for (int devices : {2, 4}) {
+    ExpectSameCurve(*single, Train(Strategy(devices, proto::SearchOptions::DATA_PARALLEL)),
+                    devices == 2 ? "data parallel, 2 devices" : "data parallel, 4 devices");
+  }
+  const auto split = [](std::vector<AxisKind> kinds) {
+    return [kinds](int index, const Node&, const SplitRule& rule) {
+      return SplitFirst(index, rule, kinds, 2);
+    };
+  };
+  ExpectSameCurve(*single,
+                  Train(HandMadePlan(Problem(2), split({AxisKind::kParameter, AxisKind::kSample}))),
+                  "parameter parallel");
+  ExpectSameCurve(*single,
+                  Train(HandMadePlan(Problem(2), split({AxisKind::kAttribute, AxisKind::kSample}))),
+                  "attribute parallel");
+  ExpectSameCurve(*single,
+                  Train(HandMadePlan(Problem(2), split({AxisKind::kReduction, AxisKind::kSample}))),
+                  "reduction parallel");
+  const auto alternate = [](int index, const Node&, const SplitRule&) {
+    return Choice{{}, {index % 2}};
+  };
+  ExpectSameCurve(*single, Train(HandMadePlan(Problem(2), alternate)), "operators on two devices");
+  const auto mixed = [](int index, const Node&, const SplitRule& rule) {
+    const std::vector<AxisKind> kinds[] = {{AxisKind::kSample},
+                                           {AxisKind::kParameter, AxisKind::kAttribute},
+                                           {},
+                                           {AxisKind::kReduction, AxisKind::kSample}};
+    Choice choice = SplitFirst(index, rule, kinds[index % 4], 2);
+    // Any two of four devices, in any order.
+    if (choice.devices.size() == 2) {
+      choice.devices = {(index + 1) % 4, (3 * index + 3) % 4};
+      if (choice.devices[0] == choice.devices[1]) choice.devices[1] = (choice.devices[0] + 1) % 4;
+    } else {
+      choice.devices = {index % 4};
+    }
+    return choice;
+  };
+  ExpectSameCurve(*single, Train(HandMadePlan(Problem(4), mixed)), "mixed on four devices");
+  ExpectSameCurve(*single, Train(Strategy(2, proto::SearchOptions::SEARCH)), "searched, 2 devices");
+  ExpectSameCurve(*single, Train(Strategy(4, proto::SearchOptions::SEARCH)), "searched, 4 devices");
+}
+
+TEST_P(PlanEquivalence, TheSamePlanTwiceGivesTheSameBits) {
+  for (auto strategy : {proto::SearchOptions::DATA_PARALLEL, proto::SearchOptions::SEARCH}) {
+    const auto plan = Strategy(2, strategy);
+    const auto first = Train(plan, 20), second = Train(plan, 20);
+    ASSERT_TRUE(first.ok()) << first.status();
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(first->losses, second->losses);
+  }
+}
+
+TEST_P(PlanEquivalence, PeakMemoryIsWhatTheProgramSaid) {
+  const auto plan = Strategy(2, proto::SearchOptions::DATA_PARALLEL);
+  const auto run = Train(plan, 2);
+  ASSERT_TRUE(run.ok()) << run.status();
+  for (int rank = 0; rank < 2; ++rank) {
+    const double predicted = static_cast<double>(plan->prediction().peak_bytes(rank));
+    const double measured = static_cast<double>(run->measured_peak_bytes[rank]);
+    std::printf("rank %d: predicted %.0f bytes, measured %.0f\n", rank, predicted, measured);
+    // Workspaces of kernels are not predicted.
+    EXPECT_GE(measured, 0.99 * predicted);
+    EXPECT_LE(measured, 1.5 * predicted + (8 << 20));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PlanEquivalence, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Llama" : "DigitsCnn"; });
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,216 @@
+// Speculation never changes the output, with real models: an LLM that the training half has trained, the
+// executor, paged attention, and SSMs that are good, bad and perfect. Greedy answers with token trees must
+// equal incremental decoding token for token, near-ties included.
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "planner/cost/analytic.h"
+#include "serving/engine/engine.h"
+#include "serving/tokenizer/byte_tokenizer.h"
+#include "tests/plans/in_process_training.h"
+#include "worker/runner/program_model_runner.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kPrompts = 200;
+constexpr int kAnswer = 24;
+constexpr int kContext = 96;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+LlamaConfig Config(int hidden, int layers) {
+  LlamaConfig config;
+  config.hidden_size = hidden;
+  config.intermediate_size = 2 * hidden;
+  config.num_layers = layers;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = hidden / 4;
+  config.max_position_embeddings = 256;
+  return config;
+}
+
+using Parameters = std::map<std::string, std::vector<char>>;
+
+class GreedyIdentity : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    registry_ = new OpRegistry;
+    RegisterAllOperators(*registry_);
+    text_ = new std::string(ReadFile("tests/data/genesis.txt"));
+  }
+  static void TearDownTestSuite() {
+    delete registry_;
+    delete text_;
+  }
+
+  Parameters Train(const LlamaConfig& config, int steps) {
+    auto graph = BuildLlamaTraining(*registry_, config, 32);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    EXPECT_TRUE(BindAndInfer(*registry_, 16, &*graph).ok());
+    AnalyticCost cost;
+    PlanProblem problem;
+    problem.registry = registry_;
+    problem.graph = &*graph;
+    problem.batch_size = 16;
+    problem.machine = TestMachine(1);
+    problem.optimizer = AdamW(5e-3);
+    problem.cost = &cost;
+    proto::SearchOptions search;
+    search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+    auto plan = MakePlan(problem, search);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    auto dataset = Dataset::FromText(*text_, 32, 0.1);
+    TrainingRunOptions options;
+    options.steps = steps;
+    options.batch_size = 16;
+    options.lowering.optimizer = AdamW(5e-3);
+    options.lowering.seed = 3;
+    auto run = TrainInProcess(*registry_, *graph, *plan, *dataset, options);
+    EXPECT_TRUE(run.ok()) << run.status();
+    return run->parameters;
+  }
+
+  std::unique_ptr<ProgramModelRunner> Runner(const LlamaConfig& config,
+                                             const Parameters& parameters) {
+    ServingShape shape;
+    shape.max_rows = 128;
+    shape.max_output_rows = 128;
+    shape.kv_slots = 2048;
+    shape.max_sequences = 16;
+    shape.max_context_slots = 2048;
+    shape.max_ancestor_slots = 128 * 16;
+    auto graph = BuildLlamaServing(*registry_, config, shape);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    EXPECT_TRUE(BindAndInfer(*registry_, 1, &*graph).ok());
+    auto program = LowerServing(*registry_, *graph);
+    EXPECT_TRUE(program.ok()) << program.status();
+    devices_.push_back(NewCpuDevice({1, int64_t{4} << 30}));
+    auto runner = ProgramModelRunner::Create(*program, "", 256, devices_.back().get());
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    for (const auto& [name, bytes] : parameters) {
+      const int buffer = (*runner)->executor().FindBuffer(name);
+      EXPECT_GE(buffer, 0) << name;
+      EXPECT_TRUE((*runner)
+                      ->executor()
+                      .WriteBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()))
+                      .ok());
+    }
+    return *std::move(runner);
+  }
+
+  struct Outcome {
+    std::vector<std::vector<int>> answers;
+    double accepted_per_verification = 0;
+  };
+
+  Outcome Generate(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
+                   const std::vector<int>& shape) {
+    auto tokenizer = ByteTokenizer::Create();
+    EngineOptions options;
+    auto expansion = Expansion::Create(shape);
+    EXPECT_TRUE(expansion.ok()) << expansion.status();
+    options.expansion = *expansion;
+    options.max_requests = 12;
+    options.max_tokens_per_batch = 128;
+    options.max_queue = kPrompts;
+    options.max_sequence_length = kContext;
+    auto engine = Engine::Create(llm, ssms, tokenizer->get(), options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    Outcome outcome;
+    std::map<RequestId, int> index;
+    for (int i = 0; i < kPrompts; ++i) {
+      // Prompts of all lengths, from all over the text.
+      const std::string prompt = text_->substr(i * 571 % (text_->size() - 100), 3 + i % 50);
+      RequestOptions request;
+      request.max_tokens = kAnswer;
+      auto id = (*engine)->Submit((*tokenizer)->Encode(prompt), request);
+      EXPECT_TRUE(id.ok()) << id.status();
+      index[*id] = i;
+    }
+    outcome.answers.resize(kPrompts);
+    while (!(*engine)->idle()) {
+      const absl::Status step = (*engine)->Step();
+      if (!step.ok()) {
+        ADD_FAILURE() << step;
+        break;
+      }
+      for (const RequestEvent& event : (*engine)->TakeEvents()) {
+        auto& answer = outcome.answers[index.at(event.id)];
+        answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+      }
+      EXPECT_TRUE((*engine)->CheckInvariants().ok());
+    }
+    const EngineStatistics s = (*engine)->statistics();
+    if (s.verifications > 0) {
+      outcome.accepted_per_verification =
+          static_cast<double>(s.accepted_tokens) / static_cast<double>(s.verifications);
+    }
+    return outcome;
+  }
+
+  static OpRegistry* registry_;
+  static std::string* text_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+OpRegistry* GreedyIdentity::registry_ = nullptr;
+std::string* GreedyIdentity::text_ = nullptr;
+
+TEST_F(GreedyIdentity, TreesOfFiveShapesAndFourKindsOfSsmGiveTheIncrementalAnswer) {
+  const LlamaConfig large = Config(48, 2), small = Config(16, 1);
+  const Parameters trained = Train(large, 120), trained_small = Train(small, 120);
+  const auto llm = Runner(large, trained);
+  const auto twin = Runner(large, trained);
+  const auto good = Runner(small, trained_small);
+  const auto random = Runner(small, {});  // keeps its initial values
+  const Outcome incremental = Generate(llm.get(), {}, {});
+  for (const auto& answer : incremental.answers) ASSERT_EQ(answer.size(), kAnswer);
+  const struct {
+    const char* name;
+    std::vector<ModelRunner*> ssms;
+  } drafts[] = {{"trained SSM", {good.get()}},
+                {"random SSM", {random.get()}},
+                {"SSM = LLM", {twin.get()}},
+                {"trained and random SSM", {good.get(), random.get()}}};
+  const std::vector<std::vector<int>> shapes = {
+      {1, 1, 1, 1}, {1, 1, 3, 1, 1}, {4}, {2, 2, 2}, {3, 2, 1, 1}};
+  double good_acceptance = 0;
+  for (const auto& draft : drafts) {
+    for (const std::vector<int>& shape : shapes) {
+      const Outcome outcome = Generate(llm.get(), draft.ssms, shape);
+      int different = 0;
+      for (int i = 0; i < kPrompts; ++i) different += outcome.answers[i] != incremental.answers[i];
+      std::string text;
+      for (int children : shape) absl::StrAppend(&text, text.empty() ? "" : ",", children);
+      std::printf("%-24s <%s>: %d of %d answers differ, %.2f accepted per verification\n",
+                  draft.name, text.c_str(), different, kPrompts,
+                  outcome.accepted_per_verification);
+      EXPECT_EQ(different, 0) << draft.name << " " << text;
+      if (draft.ssms[0] == twin.get()) {
+        // A perfect draft is accepted to its full depth, but for the ends of answers.
+        EXPECT_GT(outcome.accepted_per_verification, 0.75 * static_cast<double>(shape.size()));
+      }
+      if (draft.ssms.size() == 1 && draft.ssms[0] == good.get()) {
+        good_acceptance = std::max(good_acceptance, outcome.accepted_per_verification);
+      }
+    }
+  }
+  EXPECT_GT(good_acceptance, 0.5);  // the trained draft is worth something
+}
+
+}  // namespace
+}  // namespace espalier

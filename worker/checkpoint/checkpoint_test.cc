@@ -1,0 +1,184 @@
+#include "worker/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "worker/checkpoint/faulty_file_system.h"
+
+namespace espalier {
+namespace {
+
+// Tensors whose element i is base + i, by region.
+class CountingSource : public CheckpointSource {
+ public:
+  explicit CountingSource(std::vector<CheckpointEntry> entries) : entries_(std::move(entries)) {}
+
+  static std::vector<float> Region(const TensorSpec& spec, float base) {
+    std::vector<float> values;
+    Dims index(spec.dims.size(), 0);
+    for (int64_t i = 0; i < spec.num_elements(); ++i) {
+      int64_t at = 0;
+      for (size_t d = 0; d < index.size(); ++d) {
+        at = at * spec.global[d] + spec.offset[d] + index[d];
+      }
+      values.push_back(base + static_cast<float>(at));
+      for (int d = static_cast<int>(index.size()) - 1; d >= 0 && ++index[d] == spec.dims[d]; --d) {
+        index[d] = 0;
+      }
+    }
+    return values;
+  }
+  static float Base(const std::string& name) { return static_cast<float>(name.size() * 1000); }
+
+  absl::Status Read(int entry, std::vector<char>* bytes) override {
+    const auto values = Region(entries_[entry].spec, Base(entries_[entry].name));
+    std::memcpy(bytes->data(), values.data(), bytes->size());
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<CheckpointEntry> entries_;
+};
+
+TensorSpec Shard(Dims dims, Dims offset, Dims global) {
+  return {DType::kF32, std::move(dims), std::move(offset), std::move(global)};
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() {
+    directory_ = JoinPath(testing::TempDir(),
+                          std::string("ckpt-") +
+                              testing::UnitTest::GetInstance()->current_test_info()->name());
+  }
+  // Two ranks: w split by rows, b and its moment whole on both, a scalar on rank 1 alone.
+  Manifest WriteAll() {
+    Manifest manifest;
+    manifest.job_id = "j1";
+    manifest.steps_done = 40;
+    manifest.plan_fingerprint = "abc";
+    for (int rank = 0; rank < 2; ++rank) {
+      std::vector<CheckpointEntry> entries = {
+          {"w", Shard({3, 4}, {rank * 3, 0}, {6, 4}), false},
+          {"bias", Shard({4}, {0}, {4}), false},
+          {"bias.adam_m", Shard({4}, {0}, {4}), true},
+      };
+      if (rank == 1) entries.push_back({"scalar@odd", Shard({}, {}, {}), false});
+      CountingSource source(entries);
+      auto file = WriteCheckpointShard(files_, directory_, rank, entries, source);
+      EXPECT_TRUE(file.ok()) << file.status();
+      manifest.files.push_back(*file);
+    }
+    EXPECT_TRUE(WriteManifest(files_, directory_, manifest).ok());
+    return manifest;
+  }
+
+  FaultyFileSystem files_{NewPosixFileSystem()};
+  std::string directory_;
+};
+
+TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
+  WriteAll();
+  auto reader = CheckpointReader::Open(files_, directory_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->manifest().steps_done, 40);
+  EXPECT_TRUE((*reader)->tensors().at("bias.adam_m").is_state);
+  for (const TensorSpec& spec :
+       {Shard({6, 4}, {0, 0}, {6, 4}), Shard({6, 2}, {0, 2}, {6, 4}), Shard({2, 4}, {2, 0}, {6, 4}),
+        Shard({1, 1}, {5, 3}, {6, 4})}) {
+    std::vector<float> values(static_cast<size_t>(spec.num_elements()));
+    ASSERT_TRUE((*reader)->Read("w", spec, values.data()).ok());
+    EXPECT_EQ(values, CountingSource::Region(spec, CountingSource::Base("w")));
+  }
+  float scalar = 0;
+  ASSERT_TRUE((*reader)->Read("scalar@odd", Shard({}, {}, {}), &scalar).ok());
+  EXPECT_EQ(scalar, CountingSource::Base("scalar@odd"));
+  float spare[64];
+  EXPECT_EQ((*reader)->Read("v", Shard({4}, {0}, {4}), spare).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ((*reader)->Read("w", Shard({6, 5}, {0, 0}, {6, 5}), spare).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CheckpointTest, WithoutAManifestItIsNoCheckpoint) {
+  WriteAll();
+  ASSERT_TRUE(files_.Remove(JoinPath(directory_, kManifestFile)).ok());
+  EXPECT_EQ(CheckpointReader::Open(files_, directory_).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
+  const Manifest manifest = WriteAll();
+  const std::string shard = JoinPath(directory_, manifest.files[1].name);
+  {
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-3, std::ios::end);
+    file.put('\x7f');
+  }
+  absl::Status status = CheckpointReader::Open(files_, directory_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(std::string(status.message()).find("rank-1.safetensors"), std::string::npos) << status;
+  ASSERT_TRUE(files_.Remove(shard).ok());
+  status = VerifyCheckpoint(files_, directory_, manifest);
+  EXPECT_NE(std::string(status.message()).find("missing"), std::string::npos) << status;
+  Manifest one = manifest;  // as if a rank's shard had been forgotten
+  one.files.pop_back();
+  ASSERT_TRUE(WriteManifest(files_, directory_, one).ok());
+  auto reader = CheckpointReader::Open(files_, directory_);
+  ASSERT_TRUE(reader.ok());
+  float values[24];
+  status = (*reader)->Read("w", Shard({6, 4}, {0, 0}, {6, 4}), values);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(std::string(status.message()).find("12 of the 24"), std::string::npos) << status;
+}
+
+TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
+  WriteAll();
+  auto read = [&](const std::string& text) {
+    EXPECT_TRUE(WriteFileAtomically(files_, JoinPath(directory_, kManifestFile), text).ok());
+    return ReadManifest(files_, directory_).status();
+  };
+  EXPECT_EQ(read("{").code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(read("{\"format_version\":2}").code(), absl::StatusCode::kFailedPrecondition);
+  const absl::Status escape = read(
+      "{\"format_version\":1,\"job_id\":\"j\",\"steps_done\":1,\"plan_fingerprint\":\"\","
+      "\"files\":[{\"name\":\"../x\",\"sha256\":\"\",\"bytes\":1}]}");
+  EXPECT_NE(std::string(escape.message()).find("files[0]"), std::string::npos) << escape;
+}
+
+TEST_F(CheckpointTest, AFullDiskLeavesNothingBehindAndOldFilesWhole) {
+  const Manifest manifest = WriteAll();
+  std::vector<CheckpointEntry> entries = {{"w", Shard({64, 64}, {0, 0}, {64, 64}), false}};
+  CountingSource source(entries);
+  for (int64_t room : {0, 5, 200, 9000, 16384}) {
+    files_.set_free_bytes(room);
+    auto written = WriteCheckpointShard(files_, directory_, 0, entries, source);
+    EXPECT_EQ(written.status().code(), absl::StatusCode::kResourceExhausted) << room;
+    EXPECT_EQ(WriteManifest(files_, directory_, manifest).ok(), room > 9000) << room;
+    files_.set_free_bytes(1 << 30);
+    EXPECT_EQ(*files_.List(directory_),
+              (std::vector<std::string>{"manifest.json", "rank-0.safetensors",
+                                        "rank-1.safetensors"}));
+    EXPECT_TRUE(VerifyCheckpoint(files_, directory_, manifest).ok());
+  }
+}
+
+TEST_F(CheckpointTest, ExportsWholeParametersWithoutOptimizerState) {
+  WriteAll();
+  const std::string out = directory_ + "-export";
+  const std::string config = "{\"model_type\": \"llama\"}";
+  ASSERT_TRUE(ExportHuggingFace(files_, directory_, config, out).ok());
+  EXPECT_EQ(*ReadWholeFile(files_, JoinPath(out, "config.json"), 1000), config);
+  auto file = SafetensorsFile::Open(files_, JoinPath(out, "model.safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->tensors().size(), 3u);
+  EXPECT_EQ((*file)->tensors().count("bias.adam_m"), 0u);
+  std::vector<float> w(24);
+  ASSERT_TRUE((*file)->Read((*file)->tensors().at("w"), 0, 96, w.data()).ok());
+  EXPECT_EQ(w, CountingSource::Region(Shard({6, 4}, {0, 0}, {6, 4}), CountingSource::Base("w")));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,135 @@
+#include "worker/data/batch_loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "worker/data/permutation.h"
+
+namespace espalier {
+namespace {
+
+TEST(ShuffledIndex, IsAPermutationThatDependsOnSeedAndEpoch) {
+  for (int64_t size : {1, 2, 3, 7, 64, 1000, 1797}) {
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t index = ShuffledIndex(3, 5, size, i);
+      ASSERT_GE(index, 0);
+      ASSERT_LT(index, size);
+      seen.insert(index);
+    }
+    EXPECT_EQ(static_cast<int64_t>(seen.size()), size);
+  }
+  std::vector<int64_t> a, b, c;
+  for (int64_t i = 0; i < 1000; ++i) {
+    a.push_back(ShuffledIndex(3, 5, 1000, i));
+    b.push_back(ShuffledIndex(3, 6, 1000, i));
+    c.push_back(ShuffledIndex(4, 5, 1000, i));
+  }
+  EXPECT_NE(a, b);
+  EXPECT_NE(a, c);
+  int fixed = 0;  // a random permutation has one on average
+  for (int64_t i = 0; i < 1000; ++i) fixed += a[i] == i;
+  EXPECT_LT(fixed, 10);
+}
+
+std::shared_ptr<const Dataset> Text(int bytes, int64_t sequence, double holdout = 0) {
+  std::string text(bytes, ' ');
+  for (int i = 0; i < bytes; ++i) text[i] = static_cast<char>(i * 7 + i / 256);
+  return *Dataset::FromText(text, sequence, holdout);
+}
+
+std::vector<int32_t> Read(BatchLoader& loader, const std::string& column, const TensorSpec& spec,
+                          int64_t step) {
+  std::vector<int32_t> values(static_cast<size_t>(spec.num_elements()));
+  absl::Status s = loader.Load(column, spec, step, values.data());
+  EXPECT_TRUE(s.ok()) << s;
+  return values;
+}
+
+TEST(BatchLoader, ABatchDependsOnTheStepAloneAndRanksReadTheirPart) {
+  auto dataset = Text(2000, 16);
+  const TensorSpec whole = TensorSpec::Whole({DType::kI32, {4, 16}});
+  TensorSpec part = whole;  // rows 2 and 3, columns 8 to 15
+  part.dims = {2, 8};
+  part.offset = {2, 8};
+  auto make = [&](bool prefetch) {
+    BatchLoaderOptions options;
+    options.batch_size = 4;
+    options.seed = 11;
+    options.prefetch = prefetch;
+    auto loader = *BatchLoader::Create(dataset, options);
+    EXPECT_TRUE(loader->Prepare("tokens", whole).ok());
+    EXPECT_TRUE(loader->Prepare("targets", whole).ok());
+    EXPECT_TRUE(loader->Prepare("tokens", part).ok());
+    return loader;
+  };
+  auto forward = make(true), backward = make(false);
+  std::vector<std::vector<int32_t>> tokens, targets, parts;
+  const int64_t steps = 70;  // more than two epochs
+  ASSERT_LT(2 * forward->steps_per_epoch(), steps);
+  for (int64_t step = 0; step < steps; ++step) {
+    tokens.push_back(Read(*forward, "tokens", whole, step));
+    targets.push_back(Read(*forward, "targets", whole, step));
+    parts.push_back(Read(*forward, "tokens", part, step));
+  }
+  for (int64_t step = steps - 1; step >= 0; --step) {
+    EXPECT_EQ(Read(*backward, "tokens", whole, step), tokens[step]);
+    EXPECT_EQ(Read(*backward, "targets", whole, step), targets[step]);
+    for (int r = 0; r < 2; ++r) {
+      for (int c = 0; c < 8; ++c) {
+        EXPECT_EQ(parts[step][r * 8 + c], tokens[step][(r + 2) * 16 + c + 8]);
+      }
+    }
+    for (int r = 0; r < 4; ++r) {
+      for (int c = 0; c + 1 < 16; ++c) EXPECT_EQ(targets[step][r * 16 + c], tokens[step][r * 16 + c + 1]);
+    }
+  }
+  // Out of order with prefetching on, too.
+  auto random = make(true);
+  for (int64_t step : {5, 3, 4, 60, 61, 2, 8, 7, 6}) {
+    EXPECT_EQ(Read(*random, "tokens", whole, step), tokens[step]);
+  }
+}
+
+TEST(BatchLoader, AnEpochVisitsEachExampleOnceAndNeverTheHeldOutOnes) {
+  auto dataset = Text(16 * 40 + 1, 16, 0.25);
+  ASSERT_EQ(dataset->training_examples(), 30);
+  BatchLoaderOptions options;
+  options.batch_size = 5;
+  auto loader = *BatchLoader::Create(dataset, options);
+  EXPECT_EQ(loader->steps_per_epoch(), 6);
+  std::multiset<int64_t> seen;
+  for (int64_t step = 6; step < 12; ++step) {
+    for (int64_t row = 0; row < 5; ++row) seen.insert(loader->ExampleAt(step, row));
+  }
+  for (int64_t i = 0; i < 30; ++i) EXPECT_EQ(seen.count(i), 1u);
+  options.holdout = true;
+  auto holdout = *BatchLoader::Create(dataset, options);
+  EXPECT_EQ(holdout->steps_per_epoch(), 2);
+  EXPECT_EQ(holdout->ExampleAt(1, 4), 39);
+}
+
+TEST(BatchLoader, SaysWhatDoesNotFit) {
+  auto dataset = Text(200, 16);
+  BatchLoaderOptions options;
+  options.batch_size = 1000;
+  EXPECT_NE(std::string(BatchLoader::Create(dataset, options).status().message()).find("12 examples"),
+            std::string::npos);
+  options.batch_size = 4;
+  auto loader = *BatchLoader::Create(dataset, options);
+  auto expect = [&](const std::string& column, TensorType type, const std::string& what) {
+    const absl::Status s = loader->Prepare(column, TensorSpec::Whole(type));
+    EXPECT_NE(std::string(s.message()).find(what), std::string::npos) << s;
+  };
+  expect("labels", {DType::kI32, {4, 16}}, "no column 'labels'; it has 'tokens', 'targets'");
+  expect("tokens", {DType::kI32, {4, 8}}, "shape [16], the model wants [8]");
+  expect("tokens", {DType::kI32, {4}}, "shape [16]");
+  expect("tokens", {DType::kI32, {8, 16}}, "batches of 8");
+  EXPECT_FALSE(Dataset::FromText("short", 16, 0).ok());
+  EXPECT_FALSE(Dataset::FromText("long enough", 2, 1.5).ok());
+}
+
+}  // namespace
+}  // namespace espalier

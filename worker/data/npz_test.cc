@@ -1,0 +1,173 @@
+#include "worker/data/npz.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "worker/data/dataset.h"
+
+namespace espalier {
+namespace {
+
+template <typename T>
+std::string Bytes(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+std::string Npy(const std::string& dictionary, const std::string& data) {
+  std::string header = dictionary + "\n";
+  const uint16_t length = static_cast<uint16_t>(header.size());
+  return std::string("\x93NUMPY\x01\x00", 8) + Bytes(std::vector<uint16_t>{length}) + header + data;
+}
+
+std::string Describe(const std::string& descr, const std::string& shape, const char* order = "False") {
+  return "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
+}
+
+struct Member {
+  std::string name, data;
+  bool deflate = false;
+  uint32_t claimed_size = 0;  // 0: the real one
+};
+
+std::string Zip(const std::vector<Member>& members) {
+  auto u16 = [](int v) { return Bytes(std::vector<uint16_t>{static_cast<uint16_t>(v)}); };
+  auto u32 = [](uint32_t v) { return Bytes(std::vector<uint32_t>{v}); };
+  std::string file, central;
+  for (const Member& m : members) {
+    std::string packed = m.data;
+    if (m.deflate) {
+      z_stream z{};
+      deflateInit2(&z, 9, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+      packed.assign(m.data.size() + 1000, '\0');
+      z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(m.data.data()));
+      z.avail_in = static_cast<uInt>(m.data.size());
+      z.next_out = reinterpret_cast<Bytef*>(packed.data());
+      z.avail_out = static_cast<uInt>(packed.size());
+      EXPECT_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+      packed.resize(z.total_out);
+      deflateEnd(&z);
+    }
+    const uint32_t crc = static_cast<uint32_t>(
+        crc32_z(0, reinterpret_cast<const Bytef*>(m.data.data()), m.data.size()));
+    const uint32_t size = m.claimed_size ? m.claimed_size : static_cast<uint32_t>(m.data.size());
+    const std::string common = u16(0) + u16(m.deflate ? 8 : 0) + u32(0) + u32(crc) +
+                               u32(static_cast<uint32_t>(packed.size())) + u32(size) +
+                               u16(static_cast<int>(m.name.size())) + u16(0);
+    central += u32(0x02014b50) + u16(20) + u16(20) + common + u16(0) + u16(0) + u16(0) + u32(0) +
+               u32(static_cast<uint32_t>(file.size())) + m.name;
+    file += u32(0x04034b50) + u16(20) + common + m.name + packed;
+  }
+  const uint32_t at = static_cast<uint32_t>(file.size());
+  const int n = static_cast<int>(members.size());
+  return file + central + u32(0x06054b50) + u16(0) + u16(0) + u16(n) + u16(n) +
+         u32(static_cast<uint32_t>(central.size())) + u32(at) + u16(0);
+}
+
+void ExpectRefused(const std::string& npy, const std::string& what) {
+  auto parsed = ParseNpy(npy, "column 'x'");
+  ASSERT_FALSE(parsed.ok()) << what;
+  EXPECT_NE(std::string(parsed.status().message()).find("column 'x'"), std::string::npos);
+  EXPECT_NE(std::string(parsed.status().message()).find(what), std::string::npos) << parsed.status();
+}
+
+TEST(Npy, ReadsEveryTypeThatItSaysItReads) {
+  auto f8 = ParseNpy(Npy(Describe("<f8", "(2, 2)"), Bytes<double>({1.5, -2, 3, 4})), "x");
+  ASSERT_TRUE(f8.ok()) << f8.status();
+  EXPECT_EQ(f8->type, (TensorType{DType::kF32, {2, 2}}));
+  float values[4];
+  std::memcpy(values, f8->data.data(), 16);
+  EXPECT_EQ(values[1], -2.0f);
+
+  auto u1 = ParseNpy(Npy(Describe("|u1", "(3,)"), std::string("\x01\xff\x00", 3)), "x");
+  ASSERT_TRUE(u1.ok()) << u1.status();
+  EXPECT_EQ(u1->type, (TensorType{DType::kI32, {3}}));
+  int32_t ints[3];
+  std::memcpy(ints, u1->data.data(), 12);
+  EXPECT_EQ(ints[1], 255);
+
+  auto big = ParseNpy(Npy(Describe(">i8", "(1,)"), std::string("\0\0\0\0\0\0\1\2", 8)), "x");
+  ASSERT_TRUE(big.ok()) << big.status();
+  int64_t wide;
+  std::memcpy(&wide, big->data.data(), 8);
+  EXPECT_EQ(wide, 258);
+
+  auto fortran = ParseNpy(
+      Npy(Describe("<i4", "(2, 3)", "True"), Bytes<int32_t>({1, 4, 2, 5, 3, 6})), "x");
+  ASSERT_TRUE(fortran.ok()) << fortran.status();
+  EXPECT_EQ(std::string(fortran->data.begin(), fortran->data.end()),
+            Bytes<int32_t>({1, 2, 3, 4, 5, 6}));
+}
+
+TEST(Npy, RefusesLies) {
+  ExpectRefused("not numpy at all", "no .npy array");
+  ExpectRefused(Npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "12345678"),
+                "never unpickled");
+  ExpectRefused(Npy("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }", "1234"),
+                "structured");
+  ExpectRefused(Npy(Describe("<f4", "(4,)"), "1234"), "needs 16 bytes");
+  ExpectRefused(Npy(Describe("<f4", "(4294967296, 4294967296)"), ""), "overflows");
+  ExpectRefused(Npy(Describe("<f4", "(99999999999999999999,)"), ""), "no size");
+  ExpectRefused(Npy(Describe("<f4", "(-1,)"), ""), "no size");
+  ExpectRefused(Npy(Describe("<U5", "(1,)"), ""), "not read");
+  ExpectRefused(Npy("{'shape': (1,)}", "1234"), "lacks");
+  std::string huge = Npy(Describe("<f4", "(1,)"), "1234");
+  huge[8] = '\xff';
+  huge[9] = '\xff';
+  ExpectRefused(huge, "header claims 65535 bytes");
+  ExpectRefused(Npy(Describe("<u8", "(1,)"), std::string(8, '\xff')), "beyond 2^63");
+}
+
+TEST(Npz, ReadsStoredAndDeflatedMembers) {
+  const std::string x = Npy(Describe("<f4", "(2, 3)"), Bytes<float>({1, 2, 3, 4, 5, 6}));
+  const std::string y = Npy(Describe("<i8", "(2,)"), Bytes<int64_t>({7, 8}));
+  auto arrays = ParseNpz(Zip({{"x.npy", x, true}, {"y.npy", y, false}}));
+  ASSERT_TRUE(arrays.ok()) << arrays.status();
+  EXPECT_EQ(arrays->at("x").type, (TensorType{DType::kF32, {2, 3}}));
+  EXPECT_EQ(arrays->at("y").type, (TensorType{DType::kI64, {2}}));
+}
+
+TEST(Npz, RefusesLies) {
+  const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
+  auto refuse = [](const std::string& bytes, const std::string& what) {
+    auto arrays = ParseNpz(bytes, 1 << 20);
+    ASSERT_FALSE(arrays.ok()) << what;
+    EXPECT_NE(std::string(arrays.status().message()).find(what), std::string::npos)
+        << arrays.status();
+  };
+  const std::string good = Zip({{"x.npy", x, true}});
+  for (size_t cut = 0; cut < good.size(); ++cut) EXPECT_FALSE(ParseNpz(good.substr(0, cut)).ok());
+  refuse("", "cut off");
+  refuse(Zip({{"x.npy", x}, {"x.npy", x}}), "twice");
+  refuse(Zip({{"x.txt", x}}), "no .npy array");
+  Member bomb{"x.npy", x, true};
+  bomb.claimed_size = 1 << 19;
+  refuse(Zip({bomb}), "compressed");
+  Member large{"x.npy", std::string(2 << 20, '\0'), true};
+  refuse(Zip({large}), "all members together");
+  Member longer{"x.npy", std::string(5000, 'a'), true};  // more comes out than is claimed
+  longer.claimed_size = 100;
+  refuse(Zip({longer}), "damaged");
+  std::string flipped = good;
+  flipped[40] = static_cast<char>(flipped[40] ^ 0x55);
+  EXPECT_FALSE(ParseNpz(flipped).ok());
+}
+
+TEST(DatasetNpz, ColumnsMustAgreeAndFloatsBeFinite) {
+  const std::string x = Npy(Describe("<f4", "(2, 2)"), Bytes<float>({1, 2, 3, NAN}));
+  const std::string y = Npy(Describe("<i4", "(3,)"), Bytes<int32_t>({1, 2, 3}));
+  EXPECT_FALSE(Dataset::FromNpz(Zip({{"x.npy", x}, {"y.npy", y}}), 0).ok());
+  auto dataset = Dataset::FromNpz(Zip({{"x.npy", x}}), 0);
+  ASSERT_TRUE(dataset.ok());
+  const absl::Status finite = (*dataset)->CheckFinite(**(*dataset)->Find("x"));
+  EXPECT_NE(std::string(finite.message()).find("column 'x': example 1, element 1 is NaN"),
+            std::string::npos)
+      << finite;
+  auto missing = (*dataset)->Find("labels");
+  EXPECT_NE(std::string(missing.status().message()).find("it has 'x'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace espalier
