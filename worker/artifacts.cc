@@ -96,15 +96,15 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const proto::D
     if (!downloaded.ok()) return At(uri, downloaded.status());
     path = *std::move(downloaded);
   } else if (uri.empty() || uri[0] != '/') {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "dataset.uri is '", uri, "'; accepted: artifact:<name>, or an absolute path that every "
-        "worker sees"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dataset.uri is '", uri,
+                     "'; accepted: artifact:<name>, or an absolute path that every "
+                     "worker sees"));
   }
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(path);
   if (!file.ok()) return At(uri, file.status());
-  const std::string key =
-      absl::StrCat(path, "\n", (*file)->size(), "\n", dataset.format(), "\n",
-                   dataset.sequence_length(), "\n", dataset.holdout_fraction());
+  const std::string key = absl::StrCat(path, "\n", (*file)->size(), "\n", dataset.format(), "\n",
+                                       dataset.sequence_length(), "\n", dataset.holdout_fraction());
   const bool immutable = path != uri;  // a path's content may have changed
   {
     absl::MutexLock lock(&mutex_);

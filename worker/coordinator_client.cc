@@ -92,8 +92,8 @@ absl::StatusOr<proto::JoinReply> CoordinatorClient::Join(const proto::JoinReques
   grpc::ClientContext context;
   SetTimeout(&context, kCallTimeout);
   proto::JoinReply reply;
-  absl::Status s = FromGrpc(cluster_->Join(&context, request, &reply),
-                            absl::StrCat("coordinator ", address_));
+  absl::Status s =
+      FromGrpc(cluster_->Join(&context, request, &reply), absl::StrCat("coordinator ", address_));
   if (!s.ok()) return s;
   return reply;
 }

@@ -43,8 +43,7 @@ absl::StatusOr<Address> ParseAddress(const std::string& text, const std::string&
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(text.substr(colon + 1), &address.port) || address.port < 0 ||
       address.port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " is '", text, "'; accepted: host:port"));
+    return absl::InvalidArgumentError(absl::StrCat(what, " is '", text, "'; accepted: host:port"));
   }
   address.host = text.substr(0, colon);
   if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
@@ -139,7 +138,9 @@ class LocalWorkerImpl : public LocalWorker {
     WorkerServiceOptions service;
     service.device = device_.get();
     service.files = files_.get();
-    service.open_dataset = [this](const proto::Dataset& dataset) { return datasets_->Open(dataset); };
+    service.open_dataset = [this](const proto::Dataset& dataset) {
+      return datasets_->Open(dataset);
+    };
     service.connect = [this](const proto::Attempt& attempt, int rank, int size,
                              absl::Duration timeout, std::function<bool()> cancelled) {
       return Connect(attempt, rank, size, timeout, std::move(cancelled));
@@ -154,8 +155,8 @@ class LocalWorkerImpl : public LocalWorker {
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on '", options_.listen,
-                                                 "': is the port in use?"));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on '", options_.listen, "': is the port in use?"));
     }
     const bool any = listen.host == "0.0.0.0" || listen.host == "::";
     host_ = any ? HostName() : listen.host;

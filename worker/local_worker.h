@@ -20,9 +20,9 @@ struct WorkerOptions {
   int64_t memory_limit = 0;            // bytes; 0: three quarters of the machine's
   std::string device = "cpu";          // "cpu" or "cuda:N"
   std::string cuda_plugin;             // path; empty: beside the program
-  std::string cache_dir;               // downloaded datasets; empty: below the system's temporary directory
-  bool insecure = false;               // allow addresses off loopback
-  bool calibrate = true;               // false: report fixed, plausible rates at once (tests)
+  std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory
+  bool insecure = false;  // allow addresses off loopback
+  bool calibrate = true;  // false: report fixed, plausible rates at once (tests)
   // Give up if the coordinator cannot be reached for this long at the start; it is retried for ever
   // once the worker has joined.
   absl::Duration join_timeout = absl::Seconds(30);
@@ -42,8 +42,8 @@ class LocalWorker {
   virtual void Abandon() = 0;
 };
 
-// Serves, then joins. InvalidArgument for options that make no sense; Unavailable, naming the address
-// and the attempts, if the coordinator does not answer within join_timeout.
+// Serves, then joins. InvalidArgument for options that make no sense; Unavailable, naming the
+// address and the attempts, if the coordinator does not answer within join_timeout.
 absl::StatusOr<std::unique_ptr<LocalWorker>> StartWorker(const WorkerOptions& options);
 
 }  // namespace espalier

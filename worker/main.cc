@@ -1,4 +1,5 @@
-// espalier-worker: joins a coordinator with one device and runs programs on it until it is told to end.
+// espalier-worker: joins a coordinator with one device and runs programs on it until it is told to
+// end.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");
-ABSL_FLAG(std::string, advertise, "", "host:port as others reach this worker; empty: from --listen");
+ABSL_FLAG(std::string, advertise, "",
+          "host:port as others reach this worker; empty: from --listen");
 ABSL_FLAG(std::string, name, "", "name for people; empty: the host's");
 ABSL_FLAG(int, threads, 0, "threads for CPU kernels; 0: all cores");
 ABSL_FLAG(int64_t, memory_limit, 0, "bytes that programs may use; 0: three quarters of the memory");

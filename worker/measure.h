@@ -7,8 +7,8 @@
 
 namespace espalier {
 
-// Median seconds of one run over `repetitions` (at least 1), after one that is not counted. Floating
-// inputs hold small random numbers, others zero.
+// Median seconds of one run over `repetitions` (at least 1), after one that is not counted.
+// Floating inputs hold small random numbers, others zero.
 absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetitions,
                                       Device* device);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,8 +17,10 @@ constexpr absl::Duration kDefaultPeerTimeout = absl::Seconds(60);
 constexpr uint64_t kLinkTag = ~uint64_t{0};  // beyond the planner's
 constexpr int64_t kLinkBytes = 4 << 20;
 
-bool IsKept(const proto::Buffer& buffer) {
-  return buffer.kind() == proto::PARAMETER_SHARD || buffer.kind() == proto::OPTIMIZER_STATE;
+bool IsSaved(const Executor& executor, int i) {
+  const proto::BufferKind kind = executor.buffer(i).kind();
+  return (kind == proto::PARAMETER_SHARD || kind == proto::OPTIMIZER_STATE) &&
+         !executor.is_alias(i);
 }
 
 class ExecutorSource : public CheckpointSource {
@@ -25,7 +28,8 @@ class ExecutorSource : public CheckpointSource {
   ExecutorSource(Executor& executor, std::vector<int> buffers)
       : executor_(executor), buffers_(std::move(buffers)) {}
   absl::Status Read(int entry, std::vector<char>* bytes) override {
-    return executor_.ReadBuffer(buffers_[entry], bytes->data(), static_cast<int64_t>(bytes->size()));
+    return executor_.ReadBuffer(buffers_[entry], bytes->data(),
+                                static_cast<int64_t>(bytes->size()));
   }
 
  private:
@@ -58,11 +62,12 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
   ExecutorOptions executor;
   executor.device = options.device;
   executor.source = job->training_data_.get();
-  absl::StatusOr<std::unique_ptr<Executor>> training = Executor::Create(request.program(), executor);
+  absl::StatusOr<std::unique_ptr<Executor>> training =
+      Executor::Create(request.program(), executor);
   if (!training.ok()) return training.status();
   job->training_ = *std::move(training);
 
-  if (request.has_evaluation()) {
+  if (request.has_evaluation() && (*dataset)->holdout_examples() > 0) {
     data.holdout = true;
     absl::StatusOr<std::unique_ptr<BatchLoader>> holdout = BatchLoader::Create(*dataset, data);
     if (!holdout.ok()) return holdout.status();
@@ -87,22 +92,20 @@ absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
   if (!reader.ok()) return reader.status();
   std::vector<char> bytes;
   for (int i = 0; i < training_->num_buffers(); ++i) {
-    if (!IsKept(training_->buffer(i))) continue;
+    if (!IsSaved(*training_, i)) continue;
     const TensorSpec& spec = training_->spec(i);
     bytes.resize(static_cast<size_t>(spec.bytes()));
-    absl::Status s = (*reader)->Read(training_->buffer(i).name(), spec, bytes.data());
+    absl::Status s = (*reader)->Read(training_->tensor_name(i), spec, bytes.data());
     if (s.ok()) s = training_->WriteBuffer(i, bytes.data(), spec.bytes());
     if (!s.ok()) {
-      return absl::Status(s.code(), absl::StrCat("checkpoint '", directory, "': ",
-                                                 std::string(s.message())));
+      return absl::Status(s.code(),
+                          absl::StrCat("checkpoint '", directory, "': ", std::string(s.message())));
     }
   }
   return absl::OkStatus();
 }
 
-int64_t TrainingJob::training_examples() const {
-  return training_data_->training_examples();
-}
+int64_t TrainingJob::training_examples() const { return training_data_->training_examples(); }
 
 int64_t TrainingJob::measured_peak_bytes() const {
   return training_->measured_peak_bytes() +
@@ -144,9 +147,8 @@ absl::Status TrainingJob::Connect() {
     absl::MutexLock lock(&mutex_);
     if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
   }
-  absl::StatusOr<std::unique_ptr<Communicator>> made =
-      options_.connect(program.rank(), program.world_size(), peer_timeout_,
-                       [this] { return !Cancelled().ok(); });
+  absl::StatusOr<std::unique_ptr<Communicator>> made = options_.connect(
+      program.rank(), program.world_size(), peer_timeout_, [this] { return !Cancelled().ok(); });
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   if (!made.ok()) return made.status();
   {
@@ -159,7 +161,8 @@ absl::Status TrainingJob::Connect() {
   return MeasureLink();
 }
 
-// A few messages back and forth between the first two ranks: what the planner's link model asks for.
+// A few messages back and forth between the first two ranks: what the planner's link model asks
+// for.
 absl::Status TrainingJob::MeasureLink() {
   const proto::Program& program = training_->program();
   Communicator* communicator = nullptr;
@@ -201,11 +204,14 @@ absl::Status TrainingJob::WriteShard(
     const std::function<absl::Status(const proto::RunEvent&)>& emit) {
   std::vector<CheckpointEntry> entries;
   std::vector<int> buffers;
+  std::set<std::pair<std::string, Dims>> regions;
   for (int i = 0; i < training_->num_buffers(); ++i) {
-    const proto::Buffer& buffer = training_->buffer(i);
-    if (!IsKept(buffer)) continue;
+    if (!IsSaved(*training_, i)) continue;
+    const TensorSpec& spec = training_->spec(i);
+    // Replicas on one rank hold the same values: one of them is enough.
+    if (!regions.insert({training_->tensor_name(i), spec.offset}).second) continue;
     entries.push_back(
-        {buffer.name(), training_->spec(i), buffer.kind() == proto::OPTIMIZER_STATE});
+        {training_->tensor_name(i), spec, training_->buffer(i).kind() == proto::OPTIMIZER_STATE});
     buffers.push_back(i);
   }
   // A directory of its own for every attempt: one that is over cannot spoil a later one's files.
@@ -234,7 +240,8 @@ absl::Status TrainingJob::Evaluate(
     const proto::RunRequest& request,
     const std::function<absl::Status(const proto::RunEvent&)>& emit) {
   if (evaluation_ == nullptr) {
-    return absl::FailedPreconditionError("evaluation was asked for, but no program for it was loaded");
+    return absl::FailedPreconditionError(
+        "evaluation was asked for, but the job has no program or no held-out examples for it");
   }
   const absl::Time start = absl::Now();
   const int64_t batches = holdout_data_->steps_per_epoch();
@@ -243,8 +250,8 @@ absl::Status TrainingJob::Evaluate(
     if (absl::Status s = Cancelled(); !s.ok()) return s;
     absl::StatusOr<StepResult> result = evaluation_->Step(batch);
     if (!result.ok()) {
-      return absl::Status(result.status().code(), absl::StrCat("evaluation: ",
-                                                               std::string(result.status().message())));
+      return absl::Status(result.status().code(),
+                          absl::StrCat("evaluation: ", std::string(result.status().message())));
     }
     for (const auto& [name, value] : result->values) sums[name] += value;
   }

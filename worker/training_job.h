@@ -1,5 +1,5 @@
-// One attempt of a training job on one rank: programs, data, peers and checkpoints around executors.
-// Knows nothing of gRPC.
+// One attempt of a training job on one rank: programs, data, peers and checkpoints around
+// executors. Knows nothing of gRPC.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ struct TrainingJobOptions {
   Device* device = nullptr;
   FileSystem* files = nullptr;
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const proto::Dataset&)> open_dataset;
-  // Meets the other ranks of the attempt; called from the first Run if there are any. `cancelled` turns
-  // true when it should give up.
+  // Meets the other ranks of the attempt; called from the first Run if there are any. `cancelled`
+  // turns true when it should give up.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
       connect;
@@ -50,7 +50,8 @@ class TrainingJob {
   bool has_link() const;
   proto::Link link() const;
 
-  // Peers may still be reading what this rank sent last: who drops a finished job keeps this a while.
+  // Peers may still be reading what this rank sent last: who drops a finished job keeps this a
+  // while.
   std::unique_ptr<Communicator> TakeCommunicator();
 
  private:

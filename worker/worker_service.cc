@@ -81,14 +81,14 @@ absl::Status WorkerService::CheckAttempt(const proto::Attempt& attempt) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
   }
   if (attempt.worker_epoch() != epoch_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("stale lease: the call carries worker epoch ", attempt.worker_epoch(),
-                     ", this worker's is ", epoch_));
+    return absl::FailedPreconditionError(absl::StrCat("stale lease: the call carries worker epoch ",
+                                                      attempt.worker_epoch(), ", this worker's is ",
+                                                      epoch_));
   }
   auto stopped = stopped_.find(attempt.job_id());
   if (stopped != stopped_.end() && attempt.attempt() <= stopped->second) {
-    return absl::FailedPreconditionError(absl::StrCat("attempt ", attempt.attempt(), " of job ",
-                                                      attempt.job_id(), " was stopped"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
   }
   if (attempt.job_id() == current_.job_id() && attempt.attempt() < current_.attempt()) {
     return absl::FailedPreconditionError(
@@ -108,9 +108,9 @@ absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
       const bool newer =
           current_.job_id() == attempt.job_id() && current_.attempt() < attempt.attempt();
       if (!newer) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("this worker is busy with attempt ", current_.attempt(), " of job ",
-                         current_.job_id(), "; stop it first"));
+        return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
+                                                          current_.attempt(), " of job ",
+                                                          current_.job_id(), "; stop it first"));
       }
       AbortCurrent(absl::StrCat("attempt ", attempt.attempt(), " has begun"));
     }
@@ -157,14 +157,13 @@ absl::Status WorkerService::RunLoaded(
     if (absl::Status s = CheckAttempt(request.attempt()); !s.ok()) return s;
     if (job_ == nullptr || current_.job_id() != request.attempt().job_id() ||
         current_.attempt() != request.attempt().attempt()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("attempt ", request.attempt().attempt(), " of job ",
-                       request.attempt().job_id(), " is not loaded; call LoadProgram first"));
+      return absl::FailedPreconditionError(absl::StrCat("attempt ", request.attempt().attempt(),
+                                                        " of job ", request.attempt().job_id(),
+                                                        " is not loaded; call LoadProgram first"));
     }
     if (state_ != State::kIdle) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("attempt ", current_.attempt(), " of job ", current_.job_id(),
-                       " is running already"));
+      return absl::FailedPreconditionError(absl::StrCat("attempt ", current_.attempt(), " of job ",
+                                                        current_.job_id(), " is running already"));
     }
     state_ = State::kRunning;
     finished_ = false;
@@ -208,8 +207,8 @@ grpc::Status WorkerService::Run(grpc::ServerContext* context, const proto::RunRe
 
 grpc::Status WorkerService::Stop(grpc::ServerContext*, const proto::StopRequest* request,
                                  proto::StopReply*) {
-  // No check of the lease: ending work does no harm, and a coordinator that has lost track must be able
-  // to. Attempts are checked, so that a late call cannot end a newer one.
+  // No check of the lease: ending work does no harm, and a coordinator that has lost track must be
+  // able to. Attempts are checked, so that a late call cannot end a newer one.
   const proto::Attempt& attempt = request->attempt();
   absl::MutexLock lock(&mutex_);
   if (attempt.job_id() == current_.job_id() && attempt.attempt() < current_.attempt()) {
@@ -221,8 +220,8 @@ grpc::Status WorkerService::Stop(grpc::ServerContext*, const proto::StopRequest*
   uint64_t& stopped = stopped_[attempt.job_id()];
   stopped = std::max(stopped, attempt.attempt());
   if (attempt.job_id().empty() || attempt.job_id() != current_.job_id()) return grpc::Status::OK;
-  AbortCurrent(absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
-                            " was stopped"));
+  AbortCurrent(
+      absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
   if (!WaitIdle(kStopTimeout)) {
     return ToGrpc(absl::DeadlineExceededError("the attempt has not ended yet; it will"));
   }
@@ -234,8 +233,8 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
                                     const proto::MeasureRequest* request,
                                     proto::MeasureReply* reply) {
   if (request->repetitions() < 0 || request->repetitions() > kMaxRepetitions) {
-    return ToGrpc(absl::InvalidArgumentError(absl::StrCat("repetitions is ", request->repetitions(),
-                                                          "; accepted: 0 (5) to ", kMaxRepetitions)));
+    return ToGrpc(absl::InvalidArgumentError(absl::StrCat(
+        "repetitions is ", request->repetitions(), "; accepted: 0 (5) to ", kMaxRepetitions)));
   }
   {
     absl::MutexLock lock(&mutex_);

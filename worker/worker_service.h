@@ -71,7 +71,7 @@ class WorkerService : public proto::Worker::Service {
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   proto::Attempt current_ ABSL_GUARDED_BY(mutex_);  // loading, loaded or running
   bool abort_load_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;   // a Run of job_ has ended
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // a Run of job_ has ended
   std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Communicator> lingering_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here

@@ -114,7 +114,7 @@ absl::Status Run(Context& context) {
   for (const Generation& g : results) {
     first.push_back(g.seconds_to_first);
     gap.insert(gap.end(), g.gaps.begin(), g.gaps.end());
-    if (g.tokens_per_second() > 0) per_token.push_back(1 / g.tokens_per_second());
+    if (g.usage.completion_tokens() > 1) per_token.push_back(g.seconds_per_token());
     whole.push_back(g.seconds);
     prompt_tokens += g.usage.prompt_tokens();
     tokens += g.usage.completion_tokens();

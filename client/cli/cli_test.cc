@@ -231,8 +231,12 @@ TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
   EXPECT_THAT(out_.str(), HasSubstr("the texts are identical"));
   EXPECT_THAT(out_.str(), HasSubstr("1.50 + 1"));
   EXPECT_EQ(fake_.state().generates[0].text(), "It was");
-  EXPECT_EQ(fake_.state().generates[0].speculation(), proto::SPECULATION_OFF);
-  EXPECT_EQ(fake_.state().generates[1].speculation(), proto::SPECULATION_ON);
+  // Two short ones to warm up, then the two that count.
+  ASSERT_EQ(fake_.state().generates.size(), 4u);
+  EXPECT_EQ(fake_.state().generates[0].max_tokens(), 8);
+  EXPECT_EQ(fake_.state().generates[2].max_tokens(), 128);
+  EXPECT_EQ(fake_.state().generates[2].speculation(), proto::SPECULATION_OFF);
+  EXPECT_EQ(fake_.state().generates[3].speculation(), proto::SPECULATION_ON);
 
   fake_.state().speculated[0] = Piece("and no");
   EXPECT_EQ(Run({"generate", "llm", "It was", "--compare", "--json"}), kExitFailed);

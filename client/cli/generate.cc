@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <istream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -139,6 +140,14 @@ absl::Status Compare(Context& context, proto::GenerateRequest request) {
   Generation answers[2];
   const proto::Speculation modes[2] = {proto::SPECULATION_OFF, proto::SPECULATION_ON};
   const char* titles[2] = {"incremental", "token trees"};
+  // The first requests after a model was loaded prepare its kernels; neither way should pay for
+  // that.
+  proto::GenerateRequest warm_up = request;
+  warm_up.set_max_tokens(std::min(request.max_tokens(), 8));
+  for (const proto::Speculation mode : modes) {
+    warm_up.set_speculation(mode);
+    if (auto s = Generate(context, warm_up, [](const std::string&) {}); !s.ok()) return s.status();
+  }
   for (int i = 0; i < 2; ++i) {
     request.set_speculation(modes[i]);
     if (!context.json())

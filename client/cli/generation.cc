@@ -72,10 +72,12 @@ void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
 }  // namespace
 
 double Generation::tokens_per_second() const {
-  const double decoding = seconds - seconds_to_first;
-  const int tokens = usage.completion_tokens() - 1;
-  if (decoding > 0 && tokens > 0) return tokens / decoding;
   return seconds > 0 ? usage.completion_tokens() / seconds : 0;
+}
+
+double Generation::seconds_per_token() const {
+  const int after_first = usage.completion_tokens() - 1;
+  return after_first > 0 ? (seconds - seconds_to_first) / after_first : 0;
 }
 
 double Generation::tokens_per_verification() const {

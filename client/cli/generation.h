@@ -21,8 +21,10 @@ struct Generation {
   std::vector<double> gaps;  // between pieces
   int pieces = 0;
 
-  // After the first piece, which waits for the prompt.
+  // From the request to the last token, the prompt included.
   double tokens_per_second() const;
+  // After the first piece, which waits for the prompt; 0 for a single token.
+  double seconds_per_token() const;
   // Tokens emitted by one verification step of the LLM, its own one included; 0 without
   // speculation.
   double tokens_per_verification() const;

@@ -30,7 +30,7 @@ absl::Status Explain(Context& context, const proto::ExplainRequest& request) {
   }
   std::string text = Printable(reply->text(), true);
   if (!text.empty() && text.back() != '\n') text += '\n';
-  context.out() << text << "\n" << RenderPlanSummary(reply->plan(), context.terminal());
+  context.out() << text;
   if (reply->measured_step_seconds() > 0) {
     context.out() << "measured step: "
                   << FormatSeconds(reply->measured_step_seconds(), context.terminal().unicode)

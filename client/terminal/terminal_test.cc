@@ -59,6 +59,7 @@ TEST(TextTest, NumbersReadWell) {
   EXPECT_EQ(FormatCount(87), "87");
   EXPECT_EQ(FormatCount(12345), "12.3 k");
   EXPECT_EQ(FormatCount(4260000), "4.26 M");
+  EXPECT_EQ(FormatSeconds(0), "0 s");
   EXPECT_EQ(FormatSeconds(0.0000123), "12.3 µs");
   EXPECT_EQ(FormatSeconds(0.0123), "12.3 ms");
   EXPECT_EQ(FormatSeconds(0.9999), "1.00 s");

@@ -159,6 +159,7 @@ std::string FormatSeconds(double seconds, bool unicode) {
   const auto digits = [](double v, const char* unit) {
     return absl::StrFormat(v < 9.995 ? "%.2f %s" : v < 99.95 ? "%.1f %s" : "%.0f %s", v, unit);
   };
+  if (seconds == 0) return "0 s";
   if (seconds < 0.9995e-3) return digits(seconds * 1e6, unicode ? "\u00b5s" : "us");
   if (seconds < 0.9995) return digits(seconds * 1e3, "ms");
   if (seconds < 59.95) return digits(seconds, "s");

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -67,7 +68,8 @@ template <typename T>
 TestTensor Filled(DType dtype, const Dims& dims, const std::vector<T>& values) {
   TestTensor tensor = Zeros(dtype, dims);
   EXPECT_EQ(tensor.bytes.size(), values.size() * sizeof(T));
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  std::copy_n(reinterpret_cast<const char*>(values.data()), tensor.bytes.size(),
+              tensor.bytes.begin());
   return tensor;
 }
 inline TestTensor F32(const Dims& dims, const std::vector<float>& values) {

@@ -6,8 +6,8 @@
 namespace espalier {
 namespace {
 
-// One block per row: 1 if the label is the first of the largest. Comparisons with NaN are false, which
-// makes them wrong.
+// One block per row: 1 if the label is the first of the largest. Comparisons with NaN are false,
+// which makes them wrong.
 __global__ void __launch_bounds__(kThreads)
     RightKernel(const float* logits, Integers labels, int64_t classes, int64_t ignore_index,
                 FaultSink faults, float* right) {
@@ -50,8 +50,7 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, double count,
         context->faults(), right);
     ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus("accuracy"));
   }
-  return Reduce(OverRows(rows), RightAt{right},
-                StoreQuotient{args.outputs[0].as<float>(), count},
+  return Reduce(OverRows(rows), RightAt{right}, StoreQuotient{args.outputs[0].as<float>(), count},
                 WorkspaceAt(args, layout.bytes()), StreamOf(args), "accuracy");
 }
 

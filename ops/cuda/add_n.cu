@@ -61,7 +61,8 @@ void RegisterAddNCuda(KernelRegistry& registry, DeviceContexts&) {
                  if (!TakesNumber(spec.outputs[0].dtype, refusal)) return nullptr;
                  return MakeKernel(Run);
                });
-  registry.Add("add_n_grad", [](const KernelSpec&, std::string*) { return MakeKernel(RunGradient); });
+  registry.Add("add_n_grad",
+               [](const KernelSpec&, std::string*) { return MakeKernel(RunGradient); });
 }
 
 }  // namespace espalier

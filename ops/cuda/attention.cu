@@ -1,5 +1,5 @@
-// Attention for training: batched products by cuBLAS with the scores of one sequence in the workspace,
-// [heads, S, T] in f32. The backward pass computes the probabilities again.
+// Attention for training: batched products by cuBLAS with the scores of one sequence in the
+// workspace, [heads, S, T] in f32. The backward pass computes the probabilities again.
 #include <cmath>
 
 #include "ops/cuda/gemm.h"
@@ -64,8 +64,8 @@ struct Mask {
   }
 };
 
-// One block per row of scores (head, s). Probabilities go to `probabilities`, which may be `scores`;
-// a row that sees nothing becomes 0.
+// One block per row of scores (head, s). Probabilities go to `probabilities`, which may be
+// `scores`; a row that sees nothing becomes 0.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     SoftmaxKernel(const float* scores, T* probabilities, Mask mask, int64_t rows, int64_t columns,
@@ -123,7 +123,8 @@ struct RoundElement {
 };
 
 const void* At(const TensorView& view, int64_t elements) {
-  return static_cast<const char*>(view.data) + elements * static_cast<int64_t>(SizeOf(view.dtype()));
+  return static_cast<const char*>(view.data) +
+         elements * static_cast<int64_t>(SizeOf(view.dtype()));
 }
 void* MutableAt(const TensorView& view, int64_t elements) {
   return static_cast<char*>(view.data) + elements * static_cast<int64_t>(SizeOf(view.dtype()));
@@ -146,8 +147,7 @@ class AttentionKernel : public Kernel {
       gemm.n = p.columns;
       gemm.k = p.dim;
       gemm.batch = p.kv_heads;
-      gemm.a = {At(x, b * p.rows * p.q_width() + j * p.dim), false, p.q_width(),
-                p.group() * p.dim};
+      gemm.a = {At(x, b * p.rows * p.q_width() + j * p.dim), false, p.q_width(), p.group() * p.dim};
       gemm.b = {At(z, b * p.columns * p.kv_width()), true, p.kv_width(), p.dim};
       gemm.c = out + j * p.matrix();
       gemm.ldc = p.columns;
@@ -193,8 +193,7 @@ class AttentionKernel : public Kernel {
       gemm.batch = p.kv_heads;
       gemm.a = {static_cast<const char*>(weights) + j * p.matrix() * bytes, true, p.columns,
                 p.group() * p.matrix()};
-      gemm.b = {At(x, b * p.rows * p.q_width() + j * p.dim), false, p.q_width(),
-                p.group() * p.dim};
+      gemm.b = {At(x, b * p.rows * p.q_width() + j * p.dim), false, p.q_width(), p.group() * p.dim};
       gemm.c = out + b * p.columns * p.kv_width();
       gemm.ldc = p.kv_width();
       gemm.c_stride = p.dim;
@@ -271,9 +270,8 @@ class Backward : public AttentionKernel {
   }
 
   KernelStatus Run(const KernelArgs& args) override {
-    return DispatchFloat(args.inputs[0].dtype(), "attention_grad", [&](auto type) {
-      return RunFor<typename decltype(type)::T>(args);
-    });
+    return DispatchFloat(args.inputs[0].dtype(), "attention_grad",
+                         [&](auto type) { return RunFor<typename decltype(type)::T>(args); });
   }
 
  private:

@@ -127,8 +127,7 @@ struct MoveRunning {
   float momentum, unbias;
   __device__ void operator()(int64_t c) const {
     const float mean = moments.Mean(c), variance = moments.Variance(c) * unbias;
-    running_mean[c] =
-        FromFloat<T>((1.0f - momentum) * ToFloat(running_mean[c]) + momentum * mean);
+    running_mean[c] = FromFloat<T>((1.0f - momentum) * ToFloat(running_mean[c]) + momentum * mean);
     running_var[c] =
         FromFloat<T>((1.0f - momentum) * ToFloat(running_var[c]) + momentum * variance);
   }
@@ -153,8 +152,8 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
     if (y.present()) {
       ESPALIER_KERNEL_RETURN_IF_ERROR(
           ForEach(y.num_elements(),
-                  Normalise<T>{x.as<T>(), args.inputs[1].as<T>(), args.inputs[2].as<T>(),
-                               y.as<T>(), moments, s.channels, s.spatial},
+                  Normalise<T>{x.as<T>(), args.inputs[1].as<T>(), args.inputs[2].as<T>(), y.as<T>(),
+                               moments, s.channels, s.spatial},
                   StreamOf(args), "batch_norm"));
     }
     if (!stats) return KernelStatus::Ok();
@@ -228,8 +227,8 @@ struct BackwardLayout {
   }
 };
 
-// x, scale, running_mean, running_var, stats?, dy -> dx, dscale, dbias, dstats. The path through the
-// statistics to x is the gradient of batch_norm_stats, fed by dstats.
+// x, scale, running_mean, running_var, stats?, dy -> dx, dscale, dbias, dstats. The path through
+// the statistics to x is the gradient of batch_norm_stats, fed by dstats.
 KernelStatus Backward(const KernelArgs& args, const Attributes& attributes) {
   const TensorView &x = args.inputs[0], &dy = args.inputs[5];
   const Shape s(x.dims());
@@ -257,8 +256,7 @@ KernelStatus Backward(const KernelArgs& args, const Attributes& attributes) {
                                            StoreScaled<float>{sum, 1.0f}, partial, StreamOf(args),
                                            op));
     ESPALIER_KERNEL_RETURN_IF_ERROR(
-        Reduce(s.over_channel,
-               AlongTerm<T>{x.as<T>(), dy.as<T>(), moments, s.channels, s.spatial},
+        Reduce(s.over_channel, AlongTerm<T>{x.as<T>(), dy.as<T>(), moments, s.channels, s.spatial},
                StoreScaled<float>{along, 1.0f}, partial, StreamOf(args), op));
     return ForEach(s.channels,
                    ChannelGradients<T>{sum, along, scale, output(1), output(2), output(3), moments,
@@ -272,11 +270,9 @@ using RunFunction = KernelStatus (*)(const KernelArgs&, const Attributes&);
 KernelFactory Factory(RunFunction run, size_t (*workspace)(const Shape&)) {
   return [run, workspace](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-    return MakeKernel(
-        [run, attributes = spec.attributes](const KernelArgs& args) {
-          return run(args, attributes);
-        },
-        workspace(Shape(spec.inputs[0].dims)));
+    return MakeKernel([run, attributes = spec.attributes](
+                          const KernelArgs& args) { return run(args, attributes); },
+                      workspace(Shape(spec.inputs[0].dims)));
   };
 }
 

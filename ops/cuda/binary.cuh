@@ -130,8 +130,9 @@ inline ReduceShape BroadcastSum(const Dims& operand, const Dims& dy) {
   return ReduceShape::Make(dy, summed);
 }
 
-// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db
-// likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone. `op` must be a literal.
+// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is
+// broadcast, db likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone. `op` must
+// be a literal.
 template <bool saves_inputs, typename TermA, typename TermB>
 void AddBinaryGradient(KernelRegistry& registry, const char* op, TermA term_a, TermB term_b) {
   constexpr size_t kDy = saves_inputs ? 2 : 0;

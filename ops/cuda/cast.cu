@@ -30,8 +30,8 @@ __device__ Integer FloatToInteger(float x) {
 }
 
 template <typename T>
-constexpr bool kIsFloat = std::is_same_v<T, float> || std::is_same_v<T, __half> ||
-                          std::is_same_v<T, __nv_bfloat16>;
+constexpr bool kIsFloat =
+    std::is_same_v<T, float> || std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 
 template <typename From, typename To>
 __device__ To Convert(From x) {

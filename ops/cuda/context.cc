@@ -25,7 +25,8 @@ std::string Describe(const FaultRecord& record) {
       return "label " + found + " in row " + at + " is out of range, expected 0 to " +
              std::to_string(record.limit - 1);
     case FaultKind::kPosition:
-      return "rotary: position " + found + " of row " + at + " is out of range, expected at least 0";
+      return "rotary: position " + found + " of row " + at +
+             " is out of range, expected at least 0";
     case FaultKind::kCacheSlot:
       return "paged_attention: cache slot " + found + " seen by row " + at +
              " is out of range, expected 0 to " + std::to_string(record.limit - 1);
@@ -65,18 +66,19 @@ KernelStatus DeviceContext::Initialize() {
   }
   if (faults_.claimed == nullptr) {
     void* claimed = nullptr;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&claimed, sizeof(int32_t)), "cudaMalloc"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CudaStatus(cudaMalloc(&claimed, sizeof(int32_t)), "cudaMalloc"));
     faults_.claimed = static_cast<int32_t*>(claimed);
   }
   // Unified addressing: the pointer is the same on host and device.
   if (faults_.record == nullptr) {
     void* record = nullptr;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(
-        CudaStatus(cudaHostAlloc(&record, sizeof(FaultRecord), cudaHostAllocMapped), "cudaHostAlloc"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
+        cudaHostAlloc(&record, sizeof(FaultRecord), cudaHostAllocMapped), "cudaHostAlloc"));
     faults_.record = new (record) FaultRecord();
   }
-  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(faults_.claimed, 0, sizeof(int32_t), stream_), "cudaMemsetAsync"));
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(faults_.claimed, 0, sizeof(int32_t), stream_), "cudaMemsetAsync"));
   return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
@@ -107,8 +109,8 @@ KernelStatus DeviceContext::Cudnn(void* stream, cudnnHandle_t* handle) {
   if (cudnn_ == nullptr) {
     ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&cudnn_), "cudnnCreate"));
   }
-  ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
-      cudnnSetStream(cudnn_, static_cast<cudaStream_t>(stream)), "cudnnSetStream"));
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      CudnnStatus(cudnnSetStream(cudnn_, static_cast<cudaStream_t>(stream)), "cudnnSetStream"));
   *handle = cudnn_;
   return KernelStatus::Ok();
 }
@@ -119,8 +121,8 @@ KernelStatus DeviceContext::Synchronize() {
   if (faults_.record->kind == FaultKind::kNone) return KernelStatus::Ok();
   const std::string message = Describe(*faults_.record);
   *faults_.record = FaultRecord();
-  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(faults_.claimed, 0, sizeof(int32_t), stream_), "cudaMemsetAsync"));
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(faults_.claimed, 0, sizeof(int32_t), stream_), "cudaMemsetAsync"));
   return KernelStatus::Error(message);
 }
 

@@ -1,5 +1,5 @@
-// What the plug-in holds per device: the stream, library handles, and the place where kernels report
-// input that is out of range. Made once by the plug-in, handed to the kernels that need it.
+// What the plug-in holds per device: the stream, library handles, and the place where kernels
+// report input that is out of range. Made once by the plug-in, handed to the kernels that need it.
 #pragma once
 
 #include <cublas_v2.h>

@@ -1,6 +1,6 @@
-// Convolution by cuDNN. Algorithms are chosen when the kernel is made, among the deterministic ones that
-// need no more than kMostWorkspace; f32 runs in f32 (no TF32). cuDNN pads both sides alike: other pads are
-// laid out in the workspace.
+// Convolution by cuDNN. Algorithms are chosen when the kernel is made, among the deterministic ones
+// that need no more than kMostWorkspace; f32 runs in f32 (no TF32). cuDNN pads both sides alike:
+// other pads are laid out in the workspace.
 #include <algorithm>
 #include <vector>
 
@@ -64,8 +64,8 @@ class Descriptors {
         convolution, pads[0], pads[1], static_cast<int>(strides[0]), static_cast<int>(strides[1]),
         static_cast<int>(dilations[0]), static_cast<int>(dilations[1]), CUDNN_CROSS_CORRELATION,
         CUDNN_DATA_FLOAT)));
-    ESPALIER_KERNEL_RETURN_IF_ERROR(check(
-        cudnnSetConvolutionGroupCount(convolution, static_cast<int>(a.Int("groups", 1)))));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        check(cudnnSetConvolutionGroupCount(convolution, static_cast<int>(a.Int("groups", 1)))));
     return check(cudnnSetConvolutionMathType(
         convolution, dtype == DType::kF32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH));
   }
@@ -138,8 +138,7 @@ class ConvolutionKernel : public Kernel {
 
   // x among its pads, in `buffer`.
   KernelStatus Pad(const TensorView& x, void* buffer, cudaStream_t stream) const {
-    ESPALIER_KERNEL_RETURN_IF_ERROR(
-        FillOnStream(buffer, dtype_, NumElements(padded_), 0, stream));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(FillOnStream(buffer, dtype_, NumElements(padded_), 0, stream));
     BoxCopy box{x.data, buffer, dtype_, x.dims(), padded_, Dims(4, 0), start_, x.dims(), false};
     return CopyBoxOnStream(box, stream);
   }
@@ -151,6 +150,13 @@ class ConvolutionKernel : public Kernel {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(contexts_.Current(&context));
     return context->Cudnn(stream, handle);
+  }
+
+  // That of a chosen algorithm. f32 stays with CUDNN_FMA_MATH: the default would allow TF32.
+  KernelStatus SetMathType(cudnnMathType_t type) const {
+    if (dtype_ == DType::kF32) return KernelStatus::Ok();
+    return CudnnStatus(cudnnSetConvolutionMathType(descriptors_.convolution, type),
+                       "cudnnSetConvolutionMathType");
   }
 
   DeviceContexts& contexts_;
@@ -193,8 +199,7 @@ class Forward : public ConvolutionKernel {
     const cudaStream_t stream = StreamOf(args);
     if (empty_ || !y.present()) return KernelStatus::Ok();
     if (no_sum_) {
-      ESPALIER_KERNEL_RETURN_IF_ERROR(
-          FillOnStream(y.data, y.dtype(), y.num_elements(), 0, stream));
+      ESPALIER_KERNEL_RETURN_IF_ERROR(FillOnStream(y.data, y.dtype(), y.num_elements(), 0, stream));
     } else {
       const void* source = x.data;
       if (uneven_) {
@@ -204,8 +209,7 @@ class Forward : public ConvolutionKernel {
       cudnnHandle_t handle = nullptr;
       ESPALIER_KERNEL_RETURN_IF_ERROR(Handle(args.stream, &handle));
       const float one = 1, zero = 0;
-      ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
-          cudnnSetConvolutionMathType(descriptors_.convolution, algorithm_.mathType), "conv2d"));
+      ESPALIER_KERNEL_RETURN_IF_ERROR(SetMathType(algorithm_.mathType));
       ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
           cudnnConvolutionForward(handle, &one, descriptors_.x, source, descriptors_.weight,
                                   args.inputs[1].data, descriptors_.convolution, algorithm_.algo,
@@ -216,10 +220,10 @@ class Forward : public ConvolutionKernel {
     if (!Has(args.inputs, 2)) return KernelStatus::Ok();
     return DispatchFloat(y.dtype(), "conv2d", [&](auto type) {
       using T = typename decltype(type)::T;
-      return ForEach(y.num_elements(),
-                     AddBias<T>{args.inputs[2].as<T>(), y.as<T>(), y.dims()[1],
-                                y.dims()[2] * y.dims()[3]},
-                     stream, "conv2d");
+      return ForEach(
+          y.num_elements(),
+          AddBias<T>{args.inputs[2].as<T>(), y.as<T>(), y.dims()[1], y.dims()[2] * y.dims()[3]},
+          stream, "conv2d");
     });
   }
 
@@ -246,11 +250,11 @@ class Backward : public ConvolutionKernel {
     ESPALIER_KERNEL_RETURN_IF_ERROR(Handle(nullptr, &handle));
     std::vector<cudnnConvolutionBwdDataAlgoPerf_t> data(CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT);
     int returned = 0;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
-        cudnnGetConvolutionBackwardDataAlgorithm_v7(
-            handle, descriptors_.weight, descriptors_.y, descriptors_.convolution, descriptors_.x,
-            static_cast<int>(data.size()), &returned, data.data()),
-        "conv2d_grad: choice of algorithm"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CudnnStatus(cudnnGetConvolutionBackwardDataAlgorithm_v7(
+                        handle, descriptors_.weight, descriptors_.y, descriptors_.convolution,
+                        descriptors_.x, static_cast<int>(data.size()), &returned, data.data()),
+                    "conv2d_grad: choice of algorithm"));
     if (!Choose(data, returned, dtype_, &data_)) {
       return KernelStatus::Error("cuDNN has no deterministic algorithm for the gradient of x");
     }
@@ -298,8 +302,7 @@ class Backward : public ConvolutionKernel {
     const TensorView& dx = args.outputs[0];
     void* target = uneven_ ? WorkspaceAt(args, padded_at_) : dx.data;
     const float one = 1, zero = 0;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
-        cudnnSetConvolutionMathType(descriptors_.convolution, data_.mathType), "conv2d_grad"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(SetMathType(data_.mathType));
     ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
         cudnnConvolutionBackwardData(handle, &one, descriptors_.weight, args.inputs[1].data,
                                      descriptors_.y, args.inputs[2].data, descriptors_.convolution,
@@ -317,8 +320,7 @@ class Backward : public ConvolutionKernel {
           Pad(args.inputs[0], WorkspaceAt(args, padded_at_), StreamOf(args)));
     }
     const float one = 1, zero = 0;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(CudnnStatus(
-        cudnnSetConvolutionMathType(descriptors_.convolution, filter_.mathType), "conv2d_grad"));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(SetMathType(filter_.mathType));
     return CudnnStatus(
         cudnnConvolutionBackwardFilter(handle, &one, descriptors_.x, source, descriptors_.y,
                                        args.inputs[2].data, descriptors_.convolution, filter_.algo,

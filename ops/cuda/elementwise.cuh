@@ -45,8 +45,8 @@ KernelStatus RunUnaryGradient(const KernelArgs& args, F f, const char* op) {
   if (!dx.present()) return KernelStatus::Ok();
   return DispatchFloat(dx.dtype(), op, [&](auto type) {
     using T = typename decltype(type)::T;
-    return ForEach(dx.num_elements(),
-                   MapBinary<T, F>{saved.as<T>(), dy.as<T>(), dx.as<T>(), f}, StreamOf(args), op);
+    return ForEach(dx.num_elements(), MapBinary<T, F>{saved.as<T>(), dy.as<T>(), dx.as<T>(), f},
+                   StreamOf(args), op);
   });
 }
 
@@ -61,8 +61,9 @@ void AddUnary(KernelRegistry& registry, const char* name, F f, G gradient) {
   registry.Add(std::string(name) + "_grad",
                [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-                 return MakeKernel(
-                     [=](const KernelArgs& args) { return RunUnaryGradient(args, gradient, name); });
+                 return MakeKernel([=](const KernelArgs& args) {
+                   return RunUnaryGradient(args, gradient, name);
+                 });
                });
 }
 

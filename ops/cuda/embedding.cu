@@ -62,8 +62,8 @@ void RegisterEmbeddingCuda(KernelRegistry& registry, DeviceContexts& contexts) {
       "embedding_grad",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[1].dtype, refusal)) return nullptr;
-        const std::shared_ptr<RowScatter> scatter = RowScatter::Make(
-            spec.inputs[0].num_elements(), spec.outputs[0].dims[0], refusal);
+        const std::shared_ptr<RowScatter> scatter =
+            RowScatter::Make(spec.inputs[0].num_elements(), spec.outputs[0].dims[0], refusal);
         if (scatter == nullptr) return nullptr;
         return MakeKernel(
             [&contexts, scatter](const KernelArgs& args) {

@@ -2,6 +2,8 @@
 
 namespace espalier {
 
-void RegisterFlattenCuda(KernelRegistry& registry, DeviceContexts&) { AddCopy(registry, "flatten"); }
+void RegisterFlattenCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddCopy(registry, "flatten");
+}
 
 }  // namespace espalier

@@ -79,8 +79,8 @@ void RegisterGatherCuda(KernelRegistry& registry, DeviceContexts& contexts) {
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.outputs[0].dtype, refusal)) return nullptr;
         const size_t axis = AxisOf(spec.attributes, spec.outputs[0].dims.size());
-        const std::shared_ptr<RowScatter> scatter = RowScatter::Make(
-            spec.inputs[0].num_elements(), spec.outputs[0].dims[axis], refusal);
+        const std::shared_ptr<RowScatter> scatter =
+            RowScatter::Make(spec.inputs[0].num_elements(), spec.outputs[0].dims[axis], refusal);
         if (scatter == nullptr) return nullptr;
         return MakeKernel(
             [&contexts, axis, scatter](const KernelArgs& args) {

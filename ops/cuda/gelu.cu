@@ -41,13 +41,12 @@ bool IsTanh(const KernelSpec& spec) { return spec.attributes.String("approximate
 }  // namespace
 
 void RegisterGeluCuda(KernelRegistry& registry, DeviceContexts&) {
-  registry.Add(
-      "gelu", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        return MakeKernel([by_tanh = IsTanh(spec)](const KernelArgs& args) {
-          return by_tanh ? RunUnary(args, ByTanh(), "gelu") : RunUnary(args, ByError(), "gelu");
-        });
-      });
+  registry.Add("gelu", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+    if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+    return MakeKernel([by_tanh = IsTanh(spec)](const KernelArgs& args) {
+      return by_tanh ? RunUnary(args, ByTanh(), "gelu") : RunUnary(args, ByError(), "gelu");
+    });
+  });
   registry.Add("gelu_grad",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -51,11 +51,10 @@ KernelStatus RunGemm(DeviceContexts& contexts, const Gemm& gemm, void* stream, c
         op);
   }
   return CublasStatus(
-      cublasGemmStridedBatchedEx_64(handle, op_b, op_a, gemm.n, gemm.m, gemm.k, &gemm.alpha,
-                                    gemm.b.data, in, gemm.b.ld, gemm.b.batch_stride, gemm.a.data,
-                                    in, gemm.a.ld, gemm.a.batch_stride, &gemm.beta, gemm.c, out,
-                                    gemm.ldc, gemm.c_stride, gemm.batch, CUBLAS_COMPUTE_32F,
-                                    CUBLAS_GEMM_DEFAULT),
+      cublasGemmStridedBatchedEx_64(
+          handle, op_b, op_a, gemm.n, gemm.m, gemm.k, &gemm.alpha, gemm.b.data, in, gemm.b.ld,
+          gemm.b.batch_stride, gemm.a.data, in, gemm.a.ld, gemm.a.batch_stride, &gemm.beta, gemm.c,
+          out, gemm.ldc, gemm.c_stride, gemm.batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
       op);
 }
 

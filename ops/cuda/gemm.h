@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-// One operand of a batch of products. Untransposed, A is [m, k] and B is [k, n] in memory; `ld` is the
-// number of elements from one row in memory to the next.
+// One operand of a batch of products. Untransposed, A is [m, k] and B is [k, n] in memory; `ld` is
+// the number of elements from one row in memory to the next.
 struct GemmOperand {
   const void* data = nullptr;
   bool transposed = false;

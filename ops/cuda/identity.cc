@@ -2,6 +2,8 @@
 
 namespace espalier {
 
-void RegisterIdentityCuda(KernelRegistry& registry, DeviceContexts&) { AddCopy(registry, "identity"); }
+void RegisterIdentityCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddCopy(registry, "identity");
+}
 
 }  // namespace espalier

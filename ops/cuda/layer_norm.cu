@@ -143,18 +143,18 @@ void RegisterLayerNormCuda(KernelRegistry& registry, DeviceContexts&) {
         const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
         return MakeKernel([epsilon](const KernelArgs& args) { return Forward(args, epsilon); });
       });
-  registry.Add(
-      "layer_norm_grad",
-      [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
-        const int64_t rows = RowsOf(spec.inputs[0].dims), n = spec.inputs[0].dims.back();
-        WorkspaceLayout layout;
-        layout.Add(rows * sizeof(Moments));
-        layout.Add(ColumnSums(rows, n).WorkspaceBytes());
-        return MakeKernel([epsilon](const KernelArgs& args) { return Backward(args, epsilon); },
-                          layout.bytes());
-      });
+  registry.Add("layer_norm_grad",
+               [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+                 if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+                 const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
+                 const int64_t rows = RowsOf(spec.inputs[0].dims), n = spec.inputs[0].dims.back();
+                 WorkspaceLayout layout;
+                 layout.Add(rows * sizeof(Moments));
+                 layout.Add(ColumnSums(rows, n).WorkspaceBytes());
+                 return MakeKernel(
+                     [epsilon](const KernelArgs& args) { return Backward(args, epsilon); },
+                     layout.bytes());
+               });
 }
 
 }  // namespace espalier

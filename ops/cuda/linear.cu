@@ -99,11 +99,10 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
         }
         return MakeKernel([](const KernelArgs& args) {
           const TensorView &x = args.inputs[0], &weight = args.inputs[1];
-          return StableLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0],
-                               x.data, weight.data,
-                               Has(args.inputs, 2) ? args.inputs[2].data : nullptr,
-                               args.outputs[0].data},
-                              StreamOf(args));
+          return StableLinear(
+              {x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data, weight.data,
+               Has(args.inputs, 2) ? args.inputs[2].data : nullptr, args.outputs[0].data},
+              StreamOf(args));
         });
       });
   registry.Add(

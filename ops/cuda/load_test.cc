@@ -1,4 +1,5 @@
-// The plug-in opens as the worker opens it, also where there is no GPU, and its answers are then polite.
+// The plug-in opens as the worker opens it, also where there is no GPU, and its answers are then
+// polite.
 #include <dlfcn.h>
 
 #include <string>
@@ -26,9 +27,7 @@ class LoadTest : public testing::Test {
   }
 };
 
-TEST_F(LoadTest, AnotherInterfaceVersionIsRefused) {
-  EXPECT_EQ(Open(kCudaPluginAbi + 1), nullptr);
-}
+TEST_F(LoadTest, AnotherInterfaceVersionIsRefused) { EXPECT_EQ(Open(kCudaPluginAbi + 1), nullptr); }
 
 TEST_F(LoadTest, EveryKernelIsRegisteredForwardAndBackward) {
   CudaPlugin* plugin = Open(kCudaPluginAbi);

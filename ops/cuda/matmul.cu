@@ -1,4 +1,5 @@
-// Batched products by cuBLAS. Batch dimensions that are broadcast unevenly run one product at a time.
+// Batched products by cuBLAS. Batch dimensions that are broadcast unevenly run one product at a
+// time.
 #include <utility>
 #include <vector>
 
@@ -108,7 +109,8 @@ struct GradientProduct {
   const TensorView* right;
   std::vector<int64_t> left_at, right_at, target_at;
   int64_t left_size, right_size, target_size;
-  bool even = false;  // each factor has the whole batch, or one matrix; the target has the whole batch
+  bool even =
+      false;  // each factor has the whole batch, or one matrix; the target has the whole batch
 };
 
 template <typename T>
@@ -147,8 +149,8 @@ KernelStatus RunGradient(DeviceContexts& contexts, const KernelArgs& args,
   return DispatchFloat(dtype, "matmul_grad", [&](auto type) {
     using T = typename decltype(type)::T;
     return ForEach(target.num_elements(),
-                   RoundElement<T>{static_cast<const float*>(sums), target.as<T>()},
-                   StreamOf(args), "matmul_grad");
+                   RoundElement<T>{static_cast<const float*>(sums), target.as<T>()}, StreamOf(args),
+                   "matmul_grad");
   });
 }
 
@@ -160,8 +162,8 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, bool ta,
   if (batch == 0 || p.y_size == 0) {
     for (const TensorView& target : args.outputs) {
       if (!target.present()) continue;
-      ESPALIER_KERNEL_RETURN_IF_ERROR(FillOnStream(target.data, target.dtype(),
-                                                   target.num_elements(), 0, StreamOf(args)));
+      ESPALIER_KERNEL_RETURN_IF_ERROR(
+          FillOnStream(target.data, target.dtype(), target.num_elements(), 0, StreamOf(args)));
     }
     return KernelStatus::Ok();
   }
@@ -281,12 +283,18 @@ KernelStatus StableForward(const KernelArgs& args, bool ta, bool tb) {
   }
   return DispatchFloat(y.dtype(), "matmul", [&](auto type) {
     using T = typename decltype(type)::T;
-    const StableElement<T> each{
-        a.as<T>(),        b.as<T>(),        y.as<T>(),
-        p.m,              p.n,              p.k,
-        ta ? 1 : p.lda(), ta ? p.lda() : 1, tb ? 1 : p.ldb(),
-        tb ? p.ldb() : 1, NumElements(p.a_batch) == 1 ? 0 : p.a_size,
-        NumElements(p.b_batch) == 1 ? 0 : p.b_size};
+    const StableElement<T> each{a.as<T>(),
+                                b.as<T>(),
+                                y.as<T>(),
+                                p.m,
+                                p.n,
+                                p.k,
+                                ta ? 1 : p.lda(),
+                                ta ? p.lda() : 1,
+                                tb ? 1 : p.ldb(),
+                                tb ? p.ldb() : 1,
+                                NumElements(p.a_batch) == 1 ? 0 : p.a_size,
+                                NumElements(p.b_batch) == 1 ? 0 : p.b_size};
     return ForEach(y.num_elements(), each, StreamOf(args), "matmul");
   });
 }
@@ -301,7 +309,8 @@ void RegisterMatmulCuda(KernelRegistry& registry, DeviceContexts& contexts) {
         const bool ta = spec.attributes.Bool("transpose_a");
         const bool tb = spec.attributes.Bool("transpose_b");
         if (spec.row_stable) {
-          return MakeKernel([ta, tb](const KernelArgs& args) { return StableForward(args, ta, tb); });
+          return MakeKernel(
+              [ta, tb](const KernelArgs& args) { return StableForward(args, ta, tb); });
         }
         return MakeKernel([&contexts, ta, tb](const KernelArgs& args) {
           return Forward(contexts, args, ta, tb);
@@ -318,11 +327,9 @@ void RegisterMatmulCuda(KernelRegistry& registry, DeviceContexts& contexts) {
           if (target.dtype == DType::kInvalid || target.dtype == DType::kF32) continue;
           bytes = std::max<int64_t>(bytes, target.num_elements() * sizeof(float));
         }
-        return MakeKernel(
-            [&contexts, ta, tb](const KernelArgs& args) {
-              return Backward(contexts, args, ta, tb);
-            },
-            static_cast<size_t>(bytes));
+        return MakeKernel([&contexts, ta,
+                           tb](const KernelArgs& args) { return Backward(contexts, args, ta, tb); },
+                          static_cast<size_t>(bytes));
       });
 }
 

@@ -39,11 +39,10 @@ void RegisterMeanSquaredErrorCuda(KernelRegistry& registry, DeviceContexts&) {
                  return MakeKernel(
                      [count = CountOf(spec)](const KernelArgs& args) {
                        const TensorView& x = args.inputs[0];
-                       return Reduce(
-                           Whole(x.num_elements()),
-                           SquaredDistance{x.as<float>(), args.inputs[1].as<float>()},
-                           StoreQuotient{args.outputs[0].as<float>(), count}, args.workspace,
-                           StreamOf(args), "mean_squared_error");
+                       return Reduce(Whole(x.num_elements()),
+                                     SquaredDistance{x.as<float>(), args.inputs[1].as<float>()},
+                                     StoreQuotient{args.outputs[0].as<float>(), count},
+                                     args.workspace, StreamOf(args), "mean_squared_error");
                      },
                      Whole(spec.inputs[0].num_elements()).WorkspaceBytes());
                });

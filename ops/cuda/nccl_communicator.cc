@@ -145,8 +145,7 @@ std::unique_ptr<CudaCommunicator> CreateNcclCommunicator(DeviceContext& context,
   }
   std::memcpy(id.internal, id_bytes.data(), sizeof(id.internal));
   ncclComm_t comm = nullptr;
-  const KernelStatus made =
-      NcclStatus(ncclCommInitRank(&comm, size, id, rank), "ncclCommInitRank");
+  const KernelStatus made = NcclStatus(ncclCommInitRank(&comm, size, id, rank), "ncclCommInitRank");
   if (!made.ok()) {
     *error = made.error;
     return nullptr;

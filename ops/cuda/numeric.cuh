@@ -32,7 +32,8 @@ __device__ __forceinline__ __half FromFloat<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// A type as a value, for generic lambdas: `[&](auto type) { using T = typename decltype(type)::T; }`.
+// A type as a value, for generic lambdas: `[&](auto type) { using T = typename decltype(type)::T;
+// }`.
 template <typename Element>
 struct TypeTag {
   using T = Element;
@@ -81,8 +82,8 @@ KernelStatus DispatchInteger(DType dtype, const char* op, Function function) {
   }
 }
 
-// What sums and products of T are computed in: f32 for floating-point types, unsigned for integers, so
-// that overflow wraps.
+// What sums and products of T are computed in: f32 for floating-point types, unsigned for integers,
+// so that overflow wraps.
 template <typename T>
 struct Compute {
   using Type = float;

@@ -1,5 +1,5 @@
-// Shared by the optimiser updates: their operands. The learning rate, the step and the clipping scale lie
-// in device memory.
+// Shared by the optimiser updates: their operands. The learning rate, the step and the clipping
+// scale lie in device memory.
 #pragma once
 
 #include "ops/cuda/copy.h"
@@ -20,8 +20,10 @@ struct UpdateOperands {
 };
 
 inline UpdateOperands OperandsOf(const KernelArgs& args) {
-  UpdateOperands operands{args.inputs[0].as<float>(), args.inputs[1].as<float>(),
-                          args.inputs[2].as<float>(), args.inputs[3].as<float>(),
+  UpdateOperands operands{args.inputs[0].as<float>(),
+                          args.inputs[1].as<float>(),
+                          args.inputs[2].as<float>(),
+                          args.inputs[3].as<float>(),
                           {nullptr, nullptr}};
   for (size_t i = 4; i < args.inputs.size() && i < 6; ++i) {
     operands.buffers[i - 4] = args.inputs[i].as<float>();

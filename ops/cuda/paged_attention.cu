@@ -1,7 +1,8 @@
-// Attention over the paged KV cache. One block per row and query head; key number j of the row's list
-// (prefix, then ancestors) always falls to the same warp at the same place of the same sums: the bits do
-// not depend on the batch, on the slots, or on whether a key comes through the sequence or as an ancestor
-// in a tree. Softmax is computed online (Milakov and Gimelshein 2018), the warps' parts merged in order.
+// Attention over the paged KV cache. One block per row and query head; key number j of the row's
+// list (prefix, then ancestors) always falls to the same warp at the same place of the same sums:
+// the bits do not depend on the batch, on the slots, or on whether a key comes through the sequence
+// or as an ancestor in a tree. Softmax is computed online (Milakov and Gimelshein 2018), the warps'
+// parts merged in order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -248,21 +249,26 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, 
   ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
   const auto table = [&](Input i) { return args.inputs[i].as<int32_t>(); };
   const auto size = [&](Input i) { return args.inputs[i].dims()[0]; };
-  const Batch batch{table(kSlots),         table(kRowSequence),   table(kRowPrefix),
-                    table(kAncestorStart), table(kAncestorSlots), table(kSequenceStart),
-                    table(kSequenceSlots), size(kQ),              size(kKCache),
-                    size(kSequenceStart) - 1, size(kAncestorSlots), size(kSequenceSlots),
-                    context->faults()};
+  const Batch batch{
+      table(kSlots),         table(kRowSequence),      table(kRowPrefix),     table(kAncestorStart),
+      table(kAncestorSlots), table(kSequenceStart),    table(kSequenceSlots), size(kQ),
+      size(kKCache),         size(kSequenceStart) - 1, size(kAncestorSlots),  size(kSequenceSlots),
+      context->faults()};
   const int64_t q_width = args.inputs[kQ].dims()[1], width = args.inputs[kK].dims()[1];
-  const Shape shape{size(kQ), width, static_cast<int>(q_width / dim),
-                    static_cast<int>(width / dim), static_cast<int>(dim), scale};
+  const Shape shape{size(kQ),
+                    width,
+                    static_cast<int>(q_width / dim),
+                    static_cast<int>(width / dim),
+                    static_cast<int>(dim),
+                    scale};
   for (Input i : {kSlots, kRowSequence, kRowPrefix}) {
     if (size(i) < shape.rows) {
       return KernelStatus::Error("paged_attention: the batch's row arrays are shorter than 'q'");
     }
   }
   if (size(kAncestorStart) < shape.rows + 1) {
-    return KernelStatus::Error("paged_attention: 'ancestor_start' is shorter than the rows of 'q' + 1");
+    return KernelStatus::Error(
+        "paged_attention: 'ancestor_start' is shorter than the rows of 'q' + 1");
   }
   const DType cache = args.inputs[kKCache].dtype();
   return DispatchFloat(args.inputs[kQ].dtype(), "paged_attention", [&](auto type) {

@@ -1,5 +1,5 @@
-// Pooling over NCHW planes, with PyTorch's rules for ties, borders and divisors. The gradient is gathered
-// per element of x, windows in row-major order: no atomics.
+// Pooling over NCHW planes, with PyTorch's rules for ties, borders and divisors. The gradient is
+// gathered per element of x, windows in row-major order: no atomics.
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/register.h"
@@ -133,20 +133,20 @@ struct Backward {
 }  // namespace
 
 void RegisterPool2dCuda(KernelRegistry& registry, DeviceContexts&) {
-  registry.Add(
-      "pool2d", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
-          const TensorView &x = args.inputs[0], &y = args.outputs[0];
-          return DispatchFloat(x.dtype(), "pool2d", [&](auto type) {
-            using T = typename decltype(type)::T;
-            return ForEach(
-                y.num_elements(),
-                Forward<T>{Describe(attributes, x.dims(), y.dims()), x.as<T>(), y.as<T>()},
-                StreamOf(args), "pool2d");
-          });
-        });
-      });
+  registry.Add("pool2d",
+               [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+                 if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+                 return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
+                   const TensorView &x = args.inputs[0], &y = args.outputs[0];
+                   return DispatchFloat(x.dtype(), "pool2d", [&](auto type) {
+                     using T = typename decltype(type)::T;
+                     return ForEach(
+                         y.num_elements(),
+                         Forward<T>{Describe(attributes, x.dims(), y.dims()), x.as<T>(), y.as<T>()},
+                         StreamOf(args), "pool2d");
+                   });
+                 });
+               });
   // x, dy -> dx
   registry.Add(
       "pool2d_grad", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
@@ -165,9 +165,8 @@ void RegisterPool2dCuda(KernelRegistry& registry, DeviceContexts&) {
                                                           Choose<T>{p, x.as<T>(), chosen},
                                                           StreamOf(args), "pool2d_grad"));
                 }
-                return ForEach(dx.num_elements(),
-                               Backward<T>{p, chosen, dy.as<T>(), dx.as<T>()}, StreamOf(args),
-                               "pool2d_grad");
+                return ForEach(dx.num_elements(), Backward<T>{p, chosen, dy.as<T>(), dx.as<T>()},
+                               StreamOf(args), "pool2d_grad");
               });
             },
             max ? spec.inputs[1].num_elements() * sizeof(int64_t) : 0);

@@ -1,5 +1,5 @@
-// Sums in a fixed order: within a block by a tree, across blocks by a second pass over partial sums. No
-// atomics, so that runs repeat bit for bit.
+// Sums in a fixed order: within a block by a tree, across blocks by a second pass over partial
+// sums. No atomics, so that runs repeat bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -117,8 +117,8 @@ struct ReduceShape {
   }
 };
 
-// value(i) is the summand at element i of the tensor; store(o, sum) takes result o. With one chunk the
-// result is stored, otherwise left in partial[chunk * outputs + o].
+// value(i) is the summand at element i of the tensor; store(o, sum) takes result o. With one chunk
+// the result is stored, otherwise left in partial[chunk * outputs + o].
 template <typename Value, typename Store>
 __global__ void __launch_bounds__(kThreads)
     ReduceColumnsKernel(ReduceShape shape, Value value, Store store, float* partial,
@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(kThreads)
 // `workspace` holds shape.WorkspaceBytes(row_stable) bytes.
 template <typename Value, typename Store>
 KernelStatus Reduce(const ReduceShape& shape, const Value& value, const Store& store,
-                    void* workspace, cudaStream_t stream, const char* op,
-                    bool row_stable = false) {
+                    void* workspace, cudaStream_t stream, const char* op, bool row_stable = false) {
   if (shape.outputs == 0) return KernelStatus::Ok();
   const int64_t chunks = shape.Chunks(row_stable);
   const int64_t chunk_size = (shape.count + chunks - 1) / chunks;
@@ -195,9 +194,7 @@ template <typename T>
 struct StoreScaled {
   T* result;
   float factor;
-  __device__ void operator()(int64_t o, float sum) const {
-    result[o] = FromFloat<T>(factor * sum);
-  }
+  __device__ void operator()(int64_t o, float sum) const { result[o] = FromFloat<T>(factor * sum); }
 };
 
 // *result = sum / count

@@ -2,6 +2,8 @@
 
 namespace espalier {
 
-void RegisterReshapeCuda(KernelRegistry& registry, DeviceContexts&) { AddCopy(registry, "reshape"); }
+void RegisterReshapeCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddCopy(registry, "reshape");
+}
 
 }  // namespace espalier

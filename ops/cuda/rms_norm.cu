@@ -77,7 +77,8 @@ KernelStatus Forward(const KernelArgs& args, float epsilon) {
   });
 }
 
-// x, weight, dy -> dx, dweight. The workspace holds 1 / rms of every row, then Reduce's partial sums.
+// x, weight, dy -> dx, dweight. The workspace holds 1 / rms of every row, then Reduce's partial
+// sums.
 KernelStatus Backward(const KernelArgs& args, float epsilon) {
   const TensorView &x = args.inputs[0], &dy = args.inputs[2];
   const int64_t rows = RowsOf(x.dims()), n = x.dims().back();

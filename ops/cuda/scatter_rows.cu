@@ -1,10 +1,9 @@
-#include "ops/cuda/scatter_rows.h"
-
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
+#include "ops/cuda/scatter_rows.h"
 
 namespace espalier {
 namespace {
@@ -92,11 +91,11 @@ KernelStatus RowScatter::Run(const ScatterProblem& problem, const TensorView& dy
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       ForEach(problem.count, MakeKey{problem, faults, keys, places}, stream, "scatter"));
   size_t temporary_bytes = temporary_bytes_;
-  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
-      cub::DeviceRadixSort::SortPairs(WorkspaceAt(args, temporary_), temporary_bytes, keys,
-                                      sorted_keys, places, sorted_places,
-                                      static_cast<int>(problem.count), 0, bits_, stream),
-      "scatter: sort"));
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      CudaStatus(cub::DeviceRadixSort::SortPairs(WorkspaceAt(args, temporary_), temporary_bytes,
+                                                 keys, sorted_keys, places, sorted_places,
+                                                 static_cast<int>(problem.count), 0, bits_, stream),
+                 "scatter: sort"));
   return DispatchFloat(dx.dtype(), "scatter", [&](auto type) {
     using T = typename decltype(type)::T;
     const int64_t columns = (problem.outer * problem.inner + kThreads - 1) / kThreads;

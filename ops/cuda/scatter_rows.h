@@ -1,5 +1,6 @@
-// dx[o, r, :] = sum of dy[o, j, :] over the j with index[j] == r, in the order of j: the gradient of a
-// lookup. Indices are sorted (stably) and each run of equal ones is added up by one block, without atomics.
+// dx[o, r, :] = sum of dy[o, j, :] over the j with index[j] == r, in the order of j: the gradient
+// of a lookup. Indices are sorted (stably) and each run of equal ones is added up by one block,
+// without atomics.
 #pragma once
 
 #include "ops/cuda/fault.h"
@@ -10,13 +11,13 @@ namespace espalier {
 
 struct ScatterProblem {
   Integers indices;
-  int64_t count = 0;          // of indices
-  int64_t outer = 1;          // dx is [outer, rows, inner], dy is [outer, count, inner]
+  int64_t count = 0;  // of indices
+  int64_t outer = 1;  // dx is [outer, rows, inner], dy is [outer, count, inner]
   int64_t rows = 0;
   int64_t inner = 1;
-  int64_t offset = 0;         // index of row 0; indices of other shards' rows add nothing
-  int64_t limit = 0;          // indices lie below it
-  bool from_end = false;      // negative indices count from the end
+  int64_t offset = 0;     // index of row 0; indices of other shards' rows add nothing
+  int64_t limit = 0;      // indices lie below it
+  bool from_end = false;  // negative indices count from the end
   FaultKind fault = FaultKind::kGatherIndex;
 };
 

@@ -24,7 +24,8 @@ Window WindowOf(const Attributes& attributes, const Dims& dims) {
     int64_t start = starts[i];
     if (start < 0) start = start < -dims[axis] ? 0 : start + dims[axis];
     window.start += std::min(start, dims[axis]) * dense[axis];
-    // A step beyond the dimension takes one element; its stride is never used and must not overflow.
+    // A step beyond the dimension takes one element; its stride is never used and must not
+    // overflow.
     if (!steps.empty()) window.strides[axis] *= std::min(steps[i], dims[axis] + 1);
   }
   return window;

@@ -26,10 +26,12 @@ __global__ void __launch_bounds__(kThreads)
   x += start;
   y += start;
   float most = -INFINITY;
-  for (int64_t i = threadIdx.x; i < length; i += kThreads) most = fmaxf(most, ToFloat(x[i * inner]));
+  for (int64_t i = threadIdx.x; i < length; i += kThreads)
+    most = fmaxf(most, ToFloat(x[i * inner]));
   most = BlockMax(most);
   float sum = 0;
-  for (int64_t i = threadIdx.x; i < length; i += kThreads) sum += expf(ToFloat(x[i * inner]) - most);
+  for (int64_t i = threadIdx.x; i < length; i += kThreads)
+    sum += expf(ToFloat(x[i * inner]) - most);
   const float scale = 1.0f / BlockSum(sum);
   for (int64_t i = threadIdx.x; i < length; i += kThreads) {
     y[i * inner] = FromFloat<T>(expf(ToFloat(x[i * inner]) - most) * scale);
@@ -66,8 +68,9 @@ void RegisterSoftmaxCuda(KernelRegistry& registry, DeviceContexts&) {
           const Lines lines(x.dims(), axis);
           return DispatchFloat(x.dtype(), "softmax", [&](auto type) {
             using T = typename decltype(type)::T;
-            ForwardKernel<T><<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0,
-                               StreamOf(args)>>>(x.as<T>(), y.as<T>(), lines.length, lines.inner);
+            ForwardKernel<T>
+                <<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0, StreamOf(args)>>>(
+                    x.as<T>(), y.as<T>(), lines.length, lines.inner);
             return LaunchStatus("softmax");
           });
         });
@@ -82,9 +85,9 @@ void RegisterSoftmaxCuda(KernelRegistry& registry, DeviceContexts&) {
           const Lines lines(y.dims(), axis);
           return DispatchFloat(y.dtype(), "softmax_grad", [&](auto type) {
             using T = typename decltype(type)::T;
-            BackwardKernel<T><<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0,
-                                StreamOf(args)>>>(y.as<T>(), dy.as<T>(), dx.as<T>(), lines.length,
-                                                  lines.inner);
+            BackwardKernel<T>
+                <<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0, StreamOf(args)>>>(
+                    y.as<T>(), dy.as<T>(), dx.as<T>(), lines.length, lines.inner);
             return LaunchStatus("softmax_grad");
           });
         });

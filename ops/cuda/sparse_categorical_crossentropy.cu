@@ -121,8 +121,8 @@ class Forward : public CrossEntropyKernel {
       ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(kName));
     }
     return Reduce(OverRows(rows), LossAt{losses},
-                  StoreQuotient{args.outputs[0].as<float>(), count()},
-                  WorkspaceAt(args, partial_), StreamOf(args), kName);
+                  StoreQuotient{args.outputs[0].as<float>(), count()}, WorkspaceAt(args, partial_),
+                  StreamOf(args), kName);
   }
 
  private:

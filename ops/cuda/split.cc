@@ -25,9 +25,8 @@ void RegisterSplitCuda(KernelRegistry& registry, DeviceContexts&) {
       bool all = true;
       for (const TensorView& dy : args.inputs) all = all && dy.present();
       if (!all) {
-        ESPALIER_KERNEL_RETURN_IF_ERROR(
-            FillOnStream(dx.data, dx.dtype(), dx.num_elements(), 0,
-                         static_cast<cudaStream_t>(args.stream)));
+        ESPALIER_KERNEL_RETURN_IF_ERROR(FillOnStream(dx.data, dx.dtype(), dx.num_elements(), 0,
+                                                     static_cast<cudaStream_t>(args.stream)));
       }
       int64_t start = 0;
       for (size_t i = 0; i < args.inputs.size(); ++i) {

@@ -1,8 +1,6 @@
-// f16 and bf16 run on the tensor cores by 16x16x16 products: element (i, j) of y starts at 0 and takes the
-// products of k = 0..15, 16..31, ... in this order. Tiles of several sizes, chosen by the number of rows,
-// differ in which elements a block computes, never in the order for one element.
-#include "ops/cuda/stable_linear.h"
-
+// f16 and bf16 run on the tensor cores by 16x16x16 products: element (i, j) of y starts at 0 and
+// takes the products of k = 0..15, 16..31, ... in this order. Tiles of several sizes, chosen by the
+// number of rows, differ in which elements a block computes, never in the order for one element.
 #include <cuda_pipeline.h>
 #include <mma.h>
 
@@ -10,16 +8,18 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
+#include "ops/cuda/stable_linear.h"
 
 namespace espalier {
 namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int kStageK = 64;            // of k per stage
-constexpr int kPitch = kStageK + 8;    // elements from row to row in shared memory: fewer bank conflicts
-constexpr int kChunk = 8;              // elements of one 16-byte copy
-constexpr int kPatchPitch = 20;        // floats from row to row of a 16x16 patch
+constexpr int kStageK = 64;  // of k per stage
+constexpr int kPitch =
+    kStageK + 8;                 // elements from row to row in shared memory: fewer bank conflicts
+constexpr int kChunk = 8;        // elements of one 16-byte copy
+constexpr int kPatchPitch = 20;  // floats from row to row of a 16x16 patch
 
 template <int kWarpsM, int kWarpsN, int kFragmentsM, int kFragmentsN, int kStageCount>
 struct TileShape {
@@ -34,12 +34,12 @@ struct TileShape {
   static constexpr size_t kSharedBytes = size_t{2} * kStageCount * kStageElements;
   static_assert(kSharedBytes >= size_t{4} * 16 * kPatchPitch * kWarpsM * kWarpsN);
 };
-using FewRows = TileShape<1, 2, 1, 1, 6>;    // 16 x 32
-using SomeRows = TileShape<1, 2, 4, 1, 4>;   // 64 x 32
-using ManyRows = TileShape<2, 2, 4, 4, 3>;   // 128 x 128
+using FewRows = TileShape<1, 2, 1, 1, 6>;   // 16 x 32
+using SomeRows = TileShape<1, 2, 4, 1, 4>;  // 64 x 32
+using ManyRows = TileShape<2, 2, 4, 4, 3>;  // 128 x 128
 
-// Rows [first, first + count) and k [k0, k0 + kStageK) of a row-major matrix [rows, columns] to shared
-// memory; zeros outside the matrix.
+// Rows [first, first + count) and k [k0, k0 + kStageK) of a row-major matrix [rows, columns] to
+// shared memory; zeros outside the matrix.
 template <typename T, bool aligned, int kThreadCount>
 __device__ void LoadTile(const T* matrix, int64_t rows, int64_t columns, int64_t first, int count,
                          int64_t k0, T* tile) {
@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(Tile::kThreadCount)
   for (int s = 0; s < Tile::kStages - 1; ++s) load(s);
   for (int64_t step = 0; step < steps; ++step) {
     __pipeline_wait_prior(Tile::kStages - 2);
-    // Everyone's copies of this stage are there, and everyone is done with the one to be overwritten.
+    // Everyone's copies of this stage are there, and everyone is done with the one to be
+    // overwritten.
     __syncthreads();
     load(step + Tile::kStages - 1);
     const T* a = stages + step % Tile::kStages * Tile::kStageElements;

@@ -1,5 +1,6 @@
-// y = x weight^T + bias with one order of summation per element of y, whatever the number of rows: serving
-// needs a row's result not to depend on the batch it rides in. cuBLAS chooses its order by the shape.
+// y = x weight^T + bias with one order of summation per element of y, whatever the number of rows:
+// serving needs a row's result not to depend on the batch it rides in. cuBLAS chooses its order by
+// the shape.
 #pragma once
 
 #include <cuda_runtime_api.h>

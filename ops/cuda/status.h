@@ -10,8 +10,8 @@
 
 #include "ops/kernel/kernel.h"
 
-#define ESPALIER_KERNEL_RETURN_IF_ERROR(expression)                \
-  do {                                                             \
+#define ESPALIER_KERNEL_RETURN_IF_ERROR(expression)                                     \
+  do {                                                                                  \
     if (::espalier::KernelStatus status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

@@ -1,12 +1,11 @@
-#include "ops/cuda/strided.h"
-
 #include <algorithm>
-#include <cstdint>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
+#include "ops/cuda/strided.h"
 
 namespace espalier {
 namespace {
@@ -58,8 +57,8 @@ struct AddElement {
   __device__ void operator()(int64_t i) const {
     int64_t from, to;
     offsets.At(i, &from, &to);
-    destination[to] = Compute<T>::Store(Compute<T>::Load(destination[to]) +
-                                        Compute<T>::Load(source[from]));
+    destination[to] =
+        Compute<T>::Store(Compute<T>::Load(destination[to]) + Compute<T>::Load(source[from]));
   }
 };
 
@@ -149,11 +148,10 @@ KernelStatus CopyStrided(const StridedBlock& block, cudaStream_t stream, const c
   const size_t bytes = SizeOf(block.dtype);
   if (layout.rank == 0 ||
       (layout.rank == 1 && layout.source[0] == 1 && layout.destination[0] == 1)) {
-    return CudaStatus(
-        cudaMemcpyAsync(block.destination, block.source,
-                        static_cast<size_t>(Elements(layout)) * bytes, cudaMemcpyDeviceToDevice,
-                        stream),
-        op);
+    return CudaStatus(cudaMemcpyAsync(block.destination, block.source,
+                                      static_cast<size_t>(Elements(layout)) * bytes,
+                                      cudaMemcpyDeviceToDevice, stream),
+                      op);
   }
   switch (Widen(block, bytes, &layout)) {
     case 1:

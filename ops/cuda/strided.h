@@ -1,4 +1,5 @@
-// Copies between strided views of device memory: what all shape operators and box copies come down to.
+// Copies between strided views of device memory: what all shape operators and box copies come down
+// to.
 #pragma once
 
 #include <cuda_runtime_api.h>

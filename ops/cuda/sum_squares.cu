@@ -19,21 +19,21 @@ ReduceShape Whole(int64_t n) { return ReduceShape::Make({n}, {true}); }
 }  // namespace
 
 void RegisterSumSquaresCuda(KernelRegistry& registry, DeviceContexts&) {
-  registry.Add(
-      "sum_squares", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        return MakeKernel(
-            [](const KernelArgs& args) {
-              const TensorView& x = args.inputs[0];
-              return DispatchFloat(x.dtype(), "sum_squares", [&](auto type) {
-                using T = typename decltype(type)::T;
-                return Reduce(Whole(x.num_elements()), Square<T>{x.as<T>()},
-                              StoreScaled<float>{args.outputs[0].as<float>(), 1.0f},
-                              args.workspace, StreamOf(args), "sum_squares");
-              });
-            },
-            Whole(spec.inputs[0].num_elements()).WorkspaceBytes());
-      });
+  registry.Add("sum_squares",
+               [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+                 if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+                 return MakeKernel(
+                     [](const KernelArgs& args) {
+                       const TensorView& x = args.inputs[0];
+                       return DispatchFloat(x.dtype(), "sum_squares", [&](auto type) {
+                         using T = typename decltype(type)::T;
+                         return Reduce(Whole(x.num_elements()), Square<T>{x.as<T>()},
+                                       StoreScaled<float>{args.outputs[0].as<float>(), 1.0f},
+                                       args.workspace, StreamOf(args), "sum_squares");
+                       });
+                     },
+                     Whole(spec.inputs[0].num_elements()).WorkspaceBytes());
+               });
 }
 
 }  // namespace espalier

@@ -17,8 +17,8 @@ CostModel::Times AnalyticCost::Measure(const OpDef& def, const NodeTypes& shard,
   Times times;
   times.forward = seconds(forward);
   if (def.gradient.has_value()) {
-    const Cost backward = def.gradient->cost ? def.gradient->cost(shard)
-                                             : Cost{2 * forward.flops, 2 * forward.bytes};
+    const Cost backward =
+        def.gradient->cost ? def.gradient->cost(shard) : Cost{2 * forward.flops, 2 * forward.bytes};
     times.backward = seconds(backward);
   }
   return times;

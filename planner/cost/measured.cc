@@ -27,9 +27,9 @@ std::string ToText(const AttributeValue& value) {
 }
 
 std::string DeviceKey(const proto::Device& device) {
-  return absl::StrCat(device.model().empty() ? proto::Device::Kind_Name(device.kind())
-                                             : device.model(),
-                      " x", device.threads());
+  return absl::StrCat(
+      device.model().empty() ? proto::Device::Kind_Name(device.kind()) : device.model(), " x",
+      device.threads());
 }
 
 bool IsTime(const nlohmann::json& entry, const char* field) {

@@ -1,9 +1,9 @@
 // Measured operator times in front of another cost model.
 //
-// Entries are keyed by what the time depends on: operator, attributes, local types, device model and
-// threads. A miss asks the measurer, if there is one; without an answer it falls back to the model behind,
-// scaled by how far that model was off for measured shapes of the same operator on the same device
-// (geometric mean), so that a few measurements correct the whole table.
+// Entries are keyed by what the time depends on: operator, attributes, local types, device model
+// and threads. A miss asks the measurer, if there is one; without an answer it falls back to the
+// model behind, scaled by how far that model was off for measured shapes of the same operator on
+// the same device (geometric mean), so that a few measurements correct the whole table.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ class MeasuredCost : public CostModel {
   bool Has(const OpDef& def, const NodeTypes& shard, const proto::Device& device) const;
   size_t size() const { return entries_.size(); }
 
-  // JSON text, sorted by key. Load adds to what is there; InvalidArgument names the entry that is wrong,
-  // and then nothing was added.
+  // JSON text, sorted by key. Load adds to what is there; InvalidArgument names the entry that is
+  // wrong, and then nothing was added.
   std::string Save() const;
   absl::Status Load(const std::string& json);
 

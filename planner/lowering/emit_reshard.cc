@@ -38,8 +38,8 @@ bool Emitter::ReadOnceElsewhere(ValueId value, int base) {
 absl::Status Emitter::Reshard(ValueId value, int base, int target, const std::string& node) {
   absl::StatusOr<const ReshardPlan*> plan = table_.Reshard(base, target);
   if (!plan.ok()) {
-    return absl::InternalError(absl::StrCat("node '", node, "', tensor '", NameOf(value), "': ",
-                                            plan.status().message()));
+    return absl::InternalError(
+        absl::StrCat("node '", node, "', tensor '", NameOf(value), "': ", plan.status().message()));
   }
   auto found = instances_.find({value, base});
   if (found == instances_.end()) {
@@ -76,9 +76,7 @@ void Emitter::EmitCollective(ValueId value, const ReshardCollective& c, const La
     int input = source[c.sources[r]];
     int& result = (*target)[c.targets[r]];
     // Box of this rank's input for rank i, and of its output from rank i.
-    auto sent = [&](int i) {
-      return *Intersect(in_shard.region, to.shards[c.targets[i]].region);
-    };
+    auto sent = [&](int i) { return *Intersect(in_shard.region, to.shards[c.targets[i]].region); };
     auto received = [&](int i) {
       return *Intersect(from.shards[c.sources[i]].region, out_shard.region);
     };
@@ -156,8 +154,8 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
 
   const bool direct = piece.box == out.region && !piece.accumulate;
   const int arrived = direct ? result
-                             : receiver.AddBuffer(absl::StrCat(NameOf(value), ".receive"),
-                                                  box_spec, proto::SCRATCH);
+                             : receiver.AddBuffer(absl::StrCat(NameOf(value), ".receive"), box_spec,
+                                                  proto::SCRATCH);
   proto::ReceiveInstruction* receive = receiver.Emit(node)->mutable_receive();
   receive->set_buffer(arrived);
   receive->set_peer(in.device);

@@ -62,8 +62,8 @@ std::map<int, int> Emitter::EmitClipping() {
       std::vector<int>& sums = squares[shard.device];
       if (shard.replica > 0) continue;  // each element counts once
       RankProgram& rank = ranks_[shard.device];
-      const int sum = rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".squares"), kScalar,
-                                     proto::SCRATCH);
+      const int sum =
+          rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".squares"), kScalar, proto::SCRATCH);
       proto::ComputeInstruction* compute = rank.Emit(node)->mutable_compute();
       compute->set_op("sum_squares");
       compute->add_inputs(gradient[i]);

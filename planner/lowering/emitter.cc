@@ -115,9 +115,8 @@ void Emitter::AddParameters() {
       spec.dtype = DType::kF32;
       states.emplace_back();
       for (const std::string& suffix : suffixes) {
-        states.back().push_back(
-            ranks_[shard.device].AddBuffer(absl::StrCat(graph.value(g.parameter).name, suffix),
-                                           spec, proto::OPTIMIZER_STATE));
+        states.back().push_back(ranks_[shard.device].AddBuffer(
+            absl::StrCat(graph.value(g.parameter).name, suffix), spec, proto::OPTIMIZER_STATE));
       }
     }
   }
@@ -158,11 +157,11 @@ absl::Status Emitter::PlanBuckets() {
         TensorSpec::Whole({dtype, {bytes / static_cast<int64_t>(SizeOf(dtype))}});
     for (int rank : bucket.ranks) {
       bucket.allocations.push_back(ranks_[rank].Allocate(bytes));
-      bucket.buffers.push_back(
-          bucket.members.size() == 1
-              ? -1  // the gradient's own buffer
-              : ranks_[rank].AddBuffer(absl::StrCat("gradients.", b), spec, proto::SCRATCH,
-                                       bucket.allocations.back(), 0));
+      bucket.buffers.push_back(bucket.members.size() == 1
+                                   ? -1  // the gradient's own buffer
+                                   : ranks_[rank].AddBuffer(absl::StrCat("gradients.", b), spec,
+                                                            proto::SCRATCH,
+                                                            bucket.allocations.back(), 0));
     }
   }
   return absl::OkStatus();
@@ -192,8 +191,8 @@ absl::Status Emitter::RunPosition(const Position& position) {
     if (!operand.ok()) return operand.status();
     operands.push_back(*operand);
   }
-  if (position.config_node != kNoNode && (position.role == Position::kForward ||
-                                          position.role == Position::kBackward)) {
+  if (position.config_node != kNoNode &&
+      (position.role == Position::kForward || position.role == Position::kBackward)) {
     EmitCompute(position, operands);
   } else {
     EmitSumOrSeed(position, operands);
@@ -313,12 +312,12 @@ const Emitter::Instance& Emitter::Load(ValueId value, int layout, const std::str
   Instance& instance = instances_[{value, layout}];
   for (const Shard& shard : LayoutOf(layout).shards) {
     RankProgram& rank = ranks_[shard.device];
-    auto [it, inserted] = loaded_.try_emplace(
-        {value, shard.device, shard.region.start, shard.region.size}, -1);
+    auto [it, inserted] =
+        loaded_.try_emplace({value, shard.device, shard.region.start, shard.region.size}, -1);
     if (inserted) {
       const bool input = v.kind == ValueKind::kInput;
-      it->second = rank.AddBuffer(v.name, SpecOf(value, shard),
-                                  input ? proto::HOST_INPUT : proto::LITERAL);
+      it->second =
+          rank.AddBuffer(v.name, SpecOf(value, shard), input ? proto::HOST_INPUT : proto::LITERAL);
       if (input) {
         auto column = options_.columns.find(v.name);
         proto::LoadBatchInstruction* load = rank.EmitFirst(node)->mutable_load_batch();

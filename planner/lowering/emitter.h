@@ -1,5 +1,6 @@
-// Writes the programs of all devices, node by node in one order that all of them share: whatever two
-// devices do together they meet in the same order, so they cannot wait for each other in a circle.
+// Writes the programs of all devices, node by node in one order that all of them share: whatever
+// two devices do together they meet in the same order, so they cannot wait for each other in a
+// circle.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ class Emitter {
   Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
           int num_ranks, const LoweringOptions& options);
 
-  // Forward and, unless structure.forward_only, backward, synchronisation and update. Errors are Internal
-  // and name node and tensor.
+  // Forward and, unless structure.forward_only, backward, synchronisation and update. Errors are
+  // Internal and name node and tensor.
   absl::Status Run();
 
   std::vector<RankProgram>& ranks() { return ranks_; }

@@ -1,6 +1,6 @@
-// LowerPlan: see planner.h. The evaluation program may run in the training program's arena: parameters,
-// literals and inputs lie at the same offsets in both, and its scratch lies above everything that the
-// training program keeps.
+// LowerPlan: see planner.h. The evaluation program may run in the training program's arena:
+// parameters, literals and inputs lie at the same offsets in both, and its scratch lies above
+// everything that the training program keeps.
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/lower_training.h"
@@ -14,16 +14,15 @@ absl::Status CheckMemory(const proto::Program& program, const proto::Device& dev
   if (device.memory_bytes() <= 0 || program.arena_bytes() <= device.memory_bytes()) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "device ", program.rank(), " needs ", program.arena_bytes(), " bytes for program '",
-      program.name(), "' but has ", device.memory_bytes(),
-      "; use a smaller batch, more devices, or split parameters"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("device ", program.rank(), " needs ", program.arena_bytes(),
+                   " bytes for program '", program.name(), "' but has ", device.memory_bytes(),
+                   "; use a smaller batch, more devices, or split parameters"));
 }
 
 absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, const Graph& graph,
                                                   const proto::Plan& plan,
-                                                  const LoweringOptions& options,
-                                                  bool forward_only,
+                                                  const LoweringOptions& options, bool forward_only,
                                                   std::vector<int64_t>* kept_bytes) {
   absl::StatusOr<PcgStructure> structure = BuildStructure(registry, graph, forward_only);
   if (!structure.ok()) return structure.status();
@@ -32,8 +31,8 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
   ConfigTable table(*structure);
   Placement placement(structure->nodes.size(), nullptr);
   for (NodeId n : structure->LiveNodes()) placement[n] = table.Get(n, (*configs)[n]);
-  absl::StatusOr<std::vector<proto::Program>> programs = LowerPlacement(
-      *structure, placement, table, plan.devices_size(), options, kept_bytes);
+  absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerPlacement(*structure, placement, table, plan.devices_size(), options, kept_bytes);
   if (!programs.ok()) return programs.status();
   for (proto::Program& program : *programs) {
     program.set_plan_fingerprint(plan.graph_fingerprint());
@@ -59,8 +58,8 @@ absl::StatusOr<std::vector<proto::Program>> LowerPlacement(const PcgStructure& s
     RankProgram& rank = emitter.ranks()[r];
     (*kept_bytes)[r] = rank.Finish((*kept_bytes)[r]);
     proto::Program program = rank.TakeProgram();
-    program.set_name(absl::StrCat(structure.graph().name,
-                                  structure.forward_only ? "/evaluation" : "/training"));
+    program.set_name(
+        absl::StrCat(structure.graph().name, structure.forward_only ? "/evaluation" : "/training"));
     program.set_seed(options.seed);
     if (!structure.forward_only) *program.mutable_optimizer() = options.optimizer;
     programs.push_back(std::move(program));

@@ -19,12 +19,12 @@ absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& gr
     const ValueId v = graph.FindValue(name);
     if (v == kNoValue || graph.value(v).kind != ValueKind::kInput ||
         graph.value(v).type.dims.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("metadata '", key, "': '", name,
-                                                     "' is not an input with dimensions"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata '", key, "': '", name, "' is not an input with dimensions"));
     }
     if (kind != "rows" && kind != "output_rows") {
-      return absl::InvalidArgumentError(absl::StrCat("metadata '", key, "' is '", kind,
-                                                     "', expected 'rows' or 'output_rows'"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata '", key, "' is '", kind, "', expected 'rows' or 'output_rows'"));
     }
     dynamic[v] = kind == "rows" ? proto::ROWS : proto::OUTPUT_ROWS;
   }
@@ -116,8 +116,7 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
   }
   for (const auto& [name, value] : graph.outputs) {
     if (buffers[value] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("output '", name, "' is computed by no node"));
+      return absl::InvalidArgumentError(absl::StrCat("output '", name, "' is computed by no node"));
     }
     rank.KeepToEnd(buffers[value]);
   }

@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-// One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what to
-// leave free at the start of each arena (empty: nothing); out, what the programs keep there.
+// One program per device; forward only if structure.forward_only. `kept_bytes`, by device: in, what
+// to leave free at the start of each arena (empty: nothing); out, what the programs keep there.
 absl::StatusOr<std::vector<proto::Program>> LowerPlacement(const PcgStructure& structure,
                                                            const Placement& placement,
                                                            ConfigTable& table, int num_devices,

@@ -1,4 +1,5 @@
-// Programs of many placements fit together; see planner/testing/program_check.h for what that means.
+// Programs of many placements fit together; see planner/testing/program_check.h for what that
+// means.
 #include <map>
 #include <set>
 
@@ -35,10 +36,10 @@ int Count(const proto::Program& program, proto::Instruction::KindCase kind) {
 TEST(LowerPlanTest, FixedStrategiesFitTogether) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     for (int devices : {1, 2, 4}) {
-      for (auto strategy : {proto::SearchOptions::DATA_PARALLEL,
-                            proto::SearchOptions::SINGLE_DEVICE}) {
-        absl::StatusOr<LoweredPlan> lowered = LowerPlan(
-            TestRegistry(), graph, PlanOf(graph, devices, strategy), Options());
+      for (auto strategy :
+           {proto::SearchOptions::DATA_PARALLEL, proto::SearchOptions::SINGLE_DEVICE}) {
+        absl::StatusOr<LoweredPlan> lowered =
+            LowerPlan(TestRegistry(), graph, PlanOf(graph, devices, strategy), Options());
         ASSERT_TRUE(lowered.ok()) << lowered.status();
         EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus()) << graph.name;
         EXPECT_EQ(CheckPrograms(lowered->evaluation), absl::OkStatus()) << graph.name;
@@ -51,8 +52,7 @@ TEST(LowerPlanTest, FixedStrategiesFitTogether) {
 TEST(LowerPlanTest, RandomPlacementsFitTogether) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama(1)), Llama(SmallLlama(1, true))}) {
     for (bool forward_only : {false, true}) {
-      absl::StatusOr<PcgStructure> structure =
-          BuildStructure(TestRegistry(), graph, forward_only);
+      absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, forward_only);
       ASSERT_TRUE(structure.ok()) << structure.status();
       const SearchSpace space(*structure, {.num_devices = 4});
       Random random(11);
@@ -72,8 +72,8 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
   }
 }
 
-// Each parameter element is updated on each of its replicas, each data region loaded as needed, each
-// scalar reported once per partial sum.
+// Each parameter element is updated on each of its replicas, each data region loaded as needed,
+// each scalar reported once per partial sum.
 TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {
   const Graph graph = Mlp(8);
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(

@@ -80,8 +80,8 @@ int RankProgram::Allocate(int64_t bytes) {
   return static_cast<int>(allocation_bytes_.size()) - 1;
 }
 
-int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec,
-                           proto::BufferKind kind, int allocation, int64_t offset) {
+int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, proto::BufferKind kind,
+                           int allocation, int64_t offset) {
   if (allocation < 0) allocation = Allocate(spec.bytes());
   proto::Buffer* buffer = program_.add_buffers();
   std::string unique = name;
@@ -97,8 +97,7 @@ int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec,
 }
 
 int RankProgram::AddAlias(const std::string& name, const TensorSpec& spec, int buffer) {
-  return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer],
-                   offset_in_allocation_[buffer]);
+  return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer], offset_in_allocation_[buffer]);
 }
 
 bool RankProgram::owns_memory(int index) const {

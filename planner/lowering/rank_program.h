@@ -1,5 +1,5 @@
-// The program of one device while it is being written: buffers live in allocations (several may share
-// one), whose offsets are set at the end from the instructions that touch them.
+// The program of one device while it is being written: buffers live in allocations (several may
+// share one), whose offsets are set at the end from the instructions that touch them.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class RankProgram {
   // A new block of memory.
   int Allocate(int64_t bytes);
 
-  // A buffer in `allocation` at `offset`, or in one of its own if -1. A name that is taken gets "#2"
-  // appended, and so on. Returns its index.
+  // A buffer in `allocation` at `offset`, or in one of its own if -1. A name that is taken gets
+  // "#2" appended, and so on. Returns its index.
   int AddBuffer(const std::string& name, const TensorSpec& spec, proto::BufferKind kind,
                 int allocation = -1, int64_t offset = 0);
 
@@ -52,9 +52,9 @@ class RankProgram {
   // Keeps the contents of `buffer` until the end of the program.
   void KeepToEnd(int buffer) { kept_.insert(allocation_of_[buffer]); }
 
-  // Sets offsets, arena and peak. Order of the arena: parameters and optimizer states, then nothing below
-  // `reserved_bytes`, then literals, persistent and host input buffers, then scratch.
-  // Returns the bytes of parameters and optimizer states.
+  // Sets offsets, arena and peak. Order of the arena: parameters and optimizer states, then nothing
+  // below `reserved_bytes`, then literals, persistent and host input buffers, then scratch. Returns
+  // the bytes of parameters and optimizer states.
   int64_t Finish(int64_t reserved_bytes);
 
   proto::Program TakeProgram() { return std::move(program_); }

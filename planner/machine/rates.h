@@ -1,8 +1,8 @@
 // Times of work and of transfers on a machine, from its measured rates. Seconds, bytes.
 //
-// Model: a transfer of b bytes takes latency + b / bandwidth; collectives are the bandwidth-optimal ring
-// algorithms (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
-// MPICH", 2005).
+// Model: a transfer of b bytes takes latency + b / bandwidth; collectives are the bandwidth-optimal
+// ring algorithms (Thakur, Rabenseifner, Gropp, "Optimization of collective communication
+// operations in MPICH", 2005).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace espalier {
 
-// A device or link with 0 where nobody has measured yet gets a cautious rate of a small CPU on loopback.
+// A device or link with 0 where nobody has measured yet gets a cautious rate of a small CPU on
+// loopback.
 proto::Device WithDefaults(proto::Device device);
 proto::Link WithDefaults(proto::Link link);
 

@@ -58,11 +58,10 @@ ArenaPlan PlaceInArena(const std::vector<Lifetime>& lifetimes) {
     plan.offsets[i] = best;
     plan.bytes = std::max(plan.bytes, best + size);
     const Placed entry{best, best + size, life.first, life.last};
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
-                                   [](const Placed& a, const Placed& b) {
-                                     return a.offset < b.offset;
-                                   }),
-                  entry);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), entry,
+                         [](const Placed& a, const Placed& b) { return a.offset < b.offset; }),
+        entry);
   }
   return plan;
 }

@@ -1,6 +1,6 @@
-// Places buffers whose lifetimes are known at fixed offsets of one block of memory, so that those which
-// are never alive together share it. Greedy by size, best gap: the method of Pisarchyk and Lee,
-// "Efficient memory management for deep neural net inference" (2020).
+// Places buffers whose lifetimes are known at fixed offsets of one block of memory, so that those
+// which are never alive together share it. Greedy by size, best gap: the method of Pisarchyk and
+// Lee, "Efficient memory management for deep neural net inference" (2020).
 #pragma once
 
 #include <cstdint>

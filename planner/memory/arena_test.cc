@@ -13,8 +13,8 @@ TEST(PlaceInArenaTest, NeverOverlapsWhatIsAliveTogether) {
     std::vector<Lifetime> lives;
     for (int i = 0; i < 120; ++i) {
       const int first = static_cast<int>(random() % 100);
-      lives.push_back({static_cast<int64_t>(random() % 5000), first,
-                       first + static_cast<int>(random() % 20)});
+      lives.push_back(
+          {static_cast<int64_t>(random() % 5000), first, first + static_cast<int>(random() % 20)});
     }
     const ArenaPlan plan = PlaceInArena(lives);
     EXPECT_LE(plan.peak_bytes, plan.bytes);

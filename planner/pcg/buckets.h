@@ -1,5 +1,5 @@
-// Gathers the all-reduces of gradients into few large ones: each costs a latency, and they all come at the
-// end of the step.
+// Gathers the all-reduces of gradients into few large ones: each costs a latency, and they all come
+// at the end of the step.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class GradientBuckets {
     int members = 0;
   };
 
-  // Puts `bytes` of group `group` (numbered by the caller, from 0) into the group's open bucket, or a new
-  // one if they do not fit. Returns the bucket; the offset is its `bytes` before the call.
+  // Puts `bytes` of group `group` (numbered by the caller, from 0) into the group's open bucket, or
+  // a new one if they do not fit. Returns the bucket; the offset is its `bytes` before the call.
   int Add(int group, int64_t bytes) {
     if (group >= static_cast<int>(open_.size())) open_.resize(group + 1, -1);
     int& open = open_[group];

@@ -20,10 +20,10 @@ absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<
       if (axis == kNotSplit) continue;
       if (axis < 0 || axis >= static_cast<int>(axes.size()) || axes[axis].size < 1 ||
           types[i].dims[d] % axes[axis].size != 0) {
-        return absl::InternalError(absl::StrCat(
-            "operator '", def.name, "': ", side, " ", i, " of type ", ToString(types[i]),
-            " cannot follow axis ", axis, " in dimension ", d,
-            "; the split rule of the operator is wrong"));
+        return absl::InternalError(absl::StrCat("operator '", def.name, "': ", side, " ", i,
+                                                " of type ", ToString(types[i]),
+                                                " cannot follow axis ", axis, " in dimension ", d,
+                                                "; the split rule of the operator is wrong"));
       }
     }
   }
@@ -52,9 +52,8 @@ std::vector<int> LegalDegrees(const Axis& axis, int most) {
 
 absl::Status CheckConfig(const SplitRule& rule, const NodeConfig& config, int num_devices) {
   if (config.degrees.size() != rule.axes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("has ", config.degrees.size(),
-                                                   " degrees, the operator has ",
-                                                   rule.axes.size(), " axes"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "has ", config.degrees.size(), " degrees, the operator has ", rule.axes.size(), " axes"));
   }
   int64_t parts = 1;
   for (size_t a = 0; a < rule.axes.size(); ++a) {
@@ -62,25 +61,24 @@ absl::Status CheckConfig(const SplitRule& rule, const NodeConfig& config, int nu
     if (std::find(legal.begin(), legal.end(), config.degrees[a]) == legal.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "axis '", rule.axes[a].name, "' of size ", rule.axes[a].size, " cannot have degree ",
-          config.degrees[a], " on ", num_devices, " devices; legal: ",
-          absl::StrJoin(legal, ", ")));
+          config.degrees[a], " on ", num_devices, " devices; legal: ", absl::StrJoin(legal, ", ")));
     }
     parts *= config.degrees[a];
     if (parts > num_devices) {
-      return absl::InvalidArgumentError(absl::StrCat("is cut into more parts than there are (",
-                                                     num_devices, ") devices"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("is cut into more parts than there are (", num_devices, ") devices"));
     }
   }
   if (static_cast<int64_t>(config.devices.size()) != parts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("names ", config.devices.size(), " devices for ", parts,
-                     " parts; there must be one for each part"));
+    return absl::InvalidArgumentError(absl::StrCat("names ", config.devices.size(), " devices for ",
+                                                   parts,
+                                                   " parts; there must be one for each part"));
   }
   std::set<int> seen;
   for (int device : config.devices) {
     if (device < 0 || device >= num_devices) {
-      return absl::InvalidArgumentError(absl::StrCat("names device ", device, "; legal: 0 to ",
-                                                     num_devices - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("names device ", device, "; legal: 0 to ", num_devices - 1));
     }
     if (!seen.insert(device).second) {
       return absl::InvalidArgumentError(

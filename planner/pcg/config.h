@@ -18,8 +18,8 @@ struct NodeConfig {
   bool operator==(const NodeConfig&) const = default;
 };
 
-// How a node may be split: its rule with one entry for every operand and dimension. Internal, naming the
-// operator, if the rule contradicts the types.
+// How a node may be split: its rule with one entry for every operand and dimension. Internal,
+// naming the operator, if the rule contradicts the types.
 absl::StatusOr<SplitRule> CompleteSplitRule(const OpDef& def, const NodeTypes& types);
 
 // The degrees that `axis` may have on at most `most` devices, ascending.
@@ -34,8 +34,8 @@ NodeTypes LocalTypes(const NodeTypes& whole, const SplitRule& rule,
 
 NodeConfig OnDevice(const SplitRule& rule, int device);
 
-// The first sample axis over as many of `num_devices` devices as divide it; the first device if there is
-// no such axis.
+// The first sample axis over as many of `num_devices` devices as divide it; the first device if
+// there is no such axis.
 NodeConfig DataParallel(const SplitRule& rule, int num_devices);
 
 }  // namespace espalier

@@ -1,10 +1,10 @@
 // How one tensor is spread over devices: which device holds which box of it, as what.
 //
-// A layout follows from an operator's configuration (pcg/config.h) and its SplitRule: one shard per part
-// of the operator, in the order of its parts. Parts along an axis that the tensor does not follow hold
-// the same box: of an operand they are replicas (each has the full value), of a result partial sums (the
-// value is their sum). Differentiation swaps the two: the gradient of a replicated operand is a partial
-// sum, the gradient of a partial sum is replicated. That is Dual.
+// A layout follows from an operator's configuration (pcg/config.h) and its SplitRule: one shard per
+// part of the operator, in the order of its parts. Parts along an axis that the tensor does not
+// follow hold the same box: of an operand they are replicas (each has the full value), of a result
+// partial sums (the value is their sum). Differentiation swaps the two: the gradient of a
+// replicated operand is a partial sum, the gradient of a partial sum is replicated. That is Dual.
 #pragma once
 
 #include <deque>
@@ -36,9 +36,10 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// The layout of a tensor with `dims` of which dimension d follows axis axis_of_dim[d] (kNotSplit: none).
-// degrees: parts per axis; devices: one per part, mixed radix, first axis outermost. Every dimension must
-// be divisible by the degree of its axis. `output`: parts that hold the same box are partial sums.
+// The layout of a tensor with `dims` of which dimension d follows axis axis_of_dim[d] (kNotSplit:
+// none). degrees: parts per axis; devices: one per part, mixed radix, first axis outermost. Every
+// dimension must be divisible by the degree of its axis. `output`: parts that hold the same box are
+// partial sums.
 Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
                      const std::vector<int>& degrees, const std::vector<int>& devices, bool output);
 
@@ -54,7 +55,8 @@ Dims StartWithin(const Region& shard, const Region& box);
 // "split 0x2, partial x2 on 0,1": for error messages.
 std::string ToString(const Layout& layout);
 
-// Numbers layouts, so that equality and the keys of caches are integers. Ids and references stay valid.
+// Numbers layouts, so that equality and the keys of caches are integers. Ids and references stay
+// valid.
 class LayoutTable {
  public:
   int Intern(const Layout& layout);

@@ -57,7 +57,8 @@ TEST(LayoutTableTest, EqualLayoutsHaveOneId) {
   EXPECT_NE(table.Intern(OperandLayout({8, 4}, {kNotSplit, 0}, {2}, {0, 1}, false)), a);
 }
 
-// Layouts of a [24, 24] tensor as a producer (partial sums) leaves it or a consumer (replicas) needs it.
+// Layouts of a [24, 24] tensor as a producer (partial sums) leaves it or a consumer (replicas)
+// needs it.
 std::vector<Layout> SomeLayouts(bool output) {
   std::vector<Layout> layouts;
   for (int rows : {1, 2, 3, 4}) {
@@ -65,8 +66,7 @@ std::vector<Layout> SomeLayouts(bool output) {
       for (int other : {1, 2}) {
         std::vector<int> devices;
         for (int i = 0; i < rows * columns * other; ++i) devices.push_back(i);
-        layouts.push_back(
-            OperandLayout({24, 24}, {0, 1}, {rows, columns, other}, devices, output));
+        layouts.push_back(OperandLayout({24, 24}, {0, 1}, {rows, columns, other}, devices, output));
       }
     }
   }
@@ -79,8 +79,7 @@ TEST(ParallelOpTest, GradientEdgeCarriesTheDualsInReverse) {
       std::vector<ParallelOp> forward = ParallelOpsBetween(produced, required);
       std::vector<ParallelOp> expected;
       for (auto it = forward.rbegin(); it != forward.rend(); ++it) expected.push_back(Dual(*it));
-      const std::vector<ParallelOp> backward =
-          ParallelOpsBetween(Dual(required), Dual(produced));
+      const std::vector<ParallelOp> backward = ParallelOpsBetween(Dual(required), Dual(produced));
       ASSERT_EQ(backward.size(), expected.size())
           << ToString(produced) << " -> " << ToString(required);
       for (size_t i = 0; i < expected.size(); ++i) {

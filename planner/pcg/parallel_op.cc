@@ -24,15 +24,14 @@ std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to)
       combines.push_back({Kind::COMBINE, d, -1, from.degrees[d] / common, {}});
     }
     if (to.degrees[d] > common) {
-      partitions.insert(partitions.begin(),
-                        {Kind::PARTITION, d, -1, to.degrees[d] / common, {}});
+      partitions.insert(partitions.begin(), {Kind::PARTITION, d, -1, to.degrees[d] / common, {}});
     }
   }
   if (combines.size() == 1 && partitions.size() == 1 &&
       combines[0].degree == partitions[0].degree &&
       combines[0].dimension != partitions[0].dimension) {
-    ops.push_back({Kind::ALL_TO_ALL, partitions[0].dimension, combines[0].dimension,
-                   combines[0].degree, {}});
+    ops.push_back(
+        {Kind::ALL_TO_ALL, partitions[0].dimension, combines[0].dimension, combines[0].degree, {}});
   } else {
     ops.insert(ops.end(), combines.begin(), combines.end());
     ops.insert(ops.end(), partitions.begin(), partitions.end());

@@ -1,8 +1,9 @@
 // Parallel operators: the changes of layout on an edge, as nodes of the parallel computation graph.
 //
-// On the way from one layout to another: partial sums are reduced, dimensions combined (first to last),
-// partitioned (last to first), replicas made. The edge of the gradients runs from the dual of the second
-// layout to the dual of the first and therefore carries the duals of these nodes in reverse order.
+// On the way from one layout to another: partial sums are reduced, dimensions combined (first to
+// last), partitioned (last to first), replicas made. The edge of the gradients runs from the dual
+// of the second layout to the dual of the first and therefore carries the duals of these nodes in
+// reverse order.
 #pragma once
 
 #include <vector>
@@ -28,7 +29,8 @@ struct ParallelOp {
 
 std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to);
 
-// PARTITION <-> COMBINE, REPLICATE <-> REDUCE, ALL_TO_ALL and MOVE backwards. `devices` is left empty.
+// PARTITION <-> COMBINE, REPLICATE <-> REDUCE, ALL_TO_ALL and MOVE backwards. `devices` is left
+// empty.
 ParallelOp Dual(const ParallelOp& op);
 
 }  // namespace espalier

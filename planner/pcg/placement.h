@@ -15,7 +15,8 @@
 
 namespace espalier {
 
-// One configuration of one node. Layout ids are of the ConfigTable's LayoutTable; -1: absent operand.
+// One configuration of one node. Layout ids are of the ConfigTable's LayoutTable; -1: absent
+// operand.
 struct ConfigEntry {
   NodeConfig config;
   std::vector<int> inputs;

@@ -45,7 +45,8 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   return groups;
 }
 
-// Fills ranks, sources and targets in the order of the ranks; false if the devices are not the same.
+// Fills ranks, sources and targets in the order of the ranks; false if the devices are not the
+// same.
 bool MatchDevices(const Layout& from, const Layout& to, const ShardGroup& group,
                   ReshardCollective* out) {
   std::map<int, int> source_on, target_on;
@@ -113,8 +114,8 @@ std::optional<ReshardCollective> AsCollective(const Layout& from, const Layout& 
     std::vector<Region> sent, received;
     for (int j = 0; j < n; ++j) {
       const auto there = Intersect(in[i], out[j]), here = Intersect(in[j], out[i]);
-      if (!there || !here || there->num_elements() * n != c.elements ||
-          here->size != there->size || (!sent.empty() && there->size != sent[0].size)) {
+      if (!there || !here || there->num_elements() * n != c.elements || here->size != there->size ||
+          (!sent.empty() && there->size != sent[0].size)) {
         return std::nullopt;
       }
       sent.push_back(*there);
@@ -171,9 +172,8 @@ bool ReshardPlan::all_reduce_only() const {
   for (int source : alias) {
     if (source >= 0) return false;
   }
-  return std::all_of(collectives.begin(), collectives.end(), [](const ReshardCollective& c) {
-    return c.kind == Collective::ALL_REDUCE;
-  });
+  return std::all_of(collectives.begin(), collectives.end(),
+                     [](const ReshardCollective& c) { return c.kind == Collective::ALL_REDUCE; });
 }
 
 int64_t ElementsMoved(const ReshardPlan& plan, const Layout& from, const Layout& to) {

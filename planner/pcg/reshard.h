@@ -1,9 +1,10 @@
 // How a tensor gets from one layout into another: the one description that lowering turns into
 // instructions and the simulator into time.
 //
-// Source and target shards that overlap form groups that have nothing to do with each other. A group that
-// is one of the known collectives becomes one; all others are copies and point-to-point transfers, with
-// partial sums added up in the order of their index, so that every replica gets the same bits.
+// Source and target shards that overlap form groups that have nothing to do with each other. A
+// group that is one of the known collectives becomes one; all others are copies and point-to-point
+// transfers, with partial sums added up in the order of their index, so that every replica gets the
+// same bits.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace espalier {
 
-// A box of source shard `source` that goes into target shard `target`. Local if they are on one device.
+// A box of source shard `source` that goes into target shard `target`. Local if they are on one
+// device.
 struct ReshardPiece {
   int source = 0;
   int target = 0;
@@ -28,8 +30,8 @@ struct ReshardCollective {
   std::vector<int> ranks;    // ascending
   std::vector<int> sources;  // source shard of each rank
   std::vector<int> targets;  // target shard of each rank
-  // Parts do not follow each other in memory in the order of the ranks: input boxes are copied together
-  // first, output boxes apart afterwards.
+  // Parts do not follow each other in memory in the order of the ranks: input boxes are copied
+  // together first, output boxes apart afterwards.
   bool pack = false;
   bool unpack = false;
   int64_t elements = 0;  // of one rank's input

@@ -235,9 +235,9 @@ TEST(ElementsMovedTest, CountsWhatCrosses) {
     return ElementsMoved(*PlanReshard(from, to), from, to);
   };
   EXPECT_EQ(moved(Copies({0}), Copies({0, 1, 2})), 64);
-  EXPECT_EQ(moved(Rows({0, 1}), Copies({0, 1})), 32);             // each half to the other
-  EXPECT_EQ(moved(Rows({0, 1}), Columns({0, 1})), 16);            // a quarter each way
-  EXPECT_EQ(moved(Dual(Copies({0, 1})), Copies({0, 1})), 64);     // ring: 2 (n - 1) / n each
+  EXPECT_EQ(moved(Rows({0, 1}), Copies({0, 1})), 32);          // each half to the other
+  EXPECT_EQ(moved(Rows({0, 1}), Columns({0, 1})), 16);         // a quarter each way
+  EXPECT_EQ(moved(Dual(Copies({0, 1})), Copies({0, 1})), 64);  // ring: 2 (n - 1) / n each
   EXPECT_EQ(moved(Dual(Copies({0, 1})), Columns({0, 1})), 32);
 }
 

@@ -8,7 +8,8 @@
 namespace espalier {
 namespace {
 
-// Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all from there).
+// Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all from
+// there).
 std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
   if (index >= static_cast<int>(def.inputs.size()) || !def.inputs[index].variadic) return {index};
   std::vector<int> all;
@@ -57,9 +58,9 @@ class Builder {
       const bool metric = producer != nullptr && producer->is_metric && v.producer_output == 0;
       if (name != "loss" && !metric) continue;
       if (v.producer == kNoNode || !v.type.dims.empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "output '", name, "' (", ToString(v.type),
-            ") cannot be reported: it must be a scalar that an operator computes"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("output '", name, "' (", ToString(v.type),
+                         ") cannot be reported: it must be a scalar that an operator computes"));
       }
       out_.reports.emplace_back(name, value);
     }
@@ -113,7 +114,8 @@ class Builder {
           const Value& value = forward_.value(v);
           if (value.kind == ValueKind::kState) {
             return absl::InvalidArgumentError(
-                absl::StrCat("tensor '", value.name, "' is a state; states are for serving, a graph "
+                absl::StrCat("tensor '", value.name,
+                             "' is a state; states are for serving, a graph "
                              "to be trained has none"));
           }
           if (value.kind == ValueKind::kParameter && !out_.base[v].present()) {
@@ -147,7 +149,8 @@ class Builder {
       const ValueId of = out_.training.gradient_of[node.outputs[0]];
       position.role = node.op == "fill" ? Position::kSeed : Position::kGradientSum;
       LayoutRef ref = BaseDual(of);
-      if (!ref.present()) return absl::InternalError(absl::StrCat("node '", node.name, "': no base"));
+      if (!ref.present())
+        return absl::InternalError(absl::StrCat("node '", node.name, "': no base"));
       if (forward_.value(of).kind == ValueKind::kParameter) {
         PcgStructure::ParameterSum sum;
         sum.storage = out_.base[of];
@@ -190,7 +193,8 @@ class Builder {
     if (inputs.size() != node.inputs.size() || outputs.size() != node.outputs.size()) {
       return absl::InternalError(absl::StrCat("node '", node.name,
                                               "' does not have the operands that the gradient of "
-                                              "operator '", def.name, "' names"));
+                                              "operator '",
+                                              def.name, "' names"));
     }
     for (size_t i = 0; i < inputs.size(); ++i) AddSlot(node.inputs[i], inputs[i]);
     for (size_t k = 0; k < outputs.size(); ++k) {
@@ -204,11 +208,10 @@ class Builder {
     for (const TrainingGraph::ParameterGradient& g : out_.training.gradients) {
       out_.gradients.push_back({g.parameter, g.gradient, 0});
     }
-    std::stable_sort(out_.gradients.begin(), out_.gradients.end(),
-                     [&](const auto& a, const auto& b) {
-                       return out_.graph().value(a.gradient).producer <
-                              out_.graph().value(b.gradient).producer;
-                     });
+    std::stable_sort(
+        out_.gradients.begin(), out_.gradients.end(), [&](const auto& a, const auto& b) {
+          return out_.graph().value(a.gradient).producer < out_.graph().value(b.gradient).producer;
+        });
     for (PcgStructure::GradientInfo& g : out_.gradients) {
       g.slot = static_cast<int>(out_.slots.size());
       AddSlot(g.gradient, out_.base[g.parameter]);

@@ -1,13 +1,16 @@
-// What of the parallel computation graph does not depend on how operators are configured: the order in
-// which nodes run, which layout each operand needs and in which layout each value is produced, both as
-// references into the configuration of a forward node.
+// What of the parallel computation graph does not depend on how operators are configured: the order
+// in which nodes run, which layout each operand needs and in which layout each value is produced,
+// both as references into the configuration of a forward node.
 //
 // The rules (DESIGN.md, "parallel op"):
-//  - a forward node needs its inputs and leaves its outputs in the layouts that its configuration gives;
+//  - a forward node needs its inputs and leaves its outputs in the layouts that its configuration
+//  gives;
 //  - its gradient runs under the same configuration: forward values as the forward node had them,
 //    gradients in the dual layouts;
-//  - the sum of several gradients of a value runs in the dual of the layout in which it was produced;
-//  - a parameter is stored as its first consumer needs it; its gradient is needed there, fully reduced;
+//  - the sum of several gradients of a value runs in the dual of the layout in which it was
+//  produced;
+//  - a parameter is stored as its first consumer needs it; its gradient is needed there, fully
+//  reduced;
 //  - inputs and constants are loaded by every device as needed.
 #pragma once
 
@@ -25,7 +28,7 @@ struct LayoutRef {
   enum Mode {
     kPlain,
     kDual,
-    kReduced,       // plain, or its dual where that is partial sums: what a reader needs of a result
+    kReduced,  // plain, or its dual where that is partial sums: what a reader needs of a result
     kParameterSum,  // `index` into PcgStructure::sums
   };
   NodeId node = kNoNode;  // forward node
@@ -46,9 +49,10 @@ struct Slot {
 struct Position {
   enum Role { kForward, kBackward, kGradientSum, kSeed };
   Role role = kForward;
-  NodeId node = kNoNode;         // in the training graph
-  NodeId config_node = kNoNode;  // the forward node whose parts this runs as, kForward and kBackward
-  int first_slot = 0;            // slots [first_slot, last_slot) are its operands in order
+  NodeId node = kNoNode;  // in the training graph
+  NodeId config_node =
+      kNoNode;         // the forward node whose parts this runs as, kForward and kBackward
+  int first_slot = 0;  // slots [first_slot, last_slot) are its operands in order
   int last_slot = 0;
   std::vector<LayoutRef> outputs;  // one per output; the parts of kGradientSum and kSeed
 };
@@ -80,8 +84,8 @@ struct PcgStructure {
   std::vector<LayoutRef> base;                   // by value: produced or stored; absent: loaded
   std::vector<std::vector<int>> slots_of_value;  // ascending
   std::vector<ParameterSum> sums;
-  std::vector<GradientInfo> gradients;                     // in the order in which they become ready
-  std::vector<std::pair<std::string, ValueId>> reports;    // "loss" and the metrics
+  std::vector<GradientInfo> gradients;                   // in the order in which they become ready
+  std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
 
   const Graph& graph() const { return training.graph; }
   std::vector<NodeId> LiveNodes() const;

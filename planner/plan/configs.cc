@@ -66,16 +66,15 @@ absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& stru
     if (given[n]) return OperatorError(op, "is given twice");
     given[n] = true;
     if (structure.nodes[n].def == nullptr) continue;
-    absl::StatusOr<NodeConfig> config =
-        ReadConfig(structure.nodes[n], op, plan.devices_size());
+    absl::StatusOr<NodeConfig> config = ReadConfig(structure.nodes[n], op, plan.devices_size());
     if (!config.ok()) return config.status();
     configs[n] = *std::move(config);
   }
   for (NodeId n : structure.LiveNodes()) {
     if (!given[n]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan: operator '", graph.node(n).name, "' (", graph.node(n).op,
-                       ") of the graph is missing"));
+      return absl::InvalidArgumentError(absl::StrCat("plan: operator '", graph.node(n).name, "' (",
+                                                     graph.node(n).op,
+                                                     ") of the graph is missing"));
     }
   }
   return configs;
@@ -109,8 +108,9 @@ absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan) {
   const std::string fingerprint = GraphFingerprint(graph);
   if (plan.graph_fingerprint() == fingerprint) return absl::OkStatus();
 
-  std::string difference = "all operators of the plan have the same name and type in the graph, so "
-                           "shapes, attributes or the batch size differ";
+  std::string difference =
+      "all operators of the plan have the same name and type in the graph, so "
+      "shapes, attributes or the batch size differ";
   std::map<std::string, const Node*> by_name;
   for (const Node& node : graph.nodes()) by_name[node.name] = &node;
   for (const proto::OperatorPlan& op : plan.operators()) {
@@ -126,10 +126,10 @@ absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan) {
       break;
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the plan was made for another graph: it has fingerprint '", plan.graph_fingerprint(),
-      "' and batch size ", plan.batch_size(), ", graph '", graph.name, "' has '", fingerprint,
-      "'; ", difference));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan was made for another graph: it has fingerprint '",
+                   plan.graph_fingerprint(), "' and batch size ", plan.batch_size(), ", graph '",
+                   graph.name, "' has '", fingerprint, "'; ", difference));
 }
 
 }  // namespace espalier

@@ -11,8 +11,8 @@
 
 namespace espalier {
 
-// By forward node; empty for dead ones. InvalidArgument names the operator of the plan that is unknown,
-// missing, given twice or configured illegally, with what would be legal.
+// By forward node; empty for dead ones. InvalidArgument names the operator of the plan that is
+// unknown, missing, given twice or configured illegally, with what would be legal.
 absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& structure,
                                                         const proto::Plan& plan);
 
@@ -20,8 +20,8 @@ absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& stru
 void ConfigsToPlan(const PcgStructure& structure, const std::vector<NodeConfig>& configs,
                    proto::Plan* plan);
 
-// InvalidArgument, with both fingerprints and the first operator that does not match, if `plan` was made
-// for another graph or batch size.
+// InvalidArgument, with both fingerprints and the first operator that does not match, if `plan` was
+// made for another graph or batch size.
 absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan);
 
 }  // namespace espalier

@@ -1,5 +1,9 @@
 // ExportPlan and ImportPlan: see planner.h.
+#include "nlohmann/json.hpp"
+
 #include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "planner/planner.h"
@@ -10,45 +14,60 @@ namespace {
 // Protobuf's parser recurses; a plan is 4 levels deep.
 constexpr int kMaxDepth = 32;
 
-absl::Status CheckDepth(const std::string& json) {
-  int depth = 0, line = 1;
-  bool quoted = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (c == '\n') ++line;
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) {
-        return absl::InvalidArgumentError(absl::StrCat("plan: line ", line,
-                                                       ": nested more than ", kMaxDepth,
-                                                       " deep; a plan is 4 deep"));
-      }
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
+// Finds syntax errors, with line and column, and nesting that protobuf should not see.
+class SyntaxCheck : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool start_object(std::size_t) override { return Enter(); }
+  bool start_array(std::size_t) override { return Enter(); }
+  bool end_object() override { return Leave(); }
+  bool end_array() override { return Leave(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
+    error_ = e.what();
+    // "[json.exception.parse_error.101] parse error at line 3, column 17: ..."
+    const size_t end_of_id = error_.find("] ");
+    if (end_of_id != std::string::npos) error_.erase(0, end_of_id + 2);
+    return false;
   }
-  return absl::OkStatus();
+  const std::string& error() const { return error_; }
+
+ private:
+  bool Enter() {
+    if (++depth_ <= kMaxDepth) return true;
+    error_ = absl::StrCat("nested more than ", kMaxDepth, " deep; a plan is 4 deep");
+    return false;
+  }
+  bool Leave() {
+    --depth_;
+    return true;
+  }
+  int depth_ = 0;
+  std::string error_;
+};
+
+// " (line 4)" if `name` stands in quotes exactly once; else empty, the message has the path.
+std::string LineOf(const std::string& json, const std::string& name) {
+  const std::string quoted = absl::StrCat("\"", name, "\"");
+  const size_t at = json.find(quoted);
+  if (name.empty() || at == std::string::npos) return "";
+  if (json.find(quoted, at + 1) != std::string::npos) return "";
+  return absl::StrCat(" (line ", 1 + std::count(json.begin(), json.begin() + at, '\n'), ")");
 }
 
-// The line on which the longest prefix that could still become valid ends: protobuf says what was wrong,
-// with the text around it, but not where.
-int LineOf(const std::string& json, const std::string& message) {
-  // The message shows an excerpt of the text and a caret under the place.
-  const size_t first = message.find('\n');
-  if (first == std::string::npos) return 0;
-  const size_t second = message.find('\n', first + 1);
-  const std::string excerpt = message.substr(
-      first + 1, (second == std::string::npos ? message.size() : second) - first - 1);
-  if (excerpt.empty()) return 0;
-  const size_t at = json.find(excerpt);
-  if (at == std::string::npos || json.find(excerpt, at + 1) != std::string::npos) return 0;
-  int line = 1;
-  for (size_t i = 0; i < at; ++i) line += json[i] == '\n';
-  return line;
+// The field that a message of protobuf's parser is about: "a.b[2].c: Cannot find field." -> "c".
+std::string FieldIn(const std::string& message) {
+  std::string path = message.substr(0, message.find(':'));
+  path.erase(0, path.rfind('.') == std::string::npos ? 0 : path.rfind('.') + 1);
+  path.erase(std::min(path.size(), path.find_first_of("[)")));
+  path.erase(0, path.find_first_not_of('('));
+  return path;
 }
 
 }  // namespace
@@ -66,19 +85,21 @@ absl::StatusOr<std::string> ExportPlan(const proto::Plan& plan) {
 }
 
 absl::StatusOr<proto::Plan> ImportPlan(const std::string& json) {
-  if (absl::Status status = CheckDepth(json); !status.ok()) return status;
+  SyntaxCheck syntax;
+  if (!nlohmann::json::sax_parse(json, &syntax)) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: ", syntax.error()));
+  }
   proto::Plan plan;
   google::protobuf::util::JsonParseOptions options;
   const auto status = google::protobuf::util::JsonStringToMessage(json, &plan, options);
   if (!status.ok()) {
     const std::string message(status.message().data(), status.message().size());
-    const int line = LineOf(json, message);
     return absl::InvalidArgumentError(
-        absl::StrCat("plan: ", line > 0 ? absl::StrCat("line ", line, ": ") : "", message));
+        absl::StrCat("plan: ", message, LineOf(json, FieldIn(message))));
   }
   if (plan.format_version() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("plan: field 'format_version' is ",
-                                                   plan.format_version(), ", expected 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: field 'format_version' is ", plan.format_version(), ", expected 1"));
   }
   for (int i = 0; i < plan.operators_size(); ++i) {
     if (plan.operators(i).node().empty()) {

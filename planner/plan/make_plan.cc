@@ -29,8 +29,8 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
         "search.budget is ", options.budget(), "; expected 0 (automatic) to 100000000 proposals"));
   }
   if (!(options.alpha() >= 0) || options.alpha() > 1e9) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("search.alpha is ", options.alpha(), "; expected 0 (1.0) or more, at most 1e9"));
+    return absl::InvalidArgumentError(absl::StrCat("search.alpha is ", options.alpha(),
+                                                   "; expected 0 (1.0) or more, at most 1e9"));
   }
   return absl::OkStatus();
 }
@@ -50,8 +50,7 @@ const Candidate* Better(const Candidate* a, const Candidate* b) {
 absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
   Candidate best;
   for (int d = 0; d < planning.num_devices(); ++d) {
-    absl::StatusOr<Candidate> candidate =
-        planning.Evaluate("single device", planning.AllOn(d));
+    absl::StatusOr<Candidate> candidate = planning.Evaluate("single device", planning.AllOn(d));
     if (!candidate.ok()) return candidate.status();
     const bool fits = candidate->refused.empty(), best_fits = best.refused.empty();
     if (d == 0 || (fits && !best_fits) ||
@@ -62,16 +61,16 @@ absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
     // Like devices need not be tried one by one.
     bool all_alike = true;
     for (const proto::Device& device : planning.machine().devices) {
-      all_alike = all_alike && device.SerializeAsString() ==
-                                   planning.machine().devices[0].SerializeAsString();
+      all_alike = all_alike &&
+                  device.SerializeAsString() == planning.machine().devices[0].SerializeAsString();
     }
     if (all_alike) break;
   }
   return best;
 }
 
-// Searches from the best of `starts`. Where the memory estimate was too low, the search is repeated with
-// as much less memory.
+// Searches from the best of `starts`. Where the memory estimate was too low, the search is repeated
+// with as much less memory.
 absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::SearchOptions& options,
                                  const std::vector<Placement>& starts, Planning& planning,
                                  proto::SearchSummary* summary) {
@@ -117,8 +116,7 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
     if (best.refused.empty()) break;
     double least = 1.0;
     for (int d = 0; d < planning.num_devices(); ++d) {
-      const double memory =
-          static_cast<double>(planning.machine().devices[d].memory_bytes());
+      const double memory = static_cast<double>(planning.machine().devices[d].memory_bytes());
       const double needed = static_cast<double>(best.prediction.peak_bytes(d));
       if (memory > 0 && needed > memory) least = std::min(least, memory / needed);
     }
@@ -162,9 +160,8 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
         return status;
       }
       if (imported.devices_size() > num_devices) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("plan: it is for ", imported.devices_size(), " devices; there are ",
-                         num_devices));
+        return absl::InvalidArgumentError(absl::StrCat("plan: it is for ", imported.devices_size(),
+                                                       " devices; there are ", num_devices));
       }
       absl::StatusOr<std::vector<NodeConfig>> configs =
           ConfigsFromPlan(planning.structure(), imported);
@@ -181,8 +178,7 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
       if (!options.disable_parameter_parallel()) {
         starts.push_back(planning.ParameterParallelPlacement());
       }
-      absl::StatusOr<Candidate> candidate =
-          Search(problem, options, starts, planning, &summary);
+      absl::StatusOr<Candidate> candidate = Search(problem, options, starts, planning, &summary);
       if (!candidate.ok()) return candidate.status();
       own = *std::move(candidate);
       chosen = Better(Better(&own, &*data), &*single);
@@ -197,9 +193,8 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
   if (!chosen->refused.empty()) {
     auto verdict = [](const Candidate& c) { return c.refused.empty() ? "fits" : c.refused; };
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the ", chosen->name, " plan of graph '", problem.graph->name,
-        "' does not fit: ", chosen->refused, ". Data parallel: ", verdict(*data),
-        ". Single device: ", verdict(*single),
+        "the ", chosen->name, " plan of graph '", problem.graph->name, "' does not fit: ",
+        chosen->refused, ". Data parallel: ", verdict(*data), ". Single device: ", verdict(*single),
         ". Use a smaller batch, more devices, or devices with more memory"));
   }
 

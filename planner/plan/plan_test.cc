@@ -38,10 +38,8 @@ TEST(MakePlanTest, FixedStrategiesArePredictedAsTheyAreListed) {
       Made(TestProblem(graph, 64, 2), WithStrategy(proto::SearchOptions::DATA_PARALLEL));
   const proto::Plan single =
       Made(TestProblem(graph, 64, 2), WithStrategy(proto::SearchOptions::SINGLE_DEVICE));
-  EXPECT_EQ(data.prediction().step_seconds(),
-            data.alternatives(1).prediction().step_seconds());
-  EXPECT_EQ(single.prediction().step_seconds(),
-            data.alternatives(0).prediction().step_seconds());
+  EXPECT_EQ(data.prediction().step_seconds(), data.alternatives(1).prediction().step_seconds());
+  EXPECT_EQ(single.prediction().step_seconds(), data.alternatives(0).prediction().step_seconds());
   EXPECT_EQ(single.prediction().bytes_moved(), 0);
   EXPECT_EQ(data.operators(0).degrees().at("sample"), 2);
 }
@@ -128,9 +126,8 @@ TEST(ImportTest, HostileJsonIsRefused) {
   std::string nested = "{\"operators\":";
   for (int i = 0; i < 5000; ++i) nested += "{\"a\":";
   for (const std::string& json :
-       {std::string(), std::string("null"), std::string("[]"), std::string("{"),
-        std::string("{}"), std::string("{\"format_version\": 2}"),
-        std::string("{\"format_version\": \"one\"}"),
+       {std::string(), std::string("null"), std::string("[]"), std::string("{"), std::string("{}"),
+        std::string("{\"format_version\": 2}"), std::string("{\"format_version\": \"one\"}"),
         std::string("{\"format_version\": 1, \"unknown\": 3}"),
         std::string("{\"format_version\": 1, \"operators\": [{\"op\": \"linear\"}]}"),
         std::string("{\"format_version\": 1, \"operators\": {\"0\": 1}}"),
@@ -148,6 +145,7 @@ TEST(ImportTest, SaysTheLine) {
   const absl::Status status =
       ImportPlan("{\n  \"format_version\": 1,\n  \"batch_sise\": 8\n}\n").status();
   EXPECT_NE(MessageOf(status).find("batch_sise"), std::string::npos) << status;
+  EXPECT_NE(MessageOf(status).find("line 3"), std::string::npos) << status;
   const absl::Status syntax =
       ImportPlan("{\n  \"format_version\": 1,\n  \"batch_size\": ,\n}\n").status();
   EXPECT_NE(MessageOf(syntax).find("line 3"), std::string::npos) << syntax;

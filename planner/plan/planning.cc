@@ -110,9 +110,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
 absl::Status Planning::AddParallelOperators(const Placement& placement, proto::Plan* plan) {
   const Graph& graph = structure_.graph();
   LayoutTable& layouts = table_->layouts();
-  auto resolve = [&](const LayoutRef& ref) {
-    return Resolve(structure_, placement, layouts, ref);
-  };
+  auto resolve = [&](const LayoutRef& ref) { return Resolve(structure_, placement, layouts, ref); };
   auto bytes_of = [&](ValueId v, int from, int to) -> absl::StatusOr<double> {
     absl::StatusOr<const ReshardPlan*> reshard = table_->Reshard(from, to);
     if (!reshard.ok()) return reshard.status();
@@ -172,7 +170,8 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, proto::P
     if (from == to) continue;
     absl::StatusOr<double> bytes = bytes_of(g.gradient, from, to);
     if (!bytes.ok()) return bytes.status();
-    // The dual of reading the stored parameter on several devices: reduced, and kept by all of them.
+    // The dual of reading the stored parameter on several devices: reduced, and kept by all of
+    // them.
     proto::ParallelOperator* out = plan->add_parallel_operators();
     out->set_kind(proto::ParallelOperator::REDUCE);
     out->set_tensor(absl::StrCat(graph.value(g.parameter).name, ".grad"));

@@ -33,8 +33,8 @@ class Planning {
   Placement FromConfigs(const std::vector<NodeConfig>& configs);
   Placement AllOn(int device);
   Placement DataParallelPlacement();
-  // The first parameter axis (or reduction, where there is no other) of every operator that has one over
-  // all devices, the rest as data parallel.
+  // The first parameter axis (or reduction, where there is no other) of every operator that has one
+  // over all devices, the rest as data parallel.
   Placement ParameterParallelPlacement();
 
   // Simulates and lowers.

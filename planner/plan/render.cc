@@ -88,8 +88,7 @@ std::vector<Row> GroupOperators(const proto::Plan& plan) {
     });
     if (choice.empty()) choice = "whole";
     const std::string devices = absl::StrJoin(op.devices(), ",");
-    const auto [it, inserted] =
-        index.try_emplace({pattern, op.op(), choice, devices}, rows.size());
+    const auto [it, inserted] = index.try_emplace({pattern, op.op(), choice, devices}, rows.size());
     if (inserted) rows.push_back({pattern, op.op(), choice, devices, {}, 0, 0});
     Row& row = rows[it->second];
     if (number >= 0) row.numbers.push_back(number);
@@ -108,12 +107,11 @@ std::string Pad(const std::string& text, size_t width) {
 
 std::string PredictionLine(const std::string& name, const proto::Prediction& prediction,
                            const std::string& note) {
-  return absl::StrFormat("  %s %s %s %s %s %s%s\n", Pad(name, 15),
-                         Pad(Seconds(prediction.step_seconds()), 11),
-                         Pad(Seconds(prediction.compute_seconds()), 11),
-                         Pad(Seconds(prediction.communication_seconds()), 13),
-                         Pad(Bytes(prediction.bytes_moved()), 11),
-                         Pad(PeakOf(prediction), 11), note);
+  return absl::StrFormat(
+      "  %s %s %s %s %s %s%s\n", Pad(name, 15), Pad(Seconds(prediction.step_seconds()), 11),
+      Pad(Seconds(prediction.compute_seconds()), 11),
+      Pad(Seconds(prediction.communication_seconds()), 13),
+      Pad(Bytes(prediction.bytes_moved()), 11), Pad(PeakOf(prediction), 11), note);
 }
 
 std::string Operators(const proto::Plan& plan) {
@@ -124,13 +122,13 @@ std::string Operators(const proto::Plan& plan) {
     op_width = std::max(op_width, row.op.size());
     choice_width = std::max(choice_width, row.choice.size());
   }
-  std::string out = absl::StrCat("  ", Pad("node", name_width), "  ", Pad("operator", op_width),
-                                 "  ", Pad("split", choice_width), "  ", Pad("devices", 9),
-                                 "time\n");
+  std::string out =
+      absl::StrCat("  ", Pad("node", name_width), "  ", Pad("operator", op_width), "  ",
+                   Pad("split", choice_width), "  ", Pad("devices", 9), "time\n");
   for (const Row& row : rows) {
     absl::StrAppend(&out, "  ", Pad(row.Name(), name_width), "  ", Pad(row.op, op_width), "  ",
-                    Pad(row.choice, choice_width), "  ", Pad(row.devices, 9),
-                    Seconds(row.seconds), "\n");
+                    Pad(row.choice, choice_width), "  ", Pad(row.devices, 9), Seconds(row.seconds),
+                    "\n");
   }
   return out;
 }
@@ -138,8 +136,8 @@ std::string Operators(const proto::Plan& plan) {
 std::string Changes(const proto::Plan& plan) {
   std::map<std::string, std::pair<int, double>> by_kind;
   for (const proto::ParallelOperator& op : plan.parallel_operators()) {
-    auto& [count, bytes] = by_kind[absl::StrCat(proto::ParallelOperator::Kind_Name(op.kind()),
-                                                " ×", op.degree())];
+    auto& [count, bytes] =
+        by_kind[absl::StrCat(proto::ParallelOperator::Kind_Name(op.kind()), " ×", op.degree())];
     ++count;
     bytes += op.bytes();
   }
@@ -155,10 +153,10 @@ std::string Changes(const proto::Plan& plan) {
 }  // namespace
 
 std::string RenderPlan(const proto::Plan& plan) {
-  std::string out = absl::StrFormat("Plan for batch size %d on %d device%s (graph %s)\n\n",
-                                    plan.batch_size(), plan.devices_size(),
-                                    plan.devices_size() == 1 ? "" : "s",
-                                    plan.graph_fingerprint().substr(0, 12));
+  std::string out =
+      absl::StrFormat("Plan for batch size %d on %d device%s (graph %s)\n\n", plan.batch_size(),
+                      plan.devices_size(), plan.devices_size() == 1 ? "" : "s",
+                      plan.graph_fingerprint().substr(0, 12));
   absl::StrAppend(&out, "Operators\n", Operators(plan), "\nParallel operators\n", Changes(plan),
                   "\nPredicted, per step\n");
   absl::StrAppend(&out, "  ", Pad("", 15), " ", Pad("step", 11), " ", Pad("compute", 11), " ",
@@ -176,8 +174,7 @@ std::string RenderPlan(const proto::Plan& plan) {
     absl::StrAppend(&out, PredictionLine(alternative.name(), alternative.prediction(), note));
   }
   if (plan.search().budget() > 0) {
-    absl::StrAppendFormat(&out,
-                          "\nSearch: %d proposals, %d accepted, in %s (alpha %g, seed %d)\n",
+    absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (alpha %g, seed %d)\n",
                           plan.search().proposals(), plan.search().accepted(),
                           Seconds(plan.search().seconds()), plan.search().alpha(),
                           plan.search().seed());

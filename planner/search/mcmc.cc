@@ -13,8 +13,7 @@ constexpr double kAllAlike = 0.25;
 using Configs = std::vector<std::pair<NodeId, NodeConfig>>;
 
 Configs DrawMove(const SearchSpace& space, const Placement& placement, Random* random) {
-  const NodeId node =
-      space.nodes()[random->Below(static_cast<int64_t>(space.nodes().size()))];
+  const NodeId node = space.nodes()[random->Below(static_cast<int64_t>(space.nodes().size()))];
   Configs changes;
   const double kind = random->Real();
   if (kind < kPropagate) {
@@ -57,8 +56,7 @@ absl::StatusOr<McmcResult> RunMcmc(const SearchSpace& space, ConfigTable& table,
   const int64_t back_every = std::clamp<int64_t>(options.budget / 100, 1, 1000);
   Picoseconds current = result.cost;
   auto go_back = [&]() -> absl::Status {
-    const std::vector<Simulator::Change> changes =
-        Difference(simulator->placement(), result.best);
+    const std::vector<Simulator::Change> changes = Difference(simulator->placement(), result.best);
     if (changes.empty()) return absl::OkStatus();
     absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
     if (!cost.ok()) return cost.status();

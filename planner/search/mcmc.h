@@ -1,10 +1,11 @@
-// FlexFlow's Markov chain Monte Carlo search (Jia, Zaharia, Aiken, "Beyond data and model parallelism for
-// deep neural networks", MLSys 2019) over the configurations of all operators.
+// FlexFlow's Markov chain Monte Carlo search (Jia, Zaharia, Aiken, "Beyond data and model
+// parallelism for deep neural networks", MLSys 2019) over the configurations of all operators.
 //
-// One step draws a new configuration for one operator, for all operators alike (repeated layers), or
-// spreads one along edges, and accepts it if the simulated step gets faster, else with probability
-// exp(-alpha * milliseconds slower) relative to the current placement. Every clamp(budget / 100, 1, 1000)
-// steps it goes back to the best placement. Repeatable: the result depends on the arguments alone.
+// One step draws a new configuration for one operator, for all operators alike (repeated layers),
+// or spreads one along edges, and accepts it if the simulated step gets faster, else with
+// probability exp(-alpha * milliseconds slower) relative to the current placement. Every
+// clamp(budget / 100, 1, 1000) steps it goes back to the best placement. Repeatable: the result
+// depends on the arguments alone.
 #pragma once
 
 #include <cstdint>

@@ -69,8 +69,8 @@ TEST(McmcTest, FindsTheOptimumOfSmallGraphs) {
       const Picoseconds optimum = bench.BruteForce();
       Simulator simulator(bench.structure, bench.table, bench.costs);
       ASSERT_EQ(simulator.Reset(bench.DataParallelOver(2)), absl::OkStatus());
-      absl::StatusOr<McmcResult> result = RunMcmc(bench.space, bench.table, &simulator,
-                                                  {.budget = 4000, .alpha = 1.0, .seed = 1});
+      absl::StatusOr<McmcResult> result =
+          RunMcmc(bench.space, bench.table, &simulator, {.budget = 4000, .alpha = 1.0, .seed = 1});
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->cost, optimum) << "batch " << batch << " hidden " << hidden;
       EXPECT_EQ(simulator.cost(), result->cost);
@@ -83,8 +83,8 @@ TEST(McmcTest, SameSeedSamePlacement) {
     Bench bench(Cnn(64), 4);
     Simulator simulator(bench.structure, bench.table, bench.costs);
     EXPECT_EQ(simulator.Reset(bench.DataParallelOver(4)), absl::OkStatus());
-    absl::StatusOr<McmcResult> result = RunMcmc(bench.space, bench.table, &simulator,
-                                                {.budget = 600, .alpha = 1.0, .seed = seed});
+    absl::StatusOr<McmcResult> result =
+        RunMcmc(bench.space, bench.table, &simulator, {.budget = 600, .alpha = 1.0, .seed = seed});
     EXPECT_TRUE(result.ok());
     std::vector<NodeConfig> configs;
     for (const ConfigEntry* entry : result->best) {
@@ -112,9 +112,8 @@ TEST(SearchSpaceTest, FlagsCloseAxes) {
   const Graph graph = Llama(SmallLlama());
   absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
   ASSERT_TRUE(structure.ok());
-  const SearchSpace space(*structure, {.num_devices = 4,
-                                       .parameter_parallel = false,
-                                       .attribute_parallel = false});
+  const SearchSpace space(
+      *structure, {.num_devices = 4, .parameter_parallel = false, .attribute_parallel = false});
   Random random(1);
   for (NodeId n : space.nodes()) {
     for (const NodeConfig& config : space.All(n)) {
@@ -126,8 +125,7 @@ TEST(SearchSpaceTest, FlagsCloseAxes) {
       }
     }
     for (int i = 0; i < 20; ++i) {
-      EXPECT_EQ(CheckConfig(structure->nodes[n].rule, space.Draw(n, &random), 4),
-                absl::OkStatus());
+      EXPECT_EQ(CheckConfig(structure->nodes[n].rule, space.Draw(n, &random), 4), absl::OkStatus());
     }
   }
 }
@@ -140,8 +138,7 @@ TEST(SearchSpaceTest, PropagationKeepsTheTensorInPlace) {
   Random random(3);
   int spread = 0;
   for (int round = 0; round < 500; ++round) {
-    const NodeId node =
-        space.nodes()[random.Below(static_cast<int64_t>(space.nodes().size()))];
+    const NodeId node = space.nodes()[random.Below(static_cast<int64_t>(space.nodes().size()))];
     const NodeConfig config = DataParallel(structure->nodes[node].rule, 2);
     std::vector<std::pair<NodeId, NodeConfig>> changes = {{node, config}};
     space.Propagate(node, config, &random, &changes);

@@ -69,8 +69,8 @@ SearchSpace::SearchSpace(const PcgStructure& structure, const SpaceOptions& opti
       const Value& value = structure.graph().value(node.inputs[i]);
       if (value.producer == kNoNode) continue;
       const double bytes = static_cast<double>(std::max<int64_t>(value.type.bytes(), 1));
-      edges_[n].push_back({value.producer, bytes, false, static_cast<int>(i),
-                           value.producer_output});
+      edges_[n].push_back(
+          {value.producer, bytes, false, static_cast<int>(i), value.producer_output});
       edges_[value.producer].push_back(
           {n, bytes, true, value.producer_output, static_cast<int>(i)});
     }

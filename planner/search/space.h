@@ -37,8 +37,9 @@ class SearchSpace {
   // Legal degrees uniformly, then a device list: contiguous, strided or one device.
   NodeConfig Draw(NodeId node, Random* random) const;
 
-  // Spreads `config` of `node` along edges, chosen by tensor size, to neighbours that can hold the tensor
-  // between them in the same layout; goes on from each with probability 0.75. Appends to `changes`.
+  // Spreads `config` of `node` along edges, chosen by tensor size, to neighbours that can hold the
+  // tensor between them in the same layout; goes on from each with probability 0.75. Appends to
+  // `changes`.
   void Propagate(NodeId node, const NodeConfig& config, Random* random,
                  std::vector<std::pair<NodeId, NodeConfig>>* changes) const;
 

@@ -1,5 +1,7 @@
 #include "planner/simulator/costs.h"
 
+#include <algorithm>
+
 #include "planner/machine/rates.h"
 #include "planner/memory/arena.h"
 
@@ -57,8 +59,8 @@ absl::StatusOr<const ReshardTasks*> CostTables::Reshard(int from, int to, int el
   return tasks.get();
 }
 
-ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from,
-                                     const Layout& to, int element_bytes) {
+ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from, const Layout& to,
+                                     int element_bytes) {
   ReshardTasks out;
   out.all_reduce_only = plan.all_reduce_only();
   out.new_bytes.assign(devices_.size(), 0);
@@ -100,6 +102,10 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.reductions.emplace_back(it->second, AlignUp(c.elements * element_bytes));
     }
   }
+  // Staging buffers of transfers live one after the other.
+  auto stage = [&](int device, int64_t bytes) {
+    out.staging_bytes[device] = std::max(out.staging_bytes[device], AlignUp(bytes));
+  };
   for (const ReshardPiece& piece : plan.pieces) {
     const Shard& source = from.shards[piece.source];
     const Shard& target = to.shards[piece.target];
@@ -111,14 +117,16 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
     }
     if (!(piece.box == source.region)) {
       out.tasks.push_back(MemoryTask(source.device, 2.0 * static_cast<double>(bytes)));
-      out.staging_bytes[source.device] += AlignUp(bytes);
+      stage(source.device, bytes);
     }
-    out.tasks.push_back({source.device, target.device, {},
+    out.tasks.push_back({source.device,
+                         target.device,
+                         {},
                          ToPicoseconds(TransferSeconds(link_, static_cast<double>(bytes))),
                          static_cast<double>(bytes)});
     if (!(piece.box == target.region) || piece.accumulate) {
       out.tasks.push_back(MemoryTask(target.device, copied));
-      out.staging_bytes[target.device] += AlignUp(bytes);
+      stage(target.device, bytes);
     }
   }
   return out;
@@ -139,8 +147,8 @@ const UpdateTasks* CostTables::Update(int layout, int element_bytes) {
   std::unique_ptr<UpdateTasks>& tasks = updates_[{layout, element_bytes}];
   if (tasks != nullptr) return tasks.get();
   tasks = std::make_unique<UpdateTasks>();
-  const bool adam = optimizer_.kind() == proto::Optimizer::ADAM ||
-                    optimizer_.kind() == proto::Optimizer::ADAMW;
+  const bool adam =
+      optimizer_.kind() == proto::Optimizer::ADAM || optimizer_.kind() == proto::Optimizer::ADAMW;
   // Parameter read and written, gradient read, each state read and written.
   const double passes = adam ? 7 : optimizer_.momentum() != 0 ? 5 : 3;
   for (const Shard& shard : table_.layouts().Get(layout).shards) {

@@ -8,7 +8,11 @@
 namespace espalier {
 namespace {
 
-// One layout in which a value is held.
+// Each position is two moments: its operands change layout, then it runs.
+int Reshards(int position) { return 2 * position; }
+int Runs(int position) { return 2 * position + 1; }
+
+// One layout in which a value is held, from and to a moment.
 struct Held {
   int layout = 0;
   int first = 0;
@@ -21,7 +25,7 @@ std::vector<int64_t> Simulator::EstimateMemory() {
   const int end = static_cast<int>(structure_.positions.size());
   std::vector<int64_t> kept(devices_, 0);
   change_.assign(devices_, {});
-  for (auto& change : change_) change.assign(end + 2, 0);
+  for (auto& change : change_) change.assign(Runs(end) + 2, 0);
   auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
     for (int d = 0; d < devices_; ++d) {
       if (bytes[d] == 0) continue;
@@ -30,8 +34,8 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     }
   };
   const proto::Optimizer& optimizer = costs_.optimizer();
-  const bool adam = optimizer.kind() == proto::Optimizer::ADAM ||
-                    optimizer.kind() == proto::Optimizer::ADAMW;
+  const bool adam =
+      optimizer.kind() == proto::Optimizer::ADAM || optimizer.kind() == proto::Optimizer::ADAMW;
   const int states = adam ? 2 : optimizer.momentum() != 0 ? 1 : 0;
 
   // Gradients that wait in a bucket live from the bucket's first member to the end.
@@ -41,7 +45,7 @@ std::vector<int64_t> Simulator::EstimateMemory() {
   for (size_t g = 0; g < sync_tasks_.size(); ++g) {
     if (sync_tasks_[g] == nullptr || !sync_tasks_[g]->all_reduce_only) continue;
     const ValueId v = structure_.gradients[g].gradient;
-    const int produced = position_of_value_[v];
+    const int produced = Runs(position_of_value_[v]);
     int start = produced;
     for (const auto& [group, bytes] : sync_tasks_[g]->reductions) {
       const int bucket = buckets_.Add(group, bytes);
@@ -61,17 +65,17 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     const bool parameter = value.kind == ValueKind::kParameter;
     held.clear();
     if (!loaded) {
-      const int produced = parameter ? 0 : position_of_value_[v];
+      const int produced = parameter ? 0 : Runs(position_of_value_[v]);
       held.push_back({Resolved(structure_.base[v]), produced, produced});
     }
     for (int s : slots) {
       const int layout = Resolved(structure_.slots[s].required);
-      auto it = std::find_if(held.begin(), held.end(),
-                             [&](const Held& h) { return h.layout == layout; });
+      auto it =
+          std::find_if(held.begin(), held.end(), [&](const Held& h) { return h.layout == layout; });
       if (it == held.end()) {
-        held.push_back({layout, structure_.slots[s].position, last_use_[s]});
+        held.push_back({layout, Reshards(structure_.slots[s].position), Runs(last_use_[s])});
       } else {
-        it->last = std::max(it->last, last_use_[s]);
+        it->last = std::max(it->last, Runs(last_use_[s]));
       }
     }
     if (loaded) {
@@ -85,8 +89,8 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     bool in_place = false;
     for (size_t i = 1; i < held.size(); ++i) {
       const ReshardTasks& reshard = **costs_.Reshard(base.layout, held[i].layout, element);
-      in_place = !parameter && held.size() == 2 && reshard.all_reduce_only &&
-                 base.last <= held[i].first;
+      in_place =
+          !parameter && held.size() == 2 && reshard.all_reduce_only && base.last <= held[i].first;
       base.last = std::max(base.last, reshard.aliases || in_place ? held[i].last : held[i].first);
       if (!in_place) alive(reshard.new_bytes, held[i].first, held[i].last);
       alive(reshard.staging_bytes, held[i].first, held[i].first);
@@ -99,7 +103,7 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     }
     if (const int g = gradient_of_value_[v]; g >= 0) {
       if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
-      base.last = end;
+      base.last = Runs(end);
     } else if (is_view_[v]) {
       continue;  // its operand's memory
     }

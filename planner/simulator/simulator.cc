@@ -183,9 +183,9 @@ void Simulator::Tail() {
   }
   for (const GradientBuckets::Bucket& bucket : buckets_.buckets()) {
     const std::vector<int>& ranks = costs_.Group(bucket.group);
-    const Picoseconds duration = ToPicoseconds(CollectiveSeconds(
-        costs_.link(), proto::CollectiveInstruction::ALL_REDUCE, static_cast<int>(ranks.size()),
-        static_cast<double>(bucket.bytes)));
+    const Picoseconds duration = ToPicoseconds(
+        CollectiveSeconds(costs_.link(), proto::CollectiveInstruction::ALL_REDUCE,
+                          static_cast<int>(ranks.size()), static_cast<double>(bucket.bytes)));
     Picoseconds start = 0;
     for (int device : ranks) start = std::max(start, clocks[device]);
     for (int device : ranks) clocks[device] = start + duration;

@@ -1,14 +1,15 @@
 // Predicts the time of one training step under a placement.
 //
 // The task graph is the program that lowering would write: forward, backward, changes of layout,
-// synchronisation of gradients, clipping and updates, in the one order that all devices share. A device
-// runs its tasks in that order and blocks in transfers and collectives until its partners are there, as
-// the executor does; so a sweep in program order is the event-driven simulation of these queues.
+// synchronisation of gradients, clipping and updates, in the one order that all devices share. A
+// device runs its tasks in that order and blocks in transfers and collectives until its partners
+// are there, as the executor does; so a sweep in program order is the event-driven simulation of
+// these queues.
 //
-// Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend on
-// them, and the sweep starts at the first changed one. After the last changed one it stops as soon as all
-// clocks differ from the old timeline by the same amount: the rest is the old timeline shifted by it.
-// Times are integers, so the result is exactly that of a full simulation.
+// Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
+// on them, and the sweep starts at the first changed one. After the last changed one it stops as
+// soon as all clocks differ from the old timeline by the same amount: the rest is the old timeline
+// shifted by it. Times are integers, so the result is exactly that of a full simulation.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ class Simulator {
   // Starts over from `placement`.
   absl::Status Reset(const Placement& placement);
 
-  // Simulates with these nodes changed; Accept or Reject must follow. Returns the step's time plus the
-  // penalty of devices over their memory (1 ms per MiB).
+  // Simulates with these nodes changed; Accept or Reject must follow. Returns the step's time plus
+  // the penalty of devices over their memory (1 ms per MiB).
   absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes);
   void Accept();
   void Reject();
@@ -80,16 +81,16 @@ class Simulator {
   const int devices_;
   Placement placement_;
 
-  std::vector<const ReshardTasks*> slot_tasks_;      // by slot; null: nothing to do
-  std::vector<const TaskList*> position_tasks_;      // by position
-  std::vector<const ReshardTasks*> sync_tasks_;      // by gradient; null: in place already
-  std::vector<const UpdateTasks*> update_tasks_;     // by gradient
-  std::vector<int> gradient_of_value_;               // index into structure.gradients or -1
-  std::vector<int> gradient_of_parameter_;           // likewise
-  std::vector<int> position_of_value_;               // that computes it, or -1
-  std::vector<bool> is_view_;                        // shares the memory of an operand
-  std::vector<int> last_use_;                        // by slot, views of the value included
-  std::vector<Picoseconds> rows_;                    // clocks before each position and after the last
+  std::vector<const ReshardTasks*> slot_tasks_;   // by slot; null: nothing to do
+  std::vector<const TaskList*> position_tasks_;   // by position
+  std::vector<const ReshardTasks*> sync_tasks_;   // by gradient; null: in place already
+  std::vector<const UpdateTasks*> update_tasks_;  // by gradient
+  std::vector<int> gradient_of_value_;            // index into structure.gradients or -1
+  std::vector<int> gradient_of_parameter_;        // likewise
+  std::vector<int> position_of_value_;            // that computes it, or -1
+  std::vector<bool> is_view_;                     // shares the memory of an operand
+  std::vector<int> last_use_;                     // by slot, views of the value included
+  std::vector<Picoseconds> rows_;                 // clocks before each position and after the last
   Picoseconds time_ = 0;
   Picoseconds penalty_ = 0;
   bool limited_ = false;  // some device states its memory

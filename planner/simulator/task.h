@@ -1,5 +1,5 @@
-// Tasks of the simulator. Time is counted in integer picoseconds, so that shifting a part of a timeline is
-// exact and delta simulation equals full simulation to the last digit.
+// Tasks of the simulator. Time is counted in integer picoseconds, so that shifting a part of a
+// timeline is exact and delta simulation equals full simulation to the last digit.
 #pragma once
 
 #include <cmath>
@@ -15,9 +15,9 @@ inline Picoseconds ToPicoseconds(double seconds) {
 }
 inline double ToSeconds(Picoseconds time) { return static_cast<double>(time) * 1e-12; }
 
-// Work of one device (`peer` and `group` unset), a transfer that holds two devices, or a collective that
-// holds a group of them. Devices run their tasks in the order of the program and wait for each other, as
-// the executor does.
+// Work of one device (`peer` and `group` unset), a transfer that holds two devices, or a collective
+// that holds a group of them. Devices run their tasks in the order of the program and wait for each
+// other, as the executor does.
 struct Task {
   int device = 0;
   int peer = -1;

@@ -102,7 +102,8 @@ inline Graph Llama(const LlamaConfig& config, int64_t batch = 8, int sequence = 
   return Bound(BuildLlamaTraining(TestRegistry(), config, sequence), batch);
 }
 
-// Alike devices with round rates: 1e11 FLOP/s, 1e10 bytes/s, 2 us per operator, link of 5e9 bytes/s.
+// Alike devices with round rates: 1e11 FLOP/s, 1e10 bytes/s, 2 us per operator, link of 5e9
+// bytes/s.
 inline Machine TestMachine(int devices, int64_t memory_bytes = int64_t{1} << 32) {
   Machine machine;
   for (int i = 0; i < devices; ++i) {

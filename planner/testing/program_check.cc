@@ -81,8 +81,8 @@ class RankChecker {
       }
       if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % 64 != 0 ||
           buffer.offset_bytes() + BytesOf(buffer) > program_.arena_bytes()) {
-        return Error(absl::StrCat("buffer '", buffer.name(), "' at ", buffer.offset_bytes(),
-                                  " of ", BytesOf(buffer), " bytes does not lie in the arena"));
+        return Error(absl::StrCat("buffer '", buffer.name(), "' at ", buffer.offset_bytes(), " of ",
+                                  BytesOf(buffer), " bytes does not lie in the arena"));
       }
     }
     if (program_.peak_bytes() > program_.arena_bytes()) return Error("peak above arena");
@@ -127,9 +127,7 @@ class RankChecker {
     const int64_t x = program_.buffers(a).offset_bytes(), y = program_.buffers(b).offset_bytes();
     return x < y + bytes(b) && y < x + bytes(a);
   }
-  bool IsBucket(int b) const {
-    return absl::StartsWith(program_.buffers(b).name(), "gradients.");
-  }
+  bool IsBucket(int b) const { return absl::StartsWith(program_.buffers(b).name(), "gradients."); }
   bool IsView(int b) const { return absl::StrContains(program_.buffers(b).name(), ".view"); }
 
   // A buffer that no instruction writes is a view of one that is.
@@ -218,8 +216,7 @@ absl::Status CheckPrograms(const std::vector<proto::Program>& programs) {
           continue;
         }
         if (other->receive().peer() != static_cast<int>(r) ||
-            ranks[r].bytes(send.buffer()) !=
-                ranks[send.peer()].bytes(other->receive().buffer())) {
+            ranks[r].bytes(send.buffer()) != ranks[send.peer()].bytes(other->receive().buffer())) {
           return ranks[r].Error("send and receive do not fit together");
         }
         if (!tags.insert(send.tag()).second) return ranks[r].Error("tag used twice");

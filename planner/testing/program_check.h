@@ -12,7 +12,8 @@ namespace espalier {
 //  - every buffer lies in the arena, aligned, and every instruction names buffers that exist;
 //  - all devices reach their ends when sends, receives and collectives block until the partners are
 //    there, partners agree on tag and bytes, and no tag is used twice;
-//  - scratch is written before it is read, and what was written is not overwritten by another buffer
+//  - scratch is written before it is read, and what was written is not overwritten by another
+//  buffer
 //    in between;
 //  - boxes of copies lie inside their buffers.
 absl::Status CheckPrograms(const std::vector<proto::Program>& programs);

@@ -1,6 +1,5 @@
 #include "server/inference/artifact_loader.h"
 
-#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -8,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "ops/models/llama.h"
 #include "planner/planner.h"
-#include "serving/tokenizer/byte_tokenizer.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 
@@ -28,65 +26,70 @@ absl::StatusOr<std::string> ReadConfig(const std::string& folder) {
   return text.str();
 }
 
-ServingShape ShapeFor(const ModelLoader::Limits& limits, int context) {
-  ServingShape shape;
-  shape.max_rows = std::max(limits.max_rows, limits.tree_nodes);
-  shape.max_output_rows = shape.max_rows;
-  shape.max_sequences = limits.max_requests;
-  shape.kv_slots = limits.max_requests * (context + limits.tree_nodes);
-  shape.max_context_slots = shape.kv_slots;
-  // Every row may be a node of a chain-shaped tree.
-  shape.max_ancestor_slots = shape.max_rows * limits.tree_nodes;
-  return shape;
+absl::Status In(const std::string& artifact, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
 }  // namespace
 
-absl::StatusOr<ModelLoader::Model> ArtifactLoader::Load(const std::string& artifact,
-                                                        const Limits& limits) {
-  const auto annotate = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ",
-                                                    status.message()));
-  };
+absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
+    const std::string& artifact) const {
   absl::StatusOr<std::string> folder = options_.folder(artifact);
   if (!folder.ok()) return folder.status();
-  absl::StatusOr<std::string> text = ReadConfig(*folder);
-  if (!text.ok()) return annotate(text.status());
-  absl::StatusOr<LlamaConfig> config = LlamaConfigFromJson(*text);
-  if (!config.ok()) return annotate(config.status());
-  if (config->tokenizer != "bytes") {
-    return annotate(absl::UnimplementedError(
-        "config.json has no \"tokenizer\": \"bytes\"; tokenizer.json and tokenizer.model are not read "
-        "yet, so only models with the byte-level tokenizer can be served"));
-  }
-  absl::StatusOr<std::unique_ptr<ByteTokenizer>> tokenizer =
-      ByteTokenizer::Create(static_cast<int>(config->vocab_size), config->eos);
-  if (!tokenizer.ok()) return annotate(tokenizer.status());
-  const int longest = static_cast<int>(config->max_position_embeddings);
-  if (limits.max_sequence_length > longest) {
-    return annotate(absl::InvalidArgumentError(
-        absl::StrCat("max_sequence_length is ", limits.max_sequence_length,
-                     ", the model knows positions up to ", longest)));
-  }
-  const int context = limits.max_sequence_length > 0 ? limits.max_sequence_length : longest;
-  absl::StatusOr<Graph> graph =
-      BuildLlamaServing(*options_.operators, *config, ShapeFor(limits, context));
-  if (!graph.ok()) return annotate(graph.status());
+  absl::StatusOr<std::string> config = ReadConfig(*folder);
+  if (!config.ok()) return In(artifact, config.status());
+  absl::StatusOr<ModelDescription> description = DescribeModel(*config);
+  if (!description.ok()) return In(artifact, description.status());
+  return Described{*std::move(folder), *std::move(description)};
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const Described& model,
+                                                                        const ServingShape& shape,
+                                                                        EngineParts* parts) const {
+  const LlamaConfig& config = model.description.llama;
+  absl::StatusOr<Graph> graph = BuildLlamaServing(*options_.operators, config, shape);
+  if (!graph.ok()) return graph.status();
   if (absl::Status status = BindAndInfer(*options_.operators, 1, &*graph); !status.ok()) {
-    return annotate(status);
+    return status;
   }
   absl::StatusOr<proto::Program> program = LowerServing(*options_.operators, *graph);
-  if (!program.ok()) return annotate(program.status());
+  if (!program.ok()) return program.status();
   std::shared_ptr<Device> device = NewCpuDevice({options_.threads, options_.memory_limit});
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
-      ProgramModelRunner::Create(*program, *folder, longest, device.get());
-  if (!runner.ok()) return annotate(runner.status());
-  Model model;
-  model.runner = *std::move(runner);
-  model.tokenizer = *std::move(tokenizer);
-  model.parameters = CountParameters(*config);
-  model.keep_alive.push_back(std::move(device));
-  return model;
+      ProgramModelRunner::Create(*program, model.folder,
+                                 static_cast<int>(config.max_position_embeddings), device.get());
+  if (!runner.ok()) return runner.status();
+  parts->keep_alive.push_back(std::move(device));
+  return *std::move(runner);
+}
+
+absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
+                                                         const std::vector<std::string>& ssms,
+                                                         const ServingSize& size,
+                                                         const Expansion& expansion) {
+  const int count = static_cast<int>(ssms.size());
+  absl::StatusOr<Described> large = Describe(llm);
+  if (!large.ok()) return large.status();
+  absl::StatusOr<ServingShape> shape =
+      LlmShape(large->description.llama, size, expansion, count);
+  if (!shape.ok()) return In(llm, shape.status());
+  Loaded loaded;
+  loaded.parameters = CountParameters(large->description.llama);
+  loaded.parts.tokenizer = large->description.tokenizer;
+  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = MakeRunner(*large, *shape, &loaded.parts);
+  if (!runner.ok()) return In(llm, runner.status());
+  loaded.parts.llm = *std::move(runner);
+  for (const std::string& ssm : ssms) {
+    absl::StatusOr<Described> small = Describe(ssm);
+    if (!small.ok()) return small.status();
+    absl::StatusOr<ServingShape> ssm_shape =
+        SsmShape(small->description.llama, *shape, size, expansion, count);
+    if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
+    runner = MakeRunner(*small, *ssm_shape, &loaded.parts);
+    if (!runner.ok()) return In(ssm, runner.status());
+    loaded.parts.ssms.push_back(*std::move(runner));
+  }
+  return loaded;
 }
 
 }  // namespace espalier

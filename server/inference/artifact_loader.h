@@ -17,14 +17,23 @@ struct ArtifactLoaderOptions {
   int64_t memory_limit = 0;  // bytes of one model with its KV cache; 0: three quarters of the machine's
 };
 
-// LLaMA-family folders with the byte-level tokenizer. The KV cache holds max_requests sequences of
-// full length and their trees.
+// LLaMA-family folders with the byte-level tokenizer, each model on a device of its own.
 class ArtifactLoader : public ModelLoader {
  public:
   explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}
-  absl::StatusOr<Model> Load(const std::string& artifact, const Limits& limits) override;
+  absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
+                              const ServingSize& size, const Expansion& expansion) override;
 
  private:
+  struct Described {
+    std::string folder;
+    ModelDescription description;
+  };
+  absl::StatusOr<Described> Describe(const std::string& artifact) const;
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const Described& model,
+                                                          const ServingShape& shape,
+                                                          EngineParts* parts) const;
+
   const ArtifactLoaderOptions options_;
 };
 

@@ -18,7 +18,7 @@ namespace espalier {
 
 // Everything that one engine stands on.
 struct EngineParts {
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
   std::vector<std::shared_ptr<void>> keep_alive;  // devices and the like; destroyed last

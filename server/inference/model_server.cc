@@ -1,6 +1,5 @@
 #include "server/inference/model_server.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,25 +56,15 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
   if (!expansion.ok()) return expansion.status();
-  const int ssms = request.ssm_artifacts_size();
-  ModelLoader::Limits limits;
-  limits.max_sequence_length = request.max_sequence_length();
-  limits.max_requests = request.max_requests_per_batch();
-  limits.max_rows = request.max_tokens_per_batch();
-  limits.tree_nodes = 1 + std::max(1, ssms) * expansion->nodes(expansion->depth());
-  absl::StatusOr<ModelLoader::Model> llm = options_.loader->Load(request.artifact(), limits);
-  if (!llm.ok()) return llm.status();
-  EngineParts parts;
-  parts.llm = std::move(llm->runner);
-  parts.tokenizer = std::move(llm->tokenizer);
-  parts.keep_alive = std::move(llm->keep_alive);
-  for (const std::string& name : request.ssm_artifacts()) {
-    absl::StatusOr<ModelLoader::Model> ssm = options_.loader->Load(name, limits);
-    if (!ssm.ok()) return ssm.status();
-    parts.ssms.push_back(std::move(ssm->runner));
-    for (auto& kept : ssm->keep_alive) parts.keep_alive.push_back(std::move(kept));
-  }
-  const int vocabulary = parts.tokenizer->vocabulary();
+  ServingSize size;
+  size.max_sequence_length = request.max_sequence_length();
+  size.max_requests = request.max_requests_per_batch();
+  size.max_tokens_per_batch = request.max_tokens_per_batch();
+  absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
+      request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
+      *expansion);
+  if (!loaded.ok()) return loaded.status();
+  const int vocabulary = loaded->parts.tokenizer->vocabulary();
   EngineOptions options;
   options.expansion = *std::move(expansion);
   options.max_requests = request.max_requests_per_batch();
@@ -84,7 +73,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   options.max_sequence_length = request.max_sequence_length();
   options.seconds = [clock = options_.clock] { return absl::ToUnixMicros(clock->Now()) * 1e-6; };
   absl::StatusOr<std::unique_ptr<EngineHost>> host =
-      EngineHost::Create(std::move(parts), std::move(options));
+      EngineHost::Create(std::move(loaded->parts), std::move(options));
   if (!host.ok()) return host.status();
   auto model = std::make_shared<LoadedModel>();
   model->host = *std::move(host);
@@ -93,7 +82,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   description.set_artifact(request.artifact());
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();
-  description.set_parameters(llm->parameters);
+  description.set_parameters(loaded->parameters);
   description.set_max_sequence_length(model->host->context());
   description.set_vocabulary(vocabulary);
   description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));

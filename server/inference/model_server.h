@@ -16,6 +16,7 @@
 #include "server/inference/engine_host.h"
 #include "server/inference/serving_metrics.h"
 #include "server/store/job_store.h"
+#include "serving/models/model_description.h"
 
 namespace espalier {
 
@@ -25,26 +26,19 @@ struct LoadedModel {
   std::unique_ptr<EngineHost> host;
 };
 
-// What serving needs of an artifact, behind an interface so that tests need no trained model.
+// What serving needs of artifacts, behind an interface so that tests need no trained model.
 class ModelLoader {
  public:
   virtual ~ModelLoader() = default;
 
-  struct Limits {
-    int max_sequence_length = 0;  // 0: the model's
-    int max_requests = 0;
-    int max_rows = 0;
-    int tree_nodes = 0;  // of one request, the root included
+  struct Loaded {
+    EngineParts parts;
+    int64_t parameters = 0;  // of the LLM
   };
-  struct Model {
-    std::unique_ptr<ModelRunner> runner;
-    std::unique_ptr<Tokenizer> tokenizer;
-    int64_t parameters = 0;
-    std::vector<std::shared_ptr<void>> keep_alive;
-  };
-  // NotFound if there is no such artifact; InvalidArgument or Unimplemented if it cannot be served,
-  // naming the file and the field.
-  virtual absl::StatusOr<Model> Load(const std::string& artifact, const Limits& limits) = 0;
+  // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if there is
+  // no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming artifact and field.
+  virtual absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
+                                      const ServingSize& size, const Expansion& expansion) = 0;
 };
 
 struct ModelServerOptions {

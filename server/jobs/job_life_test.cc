@@ -161,11 +161,15 @@ TEST(JobLife, HoldsItsInvariantsUnderRandomEvents) {
           EXPECT_FALSE(life.attempt_running);
           EXPECT_EQ(next.attempts, life.attempts + 1);
         }
-        if (action == JobAction::kReleaseWorkers) EXPECT_TRUE(life.attempt_running);
+        if (action == JobAction::kReleaseWorkers) {
+          EXPECT_TRUE(life.attempt_running);
+        }
       }
       EXPECT_GE(next.attempts, life.attempts);
       EXPECT_GE(next.checkpoint_step, life.checkpoint_step);
-      if (IsOver(life.state) && event.kind != Kind::kResume) EXPECT_EQ(next.state, life.state);
+      if (IsOver(life.state) && event.kind != Kind::kResume) {
+        EXPECT_EQ(next.state, life.state);
+      }
       if (next.state == proto::FAILED && life.state != proto::FAILED) {
         EXPECT_FALSE(decision->error.empty());
       }

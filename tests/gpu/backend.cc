@@ -93,7 +93,8 @@ class CudaBackend : public Backend {
     const int64_t bytes = static_cast<int64_t>(kernel->workspace_bytes());
     if (const KernelStatus s = workspace.Allocate(bytes); !s.ok()) return s.error;
     // Kernels must not rely on what the workspace holds.
-    if (const KernelStatus s = plugin_->Fill(device_, workspace.data(), DType::kF32, bytes / 4, -7e30);
+    if (const KernelStatus s =
+            plugin_->Fill(device_, workspace.data(), DType::kF32, bytes / 4, -7e30);
         !s.ok()) {
       return s.error;
     }

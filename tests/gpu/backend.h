@@ -1,5 +1,5 @@
-// Runs one kernel on one backend over host tensors: the CPU's kernels directly, the plug-in's by way of
-// device memory.
+// Runs one kernel on one backend over host tensors: the CPU's kernels directly, the plug-in's by
+// way of device memory.
 #pragma once
 
 #include <cstdint>

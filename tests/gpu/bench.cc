@@ -46,7 +46,13 @@ class Bench {
     for (const TensorView& v : outputs) spec.outputs.push_back(v.spec);
     const std::unique_ptr<Kernel> kernel = registry_.Create(spec, &error);
     if (kernel == nullptr) return 1;
-    const KernelArgs args{inputs, outputs, Allocate(kernel->workspace_bytes()), 0, 0, 0, true,
+    const KernelArgs args{inputs,
+                          outputs,
+                          Allocate(kernel->workspace_bytes()),
+                          0,
+                          0,
+                          0,
+                          true,
                           plugin_->Stream(device_)};
     const auto run = [&](int times) {
       const auto start = std::chrono::steady_clock::now();
@@ -121,16 +127,21 @@ void PagedAttention(CudaPlugin* plugin, int device, std::string* error) {
       }
       const int64_t cache = static_cast<int64_t>(rows) * context;
       const DType t = DType::kBF16;
-      const std::vector<TensorView> inputs = {
-          bench.Tensor(t, {rows, heads * dim}, 0.1),     bench.Tensor(t, {rows, kv_heads * dim}, 0.2),
-          bench.Tensor(t, {rows, kv_heads * dim}, 0.3),  bench.Tensor(t, {cache, kv_heads * dim}, 0.2),
-          bench.Tensor(t, {cache, kv_heads * dim}, 0.3), bench.Ints(slots),
-          bench.Ints(sequences),                         bench.Ints(prefixes),
-          bench.Ints(ancestors),                         bench.Ints({0}),
-          bench.Ints(starts),                            bench.Ints(lists)};
+      const std::vector<TensorView> inputs = {bench.Tensor(t, {rows, heads * dim}, 0.1),
+                                              bench.Tensor(t, {rows, kv_heads * dim}, 0.2),
+                                              bench.Tensor(t, {rows, kv_heads * dim}, 0.3),
+                                              bench.Tensor(t, {cache, kv_heads * dim}, 0.2),
+                                              bench.Tensor(t, {cache, kv_heads * dim}, 0.3),
+                                              bench.Ints(slots),
+                                              bench.Ints(sequences),
+                                              bench.Ints(prefixes),
+                                              bench.Ints(ancestors),
+                                              bench.Ints({0}),
+                                              bench.Ints(starts),
+                                              bench.Ints(lists)};
       const std::vector<TensorView> outputs = {bench.Tensor(t, {rows, heads * dim}, 0)};
-      const double seconds = bench.Time("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, true,
-                                        inputs, outputs);
+      const double seconds =
+          bench.Time("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, true, inputs, outputs);
       if (!bench.error.empty()) {
         *error = bench.error;
         return;

@@ -13,8 +13,8 @@ namespace espalier::gpu_check {
 // How an input is filled.
 struct Content {
   enum Kind { kUniform, kPositive, kIntegers, kBits, kGiven } kind = kUniform;
-  int64_t below = 0;              // kIntegers: in [0, below)
-  std::vector<int64_t> given;     // kGiven: these values
+  int64_t below = 0;           // kIntegers: in [0, below)
+  std::vector<int64_t> given;  // kGiven: these values
 };
 
 struct CaseInput {
@@ -30,7 +30,7 @@ struct Case {
   int64_t sum_length = 1;  // terms of the longest sum behind one element
   double slack = 1;        // factor on the tolerance
   bool training = true;
-  bool gradient = true;    // if the operator has one
+  bool gradient = true;  // if the operator has one
   // Places the tensors as shards of larger ones.
   std::function<void(KernelSpec*)> place;
 };

@@ -60,12 +60,13 @@ std::string Compare(const std::string& what, const HostTensor& expected, const H
     if (std::isfinite(value)) largest = std::max(largest, value);
   }
   const double epsilon = EpsilonOf(expected.spec.dtype);
+  const double roundings = expected.spec.dtype == DType::kF32 ? 4 : 1;
   const double sums = 0x1p-24 * 8 * std::sqrt(length);
   for (int64_t i = 0; i < n; ++i) {
     const double a = ValueAt(expected, i), b = ValueAt(found, i);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
     const double tolerance =
-        slack * (epsilon * (8 * std::abs(a) + 2 * largest) + sums * largest) +
+        slack * (epsilon * roundings * (2 * std::abs(a) + largest) + sums * largest) +
         (epsilon > 0 ? 1e-30 : 0);
     const double error = std::abs(a - b);
     if (!(error <= tolerance)) {

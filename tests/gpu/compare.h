@@ -11,13 +11,13 @@
 namespace espalier::gpu_check {
 
 struct Verdict {
-  std::string label;   // "linear_grad bf16 [64, 96] (3 rows)"
+  std::string label;    // "linear_grad bf16 [64, 96] (3 rows)"
   std::string failure;  // empty: passed
   double worst = 0;     // largest error, as a fraction of the tolerance
 };
 
-// One verdict for the forward operator and one for its gradient, if the case asks for it. `checked` is the
-// backend under test, run twice: its results must be the same bits.
+// One verdict for the forward operator and one for its gradient, if the case asks for it. `checked`
+// is the backend under test, run twice: its results must be the same bits.
 std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& reference,
                              Backend& checked);
 

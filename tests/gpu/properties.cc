@@ -88,8 +88,8 @@ std::string StableLinearIsRight(Backend& cuda, DType dtype, int64_t rows, int64_
   return "";
 }
 
-// A token's attention is the same bits as the next token of its sequence, in a tree, and in a batch with
-// others.
+// A token's attention is the same bits as the next token of its sequence, in a tree, and in a batch
+// with others.
 std::string AttentionIsRowStable(Backend& cuda, DType dtype) {
   constexpr int32_t kTokens = 100;
   const int64_t dim = 64, heads = 4, kv_heads = 2, slots = 256;
@@ -103,12 +103,12 @@ std::string AttentionIsRowStable(Backend& cuda, DType dtype) {
   std::vector<int32_t> with_own = sequence;
   with_own.push_back(200);
   const auto run = [&](int64_t rows, std::vector<HostTensor> tables, HostTensor* row) {
-    std::vector<HostTensor> inputs = {Rows(q, 0, rows), Rows(k, 0, rows), Rows(v, 0, rows),
-                                      k_cache, v_cache};
+    std::vector<HostTensor> inputs = {Rows(q, 0, rows), Rows(k, 0, rows), Rows(v, 0, rows), k_cache,
+                                      v_cache};
     for (HostTensor& t : tables) inputs.push_back(std::move(t));
     std::vector<HostTensor> outputs = {HostTensor::Zeros(inputs[0].spec)};
-    KernelSpec spec = SpecFor("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, inputs,
-                              outputs[0].spec);
+    KernelSpec spec =
+        SpecFor("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, inputs, outputs[0].spec);
     spec.row_stable = true;
     std::string error = cuda.Run(spec, {}, &inputs, &outputs);
     if (error.empty()) *row = Rows(outputs[0], 0, 1);
@@ -117,19 +117,25 @@ std::string AttentionIsRowStable(Backend& cuda, DType dtype) {
   const int32_t n = kTokens;
   HostTensor next, node, together;
   // As the token after the last: its slot is the last of the sequence.
-  if (std::string e = run(1, {Ints({200}), Ints({0}), Ints({n + 1}), Ints({0, 0}), Ints({7}),
-                              Ints({0, n + 1}), Ints(with_own)}, &next);
+  if (std::string e = run(1,
+                          {Ints({200}), Ints({0}), Ints({n + 1}), Ints({0, 0}), Ints({7}),
+                           Ints({0, n + 1}), Ints(with_own)},
+                          &next);
       !e.empty()) {
     return e;
   }
   // As a tree's root in another slot.
-  if (std::string e = run(1, {Ints({222}), Ints({0}), Ints({n}), Ints({0, 1}), Ints({222}),
-                              Ints({0, n}), Ints(sequence)}, &node);
+  if (std::string e = run(1,
+                          {Ints({222}), Ints({0}), Ints({n}), Ints({0, 1}), Ints({222}),
+                           Ints({0, n}), Ints(sequence)},
+                          &node);
       !e.empty()) {
     return e;
   }
-  if (std::string e = run(2, {Ints({222, 230}), Ints({0, 0}), Ints({n, n}), Ints({0, 1, 3}),
-                              Ints({222, 222, 230}), Ints({0, n}), Ints(sequence)}, &together);
+  if (std::string e = run(2,
+                          {Ints({222, 230}), Ints({0, 0}), Ints({n, n}), Ints({0, 1, 3}),
+                           Ints({222, 222, 230}), Ints({0, n}), Ints(sequence)},
+                          &together);
       !e.empty()) {
     return e;
   }
@@ -157,7 +163,8 @@ std::string FaultIsReported(Backend& cuda) {
 
 // Memory on the device for a plug-in test.
 struct Memory {
-  Memory(CudaPlugin* plugin, int device, const HostTensor& tensor) : plugin(plugin), device(device) {
+  Memory(CudaPlugin* plugin, int device, const HostTensor& tensor)
+      : plugin(plugin), device(device) {
     const int64_t bytes = static_cast<int64_t>(tensor.bytes.size());
     if (plugin->Allocate(device, bytes, &data).ok()) {
       error = plugin->CopyToDevice(device, data, tensor.bytes.data(), bytes).error;
@@ -190,15 +197,19 @@ std::string BoxIsCopied(CudaPlugin* plugin, int device, DType dtype, bool accumu
   }
   const Memory source(plugin, device, from), target(plugin, device, to);
   if (!source.error.empty() || !target.error.empty()) return source.error + target.error;
-  if (std::string e = plugin->CopyBoxOnDevice(device, {source.data, target.data, dtype,
-                                                       from.spec.dims, to.spec.dims, from_start,
-                                                       to_start, size, accumulate}).error;
+  if (std::string e =
+          plugin
+              ->CopyBoxOnDevice(device, {source.data, target.data, dtype, from.spec.dims,
+                                         to.spec.dims, from_start, to_start, size, accumulate})
+              .error;
       !e.empty()) {
     return e;
   }
   if (std::string e = plugin->Synchronize(device).error; !e.empty()) return e;
-  if (std::string e = plugin->CopyToHost(device, to.bytes.data(), target.data,
-                                         static_cast<int64_t>(to.bytes.size())).error;
+  if (std::string e = plugin
+                          ->CopyToHost(device, to.bytes.data(), target.data,
+                                       static_cast<int64_t>(to.bytes.size()))
+                          .error;
       !e.empty()) {
     return e;
   }

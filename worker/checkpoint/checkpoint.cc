@@ -123,7 +123,8 @@ absl::Status CheckpointReader::AddShard(const SafetensorsFile& file) {
              entry.type.dims[d] <= tensor.global[d] - piece.start[d];
     }
     if (!good) {
-      return DataLoss(file.path(), absl::StrCat("entry '", entry_name, "' does not fit its tensor"));
+      return DataLoss(file.path(),
+                      absl::StrCat("entry '", entry_name, "' does not fit its tensor"));
     }
     tensor.is_state = parsed["kind"] == "state";
     auto [known, added] = tensors_.emplace(name, tensor);
@@ -144,10 +145,9 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
                                             "; it belongs to another model or optimiser"));
   }
   if (known->second.dtype != spec.dtype || known->second.global != spec.global) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", name, "' is ", Name(known->second.dtype),
-                     ToString(known->second.global), " in the checkpoint, ", Name(spec.dtype),
-                     ToString(spec.global), " in the program"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor '", name, "' is ", Name(known->second.dtype), ToString(known->second.global),
+        " in the checkpoint, ", Name(spec.dtype), ToString(spec.global), " in the program"));
   }
   const int rank = static_cast<int>(spec.dims.size());
   std::vector<bool> covered(static_cast<size_t>(spec.num_elements()), false);
@@ -162,8 +162,8 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
     bool meets = true;
     for (int d = 0; d < rank; ++d) {
       const int64_t begin = std::max(spec.offset[d], piece.start[d]);
-      const int64_t end = std::min(spec.offset[d] + spec.dims[d],
-                                   piece.start[d] + piece.entry->type.dims[d]);
+      const int64_t end =
+          std::min(spec.offset[d] + spec.dims[d], piece.start[d] + piece.entry->type.dims[d]);
       meets = meets && begin < end;
       copy.size[d] = end - begin;
       copy.source_start[d] = begin - piece.start[d];
@@ -193,9 +193,9 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
     }
   }
   if (missing > 0) {
-    return absl::DataLossError(absl::StrCat("tensor '", name, "': no shard of the checkpoint holds ",
-                                            missing, " of the ", spec.num_elements(),
-                                            " elements that are needed"));
+    return absl::DataLossError(
+        absl::StrCat("tensor '", name, "': no shard of the checkpoint holds ", missing, " of the ",
+                     spec.num_elements(), " elements that are needed"));
   }
   return absl::OkStatus();
 }

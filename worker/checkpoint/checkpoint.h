@@ -1,7 +1,7 @@
 // Sharded checkpoints: every rank writes what it holds, any number of ranks reads any region back.
 //
-// A shard file rank-<r>.safetensors has one tensor per kept buffer, named "<buffer>@<start,...>" with
-// the first element's place in the whole tensor; its metadata maps that name to the JSON
+// A shard file rank-<r>.safetensors has one tensor per kept buffer, named "<buffer>@<start,...>"
+// with the first element's place in the whole tensor; its metadata maps that name to the JSON
 // {"global": [...], "kind": "parameter" | "state"}.
 #pragma once
 
@@ -48,16 +48,17 @@ class CheckpointReader {
     bool is_state = false;
   };
 
-  // Reads the manifest and all shards' headers, and checks sizes and hashes. DataLoss names the file.
+  // Reads the manifest and all shards' headers, and checks sizes and hashes. DataLoss names the
+  // file.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(FileSystem& files,
                                                                 const std::string& directory);
 
   const Manifest& manifest() const { return manifest_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
-  // Fills `host` with the region spec.offset, spec.dims of tensor `name`, from however many shards hold
-  // it. NotFound lists what is there; InvalidArgument if type or whole shape differ; DataLoss if no
-  // shard holds some of it.
+  // Fills `host` with the region spec.offset, spec.dims of tensor `name`, from however many shards
+  // hold it. NotFound lists what is there; InvalidArgument if type or whole shape differ; DataLoss
+  // if no shard holds some of it.
   absl::Status Read(const std::string& name, const TensorSpec& spec, void* host) const;
 
  private:

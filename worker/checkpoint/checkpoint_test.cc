@@ -50,9 +50,9 @@ TensorSpec Shard(Dims dims, Dims offset, Dims global) {
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest() {
-    directory_ = JoinPath(testing::TempDir(),
-                          std::string("ckpt-") +
-                              testing::UnitTest::GetInstance()->current_test_info()->name());
+    directory_ = JoinPath(
+        testing::TempDir(),
+        std::string("ckpt-") + testing::UnitTest::GetInstance()->current_test_info()->name());
   }
   // Two ranks: w split by rows, b and its moment whole on both, a scalar on rank 1 alone.
   Manifest WriteAll() {
@@ -86,9 +86,8 @@ TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_EQ((*reader)->manifest().steps_done, 40);
   EXPECT_TRUE((*reader)->tensors().at("bias.adam_m").is_state);
-  for (const TensorSpec& spec :
-       {Shard({6, 4}, {0, 0}, {6, 4}), Shard({6, 2}, {0, 2}, {6, 4}), Shard({2, 4}, {2, 0}, {6, 4}),
-        Shard({1, 1}, {5, 3}, {6, 4})}) {
+  for (const TensorSpec& spec : {Shard({6, 4}, {0, 0}, {6, 4}), Shard({6, 2}, {0, 2}, {6, 4}),
+                                 Shard({2, 4}, {2, 0}, {6, 4}), Shard({1, 1}, {5, 3}, {6, 4})}) {
     std::vector<float> values(static_cast<size_t>(spec.num_elements()));
     ASSERT_TRUE((*reader)->Read("w", spec, values.data()).ok());
     EXPECT_EQ(values, CountingSource::Region(spec, CountingSource::Base("w")));
@@ -156,11 +155,11 @@ TEST_F(CheckpointTest, AFullDiskLeavesNothingBehindAndOldFilesWhole) {
     files_.set_free_bytes(room);
     auto written = WriteCheckpointShard(files_, directory_, 0, entries, source);
     EXPECT_EQ(written.status().code(), absl::StatusCode::kResourceExhausted) << room;
-    EXPECT_EQ(WriteManifest(files_, directory_, manifest).ok(), room > 9000) << room;
+    EXPECT_FALSE(WriteManifest(files_, directory_, manifest).ok()) << room;
     files_.set_free_bytes(1 << 30);
-    EXPECT_EQ(*files_.List(directory_),
-              (std::vector<std::string>{"manifest.json", "rank-0.safetensors",
-                                        "rank-1.safetensors"}));
+    EXPECT_EQ(
+        *files_.List(directory_),
+        (std::vector<std::string>{"manifest.json", "rank-0.safetensors", "rank-1.safetensors"}));
     EXPECT_TRUE(VerifyCheckpoint(files_, directory_, manifest).ok());
   }
 }

@@ -55,7 +55,8 @@ absl::Status WriteManifest(FileSystem& files, const std::string& directory,
   out["files"] = json::array();
   for (const ManifestFile& file : manifest.files) {
     if (!PlainName(file.name)) {
-      return absl::InvalidArgumentError(absl::StrCat("manifest: '", file.name, "' is no file name"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("manifest: '", file.name, "' is no file name"));
     }
     out["files"].push_back({{"name", file.name}, {"sha256", file.sha256}, {"bytes", file.bytes}});
   }
@@ -67,8 +68,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   const std::string path = JoinPath(directory, kManifestFile);
   absl::StatusOr<std::string> text = ReadWholeFile(files, path, kMaxManifest);
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(absl::StrCat("'", directory, "' is no finished checkpoint: it has no ",
-                                            kManifestFile));
+    return absl::NotFoundError(
+        absl::StrCat("'", directory, "' is no finished checkpoint: it has no ", kManifestFile));
   }
   if (!text.ok()) return text.status();
   const json in = json::parse(*text, nullptr, /*allow_exceptions=*/false);
@@ -119,8 +120,9 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
     }
     if (!open.ok()) return open.status();
     if ((*open)->size() != file.bytes) {
-      return absl::DataLossError(absl::StrCat("checkpoint: shard '", path, "' has ", (*open)->size(),
-                                              " bytes, the manifest says ", file.bytes));
+      return absl::DataLossError(absl::StrCat("checkpoint: shard '", path, "' has ",
+                                              (*open)->size(), " bytes, the manifest says ",
+                                              file.bytes));
     }
     absl::StatusOr<std::string> hash = Sha256OfFile(files, path);
     if (!hash.ok()) return hash.status();

@@ -1,5 +1,6 @@
 // A checkpoint is a directory of shard files and a manifest.json that is written last, by the
-// coordinator, once every rank's shard is durable. A directory without a manifest is not a checkpoint.
+// coordinator, once every rank's shard is durable. A directory without a manifest is not a
+// checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
 absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
                               const Manifest& manifest);
 
-// Writes config.json and model.safetensors (whole parameters, no optimiser state) into `out`, which is
-// made if it is not there: the Hugging Face layout that serving loads.
+// Writes config.json and model.safetensors (whole parameters, no optimiser state) into `out`, which
+// is made if it is not there: the Hugging Face layout that serving loads.
 absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
                                const std::string& config_json, const std::string& out);
 

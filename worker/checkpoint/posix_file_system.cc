@@ -15,7 +15,8 @@ namespace espalier {
 namespace {
 
 absl::Status ErrnoStatus(const char* what, const std::string& path, int error) {
-  const std::string message = absl::StrCat("cannot ", what, " '", path, "': ", std::strerror(error));
+  const std::string message =
+      absl::StrCat("cannot ", what, " '", path, "': ", std::strerror(error));
   switch (error) {
     case ENOENT:
       return absl::NotFoundError(message);
@@ -42,7 +43,8 @@ class PosixWritableFile : public WritableFile {
   absl::Status Append(const void* data, int64_t bytes) override {
     const char* next = static_cast<const char*>(data);
     while (bytes > 0) {
-      const ssize_t written = write(fd_, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 26)));
+      const ssize_t written =
+          write(fd_, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 26)));
       if (written < 0) {
         if (errno == EINTR) continue;
         return ErrnoStatus("write", path_, errno);
@@ -76,8 +78,8 @@ class PosixReadableFile : public ReadableFile {
   absl::Status Read(int64_t offset, int64_t bytes, void* out) const override {
     char* next = static_cast<char*>(out);
     while (bytes > 0) {
-      const ssize_t got = pread(fd_, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 26)),
-                                offset);
+      const ssize_t got =
+          pread(fd_, next, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 26)), offset);
       if (got < 0) {
         if (errno == EINTR) continue;
         return ErrnoStatus("read", path_, errno);

@@ -22,11 +22,11 @@ struct FileType {
   int bytes;
 };
 constexpr FileType kTypes[] = {
-    {"F32", DType::kF32, 4},      {"BF16", DType::kBF16, 2},    {"F16", DType::kF16, 2},
-    {"I32", DType::kI32, 4},      {"I64", DType::kI64, 8},      {"BOOL", DType::kBool, 1},
-    {"F64", DType::kInvalid, 8},  {"I16", DType::kInvalid, 2},  {"I8", DType::kInvalid, 1},
-    {"U8", DType::kInvalid, 1},   {"U16", DType::kInvalid, 2},  {"U32", DType::kInvalid, 4},
-    {"U64", DType::kInvalid, 8},  {"F8_E4M3", DType::kInvalid, 1}, {"F8_E5M2", DType::kInvalid, 1}};
+    {"F32", DType::kF32, 4},     {"BF16", DType::kBF16, 2},       {"F16", DType::kF16, 2},
+    {"I32", DType::kI32, 4},     {"I64", DType::kI64, 8},         {"BOOL", DType::kBool, 1},
+    {"F64", DType::kInvalid, 8}, {"I16", DType::kInvalid, 2},     {"I8", DType::kInvalid, 1},
+    {"U8", DType::kInvalid, 1},  {"U16", DType::kInvalid, 2},     {"U32", DType::kInvalid, 4},
+    {"U64", DType::kInvalid, 8}, {"F8_E4M3", DType::kInvalid, 1}, {"F8_E5M2", DType::kInvalid, 1}};
 
 absl::Status Bad(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("'", path, "': ", what));
@@ -45,7 +45,8 @@ absl::Status ParseTensor(const std::string& path, const std::string& name, const
   for (const FileType& t : kTypes) {
     if (entry->dtype_name == t.name) type = &t;
   }
-  if (type == nullptr) return Bad(path, absl::StrCat(place, "unknown dtype '", entry->dtype_name, "'"));
+  if (type == nullptr)
+    return Bad(path, absl::StrCat(place, "unknown dtype '", entry->dtype_name, "'"));
   entry->type.dtype = type->dtype;
   int64_t bytes = type->bytes;
   if (value["shape"].size() > kMaxRank) return Bad(path, place + "too many dimensions");
@@ -60,7 +61,8 @@ absl::Status ParseTensor(const std::string& path, const std::string& name, const
     }
   }
   for (const json& offset : value["data_offsets"]) {
-    if (!offset.is_number_unsigned() || offset.get<uint64_t>() > static_cast<uint64_t>(data_bytes)) {
+    if (!offset.is_number_unsigned() ||
+        offset.get<uint64_t>() > static_cast<uint64_t>(data_bytes)) {
       return Bad(path, absl::StrCat(place, "data_offsets must lie within the ", data_bytes,
                                     " bytes of data"));
     }
@@ -68,8 +70,8 @@ absl::Status ParseTensor(const std::string& path, const std::string& name, const
   const int64_t begin = value["data_offsets"][0].get<int64_t>();
   const int64_t end = value["data_offsets"][1].get<int64_t>();
   if (begin > end || end - begin != bytes) {
-    return Bad(path, absl::StrCat(place, "data_offsets span ", end - begin, " bytes, its shape takes ",
-                                  bytes));
+    return Bad(path, absl::StrCat(place, "data_offsets span ", end - begin,
+                                  " bytes, its shape takes ", bytes));
   }
   entry->offset = data_start + begin;
   entry->bytes = bytes;
@@ -173,7 +175,9 @@ absl::Status SafetensorsWriter::Begin(const std::vector<Tensor>& tensors,
                                       const std::map<std::string, std::string>& metadata) {
   // By hand: the header keeps the order of the data, which json's sorted objects would not show.
   std::string header = "{";
-  if (!metadata.empty()) absl::StrAppend(&header, "\"__metadata__\":", json(metadata).dump(-1, ' ', false, json::error_handler_t::replace));
+  if (!metadata.empty())
+    absl::StrAppend(&header, "\"__metadata__\":",
+                    json(metadata).dump(-1, ' ', false, json::error_handler_t::replace));
   for (const Tensor& tensor : tensors) {
     const char* type = nullptr;
     for (const FileType& t : kTypes) {

@@ -1,5 +1,5 @@
-// Reads and writes safetensors: an 8-byte header length, a JSON header, the tensors' bytes. Files are
-// not trusted: sizes, gaps, overlaps and duplicates are checked before any tensor is read.
+// Reads and writes safetensors: an 8-byte header length, a JSON header, the tensors' bytes. Files
+// are not trusted: sizes, gaps, overlaps and duplicates are checked before any tensor is read.
 #pragma once
 
 #include <cstdint>

@@ -34,8 +34,9 @@ class SafetensorsTest : public testing::Test {
 TEST_F(SafetensorsTest, WhatIsWrittenIsReadBack) {
   const std::string path = Path("good.safetensors");
   SafetensorsWriter writer(*files_, path);
-  ASSERT_TRUE(writer.Begin({{"b \"quoted\"", {DType::kF32, {2, 1}}}, {"a", {DType::kI64, {}}}},
-                           {{"key", "value"}})
+  ASSERT_TRUE(writer
+                  .Begin({{"b \"quoted\"", {DType::kF32, {2, 1}}}, {"a", {DType::kI64, {}}}},
+                         {{"key", "value"}})
                   .ok());
   const float floats[2] = {1.5f, -2};
   const int64_t scalar = 42;
@@ -72,8 +73,8 @@ TEST_F(SafetensorsTest, RefusesFilesThatLie) {
   ExpectRefused("{\"b\":" + tensor("[1]", "[4,8]") + "}", data, "no gaps or overlaps");
   ExpectRefused("{\"a\":" + tensor("[2]", "[0,4]") + "}", data, "its shape takes 8");
   ExpectRefused("{\"a\":" + tensor("[1]", "[8,4]") + "}", data, "span");
-  ExpectRefused("{\"a\":" + tensor("[4611686018427387904,4611686018427387904]", "[0,8]") + "}", data,
-                "overflows");
+  ExpectRefused("{\"a\":" + tensor("[4611686018427387904,4611686018427387904]", "[0,8]") + "}",
+                data, "overflows");
   ExpectRefused("{\"a\":" + tensor("[-1]", "[0,8]") + "}", data, "sizes");
   ExpectRefused("{\"a\":" + tensor("[1]", "[0,400]") + "}", data, "within the 8 bytes");
   ExpectRefused("{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", data,

@@ -1,14 +1,16 @@
 // How the ranks of one attempt of a job talk. Implementations: in-process (in_process.h), Gloo over
 // TCP (gloo_communicator.h), NCCL through the CUDA plug-in (nccl_communicator.h).
 //
-// All ranks meet their sends, receives and collectives in one global order (the planner sees to it),
-// so calls that block for a peer cannot form a cycle. Sends of host communicators are buffered.
+// All ranks meet their sends, receives and collectives in one global order (the planner sees to
+// it), so calls that block for a peer cannot form a cycle. Sends of host communicators are
+// buffered.
 //
-// Results are the same bits on every rank of the group, and from run to run: sums are taken element by
-// element in the order of the ranks, f16 and bf16 in f32 with one rounding at the end.
+// Results are the same bits on every rank of the group, and from run to run: sums are taken element
+// by element in the order of the ranks, f16 and bf16 in f32 with one rounding at the end.
 //
-// Errors: Unavailable or DeadlineExceeded naming the peer when it is lost or silent, Cancelled after Abort.
-// After any error the communicator is of no more use; make a new one for the next attempt.
+// Errors: Unavailable or DeadlineExceeded naming the peer when it is lost or silent, Cancelled
+// after Abort. After any error the communicator is of no more use; make a new one for the next
+// attempt.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +38,13 @@ class Communicator {
   virtual absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) = 0;
   virtual absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) = 0;
 
-  // Collective over `group`. AllReduce takes f32, f16, bf16, i32, i64; input == output is allowed there
-  // and in Broadcast only.
+  // Collective over `group`. AllReduce takes f32, f16, bf16, i32, i64; input == output is allowed
+  // there and in Broadcast only.
   virtual absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
                                  const Group& group, uint64_t tag) = 0;
   // `bytes` per rank; output holds bytes * group.size().
-  virtual absl::Status AllGather(const void* input, void* output, int64_t bytes,
-                                 const Group& group, uint64_t tag) = 0;
+  virtual absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
+                                 uint64_t tag) = 0;
   // `count` elements arrive here; input holds count * group.size().
   virtual absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
                                      const Group& group, uint64_t tag) = 0;
@@ -50,8 +52,8 @@ class Communicator {
   virtual absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
                                 uint64_t tag) = 0;
   // From group[0].
-  virtual absl::Status Broadcast(const void* input, void* output, int64_t bytes,
-                                 const Group& group, uint64_t tag) = 0;
+  virtual absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
+                                 uint64_t tag) = 0;
 
   // Waits until buffered sends have left. The executor calls it at the end of every step.
   virtual absl::Status Flush() { return absl::OkStatus(); }

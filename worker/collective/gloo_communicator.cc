@@ -27,8 +27,8 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
 
 // Gloo says all in one exception type; only its text tells a timeout apart.
 absl::Status Classify(const std::string& message) {
-  const bool timeout = message.find("imed out") != std::string::npos ||
-                       message.find("imeout") != std::string::npos;
+  const bool timeout =
+      message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
   return timeout ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
 }
 
@@ -76,7 +76,8 @@ class GlooCommunicator : public HostCommunicator {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
 
-  // Gloo sends only once the peer has posted its receive, so the data is copied and waited for later.
+  // Gloo sends only once the peer has posted its receive, so the data is copied and waited for
+  // later.
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
     if (bytes == 0) return Check(peer);
     if (absl::Status s = Check(peer); !s.ok()) return s;
@@ -206,8 +207,7 @@ class GlooCommunicator : public HostCommunicator {
       absl::MutexLock lock(&mutex_);
       if (aborted_) return absl::CancelledError(reason_);
     }
-    const std::string message =
-        absl::StrCat("cannot ", what, " rank ", peer, ": ", e.what());
+    const std::string message = absl::StrCat("cannot ", what, " rank ", peer, ": ", e.what());
     return Classify(message);
   }
 
@@ -241,9 +241,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     return std::unique_ptr<Communicator>(
         std::make_unique<GlooCommunicator>(options, std::move(context)));
   } catch (const std::exception& e) {
-    const std::string message = absl::StrCat("rank ", options.rank, " of ", options.size,
-                                             " could not meet its peers from ", options.host, ": ",
-                                             e.what());
+    const std::string message =
+        absl::StrCat("rank ", options.rank, " of ", options.size, " could not meet its peers from ",
+                     options.host, ": ", e.what());
     return Classify(message);
   }
 }

@@ -38,8 +38,7 @@ int IndexIn(const Communicator::Group& group, int rank) {
 }
 
 absl::Status HostCommunicator::ReducePart(DType dtype, const void* mine, void* output,
-                                          int64_t count, const Group& group, int me,
-                                          uint64_t tag) {
+                                          int64_t count, const Group& group, int me, uint64_t tag) {
   const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
   const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
   // All parts first, then the sum: `mine` may be `output`.
@@ -96,15 +95,15 @@ absl::Status HostCommunicator::AllReduce(DType dtype, const void* input, void* o
   char* out = static_cast<char*>(output);
   for (int64_t r = 0; r < n; ++r) {
     if (r == *me) continue;
-    if (absl::Status s = Send(in + begin(r) * element, (begin(r + 1) - begin(r)) * element,
-                              group[r], tag);
+    if (absl::Status s =
+            Send(in + begin(r) * element, (begin(r + 1) - begin(r)) * element, group[r], tag);
         !s.ok()) {
       return s;
     }
   }
   const int64_t first = begin(*me), mine = begin(*me + 1) - first;
-  if (absl::Status s = ReducePart(dtype, in + first * element, out + first * element, mine, group,
-                                  *me, tag);
+  if (absl::Status s =
+          ReducePart(dtype, in + first * element, out + first * element, mine, group, *me, tag);
       !s.ok()) {
     return s;
   }
@@ -116,8 +115,8 @@ absl::Status HostCommunicator::AllReduce(DType dtype, const void* input, void* o
   }
   for (int64_t r = 0; r < n; ++r) {
     if (r == *me) continue;
-    if (absl::Status s = Receive(out + begin(r) * element, (begin(r + 1) - begin(r)) * element,
-                                 group[r], tag);
+    if (absl::Status s =
+            Receive(out + begin(r) * element, (begin(r + 1) - begin(r)) * element, group[r], tag);
         !s.ok()) {
       return s;
     }

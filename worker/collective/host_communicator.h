@@ -1,6 +1,6 @@
-// Collectives over point-to-point messages between host memories, for communicators that can send and
-// receive. AllReduce is reduce-scatter and all-gather: rank i of the group adds up part i in the order
-// of the ranks, so every rank gets the same bits, whatever the transport.
+// Collectives over point-to-point messages between host memories, for communicators that can send
+// and receive. AllReduce is reduce-scatter and all-gather: rank i of the group adds up part i in
+// the order of the ranks, so every rank gets the same bits, whatever the transport.
 #pragma once
 
 #include <vector>

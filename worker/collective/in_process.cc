@@ -53,8 +53,8 @@ class InProcessCommunicator : public HostCommunicator {
       std::deque<std::string>& queue = boxes_->messages[{peer, rank_, tag}];
       while (queue.empty() && !boxes_->aborted) {
         if (boxes_->arrived.WaitWithDeadline(&boxes_->mutex, deadline) && queue.empty()) {
-          return absl::DeadlineExceededError(absl::StrCat(
-              "rank ", peer, " sent nothing for ", absl::FormatDuration(timeout_)));
+          return absl::DeadlineExceededError(
+              absl::StrCat("rank ", peer, " sent nothing for ", absl::FormatDuration(timeout_)));
         }
       }
       if (boxes_->aborted) return absl::CancelledError(boxes_->reason);

@@ -10,9 +10,9 @@
 
 namespace espalier {
 
-// One communicator per rank. They share their mailboxes and may be destroyed in any order. A receive
-// that waits longer than `timeout` is DeadlineExceeded; Abort of one ends all of them, as the death of a
-// process would.
+// One communicator per rank. They share their mailboxes and may be destroyed in any order. A
+// receive that waits longer than `timeout` is DeadlineExceeded; Abort of one ends all of them, as
+// the death of a process would.
 std::vector<std::unique_ptr<Communicator>> NewInProcessCommunicators(int size,
                                                                      absl::Duration timeout);
 

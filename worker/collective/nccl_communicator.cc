@@ -63,8 +63,8 @@ class NcclCommunicator : public Communicator {
                          uint64_t) override {
     const Dims whole{bytes}, zero{0};
     if (IndexIn(group, rank_) == 0 && input != output) {
-      absl::Status copied = device_.CopyBox(
-          {input, output, DType::kBool, whole, whole, zero, zero, whole, false});
+      absl::Status copied =
+          device_.CopyBox({input, output, DType::kBool, whole, whole, zero, zero, whole, false});
       if (!copied.ok()) return copied;
     }
     return Call(group, [&](CudaCommunicator& c, int) { return c.Broadcast(output, bytes); });
@@ -77,8 +77,8 @@ class NcclCommunicator : public Communicator {
     for (auto& [group, communicator] : groups_) {
       KernelStatus error = communicator->AsyncError();
       if (!error.ok()) {
-        return absl::UnavailableError(absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","),
-                                                   ": ", error.error));
+        return absl::UnavailableError(
+            absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","), ": ", error.error));
       }
     }
     return done;
@@ -113,8 +113,8 @@ class NcclCommunicator : public Communicator {
       id = *std::move(got);
     }
     std::string error;
-    std::unique_ptr<CudaCommunicator> made = plugin_->CreateCommunicator(
-        ordinal_, id, me, static_cast<int>(group.size()), &error);
+    std::unique_ptr<CudaCommunicator> made =
+        plugin_->CreateCommunicator(ordinal_, id, me, static_cast<int>(group.size()), &error);
     if (made == nullptr) return absl::UnavailableError(absl::StrCat("NCCL: ", error));
     absl::MutexLock lock(&mutex_);
     if (aborted_) made->Abort();

@@ -1,4 +1,5 @@
-// A small key-value store by which ranks find each other: the coordinator's in a cluster, a map in tests.
+// A small key-value store by which ranks find each other: the coordinator's in a cluster, a map in
+// tests.
 #pragma once
 
 #include <string>

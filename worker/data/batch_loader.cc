@@ -11,8 +11,7 @@ namespace espalier {
 
 absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Create(
     std::shared_ptr<const Dataset> dataset, const BatchLoaderOptions& options) {
-  const int64_t have =
-      options.holdout ? dataset->holdout_examples() : dataset->training_examples();
+  const int64_t have = options.holdout ? dataset->holdout_examples() : dataset->training_examples();
   if (options.batch_size < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch size ", options.batch_size, "; it must be 1 or more"));
@@ -77,8 +76,8 @@ absl::Status BatchLoader::Fill(const Request& request, int64_t step, char* out) 
   const int64_t row_bytes = spec.bytes() / spec.dims[0];
   for (int64_t row = 0; row < spec.dims[0]; ++row) {
     const int64_t example = ExampleAt(step, spec.offset[0] + row);
-    absl::Status s = dataset_->Read(*request.column, example, start, size, spec.dtype,
-                                    out + row * row_bytes);
+    absl::Status s =
+        dataset_->Read(*request.column, example, start, size, spec.dtype, out + row * row_bytes);
     if (!s.ok()) return s;
   }
   return absl::OkStatus();
@@ -87,8 +86,8 @@ absl::Status BatchLoader::Fill(const Request& request, int64_t step, char* out) 
 absl::Status BatchLoader::Load(const std::string& name, const TensorSpec& spec, int64_t step,
                                void* host) {
   size_t request = 0;
-  while (request < requests_.size() && (requests_[request].column->name != name ||
-                                        !(requests_[request].spec == spec))) {
+  while (request < requests_.size() &&
+         (requests_[request].column->name != name || !(requests_[request].spec == spec))) {
     ++request;
   }
   if (request == requests_.size()) {

@@ -1,5 +1,5 @@
-// Batches of a dataset: which examples make up a step is a pure function of (seed, step), and each rank
-// reads its own part of them.
+// Batches of a dataset: which examples make up a step is a pure function of (seed, step), and each
+// rank reads its own part of them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace espalier {
 struct BatchLoaderOptions {
   int64_t batch_size = 0;
   uint64_t seed = 0;
-  // Held-out batches are in order and hold each example once; what does not fill a batch is left out.
+  // Held-out batches are in order and hold each example once; what does not fill a batch is left
+  // out.
   bool holdout = false;
   bool prefetch = true;  // the next step's batch, by a thread
 };

@@ -83,7 +83,8 @@ TEST(BatchLoader, ABatchDependsOnTheStepAloneAndRanksReadTheirPart) {
       }
     }
     for (int r = 0; r < 4; ++r) {
-      for (int c = 0; c + 1 < 16; ++c) EXPECT_EQ(targets[step][r * 16 + c], tokens[step][r * 16 + c + 1]);
+      for (int c = 0; c + 1 < 16; ++c)
+        EXPECT_EQ(targets[step][r * 16 + c], tokens[step][r * 16 + c + 1]);
     }
   }
   // Out of order with prefetching on, too.
@@ -115,8 +116,9 @@ TEST(BatchLoader, SaysWhatDoesNotFit) {
   auto dataset = Text(200, 16);
   BatchLoaderOptions options;
   options.batch_size = 1000;
-  EXPECT_NE(std::string(BatchLoader::Create(dataset, options).status().message()).find("12 examples"),
-            std::string::npos);
+  EXPECT_NE(
+      std::string(BatchLoader::Create(dataset, options).status().message()).find("12 examples"),
+      std::string::npos);
   options.batch_size = 4;
   auto loader = *BatchLoader::Create(dataset, options);
   auto expect = [&](const std::string& column, TensorType type, const std::string& what) {

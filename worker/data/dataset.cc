@@ -69,8 +69,8 @@ bool Store(double float_value, int64_t value, bool is_float, DType as, char* out
 
 absl::Status Dataset::SetParts(int64_t examples, double holdout_fraction) {
   if (!(holdout_fraction >= 0 && holdout_fraction < 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("dataset.holdout_fraction is ", holdout_fraction,
-                                                   "; accepted: [0, 1)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dataset.holdout_fraction is ", holdout_fraction, "; accepted: [0, 1)"));
   }
   examples_ = examples;
   training_examples_ =
@@ -98,8 +98,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_vie
     examples = count;
     Column column;
     column.name = name;
-    column.example = {array.type.dtype,
-                      Dims(array.type.dims.begin() + 1, array.type.dims.end())};
+    column.example = {array.type.dtype, Dims(array.type.dims.begin() + 1, array.type.dims.end())};
     column.data = std::move(array.data);
     dataset->columns_.push_back(std::move(column));
   }
@@ -112,8 +111,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromText(std::string byt
                                                                  int64_t sequence_length,
                                                                  double holdout_fraction) {
   if (sequence_length < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("dataset.sequence_length is ", sequence_length,
-                                                   "; a text needs 1 or more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dataset.sequence_length is ", sequence_length, "; a text needs 1 or more"));
   }
   const int64_t size = static_cast<int64_t>(bytes.size());
   if (size <= sequence_length) {
@@ -160,10 +159,9 @@ absl::Status Dataset::CheckFinite(const Column& column) const {
   for (int64_t i = 0; i < total; ++i) {
     const float value = FloatAt(column.data.data(), i);
     if (!std::isfinite(value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("column '", column.name, "': example ", i / each, ", element ", i % each,
-                       " is ", std::isnan(value) ? "NaN" : "infinite",
-                       "; every value must be a finite f32"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "column '", column.name, "': example ", i / each, ", element ", i % each, " is ",
+          std::isnan(value) ? "NaN" : "infinite", "; every value must be a finite f32"));
     }
   }
   return absl::OkStatus();

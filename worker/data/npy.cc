@@ -50,7 +50,8 @@ absl::Status ParseDescr(const std::string& name, const std::string& value, Heade
   const std::string accepted =
       "; accepted: bool, int8 to int64, uint8 to uint64, float16, float32, float64";
   if (value.size() < 2 || (value[0] != '\'' && value[0] != '"')) {
-    return Bad(name, absl::StrCat("'descr' is no simple type (structured arrays are not read)", accepted));
+    return Bad(
+        name, absl::StrCat("'descr' is no simple type (structured arrays are not read)", accepted));
   }
   const size_t end = value.find(value[0], 1);
   if (end == std::string::npos) return Bad(name, "'descr' does not end");
@@ -95,7 +96,8 @@ absl::Status ParseShape(const std::string& name, const std::string& value, Heade
     at = stop;
   }
   if (header->shape.size() > kMaxRank) {
-    return Bad(name, absl::StrCat("it has ", header->shape.size(), " dimensions; at most ", kMaxRank));
+    return Bad(name,
+               absl::StrCat("it has ", header->shape.size(), " dimensions; at most ", kMaxRank));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// The ZIP container of .npz, after PKWARE's APPNOTE.TXT 6.3: the central directory is what counts; of
-// the local headers only the lengths of name and extra field are used.
+// The ZIP container of .npz, after PKWARE's APPNOTE.TXT 6.3: the central directory is what counts;
+// of the local headers only the lengths of name and extra field are used.
 #include "worker/data/npz.h"
 
 #include <zlib.h>
@@ -168,8 +168,8 @@ absl::StatusOr<std::string> Inflate(absl::string_view packed, uint64_t size) {
   }
   inflateEnd(&stream);
   if (code != Z_STREAM_END || done != size) {
-    return absl::InvalidArgumentError(absl::StrCat("its compressed data is damaged after ", done,
-                                                   " of ", size, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("its compressed data is damaged after ", done, " of ", size, " bytes"));
   }
   return out;
 }
@@ -195,8 +195,8 @@ absl::StatusOr<std::string> Extract(absl::string_view bytes, const Member& m) {
     if (!out.ok()) return out.status();
     data = *std::move(out);
   } else {
-    return absl::InvalidArgumentError(absl::StrCat("compression method ", m.method,
-                                                   "; accepted: 0 (stored), 8 (deflate)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("compression method ", m.method, "; accepted: 0 (stored), 8 (deflate)"));
   }
   uint32_t crc = crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size());
   if (crc != m.crc) return absl::InvalidArgumentError("its checksum does not fit its data");
@@ -214,8 +214,8 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, i
     const std::string place = absl::StrCat("member '", m.name, "'");
     const uint64_t bound = static_cast<uint64_t>(limit);
     if (m.size > bound || (total += m.size) > bound) {
-      return Bad(absl::StrCat(place, " claims ", m.size, " bytes; all members together may have ",
-                              limit));
+      return Bad(
+          absl::StrCat(place, " claims ", m.size, " bytes; all members together may have ", limit));
     }
     if (m.packed > bytes.size() || m.size > m.packed * kMaxRatio + 64) {
       return Bad(absl::StrCat(place, " claims ", m.size, " bytes from ", m.packed, " compressed"));

@@ -22,7 +22,8 @@ std::string Npy(const std::string& dictionary, const std::string& data) {
   return std::string("\x93NUMPY\x01\x00", 8) + Bytes(std::vector<uint16_t>{length}) + header + data;
 }
 
-std::string Describe(const std::string& descr, const std::string& shape, const char* order = "False") {
+std::string Describe(const std::string& descr, const std::string& shape,
+                     const char* order = "False") {
   return "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
 }
 
@@ -70,7 +71,8 @@ void ExpectRefused(const std::string& npy, const std::string& what) {
   auto parsed = ParseNpy(npy, "column 'x'");
   ASSERT_FALSE(parsed.ok()) << what;
   EXPECT_NE(std::string(parsed.status().message()).find("column 'x'"), std::string::npos);
-  EXPECT_NE(std::string(parsed.status().message()).find(what), std::string::npos) << parsed.status();
+  EXPECT_NE(std::string(parsed.status().message()).find(what), std::string::npos)
+      << parsed.status();
 }
 
 TEST(Npy, ReadsEveryTypeThatItSaysItReads) {
@@ -94,8 +96,8 @@ TEST(Npy, ReadsEveryTypeThatItSaysItReads) {
   std::memcpy(&wide, big->data.data(), 8);
   EXPECT_EQ(wide, 258);
 
-  auto fortran = ParseNpy(
-      Npy(Describe("<i4", "(2, 3)", "True"), Bytes<int32_t>({1, 4, 2, 5, 3, 6})), "x");
+  auto fortran =
+      ParseNpy(Npy(Describe("<i4", "(2, 3)", "True"), Bytes<int32_t>({1, 4, 2, 5, 3, 6})), "x");
   ASSERT_TRUE(fortran.ok()) << fortran.status();
   EXPECT_EQ(std::string(fortran->data.begin(), fortran->data.end()),
             Bytes<int32_t>({1, 2, 3, 4, 5, 6}));

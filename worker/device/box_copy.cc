@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "worker/device/device.h"
 #include "ops/cpu/convert.h"
+#include "worker/device/device.h"
 
 namespace espalier {
 namespace {

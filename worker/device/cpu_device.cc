@@ -1,3 +1,4 @@
+#include <omp.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,12 +9,10 @@
 #include <fstream>
 #include <thread>
 
-#include <omp.h>
-
 #include "absl/strings/str_cat.h"
+#include "ops/cpu/convert.h"
 #include "ops/cpu/register_all.h"
 #include "worker/device/device.h"
-#include "ops/cpu/convert.h"
 
 namespace espalier {
 namespace {

@@ -37,10 +37,9 @@ class CudaDevice : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     if (bytes < 0 || bytes > description_.memory_bytes() - used_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("out of GPU memory: ", bytes, " bytes asked for, ",
-                       description_.memory_bytes() - used_, " of ", description_.memory_bytes(),
-                       " left; use more workers or a smaller batch"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "out of GPU memory: ", bytes, " bytes asked for, ", description_.memory_bytes() - used_,
+          " of ", description_.memory_bytes(), " left; use more workers or a smaller batch"));
     }
     void* data = nullptr;
     if (bytes > 0) {
@@ -108,7 +107,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& path, 
   auto entry = reinterpret_cast<CudaPluginEntry>(dlsym(library, kCudaPluginSymbol));
   CudaPlugin* plugin = entry != nullptr ? entry(kCudaPluginAbi) : nullptr;
   if (plugin == nullptr) {
-    return absl::UnavailableError(absl::StrCat("'", file, "' is no CUDA plug-in of interface version ",
+    return absl::UnavailableError(absl::StrCat("'", file,
+                                               "' is no CUDA plug-in of interface version ",
                                                kCudaPluginAbi, "; rebuild it from this tree"));
   }
   std::string present;
@@ -126,8 +126,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& path, 
     }
     absl::StrAppend(&present, present.empty() ? "" : ", ", info.ordinal, " (", info.model, ")");
   }
-  return absl::UnavailableError(absl::StrCat("there is no GPU ", ordinal, "; present: ",
-                                             present.empty() ? "none" : present));
+  return absl::UnavailableError(
+      absl::StrCat("there is no GPU ", ordinal, "; present: ", present.empty() ? "none" : present));
 }
 
 CudaPlugin* CudaPluginOf(const Device& device, int* ordinal) {

@@ -33,8 +33,8 @@ class DeviceMemory {
   int64_t bytes_;
 };
 
-// Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that thread
-// calls EnterThread first.
+// Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that
+// thread calls EnterThread first.
 class Device {
  public:
   virtual ~Device() = default;
@@ -67,8 +67,9 @@ class Device {
 void CopyBoxOnHost(const BoxCopy& copy);
 
 struct CpuDeviceOptions {
-  int threads = 0;           // for kernels; 0: all cores
-  int64_t memory_limit = 0;  // bytes that programs may use; 0: three quarters of the machine's memory
+  int threads = 0;  // for kernels; 0: all cores
+  int64_t memory_limit =
+      0;  // bytes that programs may use; 0: three quarters of the machine's memory
 };
 std::unique_ptr<Device> NewCpuDevice(const CpuDeviceOptions& options);
 

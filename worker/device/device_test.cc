@@ -14,8 +14,9 @@ namespace {
 TEST(BoxCopy, CopiesAndAccumulatesAnInnerBox) {
   std::vector<float> source(4 * 5), destination(3 * 6, 1.0f);
   std::iota(source.begin(), source.end(), 0.0f);
-  BoxCopy copy{source.data(), destination.data(), DType::kF32, {4, 5}, {3, 6},
-               {1, 2},        {0, 3},             {2, 3},      false};
+  BoxCopy copy{
+      source.data(), destination.data(), DType::kF32, {4, 5}, {3, 6}, {1, 2}, {0, 3}, {2, 3},
+      false};
   CopyBoxOnHost(copy);
   copy.accumulate = true;
   CopyBoxOnHost(copy);
@@ -30,8 +31,15 @@ TEST(BoxCopy, CopiesAndAccumulatesAnInnerBox) {
 TEST(BoxCopy, WholeTensorsAndScalars) {
   std::vector<int64_t> source(24), destination(24);
   std::iota(source.begin(), source.end(), 7);
-  CopyBoxOnHost({source.data(), destination.data(), DType::kI64, {2, 3, 4}, {2, 3, 4}, {0, 0, 0},
-                 {0, 0, 0}, {2, 3, 4}, false});
+  CopyBoxOnHost({source.data(),
+                 destination.data(),
+                 DType::kI64,
+                 {2, 3, 4},
+                 {2, 3, 4},
+                 {0, 0, 0},
+                 {0, 0, 0},
+                 {2, 3, 4},
+                 false});
   EXPECT_EQ(source, destination);
   float a = 3, b = 4;
   CopyBoxOnHost({&a, &b, DType::kF32, {}, {}, {}, {}, {}, true});

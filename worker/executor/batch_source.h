@@ -1,4 +1,5 @@
-// Where LoadBatch instructions get their data. The executor owns this interface; worker/data implements it.
+// Where LoadBatch instructions get their data. The executor owns this interface; worker/data
+// implements it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
 
-  // Called once per LoadBatch instruction when the program is loaded. `spec` says which region of the
-  // batch (dimension 0) and of each example is wanted; spec.global is the whole batch.
+  // Called once per LoadBatch instruction when the program is loaded. `spec` says which region of
+  // the batch (dimension 0) and of each example is wanted; spec.global is the whole batch.
   // InvalidArgument names the column and what it holds.
   virtual absl::Status Prepare(const std::string& column, const TensorSpec& spec) = 0;
 
-  // Fills `host` (spec.bytes() bytes) with that region of the batch of `step`. A pure function of its
-  // arguments and of the source's seed.
+  // Fills `host` (spec.bytes() bytes) with that region of the batch of `step`. A pure function of
+  // its arguments and of the source's seed.
   virtual absl::Status Load(const std::string& column, const TensorSpec& spec, int64_t step,
                             void* host) = 0;
 };

@@ -1,9 +1,10 @@
 #include "worker/executor/check.h"
 
 #include <algorithm>
-#include <limits>
+#include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
@@ -51,8 +52,42 @@ absl::StatusOr<TensorSpec> SpecOf(const proto::TensorSpec& message) {
   return spec;
 }
 
+bool IsKept(proto::BufferKind kind) { return kind != proto::SCRATCH && kind != proto::HOST_INPUT; }
+
+std::vector<int> FindAliases(const proto::Program& program, const std::vector<TensorSpec>& specs) {
+  std::map<std::tuple<int64_t, int64_t, int>, int> first;
+  std::vector<int> alias_of(specs.size(), -1);
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    const proto::Buffer& buffer = program.buffers(i);
+    if (!IsKept(buffer.kind())) continue;
+    auto [it, added] = first.try_emplace(
+        {buffer.offset_bytes(), specs[i].bytes(), static_cast<int>(buffer.kind())}, i);
+    if (!added) alias_of[i] = it->second;
+  }
+  return alias_of;
+}
+
+std::vector<std::string> FindTensorNames(const proto::Program& program) {
+  std::set<std::pair<int, std::string>> names;
+  for (const proto::Buffer& buffer : program.buffers()) {
+    names.emplace(buffer.kind(), buffer.name());
+  }
+  std::vector<std::string> result;
+  for (const proto::Buffer& buffer : program.buffers()) {
+    std::string name = buffer.name();
+    const size_t mark = name.rfind('#');
+    if (mark != std::string::npos && mark + 1 < name.size() &&
+        name.find_first_not_of("0123456789", mark + 1) == std::string::npos &&
+        names.count({buffer.kind(), name.substr(0, mark)}) > 0) {
+      name.resize(mark);
+    }
+    result.push_back(std::move(name));
+  }
+  return result;
+}
+
 absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buffer,
-                         const TensorSpec& spec) {
+                         const TensorSpec& spec, bool is_alias) {
   if (!proto::BufferKind_IsValid(buffer.kind()) ||
       buffer.kind() == proto::BUFFER_KIND_UNSPECIFIED) {
     return Bad("it has no kind");
@@ -62,12 +97,12 @@ absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buf
   }
   if (buffer.offset_bytes() > program.arena_bytes() ||
       spec.bytes() > program.arena_bytes() - buffer.offset_bytes()) {
-    return Bad("it ends at ", buffer.offset_bytes(), " + ", spec.bytes(),
-               ", beyond the arena of ", program.arena_bytes(), " bytes");
+    return Bad("it ends at ", buffer.offset_bytes(), " + ", spec.bytes(), ", beyond the arena of ",
+               program.arena_bytes(), " bytes");
   }
   const int64_t whole = NumElements(spec.global) * static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t literal = static_cast<int64_t>(buffer.literal().size());
-  if (buffer.kind() == proto::LITERAL && literal != spec.bytes()) {
+  if (buffer.kind() == proto::LITERAL && !is_alias && literal != spec.bytes()) {
     return Bad("its literal has ", literal, " bytes; ", ToString(spec.type()), " takes ",
                spec.bytes());
   }
@@ -85,16 +120,18 @@ absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buf
 }
 
 // What outlives a step must not share memory with anything.
-absl::Status CheckOverlaps(const proto::Program& program, const std::vector<TensorSpec>& specs) {
-  std::vector<int> order(specs.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+absl::Status CheckOverlaps(const proto::Program& program, const CheckedProgram& checked) {
+  const std::vector<TensorSpec>& specs = checked.specs;
+  std::vector<int> order;
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    if (checked.alias_of[i] < 0) order.push_back(i);
+  }
   auto begin = [&](int i) { return program.buffers(i).offset_bytes(); };
   std::sort(order.begin(), order.end(), [&](int a, int b) { return begin(a) < begin(b); });
   int64_t end_any = 0, end_kept = 0;
   int last_any = -1, last_kept = -1;
   for (int i : order) {
-    const proto::BufferKind kind = program.buffers(i).kind();
-    const bool kept = kind != proto::SCRATCH && kind != proto::HOST_INPUT;
+    const bool kept = IsKept(program.buffers(i).kind());
     const int other = begin(i) < end_kept ? last_kept : kept && begin(i) < end_any ? last_any : -1;
     if (other >= 0) {
       return Bad("buffers '", program.buffers(other).name(), "' and '", program.buffers(i).name(),
@@ -269,8 +306,7 @@ class InstructionChecker {
 
   absl::Status SwapIn(const proto::SwapInstruction& c) const {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
-    if (c.host_slot() < 0 ||
-        c.host_slot() >= static_cast<int>(checked_.host_slot_bytes.size()) ||
+    if (c.host_slot() < 0 || c.host_slot() >= static_cast<int>(checked_.host_slot_bytes.size()) ||
         checked_.host_slot_bytes[c.host_slot()] < spec(c.buffer()).bytes()) {
       return Bad("host slot ", c.host_slot(), " was not written by a swap_out before");
     }
@@ -411,16 +447,23 @@ absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program) {
     return Bad(name, std::string(s.message()));
   }
   CheckedProgram checked;
+  auto place = [&](int i, const absl::Status& status) {
+    return Bad(name, "buffer ", i, " ('", program.buffers(i).name(),
+               "'): ", std::string(status.message()));
+  };
   for (int i = 0; i < program.buffers_size(); ++i) {
-    const proto::Buffer& buffer = program.buffers(i);
-    absl::StatusOr<TensorSpec> spec = SpecOf(buffer.spec());
-    absl::Status status = spec.ok() ? CheckBuffer(program, buffer, *spec) : spec.status();
-    if (!status.ok()) {
-      return Bad(name, "buffer ", i, " ('", buffer.name(), "'): ", std::string(status.message()));
-    }
+    absl::StatusOr<TensorSpec> spec = SpecOf(program.buffers(i).spec());
+    if (!spec.ok()) return place(i, spec.status());
     checked.specs.push_back(*std::move(spec));
   }
-  if (absl::Status s = CheckOverlaps(program, checked.specs); !s.ok()) {
+  checked.alias_of = FindAliases(program, checked.specs);
+  checked.tensor_names = FindTensorNames(program);
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    absl::Status status =
+        CheckBuffer(program, program.buffers(i), checked.specs[i], checked.alias_of[i] >= 0);
+    if (!status.ok()) return place(i, status);
+  }
+  if (absl::Status s = CheckOverlaps(program, checked); !s.ok()) {
     return Bad(name, std::string(s.message()));
   }
   InstructionChecker checker(program, &checked);

@@ -1,5 +1,5 @@
-// The checks that a program passes before anything of it is touched: after them, no index, offset or
-// size in it can lead outside the arena.
+// The checks that a program passes before anything of it is touched: after them, no index, offset
+// or size in it can lead outside the arena.
 #pragma once
 
 #include <string>
@@ -12,8 +12,14 @@
 namespace espalier {
 
 struct CheckedProgram {
-  std::vector<TensorSpec> specs;            // by buffer
-  std::vector<int64_t> host_slot_bytes;     // by host slot
+  std::vector<TensorSpec> specs;  // by buffer
+  // By buffer: the earlier buffer of the same kind whose memory this one sees in another shape, or
+  // -1. Only for buffers that are kept between steps.
+  std::vector<int> alias_of;
+  // By buffer: the tensor's name in the graph. A rank that holds several shards of one parameter
+  // names them "w", "w#2", ...; all are "w" here.
+  std::vector<std::string> tensor_names;
+  std::vector<int64_t> host_slot_bytes;  // by host slot
   bool needs_communicator = false;
   bool needs_source = false;
 };

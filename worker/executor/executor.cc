@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "worker/executor/check.h"
-#include "worker/executor/initialize.h"
+#include "worker/executor/program_memory.h"
 #include "worker/executor/schedule.h"
 
 namespace espalier {
@@ -52,20 +52,12 @@ class Executor::State {
       return absl::InvalidArgumentError(
           absl::StrCat("program '", program_.name(), "' loads batches but was given no dataset"));
     }
-    for (int i = 0; i < program_.buffers_size(); ++i) shared_.push_back(FindShared(i));
-    // Where shared parameters come first in the arena, as the planner lays them, their place is saved.
-    arena_start_ = program_.arena_bytes();
-    for (int i = 0; i < program_.buffers_size(); ++i) {
-      if (shared_[i] == nullptr) {
-        arena_start_ = std::min(arena_start_, program_.buffers(i).offset_bytes());
-      }
-    }
-    absl::StatusOr<std::unique_ptr<DeviceMemory>> arena =
-        device.Allocate(program_.arena_bytes() - arena_start_);
-    if (!arena.ok()) {
-      return WithPlace(arena.status(), absl::StrCat("arena of program '", program_.name(), "'"));
-    }
-    arena_ = *std::move(arena);
+    const ProgramMemory* shared = options_.share_parameters != nullptr
+                                      ? &options_.share_parameters->state_->memory_
+                                      : nullptr;
+    if (absl::Status s = memory_.Place(program_, checked_, &device, shared); !s.ok()) return s;
+    if (absl::Status s = memory_.FillAtStart(); !s.ok()) return s;
+    for (proto::Buffer& buffer : *program_.mutable_buffers()) buffer.clear_literal();
     absl::StatusOr<std::unique_ptr<DeviceMemory>> hyper = device.Allocate(64);
     if (!hyper.ok()) return hyper.status();
     hyper_ = *std::move(hyper);
@@ -73,20 +65,10 @@ class Executor::State {
       host_slots_.emplace_back(static_cast<size_t>(bytes));
       host_bytes_ += bytes;
     }
-    for (int i = 0; i < program_.buffers_size(); ++i) {
-      places_.push_back(shared_[i] != nullptr
-                            ? shared_[i]
-                            : arena_->data() + program_.buffers(i).offset_bytes() - arena_start_);
-    }
-    for (int i = 0; i < program_.buffers_size(); ++i) {
-      if (absl::Status s = FillAtStart(i); !s.ok()) {
-        return WithPlace(s, absl::StrCat("buffer ", i, " ('", program_.buffers(i).name(), "')"));
-      }
-      program_.mutable_buffers(i)->clear_literal();
-    }
     instructions_.resize(program_.instructions_size());
     for (int i = 0; i < program_.instructions_size(); ++i) {
-      if (absl::Status s = PrepareInstruction(i); !s.ok()) return WithPlace(s, Describe(program_, i));
+      if (absl::Status s = PrepareInstruction(i); !s.ok())
+        return WithPlace(s, Describe(program_, i));
     }
     if (workspace_bytes_ > 0) {
       absl::StatusOr<std::unique_ptr<DeviceMemory>> space = device.Allocate(workspace_bytes_);
@@ -119,8 +101,8 @@ class Executor::State {
       if (!status.ok()) return WithPlace(status, Describe(program_, i));
       if (profile) {
         const proto::Instruction& instruction = program_.instructions(i);
-        result.profile.push_back({instruction.node(), OpName(instruction),
-                                  absl::ToDoubleSeconds(absl::Now() - start)});
+        result.profile.push_back(
+            {instruction.node(), OpName(instruction), absl::ToDoubleSeconds(absl::Now() - start)});
       }
     }
     if (absl::Status s = device.Synchronize(); !s.ok()) return s;
@@ -130,61 +112,20 @@ class Executor::State {
     return result;
   }
 
-  // Where buffer i lies: in the arena, or in the executor whose parameters are shared.
-  char* data(int i) const { return places_[i]; }
-  int64_t bytes(int i) const { return checked_.specs[i].bytes(); }
+  char* data(int i) const { return memory_.data(i); }
+  int64_t bytes(int i) const { return memory_.bytes(i); }
 
   const proto::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }
+  const std::string& tensor_name(int i) const { return checked_.tensor_names[i]; }
+  bool is_alias(int i) const { return checked_.alias_of[i] >= 0; }
   ExecutorOptions& options() { return options_; }
   int64_t measured_peak_bytes() const {
-    return arena_->bytes() + hyper_->bytes() + workspace_bytes_ + host_bytes_ +
+    return memory_.allocated_bytes() + hyper_->bytes() + workspace_bytes_ + host_bytes_ +
            static_cast<int64_t>(staging_.size() + staging_out_.size());
   }
 
  private:
-  // The same parameter region in the executor whose parameters are shared, or null.
-  char* FindShared(int i) const {
-    const proto::Buffer& buffer = program_.buffers(i);
-    if (options_.share_parameters == nullptr || buffer.kind() != proto::PARAMETER_SHARD) {
-      return nullptr;
-    }
-    const State& other = *options_.share_parameters->state_;
-    for (int j = 0; j < other.program_.buffers_size(); ++j) {
-      const proto::Buffer& theirs = other.program_.buffers(j);
-      if (theirs.kind() == proto::PARAMETER_SHARD && theirs.name() == buffer.name() &&
-          other.spec(j) == spec(i)) {
-        return other.data(j);
-      }
-    }
-    return nullptr;
-  }
-
-  absl::Status FillAtStart(int i) {
-    const proto::Buffer& buffer = program_.buffers(i);
-    const TensorSpec& shard = spec(i);
-    if (shared_[i] != nullptr) return absl::OkStatus();
-    if (buffer.kind() == proto::LITERAL) {
-      return options_.device->CopyToDevice(data(i), buffer.literal().data(), bytes(i));
-    }
-    if (buffer.kind() != proto::PARAMETER_SHARD) return absl::OkStatus();
-    if (options_.share_parameters != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the training program has no parameter of this name and region ",
-                       ToString(shard.type())));
-    }
-    std::vector<char> host(static_cast<size_t>(bytes(i)));
-    if (buffer.literal().empty()) {
-      absl::Status made = Initialize(buffer.initializer(), buffer.name(), program_.seed(), shard,
-                                     host.data());
-      if (!made.ok()) return made;
-    } else {
-      CopyBoxOnHost({buffer.literal().data(), host.data(), shard.dtype, shard.global, shard.dims,
-                     shard.offset, Dims(shard.dims.size(), 0), shard.dims, false});
-    }
-    return options_.device->CopyToDevice(data(i), host.data(), bytes(i));
-  }
-
   TensorView View(int i) const {
     if (i < 0) return {};
     return {data(i), spec(i)};
@@ -312,11 +253,10 @@ class Executor::State {
   absl::Status RunKernel(ReadyInstruction& ready, int64_t step) {
     if (!dynamic_views_.empty()) {
       // Nothing to compute for no rows: prompt chunks want no logits.
-      const bool empty = !ready.outputs.empty() &&
-                         std::all_of(ready.outputs.begin(), ready.outputs.end(),
-                                     [](const TensorView& v) {
-                                       return !v.present() || v.num_elements() == 0;
-                                     });
+      const bool empty =
+          !ready.outputs.empty() &&
+          std::all_of(ready.outputs.begin(), ready.outputs.end(),
+                      [](const TensorView& v) { return !v.present() || v.num_elements() == 0; });
       if (empty) return absl::OkStatus();
     }
     KernelArgs args;
@@ -402,8 +342,8 @@ class Executor::State {
         status = communicator.AllGather(*input, output, bytes(c.input()), group, c.tag());
         break;
       case proto::CollectiveInstruction::REDUCE_SCATTER:
-        status = communicator.ReduceScatter(dtype, *input, output,
-                                            spec(c.output()).num_elements(), group, c.tag());
+        status = communicator.ReduceScatter(dtype, *input, output, spec(c.output()).num_elements(),
+                                            group, c.tag());
         break;
       case proto::CollectiveInstruction::ALL_TO_ALL:
         status = communicator.AllToAll(*input, output, bytes(c.input()) / n, group, c.tag());
@@ -432,10 +372,11 @@ class Executor::State {
     absl::Status s = options_.device->CopyToHost(&value, data(report.buffer()), sizeof(value));
     if (!s.ok()) return s;
     if (report.name() == "loss" && !std::isfinite(value)) {
-      return absl::OutOfRangeError(absl::StrCat(
-          "the loss is ", std::isnan(value) ? "NaN" : "infinite", " at step ", step,
-          ": lower the learning rate, clip the gradients (clip_norm), or check the data's scale and "
-          "the initial weights"));
+      return absl::OutOfRangeError(
+          absl::StrCat("the loss is ", std::isnan(value) ? "NaN" : "infinite", " at step ", step,
+                       ": lower the learning rate, clip the gradients (clip_norm), or check the "
+                       "data's scale and "
+                       "the initial weights"));
     }
     result->values[report.name()] += value;
     return absl::OkStatus();
@@ -450,15 +391,12 @@ class Executor::State {
   proto::Program program_;  // without the literals, once they are in place
   ExecutorOptions options_;
   const CheckedProgram checked_;
-  std::unique_ptr<DeviceMemory> arena_;
+  ProgramMemory memory_;
   std::unique_ptr<DeviceMemory> hyper_;  // learning rate and 1-based step
   std::unique_ptr<DeviceMemory> workspace_;
   int64_t workspace_bytes_ = 0;
   int64_t host_bytes_ = 0;
   std::vector<std::vector<char>> host_slots_;
-  std::vector<char*> places_;
-  std::vector<char*> shared_;  // null for buffers of our own
-  int64_t arena_start_ = 0;    // what lies before it in the program's arena is not allocated
   std::vector<ReadyInstruction> instructions_;
   std::vector<DynamicView> dynamic_views_;
   DynamicSizes sizes_{-1, -1};
@@ -498,6 +436,9 @@ absl::StatusOr<StepResult> Executor::Step(int64_t step, bool profile, const Dyna
 int Executor::num_buffers() const { return state_->program().buffers_size(); }
 const proto::Buffer& Executor::buffer(int index) const { return state_->program().buffers(index); }
 const TensorSpec& Executor::spec(int index) const { return state_->spec(index); }
+
+const std::string& Executor::tensor_name(int index) const { return state_->tensor_name(index); }
+bool Executor::is_alias(int index) const { return state_->is_alias(index); }
 
 int Executor::FindBuffer(const std::string& name) const {
   for (int i = 0; i < num_buffers(); ++i) {

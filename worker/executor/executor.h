@@ -31,8 +31,9 @@ struct ExecutorOptions {
   Communicator* communicator = nullptr;
   BatchSource* source = nullptr;  // needed if the program loads batches
   bool training = true;           // dropout and batch norm look at it
-  // Parameters (by name and region) that are found here are shared with that executor, which must
-  // outlive this one, instead of being made anew: evaluation reads what training writes.
+  // Parameters (by tensor and region) are read where that executor, which must outlive this one,
+  // holds them: evaluation sees what training writes. Its arena is used too where the program fits
+  // beside what it keeps, as the planner lays evaluation programs out.
   Executor* share_parameters = nullptr;
 };
 
@@ -57,8 +58,8 @@ struct StepResult {
 // Used by one thread. Not movable.
 class Executor {
  public:
-  // InvalidArgument says which buffer or instruction (index and node) is wrong; ResourceExhausted if
-  // the memory is not there.
+  // InvalidArgument says which buffer or instruction (index and node) is wrong; ResourceExhausted
+  // if the memory is not there.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const proto::Program& program,
                                                           const ExecutorOptions& options);
   ~Executor();
@@ -74,7 +75,11 @@ class Executor {
   int num_buffers() const;
   const proto::Buffer& buffer(int index) const;
   const TensorSpec& spec(int index) const;
-  // -1 if there is none. The first, if several shards carry one name.
+  // The tensor's name in the graph: without the "#2" of a second shard on one rank.
+  const std::string& tensor_name(int index) const;
+  // Whether the buffer is another view of the memory of an earlier, kept one.
+  bool is_alias(int index) const;
+  // By the buffer's own name; -1 if there is none.
   int FindBuffer(const std::string& name) const;
   // `bytes` from the start of the buffer (all of it, or less); host memory.
   absl::Status ReadBuffer(int index, void* host, int64_t bytes);

@@ -316,7 +316,8 @@ TEST(Initialize, AnySplitStartsTheSame) {
     }
     std::vector<float> other(60);
     ASSERT_TRUE(
-        Initialize(initializer, "v", 9, TensorSpec::Whole({DType::kF32, whole}), other.data()).ok());
+        Initialize(initializer, "v", 9, TensorSpec::Whole({DType::kF32, whole}), other.data())
+            .ok());
     EXPECT_NE(all, other);
   }
 }

@@ -32,8 +32,7 @@ float Draw(const proto::Initializer& initializer, double width, uint64_t key, ui
   const uint32_t* words = block.word + 2 * (element & 1);
   if (initializer.kind() == proto::Initializer::NORMAL) {
     const double radius = std::sqrt(-2.0 * std::log(UnitOf(words[0])));
-    return static_cast<float>(width * radius *
-                              std::cos(2.0 * std::numbers::pi * UnitOf(words[1])));
+    return static_cast<float>(width * radius * std::cos(2.0 * std::numbers::pi * UnitOf(words[1])));
   }
   return static_cast<float>(width * (2.0 * UnitOf(words[0]) - 1.0));
 }

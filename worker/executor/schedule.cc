@@ -25,8 +25,8 @@ double LearningRate(const proto::LearningRateSchedule& schedule, int64_t step) {
   const double span =
       static_cast<double>(std::max<int64_t>(1, schedule.total_steps() - schedule.warmup_steps()));
   const double t = std::min(1.0, static_cast<double>(step - schedule.warmup_steps()) / span);
-  return schedule.floor() + (schedule.peak() - schedule.floor()) *
-                                (1.0 + std::cos(std::numbers::pi * t)) / 2.0;
+  return schedule.floor() +
+         (schedule.peak() - schedule.floor()) * (1.0 + std::cos(std::numbers::pi * t)) / 2.0;
 }
 
 absl::Status CheckOptimizer(const proto::Optimizer& o) {
@@ -39,7 +39,8 @@ absl::Status CheckOptimizer(const proto::Optimizer& o) {
   }
   if (!not_negative(o.weight_decay())) return Bad("weight_decay", o.weight_decay(), "0 or more");
   if (!not_negative(o.clip_norm())) return Bad("clip_norm", o.clip_norm(), "0 (off) or more");
-  if (!not_negative(o.momentum()) || o.momentum() >= 1) return Bad("momentum", o.momentum(), "[0, 1)");
+  if (!not_negative(o.momentum()) || o.momentum() >= 1)
+    return Bad("momentum", o.momentum(), "[0, 1)");
   if (!not_negative(o.beta1()) || o.beta1() >= 1) return Bad("beta1", o.beta1(), "[0, 1)");
   if (!not_negative(o.beta2()) || o.beta2() >= 1) return Bad("beta2", o.beta2(), "[0, 1)");
   if (!not_negative(o.epsilon())) return Bad("epsilon", o.epsilon(), "0 (1e-8) or more");

@@ -27,8 +27,8 @@ absl::StatusOr<std::vector<std::string>> WeightFiles(FileSystem& files, const st
   if (has("model.safetensors")) return std::vector<std::string>{"model.safetensors"};
   const char* index_name = "model.safetensors.index.json";
   if (!has(index_name)) {
-    return absl::NotFoundError(absl::StrCat("'", folder, "' has neither model.safetensors nor ",
-                                            index_name));
+    return absl::NotFoundError(
+        absl::StrCat("'", folder, "' has neither model.safetensors nor ", index_name));
   }
   absl::StatusOr<std::string> text = ReadWholeFile(files, JoinPath(folder, index_name), kMaxIndex);
   if (!text.ok()) return text.status();
@@ -75,12 +75,9 @@ absl::Status LoadWeights(const std::string& folder, Executor& executor) {
     const std::string& name = executor.buffer(i).name();
     const TensorSpec& spec = executor.spec(i);
     auto found = tensors.find(name);
-    if (found == tensors.end() && name == "lm_head.weight") {
-      found = tensors.find("model.embed_tokens.weight");
-    }
     if (found == tensors.end()) {
-      return absl::NotFoundError(absl::StrCat("the weights in '", folder, "' have no tensor '", name,
-                                              "'; does config.json belong to them?"));
+      return absl::NotFoundError(absl::StrCat("the weights in '", folder, "' have no tensor '",
+                                              name, "'; does config.json belong to them?"));
     }
     const auto& [file, entry] = found->second;
     if (entry->type.dims != spec.dims || !(spec.dims == spec.global)) {
@@ -89,8 +86,8 @@ absl::Status LoadWeights(const std::string& folder, Executor& executor) {
                        ToString(entry->type.dims), ", config.json asks for ", ToString(spec.dims)));
     }
     if (!IsFloat(entry->type.dtype) || !IsFloat(spec.dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", file->path(), "': tensor '", name, "' is ",
-                                                     entry->dtype_name,
+      return absl::InvalidArgumentError(absl::StrCat("'", file->path(), "': tensor '", name,
+                                                     "' is ", entry->dtype_name,
                                                      "; accepted: F32, BF16, F16"));
     }
     raw.resize(static_cast<size_t>(entry->bytes));

@@ -9,10 +9,9 @@
 namespace espalier {
 namespace {
 
-constexpr const char* kInputNames[] = {"tokens",          "positions",      "slots",
-                                       "row_sequence",    "row_prefix",     "ancestor_start",
-                                       "ancestor_slots",  "sequence_start", "sequence_slots",
-                                       "logit_rows"};
+constexpr const char* kInputNames[] = {
+    "tokens",         "positions",      "slots",          "row_sequence",   "row_prefix",
+    "ancestor_start", "ancestor_slots", "sequence_start", "sequence_slots", "logit_rows"};
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("batch: ", what));
@@ -21,8 +20,8 @@ absl::Status Bad(const std::string& what) {
 absl::Status CheckRange(const std::vector<int32_t>& values, const char* name, int begin, int end) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] < begin || values[i] >= end) {
-      return Bad(absl::StrCat(name, "[", i, "] is ", values[i], "; accepted: [", begin, ", ", end,
-                              ")"));
+      return Bad(
+          absl::StrCat(name, "[", i, "] is ", values[i], "; accepted: [", begin, ", ", end, ")"));
     }
   }
   return absl::OkStatus();
@@ -77,7 +76,9 @@ absl::Status ProgramModelRunner::FindBuffers() {
     }
     inputs_[input] = buffer;
   }
-  auto size = [&](Input input) { return static_cast<int>(executor_->spec(inputs_[input]).dims[0]); };
+  auto size = [&](Input input) {
+    return static_cast<int>(executor_->spec(inputs_[input]).dims[0]);
+  };
   limits_.max_rows = size(kTokens);
   limits_.max_sequences = size(kSequenceStart) - 1;
   limits_.max_context_slots = size(kSequenceSlots);
@@ -85,13 +86,14 @@ absl::Status ProgramModelRunner::FindBuffers() {
   max_output_rows_ = size(kLogitRows);
   for (Input input : {kPositions, kSlots, kRowSequence, kRowPrefix}) {
     if (size(input) != limits_.max_rows) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("input '", kInputNames[input], "' has ", size(input), " rows, 'tokens' has ",
-                       limits_.max_rows));
+      return absl::InvalidArgumentError(absl::StrCat("input '", kInputNames[input], "' has ",
+                                                     size(input), " rows, 'tokens' has ",
+                                                     limits_.max_rows));
     }
   }
   if (size(kAncestorStart) != limits_.max_rows + 1) {
-    return absl::InvalidArgumentError("input 'ancestor_start' must have one entry more than 'tokens'");
+    return absl::InvalidArgumentError(
+        "input 'ancestor_start' must have one entry more than 'tokens'");
   }
   limits_.kv_slots = 0;
   for (int i = 0; i < executor_->num_buffers(); ++i) {
@@ -106,9 +108,9 @@ absl::Status ProgramModelRunner::FindBuffers() {
   logits_ = found->second;
   const TensorSpec& spec = executor_->spec(logits_);
   if (spec.dtype != DType::kF32 || spec.dims.size() != 2 || spec.dims[0] < max_output_rows_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("output 'logits' is ", ToString(spec.type()), "; it must be f32 [output rows, "
-                     "vocabulary]"));
+    return absl::InvalidArgumentError(absl::StrCat("output 'logits' is ", ToString(spec.type()),
+                                                   "; it must be f32 [output rows, "
+                                                   "vocabulary]"));
   }
   limits_.vocabulary = static_cast<int>(spec.dims[1]);
   return absl::OkStatus();
@@ -120,7 +122,8 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
   if (rows == 0) return Bad("it has no rows");
   for (const auto& [values, name] :
        {std::pair{&batch.positions, "positions"}, std::pair{&batch.slots, "slots"},
-        std::pair{&batch.row_sequence, "row_sequence"}, std::pair{&batch.row_prefix, "row_prefix"}}) {
+        std::pair{&batch.row_sequence, "row_sequence"},
+        std::pair{&batch.row_prefix, "row_prefix"}}) {
     if (values->size() != rows) {
       return Bad(absl::StrCat(name, " has ", values->size(), " entries for ", rows, " tokens"));
     }
@@ -149,8 +152,8 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
     const int length = batch.sequence_start[sequence + 1] - batch.sequence_start[sequence];
     const int ancestors = batch.ancestor_start[r + 1] - batch.ancestor_start[r];
     if (batch.row_prefix[r] < 0 || batch.row_prefix[r] > length) {
-      return Bad(absl::StrCat("row_prefix[", r, "] is ", batch.row_prefix[r], "; sequence ", sequence,
-                              " has ", length, " slots"));
+      return Bad(absl::StrCat("row_prefix[", r, "] is ", batch.row_prefix[r], "; sequence ",
+                              sequence, " has ", length, " slots"));
     }
     const int32_t last =
         ancestors > 0 ? batch.ancestor_slots[batch.ancestor_start[r + 1] - 1]

@@ -13,17 +13,17 @@
 
 namespace espalier {
 
-// Fills every parameter of the program from the safetensors files of a folder in Hugging Face layout
-// (model.safetensors, or model.safetensors.index.json and its shards), by name, converting between
-// f32, bf16 and f16. NotFound names a missing tensor, InvalidArgument one of another shape.
-// "lm_head.weight" may be missing where the folder ties it to "model.embed_tokens.weight".
+// Fills every parameter of the program from the safetensors files of a folder in Hugging Face
+// layout (model.safetensors, or model.safetensors.index.json and its shards), by name, converting
+// between f32, bf16 and f16. NotFound names a missing tensor, InvalidArgument one of another shape.
 absl::Status LoadWeights(const std::string& folder, Executor& executor);
 
 class ProgramModelRunner : public ModelRunner {
  public:
-  // `program` comes from LowerServing (planner/planner.h) of BuildLlamaServing (ops/models/llama.h).
-  // `folder` holds the weights; empty: they keep the program's initial values. `max_positions` is the
-  // model's max_position_embeddings. `device` outlives the runner and serves it alone.
+  // `program` comes from LowerServing (planner/planner.h) of BuildLlamaServing
+  // (ops/models/llama.h). `folder` holds the weights; empty: they keep the program's initial
+  // values. `max_positions` is the model's max_position_embeddings. `device` outlives the runner
+  // and serves it alone.
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(const proto::Program& program,
                                                                     const std::string& folder,
                                                                     int max_positions,

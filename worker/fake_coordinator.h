@@ -1,0 +1,146 @@
+// As much of a coordinator as a worker needs: membership, the rendezvous store, one dataset
+// artifact. For tests.
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/models.grpc.pb.h"
+
+namespace espalier {
+
+class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Service {
+ public:
+  FakeCoordinator() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<proto::Cluster::Service*>(this));
+    builder.RegisterService(static_cast<proto::Models::Service*>(this));
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeCoordinator() override { server_->Shutdown(absl::ToChronoTime(absl::Now())); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  void SetDataset(const std::string& name, const std::string& sha256, const std::string& content) {
+    absl::MutexLock lock(&mutex_);
+    artifact_.set_name(name);
+    artifact_.set_kind(proto::Artifact::DATASET);
+    artifact_.set_sha256(sha256);
+    artifact_.set_bytes(static_cast<int64_t>(content.size()));
+    artifact_.clear_files();
+    artifact_.add_files("data");
+    content_ = content;
+  }
+  // Leases given so far count as dead.
+  void ForgetLeases() {
+    absl::MutexLock lock(&mutex_);
+    valid_from_ = epoch_ + 1;
+  }
+  int left() const {
+    absl::MutexLock lock(&mutex_);
+    return left_;
+  }
+  // Epoch and address of the worker that joined last under `name`; 0 if none has.
+  uint64_t EpochOf(const std::string& name) const {
+    absl::MutexLock lock(&mutex_);
+    auto it = epochs_.find(name);
+    return it == epochs_.end() ? 0 : it->second;
+  }
+
+  grpc::Status Join(grpc::ServerContext*, const proto::JoinRequest* request,
+                    proto::JoinReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    epochs_[request->name()] = ++epoch_;
+    reply->mutable_lease()->set_worker_id(absl::StrCat("w", epoch_));
+    reply->mutable_lease()->set_epoch(epoch_);
+    reply->set_heartbeat_seconds(0.05);
+    reply->set_lease_seconds(5);
+    return grpc::Status::OK;
+  }
+  grpc::Status Heartbeat(grpc::ServerContext*, const proto::HeartbeatRequest* request,
+                         proto::HeartbeatReply*) override {
+    absl::MutexLock lock(&mutex_);
+    return Check(request->lease());
+  }
+  grpc::Status Leave(grpc::ServerContext*, const proto::LeaveRequest*,
+                     proto::LeaveReply*) override {
+    absl::MutexLock lock(&mutex_);
+    ++left_;
+    return grpc::Status::OK;
+  }
+  grpc::Status StoreSet(grpc::ServerContext*, const proto::StoreSetRequest* request,
+                        proto::StoreSetReply*) override {
+    absl::MutexLock lock(&mutex_);
+    if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
+    values_[Key(*request)] = request->value();
+    changed_.SignalAll();
+    return grpc::Status::OK;
+  }
+  grpc::Status StoreGet(grpc::ServerContext*, const proto::StoreGetRequest* request,
+                        proto::StoreGetReply* reply) override {
+    const absl::Time deadline = absl::Now() + absl::Seconds(request->wait_seconds());
+    absl::MutexLock lock(&mutex_);
+    if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
+    while (values_.count(Key(*request)) == 0) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) return grpc::Status::OK;
+    }
+    reply->set_found(true);
+    reply->set_value(values_[Key(*request)]);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Get(grpc::ServerContext*, const proto::DownloadRequest* request,
+                   grpc::ServerWriter<proto::DownloadReply>* writer) override {
+    proto::DownloadReply reply;
+    std::string content;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (request->name() != artifact_.name()) {
+        return {grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact '", request->name(), "'")};
+      }
+      *reply.mutable_artifact() = artifact_;
+      content = content_;
+    }
+    if (!writer->Write(reply)) return grpc::Status::OK;
+    reply.mutable_file()->set_name("data");
+    if (!writer->Write(reply)) return grpc::Status::OK;
+    for (size_t at = 0; at < content.size(); at += 1000) {
+      reply.set_chunk(content.substr(at, 1000));
+      if (!writer->Write(reply)) return grpc::Status::OK;
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  template <typename Request>
+  static std::string Key(const Request& request) {
+    return absl::StrCat(request.job_id(), "/", request.attempt(), "/", request.key());
+  }
+  grpc::Status Check(const proto::Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (lease.epoch() >= valid_from_) return grpc::Status::OK;
+    return {grpc::StatusCode::FAILED_PRECONDITION, "stale lease"};
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> epochs_ ABSL_GUARDED_BY(mutex_);
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t valid_from_ ABSL_GUARDED_BY(mutex_) = 0;
+  proto::Artifact artifact_ ABSL_GUARDED_BY(mutex_);
+  std::string content_ ABSL_GUARDED_BY(mutex_);
+  int left_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,301 @@
+// The plan never changes the mathematics: programs of many plans, run by executors that talk
+// through an in-process communicator, give the loss curve of one device.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+#include "ops/graph/builder.h"
+#include "ops/kernel/philox.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "planner/lowering/lower_training.h"
+#include "planner/pcg/structure.h"
+#include "planner/planner.h"
+#include "planner/search/space.h"
+#include "worker/collective/in_process.h"
+#include "worker/executor/executor.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kBatch = 8;
+
+const OpRegistry& Registry() {
+  static const OpRegistry* registry = [] {
+    auto* made = new OpRegistry;
+    RegisterAllOperators(*made);
+    return made;
+  }();
+  return *registry;
+}
+
+Graph Bound(absl::StatusOr<Graph> graph) {
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  absl::Status bound = BindAndInfer(Registry(), kBatch, &*graph);
+  EXPECT_TRUE(bound.ok()) << bound;
+  return *std::move(graph);
+}
+
+Graph Mlp() {
+  GraphBuilder b(Registry(), "mlp");
+  const Initializer init{Initializer::kNormal, 0.3};
+  ValueId h = b.Op(
+      "linear",
+      {b.Input("x", DType::kF32, {-1, 12}), b.Parameter("fc1.weight", DType::kF32, {16, 12}, init),
+       b.Parameter("fc1.bias", DType::kF32, {16}, init)},
+      {}, "fc1");
+  h = b.Op("gelu", {h}, {}, "act");
+  h = b.Op("dropout", {h}, {{"rate", 0.2}}, "drop");
+  h = b.Op("linear", {h, b.Parameter("fc2.weight", DType::kF32, {4, 16}, init)}, {}, "fc2");
+  const ValueId labels = b.Input("labels", DType::kI32, {-1});
+  b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+  b.Output("accuracy", b.Op("accuracy", {h, labels}, {}, "accuracy"));
+  return Bound(b.Build());
+}
+
+Graph Cnn() {
+  GraphBuilder b(Registry(), "cnn");
+  const Initializer init{Initializer::kNormal, 0.2};
+  const Initializer ones{Initializer::kOnes, 0}, zeros{};
+  ValueId h = b.Op("conv2d",
+                   {b.Input("x", DType::kF32, {-1, 1, 8, 8}),
+                    b.Parameter("conv.weight", DType::kF32, {8, 1, 3, 3}, init)},
+                   {{"strides", std::vector<int64_t>{1, 1}},
+                    {"pads", std::vector<int64_t>{1, 1, 1, 1}},
+                    {"dilations", std::vector<int64_t>{1, 1}},
+                    {"groups", int64_t{1}}},
+                   "conv");
+  const ValueId stats = b.Op("batch_norm_stats", {h}, {}, "bn.stats");
+  h = b.Op("batch_norm",
+           {h, b.Parameter("bn.scale", DType::kF32, {8}, ones),
+            b.Parameter("bn.bias", DType::kF32, {8}, zeros),
+            b.Parameter("bn.running_mean", DType::kF32, {8}, zeros, false),
+            b.Parameter("bn.running_var", DType::kF32, {8}, ones, false), stats},
+           {}, "bn");
+  h = b.Op("relu", {h}, {}, "act");
+  h = b.Op("pool2d", {h},
+           {{"kind", "max"},
+            {"kernel", std::vector<int64_t>{2, 2}},
+            {"strides", std::vector<int64_t>{2, 2}},
+            {"pads", std::vector<int64_t>{0, 0, 0, 0}}},
+           "pool");
+  h = b.Op("flatten", {h}, {{"axis", int64_t{1}}}, "flatten");
+  h = b.Op("linear", {h, b.Parameter("fc.weight", DType::kF32, {4, 128}, init)}, {}, "fc");
+  const ValueId labels = b.Input("labels", DType::kI32, {-1});
+  b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+  b.Output("accuracy", b.Op("accuracy", {h, labels}, {}, "accuracy"));
+  return Bound(b.Build());
+}
+
+Graph Llama() {
+  LlamaConfig config;
+  config.vocab_size = 32;
+  config.hidden_size = 16;
+  config.intermediate_size = 32;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 4;
+  return Bound(BuildLlamaTraining(Registry(), config, 16));
+}
+
+// Element i of the whole batch depends on (column, step, i) alone.
+class MadeUpSource : public BatchSource {
+ public:
+  absl::Status Prepare(const std::string&, const TensorSpec&) override { return absl::OkStatus(); }
+  absl::Status Load(const std::string& column, const TensorSpec& spec, int64_t step,
+                    void* host) override {
+    const int classes = column == "labels" ? 4 : 32;
+    Dims index(spec.dims.size(), 0);
+    for (int64_t i = 0; i < spec.num_elements(); ++i) {
+      int64_t at = 0;
+      for (size_t d = 0; d < index.size(); ++d) {
+        at = at * spec.global[d] + spec.offset[d] + index[d];
+      }
+      const float u =
+          PhiloxUniform(77, column.size(), static_cast<uint64_t>(step), static_cast<uint64_t>(at));
+      if (spec.dtype == DType::kF32) {
+        static_cast<float*>(host)[i] = u - 0.5f;
+      } else {
+        static_cast<int32_t*>(host)[i] = static_cast<int32_t>(u * static_cast<float>(classes));
+      }
+      for (int d = static_cast<int>(index.size()) - 1; d >= 0 && ++index[d] == spec.dims[d]; --d) {
+        index[d] = 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+LoweringOptions Options(proto::Optimizer::Kind kind) {
+  LoweringOptions options;
+  options.seed = 3;
+  options.optimizer.set_kind(kind);
+  options.optimizer.mutable_learning_rate()->set_peak(kind == proto::Optimizer::SGD ? 0.1 : 0.003);
+  if (kind == proto::Optimizer::SGD) options.optimizer.set_momentum(0.9);
+  options.optimizer.set_clip_norm(1.0);
+  return options;
+}
+
+PlanProblem Problem(const Graph& graph, int devices) {
+  PlanProblem problem;
+  problem.registry = &Registry();
+  problem.graph = &graph;
+  problem.batch_size = kBatch;
+  for (int i = 0; i < devices; ++i) {
+    proto::Device device;
+    device.set_kind(proto::Device::CPU);
+    device.set_memory_bytes(int64_t{1} << 32);
+    device.set_matmul_flops(1e11);
+    device.set_memory_bandwidth(1e10);
+    device.set_op_overhead_seconds(2e-6);
+    device.set_threads(1);
+    problem.machine.devices.push_back(device);
+  }
+  problem.machine.link.set_bandwidth(5e9);
+  problem.machine.link.set_latency_seconds(1e-7);  // cheap, so that the search does split
+  return problem;
+}
+
+struct Curve {
+  std::vector<double> loss;
+  double evaluation = 0;
+};
+
+// Sums of what all ranks report; the last point is the evaluation program's loss after training.
+Curve Train(const std::vector<proto::Program>& training,
+            const std::vector<proto::Program>& evaluation, int steps) {
+  const int world = static_cast<int>(training.size());
+  auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
+  Curve curve;
+  curve.loss.resize(steps);
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto run = [&]() -> absl::Status {
+        auto device = NewCpuDevice({1, 1 << 28});
+        MadeUpSource source;
+        ExecutorOptions options;
+        options.device = device.get();
+        options.communicator = communicators[rank].get();
+        options.source = &source;
+        auto executor = Executor::Create(training[rank], options);
+        if (!executor.ok()) return executor.status();
+        for (int step = 0; step < steps; ++step) {
+          auto result = (*executor)->Step(step);
+          if (!result.ok()) return result.status();
+          std::lock_guard<std::mutex> lock(mutex);
+          if (result->values.count("loss")) curve.loss[step] += result->values.at("loss");
+        }
+        if (evaluation.empty()) return absl::OkStatus();
+        options.training = false;
+        options.share_parameters = executor->get();
+        auto evaluator = Executor::Create(evaluation[rank], options);
+        if (!evaluator.ok()) return evaluator.status();
+        auto result = (*evaluator)->Step(1000);
+        if (!result.ok()) return result.status();
+        std::lock_guard<std::mutex> lock(mutex);
+        if (result->values.count("loss")) curve.evaluation += result->values.at("loss");
+        return absl::OkStatus();
+      };
+      const absl::Status status = run();
+      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+      if (!status.ok()) communicators[rank]->Abort("another rank failed");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return curve;
+}
+
+void ExpectSame(const Curve& expected, const Curve& found, const std::string& what) {
+  ASSERT_EQ(expected.loss.size(), found.loss.size());
+  for (size_t i = 0; i < expected.loss.size(); ++i) {
+    ASSERT_NEAR(found.loss[i], expected.loss[i], 1e-4 * std::abs(expected.loss[i]))
+        << what << ", step " << i;
+  }
+  EXPECT_NEAR(found.evaluation, expected.evaluation, 1e-4 * std::abs(expected.evaluation)) << what;
+}
+
+Curve TrainPlan(const Graph& graph, int devices, proto::SearchOptions::Strategy strategy,
+                proto::Optimizer::Kind optimizer, int steps) {
+  proto::SearchOptions search;
+  search.set_strategy(strategy);
+  search.set_budget(200);
+  auto plan = MakePlan(Problem(graph, devices), search);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return {};
+  auto lowered = LowerPlan(Registry(), graph, *plan, Options(optimizer));
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  if (!lowered.ok()) return {};
+  return Train(lowered->training, lowered->evaluation, steps);
+}
+
+struct Case {
+  const char* name;
+  Graph (*graph)();
+  proto::Optimizer::Kind optimizer;
+};
+
+class PlansTest : public testing::TestWithParam<Case> {};
+
+TEST_P(PlansTest, EveryPlanHasTheSingleDevicesLossCurve) {
+  const Graph graph = GetParam().graph();
+  const int steps = 50;
+  const Curve single =
+      TrainPlan(graph, 1, proto::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
+  ASSERT_EQ(single.loss.size(), 50u);
+  EXPECT_GT(single.loss[0], 0.1);
+  EXPECT_NE(single.loss[0], single.loss[49]);
+  for (int devices : {2, 4}) {
+    ExpectSame(
+        single,
+        TrainPlan(graph, devices, proto::SearchOptions::DATA_PARALLEL, GetParam().optimizer, steps),
+        "data parallel");
+    ExpectSame(single,
+               TrainPlan(graph, devices, proto::SearchOptions::SEARCH, GetParam().optimizer, steps),
+               "searched");
+  }
+}
+
+TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
+  const Graph graph = GetParam().graph();
+  const int steps = 6;
+  Curve single =
+      TrainPlan(graph, 1, proto::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
+  single.evaluation = 0;
+  auto structure = BuildStructure(Registry(), graph, /*forward_only=*/false);
+  ASSERT_TRUE(structure.ok()) << structure.status();
+  const SearchSpace space(*structure, {.num_devices = 3});
+  Random random(5);
+  for (int round = 0; round < 12; ++round) {
+    ConfigTable table(*structure);
+    Placement placement(structure->nodes.size(), nullptr);
+    for (NodeId n : structure->LiveNodes()) placement[n] = table.Get(n, space.Draw(n, &random));
+    std::vector<int64_t> kept;
+    auto programs =
+        LowerPlacement(*structure, placement, table, 3, Options(GetParam().optimizer), &kept);
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    for (proto::Program& program : *programs) program.set_seed(3);
+    ExpectSame(single, Train(*programs, {}, steps), "placement " + std::to_string(round));
+  }
+}
+
+TEST_P(PlansTest, TheSamePlanTwiceIsTheSameBitForBit) {
+  const Graph graph = GetParam().graph();
+  const Curve once = TrainPlan(graph, 4, proto::SearchOptions::SEARCH, GetParam().optimizer, 20);
+  const Curve again = TrainPlan(graph, 4, proto::SearchOptions::SEARCH, GetParam().optimizer, 20);
+  EXPECT_EQ(once.loss, again.loss);
+  EXPECT_EQ(once.evaluation, again.evaluation);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlansTest,
+                         testing::Values(Case{"Mlp", Mlp, proto::Optimizer::SGD},
+                                         Case{"Cnn", Cnn, proto::Optimizer::SGD},
+                                         Case{"Llama", Llama, proto::Optimizer::ADAM}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace espalier
