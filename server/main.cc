@@ -158,8 +158,8 @@ absl::Status Serve(const sigset_t& signals) {
                    .version = kVersion});
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<LocalWorkers> workers;
-  // From the outside in: no new requests, the jobs while their workers still answer, the workers while
-  // they can still take their leave.
+  // From the outside in: no new requests, the jobs while their workers still answer, the workers
+  // while they can still take their leave.
   auto stop = absl::MakeCleanup([&] {
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/emitter.h"
+#include "planner/pcg/buckets.h"
 
 namespace espalier {
 namespace {
@@ -54,13 +55,15 @@ absl::Status Emitter::Synchronise() {
 std::map<int, int> Emitter::EmitClipping() {
   const std::string node = "gradient_norm";
   std::map<int, std::vector<int>> squares;  // by rank
-  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+  for (size_t number = 0; number < structure_.gradients.size(); ++number) {
+    const PcgStructure::GradientInfo& g = structure_.gradients[number];
     const int target = Resolved(structure_.slots[g.slot].required);
+    const int owner = OwnerOfNorm(static_cast<int>(number), LayoutOf(target));
     const Instance& gradient = instances_.at({g.gradient, target});
     for (size_t i = 0; i < gradient.size(); ++i) {
       const Shard& shard = LayoutOf(target).shards[i];
       std::vector<int>& sums = squares[shard.device];
-      if (shard.replica > 0) continue;  // each element counts once
+      if (shard.replica != owner) continue;  // each element counts once
       RankProgram& rank = ranks_[shard.device];
       const int sum =
           rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".squares"), kScalar, proto::SCRATCH);

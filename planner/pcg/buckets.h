@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/pcg/layout.h"
+
 namespace espalier {
 
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
@@ -41,5 +43,9 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;
   std::vector<int> open_;  // by group
 };
+
+// The replica whose squares count towards the gradient norm, for the gradient that becomes ready as
+// number `gradient`: they take turns.
+inline int OwnerOfNorm(int gradient, const Layout& layout) { return gradient % layout.replicas; }
 
 }  // namespace espalier

@@ -143,8 +143,8 @@ const TaskList* CostTables::Sum(int layout, int element_bytes, int count) {
   return tasks.get();
 }
 
-const UpdateTasks* CostTables::Update(int layout, int element_bytes) {
-  std::unique_ptr<UpdateTasks>& tasks = updates_[{layout, element_bytes}];
+const UpdateTasks* CostTables::Update(int layout, int element_bytes, int owner) {
+  std::unique_ptr<UpdateTasks>& tasks = updates_[{layout, element_bytes, owner}];
   if (tasks != nullptr) return tasks.get();
   tasks = std::make_unique<UpdateTasks>();
   const bool adam =
@@ -154,7 +154,7 @@ const UpdateTasks* CostTables::Update(int layout, int element_bytes) {
   for (const Shard& shard : table_.layouts().Get(layout).shards) {
     const double bytes = static_cast<double>(shard.region.num_elements()) * element_bytes;
     tasks->update.push_back(MemoryTask(shard.device, passes * bytes));
-    if (shard.replica == 0) tasks->squares.push_back(MemoryTask(shard.device, bytes));
+    if (shard.replica == owner) tasks->squares.push_back(MemoryTask(shard.device, bytes));
   }
   return tasks.get();
 }

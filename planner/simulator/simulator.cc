@@ -104,7 +104,8 @@ absl::Status Simulator::RebuildValue(ValueId v) {
     }
   }
   if (const int g = gradient_of_parameter_[v]; g >= 0) {
-    const UpdateTasks* tasks = costs_.Update(base, element);
+    const UpdateTasks* tasks =
+        costs_.Update(base, element, OwnerOfNorm(g, table_.layouts().Get(base)));
     if (tasks != update_tasks_[g]) {
       undo_.updates.emplace_back(g, update_tasks_[g]);
       update_tasks_[g] = tasks;

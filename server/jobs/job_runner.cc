@@ -104,7 +104,9 @@ absl::Status JobRunner::Apply(Job* job, const JobLifeEvent& event) {
   }
   proto::Job& record = job->record.job;
   const proto::JobState before = job->life.state;
-  if (job->life == decision->life && decision->actions.empty()) return absl::OkStatus();
+  if (job->life == decision->life && decision->actions.empty() && decision->message.empty()) {
+    return absl::OkStatus();
+  }
   job->life = decision->life;
   record.set_state(job->life.state);
   record.set_attempts(job->life.attempts);

@@ -57,8 +57,7 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     const std::string input = absl::StrCat("graph input '", value.name, "': ");
     absl::StatusOr<const Column*> column = dataset.Find(columns.at(value.name));
     if (!column.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          input, column.status().message(), " (spec.dataset.columns maps inputs to columns)"));
+      return absl::InvalidArgumentError(absl::StrCat(input, column.status().message()));
     }
     const TensorType& example = (*column)->example;
     const Dims& dims = value.type.dims;

@@ -87,12 +87,12 @@ class GreedyIdentity : public ::testing::Test {
   std::unique_ptr<ProgramModelRunner> Runner(const LlamaConfig& config,
                                              const Parameters& parameters) {
     ServingShape shape;
-    shape.max_rows = 128;
-    shape.max_output_rows = 128;
+    shape.max_rows = 320;
+    shape.max_output_rows = 320;
     shape.kv_slots = 2048;
     shape.max_sequences = 16;
     shape.max_context_slots = 2048;
-    shape.max_ancestor_slots = 128 * 16;
+    shape.max_ancestor_slots = 320 * 16;
     auto graph = BuildLlamaServing(*registry_, config, shape);
     EXPECT_TRUE(graph.ok()) << graph.status();
     EXPECT_TRUE(BindAndInfer(*registry_, 1, &*graph).ok());
@@ -125,7 +125,7 @@ class GreedyIdentity : public ::testing::Test {
     EXPECT_TRUE(expansion.ok()) << expansion.status();
     options.expansion = *expansion;
     options.max_requests = 12;
-    options.max_tokens_per_batch = 128;
+    options.max_tokens_per_batch = 320;  // no tree is ever cut for lack of rows
     options.max_queue = kPrompts;
     options.max_sequence_length = kContext;
     auto engine = Engine::Create(llm, ssms, tokenizer->get(), options);
