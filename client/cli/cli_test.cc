@@ -30,7 +30,7 @@ class CliTest : public ::testing::Test {
     std::filesystem::remove_all(home_);
     std::filesystem::create_directories(home_);
     std::ofstream(home_ + "/text.txt") << std::string(5000, 'a');
-    proto::Job& job = fake_.state().job;
+    proto::Job& job = fake_.state()->job;
     job.set_id("job-1");
     job.set_state(proto::SUCCEEDED);
     job.mutable_spec()->mutable_dataset()->set_format(proto::Dataset::TEXT);
@@ -60,15 +60,15 @@ class CliTest : public ::testing::Test {
     proto::JobEvent event;
     *event.mutable_job() = job;
     event.mutable_job()->set_state(proto::RUNNING);
-    fake_.state().events.push_back(event);
+    fake_.state()->events.push_back(event);
     for (int i = 0; i < 3; ++i) {
       event.mutable_step()->set_step(i);
       event.mutable_step()->set_seconds(0.01);
       (*event.mutable_step()->mutable_values())["loss"] = 3.0 - i;
-      fake_.state().events.push_back(event);
+      fake_.state()->events.push_back(event);
     }
     event.set_message("worker w2 \x1b[2J lost");
-    fake_.state().events.push_back(event);
+    fake_.state()->events.push_back(event);
   }
 
   int Run(std::vector<std::string> args, bool connect = true) {
@@ -112,15 +112,15 @@ TEST_F(CliTest, TrainSubmitsWhatTheFlagsSayAndEndsWithTheJob) {
   EXPECT_EQ(lines.back()["done"]["state"], "SUCCEEDED");
   EXPECT_EQ(lines.back()["done"]["total_steps"], 3);
 
-  ASSERT_EQ(fake_.state().submits.size(), 1u);
-  const proto::TrainingSpec& spec = fake_.state().submits[0].spec();
+  ASSERT_EQ(fake_.state()->submits.size(), 1u);
+  const proto::TrainingSpec& spec = fake_.state()->submits[0].spec();
   EXPECT_EQ(spec.batch_size(), 8);
   EXPECT_EQ(spec.dataset().format(), proto::Dataset::TEXT);
   EXPECT_EQ(spec.dataset().sequence_length(), 16);
   EXPECT_EQ(spec.graph().metadata().at("family"), "llama");
   const std::string name = spec.dataset().uri().substr(9);
   EXPECT_EQ(spec.dataset().uri(), "artifact:" + name);
-  EXPECT_EQ(fake_.state().files[name]["text.txt"], std::string(5000, 'a'));
+  EXPECT_EQ(fake_.state()->files[name]["text.txt"], std::string(5000, 'a'));
 }
 
 TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
@@ -142,8 +142,8 @@ TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
 }
 
 TEST_F(CliTest, AFailedJobIsAFailure) {
-  fake_.state().job.set_state(proto::FAILED);
-  fake_.state().job.set_error("step 2: NaN in the loss");
+  fake_.state()->job.set_state(proto::FAILED);
+  fake_.state()->job.set_error("step 2: NaN in the loss");
   EXPECT_EQ(Run({"jobs", "watch", "job-1"}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("step 2: NaN in the loss"));
   EXPECT_EQ(Run({"jobs", "get", "job-9"}), kExitNotFound);
@@ -177,7 +177,7 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
         << args[0] << ": " << err_.str();
     EXPECT_THAT(err_.str(), HasSubstr("espalier help"));
   }
-  EXPECT_TRUE(fake_.state().submits.empty());
+  EXPECT_TRUE(fake_.state()->submits.empty());
   Run({"trian"});
   EXPECT_THAT(err_.str(), HasSubstr("did you mean train?"));
 }
@@ -191,7 +191,7 @@ TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
 }
 
 TEST_F(CliTest, StatusShowsWorkersAndIsJsonForScripts) {
-  proto::ClusterStatusReply& status = fake_.state().status;
+  proto::ClusterStatusReply& status = fake_.state()->status;
   status.set_version("0.1.0");
   (*status.mutable_jobs_by_state())["RUNNING"] = 1;
   auto* worker = status.add_workers();
@@ -225,26 +225,26 @@ proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
 }
 
 TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
-  fake_.state().replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
-  fake_.state().speculated = {Piece("and so"), Last(6, 20, 3, 2)};
+  fake_.state()->replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
+  fake_.state()->speculated = {Piece("and so"), Last(6, 20, 3, 2)};
   EXPECT_EQ(Run({"generate", "llm", "It", "was", "--compare"}), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("the texts are identical"));
   EXPECT_THAT(out_.str(), HasSubstr("1.50 + 1"));
-  EXPECT_EQ(fake_.state().generates[0].text(), "It was");
+  EXPECT_EQ(fake_.state()->generates[0].text(), "It was");
   // Two short ones to warm up, then the two that count.
-  ASSERT_EQ(fake_.state().generates.size(), 4u);
-  EXPECT_EQ(fake_.state().generates[0].max_tokens(), 8);
-  EXPECT_EQ(fake_.state().generates[2].max_tokens(), 128);
-  EXPECT_EQ(fake_.state().generates[2].speculation(), proto::SPECULATION_OFF);
-  EXPECT_EQ(fake_.state().generates[3].speculation(), proto::SPECULATION_ON);
+  ASSERT_EQ(fake_.state()->generates.size(), 4u);
+  EXPECT_EQ(fake_.state()->generates[0].max_tokens(), 8);
+  EXPECT_EQ(fake_.state()->generates[2].max_tokens(), 128);
+  EXPECT_EQ(fake_.state()->generates[2].speculation(), proto::SPECULATION_OFF);
+  EXPECT_EQ(fake_.state()->generates[3].speculation(), proto::SPECULATION_ON);
 
-  fake_.state().speculated[0] = Piece("and no");
+  fake_.state()->speculated[0] = Piece("and no");
   EXPECT_EQ(Run({"generate", "llm", "It was", "--compare", "--json"}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("from byte 4 on"));
 }
 
 TEST_F(CliTest, BenchCountsAllRequests) {
-  fake_.state().replies = {Piece("a"), Piece("b"), Last(8, 0, 0, 7)};
+  fake_.state()->replies = {Piece("a"), Piece("b"), Last(8, 0, 0, 7)};
   // One at a time: the clock of this test is not thread-safe.
   EXPECT_EQ(Run({"bench", "llm", "--requests=6", "--concurrency=1", "--json"}), kExitOk)
       << err_.str();
@@ -256,14 +256,14 @@ TEST_F(CliTest, BenchCountsAllRequests) {
 }
 
 TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
-  *fake_.state().explanation.mutable_plan() = fake_.state().job.plan();
-  fake_.state().explanation.set_text("operator  split\n");
+  *fake_.state()->explanation.mutable_plan() = fake_.state()->job.plan();
+  fake_.state()->explanation.set_text("operator  split\n");
   const std::string file = home_ + "/plan.json";
   EXPECT_EQ(Run({"plan", "--model=llama:tiny", "-b", "32", "--devices=4", "--device-preset=h200",
                  "--export-strategy=" + file}),
             kExitOk)
       << err_.str();
-  const proto::PlanRequest& request = fake_.state().explains[0].plan();
+  const proto::PlanRequest& request = fake_.state()->explains[0].plan();
   EXPECT_EQ(request.devices_size(), 4);
   EXPECT_EQ(request.devices(3).kind(), proto::Device::CUDA);
   EXPECT_EQ(request.batch_size(), 32);
@@ -271,7 +271,7 @@ TEST_F(CliTest, PlansForDevicesThatAreNotThereAndExportsThem) {
   // What was exported can be imported.
   EXPECT_EQ(Run({"plan", "--model=llama:tiny", "--import-strategy=" + file}), kExitOk)
       << err_.str();
-  EXPECT_EQ(fake_.state().explains[1].plan().search().imported().operators(0).node(), "lm_head");
+  EXPECT_EQ(fake_.state()->explains[1].plan().search().imported().operators(0).node(), "lm_head");
   std::ofstream(file) << "{\"operators\": 7}";
   EXPECT_EQ(Run({"plan", "--model=llama:tiny", "--import-strategy=" + file}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("holds no plan"));

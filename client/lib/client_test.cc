@@ -64,7 +64,7 @@ TEST(ConnectTest, AddressWithoutAPortIsRefused) {
 }
 
 TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
-  fake_.state().job.set_id("job-1");
+  fake_.state()->job.set_id("job-1");
   ClientOptions options;
   options.token = "secret";
   auto client = Client::Connect(fake_.address(), options);
@@ -73,17 +73,17 @@ TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(*job, "job-1");
   ASSERT_TRUE((*client)->Submit({}, "mine").ok());
-  ASSERT_EQ(fake_.state().submits.size(), 2u);
-  EXPECT_EQ(fake_.state().submits[0].idempotency_key().size(), 32u);
-  EXPECT_EQ(fake_.state().submits[1].idempotency_key(), "mine");
-  EXPECT_EQ(fake_.state().authorizations[0], "Bearer secret");
+  ASSERT_EQ(fake_.state()->submits.size(), 2u);
+  EXPECT_EQ(fake_.state()->submits[0].idempotency_key().size(), 32u);
+  EXPECT_EQ(fake_.state()->submits[1].idempotency_key(), "mine");
+  EXPECT_EQ(fake_.state()->authorizations[0], "Bearer secret");
 }
 
 TEST_F(ClientTest, CallsAreRepeatedWhileUnavailableAndOtherErrorsAreNot) {
-  fake_.state().job.set_id("job-1");
-  fake_.state().unavailable = 2;
+  fake_.state()->job.set_id("job-1");
+  fake_.state()->unavailable = 2;
   EXPECT_TRUE(client_->GetJob("job-1").ok());
-  EXPECT_EQ(fake_.state().unavailable, 0);
+  EXPECT_EQ(fake_.state()->unavailable, 0);
   auto missing = client_->GetJob("job-2");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(missing.status().message(), "no job job-2");
@@ -93,9 +93,9 @@ TEST_F(ClientTest, WatchGoesOnWhereALostConnectionBrokeOff) {
   for (int i = 0; i < 6; ++i) {
     proto::JobEvent event;
     event.mutable_step()->set_step(i);
-    fake_.state().events.push_back(event);
+    fake_.state()->events.push_back(event);
   }
-  fake_.state().drop_watch_after = 4;
+  fake_.state()->drop_watch_after = 4;
   std::vector<int64_t> steps;
   int messages = 0;
   absl::Status status = client_->Watch("job-1", 0, [&](const proto::JobEvent& event) {
@@ -106,7 +106,7 @@ TEST_F(ClientTest, WatchGoesOnWhereALostConnectionBrokeOff) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_THAT(steps, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_EQ(messages, 1);
-  EXPECT_EQ(fake_.state().watches[1].from_step(), 4);
+  EXPECT_EQ(fake_.state()->watches[1].from_step(), 4);
 }
 
 TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
@@ -128,7 +128,7 @@ TEST_F(ClientTest, AFileIsUploadedOnceAndComesBackTheSame) {
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(*again, *name);
   EXPECT_FALSE(uploaded);
-  EXPECT_EQ(fake_.state().uploads, 1);
+  EXPECT_EQ(fake_.state()->uploads, 1);
 
   auto artifact = client_->Download(*name, folder_ + "/back");
   ASSERT_TRUE(artifact.ok()) << artifact.status();
@@ -149,16 +149,16 @@ TEST_F(ClientTest, FoldersComeBackWholeAndDamageIsFound) {
   EXPECT_EQ(Slurp(folder_ + "/m/sub/weights"), "abc");
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/m/empty"));
 
-  fake_.state().corrupt_downloads = true;
+  fake_.state()->corrupt_downloads = true;
   auto bad = client_->Download("model", folder_ + "/bad");
   EXPECT_EQ(bad.status().code(), absl::StatusCode::kDataLoss) << bad.status();
 }
 
 TEST_F(ClientTest, AFileNameThatLeavesTheFolderIsRefused) {
-  proto::Artifact& artifact = fake_.state().artifacts["evil"];
+  proto::Artifact& artifact = fake_.state()->artifacts["evil"];
   artifact.set_name("evil");
   for (const char* name : {"../out", "/tmp/out", "a/../../out", ""}) {
-    fake_.state().files["evil"] = {{name, "x"}};
+    fake_.state()->files["evil"] = {{name, "x"}};
     EXPECT_EQ(client_->Download("evil", folder_ + "/d").status().code(),
               absl::StatusCode::kDataLoss)
         << name;
@@ -168,8 +168,8 @@ TEST_F(ClientTest, AFileNameThatLeavesTheFolderIsRefused) {
 
 TEST_F(ClientTest, GenerateCanBeStopped) {
   for (int i = 0; i < 5; ++i) {
-    fake_.state().replies.emplace_back();
-    fake_.state().replies.back().set_text("x");
+    fake_.state()->replies.emplace_back();
+    fake_.state()->replies.back().set_text("x");
   }
   int seen = 0;
   EXPECT_TRUE(client_->Generate({}, [&](const proto::GenerateReply&) { return ++seen < 3; }).ok());

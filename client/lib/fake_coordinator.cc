@@ -18,10 +18,11 @@ using grpc::Status;
 
 class FakeTraining : public proto::Training::Service {
  public:
-  explicit FakeTraining(FakeState* state) : s_(*state) {}
+  FakeTraining(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
 
   Status Submit(ServerContext* context, const proto::SubmitRequest* request,
                 proto::SubmitReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     auto found = context->client_metadata().find("authorization");
     s_.authorizations.push_back(found == context->client_metadata().end()
                                     ? ""
@@ -32,6 +33,7 @@ class FakeTraining : public proto::Training::Service {
   }
   Status Watch(ServerContext*, const proto::WatchRequest* request,
                grpc::ServerWriter<proto::JobEvent>* writer) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     const bool first = s_.watches.empty();
     s_.watches.push_back(*request);
     int sent = 0;
@@ -46,6 +48,7 @@ class FakeTraining : public proto::Training::Service {
   }
   Status Get(ServerContext*, const proto::GetJobRequest* request,
              proto::GetJobReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (s_.unavailable > 0) {
       --s_.unavailable;
       return Status(grpc::StatusCode::UNAVAILABLE, "not now");
@@ -60,38 +63,44 @@ class FakeTraining : public proto::Training::Service {
     return Status::OK;
   }
   Status List(ServerContext*, const proto::ListJobsRequest*, proto::ListJobsReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (!s_.job.id().empty()) *reply->add_jobs() = s_.job;
     return Status::OK;
   }
 
  private:
   FakeState& s_;
+  std::recursive_mutex& mutex_;
 };
 
 class FakePlanner : public proto::Planner::Service {
  public:
-  explicit FakePlanner(FakeState* state) : s_(*state) {}
+  FakePlanner(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
   Status Explain(ServerContext*, const proto::ExplainRequest* request,
                  proto::ExplainReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.explains.push_back(*request);
     *reply = s_.explanation;
     return Status::OK;
   }
   Status Export(ServerContext*, const proto::ExportRequest*, proto::ExportReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     reply->set_json(s_.exported);
     return Status::OK;
   }
 
  private:
   FakeState& s_;
+  std::recursive_mutex& mutex_;
 };
 
 class FakeModels : public proto::Models::Service {
  public:
-  explicit FakeModels(FakeState* state) : s_(*state) {}
+  FakeModels(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
 
   Status Upload(ServerContext*, grpc::ServerReader<proto::UploadRequest>* reader,
                 proto::UploadReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     proto::UploadRequest part;
     proto::Artifact artifact;
     std::map<std::string, std::string> files;
@@ -133,11 +142,13 @@ class FakeModels : public proto::Models::Service {
   }
   Status List(ServerContext*, const proto::ListArtifactsRequest*,
               proto::ListArtifactsReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     for (const auto& [name, artifact] : s_.artifacts) *reply->add_artifacts() = artifact;
     return Status::OK;
   }
   Status Get(ServerContext*, const proto::DownloadRequest* request,
              grpc::ServerWriter<proto::DownloadReply>* writer) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     auto found = s_.artifacts.find(request->name());
     if (found == s_.artifacts.end()) {
       return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
@@ -159,32 +170,37 @@ class FakeModels : public proto::Models::Service {
 
  private:
   FakeState& s_;
+  std::recursive_mutex& mutex_;
 };
 
 class FakeCluster : public proto::Cluster::Service {
  public:
-  explicit FakeCluster(FakeState* state) : s_(*state) {}
+  FakeCluster(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
   grpc::Status Status(ServerContext*, const proto::ClusterStatusRequest*,
                       proto::ClusterStatusReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.status;
     return grpc::Status::OK;
   }
 
  private:
   FakeState& s_;
+  std::recursive_mutex& mutex_;
 };
 
 class FakeInference : public proto::Inference::Service {
  public:
-  explicit FakeInference(FakeState* state) : s_(*state) {}
+  FakeInference(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
   Status Serve(ServerContext*, const proto::ServeModelRequest* request,
                proto::ServeModelReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.serves.push_back(*request);
     *reply->mutable_model() = s_.served;
     return Status::OK;
   }
   Status Generate(ServerContext*, const proto::GenerateRequest* request,
                   grpc::ServerWriter<proto::GenerateReply>* writer) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.generates.push_back(*request);
     for (const auto& reply :
          request->speculation() == proto::SPECULATION_ON ? s_.speculated : s_.replies) {
@@ -195,17 +211,19 @@ class FakeInference : public proto::Inference::Service {
 
  private:
   FakeState& s_;
+  std::recursive_mutex& mutex_;
 };
 
 }  // namespace
 
 struct FakeCoordinator::Parts {
   FakeState state;
-  FakeTraining training{&state};
-  FakePlanner planner{&state};
-  FakeModels models{&state};
-  FakeCluster cluster{&state};
-  FakeInference inference{&state};
+  std::recursive_mutex mutex;
+  FakeTraining training{&state, &mutex};
+  FakePlanner planner{&state, &mutex};
+  FakeModels models{&state, &mutex};
+  FakeCluster cluster{&state, &mutex};
+  FakeInference inference{&state, &mutex};
   std::unique_ptr<grpc::Server> server;
   int port = 0;
 };
@@ -222,6 +240,6 @@ FakeCoordinator::FakeCoordinator() : parts_(std::make_unique<Parts>()) {
 }
 FakeCoordinator::~FakeCoordinator() { parts_->server->Shutdown(); }
 std::string FakeCoordinator::address() const { return absl::StrCat("127.0.0.1:", parts_->port); }
-FakeState& FakeCoordinator::state() { return parts_->state; }
+FakeCoordinator::Locked FakeCoordinator::state() { return {&parts_->state, &parts_->mutex}; }
 
 }  // namespace espalier

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -45,10 +46,21 @@ struct FakeState {
 
 class FakeCoordinator {
  public:
+  // The state, locked until the end of the expression: services run on threads of their own.
+  class Locked {
+   public:
+    Locked(FakeState* state, std::recursive_mutex* mutex) : state_(state), lock_(*mutex) {}
+    FakeState* operator->() const { return state_; }
+
+   private:
+    FakeState* state_;
+    std::unique_lock<std::recursive_mutex> lock_;
+  };
+
   FakeCoordinator();
   ~FakeCoordinator();
   std::string address() const;
-  FakeState& state();
+  Locked state();
 
  private:
   struct Parts;

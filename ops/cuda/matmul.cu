@@ -59,9 +59,6 @@ bool Even(const Dims& operand, const Dims& result) {
   return n == 1 || n == NumElements(result);
 }
 
-const void* At(const void* data, int64_t elements, DType dtype) {
-  return static_cast<const char*>(data) + elements * static_cast<int64_t>(SizeOf(dtype));
-}
 void* At(void* data, int64_t elements, DType dtype) {
   return static_cast<char*>(data) + elements * static_cast<int64_t>(SizeOf(dtype));
 }
@@ -109,8 +106,8 @@ struct GradientProduct {
   const TensorView* right;
   std::vector<int64_t> left_at, right_at, target_at;
   int64_t left_size, right_size, target_size;
-  bool even =
-      false;  // each factor has the whole batch, or one matrix; the target has the whole batch
+  // Each factor has the whole batch, or one matrix; the target has the whole batch.
+  bool even = false;
 };
 
 template <typename T>

@@ -49,7 +49,8 @@ class BadInputTest(unittest.TestCase):
 
     def test_truncated_onnx(self):
         with open(self.path("cut.onnx"), "wb") as file:
-            file.write(open(CNN, "rb").read()[:5000])
+            with open(CNN, "rb") as whole:
+                file.write(whole.read()[:5000])
         self.refused("complete ONNX model", args=["train", f"--onnx={self.path('cut.onnx')}", f"--dataset={DIGITS}",
                                                   "--input", "labels=y", "-b", "16", "--steps=2"])
 
@@ -124,13 +125,12 @@ class FullDiskTest(unittest.TestCase):
             with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
                 job = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=small")
                 self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
-                with open(os.path.join(folder, "filler"), "wb") as filler:
-                    try:
-                        while True:
-                            filler.write(b"\0" * 4096)
-                            filler.flush()
-                    except OSError:
-                        pass
+                filler = os.open(os.path.join(folder, "filler"), os.O_WRONLY | os.O_CREAT)
+                try:
+                    while True:
+                        os.write(filler, b"\0" * 4096)
+                except OSError:
+                    os.close(filler)
                 big = tempfile.NamedTemporaryFile(suffix=".txt")
                 big.write(b"word " * 400000)
                 big.flush()
