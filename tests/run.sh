@@ -50,6 +50,24 @@ bazel_() {
   bazel ${startup[@]+"${startup[@]}"} "$verb" "--config=$config" "${quiet[@]}" --keep_going "$@"
 }
 
+# run_tests TARGETS...: adds to the counts.
+run_tests() {
+  say "test $* ($config)"
+  local events status=0 p f s
+  events=$(mktemp -t espalier-tests.XXXXXX)
+  bazel_ test --test_output=errors --local_test_jobs=2 --build_event_json_file="$events" "$@" || status=$?
+  read -r p f s < <(tools/count_tests.py "$events") || { p=0 f=1 s=0; }
+  rm -f "$events"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  # 3: some tests failed, and they were counted. 4: there are no tests. 1: something did not build, and that was counted.
+  case $status in
+    0 | 4) ;;
+    3) if [ "$f" -eq 0 ]; then failed=$((failed + 1)); fi ;;
+    1) if [ "$build_ok" = yes ] && [ "$f" -eq 0 ]; then failed=$((failed + 1)); fi ;;
+    *) failed=$((failed + 1)) ;;
+  esac
+}
+
 finish() {
   local line="$passed passed, $failed failed"
   if [ "$skipped" -gt 0 ]; then line+=", $skipped skipped"; fi
@@ -66,25 +84,13 @@ nvcc=${CUDA_PATH:-/usr/local/cuda}/bin/nvcc
 case $config in
   asan | tsan) ;;
   *)
-    if [ -x "$nvcc" ] && [ -n "$(find ops/cuda -name BUILD -print -quit 2> /dev/null)" ]; then
+    if [ -x "$nvcc" ]; then
       step "build //ops/cuda/... ($config, cuda)" bazel_ build --config=cuda //ops/cuda/... || true
+      run_tests --config=cuda //ops/cuda/...
     fi
     ;;
 esac
 
-say "test //... ($config)"
-events=$(mktemp -t espalier-tests.XXXXXX)
-trap 'rm -f "$events"' EXIT
-status=0
-bazel_ test --test_output=errors --local_test_jobs=2 --build_event_json_file="$events" //... || status=$?
-read -r p f s < <(tools/count_tests.py "$events") || { p=0 f=1 s=0; }
-passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-# 3: some tests failed, and they were counted. 4: there are no tests. 1: something did not build, and that was counted.
-case $status in
-  0 | 4) ;;
-  3) if [ "$f" -eq 0 ]; then failed=$((failed + 1)); fi ;;
-  1) if [ "$build_ok" = yes ] && [ "$f" -eq 0 ]; then failed=$((failed + 1)); fi ;;
-  *) failed=$((failed + 1)) ;;
-esac
+run_tests //...
 say "done"
 finish

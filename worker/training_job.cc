@@ -302,6 +302,14 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
   if (request.evaluate_at_end()) {
     if (absl::Status s = Evaluate(request, emit); !s.ok()) return s;
   }
+  Communicator* communicator = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    communicator = communicator_.get();
+  }
+  if (communicator != nullptr) {
+    if (absl::Status s = communicator->Flush(); !s.ok()) return s;
+  }
   proto::RunEvent event;
   event.set_measured_peak_bytes(measured_peak_bytes());
   return emit(event);

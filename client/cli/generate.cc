@@ -99,18 +99,20 @@ std::string Trees(const Generation& g) {
 
 absl::Status Once(Context& context, const proto::GenerateRequest& request) {
   std::ostream& out = context.out();
-  if (!context.json()) out << context.style().Dim(Printable(request.text(), true)) << std::flush;
+  bool started = false;
   auto answer = Generate(context, request, [&](const std::string& text) {
     if (context.json()) {
       Json line;
       line["text"] = text;
       context.Line(line);
-    } else {
-      out << Printable(text, true) << std::flush;
+      return;
     }
+    if (!started) out << context.style().Dim(Printable(request.text(), true));
+    started = true;
+    out << Printable(text, true) << std::flush;
   });
   if (!answer.ok()) {
-    if (!context.json()) out << std::endl;
+    if (started) out << std::endl;
     return answer.status();
   }
   if (context.json()) {

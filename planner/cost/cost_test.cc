@@ -68,6 +68,11 @@ TEST(MeasuredCostTest, SavedTableIsReadBack) {
   EXPECT_TRUE(again.Has(LinearDef(), Linear(8, 16, 4), device));
   EXPECT_EQ(again.Measure(LinearDef(), Linear(8, 16, 4), device).forward, 1.25e-5);
   EXPECT_EQ(again.Save(), cost.Save());
+  // What was learnt about other shapes is kept too.
+  EXPECT_EQ(again.Measure(LinearDef(), Linear(64, 16, 4), device).forward,
+            cost.Measure(LinearDef(), Linear(64, 16, 4), device).forward);
+  EXPECT_NE(again.Measure(LinearDef(), Linear(64, 16, 4), device).forward,
+            analytic.Measure(LinearDef(), Linear(64, 16, 4), device).forward);
 }
 
 TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
@@ -76,6 +81,8 @@ TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
        {"", "[]", "{", "{\"format_version\":2,\"entries\":[]}", "{\"format_version\":1}",
         "{\"format_version\":1,\"entries\":[{\"key\":\"a\",\"forward\":1,\"backward\":1},"
         "{\"key\":\"b\",\"forward\":-1,\"backward\":1}]}",
+        "{\"format_version\":1,\"entries\":[],\"corrections\":[{\"kind\":\"a\"}]}",
+        "{\"format_version\":1,\"entries\":[],\"corrections\":{\"kind\":1}}",
         "{\"format_version\":1,\"entries\":[{\"key\":1,\"forward\":1,\"backward\":1}]}",
         "{\"format_version\":1,\"entries\":[{\"key\":\"a\",\"forward\":1e999,\"backward\":1}]}"}) {
     MeasuredCost cost(&analytic);

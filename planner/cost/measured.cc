@@ -32,10 +32,22 @@ std::string DeviceKey(const proto::Device& device) {
       device.threads());
 }
 
-bool IsTime(const nlohmann::json& entry, const char* field) {
+std::string CorrectionKey(const OpDef& def, const proto::Device& device) {
+  return absl::StrCat(def.name, " on ", DeviceKey(device));
+}
+
+bool IsNumber(const nlohmann::json& entry, const char* field) {
   auto it = entry.find(field);
-  return it != entry.end() && it->is_number() && std::isfinite(it->get<double>()) &&
-         it->get<double>() >= 0;
+  return it != entry.end() && it->is_number() && std::isfinite(it->get<double>());
+}
+
+bool IsCount(const nlohmann::json& entry, const char* field) {
+  auto it = entry.find(field);
+  return it != entry.end() && it->is_number_unsigned() && it->get<uint64_t>() < (1u << 30);
+}
+
+bool IsTime(const nlohmann::json& entry, const char* field) {
+  return IsNumber(entry, field) && entry[field].get<double>() >= 0;
 }
 
 }  // namespace
@@ -64,15 +76,12 @@ CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
     }
   }
   Times times = fallback_->Measure(def, shard, device);
-  const std::string kind = absl::StrCat(def.name, " on ", DeviceKey(device));
-  auto scale = [&](const std::map<std::string, Correction>& corrections, double* seconds) {
-    const auto found = corrections.find(kind);
-    if (found != corrections.end()) {
-      *seconds *= std::exp(found->second.log_ratio_sum / found->second.count);
-    }
-  };
-  scale(forward_correction_, &times.forward);
-  scale(backward_correction_, &times.backward);
+  const auto found = corrections_.find(CorrectionKey(def, device));
+  if (found != corrections_.end()) {
+    const Correction& c = found->second;
+    if (c.forward_count > 0) times.forward *= std::exp(c.forward / c.forward_count);
+    if (c.backward_count > 0) times.backward *= std::exp(c.backward / c.backward_count);
+  }
   return times;
 }
 
@@ -81,16 +90,14 @@ void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto:
   const bool is_new = entries_.insert_or_assign(MeasurementKey(def, shard, device), times).second;
   if (!is_new) return;
   const Times guess = fallback_->Measure(def, shard, device);
-  const std::string kind = absl::StrCat(def.name, " on ", DeviceKey(device));
-  auto learn = [&](std::map<std::string, Correction>* corrections, double measured,
-                   double expected) {
+  Correction& correction = corrections_[CorrectionKey(def, device)];
+  auto learn = [](double measured, double expected, double* sum, int64_t* count) {
     if (measured <= 0 || expected <= 0) return;
-    Correction& correction = (*corrections)[kind];
-    correction.log_ratio_sum += std::log(measured / expected);
-    ++correction.count;
+    *sum += std::log(measured / expected);
+    ++*count;
   };
-  learn(&forward_correction_, times.forward, guess.forward);
-  learn(&backward_correction_, times.backward, guess.backward);
+  learn(times.forward, guess.forward, &correction.forward, &correction.forward_count);
+  learn(times.backward, guess.backward, &correction.backward, &correction.backward_count);
 }
 
 bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard,
@@ -103,7 +110,17 @@ std::string MeasuredCost::Save() const {
   for (const auto& [key, times] : entries_) {
     entries.push_back({{"key", key}, {"forward", times.forward}, {"backward", times.backward}});
   }
-  const nlohmann::json root = {{"format_version", 1}, {"entries", std::move(entries)}};
+  nlohmann::json corrections = nlohmann::json::array();
+  for (const auto& [kind, correction] : corrections_) {
+    corrections.push_back({{"kind", kind},
+                           {"forward", correction.forward},
+                           {"forward_count", correction.forward_count},
+                           {"backward", correction.backward},
+                           {"backward_count", correction.backward_count}});
+  }
+  const nlohmann::json root = {{"format_version", 1},
+                               {"entries", std::move(entries)},
+                               {"corrections", std::move(corrections)}};
   // Names of devices and nodes need not be UTF-8; replace rather than throw.
   return root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -133,7 +150,23 @@ absl::Status MeasuredCost::Load(const std::string& text) {
     loaded[entry["key"].get<std::string>()] = {entry["forward"].get<double>(),
                                                entry["backward"].get<double>()};
   }
+  std::map<std::string, Correction> corrections;
+  const auto learnt = root.find("corrections");
+  for (size_t i = 0; learnt != root.end() && i < learnt->size(); ++i) {
+    const nlohmann::json entry = learnt->is_array() ? (*learnt)[i] : nlohmann::json();
+    const bool has_kind = entry.is_object() && entry.contains("kind") && entry["kind"].is_string();
+    if (!has_kind || !IsNumber(entry, "forward") || !IsNumber(entry, "backward") ||
+        !IsCount(entry, "forward_count") || !IsCount(entry, "backward_count")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "measured costs: corrections[", i,
+          "] must have 'kind' (string), 'forward', 'backward' (numbers) and their counts"));
+    }
+    corrections[entry["kind"].get<std::string>()] = {
+        entry["forward"].get<double>(), entry["forward_count"].get<int64_t>(),
+        entry["backward"].get<double>(), entry["backward_count"].get<int64_t>()};
+  }
   for (auto& [key, times] : loaded) entries_[key] = times;
+  for (auto& [kind, correction] : corrections) corrections_[kind] = correction;
   return absl::OkStatus();
 }
 

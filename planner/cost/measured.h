@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -38,14 +39,16 @@ class MeasuredCost : public CostModel {
   absl::Status Load(const std::string& json);
 
  private:
+  // Sums of log(measured / expected).
   struct Correction {
-    double log_ratio_sum = 0;
-    int count = 0;
+    double forward = 0;
+    int64_t forward_count = 0;
+    double backward = 0;
+    int64_t backward_count = 0;
   };
 
   std::map<std::string, Times> entries_;
-  std::map<std::string, Correction> forward_correction_;  // by operator and device
-  std::map<std::string, Correction> backward_correction_;
+  std::map<std::string, Correction> corrections_;  // by operator and device
   CostModel* fallback_;
   Measurer measurer_;
 };

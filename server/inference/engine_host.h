@@ -18,10 +18,11 @@ namespace espalier {
 
 // Everything that one engine stands on.
 struct EngineParts {
+  // Devices and the like. First, because members are destroyed last to first and the rest uses it.
+  std::vector<std::shared_ptr<void>> keep_alive;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
-  std::vector<std::shared_ptr<void>> keep_alive;  // devices and the like; destroyed last
 };
 
 // Thread-safe.

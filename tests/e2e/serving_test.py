@@ -144,6 +144,17 @@ class ServingTest(unittest.TestCase):
         out = self.cluster.run("generate", "big", "And God said", "--max-tokens=40", "--compare")
         self.assertTrue(out["identical"], out)
 
+    def test_a_model_can_be_unserved_and_the_daemon_stops_in_order(self):
+        with Cluster(workers=1) as cluster:
+            train(cluster, "only", 16, 1, 3)
+            cluster.run("serve", "only", "--name=once")
+            cluster.run("serve", "only", "--name=twice")
+            cluster.run("unserve", "once")
+            names = [m["id"] for m in json.loads(cluster.get("/v1/models")[1])["data"]]
+            self.assertEqual(names, ["twice"])
+            cluster.daemon.terminate()
+            self.assertEqual(cluster.daemon.wait(30), 0)
+
     def test_zz_served_models_come_back_after_a_crash(self):
         before = self.complete()[1]["choices"][0]["text"]
         self.cluster.kill(self.cluster.daemon)

@@ -47,9 +47,10 @@ float Term(int rank, int64_t i) { return std::sin(rank * 13.7f + i) * std::pow(1
 class CollectiveTest : public testing::TestWithParam<Kind> {};
 
 TEST_P(CollectiveTest, AllReduceAddsInRankOrderOnEveryRank) {
-  const int64_t count = 1001;  // not a multiple of the number of ranks
   RunRanks(GetParam(), 3, absl::Seconds(10), [&](Communicator& c) {
-    for (int round = 0; round < 3; ++round) {
+    // Not multiples of the number of ranks; the last is sent in parts.
+    for (int64_t count : {1, 1001, 50000}) {
+      const int64_t round = count % 7;
       std::vector<float> values(count);
       for (int64_t i = 0; i < count; ++i) values[i] = Term(c.rank(), i + round);
       absl::Status s = c.AllReduce(DType::kF32, values.data(), values.data(), count, {0, 1, 2}, 7);

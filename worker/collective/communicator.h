@@ -55,8 +55,11 @@ class Communicator {
   virtual absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
                                  uint64_t tag) = 0;
 
-  // Waits until buffered sends have left. The executor calls it at the end of every step.
+  // Waits until all buffered sends have left.
   virtual absl::Status Flush() { return absl::OkStatus(); }
+  // The executor calls it at the end of every step. Waits for the sends of the step before at most,
+  // so that a rank need not wait for a slower one to come and fetch what it sent last.
+  virtual absl::Status EndStep() { return Flush(); }
 
   // Ends waiting calls, and all later ones, with Cancelled. From any thread, any number of times.
   virtual void Abort(const std::string& reason) = 0;

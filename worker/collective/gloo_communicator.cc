@@ -133,6 +133,14 @@ class GlooCommunicator : public HostCommunicator {
     return absl::OkStatus();
   }
 
+  absl::Status EndStep() override {
+    while (sends_of_last_step_ > 0) {
+      if (absl::Status s = FinishOldest(); !s.ok()) return s;
+    }
+    sends_of_last_step_ = pending_.size();
+    return absl::OkStatus();
+  }
+
   void Abort(const std::string& reason) override {
     absl::MutexLock lock(&mutex_);
     if (!aborted_) reason_ = reason;
@@ -189,6 +197,7 @@ class GlooCommunicator : public HostCommunicator {
     PendingSend send = std::move(pending_.front());
     pending_.pop_front();
     buffered_ -= send.bytes;
+    if (sends_of_last_step_ > 0) --sends_of_last_step_;
     if (!StartWait(send.buffer.get())) return Stop();
     bool done = false;
     try {
@@ -214,6 +223,7 @@ class GlooCommunicator : public HostCommunicator {
   const GlooOptions options_;
   const std::shared_ptr<gloo::rendezvous::Context> context_;
   std::deque<PendingSend> pending_;
+  size_t sends_of_last_step_ = 0;  // the oldest in pending_
   int64_t buffered_ = 0;
 
   absl::Mutex mutex_;

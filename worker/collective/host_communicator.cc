@@ -10,6 +10,8 @@
 namespace espalier {
 namespace {
 
+constexpr int64_t kSmallBytes = 64 << 10;  // below, a round costs more than sending everything
+
 template <typename T>
 void AddTo(void* sum, const void* term, int64_t count) {
   T* out = static_cast<T*>(sum);
@@ -90,8 +92,15 @@ absl::Status HostCommunicator::AllReduce(DType dtype, const void* input, void* o
   }
   const int64_t element = static_cast<int64_t>(SizeOf(dtype));
   const int64_t n = static_cast<int64_t>(group.size());
-  auto begin = [&](int64_t part) { return count * part / n; };
   const char* in = static_cast<const char*>(input);
+  if (n == 2 || count * element <= kSmallBytes) {
+    for (int peer : group) {
+      if (peer == rank()) continue;
+      if (absl::Status s = Send(in, count * element, peer, tag); !s.ok()) return s;
+    }
+    return ReducePart(dtype, in, output, count, group, *me, tag);
+  }
+  auto begin = [&](int64_t part) { return count * part / n; };
   char* out = static_cast<char*>(output);
   for (int64_t r = 0; r < n; ++r) {
     if (r == *me) continue;

@@ -107,7 +107,7 @@ class Executor::State {
     }
     if (absl::Status s = device.Synchronize(); !s.ok()) return s;
     if (checked_.needs_communicator) {
-      if (absl::Status s = options_.communicator->Flush(); !s.ok()) return s;
+      if (absl::Status s = options_.communicator->EndStep(); !s.ok()) return s;
     }
     return result;
   }

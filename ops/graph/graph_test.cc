@@ -1,0 +1,172 @@
+// Graphs as values: building, binding, the wire form and what it refuses, differentiation.
+#include "ops/graph/graph.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <functional>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ops/graph/autodiff.h"
+#include "ops/graph/builder.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/operators/register_all.h"
+
+namespace espalier {
+namespace {
+
+using ::google::protobuf::util::MessageDifferencer;
+using ::testing::HasSubstr;
+
+class GraphTest : public ::testing::Test {
+ protected:
+  GraphTest() { RegisterAllOperators(registry_); }
+
+  // labels and x -> linear -> relu -> linear -> loss; the first weight is used twice.
+  Graph Mlp() {
+    GraphBuilder b(registry_, "mlp");
+    const ValueId x = b.Input("x", DType::kF32, {-1, 8});
+    const ValueId labels = b.Input("labels", DType::kI64, {-1});
+    const ValueId w = b.Parameter("w", DType::kF32, {8, 8}, {Initializer::kNormal, 0.1});
+    const ValueId v = b.Parameter("v", DType::kF32, {4, 8}, {Initializer::kNormal, 0.1});
+    const ValueId frozen =
+        b.Parameter("frozen", DType::kF32, {8}, {Initializer::kOnes, 0}, /*trainable=*/false);
+    ValueId h = b.Op("relu", {b.Op("linear", {x, w}, {}, "first")});
+    h = b.Op("multiply", {b.Op("linear", {h, w}, {}, "second"), frozen});
+    const ValueId logits = b.Op("linear", {h, v}, {}, "head");
+    b.Output("loss", b.Op("sparse_categorical_crossentropy", {logits, labels}, {}, "loss"));
+    b.Output("accuracy", b.Op("accuracy", {logits, labels}));
+    auto graph = b.Build();
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return *std::move(graph);
+  }
+
+  OpRegistry registry_;
+};
+
+TEST_F(GraphTest, BindingInfersEveryTypeAndFillsInWhatDependsOnTheBatch) {
+  Graph graph = Mlp();
+  ASSERT_TRUE(BindAndInfer(registry_, 32, &graph).ok());
+  EXPECT_EQ(graph.value(graph.FindValue("head")).type, (TensorType{DType::kF32, {32, 4}}));
+  EXPECT_EQ(graph.value(graph.FindValue("loss")).type, (TensorType{DType::kF32, {}}));
+  for (const Node& node : graph.nodes()) {
+    if (node.op != "sparse_categorical_crossentropy") continue;
+    EXPECT_EQ(node.attributes.Int("count"), 32);
+  }
+  // Binding again to another size starts over.
+  Graph again = Mlp();
+  ASSERT_TRUE(BindAndInfer(registry_, 3, &again).ok());
+  EXPECT_EQ(again.value(again.FindValue("head")).type.dims[0], 3);
+}
+
+TEST_F(GraphTest, BindingNamesTheNodeThatDoesNotFit) {
+  GraphBuilder b(registry_, "bad");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 7});
+  const ValueId w = b.Parameter("w", DType::kF32, {4, 8}, {});
+  b.Op("linear", {x, w}, {}, "narrow");
+  Graph graph = *b.Build();
+  const absl::Status status = BindAndInfer(registry_, 2, &graph);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("narrow"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("[4, 8]"));
+}
+
+TEST_F(GraphTest, TheWireFormKeepsEverything) {
+  const Graph graph = Mlp();
+  const proto::Graph message = ToProto(graph);
+  auto back = FromProto(registry_, message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(*back), message));
+  Graph a = graph, b = *back;
+  ASSERT_TRUE(BindAndInfer(registry_, 5, &a).ok());
+  ASSERT_TRUE(BindAndInfer(registry_, 5, &b).ok());
+  EXPECT_TRUE(MessageDifferencer::Equals(ToProto(a), ToProto(b)));
+}
+
+TEST_F(GraphTest, HostileMessagesAreRefusedWithTheirPlace) {
+  const proto::Graph good = ToProto(Mlp());
+  const struct {
+    const char* word;
+    std::function<void(proto::Graph*)> spoil;
+  } cases[] = {
+      {"version", [](proto::Graph* g) { g->set_format_version(9); }},
+      {"used twice", [](proto::Graph* g) { g->mutable_values(1)->set_name("x"); }},
+      {"name", [](proto::Graph* g) { g->mutable_nodes(0)->clear_name(); }},
+      {"unknown operator", [](proto::Graph* g) { g->mutable_nodes(0)->set_op("summon"); }},
+      {"unknown operator", [](proto::Graph* g) { g->mutable_nodes(0)->set_op("linear_grad"); }},
+      {"input index", [](proto::Graph* g) { g->mutable_nodes(0)->set_inputs(0, 1000); }},
+      {"output index", [](proto::Graph* g) { g->mutable_nodes(0)->set_outputs(0, -1); }},
+      {"topological", [](proto::Graph* g) { g->mutable_nodes()->SwapElements(0, 1); }},
+      {"already", [](proto::Graph* g) { g->mutable_nodes(0)->set_outputs(0, 0); }},
+      {"kind", [](proto::Graph* g) { g->mutable_values(0)->clear_kind(); }},
+      {"dtype", [](proto::Graph* g) { g->mutable_values(0)->mutable_type()->clear_dtype(); }},
+      {"dims", [](proto::Graph* g) { g->mutable_values(0)->mutable_type()->set_dims(0, -7); }},
+      {"value index", [](proto::Graph* g) { g->mutable_outputs(0)->set_value(999); }},
+      {"has no value", [](proto::Graph* g) { (*g->mutable_nodes(0)->mutable_attributes())["a"]; }},
+  };
+  for (const auto& test : cases) {
+    proto::Graph bad = good;
+    test.spoil(&bad);
+    const auto graph = FromProto(registry_, bad);
+    ASSERT_FALSE(graph.ok()) << test.word;
+    EXPECT_THAT(std::string(graph.status().message()), HasSubstr(test.word));
+  }
+}
+
+TEST_F(GraphTest, OverflowingShapesAreRefused) {
+  GraphBuilder b(registry_, "huge");
+  const ValueId x = b.Input("x", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40});
+  b.Op("relu", {x}, {}, "big");
+  Graph graph = *b.Build();
+  EXPECT_THAT(std::string(BindAndInfer(registry_, 1, &graph).message()), HasSubstr("2^46"));
+}
+
+TEST_F(GraphTest, DifferentiationReachesEveryTrainableParameterOnce) {
+  Graph graph = Mlp();
+  ASSERT_TRUE(BindAndInfer(registry_, 4, &graph).ok());
+  const auto training = Differentiate(registry_, graph);
+  ASSERT_TRUE(training.ok()) << training.status();
+  std::set<std::string> names;
+  for (const auto& [parameter, gradient] : training->gradients) {
+    names.insert(training->graph.value(parameter).name);
+    EXPECT_EQ(training->graph.value(parameter).type, training->graph.value(gradient).type);
+    EXPECT_EQ(training->gradient_of[gradient], parameter);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"v", "w"}));  // not "frozen"
+  int sums = 0;
+  std::set<ValueId> ready;
+  for (size_t n = 0; n < training->graph.nodes().size(); ++n) {
+    const Node& node = training->graph.node(static_cast<NodeId>(n));
+    sums += node.op == "add_n";
+    if (static_cast<NodeId>(n) < training->first_backward) continue;
+    EXPECT_NE(node.op, "accuracy_grad");
+    for (ValueId v : node.inputs) {
+      if (v == kNoValue || training->gradient_of[v] == kNoValue) continue;
+      EXPECT_TRUE(ready.count(v)) << node.name << " reads a gradient before it is computed";
+    }
+    for (ValueId v : node.outputs) ready.insert(v);
+  }
+  EXPECT_EQ(sums, 1);  // w, which two nodes read
+}
+
+TEST_F(GraphTest, DifferentiationRefusesGraphsWithoutALossOrAPath) {
+  GraphBuilder b(registry_, "no loss");
+  b.Output("y", b.Op("relu", {b.Input("x", DType::kF32, {2})}));
+  Graph graph = *b.Build();
+  ASSERT_TRUE(BindAndInfer(registry_, 1, &graph).ok());
+  EXPECT_THAT(std::string(Differentiate(registry_, graph).status().message()), HasSubstr("'loss'"));
+  graph.outputs = {{"loss", graph.FindValue("relu_1")}};
+  EXPECT_THAT(std::string(Differentiate(registry_, graph).status().message()), HasSubstr("scalar"));
+}
+
+TEST_F(GraphTest, TheBuilderKeepsItsFirstError) {
+  GraphBuilder b(registry_, "twice");
+  b.Input("x", DType::kF32, {1});
+  b.Input("x", DType::kF32, {1});
+  b.Op("nothing", {});
+  EXPECT_THAT(std::string(b.Build().status().message()), HasSubstr("used twice"));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,124 @@
+// The engine on its thread: answers reach whoever asked, from any thread, and nobody waits for ever.
+#include "server/inference/engine_host.h"
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "serving/testing/fake_model_runner.h"
+#include "serving/testing/letter_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kVocabulary = 20;
+
+std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nullptr) {
+  EngineParts parts;
+  parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
+  auto runner = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                  HashModel(1, kVocabulary));
+  if (llm != nullptr) *llm = runner.get();
+  parts.llm = std::move(runner);
+  parts.ssms.push_back(std::make_unique<FakeModelRunner>(
+      FakeModelRunner::RoomyLimits(kVocabulary), HashModel(1, kVocabulary)));
+  EngineOptions options;
+  options.expansion = *Expansion::Create({1, 2});
+  options.max_queue = max_queue;
+  auto host = EngineHost::Create(std::move(parts), options);
+  EXPECT_TRUE(host.ok()) << host.status();
+  return *std::move(host);
+}
+
+// Collects one request's events.
+struct Collected {
+  absl::Notification done;
+  std::vector<int> tokens;
+  RequestEvent last;
+
+  EngineHost::Listener listener() {
+    return [this](const RequestEvent& event) {
+      tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+      if (!event.finished) return;
+      last = event;
+      done.Notify();
+    };
+  }
+};
+
+TEST(EngineHost, ManyThreadsGetTheirOwnAnswers) {
+  auto host = Host();
+  std::vector<std::unique_ptr<Collected>> collected;
+  for (int i = 0; i < 24; ++i) collected.push_back(std::make_unique<Collected>());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; i < 24; i += 4) {
+        RequestOptions options;
+        options.max_tokens = 30;
+        options.speculate = i % 2 == 0;
+        ASSERT_TRUE(host->Submit({i % kVocabulary, 3}, options, collected[i]->listener()).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < 24; ++i) {
+    ASSERT_TRUE(collected[i]->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(collected[i]->tokens,
+              GreedyContinuation(HashModel(1, kVocabulary), {i % kVocabulary, 3}, 30));
+    EXPECT_EQ(collected[i]->last.reason, FinishReason::kLength);
+  }
+}
+
+TEST(EngineHost, ARequestThatIsNotAdmittedGetsItsErrorAsAnEvent) {
+  auto host = Host();
+  Collected collected;
+  ASSERT_TRUE(host->Submit({kVocabulary + 5}, {}, collected.listener()).ok());
+  ASSERT_TRUE(collected.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(collected.last.error.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(EngineHost, CancelEndsARequestAndTheRestGoOn) {
+  auto host = Host();
+  Collected cancelled, other;
+  RequestOptions longest;
+  longest.max_tokens = 1 << 20;
+  auto ticket = host->Submit({1}, longest, cancelled.listener());
+  RequestOptions shorter;
+  shorter.max_tokens = 10;
+  ASSERT_TRUE(host->Submit({2}, shorter, other.listener()).ok());
+  host->Cancel(*ticket);
+  ASSERT_TRUE(cancelled.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(cancelled.last.reason, FinishReason::kCancelled);
+  ASSERT_TRUE(other.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(other.tokens.size(), 10u);
+}
+
+TEST(EngineHost, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
+  FakeModelRunner* llm = nullptr;
+  auto host = Host(256, &llm);
+  llm->FailFrom(1);
+  for (int i = 0; i < 2; ++i) {
+    Collected collected;
+    ASSERT_TRUE(host->Submit({1}, {}, collected.listener()).ok());
+    ASSERT_TRUE(collected.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(collected.last.reason, FinishReason::kError);
+    EXPECT_EQ(collected.last.error.code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST(EngineHost, DestructionAnswersEverybody) {
+  std::vector<std::unique_ptr<Collected>> collected;
+  {
+    auto host = Host();
+    for (int i = 0; i < 8; ++i) {
+      collected.push_back(std::make_unique<Collected>());
+      RequestOptions options;
+      options.max_tokens = 1 << 20;
+      ASSERT_TRUE(host->Submit({i}, options, collected.back()->listener()).ok());
+    }
+  }
+  for (const auto& request : collected) EXPECT_TRUE(request->done.HasBeenNotified());
+}
+
+}  // namespace
+}  // namespace espalier

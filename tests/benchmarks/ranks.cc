@@ -1,0 +1,238 @@
+#include "tests/benchmarks/ranks.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "tests/benchmarks/report.h"
+#include "tests/benchmarks/workload.h"
+#include "worker/collective/gloo_communicator.h"
+#include "worker/data/batch_loader.h"
+#include "worker/device/device.h"
+#include "worker/executor/executor.h"
+
+extern char** environ;
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr char kMark[] = "--espalier-rank";
+constexpr int64_t kLinkBytes = 1 << 20;  // as worker/training_job.cc
+
+std::string Slurp(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+// Keys are files; a key is there once its file has its final name.
+class FolderStore : public RendezvousStore {
+ public:
+  explicit FolderStore(fs::path folder) : folder_(std::move(folder)) {}
+
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    const fs::path temporary = PathOf(key) += absl::StrCat(".", getpid());
+    std::ofstream(temporary, std::ios::binary) << value;
+    std::error_code error;
+    fs::rename(temporary, PathOf(key), error);
+    return error ? absl::InternalError(error.message()) : absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
+    const absl::Time deadline = absl::Now() + timeout;
+    while (!fs::exists(PathOf(key))) {
+      if (absl::Now() > deadline) return absl::DeadlineExceededError(absl::StrCat("no ", key));
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return Slurp(PathOf(key));
+  }
+
+ private:
+  fs::path PathOf(const std::string& key) const {
+    std::string name = "key";
+    for (unsigned char c : key) absl::StrAppend(&name, absl::Hex(c, absl::kZeroPad2));
+    return folder_ / name;
+  }
+
+  const fs::path folder_;
+};
+
+absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicator) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  absl::StatusOr<Workload> work = MakeWorkload(registry, task["workload"]);
+  if (!work.ok()) return work.status();
+  absl::StatusOr<proto::Plan> plan = ImportPlan(task["plan"]);
+  if (!plan.ok()) return plan.status();
+  LoweringOptions lowering;
+  lowering.optimizer = work->optimizer;
+  lowering.seed = 7;
+  lowering.columns = work->columns;
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, work->graph, *plan, lowering);
+  if (!lowered.ok()) return lowered.status();
+  BatchLoaderOptions loading;
+  loading.batch_size = work->batch;
+  loading.seed = 7;
+  auto loader = BatchLoader::Create(work->dataset, loading);
+  if (!loader.ok()) return loader.status();
+  std::unique_ptr<Device> device = NewCpuDevice({task["threads"].get<int>(), 0});
+  auto executor = Executor::Create(
+      lowered->training[rank],
+      {.device = device.get(), .communicator = communicator, .source = loader->get()});
+  if (!executor.ok()) return executor.status();
+
+  const int warmup = task["warmup"], timed = warmup + task["steps"].get<int>();
+  const int all = timed + task["profiled_steps"].get<int>();
+  Json result = {{"seconds", Json::array()}, {"losses", Json::array()}};
+  std::map<std::string, double> profile;
+  for (int step = 0; step < all; ++step) {
+    const double start = Seconds();
+    absl::StatusOr<StepResult> done = (*executor)->Step(step, step >= timed);
+    if (!done.ok()) return done.status();
+    if (step >= warmup && step < timed) result["seconds"].push_back(Seconds() - start);
+    result["losses"].push_back(done->values.count("loss") > 0 ? done->values["loss"] : 0.0);
+    for (const InstructionTime& time : done->profile) {
+      profile[time.op] += time.seconds / (all - timed);
+    }
+  }
+  result["profile"] = profile;
+  return result;
+}
+
+absl::StatusOr<Json> PingPong(int rank, Communicator* communicator) {
+  std::vector<char> message(kLinkBytes);
+  auto round_trip = [&](int64_t bytes) -> absl::StatusOr<double> {
+    double best = 1e9;
+    for (int i = 0; i < 20; ++i) {
+      const double start = Seconds();
+      absl::Status s;
+      for (int turn = 0; turn < 2 && s.ok(); ++turn) {
+        s = turn == rank ? communicator->Send(message.data(), bytes, 1 - rank, 1)
+                         : communicator->Receive(message.data(), bytes, 1 - rank, 1);
+      }
+      if (s.ok()) s = communicator->Flush();
+      if (!s.ok()) return s;
+      best = std::min(best, Seconds() - start);
+    }
+    return best;
+  };
+  absl::StatusOr<double> small = round_trip(8), large = round_trip(kLinkBytes);
+  if (!small.ok()) return small.status();
+  if (!large.ok()) return large.status();
+  return Json{{"latency", *small / 2},
+              {"bandwidth", 2.0 * kLinkBytes / std::max(1e-9, *large - *small)}};
+}
+
+// Starts `world` processes of this program in a new folder, waits, and returns what each said.
+absl::StatusOr<std::vector<Json>> RunProcesses(int world, const Json& task) {
+  std::string pattern = (fs::temp_directory_path() / "espalier-ranks-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) return absl::InternalError("no temporary folder");
+  const fs::path folder = pattern;
+  std::ofstream(folder / "task") << task.dump();
+  std::vector<pid_t> children;
+  absl::Status status;
+  for (int rank = 0; rank < world; ++rank) {
+    std::string self = "/proc/self/exe", mark = kMark, path = folder.string();
+    std::string number = absl::StrCat(rank), count = absl::StrCat(world);
+    char* arguments[] = {self.data(),   mark.data(),  path.data(),
+                         number.data(), count.data(), nullptr};
+    pid_t child = 0;
+    if (posix_spawn(&child, self.c_str(), nullptr, nullptr, arguments, environ) != 0) {
+      status = absl::InternalError("cannot start a process");
+      break;
+    }
+    children.push_back(child);
+  }
+  for (pid_t child : children) {
+    int code = 0;
+    waitpid(child, &code, 0);
+    if (code != 0) status.Update(absl::InternalError("a rank failed; see its message above"));
+  }
+  std::vector<Json> results;
+  for (int rank = 0; rank < world && status.ok(); ++rank) {
+    results.push_back(Json::parse(Slurp(folder / absl::StrCat("result", rank))));
+  }
+  fs::remove_all(folder);
+  if (!status.ok()) return status;
+  return results;
+}
+
+}  // namespace
+
+absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions& options) {
+  absl::StatusOr<std::string> text = ExportPlan(plan);
+  if (!text.ok()) return text.status();
+  const Json task = {{"workload", options.workload},
+                     {"plan", *text},
+                     {"warmup", options.warmup},
+                     {"steps", options.steps},
+                     {"profiled_steps", options.profiled_steps},
+                     {"threads", options.threads}};
+  absl::StatusOr<std::vector<Json>> ranks = RunProcesses(plan.devices_size(), task);
+  if (!ranks.ok()) return ranks.status();
+  RanksResult result;
+  for (const Json& rank : *ranks) {
+    const std::vector<double> seconds = rank["seconds"], losses = rank["losses"];
+    result.median_seconds = std::max(result.median_seconds, Median(seconds));
+    result.first_loss += losses.front();
+    result.last_loss += losses.back();
+    result.profiles.push_back(rank["profile"]);
+  }
+  return result;
+}
+
+absl::StatusOr<proto::Link> MeasureLinkBetweenRanks() {
+  absl::StatusOr<std::vector<Json>> ranks = RunProcesses(2, {{"link", true}});
+  if (!ranks.ok()) return ranks.status();
+  proto::Link link;
+  link.set_latency_seconds((*ranks)[0]["latency"]);
+  link.set_bandwidth((*ranks)[0]["bandwidth"]);
+  return link;
+}
+
+bool IsRankProcess(int argc, char** argv) {
+  return argc == 5 && std::string(argv[1]) == kMark;
+}
+
+int RankMain(int argc, char** argv) {
+  const fs::path folder = argv[2];
+  const int rank = std::atoi(argv[3]), world = std::atoi(argv[4]);
+  const Json task = Json::parse(Slurp(folder / "task"));
+  FolderStore store(folder);
+  std::unique_ptr<Communicator> communicator;
+  absl::StatusOr<Json> result = absl::UnknownError("not run");
+  if (world > 1) {
+    auto connected =
+        ConnectGloo({.rank = rank, .size = world, .timeout = absl::Seconds(120)}, store);
+    if (connected.ok()) communicator = *std::move(connected);
+    if (!connected.ok()) result = connected.status();
+  }
+  if (world == 1 || communicator != nullptr) {
+    result = task.contains("link") ? PingPong(rank, communicator.get())
+                                   : Train(task, rank, communicator.get());
+  }
+  if (!result.ok()) {
+    std::fprintf(stderr, "rank %d: %s\n", rank, result.status().ToString().c_str());
+    return 1;
+  }
+  std::ofstream(folder / absl::StrCat("result", rank)) << result->dump();
+  return 0;
+}
+
+}  // namespace espalier

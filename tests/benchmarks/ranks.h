@@ -1,0 +1,40 @@
+// Trains a plan with one process per rank, connected by Gloo over loopback as workers are, and
+// times the steps.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/cluster.pb.h"
+#include "proto/plan.pb.h"
+
+namespace espalier {
+
+struct RanksOptions {
+  std::string workload;
+  int warmup = 3;
+  int steps = 15;
+  int profiled_steps = 3;
+  int threads = 1;
+};
+
+struct RanksResult {
+  double median_seconds = 0;  // of a step; of the slowest rank
+  double first_loss = 0, last_loss = 0;
+  // By rank: seconds per step by operator ("linear_grad", "all_reduce"), from steps run for this
+  // alone. Communication includes waiting for peers.
+  std::vector<std::map<std::string, double>> profiles;
+};
+
+absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions& options);
+
+// Latency and bandwidth between two such processes, measured as workers do at the start of a job.
+absl::StatusOr<proto::Link> MeasureLinkBetweenRanks();
+
+// What a process started by the above does instead of its own main. False if this is none of them.
+bool IsRankProcess(int argc, char** argv);
+int RankMain(int argc, char** argv);
+
+}  // namespace espalier

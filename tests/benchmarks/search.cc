@@ -1,0 +1,153 @@
+// The search: how fast it tries placements, with full and with delta simulation, how long a plan
+// takes, and what is predicted to be gained over data parallelism and over one device. The device
+// is this machine's, calibrated with one thread; links are measured (loopback) or stated.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "ops/operators/register_all.h"
+#include "planner/search/mcmc.h"
+#include "tests/benchmarks/measured_machine.h"
+#include "tests/benchmarks/ranks.h"
+#include "tests/benchmarks/report.h"
+#include "tests/benchmarks/workload.h"
+
+ABSL_FLAG(bool, json, false, "print JSON instead of tables");
+ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
+ABSL_FLAG(int64_t, proposals, 3000, "of the same chain, for the rates of full and delta simulation");
+ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
+
+namespace espalier {
+namespace {
+
+struct Case {
+  std::string workload;
+  int devices = 0;
+  std::string link_name;
+  proto::Link link;
+};
+
+struct Chain {
+  double seconds = 0;
+  Picoseconds cost = 0;
+};
+
+proto::Link MakeLink(double bytes_per_second, double latency) {
+  proto::Link link;
+  link.set_bandwidth(bytes_per_second);
+  link.set_latency_seconds(latency);
+  return link;
+}
+
+absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64_t proposals) {
+  absl::StatusOr<PcgStructure> structure =
+      BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
+  if (!structure.ok()) return structure.status();
+  ConfigTable table(*structure);
+  CostTables costs(*structure, table, problem.machine, *problem.cost, problem.optimizer);
+  Simulator simulator(*structure, table, costs, full_only);
+  const int devices = static_cast<int>(problem.machine.devices.size());
+  const SearchSpace space(*structure, {.num_devices = devices});
+  Placement placement(structure->nodes.size(), nullptr);
+  for (NodeId n : structure->LiveNodes()) {
+    placement[n] = table.Get(n, DataParallel(structure->nodes[n].rule, devices));
+  }
+  if (absl::Status s = simulator.Reset(placement); !s.ok()) return s;
+  const double start = Seconds();
+  McmcOptions options;
+  options.budget = proposals;
+  options.alpha = 1.0;
+  absl::StatusOr<McmcResult> result = RunMcmc(space, table, &simulator, options);
+  if (!result.ok()) return result.status();
+  return Chain{Seconds() - start, result->cost};
+}
+
+absl::Status Run(Report* report) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  auto machine = MeasuredMachine::Make(/*threads=*/1, /*with_link=*/true);
+  if (!machine.ok()) return machine.status();
+  const proto::Link loopback = (*machine)->link();
+  const proto::Link slow = MakeLink(1.25e8, 100e-6), fast = MakeLink(1.25e10, 5e-6);
+  const std::vector<Case> cases = {
+      {"cnn", 2, "loopback", loopback}, {"lm", 2, "loopback", loopback},
+      {"llm", 2, "loopback", loopback}, {"lm", 2, "1 Gb/s", slow},
+      {"lm", 4, "1 Gb/s", slow},        {"lm", 8, "1 Gb/s", slow},
+      {"lm", 2, "100 Gb/s", fast},      {"lm", 4, "100 Gb/s", fast},
+      {"lm", 8, "100 Gb/s", fast}};
+  std::vector<std::vector<Cell>> rates, gains;
+  for (const Case& c : cases) {
+    absl::StatusOr<Workload> work = MakeWorkload(registry, c.workload);
+    if (!work.ok()) return work.status();
+    AnalyticCost cost;
+    PlanProblem problem;
+    problem.registry = &registry;
+    problem.graph = &work->graph;
+    problem.batch_size = work->batch;
+    problem.machine = (*machine)->Devices(c.devices);
+    problem.machine.link = c.link;
+    problem.optimizer = work->optimizer;
+    problem.cost = &cost;
+    problem.seconds = Seconds;
+    const int64_t proposals = absl::GetFlag(FLAGS_proposals);
+    absl::StatusOr<Chain> full = RunChain(problem, true, proposals);
+    if (!full.ok()) return full.status();
+    absl::StatusOr<Chain> delta = RunChain(problem, false, proposals);
+    if (!delta.ok()) return delta.status();
+    if (full->cost != delta->cost) {
+      return absl::InternalError(absl::StrCat(c.workload, " on ", c.devices,
+                                              ": full and delta simulation end at ", full->cost,
+                                              " and ", delta->cost, " ps"));
+    }
+    const double n = static_cast<double>(proposals);
+    rates.push_back({Text(c.workload), Number(c.devices, 0), Text(c.link_name),
+                     Number(static_cast<double>(work->graph.nodes().size()), 0),
+                     Number(n / full->seconds, 0), Number(n / delta->seconds, 0),
+                     Number(full->seconds / delta->seconds, 1)});
+
+    proto::SearchOptions options;
+    options.set_budget(absl::GetFlag(FLAGS_budget));
+    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+    if (!plan.ok()) return plan.status();
+    const double searched = plan->prediction().step_seconds();
+    double single = 0, data = 0;
+    for (const proto::Alternative& a : plan->alternatives()) {
+      (a.name() == "single device" ? single : data) = a.prediction().step_seconds();
+    }
+    gains.push_back({Text(c.workload), Number(c.devices, 0), Text(c.link_name),
+                     Number(static_cast<double>(plan->search().proposals()), 0),
+                     Number(plan->search().seconds(), 2), Number(1e3 * single, 2),
+                     Number(1e3 * data, 2), Number(1e3 * searched, 2), Number(data / searched, 2),
+                     Number(single / searched, 2)});
+  }
+  report->Table(absl::StrCat("Placements tried per second, the same chain of ",
+                             absl::GetFlag(FLAGS_proposals), " proposals"),
+                {"model", "devices", "link", "operators", "full /s", "delta /s", "delta gains"});
+  for (auto& row : rates) report->Row(std::move(row));
+  report->Note("Full and delta simulation ended at the same cost to the picosecond in every case.");
+  report->Table("Plans: search time and predicted gain",
+                {"model", "devices", "link", "proposals", "search s", "single ms", "data parallel ms",
+                 "searched ms", "gain over data parallel", "gain over single"});
+  for (auto& row : gains) report->Row(std::move(row));
+  report->Note(
+      "Predicted with the analytic cost model and this machine's calibration. Time includes "
+      "simulating and lowering the alternatives.");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  if (espalier::IsRankProcess(argc, argv)) return espalier::RankMain(argc, argv);
+  absl::ParseCommandLine(argc, argv);
+  espalier::Report report("search");
+  if (absl::Status status = espalier::Run(&report); !status.ok()) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 1;
+  }
+  return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));
+}

@@ -1,0 +1,39 @@
+// The models that are measured, by name, so that processes can agree on one without passing it
+// along.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ops/graph/graph.h"
+#include "ops/models/llama.h"
+#include "proto/program.pb.h"
+#include "worker/data/dataset.h"
+
+namespace espalier {
+
+struct Workload {
+  std::string name;
+  std::string description;
+  Graph graph;  // bound
+  std::shared_ptr<const Dataset> dataset;
+  int64_t batch = 0;
+  double tokens_per_step = 0;
+  std::map<std::string, std::string> columns;
+  proto::Optimizer optimizer;  // AdamW, gradients clipped to norm 1
+};
+
+// "cnn": the digits CNN from ONNX, batch 512. "lm": a LLaMA of 4 layers, hidden 256, batch 8 of 128
+// tokens. "llm", "ssm": what the quickstart trains, batch 16 of 128 tokens. Files are found from
+// the repository's root.
+absl::StatusOr<Workload> MakeWorkload(const OpRegistry& registry, const std::string& name);
+
+// The configuration of "lm", "llm" and "ssm".
+LlamaConfig LlamaOf(const std::string& name);
+
+// Seconds, monotonic.
+double Seconds();
+
+}  // namespace espalier
