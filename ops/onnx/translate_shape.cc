@@ -161,8 +161,9 @@ void Pad(Translator& t) {
   const std::vector<int64_t> pads = t.ConstantInts(1);
   if (!t.ok()) return;
   if (std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p != 0; })) {
-    t.Refuse("pads by something other than zero rows and columns; put the padding into the convolution "
-             "or the pool");
+    t.Refuse(
+        "pads by something other than zero rows and columns; put the padding into the convolution "
+        "or the pool");
     return;
   }
   t.Return(x);

@@ -4,10 +4,8 @@
 namespace espalier {
 
 void RegisterSqrt(OpRegistry& registry) {
-  registry.Add(MakeUnary({.name = "sqrt",
-                          .doc = "y = sqrt(x)",
-                          .flops = 4,
-                          .saves = Saves::kOutput}));
+  registry.Add(
+      MakeUnary({.name = "sqrt", .doc = "y = sqrt(x)", .flops = 4, .saves = Saves::kOutput}));
 }
 
 }  // namespace espalier

@@ -24,8 +24,8 @@ void SendError(HttpResponder& responder, const openai::Error& error,
 }
 
 openai::UsageCounts Counts(const Usage& usage) {
-  return {usage.prompt_tokens, usage.completion_tokens, usage.drafted_tokens,
-          usage.accepted_tokens, usage.verification_steps};
+  return {usage.prompt_tokens, usage.completion_tokens, usage.drafted_tokens, usage.accepted_tokens,
+          usage.verification_steps};
 }
 
 // One answer, streamed or whole. Lives in the engine's listener; used on the engine's thread alone.
@@ -124,10 +124,9 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GatewayOptions& 
     return;
   }
   if (request.speculation.value_or(false) && !host.has_ssms()) {
-    SendError(*responder,
-              {.message = absl::StrCat("field 'speculation' is true, but model '", request.model,
-                                       "' is served without SSMs"),
-               .param = "speculation"});
+    SendError(*responder, {.message = absl::StrCat("field 'speculation' is true, but model '",
+                                                   request.model, "' is served without SSMs"),
+                           .param = "speculation"});
     return;
   }
   RequestOptions options;
@@ -145,11 +144,10 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GatewayOptions& 
   options.sampling.top_p = request.top_p;
   options.sampling.top_k = request.top_k;
   options.sampling.seed = request.seed.value_or(gateway.models->NextSeed());
-  openai::Head head{
-      kind,
-      absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
-                   gateway.clock->NowUnixMillis(), "-", number),
-      gateway.clock->NowUnixMillis() / 1000, request.model};
+  openai::Head head{kind,
+                    absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
+                                 gateway.clock->NowUnixMillis(), "-", number),
+                    gateway.clock->NowUnixMillis() / 1000, request.model};
   auto answer = std::make_shared<Answer>(std::move(head), request.stream, request.include_usage,
                                          responder, gateway.metrics);
   absl::StatusOr<EngineHost::Ticket> ticket =
@@ -188,9 +186,8 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const bool head = request.method == "HEAD";
   auto route = path->second.find(head ? "GET" : request.method);
   if (route == path->second.end()) {
-    const std::string allowed =
-        absl::StrJoin(path->second, ", ",
-                      [](std::string* out, const auto& entry) { out->append(entry.first); });
+    const std::string allowed = absl::StrJoin(
+        path->second, ", ", [](std::string* out, const auto& entry) { out->append(entry.first); });
     SendError(*responder,
               {.http_status = 405,
                .message = absl::StrCat(request.path, " takes ", allowed, ", not ",
@@ -199,8 +196,8 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
     return;
   }
   if (options_.authorize && request.path != "/health") {
-    const absl::Status allowed = options_.authorize(
-        absl::StrCat(route->first, " ", request.path), request.headers["authorization"]);
+    const absl::Status allowed = options_.authorize(absl::StrCat(route->first, " ", request.path),
+                                                    request.headers["authorization"]);
     if (!allowed.ok()) {
       SendError(*responder, openai::FromStatus(allowed));
       return;

@@ -19,8 +19,8 @@ namespace espalier {
 
 struct GatewayOptions {
   ModelServer* models = nullptr;
-  ServingMetrics* metrics = nullptr;         // optional
-  std::function<std::string()> exposition;   // the text of /metrics
+  ServingMetrics* metrics = nullptr;        // optional
+  std::function<std::string()> exposition;  // the text of /metrics
   // Decides on "METHOD /path" and the Authorization header, before every route but /health.
   std::function<absl::Status(const std::string& route, const std::string& authorization)> authorize;
   std::function<bool()> ready;

@@ -89,7 +89,8 @@ class Reader {
   void Unsupported(const std::string& name, const std::function<bool(const json&)>& neutral) {
     const json* value = Find(name);
     if (value != nullptr && !neutral(*value)) {
-      Fail(name, absl::StrCat("field '", name, "' is not supported with this value yet; leave it out"));
+      Fail(name,
+           absl::StrCat("field '", name, "' is not supported with this value yet; leave it out"));
     }
   }
 
@@ -128,9 +129,10 @@ void ReadPrompt(Reader& reader, Request* request) {
     }
     request->prompt_tokens = std::move(tokens);
   } else {
-    reader.Fail("prompt",
-                "field 'prompt' must be one string or one list of token ids (several prompts in one "
-                "request are not supported yet)");
+    reader.Fail(
+        "prompt",
+        "field 'prompt' must be one string or one list of token ids (several prompts in one "
+        "request are not supported yet)");
   }
 }
 
@@ -150,8 +152,9 @@ void ReadMessages(Reader& reader, Request* request) {
     }
     const std::string role = message["role"].get<std::string>();
     if (role != "system" && role != "developer" && role != "user" && role != "assistant") {
-      reader.Fail("messages", absl::StrCat(place, ".role must be system, developer, user or "
-                                                  "assistant"));
+      reader.Fail("messages", absl::StrCat(place,
+                                           ".role must be system, developer, user or "
+                                           "assistant"));
       return;
     }
     std::string content;
@@ -358,8 +361,7 @@ Error FromStatus(const absl::Status& status) {
 std::string WholeAnswer(const Head& head, const std::string& text, const std::string& finish_reason,
                         const UsageCounts& usage) {
   json answer = Frame(head, false);
-  json choice = {
-      {"index", 0}, {"logprobs", nullptr}, {"finish_reason", ReasonJson(finish_reason)}};
+  json choice = {{"index", 0}, {"logprobs", nullptr}, {"finish_reason", ReasonJson(finish_reason)}};
   if (head.kind == Kind::kCompletion) {
     choice["text"] = text;
   } else {

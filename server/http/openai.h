@@ -45,8 +45,9 @@ struct Request {
 
 enum class Kind { kCompletion, kChat };
 
-// Every field is checked; one that is known to the API and not supported here is refused by name, unless
-// it has the value that means "off". Unknown fields are refused too: a misspelt option must not be lost.
+// Every field is checked; one that is known to the API and not supported here is refused by name,
+// unless it has the value that means "off". Unknown fields are refused too: a misspelt option must
+// not be lost.
 std::optional<Error> Parse(Kind kind, const std::string& body, Request* request);
 
 std::string ToJson(const Error& error);

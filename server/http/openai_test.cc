@@ -21,12 +21,13 @@ Error ErrorOf(Kind kind, const std::string& body) {
 
 TEST(OpenAi, ReadsAWholeCompletionRequest) {
   Request request;
-  const auto error = Parse(Kind::kCompletion,
-                           R"({"model": "m", "prompt": "In the", "max_tokens": 7, "stop": ["a", "b"],
+  const auto error =
+      Parse(Kind::kCompletion,
+            R"({"model": "m", "prompt": "In the", "max_tokens": 7, "stop": ["a", "b"],
                                "temperature": 0, "top_p": 0.5, "top_k": -1, "seed": -3, "stream": true,
                                "stream_options": {"include_usage": true}, "n": 1, "logprobs": null,
                                "speculation": false, "user": "x"})",
-                           &request);
+            &request);
   ASSERT_FALSE(error.has_value()) << error->message;
   EXPECT_EQ(request.prompt, "In the");
   EXPECT_EQ(request.max_tokens, 7);
@@ -90,10 +91,11 @@ TEST(OpenAi, ChatTakesTextPartsAndNamesBadMessages) {
   EXPECT_THAT(ErrorOf(Kind::kChat, R"({"model": "m", "messages": [{"role": "robot"}]})").message,
               HasSubstr("messages[0].role"));
   EXPECT_EQ(ErrorOf(Kind::kChat, R"({"model": "m", "messages": []})").param, "messages");
-  EXPECT_EQ(ErrorOf(Kind::kChat,
-                    R"({"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [{}]})")
-                .param,
-            "tools");
+  EXPECT_EQ(
+      ErrorOf(Kind::kChat,
+              R"({"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [{}]})")
+          .param,
+      "tools");
 }
 
 TEST(OpenAi, StreamChunksAreValidJsonEvents) {

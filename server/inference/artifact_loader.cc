@@ -55,9 +55,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const De
   absl::StatusOr<proto::Program> program = LowerServing(*options_.operators, *graph);
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device = NewCpuDevice({options_.threads, options_.memory_limit});
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
-      ProgramModelRunner::Create(*program, model.folder,
-                                 static_cast<int>(config.max_position_embeddings), device.get());
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
+      *program, model.folder, static_cast<int>(config.max_position_embeddings), device.get());
   if (!runner.ok()) return runner.status();
   parts->keep_alive.push_back(std::move(device));
   return *std::move(runner);
@@ -70,8 +69,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   const int count = static_cast<int>(ssms.size());
   absl::StatusOr<Described> large = Describe(llm);
   if (!large.ok()) return large.status();
-  absl::StatusOr<ServingShape> shape =
-      LlmShape(large->description.llama, size, expansion, count);
+  absl::StatusOr<ServingShape> shape = LlmShape(large->description.llama, size, expansion, count);
   if (!shape.ok()) return In(llm, shape.status());
   Loaded loaded;
   loaded.parameters = CountParameters(large->description.llama);

@@ -13,8 +13,9 @@ namespace espalier {
 struct ArtifactLoaderOptions {
   const OpRegistry* operators = nullptr;
   std::function<absl::StatusOr<std::string>(const std::string& artifact)> folder;
-  int threads = 0;           // for kernels; 0: all cores
-  int64_t memory_limit = 0;  // bytes of one model with its KV cache; 0: three quarters of the machine's
+  int threads = 0;  // for kernels; 0: all cores
+  int64_t memory_limit =
+      0;  // bytes of one model with its KV cache; 0: three quarters of the machine's
 };
 
 // LLaMA-family folders with the byte-level tokenizer, each model on a device of its own.

@@ -1,4 +1,5 @@
-// The engine on its thread: answers reach whoever asked, from any thread, and nobody waits for ever.
+// The engine on its thread: answers reach whoever asked, from any thread, and nobody waits for
+// ever.
 #include "server/inference/engine_host.h"
 
 #include "absl/synchronization/notification.h"
@@ -19,8 +20,8 @@ std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nu
                                                   HashModel(1, kVocabulary));
   if (llm != nullptr) *llm = runner.get();
   parts.llm = std::move(runner);
-  parts.ssms.push_back(std::make_unique<FakeModelRunner>(
-      FakeModelRunner::RoomyLimits(kVocabulary), HashModel(1, kVocabulary)));
+  parts.ssms.push_back(std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                         HashModel(1, kVocabulary)));
   EngineOptions options;
   options.expansion = *Expansion::Create({1, 2});
   options.max_queue = max_queue;

@@ -48,9 +48,9 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.stop = {request.stop().begin(), request.stop().end()};
   options.ignore_eos = request.ignore_eos();
   if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "field 'speculation' is ON, but model '", request.model(),
-        "' is served without SSMs; serve it with some, or leave the field out"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("field 'speculation' is ON, but model '", request.model(),
+                     "' is served without SSMs; serve it with some, or leave the field out"));
   }
   options.speculate = request.speculation() != proto::SPECULATION_OFF;
   options.sampling.temperature = request.sampling().temperature();
@@ -145,9 +145,9 @@ class InferenceService final : public proto::Inference::Service {
             ? std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end())
             : (*model)->host->tokenizer().Encode(request.text());
     auto mailbox = std::make_shared<Mailbox>();
-    absl::StatusOr<EngineHost::Ticket> ticket = (*model)->host->Submit(
-        std::move(prompt), *std::move(options),
-        [mailbox](const RequestEvent& event) { mailbox->Put(event); });
+    absl::StatusOr<EngineHost::Ticket> ticket =
+        (*model)->host->Submit(std::move(prompt), *std::move(options),
+                               [mailbox](const RequestEvent& event) { mailbox->Put(event); });
     if (!ticket.ok()) return ticket.status();
     absl::StatusOr<std::string> id = Register(request.request_id(), *model, *ticket);
     if (!id.ok()) {

@@ -41,8 +41,8 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
                 {"max_sequence_length", request.max_sequence_length() + 1, 1 << 20}};
   for (const auto& field : fields) {
     if (field.value < 1 || field.value > field.limit) {
-      return absl::InvalidArgumentError(absl::StrCat("field '", field.name, "' is out of range: ",
-                                                     "expected at most ", field.limit));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "field '", field.name, "' is out of range: ", "expected at most ", field.limit));
     }
   }
   request.clear_idempotency_key();
@@ -140,7 +140,8 @@ absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelReq
 absl::Status ModelServer::Unserve(const std::string& name) {
   absl::MutexLock loading(&loading_);
   if (absl::Status status = Find(name).status(); !status.ok()) return status;
-  if (absl::Status status = options_.store->DeleteServed(name, nullptr); !status.ok()) return status;
+  if (absl::Status status = options_.store->DeleteServed(name, nullptr); !status.ok())
+    return status;
   if (options_.metrics != nullptr) options_.metrics->Remove(name);
   std::shared_ptr<LoadedModel> last;  // destroyed without the lock: it joins a thread
   absl::MutexLock lock(&mutex_);
@@ -156,10 +157,10 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string
   if (it != models_.end()) return it->second.model;
   std::vector<std::string> names;
   for (const auto& [known, entry] : models_) names.push_back(known);
-  return absl::NotFoundError(absl::StrCat(
-      "model '", name, "' is not served; ",
-      names.empty() ? std::string("none is (see 'espalier serve')")
-                    : absl::StrCat("served are: ", absl::StrJoin(names, ", "))));
+  return absl::NotFoundError(
+      absl::StrCat("model '", name, "' is not served; ",
+                   names.empty() ? std::string("none is (see 'espalier serve')")
+                                 : absl::StrCat("served are: ", absl::StrJoin(names, ", "))));
 }
 
 std::vector<proto::ServedModel> ModelServer::List() const {

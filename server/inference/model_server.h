@@ -35,8 +35,9 @@ class ModelLoader {
     EngineParts parts;
     int64_t parameters = 0;  // of the LLM
   };
-  // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if there is
-  // no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming artifact and field.
+  // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
+  // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
+  // artifact and field.
   virtual absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                                       const ServingSize& size, const Expansion& expansion) = 0;
 };
@@ -54,8 +55,8 @@ class ModelServer {
  public:
   explicit ModelServer(ModelServerOptions options) : options_(options) {}
 
-  // Loads what was served before the last stop. Models that cannot be loaded any more are reported in the
-  // result by name and stay in the store.
+  // Loads what was served before the last stop. Models that cannot be loaded any more are reported
+  // in the result by name and stay in the store.
   std::map<std::string, absl::Status> Restore();
 
   // Idempotent for an equal request; AlreadyExists for another one under the same name.

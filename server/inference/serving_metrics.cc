@@ -20,8 +20,7 @@ Family<Gauge>& MakeGauge(Registry* registry, const std::string& name, const std:
   return prometheus::BuildGauge().Name("espalier_" + name).Help(help).Register(*registry);
 }
 
-Family<Counter>& MakeCounter(Registry* registry, const std::string& name,
-                             const std::string& help) {
+Family<Counter>& MakeCounter(Registry* registry, const std::string& name, const std::string& help) {
   return prometheus::BuildCounter().Name("espalier_" + name).Help(help).Register(*registry);
 }
 
@@ -55,8 +54,7 @@ struct ServingMetrics::Families {
             MakeCounter(registry, "spec_decode_num_draft_tokens_total", "Tree nodes verified.")),
         accepted_tokens(
             MakeCounter(registry, "spec_decode_num_accepted_tokens_total", "Tree nodes accepted.")),
-        accepted_per_position(MakeCounter(registry,
-                                          "spec_decode_num_accepted_tokens_per_pos_total",
+        accepted_per_position(MakeCounter(registry, "spec_decode_num_accepted_tokens_per_pos_total",
                                           "Tree nodes accepted, by depth from 0.")),
         success(MakeCounter(registry, "request_success_total", "Finished requests by reason.")),
         first_token(MakeHistogram(registry, "time_to_first_token_seconds",
@@ -107,8 +105,7 @@ void ServingMetrics::Collect() {
     RaiseTo(f.draft_tokens.Add(labels), s.drafted_tokens);
     RaiseTo(f.accepted_tokens.Add(labels), s.accepted_tokens);
     for (size_t d = 0; d < s.accepted_by_depth.size(); ++d) {
-      RaiseTo(f.accepted_per_position.Add(
-                  {{"model_name", name}, {"position", std::to_string(d)}}),
+      RaiseTo(f.accepted_per_position.Add({{"model_name", name}, {"position", std::to_string(d)}}),
               s.accepted_by_depth[d]);
     }
   }

@@ -1,6 +1,7 @@
-// A model runner for tests, around any function from the tokens that a row sees to its logits. It keeps
-// only (token, position) per KV slot, and puts a row's path together from the slots that the batch says
-// it sees; so a wrong mask, prefix, ancestor, position or slot gives other logits or an error.
+// A model runner for tests, around any function from the tokens that a row sees to its logits. It
+// keeps only (token, position) per KV slot, and puts a row's path together from the slots that the
+// batch says it sees; so a wrong mask, prefix, ancestor, position or slot gives other logits or an
+// error.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ using FakeModel = std::function<std::vector<float>(absl::Span<const int> path)>;
 // Logits are a hash of the whole path: deterministic, chaotic, and without structure.
 FakeModel HashModel(uint64_t seed, int vocabulary, float scale = 3);
 
-// After a share `agreement` of all paths (chosen by hash), the same logits as `base`; else as `other`.
+// After a share `agreement` of all paths (chosen by hash), the same logits as `base`; else as
+// `other`.
 FakeModel AgreeingModel(FakeModel base, FakeModel other, double agreement, uint64_t seed);
 
 // Prefers the token that `base` likes least: never agrees with it greedily.

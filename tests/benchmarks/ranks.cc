@@ -206,9 +206,7 @@ absl::StatusOr<proto::Link> MeasureLinkBetweenRanks() {
   return link;
 }
 
-bool IsRankProcess(int argc, char** argv) {
-  return argc == 5 && std::string(argv[1]) == kMark;
-}
+bool IsRankProcess(int argc, char** argv) { return argc == 5 && std::string(argv[1]) == kMark; }
 
 int RankMain(int argc, char** argv) {
   const fs::path folder = argv[2];

@@ -32,7 +32,9 @@ std::string Report::Markdown() const {
       for (const auto& row : section.rows) width = std::max(width, row[c].text.size());
       widths.push_back(width);
     }
-    auto right = [&](size_t c) { return !section.rows.empty() && section.rows[0][c].value.is_number(); };
+    auto right = [&](size_t c) {
+      return !section.rows.empty() && section.rows[0][c].value.is_number();
+    };
     auto line = [&](auto text_of) {
       for (size_t c = 0; c < widths.size(); ++c) {
         const std::string text = text_of(c);

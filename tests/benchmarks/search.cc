@@ -17,7 +17,8 @@
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
-ABSL_FLAG(int64_t, proposals, 3000, "of the same chain, for the rates of full and delta simulation");
+ABSL_FLAG(int64_t, proposals, 3000,
+          "of the same chain, for the rates of full and delta simulation");
 ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
 
 namespace espalier {
@@ -129,8 +130,8 @@ absl::Status Run(Report* report) {
   for (auto& row : rates) report->Row(std::move(row));
   report->Note("Full and delta simulation ended at the same cost to the picosecond in every case.");
   report->Table("Plans: search time and predicted gain",
-                {"model", "devices", "link", "proposals", "search s", "single ms", "data parallel ms",
-                 "searched ms", "gain over data parallel", "gain over single"});
+                {"model", "devices", "link", "proposals", "search s", "single ms",
+                 "data parallel ms", "searched ms", "gain over data parallel", "gain over single"});
   for (auto& row : gains) report->Row(std::move(row));
   report->Note(
       "Predicted with the analytic cost model and this machine's calibration. Time includes "

@@ -1,6 +1,6 @@
 // Simulated against measured step time: plans of two models, one process and one thread per device,
-// connected by Gloo over loopback. The planner is given what a coordinator has: the devices' calibration,
-// the measured link, and operators measured alone.
+// connected by Gloo over loopback. The planner is given what a coordinator has: the devices'
+// calibration, the measured link, and operators measured alone.
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -100,7 +100,8 @@ absl::StatusOr<std::vector<NamedPlan>> MakePlans(const OpRegistry& registry, con
                     HandMadePlan(problem, [half](int index, const Node&, const SplitRule&) {
                       return Choice{{}, {index < half ? 0 : 1}};
                     }));
-  made.emplace_back("mixed", HandMadePlan(problem, [](int index, const Node&, const SplitRule& rule) {
+  made.emplace_back("mixed",
+                    HandMadePlan(problem, [](int index, const Node&, const SplitRule& rule) {
                       const Kinds kinds[] = {{AxisKind::kSample},
                                              {AxisKind::kParameter, AxisKind::kAttribute},
                                              {},
@@ -201,9 +202,9 @@ absl::Status Run(Report* report) {
   RegisterAllOperators(registry);
   auto machine = MeasuredMachine::Make(/*threads=*/1, /*with_link=*/true);
   if (!machine.ok()) return machine.status();
-  report->Table("The machine as calibrated, one thread",
-                {"matmul GFLOP/s", "memory GB/s", "operator overhead us", "link GB/s",
-                 "link latency us"});
+  report->Table(
+      "The machine as calibrated, one thread",
+      {"matmul GFLOP/s", "memory GB/s", "operator overhead us", "link GB/s", "link latency us"});
   const proto::Device& device = (*machine)->device();
   report->Row({Number(device.matmul_flops() / 1e9, 1), Number(device.memory_bandwidth() / 1e9, 2),
                Number(device.op_overhead_seconds() * 1e6, 2),
@@ -232,7 +233,8 @@ absl::Status Run(Report* report) {
       }
     }
     AddPlanTable(*work, *plans, report);
-    report->Note(absl::StrFormat("Measuring %d shapes of operators took %.1f s.", shapes, measuring));
+    report->Note(
+        absl::StrFormat("Measuring %d shapes of operators took %.1f s.", shapes, measuring));
     AddOperatorTable(registry, *work, plans->front(), **machine, report);
   }
   return absl::OkStatus();

@@ -25,8 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry,
-                                                   const Workload& work,
+absl::StatusOr<proto::Program> SingleDeviceProgram(const OpRegistry& registry, const Workload& work,
                                                    const proto::Device& device) {
   AnalyticCost cost;
   PlanProblem problem;
@@ -68,8 +67,7 @@ absl::Status Serve() {
   loading.seed = 7;
   auto loader = BatchLoader::Create(work->dataset, loading);
   if (!loader.ok()) return loader.status();
-  auto executor =
-      Executor::Create(*program, {.device = device.get(), .source = loader->get()});
+  auto executor = Executor::Create(*program, {.device = device.get(), .source = loader->get()});
   if (!executor.ok()) return executor.status();
   Answer({{"description", work->description},
           {"tokens_per_step", work->tokens_per_step},

@@ -3,12 +3,13 @@
 // Reads one JSON request per line from standard input and answers with one JSON line each:
 //   {"op": "linear", "attributes": {...}, "inputs": [null | tensor, ...], "training": true,
 //    "output_gradients": [null | tensor, ...]}            (the last is optional)
-//   {"outputs": [tensor, ...], "inputs_after": [tensor, ...], "input_gradients": {"0": tensor, ...}}
+//   {"outputs": [tensor, ...], "inputs_after": [tensor, ...], "input_gradients": {"0": tensor,
+//   ...}}
 //   {"error": "..."}
 // {"list": true} is answered with the names of all operators.
-// {"onnx": "model.onnx", "batch": 2, "feeds": {"x": tensor}} runs an ONNX file forward, node by node, and is
-// answered with {"results": {"y": tensor}}.
-// A tensor is {"dtype": "f32", "dims": [2, 3], "data": [numbers]}; bf16 and f16 travel as numbers too.
+// {"onnx": "model.onnx", "batch": 2, "feeds": {"x": tensor}} runs an ONNX file forward, node by
+// node, and is answered with {"results": {"y": tensor}}. A tensor is {"dtype": "f32", "dims": [2,
+// 3], "data": [numbers]}; bf16 and f16 travel as numbers too.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -38,9 +39,7 @@ struct Tensor {
   std::vector<char> bytes;
   bool present = false;
 
-  TensorView view() {
-    return {present ? bytes.data() : nullptr, TensorSpec::Whole(type)};
-  }
+  TensorView view() { return {present ? bytes.data() : nullptr, TensorSpec::Whole(type)}; }
 };
 
 Tensor Make(const TensorType& type) {
@@ -148,8 +147,8 @@ std::string RunKernel(const KernelRegistry& kernels, const std::string& op,
   KernelArgs args;
   args.inputs = in;
   args.outputs = out;
-  args.workspace = reinterpret_cast<void*>(
-      (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
+  args.workspace =
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
   args.seed = request.value("seed", 0);
   args.node_key = request.value("node_key", 0);
   args.step = request.value("step", 0);

@@ -35,8 +35,7 @@ absl::Status RunRank(const proto::Program& program, Communicator* communicator,
   std::unique_ptr<Device> device = NewCpuDevice({options.threads_per_rank, int64_t{8} << 30});
   if (absl::Status status = device->EnterThread(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(
-      program,
-      {.device = device.get(), .communicator = communicator, .source = loader->get()});
+      program, {.device = device.get(), .communicator = communicator, .source = loader->get()});
   if (!executor.ok()) return executor.status();
   for (int step = 0; step < options.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
@@ -140,8 +139,7 @@ absl::StatusOr<proto::Plan> HandMadePlan(
     proto::OperatorPlan& op = *plan->mutable_operators(i);
     const NodeId id = ids.at(op.node());
     const Node& node = problem.graph->node(id);
-    const SplitRule rule =
-        SplitOf(*problem.registry->Find(node.op), problem.graph->TypesOf(id));
+    const SplitRule rule = SplitOf(*problem.registry->Find(node.op), problem.graph->TypesOf(id));
     const Choice choice = choose(i, node, rule);
     op.clear_degrees();
     for (const auto& [axis, degree] : choice.degrees) (*op.mutable_degrees())[axis] = degree;
@@ -154,8 +152,7 @@ absl::StatusOr<proto::Plan> HandMadePlan(
   return MakePlan(problem, imported);
 }
 
-Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>& kinds,
-                  int parts) {
+Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>& kinds, int parts) {
   for (AxisKind kind : kinds) {
     for (const Axis& axis : rule.axes) {
       if (axis.kind != kind || axis.size % parts != 0 || axis.size < parts) continue;

@@ -1,5 +1,5 @@
-// Trains a graph under a plan with one thread per device, over the in-process communicator: everything
-// but processes and sockets is what a cluster runs.
+// Trains a graph under a plan with one thread per device, over the in-process communicator:
+// everything but processes and sockets is what a cluster runs.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,8 @@ Machine TestMachine(int count);
 
 proto::Optimizer AdamW(double learning_rate);
 
-// A plan that gives each operator what `choose` says: degrees by axis name and devices (one per part).
+// A plan that gives each operator what `choose` says: degrees by axis name and devices (one per
+// part).
 struct Choice {
   std::map<std::string, int> degrees;
   std::vector<int> devices;
@@ -51,8 +52,8 @@ absl::StatusOr<proto::Plan> HandMadePlan(
     const PlanProblem& problem,
     const std::function<Choice(int index, const Node& node, const SplitRule& rule)>& choose);
 
-// Splits the first axis of a kind in `kinds` that `parts` divides, over devices 0..parts-1; where there is
-// none, runs whole on device `index` % parts.
+// Splits the first axis of a kind in `kinds` that `parts` divides, over devices 0..parts-1; where
+// there is none, runs whole on device `index` % parts.
 Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>& kinds, int parts);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// The plan never changes the mathematics: whatever the split and the placement, the loss curve is that of
-// one device up to the rounding of sums, and the same plan twice gives the same bits.
+// The plan never changes the mathematics: whatever the split and the placement, the loss curve is
+// that of one device up to the rounding of sums, and the same plan twice gives the same bits.
 #include <cmath>
 #include <cstdio>
 #include <fstream>

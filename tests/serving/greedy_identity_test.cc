@@ -1,6 +1,6 @@
-// Speculation never changes the output, with real models: an LLM that the training half has trained, the
-// executor, paged attention, and SSMs that are good, bad and perfect. Greedy answers with token trees must
-// equal incremental decoding token for token, near-ties included.
+// Speculation never changes the output, with real models: an LLM that the training half has
+// trained, the executor, paged attention, and SSMs that are good, bad and perfect. Greedy answers
+// with token trees must equal incremental decoding token for token, near-ties included.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -197,8 +197,7 @@ TEST_F(GreedyIdentity, TreesOfFiveShapesAndFourKindsOfSsmGiveTheIncrementalAnswe
       std::string text;
       for (int children : shape) absl::StrAppend(&text, text.empty() ? "" : ",", children);
       std::printf("%-24s <%s>: %d of %d answers differ, %.2f accepted per verification\n",
-                  draft.name, text.c_str(), different, kPrompts,
-                  outcome.accepted_per_verification);
+                  draft.name, text.c_str(), different, kPrompts, outcome.accepted_per_verification);
       EXPECT_EQ(different, 0) << draft.name << " " << text;
       if (draft.ssms[0] == twin.get()) {
         // A perfect draft is accepted to its full depth, but for the ends of answers.
