@@ -18,6 +18,7 @@
 #include "server/fake_worker.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
+#include "worker/checkpoint/faulty_file_system.h"
 
 namespace espalier {
 namespace {
@@ -46,6 +47,7 @@ class CoordinatorTest : public ::testing::Test {
     options.lease = absl::Seconds(3);
     options.recovery_settle = absl::Milliseconds(300);
     options.max_fruitless_attempts = 3;
+    options.file_system = &files_;
     auto opened = Coordinator::Open(options);
     ASSERT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
@@ -148,6 +150,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   std::string data_dir_;
+  FaultyFileSystem files_{NewPosixFileSystem()};
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<std::unique_ptr<FakeWorker>> workers_;
   std::unique_ptr<proto::Training::Stub> training_;
@@ -287,6 +290,25 @@ TEST_F(CoordinatorTest, ACancelledJobStopsItsWorkersAndCanBeResumed) {
   ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 10);
+}
+
+TEST_F(CoordinatorTest, AFullDiskFailsTheJobWithItsReasonAndItIsResumedOnceThereIsRoom) {
+  AddWorker();
+  files_.set_free_bytes(0);
+  const std::string id = Submit(Submission());
+  proto::GetJobReply reply = WaitForEnd(id);
+  EXPECT_EQ(reply.job().state(), proto::FAILED);
+  EXPECT_THAT(reply.job().error(), HasSubstr("No space left"));
+  EXPECT_EQ(reply.job().checkpoint_step(), 0) << "a checkpoint without its manifest is none";
+  files_.set_free_bytes(int64_t{1} << 40);
+  grpc::ClientContext context;
+  proto::ResumeRequest resume;
+  resume.set_job_id(id);
+  proto::ResumeReply resumed;
+  ASSERT_TRUE(training_->Resume(&context, resume, &resumed).ok());
+  reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), proto::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
 }
 
 TEST_F(CoordinatorTest, ARepeatedSubmissionIsOneJob) {

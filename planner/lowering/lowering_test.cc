@@ -33,6 +33,29 @@ int Count(const proto::Program& program, proto::Instruction::KindCase kind) {
   return count;
 }
 
+// Elements that go into the gradient norm, on all devices.
+int64_t SquaredElements(const std::vector<proto::Program>& programs) {
+  int64_t elements = 0;
+  for (const proto::Program& program : programs) {
+    for (const proto::Instruction& i : program.instructions()) {
+      if (i.compute().op() != "sum_squares") continue;
+      const auto& dims = program.buffers(i.compute().inputs(0)).spec().dims();
+      elements += NumElements({dims.begin(), dims.end()});
+    }
+  }
+  return elements;
+}
+
+int64_t TrainedElements(const Graph& graph) {
+  int64_t elements = 0;
+  for (const Value& value : graph.values()) {
+    if (value.kind == ValueKind::kParameter && value.trainable) {
+      elements += value.type.num_elements();
+    }
+  }
+  return elements;
+}
+
 TEST(LowerPlanTest, FixedStrategiesFitTogether) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     for (int devices : {1, 2, 4}) {
@@ -67,6 +90,9 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
             LowerPlacement(*structure, placement, table, 4, Options(), &kept);
         ASSERT_TRUE(programs.ok()) << programs.status();
         ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
+        if (!forward_only) {
+          ASSERT_EQ(SquaredElements(*programs), TrainedElements(graph)) << "round " << round;
+        }
       }
     }
   }

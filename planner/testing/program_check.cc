@@ -106,8 +106,16 @@ class RankChecker {
                                 " reads '", program_.buffers(b).name(),
                                 "', which was not written or is overwritten"));
     }
+    const bool in_place = instruction.has_collective() &&
+                          instruction.collective().input() == instruction.collective().output();
     for (int b : access.writes) {
-      if (b >= 0) Write(b);
+      if (b < 0) continue;
+      // Copies fill a buffer box by box; all others write it whole, once.
+      if (!instruction.has_copy() && !in_place && written_[b]) {
+        return Error(absl::StrCat("buffer '", program_.buffers(b).name(), "' is written again by ",
+                                  instruction.ShortDebugString()));
+      }
+      Write(b);
     }
     return absl::OkStatus();
   }

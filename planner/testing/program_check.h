@@ -14,7 +14,7 @@ namespace espalier {
 //    there, partners agree on tag and bytes, and no tag is used twice;
 //  - scratch is written before it is read, and what was written is not overwritten by another
 //  buffer
-//    in between;
+//    in between nor, but for copies of boxes, written a second time;
 //  - boxes of copies lie inside their buffers.
 absl::Status CheckPrograms(const std::vector<proto::Program>& programs);
 

@@ -54,13 +54,16 @@ class CountingRunner : public ModelRunner {
     seconds += Seconds() - start;
     ++steps;
     rows += batch.rows();
-    last = {batch.rows(), static_cast<int64_t>(batch.logit_rows.size())};
+    if (batch.rows() > widest.rows()) widest = batch;
     return status;
   }
-  void Clear() { seconds = steps = rows = 0; }
+  void Clear() {
+    seconds = steps = rows = 0;
+    widest = {};
+  }
 
   double seconds = 0, steps = 0, rows = 0;
-  DynamicSizes last;
+  RunnerBatch widest;
 
  private:
   ProgramModelRunner* inner_;
@@ -206,14 +209,17 @@ absl::StatusOr<Run> Decode(Model& llm, Model* ssm, const std::string& text, int 
   return run;
 }
 
-// The runner's last batch again, by operator.
+// The widest batch that the runner met, again, by operator.
 absl::Status AddProfile(Model& model, const std::string& title, Report* report) {
   constexpr int kTimes = 30;
+  const RunnerBatch& batch = model.counting->widest;
+  RunnerLogits logits;
+  if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
+  const DynamicSizes sizes{batch.rows(), static_cast<int64_t>(batch.logit_rows.size())};
   std::map<std::string, std::pair<double, int>> by_op;
   double total = 0;
   for (int i = 0; i < kTimes; ++i) {
-    absl::StatusOr<StepResult> result =
-        model.runner->executor().Step(0, /*profile=*/true, model.counting->last);
+    absl::StatusOr<StepResult> result = model.runner->executor().Step(0, /*profile=*/true, sizes);
     if (!result.ok()) return result.status();
     for (const InstructionTime& time : result->profile) {
       by_op[time.op].first += time.seconds / kTimes;
@@ -316,13 +322,13 @@ absl::Status Measure(Report* report) {
     if (!run.ok()) return run.status();
     absl::Status s = AddProfile(*llm,
                                 absl::StrCat("One LLM step, ", mode.name, ", batch ", mode.batch,
-                                             ", ", llm->counting->last.rows, " rows"),
+                                             ", ", llm->counting->widest.rows(), " rows"),
                                 report);
     if (s.ok() && mode.ssm != nullptr) {
-      s = AddProfile(
-          *ssm,
-          absl::StrCat("One SSM step, batch ", mode.batch, ", ", ssm->counting->last.rows, " rows"),
-          report);
+      s = AddProfile(*ssm,
+                     absl::StrCat("One SSM step, batch ", mode.batch, ", ",
+                                  ssm->counting->widest.rows(), " rows"),
+                     report);
     }
     if (!s.ok()) return s;
   }

@@ -1,6 +1,7 @@
 // Simulated against measured step time: plans of two models, one process and one thread per device,
 // connected by Gloo over loopback. The planner is given what a coordinator has: the devices'
 // calibration, the measured link, and operators measured alone.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -62,6 +63,23 @@ double RankCorrelation(const std::vector<double>& a, const std::vector<double>& 
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
 }
 
+bool SameOperators(const proto::Plan& a, const proto::Plan& b) {
+  if (a.devices_size() != b.devices_size() || a.operators_size() != b.operators_size())
+    return false;
+  for (int i = 0; i < a.operators_size(); ++i) {
+    const proto::OperatorPlan &x = a.operators(i), &y = b.operators(i);
+    if (!std::equal(x.devices().begin(), x.devices().end(), y.devices().begin(),
+                    y.devices().end())) {
+      return false;
+    }
+    for (const auto& [axis, degree] : x.degrees()) {
+      auto other = y.degrees().find(axis);
+      if (degree != (other == y.degrees().end() ? 1 : other->second)) return false;
+    }
+  }
+  return true;
+}
+
 absl::StatusOr<std::vector<NamedPlan>> MakePlans(const OpRegistry& registry, const Workload& work,
                                                  MeasuredMachine& machine) {
   PlanProblem problem;
@@ -115,7 +133,16 @@ absl::StatusOr<std::vector<NamedPlan>> MakePlans(const OpRegistry& registry, con
       return absl::Status(plan.status().code(),
                           absl::StrCat(name, ": ", std::string(plan.status().message())));
     }
-    plans.push_back({name, *std::move(plan), {}, {}});
+    // A split that no operator has leaves another plan's; what the search finds is shown anyway.
+    std::string twin;
+    for (const NamedPlan& other : plans) {
+      if (SameOperators(*plan, other.plan)) twin = other.name;
+    }
+    if (!twin.empty() && name != "searched") continue;
+    plans.push_back({twin.empty() ? name : absl::StrCat(name, " (found ", twin, ")"),
+                     *std::move(plan),
+                     {},
+                     {}});
   }
   return plans;
 }

@@ -131,7 +131,7 @@ class Ours:
 
 
 def markdown(title, columns, rows):
-    cells = [columns] + [[c if isinstance(c, str) else f"{c:.2f}" for c in row] for row in rows]
+    cells = [columns] + [[f"{c:.2f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     right = [not isinstance(c, str) for c in rows[0]]
     line = lambda row: "| " + " | ".join(
@@ -197,8 +197,7 @@ def main():
     print(markdown(f"Training, {ours.about['description']}, {options.threads} threads", columns, summary))
     print(f"Espalier / PyTorch {torch.__version__} (eager): {ratio:.2f}, medians of {options.rounds} rounds of "
           f"{options.steps} steps in turns.\n")
-    rows = [[op, ms, share, str(count)] for op, ms, share, count in operators]
-    print(markdown("Where our step goes", operator_columns, rows))
+    print(markdown("Where our step goes", operator_columns, operators))
     print(f"{sum(r['instructions'] for r in profile)} instructions, {total * 1e3:.1f} ms in all; peak memory "
           f"{ours.about['peak_bytes'] / 2**20:.0f} MiB.\n")
 

@@ -1,8 +1,8 @@
 // Abseil's mutexes as ThreadSanitizer sees them.
 //
-// The system's Abseil is not instrumented, so ThreadSanitizer would not know that a mutex orders what two
-// threads do, and report a race wherever one is used. These definitions stand before those of the
-// shared library, tell ThreadSanitizer, and call them. Empty without -fsanitize=thread.
+// The system's Abseil is not instrumented, so ThreadSanitizer would not know that a mutex orders
+// what two threads do, and report a race wherever one is used. These definitions stand before those
+// of the shared library, tell ThreadSanitizer, and call them. Empty without -fsanitize=thread.
 #ifdef __SANITIZE_THREAD__
 
 #include <dlfcn.h>
@@ -36,8 +36,7 @@ Function Next(const char* symbol) {
 }  // namespace
 
 // `mangled` is the symbol of the member function in the library.
-#define NEXT(result, mangled, ...) \
-  static const auto next = Next<result (*)(__VA_ARGS__)>(mangled);
+#define NEXT(result, mangled, ...) static const auto next = Next<result (*)(__VA_ARGS__)>(mangled);
 
 void Mutex::Lock() {
   NEXT(void, "_ZN4absl7debian35Mutex4LockEv", Mutex*)
@@ -80,8 +79,7 @@ void Mutex::ReaderUnlock() {
 }
 
 void Mutex::LockWhen(const Condition& condition) {
-  NEXT(void, "_ZN4absl7debian35Mutex8LockWhenERKNS0_9ConditionE", Mutex*, const Condition&)
-  {
+  NEXT(void, "_ZN4absl7debian35Mutex8LockWhenERKNS0_9ConditionE", Mutex*, const Condition&) {
     IgnoreReads ignore;
     next(this, condition);
   }
@@ -89,8 +87,7 @@ void Mutex::LockWhen(const Condition& condition) {
 }
 
 void Mutex::ReaderLockWhen(const Condition& condition) {
-  NEXT(void, "_ZN4absl7debian35Mutex14ReaderLockWhenERKNS0_9ConditionE", Mutex*, const Condition&)
-  {
+  NEXT(void, "_ZN4absl7debian35Mutex14ReaderLockWhenERKNS0_9ConditionE", Mutex*, const Condition&) {
     IgnoreReads ignore;
     next(this, condition);
   }
