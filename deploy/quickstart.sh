@@ -8,11 +8,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The two language models see windows of 128 bytes, 16 at a time. LLM_STEPS and SSM_STEPS in the environment
+# The two language models see windows of 256 bytes, 8 at a time. LLM_STEPS and SSM_STEPS in the environment
 # change how long they are trained; these take about four minutes and one on two cores.
 llm_model=llama:llm llm_steps=${LLM_STEPS:-600}
 ssm_model=llama:ssm ssm_steps=${SSM_STEPS:-1000}
-sequence=128 batch=16
+sequence=256 batch=8
 expansion=1,1,3,1,1
 prompt="And it came to pass in those days, that"
 
