@@ -92,8 +92,17 @@ absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetit
                                       Device* device) {
   absl::StatusOr<std::unique_ptr<Executor>> executor = Load(program, device);
   if (!executor.ok()) return executor.status();
+  // In a step, many other instructions lie between two runs of an operator, so its operands have
+  // left the caches next to the core. Measured at once again, elementwise operators seem twice as
+  // fast as they are (docs/benchmarks).
+  const int64_t evicting_bytes = device->is_host() ? 16 << 20 : 256 << 20;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> evicting = device->Allocate(evicting_bytes);
+  if (!evicting.ok()) return evicting.status();
   std::vector<double> seconds;
   for (int i = 0; i <= std::max(1, repetitions); ++i) {
+    absl::Status s = device->Fill((*evicting)->data(), DType::kF32, evicting_bytes / 4, i);
+    if (s.ok()) s = device->Synchronize();
+    if (!s.ok()) return s;
     absl::StatusOr<double> one = TimeOnce(**executor, i);
     if (!one.ok()) return one.status();
     if (i > 0) seconds.push_back(*one);

@@ -28,7 +28,7 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "for the models and for the bandwidth");
-ABSL_FLAG(int, train_steps, 150, "of the LLM and of the SSM before; 0: random weights");
+ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
 ABSL_FLAG(int, rounds, 5, "turns");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(std::string, expansion, "1,1,3,1,1", "of the token trees");

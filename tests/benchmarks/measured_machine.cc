@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "server/jobs/operator_programs.h"
-#include "tests/benchmarks/ranks.h"
 #include "tests/benchmarks/workload.h"
 #include "worker/measure.h"
 
@@ -29,7 +28,7 @@ absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threa
   if (!calibrated.ok()) return calibrated.status();
   machine->calibrated_ = *calibrated;
   if (with_link) {
-    absl::StatusOr<proto::Link> link = MeasureLinkBetweenRanks();
+    absl::StatusOr<LinkMeasurement> link = MeasureLinkBetweenRanks();
     if (!link.ok()) return link.status();
     machine->link_ = *link;
   }
@@ -39,7 +38,7 @@ absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threa
 Machine MeasuredMachine::Devices(int count) const {
   Machine machine;
   machine.devices.assign(count, calibrated_);
-  machine.link = link_;
+  machine.link = link_.sum;
   return machine;
 }
 

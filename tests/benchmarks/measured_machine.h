@@ -8,6 +8,7 @@
 #include "planner/cost/analytic.h"
 #include "planner/cost/measured.h"
 #include "planner/planner.h"
+#include "tests/benchmarks/ranks.h"
 #include "worker/device/device.h"
 
 namespace espalier {
@@ -17,10 +18,10 @@ class MeasuredMachine {
   // Calibrates a device of `threads` threads and, if `with_link`, the link between two processes.
   static absl::StatusOr<std::unique_ptr<MeasuredMachine>> Make(int threads, bool with_link);
 
-  // `count` devices like the one measured.
+  // `count` devices like the one measured, joined by the link as collectives meet it.
   Machine Devices(int count) const;
   const proto::Device& device() const { return calibrated_; }
-  const proto::Link& link() const { return link_; }
+  const LinkMeasurement& link() const { return link_; }
 
   // Operators are measured when first met, as the coordinator has workers do it.
   MeasuredCost* cost() { return &measured_; }
@@ -32,7 +33,7 @@ class MeasuredMachine {
 
   std::unique_ptr<Device> device_;
   proto::Device calibrated_;
-  proto::Link link_;
+  LinkMeasurement link_;
   AnalyticCost analytic_;
   MeasuredCost measured_;
   double measuring_seconds_ = 0;

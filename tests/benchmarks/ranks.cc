@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -34,7 +35,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr char kMark[] = "--espalier-rank";
-constexpr int64_t kLinkBytes = 1 << 20;  // as worker/training_job.cc
+constexpr int64_t kLinkBytes = 4 << 20;     // as worker/training_job.cc
+constexpr int64_t kMessageBytes = 1 << 20;  // an activation
 
 std::string Slurp(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -115,28 +117,53 @@ absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicato
   return result;
 }
 
-absl::StatusOr<Json> PingPong(int rank, Communicator* communicator) {
-  std::vector<char> message(kLinkBytes);
-  auto round_trip = [&](int64_t bytes) -> absl::StatusOr<double> {
-    double best = 1e9;
-    for (int i = 0; i < 20; ++i) {
-      const double start = Seconds();
-      absl::Status s;
-      for (int turn = 0; turn < 2 && s.ok(); ++turn) {
-        s = turn == rank ? communicator->Send(message.data(), bytes, 1 - rank, 1)
-                         : communicator->Receive(message.data(), bytes, 1 - rank, 1);
-      }
-      if (s.ok()) s = communicator->Flush();
-      if (!s.ok()) return s;
-      best = std::min(best, Seconds() - start);
+// Seconds of a sum over both ranks, waiting for the other included; median.
+absl::StatusOr<double> AllReduce(Communicator* communicator, int64_t bytes) {
+  std::vector<float> in(bytes / sizeof(float), 1.0f), out(in.size());
+  std::vector<char> other(16 << 20);
+  std::vector<double> seconds;
+  for (int i = 0; i < 40; ++i) {
+    // As in a step: between collectives each rank has worked on other memory.
+    std::memset(other.data(), i, other.size());
+    const double start = Seconds();
+    absl::Status s = communicator->AllReduce(DType::kF32, in.data(), out.data(),
+                                             static_cast<int64_t>(in.size()), {0, 1}, 1);
+    if (s.ok()) s = communicator->Flush();
+    if (!s.ok()) return s;
+    seconds.push_back(Seconds() - start);
+  }
+  return Median(seconds);
+}
+
+// There and back, one direction at a time, as a job of the worker measures it; the best.
+absl::StatusOr<double> RoundTrip(int rank, Communicator* communicator, int64_t bytes) {
+  std::vector<char> message(bytes);
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const double start = Seconds();
+    absl::Status s;
+    for (int turn = 0; turn < 2 && s.ok(); ++turn) {
+      s = turn == rank ? communicator->Send(message.data(), bytes, 1 - rank, 1)
+                       : communicator->Receive(message.data(), bytes, 1 - rank, 1);
     }
-    return best;
-  };
-  absl::StatusOr<double> small = round_trip(8), large = round_trip(kLinkBytes);
-  if (!small.ok()) return small.status();
-  if (!large.ok()) return large.status();
-  return Json{{"latency", *small / 2},
-              {"bandwidth", 2.0 * kLinkBytes / std::max(1e-9, *large - *small)}};
+    if (s.ok()) s = communicator->Flush();
+    if (!s.ok()) return s;
+    best = std::min(best, Seconds() - start);
+  }
+  return best;
+}
+
+absl::StatusOr<Json> MeasureLink(int rank, Communicator* communicator) {
+  Json result;
+  for (const int64_t bytes : {int64_t{64}, kMessageBytes, kLinkBytes}) {
+    absl::StatusOr<double> round = RoundTrip(rank, communicator, bytes);
+    if (!round.ok()) return round.status();
+    absl::StatusOr<double> sum = AllReduce(communicator, bytes);
+    if (!sum.ok()) return sum.status();
+    result["round_trip"].push_back(*round);
+    result["all_reduce"].push_back(*sum);
+  }
+  return result;
 }
 
 // Starts `world` processes of this program in a new folder, waits, and returns what each said.
@@ -197,13 +224,22 @@ absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions
   return result;
 }
 
-absl::StatusOr<proto::Link> MeasureLinkBetweenRanks() {
+absl::StatusOr<LinkMeasurement> MeasureLinkBetweenRanks() {
   absl::StatusOr<std::vector<Json>> ranks = RunProcesses(2, {{"link", true}});
   if (!ranks.ok()) return ranks.status();
-  proto::Link link;
-  link.set_latency_seconds((*ranks)[0]["latency"]);
-  link.set_bandwidth((*ranks)[0]["bandwidth"]);
-  return link;
+  // Both are solved for the planner's model: a message takes latency + bytes / bandwidth, a sum
+  // over two ranks two messages of half the bytes (planner/machine/rates.cc).
+  auto link = [](const std::vector<double>& seconds, int size) {
+    proto::Link link;
+    link.set_latency_seconds(seconds[0] / 2);
+    link.set_bandwidth(static_cast<double>(size == 1 ? kMessageBytes : kLinkBytes) /
+                       std::max(0.1 * seconds[size], seconds[size] - seconds[0]));
+    return link;
+  };
+  const std::vector<double> round = (*ranks)[0]["round_trip"], sum = (*ranks)[0]["all_reduce"];
+  LinkMeasurement result{link(round, 2), link(sum, 1), link(sum, 2)};
+  result.ping_pong.set_bandwidth(2 * result.ping_pong.bandwidth());  // there and back
+  return result;
 }
 
 bool IsRankProcess(int argc, char** argv) { return argc == 5 && std::string(argv[1]) == kMark; }
@@ -222,7 +258,7 @@ int RankMain(int argc, char** argv) {
     if (!connected.ok()) result = connected.status();
   }
   if (world == 1 || communicator != nullptr) {
-    result = task.contains("link") ? PingPong(rank, communicator.get())
+    result = task.contains("link") ? MeasureLink(rank, communicator.get())
                                    : Train(task, rank, communicator.get());
   }
   if (!result.ok()) {

@@ -30,8 +30,13 @@ struct RanksResult {
 
 absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions& options);
 
-// Latency and bandwidth between two such processes, measured as workers do at the start of a job.
-absl::StatusOr<proto::Link> MeasureLinkBetweenRanks();
+// Latency and bandwidth between two such processes.
+struct LinkMeasurement {
+  proto::Link ping_pong;  // one direction at a time, as workers measure at the start of a job
+  proto::Link sum;        // from sums over both of 64 bytes and 1 MiB
+  proto::Link large_sum;  // from 64 bytes and 4 MiB
+};
+absl::StatusOr<LinkMeasurement> MeasureLinkBetweenRanks();
 
 // What a process started by the above does instead of its own main. False if this is none of them.
 bool IsRankProcess(int argc, char** argv);

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds and runs all benchmarks and writes docs/benchmarks/DATE.md, with machine, load, commit and tables,
-# and DATE.json beside it. Takes about ten minutes on two cores; run it on a machine that does nothing else.
+# and DATE.json beside it. Takes about five minutes on two cores; run it on a machine that does nothing else.
 #
 #   tests/benchmarks/run.sh                  all of them
 #   tests/benchmarks/run.sh --only=decoding  one: simulator_accuracy, training_throughput, decoding, search
 #   tests/benchmarks/run.sh --out=FILE       the text somewhere else (FILE.json beside it)
 #   tests/benchmarks/run.sh --wait=MINUTES   first waits, at most so long, for a load below 1
+#   tests/benchmarks/run.sh --note=TEXT      a sentence on the circumstances, for the head of the text
 #
 # $ESPALIER_BAZEL_STARTUP holds startup options for Bazel, such as --output_base=DIR.
 set -euo pipefail
@@ -14,17 +15,19 @@ cd "$(dirname "$0")/../.."
 benchmarks=(simulator_accuracy training_throughput decoding search)
 out=docs/benchmarks/$(date -u +%F).md
 wait_minutes=0
+note=
 for arg in "$@"; do
   case $arg in
     --only=?*) IFS=, read -ra benchmarks <<< "${arg#--only=}" ;;
     --out=?*) out=${arg#--out=} ;;
     --wait=?*) wait_minutes=${arg#--wait=} ;;
+    --note=?*) note=${arg#--note=} ;;
     -h | --help)
       sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
       exit 0
       ;;
     *)
-      echo "run.sh: unknown option $arg (known: --only=NAME, --out=FILE, --wait=MINUTES)" >&2
+      echo "run.sh: unknown option $arg (known: --only=NAME, --out=FILE, --wait=MINUTES, --note=TEXT)" >&2
       exit 2
       ;;
   esac
@@ -65,6 +68,7 @@ mkdir -p "$(dirname "$out")"
   echo
   echo "The load (averages over 1, 5 and 15 minutes) is given where each benchmark starts and ends; above the"
   echo "number of threads that the benchmark itself runs, others were using the cores too."
+  if [ -n "$note" ]; then printf '\n%s\n' "$note"; fi
 } > "$parts/text"
 
 for name in "${benchmarks[@]}"; do

@@ -71,7 +71,7 @@ absl::Status Run(Report* report) {
   RegisterAllOperators(registry);
   auto machine = MeasuredMachine::Make(/*threads=*/1, /*with_link=*/true);
   if (!machine.ok()) return machine.status();
-  const proto::Link loopback = (*machine)->link();
+  const proto::Link loopback = (*machine)->link().sum;
   const proto::Link slow = MakeLink(1.25e8, 100e-6), fast = MakeLink(1.25e10, 5e-6);
   const std::vector<Case> cases = {
       {"cnn", 2, "loopback", loopback}, {"lm", 2, "loopback", loopback},

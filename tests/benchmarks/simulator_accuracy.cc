@@ -24,7 +24,8 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(std::string, model, "", "only this one: cnn or lm");
-ABSL_FLAG(int, rounds, 3, "turns; in each, every plan runs once");
+ABSL_FLAG(bool, details, false, "print the profile of every rank to standard error");
+ABSL_FLAG(int, rounds, 2, "turns; in each, every plan runs once");
 ABSL_FLAG(int, steps, 10, "timed steps of a plan in a round");
 
 namespace espalier {
@@ -155,7 +156,8 @@ bool IsCommunication(const std::string& op) {
 void AddPlanTable(const Workload& work, const std::vector<NamedPlan>& plans, Report* report) {
   report->Table(absl::StrCat("Step time, ", work.description),
                 {"plan", "predicted ms", "measured ms", "error %", "predicted compute ms",
-                 "measured compute ms", "predicted communication ms", "moved MB"});
+                 "measured compute ms", "predicted communication ms", "measured communication ms",
+                 "moved MB"});
   std::vector<double> predicted, measured;
   double error_sum = 0;
   for (const NamedPlan& plan : plans) {
@@ -164,21 +166,35 @@ void AddPlanTable(const Workload& work, const std::vector<NamedPlan>& plans, Rep
     measured.push_back(Median(plan.medians));
     const double error = predicted.back() / measured.back() - 1;
     error_sum += std::abs(error);
-    double compute = 0;  // of the busiest rank
+    // Compute of the busiest rank; communication of the one that waits least.
+    double compute = 0, communication = 1e9;
     for (const auto& profile : plan.last.profiles) {
-      double sum = 0;
-      for (const auto& [op, seconds] : profile) sum += IsCommunication(op) ? 0 : seconds;
-      compute = std::max(compute, sum);
+      double own = 0, common = 0;
+      for (const auto& [op, seconds] : profile) (IsCommunication(op) ? common : own) += seconds;
+      compute = std::max(compute, own);
+      communication = std::min(communication, common);
     }
     report->Row({Text(plan.name), Number(1e3 * p.step_seconds(), 2),
                  Number(1e3 * measured.back(), 2), Number(100 * error, 1),
                  Number(1e3 * p.compute_seconds(), 2), Number(1e3 * compute, 2),
-                 Number(1e3 * p.communication_seconds(), 2), Number(p.bytes_moved() / 1e6, 2)});
+                 Number(1e3 * p.communication_seconds(), 2), Number(1e3 * communication, 2),
+                 Number(p.bytes_moved() / 1e6, 2)});
   }
   report->Note(absl::StrFormat(
       "%s: mean absolute relative error %.1f %% over %d plans, Spearman rank correlation %.3f",
       work.name, 100 * error_sum / static_cast<double>(plans.size()), plans.size(),
       RankCorrelation(predicted, measured)));
+}
+
+void PrintProfiles(const std::vector<NamedPlan>& plans) {
+  for (const NamedPlan& plan : plans) {
+    for (size_t rank = 0; rank < plan.last.profiles.size(); ++rank) {
+      for (const auto& [op, seconds] : plan.last.profiles[rank]) {
+        std::fprintf(stderr, "%s, rank %zu: %-32s %8.3f ms\n", plan.name.c_str(), rank, op.c_str(),
+                     1e3 * seconds);
+      }
+    }
+  }
 }
 
 // Where the prediction for one device goes wrong, by operator.
@@ -229,14 +245,21 @@ absl::Status Run(Report* report) {
   RegisterAllOperators(registry);
   auto machine = MeasuredMachine::Make(/*threads=*/1, /*with_link=*/true);
   if (!machine.ok()) return machine.status();
-  report->Table(
-      "The machine as calibrated, one thread",
-      {"matmul GFLOP/s", "memory GB/s", "operator overhead us", "link GB/s", "link latency us"});
+  report->Table("The machine as calibrated, one thread",
+                {"matmul GFLOP/s", "memory GB/s", "operator overhead us"});
   const proto::Device& device = (*machine)->device();
   report->Row({Number(device.matmul_flops() / 1e9, 1), Number(device.memory_bandwidth() / 1e9, 2),
-               Number(device.op_overhead_seconds() * 1e6, 2),
-               Number((*machine)->link().bandwidth() / 1e9, 2),
-               Number((*machine)->link().latency_seconds() * 1e6, 1)});
+               Number(device.op_overhead_seconds() * 1e6, 2)});
+  report->Table("The link between two processes, as the planner's model would have it",
+                {"measured by", "GB/s", "latency us"});
+  const auto row = [&](const std::string& way, const proto::Link& measured) {
+    report->Row({Text(way), Number(measured.bandwidth() / 1e9, 2),
+                 Number(measured.latency_seconds() * 1e6, 1)});
+  };
+  const LinkMeasurement& link = (*machine)->link();
+  row("4 MiB there and back, best of 5 (as workers do)", link.ping_pong);
+  row("sums of 1 MiB (used below)", link.sum);
+  row("sums of 4 MiB", link.large_sum);
   for (const std::string name : {"cnn", "lm"}) {
     const std::string only = absl::GetFlag(FLAGS_model);
     if (!only.empty() && only != name) continue;
@@ -260,6 +283,7 @@ absl::Status Run(Report* report) {
       }
     }
     AddPlanTable(*work, *plans, report);
+    if (absl::GetFlag(FLAGS_details)) PrintProfiles(*plans);
     report->Note(
         absl::StrFormat("Measuring %d shapes of operators took %.1f s.", shapes, measuring));
     AddOperatorTable(registry, *work, plans->front(), **machine, report);
