@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -140,7 +141,7 @@ absl::Status Serve(const sigset_t& signals) {
   ArtifactLoader loader(
       {.operators = &coordinator.operators(),
        .folder = [&](const std::string& name) { return coordinator.artifacts().Folder(name); },
-       .threads = absl::GetFlag(FLAGS_serving_threads)});
+       .threads = ServingThreads()});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());
   ModelServer models({.loader = &loader,
                       .store = &coordinator.store(),
