@@ -21,7 +21,7 @@ import time
 OUR_ENVIRONMENT = dict(os.environ)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import torch  # noqa: E402
+import torch
 from torch import nn
 from torch.nn import functional as F
 
