@@ -35,8 +35,9 @@ using boost::system::error_code;
 std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
 // One request's answer on its way from whoever answers to the connection. The connection's strand
-// takes parts out; any thread puts them in.
-class Exchange : public std::enable_shared_from_this<Exchange> {
+// takes parts out; any thread puts them in. May outlive connection and server: it holds nothing of
+// theirs but `wake`, which is dropped when it closes.
+class Exchange {
  public:
   struct Part {
     enum Kind { kWhole, kHeader, kChunk, kEnd } kind;
@@ -46,10 +47,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     HttpResponder::Headers headers;
   };
 
-  Exchange(asio::any_io_executor executor, size_t max_unsent)
-      : executor_(std::move(executor)), wake_(executor_), max_unsent_(max_unsent) {
-    wake_.expires_at(std::chrono::steady_clock::time_point::max());
-  }
+  // `wake` tells the connection, from any thread and without blocking, that there is something new.
+  Exchange(size_t max_unsent, std::function<void()> wake)
+      : max_unsent_(max_unsent), wake_(std::move(wake)) {}
 
   void Put(Part part) {
     {
@@ -58,8 +58,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       unsent_ += part.data.size();
       parts_.push_back(std::move(part));
       overflow_ = unsent_ > max_unsent_;
+      wake_();
     }
-    Wake();
   }
 
   bool Started() {
@@ -101,7 +101,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   // The client has gone, or the answer is complete (`notify` false).
-  void Close(bool notify) {
+  void Close(bool notify, bool wake = true) {
     std::function<void()> closed;
     {
       absl::MutexLock lock(&mutex_);
@@ -111,24 +111,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       parts_.clear();
       closed = std::move(on_close_);
       on_close_ = nullptr;
+      if (wake) wake_();
+      wake_ = nullptr;
     }
     if (notify && closed) closed();
-    Wake();
-  }
-
-  asio::awaitable<void> Wait() {
-    error_code ignored;
-    co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
 
  private:
-  void Wake() {
-    asio::post(executor_,
-               [self = shared_from_this()] { self->wake_.cancel(); });  // the strand's timer
-  }
-
-  asio::any_io_executor executor_;
-  asio::steady_timer wake_;
   const size_t max_unsent_;
   absl::Mutex mutex_;
   std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
@@ -138,6 +127,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
 };
 
 class Responder : public HttpResponder {
@@ -183,11 +173,19 @@ class Responder : public HttpResponder {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, const HttpServerOptions& options, const HttpHandler& handler)
-      : stream_(std::move(socket)), options_(options), handler_(handler) {
+      : stream_(std::move(socket)),
+        wake_(stream_.get_executor()),
+        options_(options),
+        handler_(handler) {
+    wake_.expires_at(std::chrono::steady_clock::time_point::max());
     error_code error;
     const tcp::endpoint peer = stream_.socket().remote_endpoint(error);
     if (!error) peer_ = absl::StrCat(peer.address().to_string(), ":", peer.port());
     stream_.socket().set_option(tcp::no_delay(true), error);
+  }
+
+  ~Connection() {
+    if (exchange_) exchange_->Close(true, /*wake=*/false);
   }
 
   asio::awaitable<void> Run() {
@@ -297,7 +295,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const bool keep = request.keep_alive();
     const unsigned version = request.version();
     const bool head = request.method() == http::verb::head;
-    auto exchange = std::make_shared<Exchange>(stream_.get_executor(), options_.max_unsent_bytes);
+    auto exchange =
+        std::make_shared<Exchange>(options_.max_unsent_bytes, [weak = weak_from_this()] {
+          if (auto self = weak.lock()) {
+            asio::post(self->stream_.get_executor(), [self] { self->wake_.cancel(); });
+          }
+        });
     exchange_ = exchange;
     stream_.expires_never();
     asio::co_spawn(stream_.get_executor(), Watch(shared_from_this(), exchange), asio::detached);
@@ -313,7 +316,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
         good = co_await WritePart(std::move(part), version, keep, head);
         stream_.expires_never();
       } else {
-        co_await exchange->Wait();
+        error_code ignored;
+        co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
       }
     }
     exchange->Close(!good);
@@ -366,6 +370,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   beast::tcp_stream stream_;
+  asio::steady_timer wake_;  // never expires: cancelled to wake the coroutine that waits for parts
   const HttpServerOptions& options_;
   const HttpHandler& handler_;
   std::string peer_;
