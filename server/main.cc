@@ -154,11 +154,7 @@ absl::Status Serve(const sigset_t& signals) {
   coordinator.SetServedModels([&models] { return models.Names(); });
   Gateway gateway({.models = &models,
                    .metrics = &serving_metrics,
-                   .exposition =
-                       [&] {
-                         serving_metrics.Collect();
-                         return coordinator.metrics().Expose();
-                       },
+                   .exposition = [&] { return coordinator.metrics().Expose(); },
                    .authorize =
                        [&](const std::string& route, const std::string& authorization) {
                          return coordinator.guard().Check(route, authorization);

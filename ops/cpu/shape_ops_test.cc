@@ -209,11 +209,11 @@ TEST(Reduce, LargeSumsStayAccurate) {
   TestTensor x = Zeros(DType::kF32, {1000, 1001});
   for (int64_t i = 0; i < x.size(); ++i) x.set(i, 0.1);
   const double tenth = static_cast<float>(0.1);
-  ExpectNear(RunOp("reduce_sum", {}, {x}), {1001000 * tenth}, 1e-5, "all");
-  ExpectNear(RunOp("reduce_sum", {{"axes", Dims{0}}}, {x}), Values(1001, 1000 * tenth), 1e-5,
+  ExpectNear(RunOp("reduce_sum", {}, {x}), {1001000 * tenth}, 1e-6, "all");
+  ExpectNear(RunOp("reduce_sum", {{"axes", Dims{0}}}, {x}), Values(1001, 1000 * tenth), 1e-6,
              "rows");
-  ExpectNear(RunOp("reduce_mean", {{"axes", Dims{1}}}, {x}), Values(1000, tenth), 1e-5, "columns");
-  ExpectNear(RunOp("sum_squares", {}, {x}), {1001000 * tenth * tenth}, 1e-5, "squares");
+  ExpectNear(RunOp("reduce_mean", {{"axes", Dims{1}}}, {x}), Values(1000, tenth), 1e-6, "columns");
+  ExpectNear(RunOp("sum_squares", {}, {x}), {1001000 * tenth * tenth}, 1e-6, "squares");
 }
 
 TEST(Reduce, PartsOfASplitSumAddUpToTheMean) {
