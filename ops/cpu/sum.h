@@ -11,18 +11,32 @@
 
 namespace espalier {
 
-// Elements that are summed in f32 (in as many lanes as a vector has) before they go into a double.
+// Elements that are summed in f32 before they go into a double: element i into lane i % kSumLanes.
+// The lanes are written out, so that neither the compiler nor the instruction set decides the
+// order.
 constexpr int64_t kSumBlock = 512;
+constexpr int64_t kSumLanes = 16;
 
-inline float SumBlock(const float* x, int64_t n) {
+// The sum of term(x[i]) over n <= kSumBlock elements. `term` is a captureless lambda.
+template <typename Term>
+double SumTerms(const float* x, int64_t n, Term term) {
   return Vectorize(
-      [](const float* x, int64_t n) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; ++i) sum += x[i];
+      [](const float* x, int64_t n, Term term) {
+        float lanes[kSumLanes] = {};
+        const int64_t whole = n - n % kSumLanes;
+        for (int64_t i = 0; i < whole; i += kSumLanes) {
+          for (int64_t j = 0; j < kSumLanes; ++j) lanes[j] += term(x[i + j]);
+        }
+        for (int64_t j = 0; j < n - whole; ++j) lanes[j] += term(x[whole + j]);
+        double sum = 0;
+        for (int64_t j = 0; j < kSumLanes; ++j) sum += static_cast<double>(lanes[j]);
         return sum;
       },
-      x, n);
+      x, n, term);
+}
+
+inline double SumBlock(const float* x, int64_t n) {
+  return SumTerms(x, n, [](float v) { return v; });
 }
 
 // The sum over [0, n) of partial(begin, end), which returns the sum of one block as a double;
@@ -72,7 +86,7 @@ void SumOver(const LoopNest& nest, size_t summed, const Values& values, double s
                 },
                 v, accumulators + at[summed] + i, n);
           } else {
-            accumulators[at[summed]] += static_cast<double>(SumBlock(v, n));
+            accumulators[at[summed]] += SumBlock(v, n);
           }
         }
       };

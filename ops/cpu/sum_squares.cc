@@ -6,15 +6,8 @@
 namespace espalier {
 namespace {
 
-float SumSquaresBlock(const float* x, int64_t n) {
-  return Vectorize(
-      [](const float* x, int64_t n) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
-        return sum;
-      },
-      x, n);
+double SumSquaresBlock(const float* x, int64_t n) {
+  return SumTerms(x, n, [](float v) { return v * v; });
 }
 
 KernelStatus Run(const KernelArgs& args) {
@@ -23,7 +16,7 @@ KernelStatus Run(const KernelArgs& args) {
       BlockedSum(args.inputs[0].num_elements(), kParallelGrain, [x](int64_t begin, int64_t end) {
         double part = 0;
         for (int64_t i = begin; i < end; i += kSumBlock) {
-          part += static_cast<double>(SumSquaresBlock(x + i, std::min(kSumBlock, end - i)));
+          part += SumSquaresBlock(x + i, std::min(kSumBlock, end - i));
         }
         return part;
       });
