@@ -87,6 +87,10 @@ void WithElement(DType type, const F& f) {
       return f(IntegerElement<int64_t>());
     case DType::kBool:
       return f(BoolElement());
+    case DType::kI8:
+      return f(IntegerElement<int8_t>());
+    case DType::kU8:
+      return f(IntegerElement<uint8_t>());
     case DType::kInvalid:
       return;
   }

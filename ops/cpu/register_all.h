@@ -5,7 +5,7 @@
 
 namespace espalier {
 
-// Adds the kernels of every file of kernels.inc, forward and backward.
+// Adds the kernels of every file of this folder (kernels.inc, made by BUILD), forward and backward.
 void RegisterCpuKernels(KernelRegistry& registry);
 
 }  // namespace espalier

@@ -26,6 +26,12 @@ bool NcclType(DType dtype, ncclDataType_t* type) {
     case DType::kI64:
       *type = ncclInt64;
       return true;
+    case DType::kI8:
+      *type = ncclInt8;
+      return true;
+    case DType::kU8:
+      *type = ncclUint8;
+      return true;
     default:
       return false;
   }

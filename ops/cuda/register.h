@@ -1,5 +1,5 @@
 // How a kernel file adds its kernels. Each defines `void Register<Name>Cuda(KernelRegistry&,
-// DeviceContexts&)` and has a line in kernels.inc.
+// DeviceContexts&)` and is found by ops/cuda/BUILD.
 #pragma once
 
 #include <initializer_list>

@@ -5,7 +5,8 @@
 
 namespace espalier {
 
-// Adds every kernel of kernels.inc. `contexts` must outlive the registry and its kernels.
+// Adds every kernel of this folder (kernels.inc, made by BUILD). `contexts` must outlive the
+// registry and its kernels.
 void RegisterCudaKernels(KernelRegistry& registry, DeviceContexts& contexts);
 
 }  // namespace espalier

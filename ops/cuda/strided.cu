@@ -226,6 +226,10 @@ KernelStatus FillOnStream(void* destination, DType dtype, int64_t count, double 
       return fill(static_cast<int64_t>(value));
     case DType::kBool:
       return fill(static_cast<uint8_t>(value != 0));
+    case DType::kI8:
+      return fill(static_cast<int8_t>(value));
+    case DType::kU8:
+      return fill(static_cast<uint8_t>(value));
     case DType::kInvalid:
       break;
   }

@@ -191,6 +191,10 @@ proto::DataType ToProto(DType dtype) {
       return proto::I64;
     case DType::kBool:
       return proto::BOOL;
+    case DType::kI8:
+      return proto::I8;
+    case DType::kU8:
+      return proto::U8;
     case DType::kInvalid:
       break;
   }
@@ -211,6 +215,10 @@ DType FromProto(proto::DataType dtype) {
       return DType::kI64;
     case proto::BOOL:
       return DType::kBool;
+    case proto::I8:
+      return DType::kI8;
+    case proto::U8:
+      return DType::kU8;
     default:
       return DType::kInvalid;
   }

@@ -64,9 +64,9 @@ absl::Status FillAs(const onnx::TensorProto& tensor, int64_t n, std::string* out
     case onnx::TensorProto::INT32:
       return Fill<int32_t, int32_t>(tensor, tensor.int32_data(), n, 4, out);
     case onnx::TensorProto::INT8:
-      return Fill<int8_t, int32_t>(tensor, tensor.int32_data(), n, 1, out);
+      return Fill<int8_t, int8_t>(tensor, tensor.int32_data(), n, 1, out);
     case onnx::TensorProto::UINT8:
-      return Fill<uint8_t, int32_t>(tensor, tensor.int32_data(), n, 1, out);
+      return Fill<uint8_t, uint8_t>(tensor, tensor.int32_data(), n, 1, out);
     case onnx::TensorProto::BOOL:
       return Fill<uint8_t, uint8_t>(tensor, tensor.int32_data(), n, 1, out);
     default:
@@ -90,9 +90,11 @@ DType FromOnnx(int onnx_type) {
     case onnx::TensorProto::INT64:
       return DType::kI64;
     case onnx::TensorProto::INT32:
-    case onnx::TensorProto::INT8:
-    case onnx::TensorProto::UINT8:
       return DType::kI32;
+    case onnx::TensorProto::INT8:
+      return DType::kI8;
+    case onnx::TensorProto::UINT8:
+      return DType::kU8;
     case onnx::TensorProto::BOOL:
       return DType::kBool;
     default:

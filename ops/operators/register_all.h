@@ -5,7 +5,8 @@
 
 namespace espalier {
 
-// Adds every operator of operators.inc to an empty registry.
+// Adds every operator that a file of this folder registers (operators.inc, made by BUILD) to an
+// empty registry.
 void RegisterAllOperators(OpRegistry& registry);
 
 }  // namespace espalier

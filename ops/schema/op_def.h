@@ -17,6 +17,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,12 +94,25 @@ struct Gradient {
   std::function<Cost(const NodeTypes& forward)> cost;  // default: twice the forward cost
 };
 
+// An ONNX operator of the default domain that means the same for every opset that Espalier reads:
+// the importer and the exporter need no code for it. Inputs and outputs correspond by position.
+struct OnnxForm {
+  std::string op_type;  // "LeakyRelu"
+  // Attribute of ours -> attribute of ONNX, of the same kind (bool travels as an int). Attributes
+  // of ours that are not named here must have their default for the node to be exported.
+  std::map<std::string, std::string> attributes;
+};
+
 struct OpDef {
   std::string name;
   std::string doc;  // one line: the formula, with shapes
   std::vector<Arity> inputs;
   int num_outputs = 1;  // -1: as many as infer returns
   std::vector<AttributeSpec> attributes;
+
+  // Element types that input 0 may have, checked before `infer`. Empty: `infer` says it all.
+  std::vector<DType> types;
+  std::optional<OnnxForm> onnx;
 
   // Types of the outputs, or InvalidArgument that says which input is wrong, what was found and
   // what would be accepted. Attributes are complete and of the right kinds already.

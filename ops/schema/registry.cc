@@ -137,6 +137,19 @@ absl::Status CheckSize(const TensorType& type) {
   return absl::OkStatus();
 }
 
+absl::Status CheckType(const OpDef& def, const NodeTypes& types) {
+  if (def.types.empty() || !types.has_input(0)) return absl::OkStatus();
+  const DType found = types.inputs[0].dtype;
+  if (std::find(def.types.begin(), def.types.end(), found) != def.types.end()) {
+    return absl::OkStatus();
+  }
+  const std::string taken = absl::StrJoin(
+      def.types, ", ", [](std::string* out, DType type) { absl::StrAppend(out, Name(type)); });
+  return absl::InvalidArgumentError(absl::StrCat(def.name, ": input '", def.inputs[0].name,
+                                                 "' has element type ", Name(found),
+                                                 ", expected one of ", taken));
+}
+
 OpDef GradientDef(const OpDef& forward) {
   OpDef def;
   def.name = forward.name + "_grad";
@@ -186,6 +199,7 @@ absl::Status InferNode(const OpDef& def, NodeTypes* types) {
   for (const TensorType& input : types->inputs) {
     if (absl::Status status = CheckSize(input); !status.ok()) return status;
   }
+  if (absl::Status status = CheckType(def, *types); !status.ok()) return status;
   types->outputs.clear();
   absl::StatusOr<std::vector<TensorType>> outputs = def.infer(*types);
   if (!outputs.ok()) return outputs.status();

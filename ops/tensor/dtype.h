@@ -7,7 +7,10 @@
 
 namespace espalier {
 
-enum class DType : uint8_t { kInvalid = 0, kF32, kBF16, kF16, kI32, kI64, kBool };
+enum class DType : uint8_t { kInvalid = 0, kF32, kBF16, kF16, kI32, kI64, kBool, kI8, kU8 };
+
+constexpr DType kAllDTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI32,
+                                DType::kI64, DType::kBool, DType::kI8,  DType::kU8};
 
 constexpr size_t SizeOf(DType type) {
   switch (type) {
@@ -20,6 +23,8 @@ constexpr size_t SizeOf(DType type) {
     case DType::kI64:
       return 8;
     case DType::kBool:
+    case DType::kI8:
+    case DType::kU8:
       return 1;
     case DType::kInvalid:
       break;
@@ -29,6 +34,10 @@ constexpr size_t SizeOf(DType type) {
 
 constexpr bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
+}
+
+constexpr bool IsInteger(DType type) {
+  return type == DType::kI32 || type == DType::kI64 || type == DType::kI8 || type == DType::kU8;
 }
 
 constexpr const char* Name(DType type) {
@@ -45,6 +54,10 @@ constexpr const char* Name(DType type) {
       return "i64";
     case DType::kBool:
       return "bool";
+    case DType::kI8:
+      return "i8";
+    case DType::kU8:
+      return "u8";
     case DType::kInvalid:
       break;
   }
@@ -53,8 +66,7 @@ constexpr const char* Name(DType type) {
 
 // The inverse of Name; kInvalid when `name` is not one of them.
 inline DType DTypeFromName(const std::string& name) {
-  for (DType type :
-       {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kBool}) {
+  for (DType type : kAllDTypes) {
     if (name == Name(type)) return type;
   }
   return DType::kInvalid;

@@ -59,6 +59,10 @@ void Put(double value, int64_t i, Tensor* t) {
       return put(static_cast<int64_t>(value));
     case DType::kBool:
       return put(static_cast<uint8_t>(value != 0));
+    case DType::kI8:
+      return put(static_cast<int8_t>(value));
+    case DType::kU8:
+      return put(static_cast<uint8_t>(value));
     case DType::kBF16:
       return put(F32ToBF16(static_cast<float>(value)));
     case DType::kF16:
@@ -81,7 +85,10 @@ double Get(const Tensor& t, int64_t i) {
       return get(int32_t{});
     case DType::kI64:
       return static_cast<double>(get(int64_t{}));
+    case DType::kI8:
+      return get(int8_t{});
     case DType::kBool:
+    case DType::kU8:
       return get(uint8_t{});
     case DType::kBF16:
       return BF16ToF32(get(uint16_t{}));

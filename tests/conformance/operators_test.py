@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cases  # noqa: E402
 from runner import Runner, from_json, to_json  # noqa: E402
 
+CASES = cases.load()
 SEED = int(os.environ.get("SEED", "20261121"))
 # Operators whose definition is checked elsewhere: by a property of theirs, or by tests of their state.
 ELSEWHERE = {
@@ -76,7 +77,7 @@ class OperatorsTest(unittest.TestCase):
 
     def test_every_registered_operator_is_covered(self):
         registered = set(self.run_op(list=True))
-        self.assertEqual(registered - set(cases.CASES) - set(ELSEWHERE), set())
+        self.assertEqual(registered - set(CASES) - set(ELSEWHERE), set())
 
     def test_row_stable_linear(self):
         """The serving kernel: right, and the same bits for a row whatever rows it is computed with."""
@@ -92,7 +93,7 @@ class OperatorsTest(unittest.TestCase):
 
 
 def add_tests():
-    for name, makes in cases.CASES.items():
+    for name, makes in CASES.items():
         def test(self, name=name, makes=makes):
             random.seed(f"{SEED} {name}")
             torch.manual_seed(SEED)

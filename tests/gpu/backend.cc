@@ -167,7 +167,10 @@ double ValueAt(const HostTensor& tensor, int64_t i) {
       return Read<int32_t>(tensor, i);
     case DType::kI64:
       return static_cast<double>(Read<int64_t>(tensor, i));
+    case DType::kI8:
+      return Read<int8_t>(tensor, i);
     case DType::kBool:
+    case DType::kU8:
       return Read<uint8_t>(tensor, i);
     case DType::kInvalid:
       break;
@@ -189,6 +192,10 @@ void SetValue(HostTensor* tensor, int64_t i, double value) {
       return Write<int64_t>(tensor, i, static_cast<int64_t>(value));
     case DType::kBool:
       return Write<uint8_t>(tensor, i, value != 0);
+    case DType::kI8:
+      return Write<int8_t>(tensor, i, static_cast<int8_t>(value));
+    case DType::kU8:
+      return Write<uint8_t>(tensor, i, static_cast<uint8_t>(value));
     case DType::kInvalid:
       break;
   }

@@ -59,6 +59,12 @@ bool Store(double float_value, int64_t value, bool is_float, DType as, char* out
     case DType::kBool:
       *out = value != 0;
       return value == 0 || value == 1;
+    case DType::kI8:
+      *out = static_cast<char>(value);
+      return value >= -128 && value <= 127;
+    case DType::kU8:
+      *out = static_cast<char>(value);
+      return value >= 0 && value <= 255;
     case DType::kInvalid:
       break;
   }

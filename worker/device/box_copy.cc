@@ -32,6 +32,9 @@ void AccumulateRow(DType dtype, void* destination, const void* source, int64_t c
       return AddHalfRow<BF16ToF32, F32ToBF16>(destination, source, count);
     case DType::kF16:
       return AddHalfRow<F16ToF32, F32ToF16>(destination, source, count);
+    case DType::kI8:
+    case DType::kU8:
+      return AddRow<uint8_t>(destination, source, count);
     case DType::kBool:
     case DType::kInvalid:
       return;

@@ -114,6 +114,12 @@ class CpuDevice : public Device {
       case DType::kBool:
         FillWith(destination, count, static_cast<uint8_t>(value != 0));
         break;
+      case DType::kI8:
+        FillWith(destination, count, static_cast<int8_t>(value));
+        break;
+      case DType::kU8:
+        FillWith(destination, count, static_cast<uint8_t>(value));
+        break;
       case DType::kInvalid:
         return absl::InvalidArgumentError("fill of a tensor without a type");
     }

@@ -1,39 +1,11 @@
-"""One entry per operator: random cases, and the same mathematics in PyTorch, in float64.
-
-A case is (attributes, inputs, reference, options): `inputs` are torch tensors (float64 where floating) or None,
-`reference(*inputs)` gives a tensor or a tuple. Shapes are drawn anew by every call; sizes of one and zero
-come up on purpose.
-"""
+"""Operators of the main job."""
 import math
 import random
 
 import torch
 import torch.nn.functional as F
 
-
-def rand(*dims, scale=1.0):
-    return torch.randn(list(dims), dtype=torch.float64) * scale
-
-
-def away_from_zero(*dims):
-    """For functions with a kink at zero: finite steps must not cross it."""
-    x = rand(*dims)
-    return x + 0.1 * torch.sign(x)
-
-
-def dims(rank=None, low=1, high=6):
-    return [random.randint(low, high) for _ in range(rank or random.randint(1, 4))]
-
-
-CASES = {}
-
-
-def case(name, count=6, **options):
-    def add(make):
-        CASES.setdefault(name, []).append((make, count, options))
-        return make
-
-    return add
+from cases import away_from_zero, case, dims, rand
 
 
 def unary(name, reference, make=rand, attributes=None):
