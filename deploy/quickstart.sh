@@ -75,7 +75,7 @@ phase "built" bazel build --config=release //client:espalier //server:espalierd 
 espalier=$(bazel info --config=release bazel-bin 2> /dev/null)/client/espalier
 
 # A shorter name for the same file, where Bazel's links are in place.
-[ bazel-bin/client/espalier -ef "$espalier" ] && espalier=bazel-bin/client/espalier
+[ build/bin/client/espalier -ef "$espalier" ] && espalier=build/bin/client/espalier
 
 say "3. A coordinator with two workers"
 state=$(mktemp -d -t espalier-state.XXXXXX)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Training tokens/s of the quickstart's LLM on one machine: Espalier against PyTorch, in turns.
 
-    tests/benchmarks/training_throughput.py --program bazel-bin/tests/benchmarks/training_steps
+    tests/benchmarks/training_throughput.py --program build/bin/tests/benchmarks/training_steps
 
 Both train the same LLaMA (hidden 256, 6 layers, 8 heads, 4 KV heads, intermediate 704, vocabulary 256) in
 float32 with AdamW and gradients clipped to norm 1, on batches of 16 windows of 128 bytes of the same text,
@@ -148,7 +148,7 @@ def markdown(title, columns, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default="bazel-bin/tests/benchmarks/training_steps")
+    parser.add_argument("--program", default="build/bin/tests/benchmarks/training_steps")
     parser.add_argument("--text", default="tests/data/genesis.txt")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
