@@ -74,10 +74,22 @@ constexpr int kNotSplit = -1;
 // the whole dimension. A shard whose axis appears in no dimension of an input needs a replica of
 // it; an axis that appears in no dimension of an output leaves that output as one partial sum per
 // shard.
+// Dimension `dim` of input `input` is read through windows: outputs [a, b) along the axis that it
+// follows need [a * stride - before, (b - 1) * stride - before + reach) of it, as far as it exists.
+// The parts of the input therefore overlap, and its extent need not be a multiple of the axis.
+struct Halo {
+  int input = 0;
+  int dim = 0;
+  int64_t stride = 1;
+  int64_t before = 0;  // less than reach, and so is what lies beyond the other end
+  int64_t reach = 1;
+};
+
 struct SplitRule {
   std::vector<Axis> axes;
   std::vector<std::vector<int>> inputs;
   std::vector<std::vector<int>> outputs;
+  std::vector<Halo> halos;
 };
 
 // Work of one run of the operator.
@@ -91,6 +103,9 @@ struct Gradient {
   std::vector<int> needs_outputs;   // then forward outputs
   std::vector<int> differentiable;  // forward inputs that get a gradient, in the order of x_grad's
                                     // outputs; a variadic input is named by its first index
+  // Optional: whether a forward output or input named above is needed under these attributes. What
+  // is not may be absent from x_grad's operands, so that nothing keeps it.
+  std::function<bool(const Attributes&, bool is_output, int index)> is_needed = {};
   std::function<Cost(const NodeTypes& forward)> cost;  // default: twice the forward cost
 };
 
@@ -101,6 +116,32 @@ struct OnnxForm {
   // Attribute of ours -> attribute of ONNX, of the same kind (bool travels as an int). Attributes
   // of ours that are not named here must have their default for the node to be exported.
   std::map<std::string, std::string> attributes;
+};
+
+// An operator that moves a parameter by its gradient. Inputs: parameter, gradient, scale (a scalar,
+// optional), hyper f32[2] = (learning rate, 1-based step), the states, the sums. It writes the
+// parameter (its output, in place) and the states.
+struct Update {
+  // A name under which jobs ask for it, and the values of attributes that the name stands for.
+  struct Variant {
+    std::string name;  // "adamw"
+    std::string doc;
+    double learning_rate = 0;  // where the user gives none
+    Attributes attributes;
+  };
+  std::vector<Variant> variants;
+
+  // What is kept between steps, zero at first.
+  struct State {
+    std::string name;  // "adam_m"; empty: this input is absent
+    // Shape if it is not the parameter's. Such a state is not split with the parameter.
+    std::optional<Dims> dims;
+  };
+  std::function<std::vector<State>(const Attributes&, const Dims& parameter)> states;
+
+  // Operators that run before it, in this order, on the inputs of the update up to there. Each
+  // gives one f32 tensor, a sum over the elements of the parameter, which is added up over shards.
+  std::vector<std::string> sums;
 };
 
 struct OpDef {
@@ -131,6 +172,10 @@ struct OpDef {
   bool random = false;     // reads seed, node_key and step
   bool is_loss = false;    // output 0 is a scalar to minimise
   bool is_metric = false;  // output 0 is a scalar to report; never differentiated
+  // What a metric is reported as, of the sum of output 0 over shards averaged over batches: the
+  // root of a mean of squares. None: that number itself.
+  double (*finish)(double) = nullptr;
+  std::optional<Update> update;
 };
 
 }  // namespace espalier

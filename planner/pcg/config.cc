@@ -6,12 +6,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "planner/pcg/layout.h"
 
 namespace espalier {
 namespace {
 
+bool HasHalo(const std::vector<Halo>& halos, size_t input, size_t dim) {
+  return std::any_of(halos.begin(), halos.end(), [&](const Halo& halo) {
+    return halo.input == static_cast<int>(input) && halo.dim == static_cast<int>(dim);
+  });
+}
+
 absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<TensorType>& types,
-                          const std::vector<Axis>& axes, std::vector<std::vector<int>>* map) {
+                          const std::vector<Axis>& axes, const std::vector<Halo>& halos,
+                          std::vector<std::vector<int>>* map) {
   map->resize(types.size());
   for (size_t i = 0; i < types.size(); ++i) {
     (*map)[i].resize(types[i].dims.size(), kNotSplit);
@@ -19,7 +27,7 @@ absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<
       const int axis = (*map)[i][d];
       if (axis == kNotSplit) continue;
       if (axis < 0 || axis >= static_cast<int>(axes.size()) || axes[axis].size < 1 ||
-          types[i].dims[d] % axes[axis].size != 0) {
+          (types[i].dims[d] % axes[axis].size != 0 && !HasHalo(halos, i, d))) {
         return absl::InternalError(absl::StrCat("operator '", def.name, "': ", side, " ", i,
                                                 " of type ", ToString(types[i]),
                                                 " cannot follow axis ", axis, " in dimension ", d,
@@ -34,9 +42,10 @@ absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<
 
 absl::StatusOr<SplitRule> CompleteSplitRule(const OpDef& def, const NodeTypes& types) {
   SplitRule rule = SplitOf(def, types);
-  absl::Status status = CompleteSide(def, "input", types.inputs, rule.axes, &rule.inputs);
+  absl::Status status =
+      CompleteSide(def, "input", types.inputs, rule.axes, rule.halos, &rule.inputs);
   if (status.ok()) {
-    status = CompleteSide(def, "output", types.outputs, rule.axes, &rule.outputs);
+    status = CompleteSide(def, "output", types.outputs, rule.axes, {}, &rule.outputs);
   }
   if (!status.ok()) return status;
   return rule;
@@ -99,6 +108,12 @@ NodeTypes LocalTypes(const NodeTypes& whole, const SplitRule& rule,
     }
   };
   shrink(&local.inputs, rule.inputs);
+  for (const Halo& halo : rule.halos) {
+    const int axis = rule.inputs[halo.input][halo.dim];
+    const int64_t extent = whole.inputs[halo.input].dims[halo.dim];
+    const auto [first, end] = WindowedPart({halo, rule.axes[axis].size}, extent, degrees[axis], 0);
+    local.inputs[halo.input].dims[halo.dim] = end - first;
+  }
   shrink(&local.outputs, rule.outputs);
   return local;
 }

@@ -28,7 +28,7 @@ std::vector<int> LegalDegrees(const Axis& axis, int most);
 // InvalidArgument says which degree or device is wrong and which would be legal.
 absl::Status CheckConfig(const SplitRule& rule, const NodeConfig& config, int num_devices);
 
-// Types of one part.
+// Types of one part: the first one, where they differ (Halo).
 NodeTypes LocalTypes(const NodeTypes& whole, const SplitRule& rule,
                      const std::vector<int>& degrees);
 

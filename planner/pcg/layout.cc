@@ -20,20 +20,43 @@ std::string KeyOf(const Layout& layout) {
   for (int d : layout.degrees) AppendInt(&key, d);
   AppendInt(&key, layout.replicas);
   AppendInt(&key, layout.partials);
+  AppendInt(&key, static_cast<int64_t>(layout.overlap));
   for (const Shard& shard : layout.shards) {
     AppendInt(&key, shard.device);
     AppendInt(&key, shard.replica);
     AppendInt(&key, shard.partial);
     for (int64_t d : shard.region.start) AppendInt(&key, d);
+    for (int64_t d : shard.region.size) AppendInt(&key, d);
   }
   return key;
 }
 
 }  // namespace
 
+std::vector<OperandHalo> HalosOf(const SplitRule& rule, int input) {
+  std::vector<OperandHalo> halos;
+  for (const Halo& halo : rule.halos) {
+    if (halo.input != input) continue;
+    halos.push_back({halo, rule.axes[rule.inputs[input][halo.dim]].size});
+  }
+  return halos;
+}
+
+std::pair<int64_t, int64_t> WindowedPart(const OperandHalo& operand, int64_t extent, int parts,
+                                         int part) {
+  const Halo& halo = operand.halo;
+  const int64_t outputs = operand.axis_size / parts;
+  const auto first = [&](int p) {
+    return p == 0 ? 0 : std::max<int64_t>(0, p * outputs * halo.stride - halo.before);
+  };
+  if (part + 1 == parts) return {first(part), extent};
+  const int64_t end = ((part + 1) * outputs - 1) * halo.stride - halo.before + halo.reach;
+  return {first(part), std::min(extent, std::max(end, first(part + 1)))};
+}
+
 Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
-                     const std::vector<int>& degrees, const std::vector<int>& devices,
-                     bool output) {
+                     const std::vector<int>& degrees, const std::vector<int>& devices, bool output,
+                     const std::vector<OperandHalo>& halos) {
   Layout layout;
   layout.dims = dims;
   layout.degrees.assign(dims.size(), 1);
@@ -60,6 +83,15 @@ Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
       shard.region.size[d] = dims[d] / layout.degrees[d];
       shard.region.start[d] = shard.region.size[d] * coordinate[axis_of_dim[d]];
     }
+    for (const OperandHalo& operand : halos) {
+      const int d = operand.halo.dim;
+      if (layout.degrees[d] == 1) continue;
+      const auto [first, end] =
+          WindowedPart(operand, dims[d], layout.degrees[d], coordinate[axis_of_dim[d]]);
+      shard.region.start[d] = first;
+      shard.region.size[d] = end - first;
+      layout.overlap = Overlap::kShared;
+    }
     int index = 0;
     for (size_t a = 0; a < degrees.size(); ++a) {
       if (!followed[a]) index = index * degrees[a] + coordinate[a];
@@ -78,6 +110,8 @@ Layout Dual(const Layout& layout) {
   Layout dual = layout;
   std::swap(dual.replicas, dual.partials);
   for (Shard& shard : dual.shards) std::swap(shard.replica, shard.partial);
+  if (layout.overlap == Overlap::kShared) dual.overlap = Overlap::kSummed;
+  if (layout.overlap == Overlap::kSummed) dual.overlap = Overlap::kShared;
   return dual;
 }
 
@@ -109,6 +143,8 @@ std::string ToString(const Layout& layout) {
   }
   if (layout.replicas > 1) parts.push_back(absl::StrCat("replicas x", layout.replicas));
   if (layout.partials > 1) parts.push_back(absl::StrCat("partial sums x", layout.partials));
+  if (layout.overlap == Overlap::kShared) parts.push_back("overlapping");
+  if (layout.overlap == Overlap::kSummed) parts.push_back("sums where parts overlap");
   if (parts.empty()) parts.push_back("whole");
   return absl::StrCat(absl::StrJoin(parts, ", "), " on ",
                       absl::StrJoin(layout.shards, ",", [](std::string* out, const Shard& shard) {

@@ -109,6 +109,8 @@ TEST(ParallelOpTest, NamesWhatHappens) {
   EXPECT_EQ(kinds(sums, copies), (std::vector<Kind::Kind>{Kind::REDUCE, Kind::REPLICATE}));
   EXPECT_EQ(kinds(columns, moved), (std::vector<Kind::Kind>{Kind::MOVE}));
   EXPECT_TRUE(kinds(columns, columns).empty());
+  auto windows = OperandLayout({8, 8}, {0, kNotSplit}, {2}, {0, 1}, false, {{{0, 0, 1, 1, 3}, 8}});
+  EXPECT_EQ(kinds(rows, windows), (std::vector<Kind::Kind>{Kind::EXCHANGE_HALO}));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "planner/pcg/parallel_op.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -37,6 +38,16 @@ std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to)
     ops.insert(ops.end(), partitions.begin(), partitions.end());
   }
   add(Kind::REPLICATE, -1, to.replicas / replicas);
+  if (from.overlap != to.overlap) {
+    for (int d = 0; d < rank; ++d) {
+      const Layout& windowed = to.overlap == Overlap::kNone ? from : to;
+      if (std::any_of(windowed.shards.begin(), windowed.shards.end(), [&](const Shard& shard) {
+            return shard.region.size[d] * windowed.degrees[d] != windowed.dims[d];
+          })) {
+        add(Kind::EXCHANGE_HALO, d, windowed.degrees[d]);
+      }
+    }
+  }
 
   std::vector<int> devices;
   for (const Shard& shard : to.shards) devices.push_back(shard.device);

@@ -29,8 +29,8 @@ struct ParallelOp {
 
 std::vector<ParallelOp> ParallelOpsBetween(const Layout& from, const Layout& to);
 
-// PARTITION <-> COMBINE, REPLICATE <-> REDUCE, ALL_TO_ALL and MOVE backwards. `devices` is left
-// empty.
+// PARTITION <-> COMBINE, REPLICATE <-> REDUCE, ALL_TO_ALL, EXCHANGE_HALO and MOVE backwards.
+// `devices` is left empty.
 ParallelOp Dual(const ParallelOp& op);
 
 }  // namespace espalier

@@ -20,10 +20,14 @@ const ConfigEntry* ConfigTable::Get(NodeId node, const NodeConfig& config) {
   auto fill = [&](const std::vector<TensorType>& types, const std::vector<std::vector<int>>& map,
                   bool output, std::vector<int>* ids) {
     for (size_t i = 0; i < types.size(); ++i) {
-      ids->push_back(types[i].dtype == DType::kInvalid
-                         ? -1
-                         : layouts_.Intern(OperandLayout(types[i].dims, map[i], config.degrees,
-                                                         config.devices, output)));
+      if (types[i].dtype == DType::kInvalid) {
+        ids->push_back(-1);
+        continue;
+      }
+      const std::vector<OperandHalo> halos =
+          output ? std::vector<OperandHalo>{} : HalosOf(info.rule, static_cast<int>(i));
+      ids->push_back(layouts_.Intern(
+          OperandLayout(types[i].dims, map[i], config.degrees, config.devices, output, halos)));
     }
   };
   fill(info.types.inputs, info.rule.inputs, false, &entry->inputs);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -80,6 +81,7 @@ bool DistinctEqualSized(const std::vector<Region>& regions) {
 std::optional<ReshardCollective> AsCollective(const Layout& from, const Layout& to,
                                               const ShardGroup& group) {
   ReshardCollective c;
+  if (from.overlap != Overlap::kNone || to.overlap != Overlap::kNone) return std::nullopt;
   if (from.replicas > 1 || !MatchDevices(from, to, group, &c)) return std::nullopt;
   const int n = static_cast<int>(c.ranks.size());
   std::vector<Region> in, out;
@@ -127,9 +129,76 @@ std::optional<ReshardCollective> AsCollective(const Layout& from, const Layout& 
   return c;
 }
 
+// The boxes into which the edges of `regions` cut `target`.
+std::vector<Region> CutAtEdges(const Region& target, const std::vector<Region>& regions) {
+  std::vector<Region> boxes = {target};
+  for (size_t d = 0; d < target.size.size(); ++d) {
+    const int64_t begin = target.start[d], end = begin + target.size[d];
+    std::set<int64_t> edges = {begin, end};
+    for (const Region& region : regions) {
+      for (int64_t edge : {region.start[d], region.start[d] + region.size[d]}) {
+        if (edge > begin && edge < end) edges.insert(edge);
+      }
+    }
+    std::vector<Region> cut;
+    for (const Region& box : boxes) {
+      for (auto it = edges.begin(); std::next(it) != edges.end(); ++it) {
+        cut.push_back(box);
+        cut.back().start[d] = *it;
+        cut.back().size[d] = *std::next(it) - *it;
+      }
+    }
+    boxes = std::move(cut);
+  }
+  return boxes;
+}
+
+bool Inside(const Region& box, const Region& region) {
+  const std::optional<Region> common = Intersect(box, region);
+  return common && *common == box;
+}
+
+// Copies and transfers that fill target shard `t` from boxes that overlap: each stretch that
+// belongs to the same boxes is one piece of each of them (their sum), or of one (their value).
+absl::Status AddOverlapping(const Layout& from, const Layout& to, const ShardGroup& group, int t,
+                            ReshardPlan* plan) {
+  const Shard& target = to.shards[t];
+  // One source for each box and partial index: replicas are alike.
+  std::map<std::tuple<Dims, Dims, int>, int> holders;
+  std::vector<Region> regions;
+  for (int s : group.sources) {
+    const Shard& source = from.shards[s];
+    int& holder = holders.try_emplace({source.region.start, source.region.size, source.partial}, s)
+                      .first->second;
+    if (source.device == target.device) holder = s;
+    regions.push_back(source.region);
+  }
+  for (const Region& box : CutAtEdges(target.region, regions)) {
+    std::vector<int> sources;
+    for (const auto& [place, s] : holders) {
+      if (Inside(box, from.shards[s].region)) sources.push_back(s);
+    }
+    if (sources.empty()) {
+      return absl::InternalError(absl::StrCat("source layout (", ToString(from),
+                                              ") does not cover the target layout (", ToString(to),
+                                              ")"));
+    }
+    if (from.overlap == Overlap::kShared && from.partials == 1) {
+      auto here = std::find_if(sources.begin(), sources.end(),
+                               [&](int s) { return from.shards[s].device == target.device; });
+      sources = {here == sources.end() ? sources[0] : *here};
+    }
+    for (size_t i = 0; i < sources.size(); ++i) {
+      plan->pieces.push_back({sources[i], t, box, /*accumulate=*/i > 0});
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Copies and transfers that fill target shard `t`.
 absl::Status AddPieces(const Layout& from, const Layout& to, const ShardGroup& group, int t,
                        ReshardPlan* plan) {
+  if (from.overlap != Overlap::kNone) return AddOverlapping(from, to, group, t, plan);
   const Shard& target = to.shards[t];
   // Source shards by the place and partial index that they hold.
   std::map<std::pair<Dims, int>, std::vector<int>> holders;
@@ -220,7 +289,7 @@ bool IsRankMajor(const std::vector<Region>& parts, const Region& whole) {
 }
 
 absl::StatusOr<ReshardPlan> PlanReshard(const Layout& from, const Layout& to) {
-  if (to.partials > 1) {
+  if (to.partials > 1 || to.overlap == Overlap::kSummed) {
     return absl::InternalError(absl::StrCat("a layout of partial sums (", ToString(to),
                                             ") cannot be made from another (", ToString(from),
                                             ")"));

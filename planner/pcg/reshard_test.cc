@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <set>
+#include <tuple>
 
 #include "gtest/gtest.h"
 #include "ops/schema/op_def.h"
@@ -39,6 +41,37 @@ int64_t Part(const Dims& at, int partial) {
   int64_t value = partial * 1000003 + 17;
   for (int64_t d : at) value = value * 31 + d * (partial + 1);
   return value % 1000;
+}
+
+// What a shard holds of an element.
+int64_t Held(const Layout& layout, const Shard& shard, const Dims& at) {
+  int64_t value = Part(at, shard.partial);
+  // Where boxes are summed each has a part of its own.
+  if (layout.overlap == Overlap::kSummed) {
+    for (int64_t start : shard.region.start) value += 7 * start;
+  }
+  return value;
+}
+
+// The element: the sum over what different parts hold of it.
+int64_t Total(const Layout& layout, const Dims& at) {
+  std::set<std::tuple<Dims, Dims, int>> seen;
+  int64_t total = 0;
+  for (const Shard& shard : layout.shards) {
+    bool inside = true;
+    for (size_t d = 0; d < at.size(); ++d) {
+      const int64_t offset = at[d] - shard.region.start[d];
+      inside = inside && offset >= 0 && offset < shard.region.size[d];
+    }
+    const bool shared = layout.overlap != Overlap::kSummed;
+    const Dims none;
+    if (inside && seen.insert({shared ? none : shard.region.start,
+                               shared ? none : shard.region.size, shard.partial})
+                      .second) {
+      total += Held(layout, shard, at);
+    }
+  }
+  return total;
 }
 
 Data Box(const Data& data, const Region& region, const Region& box) {
@@ -123,8 +156,7 @@ void ExpectRight(const Layout& from, const Layout& to, std::map<int, int>* kinds
   std::vector<Data> source, target;
   for (const Shard& shard : from.shards) {
     source.emplace_back();
-    ForEach(shard.region,
-            [&](const Dims& at) { source.back().push_back(Part(at, shard.partial)); });
+    ForEach(shard.region, [&](const Dims& at) { source.back().push_back(Held(from, shard, at)); });
   }
   for (const Shard& shard : to.shards) target.emplace_back(shard.region.num_elements(), -7);
   for (size_t t = 0; t < target.size(); ++t) {
@@ -142,22 +174,32 @@ void ExpectRight(const Layout& from, const Layout& to, std::map<int, int>* kinds
   }
   for (size_t t = 0; t < target.size(); ++t) {
     Data expected;
-    ForEach(to.shards[t].region, [&](const Dims& at) {
-      int64_t value = 0;
-      for (int p = 0; p < from.partials; ++p) value += Part(at, p);
-      expected.push_back(value);
-    });
+    ForEach(to.shards[t].region, [&](const Dims& at) { expected.push_back(Total(from, at)); });
     ASSERT_EQ(target[t], expected) << ToString(from) << " -> " << ToString(to) << " shard " << t;
   }
 }
 
-Layout RandomLayout(std::mt19937* random, bool output) {
+// Windows of random reach, stride 1 and 2, over dimensions 1 and 2.
+std::vector<OperandHalo> RandomHalos(std::mt19937* random) {
+  std::vector<OperandHalo> halos;
+  for (int d : {1, 2}) {
+    if ((*random)() % 2 == 0) continue;
+    const int64_t reach = 1 + (*random)() % 5, before = (*random)() % reach;
+    const bool wide = (*random)() % 2 == 0;
+    halos.push_back(
+        {{.input = 0, .dim = d, .stride = wide ? 2 : 1, .before = before, .reach = reach},
+         wide ? 6 : 12});
+  }
+  return halos;
+}
+
+Layout RandomLayout(std::mt19937* random, bool output, std::vector<OperandHalo> halos = {}) {
   const int options[] = {1, 1, 2, 2, 3, 4};
   std::vector<int> degrees(4);
   int parts = 1;
   for (int& degree : degrees) {
     degree = options[(*random)() % 6];
-    if (parts * degree > 8) degree = 1;
+    if (parts * degree > 8 || (!halos.empty() && degree == 4)) degree = 1;
     parts *= degree;
   }
   std::vector<int> devices(8);
@@ -167,7 +209,32 @@ Layout RandomLayout(std::mt19937* random, bool output) {
   // Axis 3 is in no dimension; sometimes dimension 0 follows none either.
   const bool lead = (*random)() % 4 == 0;
   return OperandLayout({lead ? 1 : 12, 12, 12}, {lead ? kNotSplit : 0, 1, 2}, degrees, devices,
-                       output);
+                       output, halos);
+}
+
+TEST(PlanReshardTest, HalosAreExchangedAndTheirGradientsAddedUp) {
+  std::mt19937 random(6);
+  std::map<int, int> kinds;
+  int shared = 0, summed = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const Layout whole = RandomLayout(&random, random() % 2 == 0);
+    const Layout windowed = RandomLayout(&random, false, RandomHalos(&random));
+    if (whole.dims != windowed.dims) continue;
+    ExpectRight(whole, windowed, &kinds);
+    shared += windowed.overlap == Overlap::kShared;
+    if (whole.partials > 1) continue;
+    const Layout gradient = Dual(windowed);
+    summed += gradient.overlap == Overlap::kSummed;
+    ExpectRight(gradient, whole, &kinds);
+    // Another window over the same tensor.
+    const Layout other = RandomLayout(&random, false, RandomHalos(&random));
+    if (other.dims == gradient.dims) ExpectRight(gradient, other, &kinds);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(shared, 500);
+  EXPECT_GT(summed, 200);
+  Layout rows = OperandLayout({8}, {0}, {2}, {0, 1}, false, {{{0, 0, 1, 1, 3}, 8}});
+  EXPECT_EQ(PlanReshard(rows, Dual(rows)).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST(PlanReshardTest, RandomLayoutsArriveWhole) {

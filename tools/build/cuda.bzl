@@ -25,12 +25,13 @@ def _impl(ctx):
         args.add_all(cc.system_includes, before_each = "-isystem")
         args.add_all(cc.defines, format_each = "-D%s")
         args.add_all(["-c", src.path, "-o", obj.path])
-        ctx.actions.run(
-            executable = CUDA_ROOT + "/bin/nvcc",
-            arguments = [args],
+        # nvcc names temporary files by its process id, which in a sandbox is always the same.
+        ctx.actions.run_shell(
+            command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && "$@"',
+            arguments = [CUDA_ROOT + "/bin/nvcc", args],
             inputs = depset([src] + ctx.files.hdrs, transitive = [cc.headers]),
             outputs = [obj],
-            env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp"},
+            env = {"PATH": "/usr/local/bin:/usr/bin:/bin"},
             mnemonic = "NvccCompile",
             progress_message = "Compiling %s with nvcc" % src.short_path,
         )
