@@ -15,16 +15,21 @@ build=(
   libdnnl-dev libgloo-dev libboost1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
   curl bible-kjv bible-kjv-text
 )
-# prometheus is here for promtool.
+# prometheus is here for promtool. The ONNX tests run in a virtual environment of their own, see
+# tests/conformance/onnx_environment.py.
 tests=(
-  libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch
+  libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch python3-venv
   prometheus clang-format
 )
 
 packages=("${build[@]}")
+environment=:
 for arg in "$@"; do
   case $arg in
-    --tests) packages+=("${tests[@]}") ;;
+    --tests)
+      packages+=("${tests[@]}")
+      environment=onnx_environment
+      ;;
     -h | --help)
       sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
       exit 0
@@ -42,6 +47,12 @@ fail() {
   exit 1
 }
 
+onnx_environment() {
+  /usr/bin/python3 "$(dirname "$0")/../tests/conformance/onnx_environment.py" ||
+    fail "the virtual environment of the ONNX tests could not be made" \
+      "check that PyPI can be reached from here (proxy?), then run this again"
+}
+
 os_name=$(. /etc/os-release 2> /dev/null && echo "${PRETTY_NAME:-$ID}" || echo "an unknown system")
 os_id=$(. /etc/os-release 2> /dev/null && echo "${ID:-} ${VERSION_ID:-}" || true)
 if ! command -v dpkg-query > /dev/null; then
@@ -54,6 +65,7 @@ installed=$({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]
 mapfile -t missing < <(printf '%s\n' "${packages[@]}" | sort -u | comm -23 - <(echo "$installed"))
 echo "install: ${#packages[@]} packages needed, ${#missing[@]} missing"
 if [ ${#missing[@]} -eq 0 ]; then
+  $environment
   exit 0
 fi
 
@@ -86,3 +98,4 @@ phase "${#missing[@]} packages installed" \
   "run: apt-get --fix-broken install; then run this again" \
   apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}"
 rm -f "$log"
+$environment

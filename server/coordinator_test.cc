@@ -98,7 +98,7 @@ class CoordinatorTest : public ::testing::Test {
     spec->set_batch_size(4);
     spec->set_steps(kSteps);
     spec->set_checkpoint_every_steps(10);
-    spec->mutable_optimizer()->set_kind(proto::Optimizer::SGD);
+    spec->mutable_optimizer()->set_name("sgd");
     spec->mutable_optimizer()->mutable_learning_rate()->set_peak(0.1);
     spec->mutable_search()->set_strategy(proto::SearchOptions::DATA_PARALLEL);
     return request;
@@ -358,8 +358,8 @@ TEST_F(CoordinatorTest, BadSubmissionsAreAnsweredWithThePlaceAndTheDaemonLivesOn
   request.mutable_spec()->set_output_model("../x");
   refuse(request, "output_model");
   request = Submission();
-  request.mutable_spec()->mutable_optimizer()->clear_kind();
-  refuse(request, "optimizer.kind");
+  request.mutable_spec()->mutable_optimizer()->clear_name();
+  refuse(request, "optimizer.name");
   proto::ListJobsReply jobs;
   grpc::ClientContext context;
   ASSERT_TRUE(training_->List(&context, {}, &jobs).ok());

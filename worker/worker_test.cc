@@ -61,7 +61,7 @@ LoweredPlan Lower(int devices) {
     problem.machine.devices.push_back(device);
   }
   problem.machine.link.set_bandwidth(1e9);
-  problem.optimizer.set_kind(proto::Optimizer::ADAM);
+  problem.optimizer.set_name("adam");
   problem.optimizer.mutable_learning_rate()->set_peak(0.01);
   proto::SearchOptions search;
   search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE

@@ -111,8 +111,9 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_EQ(spec.epochs(), 3);
   EXPECT_EQ(spec.steps(), 0);
   EXPECT_EQ(spec.batch_size(), 64);
-  EXPECT_EQ(spec.optimizer().kind(), proto::Optimizer::SGD);
-  EXPECT_EQ(spec.optimizer().momentum(), 0.9);
+  EXPECT_EQ(spec.optimizer().name(), "sgd");
+  EXPECT_EQ(spec.optimizer().attributes().at("momentum").f(), 0.9);
+  EXPECT_EQ(spec.optimizer().attributes().at("weight_decay").f(), 1e-3);
   EXPECT_EQ(spec.optimizer().learning_rate().kind(), proto::LearningRateSchedule::COSINE);
   EXPECT_EQ(spec.optimizer().learning_rate().warmup_steps(), 10);
   EXPECT_NEAR(spec.optimizer().learning_rate().floor(), 0.002, 1e-12);
@@ -125,15 +126,45 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_EQ(spec.output_model(), "cnn");
 }
 
+TEST(TrainingFlagsTest, OptimisersSchedulesAndPenalties) {
+  proto::TrainingSpec spec;
+  absl::Status status =
+      FillTraining(Good({"--optimizer=rmsprop:alpha=0.9,centered=true", "--schedule=step",
+                         "--lr-step=30", "--l2=1e-4", "--l1=fc*:0.5", "--report-penalties"}),
+                   &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  const proto::Optimizer& optimizer = spec.optimizer();
+  EXPECT_EQ(optimizer.name(), "rmsprop");
+  EXPECT_EQ(optimizer.attributes().at("alpha").f(), 0.9);
+  EXPECT_TRUE(optimizer.attributes().at("centered").b());
+  EXPECT_EQ(optimizer.learning_rate().peak(), 0.01);
+  EXPECT_EQ(optimizer.learning_rate().step_size(), 30);
+  EXPECT_EQ(optimizer.learning_rate().gamma(), 0.1);
+  ASSERT_EQ(optimizer.regularizers_size(), 2);
+  EXPECT_EQ(optimizer.regularizers(0).parameter(), "fc*");
+  EXPECT_EQ(optimizer.regularizers(0).l1(), 0.5);
+  EXPECT_EQ(optimizer.regularizers(1).l2(), 1e-4);
+  EXPECT_TRUE(optimizer.report_penalties());
+}
+
 TEST(TrainingFlagsTest, ContradictionsAreRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--epochs=1", "--steps=1"}, "not both"},
-      {{"--momentum=0.9"}, "--momentum needs --optimizer=sgd"},
-      {{"--min-lr=0.1"}, "--min-lr needs --schedule=cosine"},
+      {{"--momentum=0.9"}, "--momentum needs an --optimizer that has it: rmsprop, sgd"},
+      {{"--min-lr=0.1"}, "--min-lr needs a --schedule that falls"},
       {{"--steps=5", "--warmup=6"}, "more than all 5 steps"},
       {{"--only-data-parallel", "--single-device"}, "at most one"},
       {{"--enable-parameter-parallel", "--disable-parameter-parallel"}, "exclude each other"},
-      {{"--optimizer=lion"}, "accepted: sgd, adam, adamw"},
+      {{"--optimizer=lamb"}, "accepted: adafactor, adagrad, adam, adamw, lion, rmsprop, sgd"},
+      {{"--optimizer=adam:beta3=1"}, "KEY=VALUE with beta1, beta2"},
+      {{"--optimizer=adam:beta1=x"}, "beta1 is \"x\"; accepted: a number"},
+      {{"--optimizer=adam:beta1=2"}, "'beta1'"},
+      {{"--optimizer=sgd", "--nesterov"}, "momentum above 0"},
+      {{"--schedule=step"}, "--schedule=step needs --lr-step"},
+      {{"--lr-power=2"}, "--lr-power needs --schedule=polynomial"},
+      {{"--schedule=one-cycle", "--warmup=5"}, "exclude each other"},
+      {{"--l2=fc:x"}, "PARAMETER:X"},
+      {{"--report-penalties"}, "needs --l1 or --l2"},
       {{"--input=x"}, "NAME=COLUMN"},
       {{"--import-strategy=/nonexistent"}, "cannot read"}};
   for (const auto& [args, message] : cases) {

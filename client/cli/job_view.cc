@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/plan_view.h"
@@ -190,9 +191,9 @@ std::string RenderOutcome(const proto::Job& job, const Terminal& terminal) {
   std::string evaluation;
   const std::map<std::string, double> values(job.evaluation().begin(), job.evaluation().end());
   for (const auto& [name, value] : values) {
-    absl::StrAppend(
-        &evaluation, evaluation.empty() ? "" : ", ", Printable(name), " ",
-        name == "accuracy" ? absl::StrFormat("%.2f %%", value * 100) : FormatLoss(value));
+    absl::StrAppend(&evaluation, evaluation.empty() ? "" : ", ", Printable(name), " ",
+                    absl::EndsWith(name, "accuracy") ? absl::StrFormat("%.2f %%", value * 100)
+                                                     : FormatLoss(value));
     if (name == "loss" && IsText(job))
       absl::StrAppend(&evaluation, absl::StrFormat(" (%.3f bits per byte)", value / std::log(2.0)));
   }

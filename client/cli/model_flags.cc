@@ -67,6 +67,13 @@ absl::StatusOr<proto::Graph> ReadGraph(const std::string& path) {
 }  // namespace
 
 std::vector<FlagSpec> ModelFlags() {
+  OpRegistry operators;
+  RegisterAllOperators(operators);
+  std::vector<std::string> losses, metrics;
+  for (const OpDef* def : operators.All()) {
+    if (def->is_loss) losses.push_back(def->name);
+    if (def->is_metric) metrics.push_back(def->name);
+  }
   return {
       {"model", FlagType::kText, "MODEL",
        "llama:PRESET, llama:KEY=VALUE,... or llama:FILE.json; presets: " + PresetNames()},
@@ -74,9 +81,9 @@ std::vector<FlagSpec> ModelFlags() {
       {"onnx", FlagType::kText, "FILE", "an ONNX file instead"},
       {"sequence-length", FlagType::kInt, "N", "tokens of an example of text (128)", 0, 1, 1 << 20},
       {"loss", FlagType::kText, "LOSS",
-       "for ONNX: sparse_categorical_crossentropy (default) or mean_squared_error"},
+       "for ONNX (sparse_categorical_crossentropy): " + absl::StrJoin(losses, ", ")},
       {"metrics", FlagType::kText, "LIST",
-       "for ONNX: accuracy (default with the first loss), or none"},
+       "for ONNX (accuracy with that loss): losses, none, or " + absl::StrJoin(metrics, ", ")},
   };
 }
 

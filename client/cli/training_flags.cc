@@ -2,14 +2,18 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/terminal/text.h"
+#include "ops/operators/register_all.h"
+#include "ops/optimizer/optimizer.h"
 
 namespace espalier {
 namespace {
@@ -40,42 +44,186 @@ absl::StatusOr<proto::Plan> ReadPlan(const std::string& path) {
   return plan;
 }
 
-absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optimizer* optimizer) {
-  auto kind = OneOf<proto::Optimizer::Kind>("optimizer", flags.Text("optimizer", "adamw"),
-                                            {{"sgd", proto::Optimizer::SGD},
-                                             {"adam", proto::Optimizer::ADAM},
-                                             {"adamw", proto::Optimizer::ADAMW}});
-  if (!kind.ok()) return kind.status();
-  const bool sgd = *kind == proto::Optimizer::SGD;
-  if (flags.Has("momentum") && !sgd) return UsageError("--momentum needs --optimizer=sgd");
-  optimizer->set_kind(*kind);
-  optimizer->set_momentum(flags.Number("momentum", 0));
-  optimizer->set_weight_decay(flags.Number("wd", *kind == proto::Optimizer::ADAMW ? 0.01
-                                                 : sgd                            ? 1e-4
-                                                                                  : 0));
-  optimizer->set_clip_norm(flags.Number("clip-norm", 0));
+const OpRegistry& Operators() {
+  static const OpRegistry* operators = [] {
+    auto* registry = new OpRegistry;
+    RegisterAllOperators(*registry);
+    return registry;
+  }();
+  return *operators;
+}
 
-  auto* schedule = optimizer->mutable_learning_rate();
-  auto shape =
-      OneOf<proto::LearningRateSchedule::Kind>("schedule", flags.Text("schedule", "constant"),
-                                               {{"constant", proto::LearningRateSchedule::CONSTANT},
-                                                {"cosine", proto::LearningRateSchedule::COSINE}});
-  if (!shape.ok()) return shape.status();
-  schedule->set_kind(*shape);
-  schedule->set_peak(flags.Number("lr", sgd ? 0.01 : 1e-3));
-  schedule->set_warmup_steps(flags.Int("warmup", 0));
-  if (*shape == proto::LearningRateSchedule::COSINE) {
-    // With epochs only the coordinator, which has the dataset, knows how many steps there are.
-    schedule->set_total_steps(steps);
-    schedule->set_floor(flags.Number("min-lr", schedule->peak() / 10));
-  } else if (flags.Has("min-lr")) {
-    return UsageError("--min-lr needs --schedule=cosine");
+// Names of the optimisers that `keep` says true of.
+template <typename Keep>
+std::string OptimizerNames(Keep keep) {
+  std::vector<std::string> names;
+  for (const NamedUpdate& update : AllUpdates(Operators())) {
+    if (keep(update)) names.push_back(update.variant->name);
   }
+  return absl::StrJoin(names, ", ");
+}
+
+const AttributeSpec* FindAttribute(const OpDef& def, absl::string_view name) {
+  for (const AttributeSpec& spec : def.attributes) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+// "momentum=0.9" of --optimizer=sgd:momentum=0.9.
+absl::Status SetAttribute(const OpDef& def, const std::string& pair, proto::Optimizer* optimizer) {
+  const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+  const AttributeSpec* spec = FindAttribute(def, parts[0]);
+  if (parts.size() != 2 || spec == nullptr) {
+    return UsageError(absl::StrCat(
+        "--optimizer holds \"", Printable(pair), "\"; accepted is KEY=VALUE with ",
+        absl::StrJoin(def.attributes, ", ",
+                      [](std::string* out, const AttributeSpec& a) { out->append(a.name); })));
+  }
+  proto::Attribute& attribute = (*optimizer->mutable_attributes())[spec->name];
+  bool flag = false;
+  double number = 0;
+  if (spec->kind == AttributeKind::kBool && absl::SimpleAtob(parts[1], &flag)) {
+    attribute.set_b(flag);
+  } else if (spec->kind == AttributeKind::kFloat && absl::SimpleAtod(parts[1], &number)) {
+    attribute.set_f(number);
+  } else {
+    return UsageError(absl::StrCat(
+        "--optimizer: ", spec->name, " is \"", Printable(parts[1]),
+        "\"; accepted: ", spec->kind == AttributeKind::kBool ? "true, false" : "a number"));
+  }
+  return absl::OkStatus();
+}
+
+// The learning rate that the optimiser has by itself is in *default_rate.
+absl::Status FillUpdate(const ParsedFlags& flags, proto::Optimizer* optimizer,
+                        double* default_rate) {
+  const std::string given = flags.Text("optimizer", "adamw");
+  const std::vector<std::string> parts = absl::StrSplit(given, absl::MaxSplits(':', 1));
+  const std::vector<NamedUpdate> all = AllUpdates(Operators());
+  const auto found = std::find_if(all.begin(), all.end(), [&](const NamedUpdate& update) {
+    return update.variant->name == parts[0];
+  });
+  if (found == all.end()) {
+    return UsageError(absl::StrCat("--optimizer is \"", Printable(parts[0]), "\"; accepted: ",
+                                   OptimizerNames([](const NamedUpdate&) { return true; })));
+  }
+  optimizer->set_name(parts[0]);
+  *default_rate = found->variant->learning_rate;
+  if (parts.size() > 1) {
+    for (absl::string_view pair : absl::StrSplit(parts[1], ',', absl::SkipEmpty())) {
+      absl::Status set = SetAttribute(*found->def, std::string(pair), optimizer);
+      if (!set.ok()) return set;
+    }
+  }
+  const std::pair<const char*, const char*> shortcuts[] = {
+      {"momentum", "momentum"}, {"wd", "weight_decay"}, {"nesterov", "nesterov"}};
+  for (const auto& [flag, attribute] : shortcuts) {
+    if (!flags.Has(flag)) continue;
+    const AttributeSpec* spec = FindAttribute(*found->def, attribute);
+    if (spec == nullptr) {
+      return UsageError(absl::StrCat("--", flag, " needs an --optimizer that has it: ",
+                                     OptimizerNames([&](const NamedUpdate& update) {
+                                       return FindAttribute(*update.def, attribute) != nullptr;
+                                     })));
+    }
+    proto::Attribute& value = (*optimizer->mutable_attributes())[attribute];
+    if (spec->kind == AttributeKind::kBool) {
+      value.set_b(true);
+    } else {
+      value.set_f(flags.Number(flag, 0));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// --l1=0.001 for all parameters, --l2=fc*:1e-4 for some.
+absl::Status FillRegularizers(const ParsedFlags& flags, proto::Optimizer* optimizer) {
+  for (const char* norm : {"l1", "l2"}) {
+    for (const std::string& given : flags.Values(norm)) {
+      const size_t colon = given.rfind(':');
+      proto::Regularizer* regularizer = optimizer->add_regularizers();
+      if (colon != std::string::npos) regularizer->set_parameter(given.substr(0, colon));
+      double factor = 0;
+      if (!absl::SimpleAtod(given.substr(colon == std::string::npos ? 0 : colon + 1), &factor) ||
+          !(factor >= 0)) {
+        return UsageError(
+            absl::StrCat("--", norm, " is \"", Printable(given),
+                         "\"; accepted: X or PARAMETER:X with X 0 or more, as fc*:1e-4"));
+      }
+      norm[1] == '1' ? regularizer->set_l1(factor) : regularizer->set_l2(factor);
+    }
+  }
+  if (flags.Has("report-penalties") && optimizer->regularizers().empty()) {
+    return UsageError("--report-penalties needs --l1 or --l2");
+  }
+  optimizer->set_report_penalties(flags.Has("report-penalties"));
+  return absl::OkStatus();
+}
+
+absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double default_rate,
+                          proto::LearningRateSchedule* schedule) {
+  using Schedule = proto::LearningRateSchedule;
+  auto shape = OneOf<Schedule::Kind>("schedule", flags.Text("schedule", "constant"),
+                                     {{"constant", Schedule::CONSTANT},
+                                      {"step", Schedule::STEP},
+                                      {"cosine", Schedule::COSINE},
+                                      {"linear", Schedule::LINEAR},
+                                      {"polynomial", Schedule::POLYNOMIAL},
+                                      {"one-cycle", Schedule::ONE_CYCLE}});
+  if (!shape.ok()) return shape.status();
+  const std::pair<const char*, Schedule::Kind> only[] = {{"lr-step", Schedule::STEP},
+                                                         {"lr-gamma", Schedule::STEP},
+                                                         {"lr-power", Schedule::POLYNOMIAL},
+                                                         {"lr-rise", Schedule::ONE_CYCLE}};
+  for (const auto& [flag, kind] : only) {
+    if (!flags.Has(flag) || *shape == kind) continue;
+    return UsageError(absl::StrCat("--", flag, " needs --schedule=",
+                                   kind == Schedule::STEP         ? "step"
+                                   : kind == Schedule::POLYNOMIAL ? "polynomial"
+                                                                  : "one-cycle"));
+  }
+  if (flags.Has("min-lr") && *shape == Schedule::CONSTANT) {
+    return UsageError("--min-lr needs a --schedule that falls, such as cosine");
+  }
+  if (flags.Has("warmup") && *shape == Schedule::ONE_CYCLE) {
+    return UsageError(
+        "--warmup and --schedule=one-cycle, which rises by itself, exclude each other");
+  }
+  schedule->set_kind(*shape);
+  const double peak = flags.Number("lr", default_rate);
+  schedule->set_peak(peak);
+  schedule->set_warmup_steps(flags.Int("warmup", 0));
+  // With epochs only the coordinator, which has the dataset, knows how many steps there are.
+  if (*shape != Schedule::CONSTANT && *shape != Schedule::STEP) schedule->set_total_steps(steps);
+  const double floor = *shape == Schedule::COSINE      ? peak / 10
+                       : *shape == Schedule::ONE_CYCLE ? peak / 25 / 1e4
+                                                       : 0;
+  schedule->set_floor(flags.Number("min-lr", floor));
+  if (*shape == Schedule::STEP) {
+    if (!flags.Has("lr-step")) return UsageError("--schedule=step needs --lr-step=N");
+    schedule->set_step_size(flags.Int("lr-step", 0));
+    schedule->set_gamma(flags.Number("lr-gamma", 0.1));
+  }
+  if (*shape == Schedule::POLYNOMIAL) schedule->set_power(flags.Number("lr-power", 1));
+  if (*shape == Schedule::ONE_CYCLE) schedule->set_rise(flags.Number("lr-rise", 0.3));
   if (steps > 0 && schedule->warmup_steps() > steps) {
     return UsageError(absl::StrCat("--warmup is ", schedule->warmup_steps(), ", more than all ",
                                    steps, " steps"));
   }
   return absl::OkStatus();
+}
+
+absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optimizer* optimizer) {
+  double default_rate = 0;
+  if (absl::Status s = FillUpdate(flags, optimizer, &default_rate); !s.ok()) return s;
+  if (absl::Status s = FillRegularizers(flags, optimizer); !s.ok()) return s;
+  optimizer->set_clip_norm(flags.Number("clip-norm", 0));
+  absl::Status s = FillSchedule(flags, steps, default_rate, optimizer->mutable_learning_rate());
+  if (!s.ok()) return s;
+  // What is left are values that the operator refuses.
+  s = CheckOptimizer(Operators(), *optimizer);
+  return s.ok() ? s : UsageError(std::string(s.message()));
 }
 
 }  // namespace
@@ -139,6 +287,11 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
 }
 
 std::vector<FlagSpec> TrainingFlags() {
+  std::vector<std::string> each;
+  for (const NamedUpdate& update : AllUpdates(Operators())) {
+    each.push_back(absl::StrCat(update.variant->name, " ", update.variant->learning_rate));
+  }
+  const std::string rates = absl::StrJoin(each, ", ");
   return {
       {"dataset", FlagType::kText, "FILE", "text, npz or npy, which is uploaded; or artifact:NAME",
        'd'},
@@ -152,14 +305,30 @@ std::vector<FlagSpec> TrainingFlags() {
       {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
       {"print-freq", FlagType::kInt, "N", "without a terminal: a line every N steps (every 10 s)",
        'p', 1, 1e12},
-      {"lr", FlagType::kNumber, "LR", "learning rate (1e-3; SGD 0.01)", 0, 0},
-      {"wd", FlagType::kNumber, "WD", "weight decay (AdamW 0.01, SGD 1e-4, Adam 0)", 0, 0},
-      {"optimizer", FlagType::kText, "NAME", "sgd, adam or adamw (adamw)"},
-      {"momentum", FlagType::kNumber, "M", "of SGD (0)", 0, 0, 1},
+      {"lr", FlagType::kNumber, "LR", "learning rate, the peak of the schedule (" + rates + ")", 0,
+       0},
+      {"wd", FlagType::kNumber, "WD", "weight decay (AdamW 0.01, others 0)", 0, 0},
+      {"optimizer", FlagType::kText, "NAME[:KEY=VALUE,...]",
+       OptimizerNames([](const NamedUpdate&) { return true; }) + " (adamw)"},
+      {"momentum", FlagType::kNumber, "M", "of SGD and RMSprop (0)", 0, 0, 1},
+      {"nesterov", FlagType::kSwitch, "", "Nesterov's momentum, for SGD"},
       {"clip-norm", FlagType::kNumber, "X", "largest global norm of the gradient (off)", 0, 0},
-      {"schedule", FlagType::kText, "NAME", "constant or cosine (constant)"},
+      {"l1", FlagType::kText, "[PARAMETER:]X",
+       "adds X * sum |p| to the loss that is minimised; PARAMETER is a name, or its beginning and "
+       "*",
+       0, 0, 0, true},
+      {"l2", FlagType::kText, "[PARAMETER:]X", "likewise X * sum p^2", 0, 0, 0, true},
+      {"report-penalties", FlagType::kSwitch, "", "the reported loss has them, too"},
+      {"schedule", FlagType::kText, "NAME",
+       "constant, step, cosine, linear, polynomial or one-cycle (constant)"},
       {"warmup", FlagType::kInt, "N", "steps from 0 to the learning rate (0)", 0, 0, 1e12},
-      {"min-lr", FlagType::kNumber, "LR", "where cosine ends (a tenth of --lr)", 0, 0},
+      {"min-lr", FlagType::kNumber, "LR",
+       "where the schedule ends (cosine: a tenth of --lr; one-cycle: a 250000th; others: 0)", 0, 0},
+      {"lr-step", FlagType::kInt, "N", "steps between the falls of step", 0, 1, 1e12},
+      {"lr-gamma", FlagType::kNumber, "G", "what each fall multiplies by (0.1)", 0, 0, 1},
+      {"lr-power", FlagType::kNumber, "P", "of polynomial (1)", 0, 0, 100},
+      {"lr-rise", FlagType::kNumber, "F", "part of the steps in which one-cycle rises (0.3)", 0, 0,
+       1},
       {"checkpoint-every", FlagType::kInt, "N", "steps between checkpoints (only the last)", 0, 0,
        1e12},
       {"name", FlagType::kText, "NAME", "of the job and of the trained model"},

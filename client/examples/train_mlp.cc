@@ -57,7 +57,7 @@ absl::Status Train(const std::string& address, const std::string& dataset) {
   spec.mutable_dataset()->set_holdout_fraction(0.2);
   spec.set_batch_size(64);
   spec.set_epochs(10);
-  spec.mutable_optimizer()->set_kind(espalier::proto::Optimizer::ADAM);
+  spec.mutable_optimizer()->set_name("adam");
   spec.mutable_optimizer()->mutable_learning_rate()->set_peak(1e-3);
 
   auto job = (*client)->Submit(spec);

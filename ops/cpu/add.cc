@@ -3,7 +3,8 @@
 namespace espalier {
 
 void RegisterAddCpu(KernelRegistry& registry) {
-  AddBinary</*integers=*/true>(registry, "add", [](auto a, auto b) { return a + b; });
+  AddBinary<Takes::kNumbers>(registry, "add",
+                             [](auto a, auto b) { return Wrapping(a) + Wrapping(b); });
   AddBinaryGradient</*saves_inputs=*/false>(
       registry, "add", [](float dy, float, float) { return dy; },
       [](float dy, float, float) { return dy; });

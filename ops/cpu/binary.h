@@ -14,7 +14,7 @@
 namespace espalier {
 namespace binary_internal {
 
-template <typename T, typename F>
+template <typename T, typename Y, typename F>
 void Forward(F f, const TensorView& a, const TensorView& b, const TensorView& y) {
   if (y.num_elements() == 0) return;
   const LoopNest nest =
@@ -23,7 +23,7 @@ void Forward(F f, const TensorView& a, const TensorView& b, const TensorView& y)
   const int64_t n = nest.inner(), sa = nest.inner_stride(0), sb = nest.inner_stride(1);
   const T* pa = a.as<T>();
   const T* pb = b.as<T>();
-  T* py = y.as<T>();
+  Y* py = y.as<Y>();
   if (nest.rows() == 1) {
     ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
       MapBinaryRow(f, pa + begin * sa, sa, pb + begin * sb, sb, py + begin, end - begin);
@@ -38,8 +38,9 @@ void Forward(F f, const TensorView& a, const TensorView& b, const TensorView& y)
 }
 
 // Elements [begin, begin + n) of a row of operand k; a broadcast one is repeated in `buffer`.
-inline const float* RowOf(const float* data, const LoopNest& nest, size_t k, const RowOffsets& at,
-                          int64_t begin, int64_t n, float* buffer) {
+template <typename T>
+const T* RowOf(const T* data, const LoopNest& nest, size_t k, const RowOffsets& at, int64_t begin,
+               int64_t n, T* buffer) {
   if (data == nullptr) return nullptr;
   if (nest.inner_stride(k) != 0) return data + at[k] + begin;
   std::fill(buffer, buffer + n, data[at[k]]);
@@ -48,8 +49,8 @@ inline const float* RowOf(const float* data, const LoopNest& nest, size_t k, con
 
 // target = sum over the broadcast dimensions of term(dy, a, b). `a` and `b` are null when the term
 // does not read them.
-template <typename Term>
-void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dims, const float* b,
+template <typename T, typename Term>
+void Gradient(Term term, const TensorView& dy, const T* a, const Dims& a_dims, const T* b,
               const Dims& b_dims, const TensorView& target) {
   if (target.num_elements() == 0) return;
   const LoopNest nest = Merge(
@@ -57,12 +58,12 @@ void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dim
                   BroadcastStrides(b_dims, dy.dims()), BroadcastStrides(target.dims(), dy.dims())});
   const float* g = dy.as<float>();
   const auto values = [&](const RowOffsets& at, int64_t begin, int64_t n, float* out) {
-    float a_row[kSumBlock], b_row[kSumBlock];
-    const float* x = RowOf(a, nest, 1, at, begin, n, a_row);
-    const float* y = RowOf(b, nest, 2, at, begin, n, b_row);
+    T a_row[kSumBlock], b_row[kSumBlock];
+    const T* x = RowOf(a, nest, 1, at, begin, n, a_row);
+    const T* y = RowOf(b, nest, 2, at, begin, n, b_row);
     if (x != nullptr) {
       Vectorize(
-          [](Term term, const float* g, const float* x, const float* y, float* out, int64_t n) {
+          [](Term term, const float* g, const T* x, const T* y, float* out, int64_t n) {
 #pragma omp simd
             for (int64_t i = 0; i < n; ++i) out[i] = term(g[i], x[i], y[i]);
           },
@@ -71,7 +72,7 @@ void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dim
       Vectorize(
           [](Term term, const float* g, float* out, int64_t n) {
 #pragma omp simd
-            for (int64_t i = 0; i < n; ++i) out[i] = term(g[i], 0.0f, 0.0f);
+            for (int64_t i = 0; i < n; ++i) out[i] = term(g[i], T(), T());
           },
           term, g + at[0] + begin, out, n);
     }
@@ -99,52 +100,54 @@ void Gradient(Term term, const TensorView& dy, const float* a, const Dims& a_dim
 
 }  // namespace binary_internal
 
-// Kernel `name`: y = f(a, b) for f32 (bf16, f16 by conversion), and i32 and i64 if `integers`;
-// overflow wraps.
-template <bool integers, typename F>
+// y = f(a, b)
+template <Takes takes, typename F>
+KernelStatus RunBinary(const std::string& op, F f, const KernelArgs& args) {
+  const TensorView &a = args.inputs[0], &b = args.inputs[1], &y = args.outputs[0];
+  const bool taken = WithElements<takes>(a.dtype(), f, [&](auto element, auto g) {
+    using T = decltype(element);
+    binary_internal::Forward<T, Stored<T, decltype(g(element, element))>>(g, a, b, y);
+  });
+  return taken ? KernelStatus::Ok() : UnsupportedType(op, a.dtype());
+}
+
+// Kernel `name`: y = f(a, b).
+template <Takes takes = Takes::kFloats, typename F>
 void AddBinary(KernelRegistry& registry, const std::string& name, F f) {
-  registry.Add(name, ViaF32([f](const KernelSpec&, std::string*) {
-                 return MakeKernel([f](const KernelArgs& args) {
-                   const TensorView &a = args.inputs[0], &b = args.inputs[1], &y = args.outputs[0];
-                   if constexpr (integers) {
-                     if (y.dtype() == DType::kI32) {
-                       binary_internal::Forward<uint32_t>(f, a, b, y);
-                       return KernelStatus::Ok();
-                     }
-                     if (y.dtype() == DType::kI64) {
-                       binary_internal::Forward<uint64_t>(f, a, b, y);
-                       return KernelStatus::Ok();
-                     }
-                   }
-                   binary_internal::Forward<float>(f, a, b, y);
-                   return KernelStatus::Ok();
-                 });
+  registry.Add(name, ViaF32([name, f](const KernelSpec&, std::string*) {
+                 return MakeKernel(
+                     [name, f](const KernelArgs& args) { return RunBinary<takes>(name, f, args); });
                }));
 }
 
 // Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is
 // broadcast, db likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone.
 template <bool saves_inputs, typename TermA, typename TermB>
+KernelStatus RunBinaryGradient(TermA term_a, TermB term_b, const KernelArgs& args) {
+  const TensorView& dy = args.inputs[saves_inputs ? 2 : 0];
+  const float *a = nullptr, *b = nullptr;
+  Dims a_dims = dy.dims(), b_dims = dy.dims();
+  if constexpr (saves_inputs) {
+    a = args.inputs[0].as<float>();
+    b = args.inputs[1].as<float>();
+    a_dims = args.inputs[0].dims();
+    b_dims = args.inputs[1].dims();
+  }
+  const auto run = [&](auto term, const TensorView& target) {
+    if (!target.present()) return;
+    binary_internal::Gradient(term, dy, a, a_dims, b, b_dims, target);
+  };
+  run(term_a, args.outputs[0]);
+  if (args.outputs.size() > 1) run(term_b, args.outputs[1]);
+  return KernelStatus::Ok();
+}
+
+template <bool saves_inputs, typename TermA, typename TermB>
 void AddBinaryGradient(KernelRegistry& registry, const std::string& name, TermA term_a,
                        TermB term_b) {
   registry.Add(name + "_grad", ViaF32([term_a, term_b](const KernelSpec&, std::string*) {
                  return MakeKernel([term_a, term_b](const KernelArgs& args) {
-                   const TensorView& dy = args.inputs[saves_inputs ? 2 : 0];
-                   const float *a = nullptr, *b = nullptr;
-                   Dims a_dims = dy.dims(), b_dims = dy.dims();
-                   if constexpr (saves_inputs) {
-                     a = args.inputs[0].as<float>();
-                     b = args.inputs[1].as<float>();
-                     a_dims = args.inputs[0].dims();
-                     b_dims = args.inputs[1].dims();
-                   }
-                   const auto run = [&](auto term, const TensorView& target) {
-                     if (!target.present()) return;
-                     binary_internal::Gradient(term, dy, a, a_dims, b, b_dims, target);
-                   };
-                   run(term_a, args.outputs[0]);
-                   run(term_b, args.outputs[1]);
-                   return KernelStatus::Ok();
+                   return RunBinaryGradient<saves_inputs>(term_a, term_b, args);
                  });
                }));
 }

@@ -16,10 +16,11 @@ Integer ToInteger(Number value) {
   if constexpr (std::is_floating_point_v<Number>) {
     using Limits = std::numeric_limits<Integer>;
     if (value != value) return 0;
-    // The largest integers have no float of their own: the first one beyond them is a power of 2.
-    const Number beyond = -static_cast<Number>(Limits::min());
+    // The largest integers may have no float of their own: the first one beyond them is a power
+    // of 2.
+    const Number beyond = static_cast<Number>(Limits::max() / 2 + 1) * 2;
     if (value >= beyond) return Limits::max();
-    if (value <= -beyond) return Limits::min();
+    if (value <= static_cast<Number>(Limits::min())) return Limits::min();
   }
   return static_cast<Integer>(value);  // of an integer: modulo 2^n, as in C and PyTorch
 }
@@ -93,6 +94,21 @@ void WithElement(DType type, const F& f) {
       return f(IntegerElement<uint8_t>());
     case DType::kInvalid:
       return;
+  }
+}
+
+// Calls f with an unsigned integer of the size of an element: for what only moves them.
+template <typename F>
+void WithBits(DType type, const F& f) {
+  switch (SizeOf(type)) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
   }
 }
 

@@ -74,7 +74,7 @@ KernelStatus Scatter(const KernelArgs& args, size_t axis) {
       MapBinaryRow(plus, target, 1, source, 1, target, last - first);
     }
   };
-  if (lookup.outer > 1) {
+  if (lookup.outer != 1) {  // none, too
     ParallelFor(lookup.outer, count * lookup.inner, [&](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) add(o, 0, lookup.inner);
     });

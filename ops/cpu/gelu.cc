@@ -1,19 +1,11 @@
+#include "ops/cpu/activation.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/vector_math.h"
 
 namespace espalier {
 namespace {
 
 constexpr float kSqrt2OverPi = 0.797884560803f;
 constexpr float kCubic = 0.044715f;
-
-float ByError(float x) { return x * FastNormal(x).cumulative; }
-
-float ByErrorGradient(float x, float dy) {
-  const Normal normal = FastNormal(x);
-  // Where the density has underflowed x may be infinite.
-  return dy * (normal.cumulative + (normal.density > 0.0f ? x * normal.density : normal.density));
-}
 
 float ByTanh(float x) {
   return 0.5f * x * (1.0f + FastTanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
@@ -28,20 +20,20 @@ float ByTanhGradient(float x, float dy) {
 }  // namespace
 
 void RegisterGeluCpu(KernelRegistry& registry) {
-  registry.Add(
-      "gelu", ViaF32([](const KernelSpec& spec, std::string*) {
-        const bool by_tanh = spec.attributes.String("approximate") == "tanh";
-        return MakeKernel([by_tanh](const KernelArgs& args) {
-          const float* x = args.inputs[0].as<float>();
-          const TensorView& y = args.outputs[0];
-          if (by_tanh) {
-            MapUnary([](float x) { return ByTanh(x); }, x, y.as<float>(), y.num_elements());
-          } else {
-            MapUnary([](float x) { return ByError(x); }, x, y.as<float>(), y.num_elements());
-          }
-          return KernelStatus::Ok();
-        });
-      }));
+  registry.Add("gelu", ViaF32([](const KernelSpec& spec, std::string*) {
+                 const bool by_tanh = spec.attributes.String("approximate") == "tanh";
+                 return MakeKernel([by_tanh](const KernelArgs& args) {
+                   const float* x = args.inputs[0].as<float>();
+                   const TensorView& y = args.outputs[0];
+                   if (by_tanh) {
+                     MapUnary([](float x) { return ByTanh(x); }, x, y.as<float>(),
+                              y.num_elements());
+                   } else {
+                     MapUnary(Gelu(), x, y.as<float>(), y.num_elements());
+                   }
+                   return KernelStatus::Ok();
+                 });
+               }));
   registry.Add("gelu_grad", ViaF32([](const KernelSpec& spec, std::string*) {
                  const bool by_tanh = spec.attributes.String("approximate") == "tanh";
                  return MakeKernel([by_tanh](const KernelArgs& args) {
@@ -52,8 +44,7 @@ void RegisterGeluCpu(KernelRegistry& registry) {
                      MapBinary([](float x, float dy) { return ByTanhGradient(x, dy); }, x, dy,
                                dx.as<float>(), dx.num_elements());
                    } else {
-                     MapBinary([](float x, float dy) { return ByErrorGradient(x, dy); }, x, dy,
-                               dx.as<float>(), dx.num_elements());
+                     MapBinary(GeluGradient(), x, dy, dx.as<float>(), dx.num_elements());
                    }
                    return KernelStatus::Ok();
                  });

@@ -68,7 +68,7 @@ BENCHMARK(LinearForward)->Args({2048, 256, 1024})->Args({2048, 1024, 256})->UseR
 
 void LinearBackward(benchmark::State& state) {
   const int64_t m = state.range(0), in = state.range(1), out = state.range(2);
-  Bench bench("linear_grad", {}, {{m, in}, {out, in}, {m, out}}, {{m, in}, {out, in}, {}});
+  Bench bench("linear_grad", {}, {{m, in}, {out, in}, {}, {}, {m, out}}, {{m, in}, {out, in}, {}});
   bench.Run(state, 4.0 * static_cast<double>(m * in * out));
 }
 BENCHMARK(LinearBackward)->Args({2048, 256, 1024})->Args({2048, 1024, 256})->UseRealTime();
@@ -130,7 +130,7 @@ void Conv2dBackward(benchmark::State& state) {
   const std::vector<int64_t> ones = {1, 1}, pads = {1, 1, 1, 1};
   Bench bench("conv2d_grad",
               {{"strides", ones}, {"pads", pads}, {"dilations", ones}, {"groups", int64_t{1}}},
-              {{64, 32, 8, 8}, {64, 32, 3, 3}, {64, 64, 8, 8}},
+              {{64, 32, 8, 8}, {64, 32, 3, 3}, {}, {}, {64, 64, 8, 8}},
               {{64, 32, 8, 8}, {64, 32, 3, 3}, {}});
   bench.Run(state, 4.0 * 64 * 64 * 64 * 32 * 9);
 }

@@ -1,4 +1,5 @@
 // Training: oneDNN's matmul for y, dx and dw. Serving: StableLinear.
+#include "ops/cpu/activation.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/parallel.h"
@@ -23,31 +24,51 @@ std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal)
     *refusal = std::string("no row-stable kernel of its own for ") + Name(dtype);
     return nullptr;
   }
-  return MakeKernel([](const KernelArgs& args) {
+  const Activation activation = ActivationOf(spec.attributes);
+  if (activation != Activation::kNone && dtype != DType::kF32) {
+    *refusal = "the activation needs the product in f32";
+    return nullptr;
+  }
+  return MakeKernel([activation](const KernelArgs& args) {
     const TensorView& x = args.inputs[0];
     const TensorView& weight = args.inputs[1];
+    const TensorView& y = args.outputs[0];
     const bool bias = args.inputs.size() > 2 && args.inputs[2].present();
     StableLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,
-                  weight.data, bias ? args.inputs[2].data : nullptr, args.outputs[0].data});
+                  weight.data, bias ? args.inputs[2].data : nullptr, y.data});
+    if (activation != Activation::kNone) {
+      Activate(activation, y.as<float>(), y.num_elements());
+    }
     return KernelStatus::Ok();
   });
 }
 
-std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal) {
-  if (spec.row_stable) {  // f16, by way of f32
-    return MakeStable(spec, refusal);
-  }
-  const Dims& weight = spec.inputs[1].dims;
-  const bool bias = spec.inputs.size() > 2 && spec.inputs[2].dtype != DType::kInvalid;
+bool HasBias(const KernelSpec& spec) {
+  return spec.inputs.size() > 2 && spec.inputs[2].dtype != DType::kInvalid;
+}
+
+// y before the activation, if `activation` is none.
+std::shared_ptr<Gemm> MakeProduct(const Dims& x, const Dims& weight, bool bias,
+                                  Activation activation, std::string* refusal) {
   GemmSpec problem;
-  problem.m = RowsOf(spec.inputs[0].dims);
+  problem.m = RowsOf(x);
   problem.n = weight[0];
   problem.k = weight[1];
   problem.a = RowMajor(problem.k);
   problem.b = Transposed(problem.k);
   problem.c = RowMajor(problem.n);
   problem.bias = bias;
-  std::shared_ptr<Gemm> gemm = Gemm::Make(problem, refusal);
+  problem.activation = activation;
+  return Gemm::Make(problem, refusal);
+}
+
+std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal) {
+  if (spec.row_stable) {  // f16, by way of f32
+    return MakeStable(spec, refusal);
+  }
+  const bool bias = HasBias(spec);
+  const std::shared_ptr<Gemm> gemm = MakeProduct(spec.inputs[0].dims, spec.inputs[1].dims, bias,
+                                                 ActivationOf(spec.attributes), refusal);
   if (gemm == nullptr) return nullptr;
   return MakeKernel(
       [gemm, bias](const KernelArgs& args) {
@@ -69,54 +90,103 @@ void SumRows(const float* x, int64_t rows, int64_t columns, float* sums) {
   });
 }
 
-// x, weight, dy -> dx = dy weight, dweight = dy^T x, dbias = column sums of dy.
-std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string* refusal) {
-  const int64_t rows = RowsOf(spec.inputs[0].dims);
-  const int64_t out = spec.inputs[1].dims[0], in = spec.inputs[1].dims[1];
-  GemmSpec dx;
-  dx.m = rows;
-  dx.n = in;
-  dx.k = out;
-  dx.a = RowMajor(out);
-  dx.b = RowMajor(in);
-  dx.c = RowMajor(in);
-  GemmSpec dw;
-  dw.m = out;
-  dw.n = in;
-  dw.k = rows;
-  dw.a = Transposed(out);
-  dw.b = RowMajor(in);
-  dw.c = RowMajor(in);
-  std::shared_ptr<Gemm> dx_gemm = Gemm::Make(dx, refusal);
-  if (dx_gemm == nullptr) return nullptr;
-  std::shared_ptr<Gemm> dw_gemm = Gemm::Make(dw, refusal);
-  if (dw_gemm == nullptr) return nullptr;
-  return MakeKernel(
-      [=](const KernelArgs& args) {
-        const float* x = args.inputs[0].as<float>();
-        const float* weight = args.inputs[1].as<float>();
-        const float* dy = args.inputs[2].as<float>();
-        std::string error;
-        if (args.outputs[0].present()) {
-          error = dx_gemm->Run(dy, weight, nullptr, args.outputs[0].as<float>(), args.workspace);
-        }
-        if (error.empty() && args.outputs[1].present()) {
-          error = dw_gemm->Run(dy, x, nullptr, args.outputs[1].as<float>(), args.workspace);
-        }
-        if (args.outputs.size() > 2 && args.outputs[2].present()) {
-          SumRows(dy, rows, out, args.outputs[2].as<float>());
-        }
-        return KernelStatus{error};
-      },
-      std::max(dx_gemm->workspace_bytes(), dw_gemm->workspace_bytes()));
-}
+// x, weight, bias, y, dy -> dx = dz weight, dweight = dz^T x, dbias = column sums of dz, where dz
+// is dy before the activation.
+class Backward : public Kernel {
+ public:
+  static std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
+    auto kernel = std::make_unique<Backward>();
+    if (!kernel->Prepare(spec, refusal)) return nullptr;
+    return kernel;
+  }
+
+  size_t workspace_bytes() const override { return layout_.bytes(); }
+
+  KernelStatus Run(const KernelArgs& args) override {
+    const float* x = args.inputs[0].as<float>();
+    const float* weight = args.inputs[1].as<float>();
+    const float* dz = args.inputs[4].as<float>();
+    float* scratch = WorkspaceAt(args.workspace, scratch_);
+    std::string error;
+    if (activation_ != Activation::kNone) {
+      float* own = WorkspaceAt(args.workspace, dz_);
+      const float* saved = own;
+      if (product_ == nullptr) {
+        saved = args.inputs[3].as<float>();
+      } else {
+        error =
+            product_->Run(x, weight, bias_ ? args.inputs[2].as<float>() : nullptr, own, scratch);
+        if (!error.empty()) return KernelStatus{error};
+      }
+      ActivationGradient(activation_, saved, dz, own, rows_ * out_);
+      dz = own;
+    }
+    if (args.outputs[0].present()) {
+      error = dx_->Run(dz, weight, nullptr, args.outputs[0].as<float>(), scratch);
+    }
+    if (error.empty() && args.outputs[1].present()) {
+      error = dweight_->Run(dz, x, nullptr, args.outputs[1].as<float>(), scratch);
+    }
+    if (args.outputs.size() > 2 && args.outputs[2].present()) {
+      SumRows(dz, rows_, out_, args.outputs[2].as<float>());
+    }
+    return KernelStatus{error};
+  }
+
+ private:
+  bool Prepare(const KernelSpec& spec, std::string* refusal) {
+    rows_ = RowsOf(spec.inputs[0].dims);
+    out_ = spec.inputs[1].dims[0];
+    const int64_t in = spec.inputs[1].dims[1];
+    activation_ = ActivationOf(spec.attributes);
+    GemmSpec dx;
+    dx.m = rows_;
+    dx.n = in;
+    dx.k = out_;
+    dx.a = RowMajor(out_);
+    dx.b = RowMajor(in);
+    dx.c = RowMajor(in);
+    GemmSpec dweight;
+    dweight.m = out_;
+    dweight.n = in;
+    dweight.k = rows_;
+    dweight.a = Transposed(out_);
+    dweight.b = RowMajor(in);
+    dweight.c = RowMajor(in);
+    dx_ = Gemm::Make(dx, refusal);
+    if (dx_ == nullptr) return false;
+    dweight_ = Gemm::Make(dweight, refusal);
+    if (dweight_ == nullptr) return false;
+    size_t bytes = std::max(dx_->workspace_bytes(), dweight_->workspace_bytes());
+    if (activation_ != Activation::kNone) {
+      dz_ = layout_.Add(rows_ * out_ * sizeof(float));
+      if (!GradientOfOutput(activation_)) {
+        bias_ = HasBias(spec);
+        product_ = MakeProduct(spec.inputs[0].dims, spec.inputs[1].dims, bias_, Activation::kNone,
+                               refusal);
+        if (product_ == nullptr) return false;
+        bytes = std::max(bytes, product_->workspace_bytes());
+      }
+    }
+    scratch_ = layout_.Add(bytes);
+    return true;
+  }
+
+  int64_t rows_ = 0, out_ = 0;
+  Activation activation_ = Activation::kNone;
+  bool bias_ = false;
+  std::shared_ptr<Gemm> dx_, dweight_;
+  std::shared_ptr<Gemm> product_;  // where the activation's gradient needs its input
+  WorkspaceLayout layout_;
+  size_t dz_ = 0, scratch_ = 0;
+};
 
 }  // namespace
 
 void RegisterLinearCpu(KernelRegistry& registry) {
   registry.Add("linear", MakeStable);
   registry.Add("linear", ViaF32(MakeForward));
-  registry.Add("linear_grad", ViaF32(MakeBackward));
+  registry.Add("linear_grad", ViaF32(Backward::Make));
 }
 
 }  // namespace espalier

@@ -5,11 +5,23 @@
 #include <dnnl.hpp>
 
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/post_ops.h"
 
 namespace espalier {
 namespace {
 
 using dnnl::memory;
+
+void ActivateResult(const GemmSpec& spec, float* c) {
+  if (spec.activation == Activation::kNone) return;
+  if (spec.batch == 1 && spec.c.row_stride == spec.n) {
+    return Activate(spec.activation, c, spec.m * spec.n);
+  }
+  for (int64_t i = 0; i < spec.batch * spec.m; ++i) {
+    Activate(spec.activation, c + i / spec.m * spec.c.batch_stride + i % spec.m * spec.c.row_stride,
+             spec.n);
+  }
+}
 
 class EmptyGemm : public Gemm {
  public:
@@ -24,6 +36,7 @@ class EmptyGemm : public Gemm {
         for (int64_t j = 0; j < spec_.n; ++j) row[j] = spec_.bias ? bias[j] : 0.0f;
       }
     }
+    ActivateResult(spec_, c);
     return "";
   }
 
@@ -34,7 +47,7 @@ class EmptyGemm : public Gemm {
 class OneDnnGemm : public Gemm {
  public:
   explicit OneDnnGemm(const GemmSpec& spec)
-      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+      : spec_(spec), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     const bool batched = spec.batch > 1;
     const memory::desc a = Describe(batched, spec.batch, spec.m, spec.k, spec.a);
     const memory::desc b = Describe(batched, spec.batch, spec.k, spec.n, spec.b);
@@ -47,11 +60,10 @@ class OneDnnGemm : public Gemm {
     }
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (spec.accumulate) {
-      dnnl::post_ops post;
-      post.append_sum(1.0f);
-      attributes.set_post_ops(post);
-    }
+    dnnl::post_ops post;
+    if (spec.accumulate) post.append_sum(1.0f);
+    AppendActivation(spec.activation, &post);
+    attributes.set_post_ops(post);
     const dnnl::matmul::desc problem =
         spec.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc chosen(problem, attributes, engine_);
@@ -83,6 +95,7 @@ class OneDnnGemm : public Gemm {
       if (scratch_bytes_ > 0) scratch_.set_data_handle(workspace);
       primitive_.execute(stream_, arguments_);
       stream_.wait();
+      if (!IsPostOp(spec_.activation)) ActivateResult(spec_, c);
       return "";
     } catch (const dnnl::error& error) {
       return std::string("oneDNN matmul failed: ") + error.what();
@@ -100,6 +113,7 @@ class OneDnnGemm : public Gemm {
                         {layout.batch_stride, layout.row_stride, layout.column_stride});
   }
 
+  GemmSpec spec_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   dnnl::matmul primitive_;

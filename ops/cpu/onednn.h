@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "ops/cpu/activation.h"
+
 namespace espalier {
 
 // A matrix inside a larger array: element (i, j) of matrix number `batch` lies at
@@ -18,13 +20,14 @@ struct MatrixLayout {
 
 struct GemmSpec {
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  MatrixLayout a, b, c;     // c must have column_stride 1
-  bool bias = false;        // bias[n], added to every row
-  bool accumulate = false;  // c += a b
+  MatrixLayout a, b, c;                       // c must have column_stride 1
+  bool bias = false;                          // bias[n], added to every row
+  bool accumulate = false;                    // c += a b
+  Activation activation = Activation::kNone;  // of the result; not with accumulate
 };
 
-// f32 C = A B (+ bias) by oneDNN's matmul primitive, made once and run many times. The summation
-// order depends on the shape and on the number of threads when it was made.
+// f32 C = activation(A B (+ bias)) by oneDNN's matmul primitive, made once and run many times. The
+// summation order depends on the shape and on the number of threads when it was made.
 class Gemm {
  public:
   // Null with *error set to oneDNN's message. Empty problems (a zero in the spec) are allowed.

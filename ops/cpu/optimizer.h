@@ -17,7 +17,7 @@ struct UpdateArgs {
   float scale;
   double learning_rate;
   double step;  // from 1
-  float* buffers[2] = {nullptr, nullptr};
+  float* buffers[3] = {nullptr, nullptr, nullptr};
 
   explicit UpdateArgs(const KernelArgs& args) {
     n = args.inputs[0].num_elements();
@@ -26,7 +26,7 @@ struct UpdateArgs {
     scale = args.inputs[2].present() ? *args.inputs[2].as<float>() : 1.0f;
     learning_rate = args.inputs[3].as<float>()[0];
     step = args.inputs[3].as<float>()[1];
-    for (size_t i = 4; i < args.inputs.size() && i < 6; ++i)
+    for (size_t i = 4; i < args.inputs.size() && i < 7; ++i)
       buffers[i - 4] = args.inputs[i].as<float>();
   }
 };

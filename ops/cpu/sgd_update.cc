@@ -7,6 +7,7 @@ namespace {
 
 struct Sgd {
   float scale, weight_decay, momentum, learning_rate;
+  bool nesterov;
 };
 
 void Plain(Sgd sgd, float* p, const float* g, int64_t n) {
@@ -29,7 +30,7 @@ void WithMomentum(Sgd sgd, bool first, float* p, const float* g, float* buffer, 
           const float gradient = s.scale * g[i] + s.weight_decay * p[i];
           const float b = first ? gradient : s.momentum * buffer[i] + gradient;
           buffer[i] = b;
-          p[i] -= s.learning_rate * b;
+          p[i] -= s.learning_rate * (s.nesterov ? gradient + s.momentum * b : b);
         }
       },
       sgd, first, p, g, buffer, n);
@@ -41,9 +42,10 @@ void RegisterSgdUpdateCpu(KernelRegistry& registry) {
   registry.Add("sgd_update", [](const KernelSpec& spec, std::string*) {
     const float momentum = static_cast<float>(spec.attributes.Float("momentum"));
     const float decay = static_cast<float>(spec.attributes.Float("weight_decay"));
-    return MakeKernel([momentum, decay](const KernelArgs& args) {
+    const bool nesterov = spec.attributes.Bool("nesterov");
+    return MakeKernel([momentum, decay, nesterov](const KernelArgs& args) {
       const UpdateArgs u(args);
-      const Sgd sgd{u.scale, decay, momentum, static_cast<float>(u.learning_rate)};
+      const Sgd sgd{u.scale, decay, momentum, static_cast<float>(u.learning_rate), nesterov};
       ParallelFor(u.n, 1, [&](int64_t begin, int64_t end) {
         if (momentum > 0) {
           WithMomentum(sgd, u.step <= 1, u.parameter + begin, u.gradient + begin,

@@ -162,11 +162,18 @@ TEST(Slice, FollowsNumpy) {
   Ops().CheckGradient(
       "slice", {{"axes", Dims{1}}, {"starts", Dims{1}}, {"ends", Dims{6}}, {"steps", Dims{2}}},
       {Random({2, 6, 2}, 1)});
+  EXPECT_EQ(slice({0}, {-1}, {INT64_MIN}, {-1}, {6}), (Values{5, 4, 3, 2, 1, 0}));
+  EXPECT_EQ(slice({0}, {100}, {1}, {-2}, {6}), (Values{5, 3}));
+  EXPECT_EQ(slice({0}, {2}, {-7}, {INT64_MIN}, {6}), (Values{2}));
+  EXPECT_EQ(slice({0}, {INT64_MIN}, {0}, {-1}, {6}), (Values{}));
+  Ops().CheckGradient(
+      "slice", {{"axes", Dims{1}}, {"starts", Dims{5}}, {"ends", Dims{0}}, {"steps", Dims{-2}}},
+      {Random({2, 6, 2}, 1)});
   EXPECT_THAT(
       Ops().RunError(
-          "slice", {{"axes", Dims{0}}, {"starts", Dims{0}}, {"ends", Dims{1}}, {"steps", Dims{-1}}},
+          "slice", {{"axes", Dims{0}}, {"starts", Dims{0}}, {"ends", Dims{1}}, {"steps", Dims{0}}},
           {Counting({3})}),
-      HasSubstr("positive steps"));
+      HasSubstr("no step of 0"));
 }
 
 TEST(Gather, LooksUpAlongAnyAxis) {

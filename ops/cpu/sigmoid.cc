@@ -1,12 +1,10 @@
+#include "ops/cpu/activation.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/vector_math.h"
 
 namespace espalier {
 
 void RegisterSigmoidCpu(KernelRegistry& registry) {
-  AddUnary(
-      registry, "sigmoid", [](float x) { return FastSigmoid(x); },
-      [](float y, float dy) { return dy * (1.0f - y) * y; });
+  AddUnary(registry, "sigmoid", Sigmoid(), SigmoidGradient());
 }
 
 }  // namespace espalier

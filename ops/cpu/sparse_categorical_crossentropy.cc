@@ -1,111 +1,93 @@
 // Log-softmax and the negative log-likelihood in one pass over each row of logits, and their
 // gradient.
+#include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "ops/cpu/labels.h"
-#include "ops/cpu/parallel.h"
-#include "ops/cpu/sum.h"
-#include "ops/cpu/vector_math.h"
-#include "ops/cpu/vectorize.h"
+#include "ops/cpu/cross_entropy.h"
+#include "ops/cpu/label_loss.h"
 
 namespace espalier {
 namespace {
 
 const char kName[] = "sparse_categorical_crossentropy";
-constexpr int64_t kWork = 8;  // units of ParallelFor per logit
 
-float RowMax(const float* x, int64_t n) {
-  return Vectorize(
-      [](const float* x, int64_t n) {
-        float most = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : most)
-        for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
-        return most;
-      },
-      x, n);
-}
+// Of a row with label y the loss is (on_label * w_y) * -log p_y + everywhere * sum_c w_c * -log
+// p_c.
+struct Smoothing {
+  double on_label, everywhere;
 
-// Sum of exp(x - shift), which are stored too unless `out` is null.
-double RowExp(const float* x, float shift, float* out, int64_t n) {
-  double sum = 0;
-  float buffer[kSumBlock];
-  for (int64_t i = 0; i < n; i += kSumBlock) {
-    const int64_t count = std::min(kSumBlock, n - i);
-    float* to = out != nullptr ? out + i : buffer;
-    sum += Vectorize(
-        [](const float* x, float shift, float* out, int64_t n) {
-          float sum = 0;
-#pragma omp simd reduction(+ : sum)
-          for (int64_t j = 0; j < n; ++j) {
-            const float e = FastExp(x[j] - shift);
-            out[j] = e;
-            sum += e;
-          }
-          return sum;
-        },
-        x + i, shift, to, count);
+  Smoothing(const Attributes& attributes, int64_t classes) {
+    const double smoothing = attributes.Float("label_smoothing");
+    on_label = 1.0 - smoothing;
+    everywhere = smoothing / static_cast<double>(classes);
   }
-  return sum;
-}
-
-struct Attribute {
-  int64_t count;  // of labels, in the whole tensor
-  int64_t ignore_index;
 };
 
-KernelStatus Forward(const KernelArgs& args, const Attribute& attribute) {
-  const TensorView &logits = args.inputs[0], &labels = args.inputs[1];
-  const int64_t classes = logits.dims().back(), rows = labels.num_elements();
-  if (KernelStatus status = CheckLabels(kName, labels, classes, attribute.ignore_index);
-      !status.ok()) {
-    return status;
-  }
-  const float* x = logits.as<float>();
-  const int64_t block = std::max<int64_t>(1, kParallelGrain / (kWork * classes));
-  const double sum = BlockedSum(rows, block, [&](int64_t begin, int64_t end) {
-    double part = 0;
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t label = IntegerAt(labels, r);
-      if (label == attribute.ignore_index) continue;
-      const float* row = x + r * classes;
-      const float most = RowMax(row, classes);
-      part +=
-          std::log(RowExp(row, most, nullptr, classes)) - static_cast<double>(row[label] - most);
-    }
-    return part;
-  });
-  *args.outputs[0].as<float>() = static_cast<float>(sum / static_cast<double>(attribute.count));
-  return KernelStatus::Ok();
+double SumOfWeights(const float* weights, int64_t classes) {
+  if (weights == nullptr) return static_cast<double>(classes);
+  return RowSum([](float w, float) { return w; }, weights, weights, classes);
 }
 
-// (softmax(row) - one at the label) * dy / count
-KernelStatus Backward(const KernelArgs& args, const Attribute& attribute) {
-  const TensorView &logits = args.inputs[0], &labels = args.inputs[1], &dx = args.outputs[0];
-  const int64_t classes = logits.dims().back(), rows = labels.num_elements();
-  if (KernelStatus status = CheckLabels(kName, labels, classes, attribute.ignore_index);
-      !status.ok()) {
-    return status;
-  }
-  const float* x = logits.as<float>();
-  const double dy = *args.inputs[2].as<float>() / static_cast<double>(attribute.count);
-  ParallelFor(rows, kWork * classes, [&](int64_t begin, int64_t end) {
+KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
+  const int64_t classes = args.inputs[0].dims().back();
+  const LabelReduction reduction(attributes);
+  const Smoothing smoothing(attributes, classes);
+  const float* x = args.inputs[0].as<float>();
+  const float* weights = ClassWeights(args);
+  const double total = SumOfWeights(weights, classes);
+  return ReduceLabels(
+      kName, reduction, args, classes, RowBlock(classes), [&](int64_t r, int64_t label) {
+        const float* row = x + r * classes;
+        const float most = RowMax(row, classes);
+        const double log_sum = std::log(RowExp(row, most, nullptr, classes));
+        const double weight = weights != nullptr ? weights[label] : 1.0;
+        double loss =
+            smoothing.on_label * weight * (log_sum - static_cast<double>(row[label] - most));
+        if (smoothing.everywhere > 0) {
+          const double gaps =
+              weights != nullptr
+                  ? RowSum([most](float x, float w) { return w * (most - x); }, row, weights,
+                           classes)
+                  : RowSum([most](float x, float) { return most - x; }, row, row, classes);
+          loss += smoothing.everywhere * (total * log_sum + gaps);
+        }
+        return loss;
+      });
+}
+
+// g * ((on_label w_y + everywhere sum(w)) softmax - everywhere w - on_label w_y at the label)
+KernelStatus Backward(const KernelArgs& args, const Attributes& attributes) {
+  const TensorView &labels = args.inputs[1], &dx = args.outputs[0];
+  const int64_t classes = args.inputs[0].dims().back(), rows = labels.num_elements();
+  const LabelReduction reduction(attributes);
+  KernelStatus status = CheckLabels(kName, labels, classes, reduction.ignore_index);
+  if (!status.ok()) return status;
+  const Smoothing smoothing(attributes, classes);
+  const float* x = args.inputs[0].as<float>();
+  const float* weights = args.inputs.size() > 3 ? ClassWeights(args) : nullptr;
+  const double total = SumOfWeights(weights, classes);
+  const LabelGradients gradients(reduction, args, weights);
+  ParallelFor(rows, kRowWork * classes, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t label = IntegerAt(labels, r);
       float* out = dx.as<float>() + r * classes;
-      if (label == attribute.ignore_index) {
+      if (label == reduction.ignore_index) {
         std::fill(out, out + classes, 0.0f);
         continue;
       }
       const float* row = x + r * classes;
       const double sum = RowExp(row, RowMax(row, classes), out, classes);
-      Vectorize(
-          [](float* out, float factor, int64_t n) {
-#pragma omp simd
-            for (int64_t i = 0; i < n; ++i) out[i] *= factor;
-          },
-          out, static_cast<float>(dy / sum), classes);
-      out[label] -= static_cast<float>(dy);
+      const double dy = gradients[r];
+      const double at_label = dy * smoothing.on_label * (weights != nullptr ? weights[label] : 1.0);
+      const double spread = dy * smoothing.everywhere;
+      const float factor = static_cast<float>((at_label + spread * total) / sum);
+      const float less = static_cast<float>(spread);
+      if (weights != nullptr) {
+        RowMap([=](float e, float w) { return e * factor - less * w; }, out, weights, out, classes);
+      } else {
+        RowMap([=](float e, float) { return e * factor - less; }, out, out, out, classes);
+      }
+      out[label] -= static_cast<float>(at_label);
     }
   });
   return KernelStatus::Ok();
@@ -114,8 +96,9 @@ KernelStatus Backward(const KernelArgs& args, const Attribute& attribute) {
 template <typename Run>
 KernelFactory Factory(Run run) {
   return [run](const KernelSpec& spec, std::string*) {
-    const Attribute attribute{spec.attributes.Int("count"), spec.attributes.Int("ignore_index")};
-    return MakeKernel([run, attribute](const KernelArgs& args) { return run(args, attribute); });
+    return MakeKernel([run, attributes = spec.attributes](const KernelArgs& args) {
+      return run(args, attributes);
+    });
   };
 }
 

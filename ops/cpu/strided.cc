@@ -94,7 +94,13 @@ void Copy(LoopNest nest, const T* source, T* target) {
     ForRows(nest, begin, end, [&](const RowOffsets& at) {
       const T* s = source + at[0];
       T* t = target + at[1];
-      for (int64_t i = 0; i < n; ++i) t[i * to] = s[i * from];
+      if (to == 1 && from == 0) {
+        std::fill(t, t + n, *s);
+      } else if (to == 1 && from == -1) {
+        std::reverse_copy(s - (n - 1), s + 1, t);
+      } else {
+        for (int64_t i = 0; i < n; ++i) t[i * to] = s[i * from];
+      }
     });
   });
 }

@@ -3,7 +3,8 @@
 namespace espalier {
 
 void RegisterSubtractCpu(KernelRegistry& registry) {
-  AddBinary</*integers=*/true>(registry, "subtract", [](auto a, auto b) { return a - b; });
+  AddBinary<Takes::kNumbers>(registry, "subtract",
+                             [](auto a, auto b) { return Wrapping(a) - Wrapping(b); });
   AddBinaryGradient</*saves_inputs=*/false>(
       registry, "subtract", [](float dy, float, float) { return dy; },
       [](float dy, float, float) { return -dy; });

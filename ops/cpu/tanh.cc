@@ -1,12 +1,10 @@
+#include "ops/cpu/activation.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/vector_math.h"
 
 namespace espalier {
 
 void RegisterTanhCpu(KernelRegistry& registry) {
-  AddUnary(
-      registry, "tanh", [](float x) { return FastTanh(x); },
-      [](float y, float dy) { return dy * (1.0f - y * y); });
+  AddUnary(registry, "tanh", Tanh(), TanhGradient());
 }
 
 }  // namespace espalier

@@ -35,6 +35,37 @@ inline float FastExp(float x) {
   return e * scale1 * scale2;
 }
 
+// 2 atanh(s) = log((1 + s) / (1 - s)) without its first term: s^3 * series(s^2), for s^2 <= 1/9.
+inline float AtanhRest(float s) {
+  const float q = s * s;
+  float p = 0.13333333f;
+  p = p * q + 0.15384615f;
+  p = p * q + 0.18181819f;
+  p = p * q + 0.22222222f;
+  p = p * q + 0.2857143f;
+  p = p * q + 0.4f;
+  p = p * q + 0.6666667f;
+  return s * q * p;
+}
+
+// Natural logarithm of a positive normal number; relative error below 4 units in the last place.
+// Keeps NaN.
+inline float FastLog(float x) {
+  // x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
+  const uint32_t shifted = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;
+  const float e = static_cast<float>(static_cast<int32_t>(shifted) >> 23);
+  const float m = std::bit_cast<float>((shifted & 0x007fffffu) + 0x3f3504f3u);
+  const float s = (m - 1.0f) / (m + 1.0f);
+  // The last difference is 0, or NaN where x is.
+  return e * 0.693359375f + (2.0f * s + (AtanhRest(s) - e * 2.12194440e-4f)) + (x - x);
+}
+
+// log(1 + x) for x in [0, 1], with a small relative error next to 0 too.
+inline float FastLog1p(float x) {
+  const float s = x / (2.0f + x);
+  return 2.0f * s + AtanhRest(s);
+}
+
 inline float FastSigmoid(float x) { return 1.0f / (1.0f + FastExp(-x)); }
 
 inline float FastTanh(float x) {

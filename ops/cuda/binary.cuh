@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
@@ -62,39 +63,41 @@ struct BroadcastIndex {
   }
 };
 
-template <typename T, typename F>
+template <typename T, typename Y, typename F>
 struct BroadcastBinary {
   const T* a;
   const T* b;
-  T* y;
+  Y* y;
   BroadcastIndex a_index, b_index;
   F f;
   __device__ void operator()(int64_t i) const {
-    y[i] = Compute<T>::Store(f(Compute<T>::Load(a[a_index(i)]), Compute<T>::Load(b[b_index(i)])));
+    y[i] = StoreElement<Y>(f(LoadElement(a[a_index(i)]), LoadElement(b[b_index(i)])));
   }
 };
 
-// Kernel `name`: y = f(a, b). Integers too if `integers`; overflow wraps. `name` must be a literal.
-template <bool integers, typename F>
+// y = f(a, b)
+template <Takes takes, typename F>
+KernelStatus RunBinary(const KernelArgs& args, F f, const char* op) {
+  const TensorView &a = args.inputs[0], &b = args.inputs[1], &y = args.outputs[0];
+  return DispatchElements<takes>(a.dtype(), op, [&](auto type) {
+    using T = typename decltype(type)::T;
+    using Y = Stored<T, std::invoke_result_t<F, Seen<T>, Seen<T>>>;
+    const BroadcastBinary<T, Y, F> each{a.as<T>(),
+                                        b.as<T>(),
+                                        y.as<Y>(),
+                                        BroadcastIndex::Make(a.dims(), y.dims()),
+                                        BroadcastIndex::Make(b.dims(), y.dims()),
+                                        f};
+    return ForEach(y.num_elements(), each, StreamOf(args), op);
+  });
+}
+
+// Kernel `name`: y = f(a, b). `name` must be a literal.
+template <Takes takes = Takes::kFloats, typename F>
 void AddBinary(KernelRegistry& registry, const char* name, F f) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-    const DType dtype = spec.inputs[0].dtype;
-    if (!(integers ? TakesNumber(dtype, refusal) : TakesFloat(dtype, refusal))) return nullptr;
-    return MakeKernel([=](const KernelArgs& args) {
-      const TensorView &a = args.inputs[0], &b = args.inputs[1], &y = args.outputs[0];
-      const auto run = [&](auto type) {
-        using T = typename decltype(type)::T;
-        const BroadcastBinary<T, F> each{a.as<T>(),
-                                         b.as<T>(),
-                                         y.as<T>(),
-                                         BroadcastIndex::Make(a.dims(), y.dims()),
-                                         BroadcastIndex::Make(b.dims(), y.dims()),
-                                         f};
-        return ForEach(y.num_elements(), each, StreamOf(args), name);
-      };
-      if constexpr (integers) return DispatchNumber(y.dtype(), name, run);
-      return DispatchFloat(y.dtype(), name, run);
-    });
+    if (!TakesElements<takes>(spec.inputs[0].dtype, refusal)) return nullptr;
+    return MakeKernel([=](const KernelArgs& args) { return RunBinary<takes>(args, f, name); });
   });
 }
 
@@ -113,9 +116,9 @@ struct GradientTerm {
   }
 };
 
-template <typename T, typename Term>
-struct GradientElement {
-  GradientTerm<T, Term> value;
+template <typename T, typename Value>
+struct StoreValue {
+  Value value;
   T* target;
   __device__ void operator()(int64_t i) const { target[i] = FromFloat<T>(value(i)); }
 };
@@ -130,47 +133,63 @@ inline ReduceShape BroadcastSum(const Dims& operand, const Dims& dy) {
   return ReduceShape::Make(dy, summed);
 }
 
-// Kernel `name`_grad: da is the sum of term_a(dy, a, b) over the dimensions in which a is
-// broadcast, db likewise. Its inputs are a, b, dy if `saves_inputs`, otherwise dy alone. `op` must
-// be a literal.
+// What SumBroadcast needs for any of `targets`.
+inline size_t SumBroadcastBytes(const std::vector<TensorSpec>& targets, const Dims& dy) {
+  size_t bytes = 0;
+  for (const TensorSpec& target : targets) {
+    if (target.dtype == DType::kInvalid) continue;
+    bytes = std::max(bytes, BroadcastSum(target.dims, dy).WorkspaceBytes());
+  }
+  return bytes;
+}
+
+// target = the sum of value(i), i an element of dy, over the dimensions in which target is
+// broadcast.
+template <typename T, typename Value>
+KernelStatus SumBroadcast(const KernelArgs& args, const Value& value, const TensorView& dy,
+                          const TensorView& target, const char* op) {
+  if (target.num_elements() == dy.num_elements()) {
+    return ForEach(dy.num_elements(), StoreValue<T, Value>{value, target.as<T>()}, StreamOf(args),
+                   op);
+  }
+  return Reduce(BroadcastSum(target.dims(), dy.dims()), value, StoreScaled<T>{target.as<T>(), 1.0f},
+                args.workspace, StreamOf(args), op);
+}
+
+// da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db likewise. The
+// inputs are a, b, dy if `saves_inputs`, otherwise dy alone.
+template <bool saves_inputs, typename TermA, typename TermB>
+KernelStatus RunBinaryGradient(const KernelArgs& args, TermA term_a, TermB term_b, const char* op) {
+  const TensorView& dy = args.inputs[saves_inputs ? 2 : 0];
+  const auto run = [&](auto term, const TensorView& target) {
+    if (!target.present() || target.num_elements() == 0) return KernelStatus::Ok();
+    return DispatchFloat(dy.dtype(), op, [&](auto type) {
+      using T = typename decltype(type)::T;
+      GradientTerm<T, decltype(term)> value{dy.as<T>(), nullptr, nullptr, {}, {}, term};
+      if constexpr (saves_inputs) {
+        value.a = args.inputs[0].as<T>();
+        value.b = args.inputs[1].as<T>();
+        value.a_index = BroadcastIndex::Make(args.inputs[0].dims(), dy.dims());
+        value.b_index = BroadcastIndex::Make(args.inputs[1].dims(), dy.dims());
+      }
+      return SumBroadcast<T>(args, value, dy, target, op);
+    });
+  };
+  ESPALIER_KERNEL_RETURN_IF_ERROR(run(term_a, args.outputs[0]));
+  return args.outputs.size() > 1 ? run(term_b, args.outputs[1]) : KernelStatus::Ok();
+}
+
+// Kernel `op`, "<name>_grad": the above. `op` must be a literal.
 template <bool saves_inputs, typename TermA, typename TermB>
 void AddBinaryGradient(KernelRegistry& registry, const char* op, TermA term_a, TermB term_b) {
   constexpr size_t kDy = saves_inputs ? 2 : 0;
   registry.Add(op, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[kDy].dtype, refusal)) return nullptr;
-    size_t bytes = 0;
-    for (const TensorSpec& target : spec.outputs) {
-      if (target.dtype == DType::kInvalid) continue;
-      bytes = std::max(bytes, BroadcastSum(target.dims, spec.inputs[kDy].dims).WorkspaceBytes());
-    }
     return MakeKernel(
         [=](const KernelArgs& args) {
-          const TensorView& dy = args.inputs[kDy];
-          const auto run = [&](auto term, const TensorView& target) {
-            if (!target.present() || target.num_elements() == 0) return KernelStatus::Ok();
-            return DispatchFloat(dy.dtype(), op, [&](auto type) {
-              using T = typename decltype(type)::T;
-              GradientTerm<T, decltype(term)> value{dy.as<T>(), nullptr, nullptr, {}, {}, term};
-              if constexpr (saves_inputs) {
-                value.a = args.inputs[0].as<T>();
-                value.b = args.inputs[1].as<T>();
-                value.a_index = BroadcastIndex::Make(args.inputs[0].dims(), dy.dims());
-                value.b_index = BroadcastIndex::Make(args.inputs[1].dims(), dy.dims());
-              }
-              if (target.num_elements() == dy.num_elements()) {
-                return ForEach(dy.num_elements(),
-                               GradientElement<T, decltype(term)>{value, target.as<T>()},
-                               StreamOf(args), op);
-              }
-              return Reduce(BroadcastSum(target.dims(), dy.dims()), value,
-                            StoreScaled<T>{target.as<T>(), 1.0f}, args.workspace, StreamOf(args),
-                            op);
-            });
-          };
-          ESPALIER_KERNEL_RETURN_IF_ERROR(run(term_a, args.outputs[0]));
-          return args.outputs.size() > 1 ? run(term_b, args.outputs[1]) : KernelStatus::Ok();
+          return RunBinaryGradient<saves_inputs>(args, term_a, term_b, op);
         },
-        bytes);
+        SumBroadcastBytes(spec.outputs, spec.inputs[kDy].dims));
   });
 }
 

@@ -1,6 +1,8 @@
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "ops/cuda/bits.cuh"
 #include "ops/cuda/copy.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -17,15 +19,13 @@ struct Bool {
 // Truncates towards zero and clamps to the range of Integer; NaN becomes 0.
 template <typename Integer>
 __device__ Integer FloatToInteger(float x) {
-  // The largest integers have no float of their own: the first one beyond them is a power of 2.
-  constexpr float kBeyond = sizeof(Integer) == 8 ? 9223372036854775808.0f : 2147483648.0f;
-  constexpr Integer kLowest =
-      static_cast<Integer>(sizeof(Integer) == 8 ? INT64_MIN : static_cast<int64_t>(INT32_MIN));
-  constexpr Integer kHighest =
-      static_cast<Integer>(sizeof(Integer) == 8 ? INT64_MAX : static_cast<int64_t>(INT32_MAX));
+  using Limits = std::numeric_limits<Integer>;
+  // The largest integers may have no float of their own: the first one beyond them is a power of 2.
+  constexpr float kBeyond = static_cast<float>(Limits::max() / 2 + 1) * 2;
+  constexpr float kLowest = static_cast<float>(Limits::min());
   if (x != x) return 0;
-  if (x >= kBeyond) return kHighest;
-  if (x <= -kBeyond) return kLowest;
+  if (x >= kBeyond) return Limits::max();
+  if (x <= kLowest) return Limits::min();
   return static_cast<Integer>(x);
 }
 
@@ -66,7 +66,8 @@ struct CastElement {
 template <typename Function>
 KernelStatus DispatchAny(DType dtype, Function function) {
   if (dtype == DType::kBool) return function(TypeTag<Bool>());
-  return DispatchNumber(dtype, "cast", function);
+  if (IsInteger(dtype)) return DispatchAnyInteger(dtype, "cast", function);
+  return DispatchFloat(dtype, "cast", function);
 }
 
 KernelStatus Run(const KernelArgs& args) {

@@ -10,6 +10,12 @@ namespace {
 // What cuBLAS advises for Hopper.
 constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
+std::string OutOfRange(const char* op, const FaultRecord& record) {
+  return std::string(op) + ": index " + std::to_string(record.value) + " at position " +
+         std::to_string(record.row) + " is out of range for " + std::to_string(record.limit) +
+         " elements";
+}
+
 std::string Describe(const FaultRecord& record) {
   const std::string at = std::to_string(record.row);
   const std::string found = std::to_string(record.value);
@@ -19,8 +25,18 @@ std::string Describe(const FaultRecord& record) {
       return "embedding: id " + found + " at index " + at + " is out of range, expected 0 to " +
              std::to_string(record.limit - 1);
     case FaultKind::kGatherIndex:
-      return "gather: index " + found + " at position " + at + " is out of range for " + limit +
-             " elements";
+      return OutOfRange("gather", record);
+    case FaultKind::kGatherElementsIndex:
+      return OutOfRange("gather_elements", record);
+    case FaultKind::kGatherNdIndex:
+      return OutOfRange("gather_nd", record);
+    case FaultKind::kScatterElementsIndex:
+      return OutOfRange("scatter_elements", record);
+    case FaultKind::kScatterNdIndex:
+      return OutOfRange("scatter_nd", record);
+    case FaultKind::kSequenceLength:
+      return "reverse_sequence: length " + found + " of sequence " + at +
+             " is out of range, expected 0 to " + limit;
     case FaultKind::kLabel:
       return "label " + found + " in row " + at + " is out of range, expected 0 to " +
              std::to_string(record.limit - 1);
@@ -33,6 +49,19 @@ std::string Describe(const FaultRecord& record) {
     case FaultKind::kSequence:
       return "paged_attention: row " + at + " names " + found + ", beyond the limit of " + limit +
              " in its sequence tables";
+    case FaultKind::kDivisor:
+      return "divide: an integer is divided by zero (input 'b')";
+    case FaultKind::kModulus:
+      return "modulo: an integer is divided by zero (input 'b')";
+    case FaultKind::kUnpoolIndex:
+      return "max_unpool: index " + found + " at position " + at +
+             " does not lie in the plane of its channel, which ends before " + limit;
+    case FaultKind::kRecurrentLength:
+      return "rnn, gru or lstm: length " + found + " of sample " + at +
+             " is out of range, expected 0 to " + limit;
+    case FaultKind::kExpert:
+      return "group_by, aggregate or load_balance_loss: choice " + at + " names expert " + found +
+             ", there are " + limit;
     case FaultKind::kNone:
       break;
   }

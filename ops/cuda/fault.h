@@ -15,6 +15,16 @@ enum class FaultKind : int32_t {
   kPosition,
   kCacheSlot,
   kSequence,
+  kGatherElementsIndex,
+  kGatherNdIndex,
+  kScatterElementsIndex,
+  kScatterNdIndex,
+  kSequenceLength,
+  kDivisor,  // an integer divided by zero: no numbers
+  kModulus,
+  kUnpoolIndex,
+  kRecurrentLength,
+  kExpert,
 };
 
 struct FaultRecord {

@@ -1,4 +1,5 @@
 // Training: cuBLAS for y, dx and dweight. Serving: StableLinear.
+#include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -23,27 +24,66 @@ struct ValueAt {
   __device__ float operator()(int64_t i) const { return ToFloat(x[i]); }
 };
 
-// The bias is laid into y first, exactly, and the product added to it: one rounding.
-KernelStatus Forward(DeviceContexts& contexts, const KernelArgs& args) {
-  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &y = args.outputs[0];
-  const bool bias = Has(args.inputs, 2);
+Gemm ProductOf(const TensorView& x, const TensorView& weight) {
   Gemm gemm;
   gemm.m = RowsOf(x.dims());
   gemm.n = weight.dims()[0];
   gemm.k = weight.dims()[1];
-  if (bias) {
+  gemm.a = {x.data, false, gemm.k, 0};
+  gemm.b = {weight.data, true, gemm.k, 0};
+  gemm.ldc = gemm.n;
+  gemm.input = gemm.output = x.dtype();
+  return gemm;
+}
+
+template <typename T>
+ChannelBias<T> BiasOf(const KernelArgs& args, int64_t columns) {
+  return {Has(args.inputs, 2) ? args.inputs[2].as<T>() : nullptr, columns, 1};
+}
+
+// z = x weight^T in f32, the bias not added.
+KernelStatus ProductInF32(DeviceContexts& contexts, const KernelArgs& args, float* z) {
+  Gemm gemm = ProductOf(args.inputs[0], args.inputs[1]);
+  gemm.c = z;
+  gemm.output = DType::kF32;
+  return RunGemm(contexts, gemm, args.stream, "linear");
+}
+
+// Bytes of a product that the activation needs in f32 besides y.
+size_t WideBytes(const KernelSpec& spec, Activation activation) {
+  if (activation == Activation::kNone || spec.inputs[0].dtype == DType::kF32) return 0;
+  return static_cast<size_t>(spec.outputs[0].num_elements()) * sizeof(float);
+}
+
+KernelStatus ForwardActivated(DeviceContexts& contexts, const KernelArgs& args,
+                              Activation activation) {
+  const TensorView& y = args.outputs[0];
+  float* z = y.dtype() == DType::kF32 ? y.as<float>() : static_cast<float*>(args.workspace);
+  ESPALIER_KERNEL_RETURN_IF_ERROR(ProductInF32(contexts, args, z));
+  return DispatchFloat(y.dtype(), "linear", [&](auto type) {
+    using T = typename decltype(type)::T;
+    return DispatchActivation(activation, [&](auto f, auto) {
+      return ForEach(y.num_elements(),
+                     BiasThenActivate<T, float, decltype(f)>{z, BiasOf<T>(args, y.dims().back()),
+                                                             y.as<T>(), f},
+                     StreamOf(args), "linear");
+    });
+  });
+}
+
+// The bias is laid into y first, exactly, and the product added to it: one rounding.
+KernelStatus Forward(DeviceContexts& contexts, const KernelArgs& args) {
+  const TensorView& y = args.outputs[0];
+  Gemm gemm = ProductOf(args.inputs[0], args.inputs[1]);
+  if (Has(args.inputs, 2)) {
     ESPALIER_KERNEL_RETURN_IF_ERROR(DispatchFloat(y.dtype(), "linear", [&](auto type) {
       using T = typename decltype(type)::T;
       return ForEach(y.num_elements(), RepeatRow<T>{args.inputs[2].as<T>(), y.as<T>(), gemm.n},
                      StreamOf(args), "linear");
     }));
+    gemm.beta = 1.0f;
   }
-  gemm.a = {x.data, false, gemm.k, 0};
-  gemm.b = {weight.data, true, gemm.k, 0};
   gemm.c = y.data;
-  gemm.ldc = gemm.n;
-  gemm.input = gemm.output = x.dtype();
-  gemm.beta = bias ? 1.0f : 0.0f;
   return RunGemm(contexts, gemm, args.stream, "linear");
 }
 
@@ -52,17 +92,64 @@ ReduceShape ColumnSums(int64_t rows, int64_t columns) {
   return ReduceShape::Make({rows, columns}, {true, false});
 }
 
-// x, weight, dy -> dx = dy weight, dweight = dy^T x, dbias = column sums of dy
-KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args) {
-  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &dy = args.inputs[2];
+// Where the gradient's parts lie in its workspace.
+struct BackwardLayout {
+  size_t partial = 0, dz = 0, z = 0, bytes = 0;
+
+  BackwardLayout(const TensorSpec& dy, int64_t rows, int64_t out, Activation activation) {
+    WorkspaceLayout layout;
+    partial = layout.Add(ColumnSums(rows, out).WorkspaceBytes());
+    if (activation != Activation::kNone) dz = layout.Add(static_cast<size_t>(dy.bytes()));
+    if (activation != Activation::kNone && !GradientOfOutput(activation)) {
+      z = layout.Add(static_cast<size_t>(dy.num_elements()) * sizeof(float));
+    }
+    bytes = layout.bytes();
+  }
+};
+
+// dz = dy times the activation's gradient, from y or from the product computed again.
+KernelStatus UndoActivation(DeviceContexts& contexts, const KernelArgs& args, Activation activation,
+                            float* z, const TensorView& dz) {
+  const bool of_output = GradientOfOutput(activation);
+  if (!of_output) ESPALIER_KERNEL_RETURN_IF_ERROR(ProductInF32(contexts, args, z));
+  return DispatchFloat(dz.dtype(), "linear_grad", [&](auto type) {
+    using T = typename decltype(type)::T;
+    const T* dy = args.inputs[4].as<T>();
+    return DispatchActivation(activation, [&](auto, auto gradient) {
+      using G = decltype(gradient);
+      if (of_output) {
+        return ForEach(dz.num_elements(),
+                       BeforeActivation<T, T, G>{
+                           args.inputs[3].as<T>(), {nullptr, 1, 1}, dy, dz.as<T>(), gradient},
+                       StreamOf(args), "linear_grad");
+      }
+      return ForEach(dz.num_elements(),
+                     BeforeActivation<T, float, G>{z, BiasOf<T>(args, dz.dims().back()), dy,
+                                                   dz.as<T>(), gradient},
+                     StreamOf(args), "linear_grad");
+    });
+  });
+}
+
+// x, weight, bias?, y?, dy -> dx = dz weight, dweight = dz^T x, dbias = column sums of dz, where dz
+// is dy before the activation
+KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activation activation) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
+  TensorView dz = args.inputs[4];
   const int64_t rows = RowsOf(x.dims()), out = weight.dims()[0], in = weight.dims()[1];
+  const BackwardLayout layout(dz.spec, rows, out, activation);
+  if (activation != Activation::kNone) {
+    dz.data = WorkspaceAt(args, layout.dz);
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        UndoActivation(contexts, args, activation, WorkspaceAt<float>(args, layout.z), dz));
+  }
   Gemm gemm;
-  gemm.input = gemm.output = dy.dtype();
+  gemm.input = gemm.output = dz.dtype();
   if (Has(args.outputs, 0)) {
     gemm.m = rows;
     gemm.n = in;
     gemm.k = out;
-    gemm.a = {dy.data, false, out, 0};
+    gemm.a = {dz.data, false, out, 0};
     gemm.b = {weight.data, false, in, 0};
     gemm.c = args.outputs[0].data;
     gemm.ldc = in;
@@ -72,18 +159,18 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args) {
     gemm.m = out;
     gemm.n = in;
     gemm.k = rows;
-    gemm.a = {dy.data, true, out, 0};
+    gemm.a = {dz.data, true, out, 0};
     gemm.b = {x.data, false, in, 0};
     gemm.c = args.outputs[1].data;
     gemm.ldc = in;
     ESPALIER_KERNEL_RETURN_IF_ERROR(RunGemm(contexts, gemm, args.stream, "linear_grad"));
   }
   if (!Has(args.outputs, 2)) return KernelStatus::Ok();
-  return DispatchFloat(dy.dtype(), "linear_grad", [&](auto type) {
+  return DispatchFloat(dz.dtype(), "linear_grad", [&](auto type) {
     using T = typename decltype(type)::T;
-    return Reduce(ColumnSums(rows, out), ValueAt<T>{dy.as<T>()},
-                  StoreScaled<T>{args.outputs[2].as<T>(), 1.0f}, args.workspace, StreamOf(args),
-                  "linear_grad");
+    return Reduce(ColumnSums(rows, out), ValueAt<T>{dz.as<T>()},
+                  StoreScaled<T>{args.outputs[2].as<T>(), 1.0f}, WorkspaceAt(args, layout.partial),
+                  StreamOf(args), "linear_grad");
   });
 }
 
@@ -97,12 +184,22 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
           *refusal = "the row-stable kernel is slower than cuBLAS where stability is not asked for";
           return nullptr;
         }
-        return MakeKernel([](const KernelArgs& args) {
-          const TensorView &x = args.inputs[0], &weight = args.inputs[1];
-          return StableLinear(
+        return MakeKernel([activation = ActivationOf(spec.attributes)](const KernelArgs& args) {
+          const TensorView &x = args.inputs[0], &weight = args.inputs[1], &y = args.outputs[0];
+          ESPALIER_KERNEL_RETURN_IF_ERROR(StableLinear(
               {x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data, weight.data,
-               Has(args.inputs, 2) ? args.inputs[2].data : nullptr, args.outputs[0].data},
-              StreamOf(args));
+               Has(args.inputs, 2) ? args.inputs[2].data : nullptr, y.data},
+              StreamOf(args)));
+          if (activation == Activation::kNone) return KernelStatus::Ok();
+          return DispatchFloat(y.dtype(), "linear", [&](auto type) {
+            using T = typename decltype(type)::T;
+            return DispatchActivation(activation, [&](auto f, auto) {
+              return ForEach(
+                  y.num_elements(),
+                  BiasThenActivate<T, T, decltype(f)>{y.as<T>(), {nullptr, 1, 1}, y.as<T>(), f},
+                  StreamOf(args), "linear");
+            });
+          });
         });
       });
   registry.Add(
@@ -113,15 +210,29 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
           *refusal = "cuBLAS does not keep one order of summation for all numbers of rows";
           return nullptr;
         }
-        return MakeKernel([&contexts](const KernelArgs& args) { return Forward(contexts, args); });
+        const Activation activation = ActivationOf(spec.attributes);
+        if (activation == Activation::kNone) {
+          return MakeKernel(
+              [&contexts](const KernelArgs& args) { return Forward(contexts, args); });
+        }
+        return MakeKernel(
+            [&contexts, activation](const KernelArgs& args) {
+              return ForwardActivated(contexts, args, activation);
+            },
+            WideBytes(spec, activation));
       });
   registry.Add(
       "linear_grad",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+        const Activation activation = ActivationOf(spec.attributes);
+        const BackwardLayout layout(spec.inputs[4], RowsOf(spec.inputs[0].dims),
+                                    spec.inputs[1].dims[0], activation);
         return MakeKernel(
-            [&contexts](const KernelArgs& args) { return Backward(contexts, args); },
-            ColumnSums(RowsOf(spec.inputs[0].dims), spec.inputs[1].dims[0]).WorkspaceBytes());
+            [&contexts, activation](const KernelArgs& args) {
+              return Backward(contexts, args, activation);
+            },
+            layout.bytes);
       });
 }
 

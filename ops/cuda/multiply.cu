@@ -6,7 +6,7 @@ namespace {
 struct Forward {
   template <typename T>
   __device__ T operator()(T a, T b) const {
-    return a * b;
+    return static_cast<T>(Wrapping(a) * Wrapping(b));
   }
 };
 
@@ -21,7 +21,7 @@ struct GradientB {
 }  // namespace
 
 void RegisterMultiplyCuda(KernelRegistry& registry, DeviceContexts&) {
-  AddBinary</*integers=*/true>(registry, "multiply", Forward());
+  AddBinary<Takes::kNumbers>(registry, "multiply", Forward());
   AddBinaryGradient</*saves_inputs=*/true>(registry, "multiply_grad", GradientA(), GradientB());
 }
 

@@ -14,7 +14,7 @@ struct UpdateOperands {
   const float* gradient;
   const float* scale;  // may be null: 1
   const float* hyper;  // learning rate, 1-based step
-  float* buffers[2];   // may be null
+  float* buffers[3];   // may be null
 
   __device__ float Scale() const { return scale != nullptr ? *scale : 1.0f; }
 };
@@ -24,8 +24,8 @@ inline UpdateOperands OperandsOf(const KernelArgs& args) {
                           args.inputs[1].as<float>(),
                           args.inputs[2].as<float>(),
                           args.inputs[3].as<float>(),
-                          {nullptr, nullptr}};
-  for (size_t i = 4; i < args.inputs.size() && i < 6; ++i) {
+                          {nullptr, nullptr, nullptr}};
+  for (size_t i = 4; i < args.inputs.size() && i < 7; ++i) {
     operands.buffers[i - 4] = args.inputs[i].as<float>();
   }
   return operands;

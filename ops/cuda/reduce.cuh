@@ -13,17 +13,20 @@
 
 namespace espalier {
 
+// How elements are combined: an operation on values of Type, and what changes nothing.
 struct SumOp {
+  using Type = float;
   static __device__ __forceinline__ float Identity() { return 0.0f; }
   static __device__ __forceinline__ float Apply(float a, float b) { return a + b; }
 };
 struct MaxOp {
+  using Type = float;
   static __device__ __forceinline__ float Identity() { return -INFINITY; }
   static __device__ __forceinline__ float Apply(float a, float b) { return fmaxf(a, b); }
 };
 
 template <typename Op>
-__device__ __forceinline__ float WarpReduce(float value) {
+__device__ __forceinline__ typename Op::Type WarpReduce(typename Op::Type value) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane >>= 1) {
     value = Op::Apply(value, __shfl_xor_sync(0xffffffffu, value, lane));
@@ -33,8 +36,8 @@ __device__ __forceinline__ float WarpReduce(float value) {
 
 // Over all threads of the block (a multiple of 32, at most 1024); every thread gets the result.
 template <typename Op>
-__device__ __forceinline__ float BlockReduce(float value) {
-  __shared__ float parts[32];
+__device__ __forceinline__ typename Op::Type BlockReduce(typename Op::Type value) {
+  __shared__ typename Op::Type parts[32];
   value = WarpReduce<Op>(value);
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   __syncthreads();  // an earlier call may still be reading
@@ -47,7 +50,7 @@ __device__ __forceinline__ float BlockReduce(float value) {
 __device__ __forceinline__ float BlockSum(float value) { return BlockReduce<SumOp>(value); }
 __device__ __forceinline__ float BlockMax(float value) { return BlockReduce<MaxOp>(value); }
 
-// A dense tensor whose dimensions are kept or summed over.
+// A dense tensor whose dimensions are kept or summed over (combined by any operation, below).
 struct ReduceShape {
   struct Group {
     int rank = 0;
@@ -111,24 +114,27 @@ struct ReduceShape {
     const int64_t wanted = by_columns ? 65536 / outputs : 1056 / outputs;
     return std::clamp<int64_t>(std::min(count / least, wanted), 1, 1024);
   }
+  template <typename Op = SumOp>
   size_t WorkspaceBytes(bool row_stable = false) const {
     const int64_t chunks = Chunks(row_stable);
-    return chunks == 1 ? 0 : static_cast<size_t>(outputs * chunks) * sizeof(float);
+    return chunks == 1 ? 0 : static_cast<size_t>(outputs * chunks) * sizeof(typename Op::Type);
   }
 };
 
 // value(i) is the summand at element i of the tensor; store(o, sum) takes result o. With one chunk
 // the result is stored, otherwise left in partial[chunk * outputs + o].
-template <typename Value, typename Store>
+template <typename Op, typename Value, typename Store>
 __global__ void __launch_bounds__(kThreads)
-    ReduceColumnsKernel(ReduceShape shape, Value value, Store store, float* partial,
+    ReduceColumnsKernel(ReduceShape shape, Value value, Store store, typename Op::Type* partial,
                         int64_t chunk_size) {
   const int64_t o = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (o >= shape.outputs) return;
   const int64_t base = shape.kept.Offset(o);
   const int64_t begin = blockIdx.y * chunk_size, end = min(shape.count, begin + chunk_size);
-  float sum = 0;
-  for (int64_t r = begin; r < end; ++r) sum += value(base + shape.summed.Offset(r));
+  typename Op::Type sum = Op::Identity();
+  for (int64_t r = begin; r < end; ++r) {
+    sum = Op::Apply(sum, value(base + shape.summed.Offset(r)));
+  }
   if (gridDim.y == 1) {
     store(o, sum);
   } else {
@@ -136,18 +142,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Value, typename Store>
+template <typename Op, typename Value, typename Store>
 __global__ void __launch_bounds__(kThreads)
-    ReduceRowsKernel(ReduceShape shape, Value value, Store store, float* partial,
+    ReduceRowsKernel(ReduceShape shape, Value value, Store store, typename Op::Type* partial,
                      int64_t chunk_size) {
   const int64_t o = blockIdx.x;
   const int64_t base = shape.kept.Offset(o);
   const int64_t begin = blockIdx.y * chunk_size, end = min(shape.count, begin + chunk_size);
-  float sum = 0;
+  typename Op::Type sum = Op::Identity();
   for (int64_t r = begin + threadIdx.x; r < end; r += kThreads) {
-    sum += value(base + shape.summed.Offset(r));
+    sum = Op::Apply(sum, value(base + shape.summed.Offset(r)));
   }
-  sum = BlockSum(sum);
+  sum = BlockReduce<Op>(sum);
   if (threadIdx.x != 0) return;
   if (gridDim.y == 1) {
     store(o, sum);
@@ -156,35 +162,39 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Store>
+template <typename Op, typename Store>
 __global__ void __launch_bounds__(kThreads)
-    ReduceFinishKernel(int64_t outputs, int64_t chunks, const float* partial, Store store) {
+    ReduceFinishKernel(int64_t outputs, int64_t chunks, const typename Op::Type* partial,
+                       Store store) {
   const int64_t o = blockIdx.x;
-  float sum = 0;
-  for (int64_t c = threadIdx.x; c < chunks; c += kThreads) sum += partial[c * outputs + o];
-  sum = BlockSum(sum);
+  typename Op::Type sum = Op::Identity();
+  for (int64_t c = threadIdx.x; c < chunks; c += kThreads) {
+    sum = Op::Apply(sum, partial[c * outputs + o]);
+  }
+  sum = BlockReduce<Op>(sum);
   if (threadIdx.x == 0) store(o, sum);
 }
 
-// `workspace` holds shape.WorkspaceBytes(row_stable) bytes.
-template <typename Value, typename Store>
+// `workspace` holds shape.WorkspaceBytes<Op>(row_stable) bytes.
+template <typename Op = SumOp, typename Value, typename Store>
 KernelStatus Reduce(const ReduceShape& shape, const Value& value, const Store& store,
                     void* workspace, cudaStream_t stream, const char* op, bool row_stable = false) {
   if (shape.outputs == 0) return KernelStatus::Ok();
   const int64_t chunks = shape.Chunks(row_stable);
   const int64_t chunk_size = (shape.count + chunks - 1) / chunks;
-  float* partial = static_cast<float*>(workspace);
+  typename Op::Type* partial = static_cast<typename Op::Type*>(workspace);
   if (shape.by_columns) {
     const dim3 grid(static_cast<unsigned>((shape.outputs + kThreads - 1) / kThreads),
                     static_cast<unsigned>(chunks));
-    ReduceColumnsKernel<<<grid, kThreads, 0, stream>>>(shape, value, store, partial, chunk_size);
+    ReduceColumnsKernel<Op>
+        <<<grid, kThreads, 0, stream>>>(shape, value, store, partial, chunk_size);
   } else {
     const dim3 grid(static_cast<unsigned>(shape.outputs), static_cast<unsigned>(chunks));
-    ReduceRowsKernel<<<grid, kThreads, 0, stream>>>(shape, value, store, partial, chunk_size);
+    ReduceRowsKernel<Op><<<grid, kThreads, 0, stream>>>(shape, value, store, partial, chunk_size);
   }
   ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(op));
   if (chunks == 1) return KernelStatus::Ok();
-  ReduceFinishKernel<<<static_cast<unsigned>(shape.outputs), kThreads, 0, stream>>>(
+  ReduceFinishKernel<Op><<<static_cast<unsigned>(shape.outputs), kThreads, 0, stream>>>(
       shape.outputs, chunks, partial, store);
   return LaunchStatus(op);
 }

@@ -1,9 +1,11 @@
-#include "ops/cuda/reduce_op.cuh"
+#include "ops/cuda/fold.cuh"
 
 namespace espalier {
 
 void RegisterReduceSumCuda(KernelRegistry& registry, DeviceContexts&) {
   AddReduction(registry, "reduce_sum", "reduce_sum_grad", [](const Attributes&) { return 1.0f; });
+  // What the first does not take: integers.
+  AddFold</*integers=*/true>(registry, "reduce_sum", AsIs(), AsIs());
 }
 
 }  // namespace espalier

@@ -1,8 +1,11 @@
-// RMS norm: one block per row. A row's bits depend on the row alone.
+// RMS norm, also of a sum with a residual: one block per row. A row's bits depend on the row alone.
+#include "ops/cuda/copy.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
+#include "ops/cuda/residual.cuh"
+#include "ops/cuda/strided.h"
 
 namespace espalier {
 namespace {
@@ -19,8 +22,10 @@ __device__ float InverseOf(const T* x, int64_t n, float epsilon) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    ForwardKernel(const T* x, const T* weight, T* y, int64_t n, float epsilon) {
-  x += blockIdx.x * n;
+    ForwardKernel(const T* x, const T* weight, T* y, Residual<T> residual, int64_t n,
+                  float epsilon) {
+  x = residual.AddTo(x + blockIdx.x * n, blockIdx.x * n, n);
+  if (y == nullptr) return;
   y += blockIdx.x * n;
   const float inverse = InverseOf(x, n, epsilon);
   for (int64_t i = threadIdx.x; i < n; i += kThreads) {
@@ -28,11 +33,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Also leaves each row's 1 / rms for the gradient of the weight. dx may be null.
+// Also leaves each row's 1 / rms for the gradient of the weight. dx may be null; `more`, which may
+// be null, is added to it.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    BackwardKernel(const T* x, const T* weight, const T* dy, T* dx, float* inverses, int64_t n,
-                   float epsilon) {
+    BackwardKernel(const T* x, const T* weight, const T* dy, T* dx, const T* more, float* inverses,
+                   int64_t n, float epsilon) {
   x += blockIdx.x * n;
   dy += blockIdx.x * n;
   const float inverse = InverseOf(x, n, epsilon);
@@ -46,7 +52,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float along = BlockSum(dot) / static_cast<float>(n) * inverse * inverse;
   for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-    dx[i] = FromFloat<T>(inverse * (ToFloat(dy[i]) * ToFloat(weight[i]) - ToFloat(x[i]) * along));
+    const float value = inverse * (ToFloat(dy[i]) * ToFloat(weight[i]) - ToFloat(x[i]) * along);
+    dx[i] = FromFloat<T>(more == nullptr ? value : value + ToFloat(more[blockIdx.x * n + i]));
   }
 }
 
@@ -65,61 +72,100 @@ ReduceShape ColumnSums(int64_t rows, int64_t n) {
   return ReduceShape::Make({rows, n}, {true, false});
 }
 
-KernelStatus Forward(const KernelArgs& args, float epsilon) {
-  const TensorView &x = args.inputs[0], &y = args.outputs[0];
-  if (y.num_elements() == 0) return KernelStatus::Ok();
+// x, residual? (the operator has one), weight -> y, sum?
+KernelStatus Forward(const KernelArgs& args, bool has_residual, float epsilon) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[has_residual ? 2 : 1];
+  if (x.num_elements() == 0) return KernelStatus::Ok();
   const unsigned rows = static_cast<unsigned>(RowsOf(x.dims()));
   return DispatchFloat(x.dtype(), "rms_norm", [&](auto type) {
     using T = typename decltype(type)::T;
-    ForwardKernel<T><<<rows, kThreads, 0, StreamOf(args)>>>(x.as<T>(), args.inputs[1].as<T>(),
-                                                            y.as<T>(), x.dims().back(), epsilon);
+    ForwardKernel<T><<<rows, kThreads, 0, StreamOf(args)>>>(
+        x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
+        has_residual ? Residual<T>::Of(args) : Residual<T>(), x.dims().back(), epsilon);
     return LaunchStatus("rms_norm");
   });
 }
 
-// x, weight, dy -> dx, dweight. The workspace holds 1 / rms of every row, then Reduce's partial
-// sums.
-KernelStatus Backward(const KernelArgs& args, float epsilon) {
-  const TensorView &x = args.inputs[0], &dy = args.inputs[2];
-  const int64_t rows = RowsOf(x.dims()), n = x.dims().back();
+struct BackwardOperands {
+  const TensorView &x, &weight, &dy;
+  const TensorView* more;  // see BackwardKernel
+  const TensorView &dx, &dweight;
+};
+
+// The workspace holds 1 / rms of every row, then Reduce's partial sums.
+KernelStatus RunBackward(const KernelArgs& args, const BackwardOperands& o, float epsilon) {
+  const int64_t rows = RowsOf(o.x.dims()), n = o.x.dims().back();
   WorkspaceLayout layout;
   float* inverses = WorkspaceAt<float>(args, layout.Add(rows * sizeof(float)));
   void* partial = WorkspaceAt(args, layout.bytes());
-  return DispatchFloat(x.dtype(), "rms_norm_grad", [&](auto type) {
+  return DispatchFloat(o.x.dtype(), "rms_norm_grad", [&](auto type) {
     using T = typename decltype(type)::T;
-    if (x.num_elements() > 0) {
+    if (o.x.num_elements() > 0) {
       BackwardKernel<T><<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(
-          x.as<T>(), args.inputs[1].as<T>(), dy.as<T>(), args.outputs[0].as<T>(), inverses, n,
-          epsilon);
+          o.x.as<T>(), o.weight.as<T>(), o.dy.as<T>(), o.dx.as<T>(),
+          o.more == nullptr ? nullptr : o.more->as<T>(), inverses, n, epsilon);
       ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus("rms_norm_grad"));
     }
-    if (!Has(args.outputs, 1)) return KernelStatus::Ok();
-    return Reduce(ColumnSums(rows, n), WeightTerm<T>{x.as<T>(), dy.as<T>(), inverses, n},
-                  StoreScaled<T>{args.outputs[1].as<T>(), 1.0f}, partial, StreamOf(args),
+    if (!o.dweight.present()) return KernelStatus::Ok();
+    return Reduce(ColumnSums(rows, n), WeightTerm<T>{o.x.as<T>(), o.dy.as<T>(), inverses, n},
+                  StoreScaled<T>{o.dweight.as<T>(), 1.0f}, partial, StreamOf(args),
                   "rms_norm_grad");
   });
+}
+
+// x, weight, dy -> dx, dweight
+KernelStatus Backward(const KernelArgs& args, float epsilon) {
+  return RunBackward(
+      args,
+      {args.inputs[0], args.inputs[1], args.inputs[2], nullptr, args.outputs[0], args.outputs[1]},
+      epsilon);
+}
+
+// weight, sum, dy?, dsum? -> dx, dresidual (alike), dweight
+KernelStatus ResidualBackward(const KernelArgs& args, float epsilon) {
+  const TensorView &dx = args.outputs[0], &dresidual = args.outputs[1];
+  const TensorView& first = dx.present() ? dx : dresidual;
+  if (!args.inputs[2].present()) {
+    return OnlySumUsed(args.inputs[3], args, "residual_rms_norm_grad");
+  }
+  ESPALIER_KERNEL_RETURN_IF_ERROR(RunBackward(
+      args,
+      {args.inputs[1], args.inputs[0], args.inputs[2], &args.inputs[3], first, args.outputs[2]},
+      epsilon));
+  if (!dx.present() || !dresidual.present()) return KernelStatus::Ok();
+  return CopyWhole(dx, dresidual, args.stream, "residual_rms_norm_grad");
+}
+
+KernelFactory ForwardFactory(bool residual) {
+  return [residual](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+    if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+    const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
+    return MakeKernel(
+        [residual, epsilon](const KernelArgs& args) { return Forward(args, residual, epsilon); });
+  };
+}
+
+// `x`: the operand that has its shape.
+KernelFactory BackwardFactory(KernelStatus (*run)(const KernelArgs&, float), size_t x) {
+  return [run, x](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+    if (!TakesFloat(spec.inputs[x].dtype, refusal)) return nullptr;
+    const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
+    const int64_t rows = RowsOf(spec.inputs[x].dims), n = spec.inputs[x].dims.back();
+    WorkspaceLayout layout;
+    layout.Add(rows * sizeof(float));
+    layout.Add(ColumnSums(rows, n).WorkspaceBytes());
+    return MakeKernel([run, epsilon](const KernelArgs& args) { return run(args, epsilon); },
+                      layout.bytes());
+  };
 }
 
 }  // namespace
 
 void RegisterRmsNormCuda(KernelRegistry& registry, DeviceContexts&) {
-  registry.Add(
-      "rms_norm", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
-        return MakeKernel([epsilon](const KernelArgs& args) { return Forward(args, epsilon); });
-      });
-  registry.Add(
-      "rms_norm_grad", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        const float epsilon = static_cast<float>(spec.attributes.Float("epsilon"));
-        const int64_t rows = RowsOf(spec.inputs[0].dims), n = spec.inputs[0].dims.back();
-        WorkspaceLayout layout;
-        layout.Add(rows * sizeof(float));
-        layout.Add(ColumnSums(rows, n).WorkspaceBytes());
-        return MakeKernel([epsilon](const KernelArgs& args) { return Backward(args, epsilon); },
-                          layout.bytes());
-      });
+  registry.Add("rms_norm", ForwardFactory(false));
+  registry.Add("rms_norm_grad", BackwardFactory(Backward, 0));
+  registry.Add("residual_rms_norm", ForwardFactory(true));
+  registry.Add("residual_rms_norm_grad", BackwardFactory(ResidualBackward, 1));
 }
 
 }  // namespace espalier

@@ -16,8 +16,9 @@ struct MakeKey {
   uint32_t* places;
   __device__ void operator()(int64_t i) const {
     int64_t index = p.indices[i];
-    const bool valid = index < p.limit && index >= (p.from_end ? -p.limit : int64_t{0});
-    if (!valid) faults.Report(p.fault, i, index, p.limit);
+    const bool skipped = p.skips && index == p.skipped;
+    const bool valid = !skipped && index < p.limit && index >= (p.from_end ? -p.limit : int64_t{0});
+    if (!valid && !skipped) faults.Report(p.fault, i, index, p.limit);
     if (index < 0) index += p.limit;
     const int64_t row = index - p.offset;
     keys[i] = static_cast<uint32_t>(valid && row >= 0 && row < p.rows ? row : p.rows);
@@ -29,7 +30,8 @@ struct MakeKey {
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AddRunsKernel(const uint32_t* keys, const uint32_t* places, int64_t count, int64_t rows,
-                  int64_t outer, int64_t inner, const T* dy, T* dx) {
+                  int64_t outer, int64_t inner, int64_t repeat, const float* weights, const T* dy,
+                  T* dx) {
   const int64_t begin = blockIdx.x;
   const uint32_t key = keys[begin];
   if (key >= rows || (begin > 0 && keys[begin - 1] == key)) return;
@@ -41,7 +43,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t o = i / inner, column = i % inner;
     float sum = 0;
     for (int64_t at = begin; at < end; ++at) {
-      sum += ToFloat(dy[(o * count + places[at]) * inner + column]);
+      const int64_t place = places[at];
+      const float value = ToFloat(dy[(o * (count / repeat) + place / repeat) * inner + column]);
+      sum += weights == nullptr ? value : weights[place] * value;
     }
     dx[(o * rows + key) * inner + column] = FromFloat<T>(sum);
   }
@@ -101,9 +105,9 @@ KernelStatus RowScatter::Run(const ScatterProblem& problem, const TensorView& dy
     const int64_t columns = (problem.outer * problem.inner + kThreads - 1) / kThreads;
     const dim3 grid(static_cast<unsigned>(problem.count),
                     static_cast<unsigned>(std::min<int64_t>(columns, 1024)));
-    AddRunsKernel<T><<<grid, kThreads, 0, stream>>>(sorted_keys, sorted_places, problem.count,
-                                                    problem.rows, problem.outer, problem.inner,
-                                                    dy.as<T>(), dx.as<T>());
+    AddRunsKernel<T><<<grid, kThreads, 0, stream>>>(
+        sorted_keys, sorted_places, problem.count, problem.rows, problem.outer, problem.inner,
+        problem.repeat, problem.weights, dy.as<T>(), dx.as<T>());
     return LaunchStatus("scatter");
   });
 }

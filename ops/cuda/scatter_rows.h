@@ -11,13 +11,17 @@ namespace espalier {
 
 struct ScatterProblem {
   Integers indices;
-  int64_t count = 0;  // of indices
-  int64_t outer = 1;  // dx is [outer, rows, inner], dy is [outer, count, inner]
+  int64_t count = 0;   // of indices
+  int64_t outer = 1;   // dx is [outer, rows, inner], dy is [outer, count / repeat, inner]
+  int64_t repeat = 1;  // index j adds row j / repeat of dy
+  const float* weights = nullptr;  // one per index that its row is multiplied by; null: 1
   int64_t rows = 0;
   int64_t inner = 1;
   int64_t offset = 0;     // index of row 0; indices of other shards' rows add nothing
   int64_t limit = 0;      // indices lie below it
   bool from_end = false;  // negative indices count from the end
+  bool skips = false;     // indices equal to `skipped` add nothing, and are no fault
+  int64_t skipped = -1;
   FaultKind fault = FaultKind::kGatherIndex;
 };
 

@@ -7,12 +7,15 @@ namespace {
 struct Update {
   UpdateOperands o;
   float momentum, weight_decay;
+  bool nesterov;
   __device__ void operator()(int64_t i) const {
-    float direction = o.Scale() * o.gradient[i] + weight_decay * o.parameter[i];
+    const float gradient = o.Scale() * o.gradient[i] + weight_decay * o.parameter[i];
+    float direction = gradient;
     if (momentum > 0) {
       // The first step takes the gradient, whatever the buffer held.
       if (o.hyper[1] > 1) direction = momentum * o.buffers[0][i] + direction;
       o.buffers[0][i] = direction;
+      if (nesterov) direction = gradient + momentum * direction;
     }
     o.parameter[i] -= o.hyper[0] * direction;
   }
@@ -24,9 +27,10 @@ void RegisterSgdUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
   registry.Add("sgd_update", [](const KernelSpec& spec, std::string*) {
     const float momentum = static_cast<float>(spec.attributes.Float("momentum"));
     const float decay = static_cast<float>(spec.attributes.Float("weight_decay"));
-    return MakeKernel([momentum, decay](const KernelArgs& args) {
+    const bool nesterov = spec.attributes.Bool("nesterov");
+    return MakeKernel([momentum, decay, nesterov](const KernelArgs& args) {
       ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(args.inputs[0].num_elements(),
-                                              Update{OperandsOf(args), momentum, decay},
+                                              Update{OperandsOf(args), momentum, decay, nesterov},
                                               StreamOf(args), "sgd_update"));
       return CopyParameter(args, "sgd_update");
     });

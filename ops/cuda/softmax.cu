@@ -1,4 +1,5 @@
-// Softmax along any axis: one block per line. A line's bits depend on the line alone.
+// Softmax and its logarithm along any axis: one block per line. A line's bits depend on the line
+// alone.
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
@@ -18,7 +19,7 @@ struct Lines {
   }
 };
 
-template <typename T>
+template <typename T, bool log>
 __global__ void __launch_bounds__(kThreads)
     ForwardKernel(const T* x, T* y, int64_t length, int64_t inner) {
   const int64_t line = blockIdx.x;
@@ -32,13 +33,16 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   for (int64_t i = threadIdx.x; i < length; i += kThreads)
     sum += expf(ToFloat(x[i * inner]) - most);
-  const float scale = 1.0f / BlockSum(sum);
+  sum = BlockSum(sum);
+  const float rest = log ? logf(sum) : 1.0f / sum;
   for (int64_t i = threadIdx.x; i < length; i += kThreads) {
-    y[i * inner] = FromFloat<T>(expf(ToFloat(x[i * inner]) - most) * scale);
+    const float distance = ToFloat(x[i * inner]) - most;
+    y[i * inner] = FromFloat<T>(log ? distance - rest : expf(distance) * rest);
   }
 }
 
-template <typename T>
+// Softmax: dx = y * (dy - sum(y * dy)). Its logarithm: dx = dy - e^y * sum(dy).
+template <typename T, bool log>
 __global__ void __launch_bounds__(kThreads)
     BackwardKernel(const T* y, const T* dy, T* dx, int64_t length, int64_t inner) {
   const int64_t line = blockIdx.x;
@@ -46,52 +50,63 @@ __global__ void __launch_bounds__(kThreads)
   y += start;
   dy += start;
   dx += start;
-  float dot = 0;
+  float sum = 0;
   for (int64_t i = threadIdx.x; i < length; i += kThreads) {
-    dot += ToFloat(y[i * inner]) * ToFloat(dy[i * inner]);
+    sum += ToFloat(dy[i * inner]) * (log ? 1.0f : ToFloat(y[i * inner]));
   }
-  dot = BlockSum(dot);
+  sum = BlockSum(sum);
   for (int64_t i = threadIdx.x; i < length; i += kThreads) {
-    dx[i * inner] = FromFloat<T>(ToFloat(y[i * inner]) * (ToFloat(dy[i * inner]) - dot));
+    const float value = ToFloat(y[i * inner]), gradient = ToFloat(dy[i * inner]);
+    dx[i * inner] = FromFloat<T>(log ? gradient - expf(value) * sum : value * (gradient - sum));
   }
+}
+
+template <bool log>
+KernelStatus Forward(const KernelArgs& args, int64_t axis, const char* op) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  if (y.num_elements() == 0) return KernelStatus::Ok();
+  const Lines lines(x.dims(), axis);
+  return DispatchFloat(x.dtype(), op, [&](auto type) {
+    using T = typename decltype(type)::T;
+    ForwardKernel<T, log>
+        <<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0, StreamOf(args)>>>(
+            x.as<T>(), y.as<T>(), lines.length, lines.inner);
+    return LaunchStatus(op);
+  });
+}
+
+// y, dy -> dx
+template <bool log>
+KernelStatus Backward(const KernelArgs& args, int64_t axis, const char* op) {
+  const TensorView &y = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
+  if (!dx.present() || dx.num_elements() == 0) return KernelStatus::Ok();
+  const Lines lines(y.dims(), axis);
+  return DispatchFloat(y.dtype(), op, [&](auto type) {
+    using T = typename decltype(type)::T;
+    BackwardKernel<T, log>
+        <<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0, StreamOf(args)>>>(
+            y.as<T>(), dy.as<T>(), dx.as<T>(), lines.length, lines.inner);
+    return LaunchStatus(op);
+  });
+}
+
+void Add(KernelRegistry& registry, const char* name,
+         KernelStatus (*run)(const KernelArgs&, int64_t axis, const char* op)) {
+  registry.Add(
+      name, [name, run](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+        return MakeKernel([name, run, axis = spec.attributes.Int("axis", -1)](
+                              const KernelArgs& args) { return run(args, axis, name); });
+      });
 }
 
 }  // namespace
 
 void RegisterSoftmaxCuda(KernelRegistry& registry, DeviceContexts&) {
-  registry.Add(
-      "softmax", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        return MakeKernel([axis = spec.attributes.Int("axis", -1)](const KernelArgs& args) {
-          const TensorView &x = args.inputs[0], &y = args.outputs[0];
-          if (y.num_elements() == 0) return KernelStatus::Ok();
-          const Lines lines(x.dims(), axis);
-          return DispatchFloat(x.dtype(), "softmax", [&](auto type) {
-            using T = typename decltype(type)::T;
-            ForwardKernel<T>
-                <<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0, StreamOf(args)>>>(
-                    x.as<T>(), y.as<T>(), lines.length, lines.inner);
-            return LaunchStatus("softmax");
-          });
-        });
-      });
-  // y, dy -> dx = y * (dy - sum(y * dy))
-  registry.Add(
-      "softmax_grad", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        return MakeKernel([axis = spec.attributes.Int("axis", -1)](const KernelArgs& args) {
-          const TensorView &y = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
-          if (!dx.present() || dx.num_elements() == 0) return KernelStatus::Ok();
-          const Lines lines(y.dims(), axis);
-          return DispatchFloat(y.dtype(), "softmax_grad", [&](auto type) {
-            using T = typename decltype(type)::T;
-            BackwardKernel<T>
-                <<<static_cast<unsigned>(lines.outer * lines.inner), kThreads, 0, StreamOf(args)>>>(
-                    y.as<T>(), dy.as<T>(), dx.as<T>(), lines.length, lines.inner);
-            return LaunchStatus("softmax_grad");
-          });
-        });
-      });
+  Add(registry, "softmax", Forward<false>);
+  Add(registry, "softmax_grad", Backward<false>);
+  Add(registry, "log_softmax", Forward<true>);
+  Add(registry, "log_softmax_grad", Backward<true>);
 }
 
 }  // namespace espalier

@@ -1,8 +1,6 @@
 // Log-softmax and the negative log-likelihood, one block per row of logits, and their gradient.
-#include "ops/cuda/labels.cuh"
-#include "ops/cuda/launch.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/cross_entropy.cuh"
+#include "ops/cuda/label_loss.cuh"
 
 namespace espalier {
 namespace {
@@ -10,127 +8,106 @@ namespace {
 const char kName[] = "sparse_categorical_crossentropy";
 
 struct Problem {
+  LabelReader labels;
   const float* logits;
-  Integers labels;
-  int64_t classes;
-  int64_t ignore_index;
-  FaultSink faults;
+  const float* weights;  // may be null: 1
+  // The loss of a row with label y is (on_label * w_y) * -log p_y + everywhere * sum_c w_c * -log
+  // p_c.
+  float on_label, everywhere;
 
-  // The label of this block's row; -1 where the row adds nothing.
-  __device__ int64_t Label() const {
-    const int64_t label = labels[blockIdx.x];
-    if (label == ignore_index) return -1;
-    if (label < 0 || label >= classes) {
-      if (threadIdx.x == 0) faults.Report(FaultKind::kLabel, blockIdx.x, label, classes);
-      return -1;
-    }
-    return label;
-  }
+  __device__ float Weight(int64_t i) const { return weights != nullptr ? weights[i] : 1.0f; }
 };
-
-struct Normaliser {
-  float most, sum;
-};
-
-// The row's maximum and the sum of exp(x - maximum).
-__device__ Normaliser Normalise(const float* row, int64_t classes) {
-  float most = -INFINITY;
-  for (int64_t i = threadIdx.x; i < classes; i += kThreads) most = fmaxf(most, row[i]);
-  most = BlockMax(most);
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < classes; i += kThreads) sum += expf(row[i] - most);
-  return {most, BlockSum(sum)};
-}
 
 __global__ void __launch_bounds__(kThreads) ForwardKernel(Problem p, float* losses) {
-  const int64_t label = p.Label();
+  const int64_t classes = p.labels.classes;
+  const int64_t label = p.labels.At(blockIdx.x, threadIdx.x == 0);
   if (label < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
     return;
   }
-  const float* row = p.logits + blockIdx.x * p.classes;
-  const Normaliser n = Normalise(row, p.classes);
-  if (threadIdx.x == 0) losses[blockIdx.x] = logf(n.sum) - (row[label] - n.most);
+  const float* row = p.logits + blockIdx.x * classes;
+  const Normaliser n = Normalise(row, classes);
+  const float log_sum = logf(n.sum);
+  float spread = 0;
+  if (p.everywhere > 0) {
+    for (int64_t i = threadIdx.x; i < classes; i += kThreads) {
+      spread += p.Weight(i) * (log_sum - (row[i] - n.most));
+    }
+    spread = BlockSum(spread);
+  }
+  if (threadIdx.x == 0) {
+    losses[blockIdx.x] =
+        p.on_label * p.Weight(label) * (log_sum - (row[label] - n.most)) + p.everywhere * spread;
+  }
 }
 
-// (softmax(row) - one at the label) * dy / count
+// g * ((on_label w_y + everywhere sum(w)) softmax - everywhere w - on_label w_y at the label)
 __global__ void __launch_bounds__(kThreads)
-    BackwardKernel(Problem p, const float* dy, double count, float* dx) {
-  dx += blockIdx.x * p.classes;
-  const int64_t label = p.Label();
+    BackwardKernel(Problem p, LabelGradients gradients, float* dx) {
+  const int64_t classes = p.labels.classes;
+  dx += blockIdx.x * classes;
+  const int64_t label = p.labels.At(blockIdx.x, threadIdx.x == 0);
   if (label < 0) {
-    for (int64_t i = threadIdx.x; i < p.classes; i += kThreads) dx[i] = 0;
+    for (int64_t i = threadIdx.x; i < classes; i += kThreads) dx[i] = 0;
     return;
   }
-  const float* row = p.logits + blockIdx.x * p.classes;
-  const Normaliser n = Normalise(row, p.classes);
-  const float factor = static_cast<float>(*dy / count), scale = factor / n.sum;
-  for (int64_t i = threadIdx.x; i < p.classes; i += kThreads) {
-    const float value = expf(row[i] - n.most) * scale;
-    dx[i] = i == label ? value - factor : value;
+  const float* row = p.logits + blockIdx.x * classes;
+  const Normaliser n = Normalise(row, classes);
+  float total = static_cast<float>(classes);
+  if (p.everywhere > 0 && p.weights != nullptr) {
+    total = 0;
+    for (int64_t i = threadIdx.x; i < classes; i += kThreads) total += p.weights[i];
+    total = BlockSum(total);
+  }
+  const float dy = gradients[blockIdx.x];
+  const float at_label = dy * p.on_label * p.Weight(label), spread = dy * p.everywhere;
+  const float factor = (at_label + spread * total) / n.sum;
+  for (int64_t i = threadIdx.x; i < classes; i += kThreads) {
+    float value = expf(row[i] - n.most) * factor;
+    if (p.everywhere > 0) value -= spread * p.Weight(i);
+    dx[i] = i == label ? value - at_label : value;
   }
 }
 
-struct LossAt {
-  const float* losses;
-  __device__ float operator()(int64_t i) const { return losses[i]; }
-};
-
-ReduceShape OverRows(int64_t rows) { return ReduceShape::Make({rows}, {true}); }
-
-class CrossEntropyKernel : public Kernel {
+class CrossEntropyKernel : public LabelLossKernel {
  public:
   CrossEntropyKernel(DeviceContexts& contexts, const KernelSpec& spec)
-      : contexts_(contexts),
-        count_(static_cast<double>(spec.attributes.Int("count", 1))),
-        ignore_index_(spec.attributes.Int("ignore_index", -100)) {}
+      : LabelLossKernel(contexts, spec, kName),
+        smoothing_(spec.attributes.Float("label_smoothing", 0.0)) {}
 
  protected:
-  KernelStatus Prepare(const KernelArgs& args, Problem* problem) const {
-    DeviceContext* context = nullptr;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(contexts_.Current(&context));
+  KernelStatus Prepare(const KernelArgs& args, bool gradient, Problem* problem) const {
     const TensorView& logits = args.inputs[0];
-    *problem = {logits.as<float>(), Integers::Of(args.inputs[1]), logits.dims().back(),
-                ignore_index_, context->faults()};
+    const int64_t classes = logits.dims().back();
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Labels(args, classes, &problem->labels));
+    problem->logits = logits.as<float>();
+    problem->weights = ClassWeights(args, gradient);
+    problem->on_label = static_cast<float>(1.0 - smoothing_);
+    problem->everywhere = static_cast<float>(smoothing_ / static_cast<double>(classes));
     return KernelStatus::Ok();
   }
-  double count() const { return count_; }
 
  private:
-  DeviceContexts& contexts_;
-  const double count_;
-  const int64_t ignore_index_;
+  const double smoothing_;
 };
 
-// The workspace holds the loss of every row, then Reduce's partial sums.
 class Forward : public CrossEntropyKernel {
  public:
-  Forward(DeviceContexts& contexts, const KernelSpec& spec) : CrossEntropyKernel(contexts, spec) {
-    const int64_t rows = spec.inputs[1].num_elements();
-    layout_.Add(rows * sizeof(float));
-    partial_ = layout_.Add(OverRows(rows).WorkspaceBytes());
-  }
-  size_t workspace_bytes() const override { return layout_.bytes(); }
+  using CrossEntropyKernel::CrossEntropyKernel;
   KernelStatus Run(const KernelArgs& args) override {
     Problem problem;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(args, &problem));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(args, false, &problem));
     const int64_t rows = args.inputs[1].num_elements();
-    float* losses = static_cast<float*>(args.workspace);
     if (rows > 0) {
-      ForwardKernel<<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(problem, losses);
+      ForwardKernel<<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(problem,
+                                                                                  Values(args));
       ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(kName));
     }
-    return Reduce(OverRows(rows), LossAt{losses},
-                  StoreQuotient{args.outputs[0].as<float>(), count()}, WorkspaceAt(args, partial_),
-                  StreamOf(args), kName);
+    return Finish(args, problem.labels, problem.weights);
   }
-
- private:
-  WorkspaceLayout layout_;
-  size_t partial_ = 0;
 };
 
-// logits, labels, dy -> dlogits
+// logits, labels, weights?, dy -> dlogits
 class Backward : public CrossEntropyKernel {
  public:
   using CrossEntropyKernel::CrossEntropyKernel;
@@ -138,26 +115,20 @@ class Backward : public CrossEntropyKernel {
     const int64_t rows = args.inputs[1].num_elements();
     if (!args.outputs[0].present() || rows == 0) return KernelStatus::Ok();
     Problem problem;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(args, &problem));
+    LabelGradients gradients;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(args, true, &problem));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Gradients(args, problem.labels, problem.weights, &gradients));
     BackwardKernel<<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(
-        problem, args.inputs[2].as<float>(), count(), args.outputs[0].as<float>());
+        problem, gradients, args.outputs[0].as<float>());
     return LaunchStatus(kName);
   }
 };
 
-template <typename K>
-KernelFactory Factory(DeviceContexts& contexts) {
-  return [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-    if (!TakesType(spec.inputs[0].dtype, {DType::kF32}, refusal)) return nullptr;
-    return std::make_unique<K>(contexts, spec);
-  };
-}
-
 }  // namespace
 
 void RegisterSparseCategoricalCrossentropyCuda(KernelRegistry& registry, DeviceContexts& contexts) {
-  registry.Add(kName, Factory<Forward>(contexts));
-  registry.Add(std::string(kName) + "_grad", Factory<Backward>(contexts));
+  registry.Add(kName, LabelLossFactory<Forward>(contexts));
+  registry.Add(std::string(kName) + "_grad", LabelLossFactory<Backward>(contexts));
 }
 
 }  // namespace espalier

@@ -6,7 +6,7 @@ namespace {
 struct Forward {
   template <typename T>
   __device__ T operator()(T a, T b) const {
-    return a - b;
+    return static_cast<T>(Wrapping(a) - Wrapping(b));
   }
 };
 
@@ -21,7 +21,7 @@ struct GradientB {
 }  // namespace
 
 void RegisterSubtractCuda(KernelRegistry& registry, DeviceContexts&) {
-  AddBinary</*integers=*/true>(registry, "subtract", Forward());
+  AddBinary<Takes::kNumbers>(registry, "subtract", Forward());
   AddBinaryGradient</*saves_inputs=*/false>(registry, "subtract_grad", GradientA(), GradientB());
 }
 

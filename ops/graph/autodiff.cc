@@ -137,10 +137,18 @@ class Differentiator {
                   .op = absl::StrCat(node.op, "_grad"),
                   .attributes = node.attributes,
                   .forward = n};
+    const auto needed = [&](bool is_output, int index) {
+      return !def->gradient->is_needed ||
+             def->gradient->is_needed(node.attributes, is_output, index);
+    };
     for (int index : def->gradient->needs_inputs) {
-      for (int i : Expand(*def, node, index)) backward.inputs.push_back(InputAt(node, i));
+      for (int i : Expand(*def, node, index)) {
+        backward.inputs.push_back(needed(false, index) ? InputAt(node, i) : kNoValue);
+      }
     }
-    for (int k : def->gradient->needs_outputs) backward.inputs.push_back(node.outputs[k]);
+    for (int k : def->gradient->needs_outputs) {
+      backward.inputs.push_back(needed(true, k) ? node.outputs[k] : kNoValue);
+    }
     backward.inputs.insert(backward.inputs.end(), output_gradients.begin(), output_gradients.end());
     bool any = false;
     for (int index : def->gradient->differentiable) {

@@ -29,8 +29,22 @@ enum class ValueKind {
 
 // How a parameter that is not in a weights file starts.
 struct Initializer {
-  enum Kind { kZeros, kOnes, kNormal, kUniform, kGlorotUniform } kind = kZeros;
+  // In the order of proto/graph.proto, which says what they are.
+  enum Kind {
+    kZeros,
+    kOnes,
+    kNormal,
+    kUniform,
+    kGlorotUniform,
+    kGlorotNormal,
+    kHeUniform,
+    kHeNormal,
+    kConstant,
+    kTruncatedNormal,
+    kOrthogonal
+  } kind = kZeros;
   double scale = 0;  // standard deviation (kNormal) or half width (kUniform)
+  double mean = 0;
 };
 
 struct Value {

@@ -97,12 +97,10 @@ absl::StatusOr<Value> ValueFromProto(const proto::Value& message) {
     value.type.dims.push_back(dim);
   }
   value.trainable = !message.frozen();
-  if (message.initializer().kind() < proto::Initializer::ZEROS ||
-      message.initializer().kind() > proto::Initializer::GLOROT_UNIFORM) {
+  if (!proto::Initializer::Kind_IsValid(message.initializer().kind())) {
     return fail("field 'initializer.kind' is unknown");
   }
-  value.initializer.kind = static_cast<Initializer::Kind>(message.initializer().kind());
-  value.initializer.scale = message.initializer().scale();
+  value.initializer = FromProto(message.initializer());
   value.constant = message.data();
   if (value.kind == ValueKind::kConstant && value.constant.empty()) {
     int64_t elements = 1;
@@ -261,6 +259,18 @@ absl::StatusOr<Attributes> AttributesFromProto(
   return attributes;
 }
 
+proto::Initializer ToProto(const Initializer& initializer) {
+  proto::Initializer out;
+  out.set_kind(static_cast<proto::Initializer::Kind>(initializer.kind));
+  out.set_scale(initializer.scale);
+  out.set_mean(initializer.mean);
+  return out;
+}
+
+Initializer FromProto(const proto::Initializer& message) {
+  return {static_cast<Initializer::Kind>(message.kind()), message.scale(), message.mean()};
+}
+
 proto::Graph ToProto(const Graph& graph) {
   proto::Graph out;
   out.set_format_version(kFormatVersion);
@@ -272,9 +282,7 @@ proto::Graph ToProto(const Graph& graph) {
     message->mutable_type()->mutable_dims()->Assign(value.type.dims.begin(), value.type.dims.end());
     message->set_kind(KindToProto(value.kind));
     message->set_frozen(!value.trainable);
-    message->mutable_initializer()->set_kind(
-        static_cast<proto::Initializer::Kind>(value.initializer.kind));
-    message->mutable_initializer()->set_scale(value.initializer.scale);
+    *message->mutable_initializer() = ToProto(value.initializer);
     message->set_data(value.constant);
   }
   for (const Node& node : graph.nodes()) {

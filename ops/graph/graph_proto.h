@@ -18,6 +18,10 @@ void AttributesToProto(const Attributes& attributes,
 absl::StatusOr<Attributes> AttributesFromProto(
     const google::protobuf::Map<std::string, proto::Attribute>& map);
 
+proto::Initializer ToProto(const Initializer& initializer);
+// The kind must be valid.
+Initializer FromProto(const proto::Initializer& message);
+
 proto::DataType ToProto(DType dtype);
 DType FromProto(proto::DataType dtype);
 

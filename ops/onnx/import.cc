@@ -4,37 +4,49 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/onnx/prune.h"
 #include "ops/onnx/tensor_proto.h"
+#include "ops/onnx/translations.h"
 #include "ops/onnx/translator.h"
 
 namespace espalier {
 namespace {
 
-using onnx_import::TranslationTable;
+using onnx_import::Translations;
 using onnx_import::Translator;
 
-constexpr int64_t kMinOpset = 13;
-constexpr int64_t kMaxOpset = 18;
+// What depends on the batch in another way than as a size of it gives different graphs for these.
+constexpr int64_t kProbes[] = {1000003, 1000033};
 
 absl::StatusOr<int> OpsetOf(const onnx::ModelProto& model) {
+  int found = 0;
   for (const onnx::OperatorSetIdProto& opset : model.opset_import()) {
-    if (!opset.domain().empty() && opset.domain() != "ai.onnx") continue;
-    if (opset.version() < kMinOpset || opset.version() > kMaxOpset) {
+    if (!opset.domain().empty() && opset.domain() != "ai.onnx") {
+      // Only models of other domains: their operators carry their own meaning.
+      if (found == 0 && opset.domain().rfind("ai.onnx", 0) == 0) found = kMaxOnnxOpset;
+      continue;
+    }
+    // Before the first opset: see Translator::TranslateNode.
+    if (opset.version() < 1 || opset.version() > kMaxOnnxOpset) {
       return absl::UnimplementedError(absl::StrCat("ONNX opset ", opset.version(),
-                                                   " is not read; export with opset ", kMinOpset,
-                                                   " to ", kMaxOpset));
+                                                   " is not read; export with opset ",
+                                                   kMinOnnxOpset, " to ", kMaxOnnxOpset));
     }
     return static_cast<int>(opset.version());
   }
+  if (found > 0) return found;
   return absl::InvalidArgumentError(
       "the ONNX model names no opset (field opset_import of domain \"\")");
 }
 
-absl::StatusOr<Dims> InputDims(const onnx::ValueInfoProto& input) {
-  if (!input.type().has_tensor_type() || !input.type().tensor_type().has_shape()) {
-    return absl::InvalidArgumentError(
+absl::StatusOr<Dims> InputDims(const onnx::ValueInfoProto& input, const ImportOptions& options) {
+  const auto given = options.shapes.find(input.name());
+  if (!input.type().has_tensor_type() ||
+      (!input.type().tensor_type().has_shape() && given == options.shapes.end())) {
+    return absl::UnimplementedError(
         absl::StrCat("ONNX input '", input.name(), "' is no tensor with a known rank"));
   }
+  if (given != options.shapes.end()) return given->second;
   Dims dims;
   for (const auto& dim : input.type().tensor_type().shape().dim()) {
     if (dim.has_dim_value() && dim.dim_value() >= 0) {
@@ -50,31 +62,63 @@ absl::StatusOr<Dims> InputDims(const onnx::ValueInfoProto& input) {
   return dims;
 }
 
-absl::Status AddInputs(const onnx::GraphProto& graph, Translator* translator) {
+absl::StatusOr<DType> ElementType(absl::string_view what, const onnx::ValueInfoProto& value) {
+  const int type = value.type().tensor_type().elem_type();
+  const DType dtype = onnx_import::FromOnnx(type);
+  if (value.type().has_tensor_type() && dtype != DType::kInvalid &&
+      type != onnx::TensorProto::DOUBLE) {
+    return dtype;
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "ONNX ", what, " '", value.name(), "' has element type ",
+      !value.type().has_tensor_type() ? "other than a tensor's"
+      : onnx::TensorProto::DataType_IsValid(type)
+          ? onnx::TensorProto::DataType_Name(static_cast<onnx::TensorProto::DataType>(type))
+          : absl::StrCat(type),
+      ", which is not taken"));
+}
+
+absl::Status AddInputs(const onnx::GraphProto& graph, const ImportOptions& options,
+                       Translator* translator) {
   std::set<std::string> initializers;
-  for (const onnx::TensorProto& tensor : graph.initializer()) {
-    if (!initializers.insert(tensor.name()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ONNX initializer '", tensor.name(), "' stands in the model twice"));
-    }
-    translator->AddInitializer(tensor);
-    if (!translator->ok()) return translator->status();
-  }
-  if (graph.sparse_initializer_size() > 0) {
-    return absl::UnimplementedError("sparse ONNX initializers are not read");
-  }
+  for (const onnx::TensorProto& tensor : graph.initializer()) initializers.insert(tensor.name());
+  translator->AddInitializers(graph);
   for (const onnx::ValueInfoProto& input : graph.input()) {
     if (initializers.count(input.name()) > 0) continue;  // IR 3 lists initializers as inputs too
-    absl::StatusOr<Dims> dims = InputDims(input);
+    absl::StatusOr<DType> dtype = ElementType("input", input);
+    if (!dtype.ok()) return dtype.status();
+    absl::StatusOr<Dims> dims = InputDims(input, options);
     if (!dims.ok()) return dims.status();
-    const DType dtype = onnx_import::FromOnnx(input.type().tensor_type().elem_type());
-    if (dtype == DType::kInvalid) {
-      return absl::UnimplementedError(
-          absl::StrCat("ONNX input '", input.name(), "' has element type ",
-                       input.type().tensor_type().elem_type(), ", which is not taken"));
-    }
-    translator->AddInput(input.name(), dtype, *dims);
+    translator->AddInput(input.name(), *dtype, *dims);
   }
+  return translator->status();
+}
+
+absl::Status AddOutputs(const onnx::GraphProto& model, Translator* translator, Graph* graph) {
+  std::set<std::string> names;
+  for (const onnx::ValueInfoProto& output : model.output()) {
+    const ValueId value = translator->Find(output.name());
+    if (!translator->ok()) return translator->status();
+    if (value == kNoValue) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ONNX output '", output.name(), "' is computed by no node"));
+    }
+    if (!names.insert(output.name()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ONNX output '", output.name(), "' stands in the model twice"));
+    }
+    if (output.has_type()) {
+      absl::StatusOr<DType> dtype = ElementType("output", output);
+      if (!dtype.ok()) return dtype.status();
+      if (*dtype != translator->DTypeOf(value)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("ONNX output '", output.name(), "' is declared as ", Name(*dtype),
+                         " and computed as ", Name(translator->DTypeOf(value))));
+      }
+    }
+    graph->outputs.emplace_back(output.name(), value);
+  }
+  if (graph->outputs.empty()) return absl::InvalidArgumentError("the ONNX model has no output");
   return absl::OkStatus();
 }
 
@@ -92,41 +136,27 @@ absl::Status CheckNames(const Graph& graph) {
               : absl::InvalidArgumentError("the ONNX model has names that are not valid UTF-8");
 }
 
-const TranslationTable& Translations() {
-  static const TranslationTable* const table = [] {
-    auto* built = new TranslationTable;
-    onnx_import::RegisterNeuralNetwork(built);
-    onnx_import::RegisterArithmetic(built);
-    onnx_import::RegisterShape(built);
-    return built;
-  }();
-  return *table;
-}
-
-absl::Status Translate(const onnx::GraphProto& graph, int opset, Translator* translator) {
-  for (const onnx::NodeProto& node : graph.node()) {
-    translator->Begin(node, opset);
-    if (node.output_size() == 0) translator->Fail("has no output");
-    const bool standard = node.domain().empty() || node.domain() == "ai.onnx";
-    auto it = standard ? Translations().find(node.op_type()) : Translations().end();
-    if (it == Translations().end()) {
-      std::string known;
-      for (const auto& [name, translate] : Translations()) {
-        absl::StrAppend(&known, known.empty() ? "" : ", ", name);
-      }
-      translator->Refuse(absl::StrCat("operator '", standard ? "" : node.domain() + ".",
-                                      node.op_type(), "' is not known; known are ", known));
-    } else if (translator->ok()) {
-      it->second(*translator);
-    }
-    if (!translator->ok()) return translator->status();
-  }
-  return absl::OkStatus();
+absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelProto& model,
+                                int opset, const ImportOptions& options, int64_t probe,
+                                bool hollow) {
+  Graph graph;
+  graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
+  graph.metadata["source"] = "onnx";
+  Translator translator(registry, Translations(), options, probe, hollow, &graph);
+  translator.AddFunctions(model);
+  absl::Status status = AddInputs(model.graph(), options, &translator);
+  if (!status.ok()) return status;
+  translator.TranslateNodes(model.graph().node(), opset);
+  if (!translator.ok()) return translator.status();
+  status = AddOutputs(model.graph(), &translator, &graph);
+  if (!status.ok()) return status;
+  return onnx_import::Prune(std::move(graph));
 }
 
 }  // namespace
 
-absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& bytes) {
+absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& bytes,
+                                 const ImportOptions& options) {
   onnx::ModelProto model;
   if (!model.ParseFromString(bytes) || !model.has_graph()) {
     return absl::InvalidArgumentError(
@@ -136,25 +166,34 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
   }
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
-  Graph graph;
-  graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
-  graph.metadata["source"] = "onnx";
-  Translator translator(registry, &graph);
-  if (absl::Status status = AddInputs(model.graph(), &translator); !status.ok()) return status;
-  if (absl::Status status = Translate(model.graph(), *opset, &translator); !status.ok()) {
-    return status;
+  absl::StatusOr<Graph> graph = Translate(registry, model, *opset, options, kProbes[0], false);
+  if (!graph.ok()) return graph.status();
+  if (absl::Status status = CheckNames(*graph); !status.ok()) return status;
+  bool symbolic = false;
+  for (const Value& value : graph->values()) {
+    if (value.kind != ValueKind::kInput) continue;
+    symbolic = symbolic || (!value.type.dims.empty() && value.type.dims[0] < 0);
   }
-  for (const onnx::ValueInfoProto& output : model.graph().output()) {
-    const ValueId value = translator.Find(output.name());
-    if (value == kNoValue) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ONNX output '", output.name(), "' is computed by no node"));
-    }
-    graph.outputs.emplace_back(output.name(), value);
+  if (!symbolic) return graph;
+  absl::StatusOr<Graph> again = Translate(registry, model, *opset, options, kProbes[1], true);
+  if (!again.ok()) return again.status();
+  const std::string different = onnx_import::FirstDifference(*graph, *again);
+  if (!different.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("ONNX node '", different,
+                     "': its shape or value depends on the batch size in a way that "
+                     "a graph for any batch cannot say; export the model with a fixed batch size"));
   }
-  if (graph.outputs.empty()) return absl::InvalidArgumentError("the ONNX model has no output");
-  if (absl::Status status = CheckNames(graph); !status.ok()) return status;
   return graph;
+}
+
+std::vector<std::string> ReadOnnxOperators(const OpRegistry& registry) {
+  std::set<std::string> names;
+  for (const auto& [name, translate] : Translations()) names.insert(name);
+  for (const OpDef* def : registry.All()) {
+    if (def->onnx.has_value()) names.insert(def->onnx->op_type);
+  }
+  return {names.begin(), names.end()};
 }
 
 }  // namespace espalier

@@ -2,8 +2,10 @@
 
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "ops/onnx/external_data.h"
 
 namespace espalier::onnx_import {
 namespace {
@@ -70,10 +72,19 @@ absl::Status FillAs(const onnx::TensorProto& tensor, int64_t n, std::string* out
     case onnx::TensorProto::BOOL:
       return Fill<uint8_t, uint8_t>(tensor, tensor.int32_data(), n, 1, out);
     default:
-      return absl::UnimplementedError(absl::StrCat(
-          "has element type ", tensor.data_type(),
-          "; taken are float, double, float16, bfloat16, int8, uint8, int32, int64, bool"));
+      return absl::InternalError("has an element type that TypeOf refuses");
   }
+}
+
+absl::Status Annotate(const onnx::TensorProto& tensor, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("tensor '", tensor.name(), "' ", status.message()));
+}
+
+std::string TypeName(int type) {
+  return onnx::TensorProto::DataType_IsValid(type)
+             ? onnx::TensorProto::DataType_Name(static_cast<onnx::TensorProto::DataType>(type))
+             : absl::StrCat(type);
 }
 
 }  // namespace
@@ -102,30 +113,139 @@ DType FromOnnx(int onnx_type) {
   }
 }
 
-absl::StatusOr<Elements> ReadTensor(const onnx::TensorProto& tensor) {
-  const auto annotate = [&](const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrCat("tensor '", tensor.name(), "' ", status.message()));
-  };
-  if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
-    return annotate(absl::UnimplementedError(
-        "keeps its data in another file; only weights inside the ONNX file are read so far"));
+int ToOnnx(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return onnx::TensorProto::FLOAT;
+    case DType::kF16:
+      return onnx::TensorProto::FLOAT16;
+    case DType::kBF16:
+      return onnx::TensorProto::BFLOAT16;
+    case DType::kI64:
+      return onnx::TensorProto::INT64;
+    case DType::kI32:
+      return onnx::TensorProto::INT32;
+    case DType::kI8:
+      return onnx::TensorProto::INT8;
+    case DType::kU8:
+      return onnx::TensorProto::UINT8;
+    case DType::kBool:
+      return onnx::TensorProto::BOOL;
+    case DType::kInvalid:
+      break;
   }
-  Elements elements;
-  elements.type.dtype = FromOnnx(tensor.data_type());
+  return onnx::TensorProto::UNDEFINED;
+}
+
+absl::StatusOr<TensorType> TypeOf(const onnx::TensorProto& tensor) {
+  TensorType type{FromOnnx(tensor.data_type()), {}};
+  if (type.dtype == DType::kInvalid) {
+    return Annotate(tensor,
+                    absl::UnimplementedError(absl::StrCat(
+                        "has element type ", TypeName(tensor.data_type()),
+                        "; taken are float, double, float16, bfloat16, int8, uint8, int32, int64, "
+                        "bool")));
+  }
   int64_t n = 1;
   for (int64_t dim : tensor.dims()) {
     if (dim < 0 || (dim > 0 && n > kMaxElements / dim)) {
-      return annotate(absl::InvalidArgumentError(
-          absl::StrCat("has a dimension of ", dim, ", or more than 2^31 elements")));
+      return Annotate(tensor, absl::InvalidArgumentError(absl::StrCat(
+                                  "has a dimension of ", dim, ", or more than 2^31 elements")));
     }
     n *= dim;
-    elements.type.dims.push_back(dim);
+    type.dims.push_back(dim);
   }
-  if (absl::Status status = FillAs(tensor, n, &elements.bytes); !status.ok()) {
-    return annotate(status);
+  return type;
+}
+
+absl::StatusOr<HostTensor> ReadTensor(const onnx::TensorProto& tensor, const std::string& folder) {
+  absl::StatusOr<TensorType> type = TypeOf(tensor);
+  if (!type.ok()) return type.status();
+  HostTensor read{*std::move(type), {}};
+  const int64_t n = read.type.num_elements();
+  if (tensor.data_location() != onnx::TensorProto::EXTERNAL) {
+    absl::Status status = FillAs(tensor, n, &read.bytes);
+    if (!status.ok()) return Annotate(tensor, status);
+    return read;
   }
-  return elements;
+  const int64_t width = tensor.data_type() == onnx::TensorProto::DOUBLE
+                            ? 8
+                            : static_cast<int64_t>(SizeOf(read.type.dtype));
+  absl::StatusOr<std::string> bytes = ReadExternalData(tensor, folder, n * width);
+  if (!bytes.ok()) return Annotate(tensor, bytes.status());
+  if (tensor.data_type() != onnx::TensorProto::DOUBLE) {
+    read.bytes = *std::move(bytes);
+  } else {
+    Convert<double, float>(Raw<double>{bytes->data()}, n, &read.bytes);
+  }
+  return read;
+}
+
+namespace {
+
+template <typename T>
+std::vector<T> ReadAll(const TensorType& type, const std::string& bytes) {
+  std::vector<T> values(type.num_elements());
+  const auto read = [&](auto zero) {
+    using Element = decltype(zero);
+    const Raw<Element> raw{bytes.data()};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(raw[i]);
+  };
+  switch (type.dtype) {
+    case DType::kF32:
+      read(float{});
+      break;
+    case DType::kI64:
+      read(int64_t{});
+      break;
+    case DType::kI32:
+      read(int32_t{});
+      break;
+    case DType::kI8:
+      read(int8_t{});
+      break;
+    case DType::kBool:
+    case DType::kU8:
+      read(uint8_t{});
+      break;
+    default:
+      break;
+  }
+  return values;
+}
+
+template <typename T>
+void Append(T value, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+}  // namespace
+
+std::vector<double> NumbersOf(const TensorType& type, const std::string& bytes) {
+  return ReadAll<double>(type, bytes);
+}
+
+std::vector<int64_t> IntegersOf(const TensorType& type, const std::string& bytes) {
+  return IsFloat(type.dtype) ? std::vector<int64_t>() : ReadAll<int64_t>(type, bytes);
+}
+
+void AppendNumber(DType dtype, double value, std::string* bytes) {
+  switch (dtype) {
+    case DType::kF32:
+      return Append(static_cast<float>(value), bytes);
+    case DType::kI64:
+      return Append(static_cast<int64_t>(value), bytes);
+    case DType::kI32:
+      return Append(static_cast<int32_t>(value), bytes);
+    case DType::kI8:
+      return Append(static_cast<int8_t>(value), bytes);
+    case DType::kU8:
+      return Append(static_cast<uint8_t>(value), bytes);
+    case DType::kBool:
+      return Append(static_cast<uint8_t>(value != 0), bytes);
+    default:
+      return;
+  }
 }
 
 }  // namespace espalier::onnx_import

@@ -1,6 +1,6 @@
 #include "ops/onnx/translator.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,29 +11,30 @@ namespace {
 
 const Dims kNoDims;
 
-double Number(DType dtype, const char* data) {
-  switch (dtype) {
-    case DType::kF32: {
-      float value;
-      std::memcpy(&value, data, sizeof value);
-      return value;
-    }
-    case DType::kI32: {
-      int32_t value;
-      std::memcpy(&value, data, sizeof value);
-      return value;
-    }
-    case DType::kI64: {
-      int64_t value;
-      std::memcpy(&value, data, sizeof value);
-      return static_cast<double>(value);
-    }
-    default:
-      return *data != 0;
-  }
+// What a file of a few bytes may ask for at most.
+constexpr int64_t kMaxNodes = 1'000'000;
+constexpr int kMaxDepth = 32;  // functions and branches inside each other
+
+constexpr size_t kLargeWeight = 1 << 16;
+
+std::string Key(const std::string& domain, const std::string& op_type) {
+  return domain.empty() || domain == "ai.onnx" ? op_type : absl::StrCat(domain, ".", op_type);
 }
 
 }  // namespace
+
+Translator::Translator(const OpRegistry& registry, const TranslationTable& table,
+                       const ImportOptions& options, int64_t probe, bool hollow, Graph* graph)
+    : registry_(registry),
+      table_(table),
+      options_(options),
+      probe_(probe),
+      hollow_(hollow),
+      graph_(graph) {
+  for (const OpDef* def : registry.All()) {
+    if (def->onnx.has_value()) direct_.emplace(def->onnx->op_type, def);
+  }
+}
 
 void Translator::SetStatus(absl::StatusCode code, absl::string_view what) {
   if (!status_.ok()) return;
@@ -45,6 +46,10 @@ void Translator::SetStatus(absl::StatusCode code, absl::string_view what) {
         node_->op_type(), "): ");
   }
   status_ = absl::Status(code, absl::StrCat(place, what));
+}
+
+void Translator::SetStatus(const absl::Status& status) {
+  SetStatus(status.code(), status.message());
 }
 
 void Translator::Fail(absl::string_view what) {
@@ -63,56 +68,232 @@ std::string Translator::Unique(std::string name) {
 }
 
 void Translator::AddInput(const std::string& name, DType dtype, const Dims& dims) {
-  names_.insert(name);
-  values_[name] =
-      graph_->AddValue({.name = name, .type = {dtype, dims}, .kind = ValueKind::kInput});
-  TensorType probe{dtype, dims};
-  for (int64_t& dim : probe.dims) dim = dim < 0 ? kProbeBatch : dim;
-  types_.push_back(std::move(probe));
-}
-
-void Translator::AddInitializer(const onnx::TensorProto& tensor) {
-  absl::StatusOr<Elements> elements = ReadTensor(tensor);
-  if (!elements.ok()) {
-    SetStatus(elements.status().code(), elements.status().message());
+  if (!names_.insert(name).second) {
+    Fail(absl::StrCat("input '", name, "' stands in the model twice"));
     return;
   }
-  constants_[tensor.name()] = {std::move(elements->type), std::move(elements->bytes), true};
+  root_.values[name] =
+      graph_->AddValue({.name = name, .type = {dtype, dims}, .kind = ValueKind::kInput});
+  TensorType type{dtype, dims};
+  for (int64_t& dim : type.dims) dim = dim < 0 ? probe_ : dim;
+  types_.push_back(std::move(type));
 }
 
-void Translator::Begin(const onnx::NodeProto& node, int opset) {
-  node_ = &node;
+void Translator::AddInitializers(const onnx::GraphProto& graph) {
+  if (graph.sparse_initializer_size() > 0) Refuse("sparse ONNX initializers are not read");
+  for (const onnx::TensorProto& tensor : graph.initializer()) {
+    if (scope_ == &root_) names_.insert(tensor.name());  // parameters keep their names
+    if (!scope_->initializers.emplace(tensor.name(), &tensor).second) {
+      Fail(absl::StrCat("ONNX initializer '", tensor.name(), "' stands in the model twice"));
+    }
+  }
+}
+
+void Translator::AddFunctions(const onnx::ModelProto& model) {
+  for (const onnx::FunctionProto& function : model.functions()) {
+    const std::string key = Key(function.domain(), function.name());
+    functions_[key] = &function;
+    for (const onnx::OperatorSetIdProto& opset : function.opset_import()) {
+      if (Key(opset.domain(), "").empty()) opsets_[key] = static_cast<int>(opset.version());
+    }
+  }
+}
+
+void Translator::TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                                int opset) {
   opset_ = opset;
+  TranslateBody(nodes);
 }
 
-ValueId Translator::Find(const std::string& name) {
-  if (auto it = values_.find(name); it != values_.end()) return it->second;
-  if (constants_.count(name) > 0) return Materialise(name, true);
+void Translator::TranslateBody(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+  if (++depth_ > kMaxDepth) {
+    Refuse(absl::StrCat("functions and branches lie more than ", kMaxDepth, " deep in each other"));
+  }
+  const onnx::NodeProto* outer = node_;
+  for (const onnx::NodeProto& node : nodes) {
+    if (!ok()) return;  // node_ stays where the error is
+    node_ = &node;
+    if (++nodes_seen_ > kMaxNodes) {
+      Refuse(absl::StrCat("the model has more than ", kMaxNodes, " nodes, written out"));
+    }
+    if (node.output_size() == 0) Fail("has no output");
+    if (ok()) TranslateNode();
+  }
+  if (ok()) node_ = outer;
+  --depth_;
+}
+
+void Translator::TranslateNode() {
+  const std::string key = Key(node_->domain(), node_->op_type());
+  if (opset_ < kMinOnnxOpset && key == node_->op_type() && functions_.count(key) == 0) {
+    // What has not changed since.
+    static const auto* const kSince = new std::map<std::string, int>{
+        {"Acos", 7}, {"And", 7}, {"Asin", 7},          {"Atan", 7},
+        {"Cos", 7},  {"Elu", 6}, {"GlobalMaxPool", 1}, {"GlobalAveragePool", 1},
+        {"Not", 1},  {"Or", 7},  {"HardSigmoid", 6},   {"InstanceNormalization", 6},
+        {"Selu", 6}, {"Sin", 7}, {"Softplus", 1},      {"Softsign", 1},
+        {"Tan", 7},  {"Xor", 7}};
+    auto since = kSince->find(key);
+    if (since == kSince->end() || opset_ < since->second) {
+      Refuse(absl::StrCat("ONNX opset ", opset_, " is not read here; export with opset ",
+                          kMinOnnxOpset, " to ", kMaxOnnxOpset));
+      return;
+    }
+  }
+  if (auto it = functions_.find(key); it != functions_.end()) return CallFunction(*it->second);
+  if (auto it = table_.find(key); it != table_.end()) return it->second(*this);
+  if (auto it = direct_.find(key); it != direct_.end()) return Direct(*it->second);
+  const std::map<std::string, std::string>& unread = UnreadOnnxOperators();
+  if (auto it = unread.find(key); it != unread.end()) {
+    Refuse(absl::StrCat("operator '", key, "' is not taken: ", it->second));
+    return;
+  }
+  std::string known;
+  for (const std::string& name : ReadOnnxOperators(registry_)) {
+    absl::StrAppend(&known, known.empty() ? "" : ", ", name);
+  }
+  Refuse(absl::StrCat("operator '", key, "' is not known; known are ", known));
+}
+
+void Translator::Direct(const OpDef& def) {
+  Attributes attributes;
+  for (const AttributeSpec& spec : def.attributes) {
+    auto name = def.onnx->attributes.find(spec.name);
+    if (name == def.onnx->attributes.end() || Attribute(name->second) == nullptr) continue;
+    switch (spec.kind) {
+      case AttributeKind::kInt:
+        attributes.Set(spec.name, Int(name->second, 0));
+        break;
+      case AttributeKind::kBool:
+        attributes.Set(spec.name, Bool(name->second));
+        break;
+      case AttributeKind::kFloat:
+        attributes.Set(spec.name, Float(name->second, 0));
+        break;
+      case AttributeKind::kString:
+        attributes.Set(spec.name, String(name->second, ""));
+        break;
+      case AttributeKind::kInts:
+        attributes.Set(spec.name, Ints(name->second, {}));
+        break;
+      case AttributeKind::kFloats:
+        attributes.Set(spec.name, Floats(name->second));
+        break;
+    }
+  }
+  std::vector<ValueId> inputs;
+  for (int i = 0; i < NumInputs(); ++i) inputs.push_back(Input(i));
+  ReturnAll(EmitN(def.name, std::max(1, def.num_outputs), inputs, std::move(attributes)));
+}
+
+void Translator::CallFunction(const onnx::FunctionProto& function) {
+  Scope body;
+  if (NumInputs() > function.input_size() || node_->output_size() > function.output_size()) {
+    Fail(absl::StrCat("has ", NumInputs(), " inputs and ", node_->output_size(),
+                      " outputs, the function takes ", function.input_size(), " and ",
+                      function.output_size()));
+  }
+  for (int i = 0; i < function.input_size() && ok(); ++i) {
+    body.values[function.input(i)] = Input(i);
+  }
+  for (const std::string& name : function.attribute()) body.attributes[name] = Attribute(name);
+  if (!ok()) return;
+  const onnx::NodeProto* call = node_;
+  Scope* outer = std::exchange(scope_, &body);
+  auto set = opsets_.find(Key(function.domain(), function.name()));
+  const int opset = std::exchange(opset_, set == opsets_.end() ? opset_ : set->second);
+  TranslateBody(function.node());
+  std::vector<ValueId> outputs;
+  for (int k = 0; k < call->output_size() && ok(); ++k) {
+    outputs.push_back(call->output(k).empty() ? kNoValue : Lookup(function.output(k)));
+  }
+  scope_ = outer;
+  opset_ = opset;
+  if (ok()) ReturnAll(outputs);
+}
+
+std::vector<ValueId> Translator::Inline(const onnx::GraphProto& graph,
+                                        const std::vector<ValueId>& inputs) {
+  if (!ok()) return {};
+  if (graph.input_size() != static_cast<int>(inputs.size())) {
+    Fail(
+        absl::StrCat("its subgraph has ", graph.input_size(), " inputs, expected ", inputs.size()));
+    return {};
+  }
+  Scope body;
+  body.parent = scope_;
+  for (int i = 0; i < graph.input_size(); ++i) body.values[graph.input(i).name()] = inputs[i];
+  Scope* outer = std::exchange(scope_, &body);
+  AddInitializers(graph);
+  TranslateBody(graph.node());
+  std::vector<ValueId> outputs;
+  for (const onnx::ValueInfoProto& output : graph.output()) {
+    if (!ok()) break;
+    outputs.push_back(Lookup(output.name()));
+    if (outputs.back() == kNoValue) {
+      Fail(absl::StrCat("its subgraph computes no output '", output.name(), "'"));
+    }
+  }
+  scope_ = outer;
+  return ok() ? outputs : std::vector<ValueId>{};
+}
+
+ValueId Translator::Lookup(const std::string& name) {
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    if (auto it = scope->values.find(name); it != scope->values.end()) return it->second;
+    auto it = scope->initializers.find(name);
+    if (it != scope->initializers.end()) return Materialise(scope, name, *it->second);
+  }
   return kNoValue;
 }
 
-ValueId Translator::Materialise(const std::string& name, bool trainable) {
-  const Constant& constant = constants_.at(name);
-  const bool parameter = constant.parameter && IsFloat(constant.type.dtype);
-  types_.push_back(constant.type);
-  names_.insert(name);
-  const ValueId id =
-      graph_->AddValue({.name = name,
-                        .type = constant.type,
-                        .kind = parameter ? ValueKind::kParameter : ValueKind::kConstant,
-                        .trainable = trainable,
-                        .constant = constant.bytes});
-  values_[name] = id;
+ValueId Translator::Find(const std::string& name) { return ok() ? Lookup(name) : kNoValue; }
+
+ValueId Translator::Materialise(Scope* scope, const std::string& name,
+                                const onnx::TensorProto& tensor) {
+  absl::StatusOr<TensorType> type = TypeOf(tensor);
+  if (!type.ok()) {
+    SetStatus(type.status());
+    return kNoValue;
+  }
+  const bool parameter = IsFloat(type->dtype) && scope == &root_;
+  const bool hollow = hollow_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
+  std::string bytes;
+  if (!hollow) {
+    absl::StatusOr<HostTensor> read = ReadTensor(tensor, options_.folder);
+    if (!read.ok()) {
+      SetStatus(read.status());
+      return kNoValue;
+    }
+    bytes = std::move(read->bytes);
+  }
+  ValueId id;
+  if (parameter) {
+    types_.push_back(*type);
+    id = graph_->AddValue(
+        {.name = name, .type = *type, .kind = ValueKind::kParameter, .constant = std::move(bytes)});
+    if (hollow) hollow_values_[id] = &tensor;
+  } else {
+    id = Constant(*type, std::move(bytes));
+    graph_->mutable_value(id).name = scope == &root_ ? name : Unique(name);
+  }
+  scope->values[name] = id;
   return id;
 }
 
 bool Translator::HasInput(int index) const {
-  return index < node_->input_size() && !node_->input(index).empty();
+  if (index >= node_->input_size() || node_->input(index).empty()) return false;
+  auto it = scope_->values.find(node_->input(index));  // absent in the call of a function?
+  return it == scope_->values.end() || it->second != kNoValue;
+}
+
+bool Translator::WantsOutput(int index) const {
+  return index < node_->output_size() && !node_->output(index).empty();
 }
 
 ValueId Translator::Input(int index) {
   if (!ok() || !HasInput(index)) return kNoValue;
-  const ValueId value = Find(node_->input(index));
+  const ValueId value = Lookup(node_->input(index));
   if (value == kNoValue) {
     Fail(absl::StrCat("reads '", node_->input(index),
                       "', which is neither an input, an initializer nor computed before"));
@@ -120,8 +301,13 @@ ValueId Translator::Input(int index) {
   return value;
 }
 
+ValueId Translator::Required(int index) {
+  if (ok() && !HasInput(index)) Fail(absl::StrCat("input ", index, " is missing"));
+  return Input(index);
+}
+
 ValueId Translator::FrozenInput(int index) {
-  const ValueId value = Input(index);
+  const ValueId value = Required(index);
   if (value != kNoValue) graph_->mutable_value(value).trainable = false;
   return value;
 }
@@ -134,48 +320,15 @@ DType Translator::DTypeOf(ValueId value) const {
   return value == kNoValue ? DType::kInvalid : types_[value].dtype;
 }
 
-const Translator::Constant* Translator::FindConstant(int index) const {
-  if (!HasInput(index)) return nullptr;
-  auto it = constants_.find(node_->input(index));
-  return it == constants_.end() ? nullptr : &it->second;
-}
-
-bool Translator::IsConstant(int index) const { return FindConstant(index) != nullptr; }
-
-std::vector<int64_t> Translator::ConstantInts(int index) {
-  if (!ok()) return {};
-  const Constant* constant = FindConstant(index);
-  if (constant == nullptr ||
-      (constant->type.dtype != DType::kI64 && constant->type.dtype != DType::kI32)) {
-    SetStatus(absl::StatusCode::kUnimplemented,
-              absl::StrCat("input ", index,
-                           " must be integers that are known when the model is "
-                           "imported (a constant, an initializer or computed from shapes)"));
-    return {};
-  }
-  std::vector<int64_t> values;
-  for (int64_t i = 0; i < constant->type.num_elements(); ++i) {
-    values.push_back(static_cast<int64_t>(
-        Number(constant->type.dtype, constant->bytes.data() + i * SizeOf(constant->type.dtype))));
-  }
-  return values;
-}
-
-double Translator::ConstantNumber(int index) {
-  if (!ok()) return 0;
-  const Constant* constant = FindConstant(index);
-  if (constant == nullptr || constant->type.num_elements() != 1 ||
-      constant->type.dtype == DType::kF16 || constant->type.dtype == DType::kBF16) {
-    SetStatus(absl::StatusCode::kUnimplemented,
-              absl::StrCat("input ", index, " must be one constant number"));
-    return 0;
-  }
-  return Number(constant->type.dtype, constant->bytes.data());
-}
-
 const onnx::AttributeProto* Translator::Attribute(const std::string& name) const {
   for (const onnx::AttributeProto& attribute : node_->attribute()) {
-    if (attribute.name() == name) return &attribute;
+    if (attribute.name() != name) continue;
+    if (attribute.ref_attr_name().empty()) return &attribute;
+    for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+      auto it = scope->attributes.find(attribute.ref_attr_name());
+      if (it != scope->attributes.end()) return it->second;
+    }
+    return nullptr;
   }
   return nullptr;
 }
@@ -207,12 +360,37 @@ std::vector<int64_t> Translator::Ints(const std::string& name, std::vector<int64
   return {attribute->ints().begin(), attribute->ints().end()};
 }
 
+std::vector<double> Translator::Floats(const std::string& name) {
+  const onnx::AttributeProto* attribute = Attribute(name);
+  if (attribute == nullptr) return {};
+  return {attribute->floats().begin(), attribute->floats().end()};
+}
+
+std::vector<std::string> Translator::Strings(const std::string& name) {
+  const onnx::AttributeProto* attribute = Attribute(name);
+  if (attribute == nullptr) return {};
+  return {attribute->strings().begin(), attribute->strings().end()};
+}
+
+std::vector<int64_t> Translator::IntsOf(const std::string& attribute, int index) {
+  return HasInput(index) ? ConstantInts(index) : Ints(attribute, {});
+}
+
 int64_t Translator::Axis(int64_t axis, int rank) {
   if (axis < -rank || axis >= rank) {
     Fail(absl::StrCat("axis ", axis, " is not in ", -rank, "..", rank - 1));
     return 0;
   }
   return axis < 0 ? axis + rank : axis;
+}
+
+std::vector<int64_t> Translator::Axes(std::vector<int64_t> axes, int rank) {
+  std::set<int64_t> seen;
+  for (int64_t& axis : axes) {
+    axis = Axis(axis, rank);
+    if (ok() && !seen.insert(axis).second) Fail(absl::StrCat("axis ", axis, " is named twice"));
+  }
+  return axes;
 }
 
 ValueId Translator::Emit(const std::string& op, const std::vector<ValueId>& inputs,
@@ -240,6 +418,7 @@ std::vector<ValueId> Translator::EmitN(const std::string& op, int outputs,
     Fail(absl::StrCat("has ", outputs, " outputs, expected ", types.outputs.size()));
     return results;
   }
+  if (Fold(*def, types, inputs, &results) || !ok()) return results;
   const std::string base = node_ == nullptr           ? op
                            : !node_->name().empty()   ? node_->name()
                            : node_->output_size() > 0 ? node_->output(0)
@@ -249,7 +428,7 @@ std::vector<ValueId> Translator::EmitN(const std::string& op, int outputs,
     results[k] = graph_->AddValue({.name = k == 0 ? name : Unique(absl::StrCat(name, ":", k))});
     types_.push_back(types.outputs[k]);
   }
-  // Attributes as given, not as canonicalised for the probe batch.
+  // Attributes as given, not as canonicalised for the probe.
   graph_->AddNode({.name = name,
                    .op = op,
                    .attributes = std::move(attributes),
@@ -258,67 +437,26 @@ std::vector<ValueId> Translator::EmitN(const std::string& op, int outputs,
   return results;
 }
 
-ValueId Translator::Scalar(double value, DType dtype) {
-  if (!ok()) return kNoValue;
-  std::string bytes(SizeOf(dtype), '\0');
-  if (dtype == DType::kF32) {
-    const float f = static_cast<float>(value);
-    std::memcpy(bytes.data(), &f, sizeof f);
-  } else {
-    Refuse(absl::StrCat("needs a constant of type ", Name(dtype)));
-    return kNoValue;
-  }
-  types_.push_back({dtype, {}});
-  return graph_->AddValue({.name = Unique("constant"),
-                           .type = {dtype, {}},
-                           .kind = ValueKind::kConstant,
-                           .constant = std::move(bytes)});
-}
-
 void Translator::Return(ValueId value, int index) {
-  if (!ok() || index >= node_->output_size() || node_->output(index).empty()) return;
+  if (!ok() || !WantsOutput(index)) return;
   if (value == kNoValue) {
     Fail("gave no result");
     return;
   }
   const std::string& name = node_->output(index);
-  if (values_.count(name) > 0 || constants_.count(name) > 0) {
+  if (scope_->initializers.count(name) > 0 || !scope_->values.emplace(name, value).second) {
     Fail(absl::StrCat("output '", name, "' has its value already"));
-    return;
   }
-  values_[name] = value;
 }
 
-void Translator::ReturnInts(std::vector<int64_t> values, Dims dims) {
-  if (!ok()) return;
-  Constant constant{{DType::kI64, std::move(dims)}, std::string(values.size() * 8, '\0')};
-  std::memcpy(constant.bytes.data(), values.data(), values.size() * 8);
-  constants_[node_->output(0)] = std::move(constant);
-}
-
-// Friend of Translator: keeps the tensor for those who need it at import.
-void ConstantNode(Translator& t) {
-  const std::string& name = t.node().output(0);
-  if (const onnx::AttributeProto* value = t.Attribute("value")) {
-    absl::StatusOr<Elements> elements = ReadTensor(value->t());
-    if (!elements.ok()) {
-      t.SetStatus(elements.status().code(), elements.status().message());
+void Translator::ReturnAll(const std::vector<ValueId>& values) {
+  for (int k = 0; k < node_->output_size() && ok(); ++k) {
+    if (!WantsOutput(k)) continue;
+    if (k >= static_cast<int>(values.size())) {
+      Fail(absl::StrCat("has ", node_->output_size(), " outputs, expected ", values.size()));
       return;
     }
-    t.constants_[name] = {std::move(elements->type), std::move(elements->bytes), false};
-  } else if (t.Attribute("value_int") != nullptr) {
-    t.ReturnInts({t.Int("value_int", 0)}, {});
-  } else if (t.Attribute("value_ints") != nullptr) {
-    std::vector<int64_t> values = t.Ints("value_ints", {});
-    const int64_t n = static_cast<int64_t>(values.size());
-    t.ReturnInts(std::move(values), {n});
-  } else if (t.Attribute("value_float") != nullptr) {
-    const float f = static_cast<float>(t.Float("value_float", 0));
-    std::string bytes(sizeof f, '\0');
-    std::memcpy(bytes.data(), &f, sizeof f);
-    t.constants_[name] = {{DType::kF32, {}}, std::move(bytes), false};
-  } else {
-    t.Refuse("has none of the attributes value, value_int, value_ints, value_float");
+    Return(values[k], k);
   }
 }
 

@@ -12,97 +12,163 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "ops/graph/graph.h"
+#include "ops/onnx/import.h"
 #include "third_party/onnx/onnx.pb.h"
 
 namespace espalier::onnx_import {
 
-// Stands for the batch while types are inferred during the import: a prime that no model uses, so
-// that sizes computed from it (Shape, Gather, Concat in front of a Reshape) are recognised.
-constexpr int64_t kProbeBatch = 1000003;
+class Translator;
+
+// "ReduceMean", or "ai.onnx.preview.training.Adam" outside of the default domain -> translation.
+using TranslationTable = std::map<std::string, std::function<void(Translator&)>>;
 
 class Translator {
  public:
-  Translator(const OpRegistry& registry, Graph* graph) : registry_(registry), graph_(graph) {}
+  // While types are inferred, the batch is `probe`: a prime that no model uses, so that sizes
+  // computed from it (Shape, Gather, Concat in front of a Reshape) are recognised.
+  // `hollow`: large weights are left empty, for a translation that only looks at the structure.
+  Translator(const OpRegistry& registry, const TranslationTable& table,
+             const ImportOptions& options, int64_t probe, bool hollow, Graph* graph);
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
   // Errors are prefixed with the node that is being translated.
   void Fail(absl::string_view what);
   void Refuse(absl::string_view what);  // Unimplemented
+  void SetStatus(const absl::Status& status);
 
   // Called by the driver.
   void AddInput(const std::string& name, DType dtype, const Dims& dims);
-  void AddInitializer(const onnx::TensorProto& tensor);
-  void Begin(const onnx::NodeProto& node, int opset);
+  void AddInitializers(const onnx::GraphProto& graph);
+  void AddFunctions(const onnx::ModelProto& model);
+  void TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int opset);
   ValueId Find(const std::string& name);
 
   const onnx::NodeProto& node() const { return *node_; }
   int opset() const { return opset_; }
+  const std::string& folder() const { return options_.folder; }
+  bool IsProbe(int64_t size) const { return size >= probe_ && size % probe_ == 0; }
 
   // Inputs of the node. An absent optional input gives kNoValue.
+  int NumInputs() const { return node_->input_size(); }
   bool HasInput(int index) const;
-  ValueId Input(int index);
+  bool WantsOutput(int index) const;
+  ValueId Input(int index);        // error if the name is unknown
+  ValueId Required(int index);     // error if absent, too
   ValueId FrozenInput(int index);  // a parameter that is not to be trained
   const Dims& DimsOf(ValueId value) const;
   DType DTypeOf(ValueId value) const;
   int RankOf(ValueId value) const { return static_cast<int>(DimsOf(value).size()); }
 
-  // A constant known at import: integers (shapes, axes) or one number.
-  bool IsConstant(int index) const;
+  // What is known at import: constants, initialisers, options.constants and what is computed from
+  // them. The pointer holds until the next value is added; null: it depends on the model's inputs.
+  const std::string* Known(ValueId value);
+  bool IsKnown(ValueId value) { return Known(value) != nullptr; }
+  // Stricter: no value of options.constants behind it.
+  bool IsConstant(ValueId value) const { return IsKind(value, ValueKind::kConstant); }
+  bool IsParameter(ValueId value) const { return IsKind(value, ValueKind::kParameter); }
+  // Elements of a known value; Refuse that names `what` if it is not known.
+  std::vector<int64_t> KnownInts(ValueId value, absl::string_view what);
+  std::vector<double> KnownNumbers(ValueId value, absl::string_view what);
   std::vector<int64_t> ConstantInts(int index);
-  double ConstantNumber(int index);
+  std::vector<double> ConstantNumbers(int index);
+  double ConstantNumber(int index);  // exactly one
 
   // Attributes of the node; a wrong kind is an error.
   int64_t Int(const std::string& name, int64_t fallback);
+  bool Bool(const std::string& name, bool fallback = false) { return Int(name, fallback) != 0; }
   double Float(const std::string& name, double fallback);
   std::string String(const std::string& name, const std::string& fallback);
   std::vector<int64_t> Ints(const std::string& name, std::vector<int64_t> fallback);
+  std::vector<double> Floats(const std::string& name);
+  std::vector<std::string> Strings(const std::string& name);
   const onnx::AttributeProto* Attribute(const std::string& name) const;
+
+  // Integers that are an attribute in old opsets and input `index` in new ones.
+  std::vector<int64_t> IntsOf(const std::string& attribute, int index);
 
   // Axis in -rank..rank-1 to 0..rank-1.
   int64_t Axis(int64_t axis, int rank);
+  std::vector<int64_t> Axes(std::vector<int64_t> axes, int rank);  // each once
 
-  // Adds a node; the result of the last Emit before Return usually is the ONNX node's output.
+  // Adds a node of ours, or computes its outputs now if all inputs are constants.
   ValueId Emit(const std::string& op, const std::vector<ValueId>& inputs,
                Attributes attributes = {});
   std::vector<ValueId> EmitN(const std::string& op, int outputs, const std::vector<ValueId>& inputs,
                              Attributes attributes = {});
-  ValueId Scalar(double value, DType dtype);
+
+  ValueId Constant(TensorType type, std::string bytes);
+  ValueId Numbers(DType dtype, const Dims& dims, const std::vector<double>& values);
+  ValueId Integers(const std::vector<int64_t>& values, const Dims& dims);  // i64
+  ValueId Scalar(double value, DType dtype) { return Numbers(dtype, {}, {value}); }
+
+  // Shorthands.
+  ValueId Cast(ValueId x, DType dtype);
+  ValueId Reshape(ValueId x, const Dims& dims);  // dims may hold the probe
+  ValueId Transpose(ValueId x, const std::vector<int64_t>& perm);
+  ValueId Expand(ValueId x, const Dims& dims);  // likewise; broadcast of both, as ONNX has it
+  ValueId Binary(const std::string& op, ValueId a, ValueId b) { return Emit(op, {a, b}); }
+  ValueId Binary(const std::string& op, ValueId a, double b) {
+    return Emit(op, {a, Scalar(b, DTypeOf(a))});
+  }
+  ValueId Reduce(const std::string& op, ValueId x, std::vector<int64_t> axes, bool keepdims);
 
   // Binds output `index` of the ONNX node.
   void Return(ValueId value, int index = 0);
-  // Binds it to integers that later nodes use as shapes or axes.
-  void ReturnInts(std::vector<int64_t> values, Dims dims);
+  void ReturnAll(const std::vector<ValueId>& values);
+
+  // Translates a subgraph, which sees the names around it, with its inputs bound to `inputs`; its
+  // outputs. Used for branches and for each turn of a loop.
+  std::vector<ValueId> Inline(const onnx::GraphProto& graph, const std::vector<ValueId>& inputs);
 
  private:
-  struct Constant {
-    TensorType type;
-    std::string bytes;
-    bool parameter = false;  // an initialiser, as against a Constant node
+  // The names of one graph or function body.
+  struct Scope {
+    Scope* parent = nullptr;  // whose names are seen; null in functions
+    std::map<std::string, ValueId> values;
+    std::map<std::string, const onnx::TensorProto*> initializers;
+    std::map<std::string, const onnx::AttributeProto*> attributes;  // of a function's call
   };
 
-  const Constant* FindConstant(int index) const;
-  ValueId Materialise(const std::string& name, bool trainable);
-  std::string Unique(std::string name);
   void SetStatus(absl::StatusCode code, absl::string_view what);
+  bool IsKind(ValueId value, ValueKind kind) const {
+    return value != kNoValue && graph_->value(value).kind == kind;
+  }
+  ValueId Lookup(const std::string& name);
+  void TranslateNode();
+  void TranslateBody(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
+  void Direct(const OpDef& def);  // by def.onnx
+  void CallFunction(const onnx::FunctionProto& function);
+  ValueId Materialise(Scope* scope, const std::string& name, const onnx::TensorProto& tensor);
+  const std::string* KnownAt(ValueId value, int depth);
+  bool Fold(const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
+            std::vector<ValueId>* results);
+  ValueId BatchCondition(int rank, int dim);
+  std::string Unique(std::string name);
 
   const OpRegistry& registry_;
+  const TranslationTable& table_;
+  const ImportOptions& options_;
+  const int64_t probe_;
+  const bool hollow_;
   Graph* graph_;
   absl::Status status_;
+  std::map<std::string, const OpDef*> direct_;
+  std::map<std::string, const onnx::FunctionProto*> functions_;
+  std::map<std::string, int> opsets_;  // of functions, by the same key
+
   const onnx::NodeProto* node_ = nullptr;
   int opset_ = 0;
-  std::map<std::string, ValueId> values_;
-  std::map<std::string, Constant> constants_;
-  std::vector<TensorType> types_;  // of the graph's values, with kProbeBatch for the batch
+  Scope root_;
+  Scope* scope_ = &root_;
+  int depth_ = 0;
+  int64_t nodes_seen_ = 0;
+  int64_t bytes_folded_ = 0;
+  std::vector<TensorType> types_;            // of the graph's values, with the probe for the batch
+  std::map<ValueId, std::string> computed_;  // known values of nodes that stay in the graph
+  std::set<ValueId> unknown_;                // values that are not known
+  std::map<ValueId, const onnx::TensorProto*> hollow_values_;
   std::set<std::string> names_;
-
-  friend void ConstantNode(Translator& t);
 };
-
-// ONNX operator name -> translation. Filled by the functions below, called from import.cc.
-using TranslationTable = std::map<std::string, std::function<void(Translator&)>>;
-void RegisterNeuralNetwork(TranslationTable* table);  // translate_nn.cc
-void RegisterArithmetic(TranslationTable* table);     // translate_math.cc
-void RegisterShape(TranslationTable* table);          // translate_shape.cc
 
 }  // namespace espalier::onnx_import

@@ -26,6 +26,12 @@ void RegisterAdamUpdate(OpRegistry& registry) {
         ExpectInRange("adam_update", types.attributes, "weight_decay", 0, 1e6));
     return types_match(types);
   };
+  def.update = Update{.variants = {{"adam", "Adam", 1e-3, {}},
+                                   {"adamw",
+                                    "Adam with decoupled weight decay",
+                                    1e-3,
+                                    {{"decoupled", true}, {"weight_decay", 0.01}}}},
+                      .states = StatesLikeParameter({"adam_m", "adam_v"})};
   registry.Add(std::move(def));
 }
 

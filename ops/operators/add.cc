@@ -4,8 +4,10 @@
 namespace espalier {
 
 void RegisterAdd(OpRegistry& registry) {
-  registry.Add(
-      MakeBinary({.name = "add", .doc = "y = a + b, with numpy's broadcasting", .integers = true}));
+  registry.Add(MakeBinary({.name = "add",
+                           .doc = "y = a + b, with numpy's broadcasting; integers wrap",
+                           .types = ElementTypes("FIS"),
+                           .onnx = OnnxForm{"Add", {}}}));
 }
 
 }  // namespace espalier

@@ -9,7 +9,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const std::string name = types.attributes.String("to");
   const DType dtype = DTypeFromName(name);
   if (dtype == DType::kInvalid) {
-    return AttributeError("cast", "to", "'" + name + "'", "f32, bf16, f16, i32, i64 or bool");
+    return AttributeError("cast", "to", "'" + name + "'",
+                          "f32, bf16, f16, i32, i64, bool, i8 or u8");
   }
   return std::vector<TensorType>{{dtype, types.inputs[0].dims}};
 }
@@ -25,6 +26,7 @@ void RegisterCast(OpRegistry& registry) {
                      .kind = AttributeKind::kString,
                      .required = true,
                      .doc = "name of the element type"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   registry.Add(std::move(def));
 }

@@ -1,13 +1,20 @@
 #include "ops/operators/classification.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
+#include "ops/operators/loss.h"
 
 namespace espalier {
 namespace {
+
+AttributeSpec IgnoreIndexAttribute() {
+  return {.name = "ignore_index",
+          .kind = AttributeKind::kInt,
+          .default_value = int64_t{-100},
+          .doc = "a label that adds nothing to the sum"};
+}
 
 SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
@@ -26,13 +33,7 @@ OpDef MakeClassification(const std::string& name, const std::string& doc) {
   def.name = name;
   def.doc = doc;
   def.inputs = {{"logits"}, {"labels"}};
-  def.attributes = {{.name = "count",
-                     .kind = AttributeKind::kInt,
-                     .doc = "number of labels in the whole tensor; filled in"},
-                    {.name = "ignore_index",
-                     .kind = AttributeKind::kInt,
-                     .default_value = int64_t{-100},
-                     .doc = "a label that adds nothing to the sum"}};
+  def.attributes = {CountAttribute("labels"), IgnoreIndexAttribute()};
   def.infer = [name](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     const InputRef logits{name, "logits", types.inputs[0]}, labels{name, "labels", types.inputs[1]};
     ESPALIER_RETURN_IF_ERROR(ExpectDType(logits, {DType::kF32}));
@@ -53,6 +54,43 @@ OpDef MakeClassification(const std::string& name, const std::string& doc) {
   };
   def.split = Split;
   return def;
+}
+
+std::vector<AttributeSpec> LabelLossAttributes(const std::string& mean_over) {
+  return {CountAttribute("labels"),
+          IgnoreIndexAttribute(),
+          ReductionAttribute("\"mean\", \"sum\" or \"none\" (one value per label)"),
+          {.name = "mean_over",
+           .kind = AttributeKind::kString,
+           .default_value = mean_over,
+           .doc = "\"all\" labels, or \"counted\": the weights of those that are not ignored. "
+                  "Such a mean runs on one device"}};
+}
+
+absl::Status CheckLabelReduction(const std::string& op, const Attributes& attributes) {
+  ESPALIER_RETURN_IF_ERROR(ExpectOneOf(op, attributes, "reduction", {"mean", "sum", "none"}));
+  return ExpectOneOf(op, attributes, "mean_over", {"all", "counted"});
+}
+
+TensorType LabelLossType(const NodeTypes& types) {
+  if (types.attributes.String("reduction") == "none") return {DType::kF32, types.inputs[1].dims};
+  return {DType::kF32, {}};
+}
+
+SplitRule SplitLabels(const NodeTypes& types) {
+  SplitRule rule;
+  const std::string reduction = types.attributes.String("reduction");
+  const Dims& labels = types.inputs[1].dims;
+  std::vector<int> axes(labels.size(), kNotSplit);
+  if (reduction != "mean" || types.attributes.String("mean_over") == "all") {
+    axes = AddLeadingAxes(labels, labels.size(), &rule);
+  }
+  rule.inputs = {axes, axes};
+  if (types.inputs.size() > 2) {
+    rule.inputs.push_back(std::vector<int>(types.has_input(2) ? 1 : 0, kNotSplit));
+  }
+  rule.outputs = {reduction == "none" ? axes : std::vector<int>{}};
+  return rule;
 }
 
 }  // namespace espalier

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/whole_axis.h"
 #include "ops/schema/registry.h"
@@ -57,6 +58,7 @@ void RegisterConcat(OpRegistry& registry) {
                     {.name = "sizes",
                      .kind = AttributeKind::kInts,
                      .doc = "of the inputs along axis; filled in"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.canonicalize = Canonicalize;
   def.split = Split;

@@ -4,8 +4,12 @@
 namespace espalier {
 
 void RegisterDivide(OpRegistry& registry) {
-  registry.Add(MakeBinary(
-      {.name = "divide", .doc = "y = a / b, with numpy's broadcasting", .saves_inputs = true}));
+  registry.Add(
+      MakeBinary({.name = "divide",
+                  .doc = "y = a / b, with numpy's broadcasting; integers truncate towards zero",
+                  .saves_inputs = true,
+                  .types = ElementTypes("FIS"),
+                  .onnx = OnnxForm{"Div", {}}}));
 }
 
 }  // namespace espalier

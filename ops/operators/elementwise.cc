@@ -3,16 +3,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "ops/operators/expect.h"
 
 namespace espalier {
 namespace {
-
-std::function<Cost(const NodeTypes&)> CostPerElement(double flops) {
-  return [flops](const NodeTypes& types) {
-    return Cost{flops * static_cast<double>(types.outputs[0].num_elements()), OperandBytes(types)};
-  };
-}
 
 // The axes of the output's dimensions that the dimensions of a broadcast input follow.
 std::vector<int> FollowBroadcast(const Dims& input, const Dims& output,
@@ -25,6 +20,29 @@ std::vector<int> FollowBroadcast(const Dims& input, const Dims& output,
   return axes;
 }
 
+}  // namespace
+
+std::vector<DType> ElementTypes(absl::string_view letters) {
+  std::vector<DType> types;
+  for (DType type : kAllDTypes) {
+    const bool wide = type == DType::kI32 || type == DType::kI64;
+    const char letter = IsFloat(type) ? 'F' : wide ? 'I' : IsInteger(type) ? 'S' : 'B';
+    if (absl::StrContains(letters, letter)) types.push_back(type);
+  }
+  return types;
+}
+
+AttributeSpec FloatAttribute(const std::string& name, double default_value,
+                             const std::string& doc) {
+  return {.name = name, .kind = AttributeKind::kFloat, .default_value = default_value, .doc = doc};
+}
+
+std::function<Cost(const NodeTypes&)> CostPerElement(double flops) {
+  return [flops](const NodeTypes& types) {
+    return Cost{flops * static_cast<double>(types.outputs[0].num_elements()), OperandBytes(types)};
+  };
+}
+
 SplitRule SplitBroadcast(const NodeTypes& types) {
   SplitRule rule;
   const Dims& dims = types.outputs[0].dims;
@@ -35,8 +53,6 @@ SplitRule SplitBroadcast(const NodeTypes& types) {
   rule.outputs = {axes};
   return rule;
 }
-
-}  // namespace
 
 absl::Status ExpectNumber(absl::string_view op, absl::string_view name, const TensorType& type,
                           bool with_bool) {
@@ -71,16 +87,22 @@ OpDef MakeUnary(const UnaryOp& op) {
   def.name = op.name;
   def.doc = op.doc;
   def.inputs = {{"x"}};
-  def.infer = [name = op.name, any_type = op.any_type](
-                  const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
-    if (!any_type) ESPALIER_RETURN_IF_ERROR(ExpectFloat({name, "x", types.inputs[0]}));
-    return std::vector<TensorType>{types.inputs[0]};
+  def.attributes = op.attributes;
+  if (!op.any_type) def.types = op.types;
+  def.onnx = op.onnx;
+  def.infer = [output =
+                   op.output](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
+    TensorType y = types.inputs[0];
+    if (output != DType::kInvalid) y.dtype = output;
+    return std::vector<TensorType>{y};
   };
   def.split = SplitAlike;
   def.cost = CostPerElement(op.flops);
-  def.gradient = Gradient{.differentiable = {0}};
-  if (op.saves == Saves::kInput) def.gradient->needs_inputs = {0};
-  if (op.saves == Saves::kOutput) def.gradient->needs_outputs = {0};
+  if (op.differentiable) {
+    def.gradient = Gradient{.differentiable = {0}};
+    if (op.saves == Saves::kInput) def.gradient->needs_inputs = {0};
+    if (op.saves == Saves::kOutput) def.gradient->needs_outputs = {0};
+  }
   return def;
 }
 
@@ -89,19 +111,23 @@ OpDef MakeBinary(const BinaryOp& op) {
   def.name = op.name;
   def.doc = op.doc;
   def.inputs = {{"a"}, {"b"}};
-  def.infer = [name = op.name, integers = op.integers](
+  def.types = op.types;
+  def.onnx = op.onnx;
+  def.infer = [name = op.name, output = op.output](
                   const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     const InputRef a{name, "a", types.inputs[0]}, b{name, "b", types.inputs[1]};
-    ESPALIER_RETURN_IF_ERROR(integers ? ExpectNumber(name, "a", a.type) : ExpectFloat(a));
     ESPALIER_RETURN_IF_ERROR(ExpectSameDType(b, a));
     absl::StatusOr<Dims> dims = BroadcastDims(name, a.type.dims, b.type.dims);
     if (!dims.ok()) return dims.status();
-    return std::vector<TensorType>{{a.type.dtype, *std::move(dims)}};
+    return std::vector<TensorType>{
+        {output == DType::kInvalid ? a.type.dtype : output, *std::move(dims)}};
   };
   def.split = SplitBroadcast;
-  def.cost = CostPerElement(1);
-  def.gradient = Gradient{.differentiable = {0, 1}};
-  if (op.saves_inputs) def.gradient->needs_inputs = {0, 1};
+  def.cost = CostPerElement(op.flops);
+  if (op.differentiable) {
+    def.gradient = Gradient{.differentiable = {0, 1}};
+    if (op.saves_inputs) def.gradient->needs_inputs = {0, 1};
+  }
   return def;
 }
 

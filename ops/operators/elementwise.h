@@ -1,22 +1,35 @@
 // What elementwise operators have in common: their definitions differ by a formula and a few facts.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/string_view.h"
 #include "ops/schema/op_def.h"
 
 namespace espalier {
 
+// Element types by the letters of OPERATORS.md: F (f32, bf16, f16), I (i32, i64), S (i8, u8), B
+// (bool).
+std::vector<DType> ElementTypes(absl::string_view letters);
+
 // What the gradient of y = f(x) is computed from, besides the gradient of y.
 enum class Saves { kNothing, kInput, kOutput };
 
-// y = f(x): same type and shape, split along every dimension, differentiable.
+// y = f(x): same shape, split along every dimension.
 struct UnaryOp {
   std::string name;
   std::string doc;
   double flops = 1;  // per element
   Saves saves = Saves::kNothing;
-  bool any_type = false;  // otherwise f32, bf16 and f16
+  bool any_type = false;  // otherwise those of `types`
+  std::vector<DType> types = ElementTypes("F");
+  std::vector<AttributeSpec> attributes = {};
+  DType output = DType::kInvalid;  // kInvalid: the type of x
+  bool differentiable = true;
+  std::optional<OnnxForm> onnx = std::nullopt;
 };
 OpDef MakeUnary(const UnaryOp& op);
 
@@ -25,10 +38,23 @@ OpDef MakeUnary(const UnaryOp& op);
 struct BinaryOp {
   std::string name;
   std::string doc;
-  bool integers = false;      // i32 and i64 besides the floating-point types
+  double flops = 1;           // per element
   bool saves_inputs = false;  // whether the gradient reads a and b
+  std::vector<DType> types = ElementTypes("F");
+  DType output = DType::kInvalid;  // kInvalid: the type of a
+  bool differentiable = true;
+  std::optional<OnnxForm> onnx = std::nullopt;
 };
 OpDef MakeBinary(const BinaryOp& op);
+
+// An attribute that is a number with a default.
+AttributeSpec FloatAttribute(const std::string& name, double default_value, const std::string& doc);
+
+// `flops` for each element of output 0, and the bytes of all operands.
+std::function<Cost(const NodeTypes&)> CostPerElement(double flops);
+
+// One axis per dimension of output 0; the dimensions in which an input is broadcast are not split.
+SplitRule SplitBroadcast(const NodeTypes& types);
 
 // Every operand has the shape of input 0 (or is absent): one axis per dimension.
 SplitRule SplitAlike(const NodeTypes& types);

@@ -4,8 +4,11 @@
 namespace espalier {
 
 void RegisterExp(OpRegistry& registry) {
-  registry.Add(
-      MakeUnary({.name = "exp", .doc = "y = exp(x)", .flops = 12, .saves = Saves::kOutput}));
+  registry.Add(MakeUnary({.name = "exp",
+                          .doc = "y = exp(x)",
+                          .flops = 12,
+                          .saves = Saves::kOutput,
+                          .onnx = OnnxForm{"Exp", {}}}));
 }
 
 }  // namespace espalier

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/reshape.h"
 #include "ops/schema/registry.h"
@@ -31,6 +32,7 @@ void RegisterFlatten(OpRegistry& registry) {
                      .kind = AttributeKind::kInt,
                      .default_value = int64_t{1},
                      .doc = "first dimension of the second group"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};

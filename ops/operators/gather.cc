@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
@@ -50,6 +51,7 @@ void RegisterGather(OpRegistry& registry) {
                      .kind = AttributeKind::kInt,
                      .default_value = int64_t{0},
                      .doc = "dimension of x that is looked up, from the end if negative"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.split = Split;
   def.cost = [](const NodeTypes& types) {

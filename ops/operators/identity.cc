@@ -4,11 +4,10 @@
 namespace espalier {
 
 void RegisterIdentity(OpRegistry& registry) {
-  registry.Add(MakeUnary({.name = "identity",
-                          .doc = "y = x",
-                          .flops = 0,
-                          .saves = Saves::kNothing,
-                          .any_type = true}));
+  OpDef def = MakeUnary(
+      {.name = "identity", .doc = "y = x", .flops = 0, .saves = Saves::kNothing, .any_type = true});
+  def.types = ElementTypes("FISB");
+  registry.Add(std::move(def));
 }
 
 }  // namespace espalier

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "ops/operators/activation.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
@@ -8,6 +9,7 @@ namespace {
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const InputRef x{"linear", "x", types.inputs[0]};
   const InputRef weight{"linear", "weight", types.inputs[1]};
+  ESPALIER_RETURN_IF_ERROR(ExpectActivation("linear", types.attributes));
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 1));
   ESPALIER_RETURN_IF_ERROR(ExpectSameDType(weight, x));
@@ -33,9 +35,10 @@ SplitRule Split(const NodeTypes& types) {
   std::vector<int> y_map = x_map;
   const int out = static_cast<int>(rule.axes.size());
   rule.axes.push_back({"out", AxisKind::kParameter, weight[0]});
-  // Each part of a split reduction would add the bias once.
-  const int in = bias ? kNotSplit : out + 1;
-  if (!bias) rule.axes.push_back({"in", AxisKind::kReduction, weight[1]});
+  // Each part of a split reduction would add the bias once, and an activation is not linear.
+  const bool sums = !bias && !HasActivation(types.attributes);
+  const int in = sums ? out + 1 : kNotSplit;
+  if (sums) rule.axes.push_back({"in", AxisKind::kReduction, weight[1]});
   x_map.push_back(in);
   y_map.push_back(out);
   rule.inputs = {x_map, {out, in}};
@@ -50,7 +53,8 @@ SplitRule Split(const NodeTypes& types) {
 void RegisterLinear(OpRegistry& registry) {
   OpDef def;
   def.name = "linear";
-  def.doc = "x[..., in], weight[out, in], bias[out]? -> x weight^T + bias [..., out]";
+  def.doc = "x[..., in], weight[out, in], bias[out]? -> activation of x weight^T + bias [..., out]";
+  def.attributes = {ActivationAttribute()};
   def.inputs = {{"x"}, {"weight"}, {"bias", /*optional=*/true}};
   def.infer = Infer;
   def.split = Split;
@@ -59,7 +63,10 @@ void RegisterLinear(OpRegistry& registry) {
     return Cost{2.0 * static_cast<double>(types.outputs[0].num_elements()) * in,
                 OperandBytes(types)};
   };
-  def.gradient = Gradient{.needs_inputs = {0, 1}, .needs_outputs = {}, .differentiable = {0, 1, 2}};
+  def.gradient = Gradient{.needs_inputs = {0, 1, 2},
+                          .needs_outputs = {0},
+                          .differentiable = {0, 1, 2},
+                          .is_needed = ActivationNeeds};
   registry.Add(std::move(def));
 }
 

@@ -5,9 +5,10 @@ namespace espalier {
 
 void RegisterMultiply(OpRegistry& registry) {
   registry.Add(MakeBinary({.name = "multiply",
-                           .doc = "y = a * b, with numpy's broadcasting",
-                           .integers = true,
-                           .saves_inputs = true}));
+                           .doc = "y = a * b, with numpy's broadcasting; integers wrap",
+                           .saves_inputs = true,
+                           .types = ElementTypes("FIS"),
+                           .onnx = OnnxForm{"Mul", {}}}));
 }
 
 }  // namespace espalier

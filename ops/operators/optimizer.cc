@@ -35,6 +35,15 @@ absl::Status ExpectInRange(absl::string_view op, const Attributes& attributes,
                         absl::StrCat("a number in [", low, ", ", high, ")"));
 }
 
+std::function<std::vector<Update::State>(const Attributes&, const Dims&)> StatesLikeParameter(
+    const std::vector<std::string>& names) {
+  return [names](const Attributes&, const Dims&) {
+    std::vector<Update::State> states;
+    for (const std::string& name : names) states.push_back({name, std::nullopt});
+    return states;
+  };
+}
+
 OpDef MakeUpdate(const std::string& name, const std::string& doc, const std::vector<Arity>& buffers,
                  double flops_per_element) {
   OpDef def;

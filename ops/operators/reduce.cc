@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
+#include "ops/operators/whole_axis.h"
 
 namespace espalier {
 namespace {
@@ -17,7 +18,7 @@ std::vector<bool> Reduced(const NodeTypes& types) {
   return reduced;
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule Split(const NodeTypes& types, bool is_sum) {
   const Dims& x = types.inputs[0].dims;
   const std::vector<bool> reduced = Reduced(types);
   const bool keep = types.attributes.Bool("keepdims");
@@ -26,6 +27,11 @@ SplitRule Split(const NodeTypes& types) {
   rule.outputs.emplace_back();
   for (size_t d = 0; d < x.size(); ++d) {
     const int axis = static_cast<int>(rule.axes.size());
+    if (reduced[d] && !is_sum) {
+      rule.inputs[0].push_back(kNotSplit);
+      if (keep) rule.outputs[0].push_back(kNotSplit);
+      continue;
+    }
     if (reduced[d]) {
       rule.axes.push_back({absl::StrCat("sum", d), AxisKind::kReduction, x[d]});
     } else {
@@ -49,11 +55,12 @@ int64_t ReducedCount(const NodeTypes& types) {
   return count;
 }
 
-OpDef MakeReduction(const std::string& name, const std::string& doc) {
+OpDef MakeReduction(const ReductionOp& op) {
   OpDef def;
-  def.name = name;
-  def.doc = doc;
+  def.name = op.name;
+  def.doc = op.doc;
   def.inputs = {{"x"}};
+  def.types = op.types;
   def.attributes = {{.name = "axes",
                      .kind = AttributeKind::kInts,
                      .default_value = std::vector<int64_t>{},
@@ -61,21 +68,13 @@ OpDef MakeReduction(const std::string& name, const std::string& doc) {
                     {.name = "keepdims",
                      .kind = AttributeKind::kBool,
                      .default_value = false,
-                     .doc = "keep summed dimensions, with size 1"}};
-  def.infer = [name](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
+                     .doc = "keep reduced dimensions, with size 1"}};
+  def.infer = [name = op.name](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     const TensorType& x = types.inputs[0];
-    ESPALIER_RETURN_IF_ERROR(ExpectFloat({name, "x", x}));
-    const std::vector<int64_t> axes = types.attributes.Ints("axes");
-    std::vector<bool> reduced(x.dims.size(), axes.empty());
-    for (int64_t given : axes) {
-      absl::StatusOr<int> axis =
-          NormalizeAxis(name, "axes", given, static_cast<int>(x.dims.size()));
-      if (!axis.ok()) return axis.status();
-      if (reduced[*axis]) {
-        return AttributeError(name, "axes", ToString(Dims(axes)), "each dimension at most once");
-      }
-      reduced[*axis] = true;
-    }
+    absl::StatusOr<std::vector<bool>> marked =
+        MarkAxes(name, types.attributes.Ints("axes"), x.dims.size());
+    if (!marked.ok()) return marked.status();
+    const std::vector<bool> reduced = Reduced(types);
     TensorType y{x.dtype, {}};
     for (size_t d = 0; d < x.dims.size(); ++d) {
       if (!reduced[d]) {
@@ -86,11 +85,13 @@ OpDef MakeReduction(const std::string& name, const std::string& doc) {
     }
     return std::vector<TensorType>{y};
   };
-  def.split = Split;
+  def.split = [is_sum = op.is_sum](const NodeTypes& types) { return Split(types, is_sum); };
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
   def.gradient = Gradient{.differentiable = {0}};
+  if (op.saves_input) def.gradient->needs_inputs = {0};
+  if (op.saves_output) def.gradient->needs_outputs = {0};
   return def;
 }
 

@@ -4,7 +4,10 @@
 namespace espalier {
 
 void RegisterReduceMean(OpRegistry& registry) {
-  OpDef def = MakeReduction("reduce_mean", "y = sum of x over axes / count");
+  OpDef def = MakeReduction({.name = "reduce_mean",
+                             .doc = "y = sum of x over axes / count",
+                             .types = ElementTypes("F"),
+                             .is_sum = true});
   def.attributes.push_back({.name = "count",
                             .kind = AttributeKind::kInt,
                             .doc = "elements per sum in the whole tensor; filled in"});

@@ -4,7 +4,10 @@
 namespace espalier {
 
 void RegisterReduceSum(OpRegistry& registry) {
-  registry.Add(MakeReduction("reduce_sum", "y = sum of x over axes"));
+  registry.Add(MakeReduction({.name = "reduce_sum",
+                              .doc = "y = sum of x over axes; integers wrap",
+                              .types = ElementTypes("FI"),
+                              .is_sum = true}));
 }
 
 }  // namespace espalier

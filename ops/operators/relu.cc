@@ -6,8 +6,8 @@ namespace espalier {
 void RegisterRelu(OpRegistry& registry) {
   registry.Add(MakeUnary({.name = "relu",
                           .doc = "y = max(x, 0); NaN stays NaN",
-                          .flops = 1,
-                          .saves = Saves::kOutput}));
+                          .saves = Saves::kOutput,
+                          .onnx = OnnxForm{"Relu", {}}}));
 }
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
@@ -88,6 +89,7 @@ void RegisterReshape(OpRegistry& registry) {
                      .kind = AttributeKind::kInts,
                      .required = true,
                      .doc = "sizes; 0 copies the input's dimension, one -1 is inferred"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};

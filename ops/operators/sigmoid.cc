@@ -4,8 +4,11 @@
 namespace espalier {
 
 void RegisterSigmoid(OpRegistry& registry) {
-  registry.Add(MakeUnary(
-      {.name = "sigmoid", .doc = "y = 1 / (1 + exp(-x))", .flops = 15, .saves = Saves::kOutput}));
+  registry.Add(MakeUnary({.name = "sigmoid",
+                          .doc = "y = 1 / (1 + exp(-x))",
+                          .flops = 15,
+                          .saves = Saves::kOutput,
+                          .onnx = OnnxForm{"Sigmoid", {}}}));
 }
 
 }  // namespace espalier

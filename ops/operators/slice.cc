@@ -1,18 +1,13 @@
-#include <algorithm>
+#include "ops/kernel/slice.h"
 
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/whole_axis.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
 namespace {
-
-// An index into [0, size], counted from the end if negative.
-int64_t Clamp(int64_t index, int64_t size) {
-  if (index < 0) index = index < -size ? 0 : index + size;
-  return std::min(index, size);
-}
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
@@ -26,33 +21,22 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
                                 starts.size(), ", ", ends.size(), " values and 'steps' ",
                                 steps.size(), ", expected one number of values for all"));
   }
+  absl::StatusOr<std::vector<bool>> marked = MarkAxes("slice", axes, x.dims.size());
+  if (!marked.ok()) return marked.status();
   TensorType y = x;
-  std::vector<bool> seen(x.dims.size(), false);
   for (size_t i = 0; i < axes.size(); ++i) {
-    absl::StatusOr<int> axis =
-        NormalizeAxis("slice", "axes", axes[i], static_cast<int>(x.dims.size()));
-    if (!axis.ok()) return axis.status();
-    if (seen[*axis]) {
-      return AttributeError("slice", "axes", ToString(Dims(axes)), "each dimension at most once");
-    }
-    seen[*axis] = true;
+    const size_t axis = axes[i] < 0 ? axes[i] + x.dims.size() : axes[i];
     const int64_t step = steps.empty() ? 1 : steps[i];
-    if (step <= 0) return AttributeError("slice", "steps", absl::StrCat(step), "positive steps");
-    const int64_t size = x.dims[*axis];
-    const int64_t length = Clamp(ends[i], size) - Clamp(starts[i], size);
-    y.dims[*axis] = length <= 0 ? 0 : (length - 1) / step + 1;
+    if (step == 0) return AttributeError("slice", "steps", ToString(Dims(steps)), "no step of 0");
+    y.dims[axis] = SliceRange(starts[i], ends[i], step, x.dims[axis]).count;
   }
   return std::vector<TensorType>{y};
 }
 
 // Bounds are those of the whole tensor: a dimension that is cut by the slice is not split.
 SplitRule Split(const NodeTypes& types) {
-  const Dims& x = types.inputs[0].dims;
-  std::vector<bool> whole(x.size(), false);
-  for (int64_t axis : types.attributes.Ints("axes")) {
-    whole[axis < 0 ? axis + static_cast<int64_t>(x.size()) : axis] = true;
-  }
-  return SplitAllBut(whole, types);
+  return SplitAllBut(*MarkAxes("slice", types.attributes.Ints("axes"), types.inputs[0].dims.size()),
+                     types);
 }
 
 }  // namespace
@@ -60,7 +44,7 @@ SplitRule Split(const NodeTypes& types) {
 void RegisterSlice(OpRegistry& registry) {
   OpDef def;
   def.name = "slice";
-  def.doc = "y = x[start:end:step] along each of axes, with numpy's meaning; steps are positive";
+  def.doc = "y = x[start:end:step] along each of axes, with numpy's meaning";
   def.inputs = {{"x"}};
   def.attributes = {{.name = "axes",
                      .kind = AttributeKind::kInts,
@@ -77,7 +61,8 @@ void RegisterSlice(OpRegistry& registry) {
                     {.name = "steps",
                      .kind = AttributeKind::kInts,
                      .default_value = std::vector<int64_t>{},
-                     .doc = "all 1 if empty"}};
+                     .doc = "all 1 if empty; negative: backwards"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.split = Split;
   def.gradient = Gradient{.differentiable = {0}};

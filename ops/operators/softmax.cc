@@ -1,43 +1,47 @@
+#include <string>
+#include <utility>
+
 #include "ops/operators/expect.h"
+#include "ops/operators/whole_axis.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
+namespace {
 
-void RegisterSoftmax(OpRegistry& registry) {
+// Lines along `axis`, each computed by itself.
+OpDef MakeLineOperator(const std::string& name, const std::string& doc) {
   OpDef def;
-  def.name = "softmax";
-  def.doc = "x -> exp(x) / sum(exp(x)) along axis";
+  def.name = name;
+  def.doc = doc;
   def.inputs = {{"x"}};
+  def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"axis", AttributeKind::kInt, int64_t{-1}, false, "negative: from the end"}};
-  def.infer = [](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
-    const InputRef x{"softmax", "x", types.inputs[0]};
-    ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
-    absl::StatusOr<int> axis = NormalizeAxis("softmax", "axis", types.attributes.Int("axis"),
-                                             static_cast<int>(x.type.dims.size()));
+  def.infer = [name](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
+    const TensorType& x = types.inputs[0];
+    absl::StatusOr<int> axis =
+        NormalizeAxis(name, "axis", types.attributes.Int("axis"), static_cast<int>(x.dims.size()));
     if (!axis.ok()) return axis.status();
-    return std::vector<TensorType>{x.type};
+    return std::vector<TensorType>{x};
   };
   def.split = [](const NodeTypes& types) {
-    const Dims& x = types.inputs[0].dims;
-    const int64_t given = types.attributes.Int("axis");
-    const size_t axis = given < 0 ? given + x.size() : given;
-    SplitRule rule;
-    std::vector<int> map;
-    for (size_t d = 0; d < x.size(); ++d) {
-      map.push_back(d == axis ? kNotSplit : static_cast<int>(rule.axes.size()));
-      if (d == axis) continue;
-      rule.axes.push_back({d == 0 ? "sample" : "dim" + std::to_string(d),
-                           d == 0 ? AxisKind::kSample : AxisKind::kAttribute, x[d]});
-    }
-    rule.inputs = {map};
-    rule.outputs = {map};
-    return rule;
+    const size_t rank = types.inputs[0].dims.size();
+    const int64_t axis = types.attributes.Int("axis");
+    std::vector<bool> whole(rank);
+    whole[axis < 0 ? axis + rank : axis] = true;
+    return SplitAllBut(whole, types);
   };
   def.cost = [](const NodeTypes& types) {
     return Cost{10.0 * static_cast<double>(types.outputs[0].num_elements()), OperandBytes(types)};
   };
   def.gradient = Gradient{.needs_inputs = {}, .needs_outputs = {0}, .differentiable = {0}};
-  registry.Add(std::move(def));
+  return def;
+}
+
+}  // namespace
+
+void RegisterSoftmax(OpRegistry& registry) {
+  registry.Add(MakeLineOperator("softmax", "x -> exp(x) / sum(exp(x)) along axis"));
+  registry.Add(MakeLineOperator("log_softmax", "x -> x - log(sum(exp(x))) along axis"));
 }
 
 }  // namespace espalier

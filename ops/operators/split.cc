@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/whole_axis.h"
 #include "ops/schema/registry.h"
@@ -50,6 +51,7 @@ void RegisterSplit(OpRegistry& registry) {
        .required = true,
        .doc = "from the end if negative"},
       {.name = "sizes", .kind = AttributeKind::kInts, .required = true, .doc = "of the pieces"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.split = Split;
   def.gradient = Gradient{.differentiable = {0}};

@@ -4,8 +4,11 @@
 namespace espalier {
 
 void RegisterSqrt(OpRegistry& registry) {
-  registry.Add(
-      MakeUnary({.name = "sqrt", .doc = "y = sqrt(x)", .flops = 4, .saves = Saves::kOutput}));
+  registry.Add(MakeUnary({.name = "sqrt",
+                          .doc = "y = sqrt(x)",
+                          .flops = 4,
+                          .saves = Saves::kOutput,
+                          .onnx = OnnxForm{"Sqrt", {}}}));
 }
 
 }  // namespace espalier

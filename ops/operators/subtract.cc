@@ -4,8 +4,10 @@
 namespace espalier {
 
 void RegisterSubtract(OpRegistry& registry) {
-  registry.Add(MakeBinary(
-      {.name = "subtract", .doc = "y = a - b, with numpy's broadcasting", .integers = true}));
+  registry.Add(MakeBinary({.name = "subtract",
+                           .doc = "y = a - b, with numpy's broadcasting; integers wrap",
+                           .types = ElementTypes("FIS"),
+                           .onnx = OnnxForm{"Sub", {}}}));
 }
 
 }  // namespace espalier

@@ -4,8 +4,11 @@
 namespace espalier {
 
 void RegisterTanh(OpRegistry& registry) {
-  registry.Add(
-      MakeUnary({.name = "tanh", .doc = "y = tanh(x)", .flops = 25, .saves = Saves::kOutput}));
+  registry.Add(MakeUnary({.name = "tanh",
+                          .doc = "y = tanh(x)",
+                          .flops = 25,
+                          .saves = Saves::kOutput,
+                          .onnx = OnnxForm{"Tanh", {}}}));
 }
 
 }  // namespace espalier

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
@@ -46,6 +47,7 @@ void RegisterTranspose(OpRegistry& registry) {
                      .kind = AttributeKind::kInts,
                      .required = true,
                      .doc = "a permutation of the dimensions"}};
+  def.types = ElementTypes("FISB");
   def.infer = Infer;
   def.split = Split;
   def.gradient = Gradient{.differentiable = {0}};

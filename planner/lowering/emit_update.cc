@@ -2,6 +2,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
 #include "planner/pcg/buckets.h"
 
@@ -115,21 +116,114 @@ std::map<int, int> Emitter::EmitClipping() {
   return scales;
 }
 
-absl::Status Emitter::Update() {
+void Emitter::EmitPenalties() {
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    const std::string& name = structure_.graph().value(g.parameter).name;
+    const Penalty penalty = PenaltyOf(options_.optimizer, name);
+    if (penalty.l1 == 0 && penalty.l2 == 0) continue;
+    const int layout = Resolved(structure_.base[g.parameter]);
+    const Instance& parameter = instances_.at({g.parameter, layout});
+    Instance& gradient = instances_.at({g.gradient, layout});
+    for (size_t i = 0; i < parameter.size(); ++i) {
+      const Shard& shard = LayoutOf(layout).shards[i];
+      RankProgram& rank = ranks_[shard.device];
+      const auto emit = [&](const char* op, std::initializer_list<int> inputs, int output) {
+        proto::ComputeInstruction* compute = rank.Emit(name)->mutable_compute();
+        compute->set_op(op);
+        (*compute->mutable_attributes())["l1"].set_f(penalty.l1);
+        (*compute->mutable_attributes())["l2"].set_f(penalty.l2);
+        for (int input : inputs) compute->add_inputs(input);
+        compute->add_outputs(output);
+      };
+      if (options_.optimizer.report_penalties() && shard.replica == 0) {
+        const int loss = rank.AddBuffer(absl::StrCat(name, ".penalty"), kScalar, proto::SCRATCH);
+        emit("regularization_loss", {parameter[i]}, loss);
+        proto::ReportInstruction* report = rank.Emit(name)->mutable_report();
+        report->set_buffer(loss);
+        report->set_name("loss");
+      }
+      // In place where nothing else can be looking at this memory.
+      const bool own = rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0;
+      const int sum = own ? gradient[i]
+                          : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
+                                           rank.spec(gradient[i]), proto::SCRATCH);
+      emit("regularize_gradient", {parameter[i], gradient[i]}, sum);
+      gradient[i] = sum;
+    }
+  }
+}
+
+proto::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
+                                              const std::string& op,
+                                              const std::map<int, int>& scales) {
+  const int layout = Resolved(structure_.base[g.parameter]);
+  const int device = LayoutOf(layout).shards[shard].device;
+  const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
+  proto::UpdateInstruction* update = ranks_[device].Emit(node)->mutable_update();
+  update->set_op(op);
+  AttributesToProto(update_.attributes, update->mutable_attributes());
+  update->set_parameter(instances_.at({g.parameter, layout})[shard]);
+  update->set_gradient(instances_.at({g.gradient, layout})[shard]);
+  for (int state : states_[g.parameter][shard]) update->add_state(state);
+  update->set_scale(scales.empty() ? -1 : scales.at(device));
+  return update;
+}
+
+absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(const PcgStructure::GradientInfo& g,
+                                                                const std::map<int, int>& scales) {
+  const Layout& layout = LayoutOf(Resolved(structure_.base[g.parameter]));
+  const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
+  const Value& parameter = structure_.graph().value(g.parameter);
+  const std::vector<std::string>& ops = update_.def->update->sums;
+  std::vector<std::vector<int>> sums(layout.shards.size());
+  absl::StatusOr<std::vector<TensorType>> types =
+      update_.SumTypes(*structure_.registry, parameter.type.dims);
+  if (!types.ok()) return types.status();
+  for (size_t k = 0; k < ops.size(); ++k) {
+    const TensorSpec spec = TensorSpec::Whole((*types)[k]);
+    for (size_t i = 0; i < layout.shards.size(); ++i) {
+      RankProgram& rank = ranks_[layout.shards[i].device];
+      const int result =
+          rank.AddBuffer(absl::StrCat(parameter.name, ".", ops[k]), spec, proto::SCRATCH);
+      proto::UpdateInstruction* update = EmitUpdate(g, i, ops[k], scales);
+      for (int sum : sums[i]) update->add_sums(sum);
+      update->set_result(result);
+      sums[i].push_back(result);
+    }
+    // Each set of replicas has all elements once.
+    for (int replica = 0; replica < layout.replicas; ++replica) {
+      std::map<int, int> buffers;  // by device
+      for (size_t i = 0; i < layout.shards.size(); ++i) {
+        if (layout.shards[i].replica != replica) continue;
+        buffers[layout.shards[i].device] = sums[i].back();
+      }
+      if (buffers.size() < 2) continue;
+      std::vector<int> group;
+      for (const auto& [device, buffer] : buffers) group.push_back(device);
+      const uint64_t tag = next_tag_++;
+      for (const auto& [device, buffer] : buffers) {
+        proto::CollectiveInstruction* reduce = ranks_[device].Emit(node)->mutable_collective();
+        reduce->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+        reduce->set_group(ranks_[device].Group(group));
+        reduce->set_input(buffer);
+        reduce->set_output(buffer);
+        reduce->set_tag(tag);
+      }
+    }
+  }
+  return sums;
+}
+
+absl::Status Emitter::UpdateParameters() {
+  EmitPenalties();
   std::map<int, int> scales;
   if (options_.optimizer.clip_norm() > 0) scales = EmitClipping();
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    const int layout = Resolved(structure_.base[g.parameter]);
-    const Instance& parameter = instances_.at({g.parameter, layout});
-    const Instance& gradient = instances_.at({g.gradient, layout});
-    const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
-    for (size_t i = 0; i < parameter.size(); ++i) {
-      const int device = LayoutOf(layout).shards[i].device;
-      proto::UpdateInstruction* update = ranks_[device].Emit(node)->mutable_update();
-      update->set_parameter(parameter[i]);
-      update->set_gradient(gradient[i]);
-      for (int state : states_[g.parameter][i]) update->add_state(state);
-      update->set_scale(scales.empty() ? -1 : scales.at(device));
+    absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g, scales);
+    if (!sums.ok()) return sums.status();
+    for (size_t i = 0; i < sums->size(); ++i) {
+      proto::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name, scales);
+      for (int sum : (*sums)[i]) update->add_sums(sum);
     }
   }
   return absl::OkStatus();

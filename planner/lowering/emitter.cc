@@ -14,29 +14,6 @@ bool IsView(const std::string& op) {
          op == "flatten_grad" || op == "identity_grad";
 }
 
-proto::Initializer ToProto(const Initializer& initializer) {
-  proto::Initializer out;
-  switch (initializer.kind) {
-    case Initializer::kZeros:
-      out.set_kind(proto::Initializer::ZEROS);
-      break;
-    case Initializer::kOnes:
-      out.set_kind(proto::Initializer::ONES);
-      break;
-    case Initializer::kNormal:
-      out.set_kind(proto::Initializer::NORMAL);
-      break;
-    case Initializer::kUniform:
-      out.set_kind(proto::Initializer::UNIFORM);
-      break;
-    case Initializer::kGlorotUniform:
-      out.set_kind(proto::Initializer::GLOROT_UNIFORM);
-      break;
-  }
-  out.set_scale(initializer.scale);
-  return out;
-}
-
 // The bytes of `region` of a dense tensor.
 std::string Slice(const std::string& bytes, const TensorType& type, const Region& region) {
   const size_t element = SizeOf(type.dtype);
@@ -101,22 +78,21 @@ void Emitter::AddParameters() {
       instance.push_back(buffer);
     }
   }
-  std::vector<std::string> suffixes;
-  const proto::Optimizer& optimizer = options_.optimizer;
-  if (optimizer.kind() == proto::Optimizer::ADAM || optimizer.kind() == proto::Optimizer::ADAMW) {
-    suffixes = {".adam_m", ".adam_v"};
-  } else if (optimizer.momentum() != 0) {
-    suffixes = {".momentum"};
-  }
   for (const TrainingGraph::ParameterGradient& g : structure_.training.gradients) {
     std::vector<std::vector<int>>& states = states_[g.parameter];
+    const Value& value = graph.value(g.parameter);
     for (const Shard& shard : LayoutOf(Resolved(structure_.base[g.parameter])).shards) {
-      TensorSpec spec = SpecOf(g.parameter, shard);
-      spec.dtype = DType::kF32;
       states.emplace_back();
-      for (const std::string& suffix : suffixes) {
+      for (const Update::State& state : update_.States(value.type.dims)) {
+        if (state.name.empty()) {
+          states.back().push_back(-1);
+          continue;
+        }
+        TensorSpec spec = SpecOf(g.parameter, shard);
+        spec.dtype = DType::kF32;
+        if (state.dims.has_value()) spec = TensorSpec::Whole({DType::kF32, *state.dims});
         states.back().push_back(ranks_[shard.device].AddBuffer(
-            absl::StrCat(graph.value(g.parameter).name, suffix), spec, proto::OPTIMIZER_STATE));
+            absl::StrCat(value.name, ".", state.name), spec, proto::OPTIMIZER_STATE));
       }
     }
   }
@@ -168,6 +144,11 @@ absl::Status Emitter::PlanBuckets() {
 }
 
 absl::Status Emitter::Run() {
+  if (!structure_.forward_only) {
+    absl::StatusOr<UpdateChoice> update = ChooseUpdate(*structure_.registry, options_.optimizer);
+    if (!update.ok()) return update.status();
+    update_ = *std::move(update);
+  }
   AddParameters();
   if (absl::Status status = PlanBuckets(); !status.ok()) return status;
   for (const Position& position : structure_.positions) {
@@ -175,7 +156,7 @@ absl::Status Emitter::Run() {
   }
   if (structure_.forward_only) return absl::OkStatus();
   if (absl::Status status = Synchronise(); !status.ok()) return status;
-  return Update();
+  return UpdateParameters();
 }
 
 absl::Status Emitter::RunPosition(const Position& position) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ops/optimizer/optimizer.h"
 #include "planner/lowering/rank_program.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
@@ -64,7 +65,16 @@ class Emitter {
   bool ReadOnceElsewhere(ValueId value, int base);
 
   absl::Status Synchronise();
-  absl::Status Update();
+  absl::Status UpdateParameters();
+  // Adds the penalties to the gradients, and to the loss that is reported if asked for.
+  void EmitPenalties();
+  // What the update of every shard of `parameter` waits for: sums over the parameter. By shard, in
+  // order.
+  absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g,
+                                                         const std::map<int, int>& scales);
+  // An update instruction of `op` for one shard, without its sums.
+  proto::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
+                                       const std::string& op, const std::map<int, int>& scales);
   // Scale for the gradients by rank (-1: none); reports the norm.
   std::map<int, int> EmitClipping();
 
@@ -82,6 +92,7 @@ class Emitter {
   const Placement& placement_;
   ConfigTable& table_;
   const LoweringOptions& options_;
+  UpdateChoice update_;  // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value
   std::map<std::pair<ValueId, int>, Instance> instances_;

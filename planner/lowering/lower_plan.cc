@@ -69,8 +69,8 @@ absl::StatusOr<std::vector<proto::Program>> LowerPlacement(const PcgStructure& s
 
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
                                       const proto::Plan& plan, const LoweringOptions& options) {
-  if (options.optimizer.kind() == proto::Optimizer::KIND_UNSPECIFIED) {
-    return absl::InvalidArgumentError("optimizer.kind is not set; expected SGD, ADAM or ADAMW");
+  if (absl::Status status = CheckOptimizer(registry, options.optimizer); !status.ok()) {
+    return status;
   }
   if (absl::Status status = CheckPlanIsFor(graph, plan); !status.ok()) return status;
   LoweredPlan lowered;

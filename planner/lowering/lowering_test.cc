@@ -178,7 +178,7 @@ TEST(LowerPlanTest, RefusesAPlanThatDoesNotFit) {
   EXPECT_NE(std::string(lowered.status().message()).find("device 1 needs"), std::string::npos);
 }
 
-TEST(LowerPlanTest, RefusesAnOptimizerWithoutKind) {
+TEST(LowerPlanTest, RefusesAnOptimizerWithoutName) {
   const Graph graph = Mlp();
   LoweringOptions options;
   EXPECT_EQ(LowerPlan(TestRegistry(), graph, PlanOf(graph, 1, proto::SearchOptions::SINGLE_DEVICE),

@@ -60,6 +60,8 @@ std::vector<int> BuffersOf(const proto::Instruction& instruction) {
       all = {instruction.update().parameter(), instruction.update().gradient(),
              instruction.update().scale()};
       for (int b : instruction.update().state()) all.push_back(b);
+      for (int b : instruction.update().sums()) all.push_back(b);
+      if (instruction.update().has_result()) all.push_back(instruction.update().result());
       break;
     case Kind::KIND_NOT_SET:
       break;

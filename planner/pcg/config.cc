@@ -17,6 +17,11 @@ bool HasHalo(const std::vector<Halo>& halos, size_t input, size_t dim) {
   });
 }
 
+// Nothing is a multiple of nothing: an empty axis is there, with one part.
+bool Follows(int64_t extent, int64_t axis_size) {
+  return axis_size > 0 ? extent % axis_size == 0 : extent == 0 && axis_size == 0;
+}
+
 absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<TensorType>& types,
                           const std::vector<Axis>& axes, const std::vector<Halo>& halos,
                           std::vector<std::vector<int>>* map) {
@@ -26,8 +31,8 @@ absl::Status CompleteSide(const OpDef& def, const char* side, const std::vector<
     for (size_t d = 0; d < types[i].dims.size(); ++d) {
       const int axis = (*map)[i][d];
       if (axis == kNotSplit) continue;
-      if (axis < 0 || axis >= static_cast<int>(axes.size()) || axes[axis].size < 1 ||
-          (types[i].dims[d] % axes[axis].size != 0 && !HasHalo(halos, i, d))) {
+      if (axis < 0 || axis >= static_cast<int>(axes.size()) ||
+          (!Follows(types[i].dims[d], axes[axis].size) && !HasHalo(halos, i, d))) {
         return absl::InternalError(absl::StrCat("operator '", def.name, "': ", side, " ", i,
                                                 " of type ", ToString(types[i]),
                                                 " cannot follow axis ", axis, " in dimension ", d,
@@ -53,7 +58,7 @@ absl::StatusOr<SplitRule> CompleteSplitRule(const OpDef& def, const NodeTypes& t
 
 std::vector<int> LegalDegrees(const Axis& axis, int most) {
   std::vector<int> degrees;
-  for (int degree = 1; degree <= most && degree <= axis.size; ++degree) {
+  for (int degree = 1; degree <= most && degree <= std::max<int64_t>(1, axis.size); ++degree) {
     if (axis.size % degree == 0) degrees.push_back(degree);
   }
   return degrees;

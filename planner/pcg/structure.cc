@@ -21,6 +21,7 @@ class Builder {
  public:
   Builder(const OpRegistry& registry, const Graph& graph, bool forward_only)
       : registry_(registry), forward_(graph) {
+    out_.registry = &registry;
     out_.forward_only = forward_only;
   }
 
@@ -55,8 +56,10 @@ class Builder {
       const Value& v = forward_.value(value);
       const OpDef* producer =
           v.producer == kNoNode ? nullptr : registry_.Find(forward_.node(v.producer).op);
-      const bool metric = producer != nullptr && producer->is_metric && v.producer_output == 0;
-      if (name != "loss" && !metric) continue;
+      // A loss may stand beside the one that is minimised.
+      const bool reported = producer != nullptr && v.producer_output == 0 &&
+                            (producer->is_metric || (producer->is_loss && v.type.dims.empty()));
+      if (name != "loss" && !reported) continue;
       if (v.producer == kNoNode || !v.type.dims.empty()) {
         return absl::InvalidArgumentError(
             absl::StrCat("output '", name, "' (", ToString(v.type),

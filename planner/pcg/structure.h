@@ -76,6 +76,7 @@ struct PcgStructure {
     int slot = 0;  // its synchronisation
   };
 
+  const OpRegistry* registry = nullptr;
   TrainingGraph training;  // `graph` alone when forward_only
   bool forward_only = false;
   std::vector<Position> positions;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/optimizer/optimizer.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/parallel_op.h"
 #include "planner/plan/configs.h"
@@ -17,9 +18,11 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   planning->machine_ = problem.machine;
   planning->machine_.devices.resize(num_devices);
   planning->optimizer_ = problem.optimizer;
-  if (planning->optimizer_.kind() == proto::Optimizer::KIND_UNSPECIFIED) {
-    planning->optimizer_.set_kind(proto::Optimizer::SGD);  // only planned for, never run
+  if (planning->optimizer_.name().empty()) {
+    planning->optimizer_.set_name("sgd");  // only planned for, never run
   }
+  absl::Status optimizer = CheckOptimizer(*problem.registry, planning->optimizer_);
+  if (!optimizer.ok()) return optimizer;
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
   if (!structure.ok()) return structure.status();

@@ -22,8 +22,21 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       table_(table),
       cost_(cost),
       optimizer_(optimizer),
+      update_(ChooseUpdate(*structure.registry, optimizer).value()),
       link_(WithDefaults(machine.link)) {
   for (const proto::Device& device : machine.devices) devices_.push_back(WithDefaults(device));
+  for (const Value& value : structure.graph().values()) {
+    Kept& kept = kept_.emplace_back();
+    if (value.kind != ValueKind::kParameter) continue;
+    for (const Update::State& state : update_.States(value.type.dims)) {
+      if (state.name.empty()) continue;
+      if (state.dims.has_value()) {
+        kept.bytes += AlignUp(NumElements(*state.dims) * static_cast<int64_t>(sizeof(float)));
+      } else {
+        ++kept.alike;
+      }
+    }
+  }
 }
 
 Task CostTables::MemoryTask(int device, double bytes) const {
@@ -147,10 +160,14 @@ const UpdateTasks* CostTables::Update(int layout, int element_bytes, int owner) 
   std::unique_ptr<UpdateTasks>& tasks = updates_[{layout, element_bytes, owner}];
   if (tasks != nullptr) return tasks.get();
   tasks = std::make_unique<UpdateTasks>();
-  const bool adam =
-      optimizer_.kind() == proto::Optimizer::ADAM || optimizer_.kind() == proto::Optimizer::ADAMW;
-  // Parameter read and written, gradient read, each state read and written.
-  const double passes = adam ? 7 : optimizer_.momentum() != 0 ? 5 : 3;
+  // Parameter read and written, gradient read, each state read and written; both read again for
+  // each sum, and by penalties, which write the gradient too.
+  const Layout& whole = table_.layouts().Get(layout);
+  double passes = 3 + 2.0 * static_cast<double>(update_.def->update->sums.size());
+  for (const Update::State& state : update_.States(whole.dims)) {
+    if (!state.name.empty() && !state.dims.has_value()) passes += 2;
+  }
+  if (optimizer_.regularizers_size() > 0) passes += 3;
   for (const Shard& shard : table_.layouts().Get(layout).shards) {
     const double bytes = static_cast<double>(shard.region.num_elements()) * element_bytes;
     tasks->update.push_back(MemoryTask(shard.device, passes * bytes));

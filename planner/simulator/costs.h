@@ -12,6 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "ops/optimizer/optimizer.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 #include "planner/simulator/task.h"
@@ -41,7 +42,7 @@ struct UpdateTasks {
 
 class CostTables {
  public:
-  // All must outlive this.
+  // All must outlive this. The optimizer has passed CheckOptimizer.
   CostTables(const PcgStructure& structure, ConfigTable& table, const Machine& machine,
              CostModel& cost, const proto::Optimizer& optimizer);
 
@@ -59,6 +60,13 @@ class CostTables {
   const proto::Link& link() const { return link_; }
   const proto::Device& device(int i) const { return devices_[i]; }
   const proto::Optimizer& optimizer() const { return optimizer_; }
+  // What the optimiser keeps of a parameter: tensors like each of its shards, and bytes beside
+  // each, aligned as in an arena.
+  struct Kept {
+    int alike = 0;
+    int64_t bytes = 0;
+  };
+  const Kept& KeptOf(ValueId parameter) const { return kept_[parameter]; }
 
  private:
   ReshardTasks MakeReshard(const ReshardPlan& plan, const Layout& from, const Layout& to,
@@ -69,6 +77,8 @@ class CostTables {
   ConfigTable& table_;
   CostModel& cost_;
   proto::Optimizer optimizer_;
+  UpdateChoice update_;
+  std::vector<Kept> kept_;              // by value
   std::vector<proto::Device> devices_;  // with defaults
   proto::Link link_;
 

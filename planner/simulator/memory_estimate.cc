@@ -33,10 +33,6 @@ std::vector<int64_t> Simulator::EstimateMemory() {
       change_[d][last + 1] -= bytes[d];
     }
   };
-  const proto::Optimizer& optimizer = costs_.optimizer();
-  const bool adam =
-      optimizer.kind() == proto::Optimizer::ADAM || optimizer.kind() == proto::Optimizer::ADAMW;
-  const int states = adam ? 2 : optimizer.momentum() != 0 ? 1 : 0;
 
   // Gradients that wait in a bucket live from the bucket's first member to the end.
   buckets_.Clear();
@@ -97,8 +93,14 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     }
     const std::vector<int64_t>& bytes = costs_.BytesByDevice(base.layout, element);
     if (parameter) {
-      const int copies = 1 + (gradient_of_parameter_[v] >= 0 ? states : 0);
-      for (int d = 0; d < devices_; ++d) kept[d] += copies * bytes[d];
+      for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
+      if (gradient_of_parameter_[v] < 0) continue;
+      const CostTables::Kept& state = costs_.KeptOf(v);
+      const std::vector<int64_t>& alike = costs_.BytesByDevice(base.layout, sizeof(float));
+      for (int d = 0; d < devices_; ++d) kept[d] += state.alike * alike[d];
+      for (const Shard& shard : table_.layouts().Get(base.layout).shards) {
+        kept[shard.device] += state.bytes;
+      }
       continue;
     }
     if (const int g = gradient_of_value_[v]; g >= 0) {

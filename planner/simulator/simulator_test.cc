@@ -13,11 +13,12 @@ namespace {
 
 // A graph with all that simulating it needs.
 struct Bench {
-  Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32)
+  Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32,
+        const proto::Optimizer& optimizer = TestOptimizer())
       : graph(std::move(g)),
         structure(*BuildStructure(TestRegistry(), graph, false)),
         table(structure),
-        costs(structure, table, TestMachine(devices, memory), analytic, TestOptimizer()),
+        costs(structure, table, TestMachine(devices, memory), analytic, optimizer),
         space(structure, {.num_devices = devices}) {}
 
   Placement Everywhere(const std::function<NodeConfig(const SplitRule&)>& choose) {
@@ -135,9 +136,12 @@ TEST(SimulatorTest, IndependentBranchesOverlap) {
 // The penalty of the search and the refusals of lowering speak of the same memory.
 TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
   Random random(23);
-  for (const Graph& graph :
-       {Mlp(64, 64, 32, 10), Cnn(32), Llama(SmallLlama(3), 16), Llama(SmallLlama(2, true), 4)}) {
-    Bench bench(graph, 2);
+  const std::pair<Graph, std::string> cases[] = {
+      {Mlp(64, 64, 32, 10), "adam"},       {Mlp(64, 64, 32, 10), "sgd"},
+      {Mlp(64, 64, 32, 10), "adafactor"},  {Cnn(32), "adam"},
+      {Llama(SmallLlama(3), 16), "adamw"}, {Llama(SmallLlama(2, true), 4), "adafactor"}};
+  for (const auto& [graph, optimizer] : cases) {
+    Bench bench(graph, 2, int64_t{1} << 32, TestOptimizer(1.0, optimizer));
     for (int round = 0; round < 12; ++round) {
       Placement placement =
           round == 0 ? bench.Single()
@@ -152,7 +156,7 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
       Simulator simulator(bench.structure, bench.table, bench.costs);
       ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
       LoweringOptions options;
-      options.optimizer = TestOptimizer();
+      options.optimizer = TestOptimizer(1.0, optimizer);
       std::vector<int64_t> kept;
       absl::StatusOr<std::vector<proto::Program>> programs =
           LowerPlacement(bench.structure, placement, bench.table, 2, options, &kept);

@@ -122,9 +122,9 @@ inline Machine TestMachine(int devices, int64_t memory_bytes = int64_t{1} << 32)
   return machine;
 }
 
-inline proto::Optimizer TestOptimizer(double clip = 1.0) {
+inline proto::Optimizer TestOptimizer(double clip = 1.0, const std::string& name = "adam") {
   proto::Optimizer optimizer;
-  optimizer.set_kind(proto::Optimizer::ADAM);
+  optimizer.set_name(name);
   optimizer.set_clip_norm(clip);
   return optimizer;
 }

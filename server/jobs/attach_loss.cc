@@ -1,5 +1,7 @@
 #include "server/jobs/attach_loss.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -19,9 +21,16 @@ std::string FreeName(const Graph& graph, std::string name) {
   return name;
 }
 
-// A scalar computed from the model's output and the labels.
-void AddHead(const std::string& op, ValueId prediction, ValueId labels,
-             const std::string& output_name, Graph* graph) {
+// What a loss or metric compares the model's output with, by the name of its second input.
+enum class Needs { kNothing, kLabels, kTarget };
+Needs NeedsOf(const OpDef& def) {
+  if (def.inputs.size() < 2) return Needs::kNothing;
+  return def.inputs[1].name == "labels" ? Needs::kLabels : Needs::kTarget;
+}
+
+// A scalar computed from the model's output and, if it needs them, the labels.
+void AddHead(const OpDef& def, ValueId prediction, ValueId labels, const std::string& output_name,
+             Graph* graph) {
   Value value;
   value.name = FreeName(*graph, output_name);
   value.type = {DType::kF32, {}};
@@ -33,8 +42,9 @@ void AddHead(const std::string& op, ValueId prediction, ValueId labels,
     if (!free) node.name = absl::StrCat("_", node.name);
   }
   const ValueId id = graph->AddValue(std::move(value));
-  node.op = op;
-  node.inputs = {prediction, labels};
+  node.op = def.name;
+  node.inputs = {prediction};
+  if (NeedsOf(def) != Needs::kNothing) node.inputs.push_back(labels);
   node.outputs = {id};
   graph->AddNode(std::move(node));
   graph->outputs.emplace_back(output_name, id);
@@ -69,21 +79,40 @@ absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
                      ToString(type.dims), "; its first dimension must be the batch of ", batch,
                      " (export the model with a dynamic first dimension)"));
   }
-  Value value;
-  value.name = kLabelsInput;
-  value.kind = ValueKind::kInput;
-  value.type = type;
-  value.type.dims[0] = -1;
-  if (loss != "mean_squared_error") {
-    value.type.dtype = labels;
-    value.type.dims.pop_back();  // one class per row
-    if (value.type.dims.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("output '", graph->outputs[0].first,
-                                                     "' has shape ", ToString(type.dims), "; ",
-                                                     loss, " needs [batch, ..., classes]"));
+  // The loss says what the labels are; if it needs none, the first metric that does.
+  std::vector<const OpDef*> heads = {def};
+  for (const std::string& metric : metrics) {
+    const OpDef* metric_def = registry.Find(metric);
+    if (metric_def == nullptr || !(metric_def->is_metric || metric_def->is_loss)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.metrics '", metric,
+                       "' is not a metric; there are: ", NamesOf(registry, &OpDef::is_metric)));
     }
+    heads.push_back(metric_def);
   }
-  const ValueId input = graph->AddValue(std::move(value));
+  ValueId input = kNoValue;
+  const auto needing = std::find_if(heads.begin(), heads.end(), [](const OpDef* head) {
+    return NeedsOf(*head) != Needs::kNothing;
+  });
+  if (needing != heads.end()) {
+    Value value;
+    value.name = kLabelsInput;
+    value.kind = ValueKind::kInput;
+    value.type = type;
+    value.type.dims[0] = -1;
+    if (NeedsOf(**needing) == Needs::kLabels) {
+      value.type.dtype = labels;
+      if (type.dims.size() < 2) {
+        return absl::InvalidArgumentError(absl::StrCat("output '", graph->outputs[0].first,
+                                                       "' has shape ", ToString(type.dims), "; ",
+                                                       loss, " needs [batch, ..., classes]"));
+      }
+      // One class per row; the classes lie where the operator has them.
+      const bool second = (*needing)->name == "negative_log_likelihood";
+      value.type.dims.erase(second ? value.type.dims.begin() + 1 : value.type.dims.end() - 1);
+    }
+    input = graph->AddValue(std::move(value));
+  }
   // Model outputs named like ours would be taken for the loss.
   std::vector<std::string> wanted = metrics;
   wanted.push_back("loss");
@@ -92,15 +121,9 @@ absl::Status AttachLoss(const OpRegistry& registry, const std::string& loss,
       if (name == reserved) name = absl::StrCat("model.", name);
     }
   }
-  AddHead(loss, prediction, input, "loss", graph);
-  for (const std::string& metric : metrics) {
-    const OpDef* metric_def = registry.Find(metric);
-    if (metric_def == nullptr || !(metric_def->is_metric || metric_def->is_loss)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("spec.metrics '", metric,
-                       "' is not a metric; there are: ", NamesOf(registry, &OpDef::is_metric)));
-    }
-    AddHead(metric, prediction, input, metric, graph);
+  AddHead(*def, prediction, input, "loss", graph);
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    AddHead(*heads[i + 1], prediction, input, metrics[i], graph);
   }
   return absl::OkStatus();
 }

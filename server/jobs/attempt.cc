@@ -113,6 +113,10 @@ AttemptEnd Attempt::Run() {
   const proto::TrainingSpec& spec = task_.record.job.spec();
   absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
   if (!prepared.ok()) return Failed(prepared.status());
+  {
+    absl::MutexLock lock(&report_mutex_);
+    merge_.SetFinishes(prepared->finishes);
+  }
   PlanFacts facts;
   facts.parameters = prepared->parameters;
   facts.total_steps = prepared->total_steps;

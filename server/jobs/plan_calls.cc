@@ -22,7 +22,7 @@ absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply
   PlanDesk::Request plan;
   plan.graph = &*graph;
   plan.batch_size = request.batch_size();
-  plan.optimizer.set_kind(proto::Optimizer::ADAM);
+  plan.optimizer.set_name("adam");
   plan.search = request.search();
   plan.machine.link = request.link().bandwidth() > 0 ? request.link() : workers_->MeasuredLink();
   if (plan.machine.link.bandwidth() <= 0) plan.machine.link = DefaultLink();

@@ -1,5 +1,6 @@
 #include "server/jobs/prepare.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -8,7 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"
+#include "ops/optimizer/optimizer.h"
 #include "server/jobs/attach_loss.h"
 #include "worker/checkpoint/file_system.h"
 
@@ -22,31 +25,6 @@ constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
 
 absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
-}
-
-absl::Status CheckOptimizer(const proto::Optimizer& optimizer) {
-  if (optimizer.kind() == proto::Optimizer::KIND_UNSPECIFIED ||
-      !proto::Optimizer::Kind_IsValid(optimizer.kind())) {
-    return Field("optimizer.kind", "must be SGD, ADAM or ADAMW");
-  }
-  const proto::LearningRateSchedule& rate = optimizer.learning_rate();
-  if (!(rate.peak() >= 0) || !std::isfinite(rate.peak())) {
-    return Field("optimizer.learning_rate.peak", "must be a finite number, zero or more");
-  }
-  if (rate.warmup_steps() < 0 || rate.total_steps() < 0 || !(rate.floor() >= 0)) {
-    return Field("optimizer.learning_rate",
-                 "warmup_steps, total_steps and floor must not be negative");
-  }
-  for (double value : {optimizer.momentum(), optimizer.weight_decay(), optimizer.beta1(),
-                       optimizer.beta2(), optimizer.epsilon(), optimizer.clip_norm()}) {
-    if (!(value >= 0) || !std::isfinite(value)) {
-      return Field("optimizer", "its numbers must be finite and not negative");
-    }
-  }
-  if (optimizer.beta1() >= 1 || optimizer.beta2() >= 1) {
-    return Field("optimizer", "beta1 and beta2 must be less than 1");
-  }
-  return absl::OkStatus();
 }
 
 // The input that a dataset column feeds must have its shape, and its values must be usable.
@@ -75,14 +53,35 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
   return absl::OkStatus();
 }
 
+// The only .onnx file of the artifact: weights may lie beside it.
+absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::string& name) {
+  absl::StatusOr<proto::Artifact> artifact = artifacts.Find(name);
+  if (!artifact.ok()) return artifact.status();
+  if (artifact->files_size() == 1) return artifacts.SingleFile(name);
+  std::vector<std::string> models;
+  for (const std::string& file : artifact->files()) {
+    if (absl::EndsWith(file, ".onnx")) models.push_back(file);
+  }
+  if (models.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("artifact '", name, "' has ", models.size(),
+                                                   " files that end in .onnx, expected one"));
+  }
+  absl::StatusOr<std::string> folder = artifacts.Folder(name);
+  if (!folder.ok()) return folder.status();
+  return JoinPath(*folder, models[0]);
+}
+
 absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStore& artifacts,
                                   const proto::TrainingSpec& spec, const Dataset& dataset) {
-  absl::StatusOr<std::string> path = artifacts.SingleFile(spec.onnx_artifact());
+  absl::StatusOr<std::string> path = OnnxFile(artifacts, spec.onnx_artifact());
   if (!path.ok()) return path.status();
   std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   absl::StatusOr<std::string> bytes = ReadWholeFile(*files, *path, kMaxOnnxBytes);
   if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes);
+  ImportOptions options;
+  options.evaluator = CpuEvaluator();
+  options.folder = std::filesystem::path(*path).parent_path();
+  absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes, options);
   if (!graph.ok()) {
     return absl::Status(graph.status().code(), absl::StrCat("ONNX artifact '", spec.onnx_artifact(),
                                                             "': ", graph.status().message()));
@@ -100,14 +99,14 @@ absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStor
 
 }  // namespace
 
-absl::Status CheckSpec(const proto::TrainingSpec& spec) {
+absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec) {
   if (spec.name().size() > 256) return Field("name", "at most 256 bytes are accepted");
   if (spec.model_case() == proto::TrainingSpec::MODEL_NOT_SET) {
     return Field("model", "give graph or onnx_artifact");
   }
   if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
     return Field("loss",
-                 "an ONNX model needs one: sparse_categorical_crossentropy or "
+                 "an ONNX model needs one, such as sparse_categorical_crossentropy or "
                  "mean_squared_error");
   }
   if (spec.batch_size() <= 0 || spec.batch_size() > kMaxBatch) {
@@ -142,7 +141,8 @@ absl::Status CheckSpec(const proto::TrainingSpec& spec) {
   if (spec.search().strategy() == proto::SearchOptions::IMPORTED && !spec.search().has_imported()) {
     return Field("search.imported", "strategy IMPORTED needs the plan");
   }
-  return CheckOptimizer(spec.optimizer());
+  absl::Status status = CheckOptimizer(registry, spec.optimizer());
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("spec.", status.message()));
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
@@ -171,7 +171,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset&
 
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
                                     const proto::TrainingSpec& spec) {
-  absl::Status status = CheckSpec(spec);
+  absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset = LoadDataset(spec.dataset(), artifacts);
   if (!dataset.ok()) return dataset.status();
@@ -187,6 +187,12 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   job.graph = *std::move(graph);
   status = BindAndInfer(registry, spec.batch_size(), &job.graph);
   if (!status.ok()) return status;
+  for (const auto& [name, value] : job.graph.outputs) {
+    const Value& output = job.graph.value(value);
+    if (output.producer == kNoNode || output.producer_output != 0) continue;
+    const OpDef* producer = registry.Find(job.graph.node(output.producer).op);
+    if (producer->finish != nullptr) job.finishes[name] = producer->finish;
+  }
   std::map<std::string, std::string> given(spec.dataset().columns().begin(),
                                            spec.dataset().columns().end());
   for (const Value& value : job.graph.values()) {
@@ -199,6 +205,17 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   if (!given.empty()) {
     return Field("dataset.columns",
                  absl::StrCat("the graph has no input '", given.begin()->first, "'"));
+  }
+  for (const proto::Regularizer& regularizer : spec.optimizer().regularizers()) {
+    const std::vector<Value>& values = job.graph.values();
+    const bool used = std::any_of(values.begin(), values.end(), [&](const Value& value) {
+      return value.kind == ValueKind::kParameter && value.trainable &&
+             Applies(regularizer, value.name);
+    });
+    if (!used) {
+      return Field("optimizer.regularizers", absl::StrCat("the graph has no trained parameter '",
+                                                          regularizer.parameter(), "'"));
+    }
   }
   status = CheckColumns(job.graph, job.columns, **dataset);
   if (!status.ok()) return status;

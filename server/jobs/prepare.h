@@ -20,10 +20,12 @@ struct PreparedJob {
   int64_t total_steps = 0;
   int64_t parameters = 0;
   double tokens_per_step = 0;
+  // By name of the reported value: OpDef::finish of the metric.
+  std::map<std::string, double (*)(double)> finishes;
 };
 
 // The fields by themselves; InvalidArgument names the field and what is accepted.
-absl::Status CheckSpec(const proto::TrainingSpec& spec);
+absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec);
 
 // Reads the dataset as the workers will.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,

@@ -23,7 +23,12 @@ std::optional<proto::StepReport> RankMerge::Complete(const ByRank& parts) const 
   if (static_cast<int>(parts.size()) < ranks_) return std::nullopt;
   std::vector<proto::StepReport> reports;
   for (const auto& [rank, report] : parts) reports.push_back(report);
-  return MergeReports(reports);
+  proto::StepReport merged = MergeReports(reports);
+  for (auto& [name, value] : *merged.mutable_values()) {
+    if (auto finish = finishes_.find(name); finish != finishes_.end())
+      value = finish->second(value);
+  }
+  return merged;
 }
 
 std::optional<proto::StepReport> RankMerge::AddStep(int rank, const proto::StepReport& report) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,11 @@ proto::StepReport MergeReports(const std::vector<proto::StepReport>& ranks);
 class RankMerge {
  public:
   explicit RankMerge(int ranks) : ranks_(ranks) {}
+
+  // What values become once they are merged, by name; others stay as they are. Before any report.
+  void SetFinishes(std::map<std::string, double (*)(double)> finishes) {
+    finishes_ = std::move(finishes);
+  }
 
   struct Checkpoint {
     int64_t steps_done = 0;
@@ -41,6 +47,7 @@ class RankMerge {
   std::optional<proto::StepReport> Complete(const ByRank& parts) const;
 
   const int ranks_;
+  std::map<std::string, double (*)(double)> finishes_;
   std::map<int64_t, ByRank> steps_;
   ByRank evaluation_;
   std::map<int64_t, std::map<int, proto::CheckpointShard>> shards_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace espalier {
 namespace {
 
@@ -35,6 +37,18 @@ TEST(RankMerge, AStepIsDoneWhenAllRanksAreAndSumsTheirShares) {
   EXPECT_DOUBLE_EQ(merged->values().at("learning_rate"), 0.1);
   EXPECT_DOUBLE_EQ(merged->seconds(), 3);
   EXPECT_EQ(merge.AddStep(0, Report(1, 1, 0.1, 1))->step(), 1);
+}
+
+TEST(RankMerge, FinishesAreAppliedToTheMergedValue) {
+  RankMerge merge(2);
+  merge.SetFinishes({{"loss", [](double mean) { return std::sqrt(mean); }}});
+  EXPECT_FALSE(merge.AddStep(0, Report(0, 7, 0.25, 1)).has_value());
+  auto merged = merge.AddStep(1, Report(0, 9, 0.25, 1));
+  ASSERT_TRUE(merged.has_value());
+  EXPECT_DOUBLE_EQ(merged->values().at("loss"), 4) << "the root of the sum, not the sum of roots";
+  EXPECT_DOUBLE_EQ(merged->values().at("learning_rate"), 0.25);
+  EXPECT_FALSE(merge.AddEvaluation(0, Report(0, 5, 0, 1)).has_value());
+  EXPECT_DOUBLE_EQ(merge.AddEvaluation(1, Report(0, 20, 0, 1))->values().at("loss"), 5);
 }
 
 TEST(RankMerge, ACheckpointIsCompleteWithTheLastShard) {

@@ -91,9 +91,9 @@ absl::StatusOr<Workload> MakeWorkload(const OpRegistry& registry, const std::str
   absl::Status filled = name == "cnn" ? FillCnn(registry, &work) : FillLlama(registry, &work);
   if (!filled.ok()) return filled;
   if (absl::Status s = BindAndInfer(registry, work.batch, &work.graph); !s.ok()) return s;
-  work.optimizer.set_kind(proto::Optimizer::ADAMW);
+  work.optimizer.set_name("adamw");
   work.optimizer.mutable_learning_rate()->set_peak(1e-3);
-  work.optimizer.set_weight_decay(0.01);
+  (*work.optimizer.mutable_attributes())["weight_decay"].set_f(0.01);
   work.optimizer.set_clip_norm(1.0);
   return work;
 }

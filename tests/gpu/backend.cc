@@ -1,5 +1,8 @@
 #include "tests/gpu/backend.h"
 
+#include <dlfcn.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -151,7 +154,7 @@ class CudaBackend : public Backend {
 
 HostTensor HostTensor::Zeros(const TensorSpec& spec) {
   HostTensor tensor{spec, {}};
-  if (tensor.present()) tensor.bytes.assign(static_cast<size_t>(spec.bytes()), 0);
+  if (tensor.present()) tensor.bytes.assign(std::max<size_t>(1, spec.bytes()), 0);
   return tensor;
 }
 
@@ -199,6 +202,20 @@ void SetValue(HostTensor* tensor, int64_t i, double value) {
     case DType::kInvalid:
       break;
   }
+}
+
+CudaPlugin* OpenCudaPlugin(const std::string& path, std::string* error) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    *error = dlerror();
+    return nullptr;
+  }
+  const auto entry = reinterpret_cast<CudaPluginEntry>(dlsym(library, kCudaPluginSymbol));
+  CudaPlugin* plugin = entry != nullptr ? entry(kCudaPluginAbi) : nullptr;
+  if (plugin == nullptr) {
+    *error = path + " is no CUDA plug-in of interface version " + std::to_string(kCudaPluginAbi);
+  }
+  return plugin;
 }
 
 std::unique_ptr<Backend> NewCpuBackend() { return std::make_unique<CpuBackend>(); }

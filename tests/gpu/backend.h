@@ -17,6 +17,7 @@ struct HostTensor {
   TensorSpec spec;
   std::vector<uint8_t> bytes;
 
+  // At least one byte if present: null data means an absent operand.
   static HostTensor Zeros(const TensorSpec& spec);
   bool present() const { return spec.dtype != DType::kInvalid; }
 };
@@ -43,6 +44,10 @@ class Backend {
   virtual std::string Run(const KernelSpec& spec, const RunOptions& options,
                           std::vector<HostTensor>* inputs, std::vector<HostTensor>* outputs) = 0;
 };
+
+// Opens the shared object at `path`. Null with *error if it is no plug-in of our version; the
+// plug-in lives as long as the process.
+CudaPlugin* OpenCudaPlugin(const std::string& path, std::string* error);
 
 std::unique_ptr<Backend> NewCpuBackend();
 std::unique_ptr<Backend> NewCudaBackend(CudaPlugin* plugin, int device);

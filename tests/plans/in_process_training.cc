@@ -117,9 +117,9 @@ Machine TestMachine(int count) {
 
 proto::Optimizer AdamW(double learning_rate) {
   proto::Optimizer optimizer;
-  optimizer.set_kind(proto::Optimizer::ADAMW);
+  optimizer.set_name("adamw");
   optimizer.mutable_learning_rate()->set_peak(learning_rate);
-  optimizer.set_weight_decay(0.01);
+  (*optimizer.mutable_attributes())["weight_decay"].set_f(0.01);
   optimizer.set_clip_norm(1.0);
   return optimizer;
 }

@@ -147,6 +147,21 @@ TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
   ExpectSameCurve(*single,
                   Train(HandMadePlan(Problem(2), split({AxisKind::kReduction, AxisKind::kSample}))),
                   "reduction parallel");
+  // Images cut into strips: windows read beyond theirs.
+  const auto strips = [](const char* axis, int parts) {
+    return [axis, parts](int index, const Node&, const SplitRule& rule) {
+      for (const Axis& candidate : rule.axes) {
+        if (candidate.name != axis || candidate.size % parts != 0) continue;
+        Choice choice{{{axis, parts}}, {}};
+        for (int d = 0; d < parts; ++d) choice.devices.push_back(d);
+        return choice;
+      }
+      return SplitFirst(index, rule, {AxisKind::kSample}, parts);
+    };
+  };
+  for (const auto& [axis, parts] : {std::pair("height", 2), std::pair("width", 4)}) {
+    ExpectSameCurve(*single, Train(HandMadePlan(Problem(parts), strips(axis, parts))), axis);
+  }
   const auto alternate = [](int index, const Node&, const SplitRule&) {
     return Choice{{}, {index % 2}};
   };

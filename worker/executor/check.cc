@@ -8,7 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
-#include "worker/executor/schedule.h"
+#include "ops/operators/register_all.h"
+#include "ops/optimizer/schedule.h"
 
 namespace espalier {
 namespace {
@@ -50,6 +51,15 @@ absl::StatusOr<TensorSpec> SpecOf(const proto::TensorSpec& message) {
     }
   }
   return spec;
+}
+
+const OpRegistry& Operators() {
+  static const OpRegistry* operators = [] {
+    auto* registry = new OpRegistry;
+    RegisterAllOperators(*registry);
+    return registry;
+  }();
+  return *operators;
 }
 
 bool IsKept(proto::BufferKind kind) { return kind != proto::SCRATCH && kind != proto::HOST_INPUT; }
@@ -332,21 +342,11 @@ class InstructionChecker {
     return absl::OkStatus();
   }
 
+  // Kernels of updates trust the operator's definition: it is asked about the whole tensors, and
+  // the shards must be alike.
   absl::Status Update(const proto::UpdateInstruction& c) const {
     if (absl::Status s = Static(c.parameter(), "parameter"); !s.ok()) return s;
     if (absl::Status s = Static(c.gradient(), "gradient"); !s.ok()) return s;
-    if (absl::Status s = Index(c.scale(), "scale", true); !s.ok()) return s;
-    const proto::Optimizer& optimizer = program_.optimizer();
-    int states = 2;
-    if (optimizer.kind() == proto::Optimizer::SGD) {
-      states = optimizer.momentum() != 0 ? 1 : 0;
-    } else if (optimizer.kind() != proto::Optimizer::ADAM &&
-               optimizer.kind() != proto::Optimizer::ADAMW) {
-      return Bad("the program has no optimiser; accepted: SGD, ADAM, ADAMW");
-    }
-    if (c.state_size() != states) {
-      return Bad("the optimiser keeps ", states, " states, ", c.state_size(), " are given");
-    }
     const TensorSpec& parameter = spec(c.parameter());
     if (program_.buffers(c.parameter()).kind() != proto::PARAMETER_SHARD) {
       return Bad("buffer '", program_.buffers(c.parameter()).name(), "' is no parameter");
@@ -355,16 +355,44 @@ class InstructionChecker {
       return Bad("gradient ", ToString(spec(c.gradient()).type()), " of parameter ",
                  ToString(parameter.type()));
     }
+    const OpDef* def = Operators().Find(c.op());
+    if (def == nullptr) return Bad("there is no operator '", c.op(), "'");
+    if (!program_.has_optimizer()) return Bad("the program has no optimiser");
+    absl::StatusOr<Attributes> attributes = AttributesFromProto(c.attributes());
+    if (!attributes.ok()) return attributes.status();
+    NodeTypes types{*std::move(attributes), {}, {}};
+    const TensorType whole{parameter.dtype, parameter.global};
+    types.inputs = {whole, {spec(c.gradient()).dtype, parameter.global}, {}, {DType::kF32, {2}}};
+    if (absl::Status s = Index(c.scale(), "scale", true); !s.ok()) return s;
+    if (c.scale() >= 0) types.inputs[2] = spec(c.scale()).type();
     for (int state : c.state()) {
-      if (absl::Status s = Static(state, "state"); !s.ok()) return s;
-      if (spec(state).dims != parameter.dims) {
-        return Bad("state ", ToString(spec(state).type()), " of parameter ",
-                   ToString(parameter.type()));
+      if (state == -1) {
+        types.inputs.emplace_back();
+        continue;
       }
+      if (absl::Status s = Static(state, "state"); !s.ok()) return s;
+      const TensorSpec& kept = spec(state);
+      const bool alike = kept.global == parameter.global && kept.dims == parameter.dims &&
+                         kept.offset == parameter.offset;
+      if (!alike && kept.dims != kept.global) {
+        return Bad("state '", program_.buffers(state).name(), "' is ", ToString(kept.type()),
+                   ", neither whole nor like the shard of parameter ", ToString(parameter.type()));
+      }
+      types.inputs.push_back({kept.dtype, kept.global});
     }
-    if (c.scale() >= 0 &&
-        (spec(c.scale()).dtype != DType::kF32 || spec(c.scale()).num_elements() != 1)) {
-      return Bad("scale is ", ToString(spec(c.scale()).type()), "; it must be one f32");
+    for (int sum : c.sums()) {
+      if (absl::Status s = Static(sum, "sum"); !s.ok()) return s;
+      types.inputs.push_back(spec(sum).type());
+    }
+    if (absl::Status s = InferNode(*def, &types); !s.ok()) return s;
+    if (c.has_result()) {
+      if (absl::Status s = Static(c.result(), "result"); !s.ok()) return s;
+      if (!(spec(c.result()).type() == types.outputs[0])) {
+        return Bad("result is ", ToString(spec(c.result()).type()), "; ", c.op(), " gives ",
+                   ToString(types.outputs[0]));
+      }
+    } else if (!(types.outputs[0] == whole) || !def->update.has_value()) {
+      return Bad("'", c.op(), "' does not move a parameter");
     }
     return absl::OkStatus();
   }
@@ -443,7 +471,7 @@ absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program) {
     }
     if (previous < 0) return Bad(name, "group ", g, " is empty");
   }
-  if (absl::Status s = CheckOptimizer(program.optimizer()); !s.ok()) {
+  if (absl::Status s = CheckSchedule(program.optimizer().learning_rate()); !s.ok()) {
     return Bad(name, std::string(s.message()));
   }
   CheckedProgram checked;

@@ -8,26 +8,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/optimizer/schedule.h"
 #include "worker/executor/check.h"
 #include "worker/executor/program_memory.h"
-#include "worker/executor/schedule.h"
 
 namespace espalier {
 namespace {
 
 absl::Status WithPlace(const absl::Status& status, const std::string& place) {
   return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
-}
-
-Attributes OptimizerAttributes(const proto::Optimizer& o) {
-  if (o.kind() == proto::Optimizer::SGD) {
-    return {{"momentum", o.momentum()}, {"weight_decay", o.weight_decay()}};
-  }
-  return {{"beta1", o.beta1() == 0 ? 0.9 : o.beta1()},
-          {"beta2", o.beta2() == 0 ? 0.999 : o.beta2()},
-          {"epsilon", o.epsilon() == 0 ? 1e-8 : o.epsilon()},
-          {"weight_decay", o.weight_decay()},
-          {"decoupled", o.kind() == proto::Optimizer::ADAMW}};
 }
 
 }  // namespace
@@ -86,7 +75,7 @@ class Executor::State {
     }
     if (absl::Status s = Resize(sizes); !s.ok()) return s;
     StepResult result;
-    if (program_.optimizer().kind() != proto::Optimizer::KIND_UNSPECIFIED) {
+    if (program_.has_optimizer()) {
       result.learning_rate = LearningRate(program_.optimizer().learning_rate(), step);
       const float hyper[2] = {static_cast<float>(result.learning_rate),
                               static_cast<float>(step + 1)};
@@ -175,12 +164,13 @@ class Executor::State {
       ready.inputs = {View(update.parameter()), View(update.gradient()), View(update.scale()),
                       hyper};
       for (int state : update.state()) ready.inputs.push_back(View(state));
+      for (int sum : update.sums()) ready.inputs.push_back(View(sum));
+      ready.outputs = {View(update.has_result() ? update.result() : update.parameter())};
+      absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());
+      if (!attributes.ok()) return attributes.status();
       KernelSpec kernel_spec;
-      const bool sgd = program_.optimizer().kind() == proto::Optimizer::SGD;
-      if (sgd && update.state().empty()) ready.inputs.emplace_back();
-      ready.outputs = {View(update.parameter())};
-      kernel_spec.op = sgd ? "sgd_update" : "adam_update";
-      kernel_spec.attributes = OptimizerAttributes(program_.optimizer());
+      kernel_spec.op = update.op();
+      kernel_spec.attributes = *std::move(attributes);
       return MakeKernel(std::move(kernel_spec), &ready);
     }
     return absl::OkStatus();

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <thread>
 
+#include "ops/optimizer/schedule.h"
 #include "worker/collective/in_process.h"
 #include "worker/executor/initialize.h"
-#include "worker/executor/schedule.h"
 
 namespace espalier {
 namespace {
@@ -120,9 +120,9 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   update->set_gradient(g);
   update->add_state(m);
   update->set_scale(-1);
+  update->set_op("sgd_update");
+  (*update->mutable_attributes())["momentum"].set_f(0.5);
   proto::Optimizer* o = w.program.mutable_optimizer();
-  o->set_kind(proto::Optimizer::SGD);
-  o->set_momentum(0.5);
   o->mutable_learning_rate()->set_kind(proto::LearningRateSchedule::COSINE);
   o->mutable_learning_rate()->set_peak(0.1);
   o->mutable_learning_rate()->set_warmup_steps(2);
@@ -339,22 +339,6 @@ TEST(Initialize, NormalHasTheAskedForMoments) {
   EXPECT_NEAR(sum / n, 0, 0.03);
   EXPECT_NEAR(squares / n, 4, 0.08);
   EXPECT_NEAR(fourth / n, 48, 3);
-}
-
-TEST(LearningRateSchedule, WarmsUpThenFallsToTheFloor) {
-  proto::LearningRateSchedule s;
-  s.set_peak(1);
-  EXPECT_EQ(LearningRate(s, 1000), 1);
-  s.set_kind(proto::LearningRateSchedule::COSINE);
-  s.set_warmup_steps(10);
-  s.set_total_steps(110);
-  s.set_floor(0.2);
-  EXPECT_DOUBLE_EQ(LearningRate(s, 0), 0.1);
-  EXPECT_DOUBLE_EQ(LearningRate(s, 9), 1);
-  EXPECT_DOUBLE_EQ(LearningRate(s, 10), 1);
-  EXPECT_DOUBLE_EQ(LearningRate(s, 60), 0.6);
-  EXPECT_DOUBLE_EQ(LearningRate(s, 110), 0.2);
-  EXPECT_DOUBLE_EQ(LearningRate(s, 100000), 0.2);
 }
 
 }  // namespace

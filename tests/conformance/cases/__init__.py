@@ -3,7 +3,10 @@
 A case is (attributes, inputs, reference, options): `inputs` are torch tensors (float64 where floating) or None,
 `reference(*inputs)` gives a tensor or a tuple, the same mathematics in PyTorch. Shapes are drawn anew by every call;
 sizes of one and zero come up on purpose. Options: `sum` terms summed, `scale` where the formula amplifies rounding,
-`no_gradient` inputs, `forward_only`.
+`no_gradient` inputs, `forward_only`, `request` (more fields of the request to op_runner, such as {"training": False}),
+`fixed_shape` (the reference holds sizes of this draw: the inputs may not be cut for the test of edges).
+
+`@case(..., splits_only=True)` is for operators that operators_test checks in another way: its reference may be None.
 """
 import importlib
 import pkgutil

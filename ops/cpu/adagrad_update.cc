@@ -1,0 +1,48 @@
+// torch.optim.Adagrad.
+#include "ops/cpu/optimizer.h"
+#include "ops/cpu/vectorize.h"
+
+namespace espalier {
+namespace {
+
+struct Adagrad {
+  float scale, weight_decay, step_size, epsilon;
+  float initial;  // added to the sum in the first step
+};
+
+void Run(Adagrad adagrad, float* p, const float* g, float* sum, int64_t n) {
+  Vectorize(
+      [](Adagrad a, float* p, const float* g, float* sum, int64_t n) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          const float gradient = a.scale * g[i] + a.weight_decay * p[i];
+          const float total = sum[i] + a.initial + gradient * gradient;
+          sum[i] = total;
+          p[i] -= a.step_size * gradient / (__builtin_sqrtf(total) + a.epsilon);
+        }
+      },
+      adagrad, p, g, sum, n);
+}
+
+}  // namespace
+
+void RegisterAdagradUpdateCpu(KernelRegistry& registry) {
+  registry.Add("adagrad_update", [](const KernelSpec& spec, std::string*) {
+    return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
+      const UpdateArgs u(args);
+      const double slower = 1.0 + (u.step - 1.0) * attributes.Float("lr_decay");
+      const double initial = u.step <= 1 ? attributes.Float("initial_accumulator_value") : 0.0;
+      const Adagrad adagrad{u.scale, static_cast<float>(attributes.Float("weight_decay")),
+                            static_cast<float>(u.learning_rate / slower),
+                            static_cast<float>(attributes.Float("eps")),
+                            static_cast<float>(initial)};
+      ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
+        Run(adagrad, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin, end - begin);
+      });
+      CopyParameter(args);
+      return KernelStatus::Ok();
+    });
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,9 @@
+#include "ops/cpu/arg_extreme.h"
+
+namespace espalier {
+
+void RegisterArgMaxCpu(KernelRegistry& registry) {
+  AddArgExtreme<Lowest>(registry, "arg_max", [](auto a, auto b) { return a > b; });
+}
+
+}  // namespace espalier

@@ -1,0 +1,88 @@
+// What losses of labels share: which labels count, by which weight, and how the values are reduced.
+#pragma once
+
+#include <string>
+
+#include "ops/cpu/labels.h"
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/sum.h"
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// Attributes `reduction`, `mean_over`, `count` and `ignore_index`; those that an operator does not
+// have stand for the mean over all labels.
+struct LabelReduction {
+  bool none, sum, counted;
+  double count;
+  int64_t ignore_index;
+
+  explicit LabelReduction(const Attributes& attributes)
+      : none(attributes.String("reduction") == "none"),
+        sum(attributes.String("reduction") == "sum"),
+        counted(attributes.String("mean_over") == "counted"),
+        count(static_cast<double>(attributes.Int("count"))),
+        ignore_index(attributes.Int("ignore_index")) {}
+};
+
+inline const float* ClassWeights(const KernelArgs& args) {
+  return args.inputs.size() > 2 && args.inputs[2].present() ? args.inputs[2].as<float>() : nullptr;
+}
+
+// What the sum over labels is divided by.
+inline double LabelDivisor(const LabelReduction& reduction, const TensorView& labels,
+                           const float* weights) {
+  if (reduction.none || reduction.sum) return 1.0;
+  if (!reduction.counted) return reduction.count;
+  return BlockedSum(labels.num_elements(), kParallelGrain, [&](int64_t begin, int64_t end) {
+    double part = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t label = IntegerAt(labels, i);
+      if (label == reduction.ignore_index) continue;
+      part += weights != nullptr ? static_cast<double>(weights[label]) : 1.0;
+    }
+    return part;
+  });
+}
+
+// Inputs: scores, labels, weights?. loss(i, label) is the value of label i; `block` labels are one
+// thread's.
+template <typename Loss>
+KernelStatus ReduceLabels(const std::string& op, const LabelReduction& reduction,
+                          const KernelArgs& args, int64_t classes, int64_t block,
+                          const Loss& loss) {
+  const TensorView& labels = args.inputs[1];
+  KernelStatus status = CheckLabels(op, labels, classes, reduction.ignore_index);
+  if (!status.ok()) return status;
+  float* out = args.outputs[0].as<float>();
+  const double sum = BlockedSum(labels.num_elements(), block, [&](int64_t begin, int64_t end) {
+    double part = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t label = IntegerAt(labels, i);
+      const double value = label == reduction.ignore_index ? 0.0 : loss(i, label);
+      if (reduction.none) out[i] = static_cast<float>(value);
+      part += value;
+    }
+    return part;
+  });
+  if (reduction.none) return KernelStatus::Ok();
+  *out = static_cast<float>(sum / LabelDivisor(reduction, labels, ClassWeights(args)));
+  return KernelStatus::Ok();
+}
+
+// The gradient of the value of label i, for its turn in the gradient: dy is input 2 or 3.
+class LabelGradients {
+ public:
+  LabelGradients(const LabelReduction& reduction, const KernelArgs& args, const float* weights)
+      : each_(reduction.none), dy_(args.inputs.back().as<float>()) {
+    if (!each_) factor_ = *dy_ / LabelDivisor(reduction, args.inputs[1], weights);
+  }
+  double operator[](int64_t i) const { return each_ ? static_cast<double>(dy_[i]) : factor_; }
+
+ private:
+  const bool each_;
+  const float* dy_;
+  double factor_ = 0;
+};
+
+}  // namespace espalier

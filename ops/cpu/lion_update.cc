@@ -1,0 +1,52 @@
+#include "ops/cpu/optimizer.h"
+#include "ops/cpu/vectorize.h"
+
+namespace espalier {
+namespace {
+
+struct Lion {
+  float scale, parameter_factor, learning_rate, beta1, rest1, beta2, rest2;
+};
+
+void Run(Lion lion, float* p, const float* g, float* m, int64_t n) {
+  Vectorize(
+      [](Lion l, float* p, const float* g, float* m, int64_t n) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          const float gradient = l.scale * g[i];
+          const float direction = l.beta1 * m[i] + l.rest1 * gradient;
+          const float move = direction > 0.0f ? l.learning_rate : -l.learning_rate;
+          m[i] = l.beta2 * m[i] + l.rest2 * gradient;
+          // NaN must not become a step: it is kept by adding it.
+          p[i] = l.parameter_factor * p[i] - (direction == 0.0f ? 0.0f : move) +
+                 (direction - direction);
+        }
+      },
+      lion, p, g, m, n);
+}
+
+}  // namespace
+
+void RegisterLionUpdateCpu(KernelRegistry& registry) {
+  registry.Add("lion_update", [](const KernelSpec& spec, std::string*) {
+    return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
+      const UpdateArgs u(args);
+      const double beta1 = attributes.Float("beta1"), beta2 = attributes.Float("beta2");
+      const double decay = u.learning_rate * attributes.Float("weight_decay");
+      const Lion lion{u.scale,
+                      static_cast<float>(1.0 - decay),
+                      static_cast<float>(u.learning_rate),
+                      static_cast<float>(beta1),
+                      static_cast<float>(1.0 - beta1),
+                      static_cast<float>(beta2),
+                      static_cast<float>(1.0 - beta2)};
+      ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
+        Run(lion, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin, end - begin);
+      });
+      CopyParameter(args);
+      return KernelStatus::Ok();
+    });
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,61 @@
+// Losses and metrics that are sums of f(prediction, target) over elements.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/sum.h"
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// What the sum over elements is divided by: attributes `reduction` (absent: "mean") and `count`.
+inline double DivisorOf(const Attributes& attributes) {
+  if (attributes.String("reduction", "mean") == "sum") return 1.0;
+  return static_cast<double>(attributes.Int("count"));
+}
+
+// prediction, target -> sum of f(prediction, target) / divisor.
+template <typename F>
+std::unique_ptr<Kernel> ElementLoss(F f, double divisor) {
+  return MakeKernel([=](const KernelArgs& args) {
+    const float* a = args.inputs[0].as<float>();
+    const float* b = args.inputs[1].as<float>();
+    const double sum =
+        BlockedSum(args.inputs[0].num_elements(), kParallelGrain, [&](int64_t begin, int64_t end) {
+          double part = 0;
+          float buffer[kSumBlock];
+          for (int64_t i = begin; i < end; i += kSumBlock) {
+            const int64_t n = std::min(kSumBlock, end - i);
+            MapBinaryRow(f, a + i, 1, b + i, 1, buffer, n);
+            part += SumBlock(buffer, n);
+          }
+          return part;
+        });
+    *args.outputs[0].as<float>() = static_cast<float>(sum / divisor);
+    return KernelStatus::Ok();
+  });
+}
+
+// prediction, target, dy -> the gradients of both, of which `slope` and `target_slope` are the
+// derivatives of f.
+template <typename Slope, typename TargetSlope>
+std::unique_ptr<Kernel> ElementLossGradient(Slope slope, TargetSlope target_slope, double divisor) {
+  return MakeKernel([=](const KernelArgs& args) {
+    const float* a = args.inputs[0].as<float>();
+    const float* b = args.inputs[1].as<float>();
+    const float factor = static_cast<float>(*args.inputs[2].as<float>() / divisor);
+    const auto run = [&](auto f, size_t output) {
+      if (output >= args.outputs.size() || !args.outputs[output].present()) return;
+      const TensorView& dx = args.outputs[output];
+      MapBinary([f, factor](float a, float b) { return factor * f(a, b); }, a, b, dx.as<float>(),
+                dx.num_elements());
+    };
+    run(slope, 0);
+    run(target_slope, 1);
+    return KernelStatus::Ok();
+  });
+}
+
+}  // namespace espalier

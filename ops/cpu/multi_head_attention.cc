@@ -1,0 +1,532 @@
+// Projections and products of whole matrices by oneDNN, sequence by sequence; the softmax between
+// them here. The backward pass computes the probabilities again.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "ops/cpu/convert.h"
+#include "ops/cpu/onednn.h"
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/vector_math.h"
+#include "ops/cpu/vectorize.h"
+#include "ops/cpu/workspace.h"
+#include "ops/kernel/philox.h"
+
+namespace espalier {
+namespace {
+
+// Inputs of the forward kernel.
+enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
+// Of the backward kernel, behind kBv, and its results' order is that of the forward inputs.
+enum { kBackBiasK = 10, kBackBiasV, kBackMask, kBackDy };
+
+struct Problem {
+  int64_t batch, rows, columns, heads, dim, value_dim;
+  int64_t q_width, k_width, v_width, out;
+  bool bias_row, zero_row, causal;
+  float scale;
+  double rate;
+
+  int64_t extra() const { return (bias_row ? 1 : 0) + (zero_row ? 1 : 0); }
+  int64_t all_columns() const { return columns + extra(); }
+  int64_t inner() const { return heads * dim; }
+  int64_t value() const { return heads * value_dim; }
+  int64_t scores() const { return heads * rows * all_columns(); }
+};
+
+bool Has(const std::vector<TensorSpec>& specs, size_t i) {
+  return i < specs.size() && specs[i].dtype != DType::kInvalid;
+}
+
+const float* FloatsAt(const KernelArgs& args, size_t i) {
+  return i < args.inputs.size() ? args.inputs[i].as<float>() : nullptr;
+}
+
+Problem Describe(const KernelSpec& spec, size_t bias_k) {
+  const auto dims = [&](int i) -> const Dims& { return spec.inputs[i].dims; };
+  Problem p;
+  p.batch = dims(kQ)[0];
+  p.rows = dims(kQ)[1];
+  p.columns = dims(kK)[1];
+  // The attribute is of the whole; a shard has some of the heads.
+  const int64_t heads = spec.attributes.Int("heads");
+  const Dims& whole = spec.inputs[kWq].global.empty() ? dims(kWq) : spec.inputs[kWq].global;
+  p.dim = whole[0] / heads;
+  p.heads = dims(kWq)[0] / p.dim;
+  p.value_dim = dims(kWv)[0] / std::max<int64_t>(1, p.heads);
+  p.q_width = dims(kQ)[2];
+  p.k_width = dims(kK)[2];
+  p.v_width = dims(kV)[2];
+  p.out = dims(kWo)[0];
+  p.bias_row = Has(spec.inputs, bias_k);
+  p.zero_row = spec.attributes.Bool("add_zero_attn");
+  p.causal = spec.attributes.Bool("causal");
+  p.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim)));
+  p.rate = spec.attributes.Float("rate");
+  return p;
+}
+
+MatrixLayout RowMajor(int64_t columns) { return {0, columns, 1}; }
+MatrixLayout Transposed(int64_t columns) { return {0, 1, columns}; }
+
+// Products made for one kernel; all run in the same scratch memory.
+class Products {
+ public:
+  // False with *refusal set where oneDNN cannot.
+  bool Make(GemmSpec spec, std::shared_ptr<Gemm>* gemm, std::string* refusal) {
+    *gemm = Gemm::Make(spec, refusal);
+    if (*gemm != nullptr) bytes_ = std::max(bytes_, (*gemm)->workspace_bytes());
+    return *gemm != nullptr;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+// c[m, n] = a[m, k] b[k, n]
+GemmSpec Product(int64_t m, int64_t n, int64_t k, MatrixLayout a, MatrixLayout b) {
+  GemmSpec spec;
+  spec.m = m;
+  spec.n = n;
+  spec.k = k;
+  spec.a = a;
+  spec.b = b;
+  spec.c = RowMajor(n);
+  return spec;
+}
+
+// x[m, k] w[n, k]^T (+ bias)
+GemmSpec Projection(int64_t m, int64_t n, int64_t k, bool bias) {
+  GemmSpec spec = Product(m, n, k, RowMajor(k), Transposed(k));
+  spec.bias = bias;
+  return spec;
+}
+
+// One product per head. Head h of an operand begins at h * the batch stride.
+GemmSpec PerHead(const Problem& p, int64_t m, int64_t n, int64_t k, MatrixLayout a, MatrixLayout b,
+                 MatrixLayout c) {
+  GemmSpec spec = Product(m, n, k, a, b);
+  spec.batch = p.heads;
+  spec.c = c;
+  return spec;
+}
+
+// Probabilities of one row of scores, in place; a row that sees nothing becomes 0.
+void SoftmaxRow(float* s, int64_t n) {
+  Vectorize(
+      [](float* s, int64_t n) {
+        float max = -__builtin_inff();
+#pragma omp simd reduction(max : max)
+        for (int64_t i = 0; i < n; ++i) max = s[i] > max ? s[i] : max;
+        if (max == -__builtin_inff()) {
+          for (int64_t i = 0; i < n; ++i) s[i] = s[i] != s[i] ? s[i] : 0.0f;
+          return;
+        }
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; ++i) {
+          const float e = FastExp(s[i] - max);
+          s[i] = e;
+          sum += e;
+        }
+        const float inverse = 1.0f / sum;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) s[i] *= inverse;
+      },
+      s, n);
+}
+
+// dp becomes the gradient of the scores before they were scaled.
+void SoftmaxRowGradient(const float* p, float* dp, int64_t n, float scale) {
+  Vectorize(
+      [](const float* p, float* dp, int64_t n, float scale) {
+        float dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (int64_t i = 0; i < n; ++i) dot += p[i] * dp[i];
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - dot) * scale;
+      },
+      p, dp, n, scale);
+}
+
+// What both kernels have in common: projections, and probabilities of one sequence.
+class AttentionKernel : public Kernel {
+ public:
+  size_t workspace_bytes() const override { return layout_.bytes(); }
+
+ protected:
+  explicit AttentionKernel(const Problem& p) : p_(p) {}
+
+  bool MakeProbabilities(const KernelSpec& spec, std::string* refusal) {
+    const Problem& p = p_;
+    const int64_t at_once = p.extra() > 0 ? 1 : p.batch;  // rows of K and V may lie apart
+    const MatrixLayout keys = {p.dim, 1, p.inner()};
+    const MatrixLayout scores = {p.rows * p.all_columns(), p.all_columns(), 1};
+    const bool made =
+        products_.Make(Projection(p.batch * p.rows, p.inner(), p.q_width, Has(spec.inputs, kBq)),
+                       &q_product_, refusal) &&
+        products_.Make(Projection(at_once * p.columns, p.inner(), p.k_width, Has(spec.inputs, kBk)),
+                       &k_product_, refusal) &&
+        products_.Make(Projection(at_once * p.columns, p.value(), p.v_width, Has(spec.inputs, kBv)),
+                       &v_product_, refusal) &&
+        products_.Make(
+            PerHead(p, p.rows, p.all_columns(), p.dim, {p.dim, p.inner(), 1}, keys, scores),
+            &scores_product_, refusal);
+    if (!made) return false;
+    q_ = AddFloats(p.batch * p.rows * p.inner());
+    k_ = AddFloats(p.batch * p.all_columns() * p.inner());
+    v_ = AddFloats(p.batch * p.all_columns() * p.value());
+    probabilities_ = AddFloats(p.scores());
+    dropped_ = p.rate > 0 ? AddFloats(p.scores()) : probabilities_;
+    return true;
+  }
+
+  size_t AddFloats(int64_t n) { return layout_.Add(n * sizeof(float)); }
+  float* At(const KernelArgs& args, size_t offset) const {
+    return WorkspaceAt(args.workspace, offset);
+  }
+  float* Scratch(const KernelArgs& args) const { return At(args, scratch_); }
+
+  // Q, K and V of all sequences, with K's and V's additional rows.
+  std::string Project(const KernelArgs& args, size_t bias_k) const {
+    const Problem& p = p_;
+    std::string error = q_product_->Run(FloatsAt(args, kQ), FloatsAt(args, kWq),
+                                        FloatsAt(args, kBq), At(args, q_), Scratch(args));
+    if (error.empty()) {
+      error = ProjectRows(args, *k_product_, kK, p.k_width, kWk, kBk, FloatsAt(args, bias_k),
+                          p.inner(), At(args, k_));
+    }
+    if (error.empty()) {
+      error = ProjectRows(args, *v_product_, kV, p.v_width, kWv, kBv, FloatsAt(args, bias_k + 1),
+                          p.value(), At(args, v_));
+    }
+    return error;
+  }
+
+  // Of sequence b: the probabilities, and what is left of them after dropout.
+  std::string Probabilities(const KernelArgs& args, size_t mask, int64_t b) const {
+    const Problem& p = p_;
+    float* all = At(args, probabilities_);
+    std::string error = scores_product_->Run(At(args, q_) + b * p.rows * p.inner(),
+                                             At(args, k_) + b * p.all_columns() * p.inner(),
+                                             nullptr, all, Scratch(args));
+    if (!error.empty()) return error;
+    const int64_t n = p.all_columns();
+    const bool drops = Drops(args);
+    float* dropped = At(args, dropped_);
+    const int64_t first_row = Offset(args, kQ, 1);
+    ParallelRanges(p.heads * p.rows, 10 * n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float* row = all + i * n;
+        Mask(args, mask, b, i / p.rows, i % p.rows, first_row, row);
+        SoftmaxRow(row, n);
+        if (drops) Drop(args, b, i, row, dropped + i * n);
+      }
+    });
+    return "";
+  }
+
+  bool Drops(const KernelArgs& args) const { return args.training && p_.rate > 0; }
+  // Where what is left after dropout lies.
+  const float* Weights(const KernelArgs& args) const {
+    return At(args, Drops(args) ? dropped_ : probabilities_);
+  }
+
+  // to = from after dropout, row i of sequence b's scores. Keeps what has the number of its place
+  // in the whole.
+  void Drop(const KernelArgs& args, int64_t b, int64_t i, const float* from, float* to) const {
+    const Problem& p = p_;
+    const TensorSpec &q = args.inputs[kQ].spec, &w = args.inputs[kWq].spec;
+    const int64_t rows = q.global.empty() ? p.rows : q.global[1];
+    const int64_t heads = (w.global.empty() ? p.inner() : w.global[0]) / p.dim;
+    const int64_t sequence = Offset(args, kQ, 0) + b;
+    const int64_t head = Offset(args, kWq, 0) / p.dim + i / p.rows;
+    const int64_t row = Offset(args, kQ, 1) + i % p.rows;
+    const int64_t n = p.all_columns(), first = ((sequence * heads + head) * rows + row) * n;
+    const float rate = static_cast<float>(p.rate), scale = static_cast<float>(1.0 / (1.0 - p.rate));
+    for (int64_t t = 0; t < n; ++t) {
+      const bool keep = PhiloxUniform(args.seed, args.node_key, static_cast<uint64_t>(args.step),
+                                      static_cast<uint64_t>(first + t)) >= rate;
+      to[t] = keep ? from[t] * scale : 0.0f;
+    }
+  }
+
+  static int64_t Offset(const KernelArgs& args, int input, int dim) {
+    const Dims& offset = args.inputs[input].spec.offset;
+    return offset.empty() ? 0 : offset[dim];
+  }
+
+  Problem p_;
+  Products products_;
+  WorkspaceLayout layout_;
+  std::shared_ptr<Gemm> q_product_, k_product_, v_product_, scores_product_;
+  size_t q_ = 0, k_ = 0, v_ = 0, probabilities_ = 0, dropped_ = 0, scratch_ = 0;
+
+ private:
+  // to[b] = x[b] w^T + bias, then the additional rows.
+  std::string ProjectRows(const KernelArgs& args, Gemm& product, int x, int64_t x_width, int w,
+                          int bias, const float* bias_row, int64_t width, float* to) const {
+    const Problem& p = p_;
+    const float* from = FloatsAt(args, x);
+    if (p.extra() == 0) {
+      return product.Run(from, FloatsAt(args, w), FloatsAt(args, bias), to, Scratch(args));
+    }
+    for (int64_t b = 0; b < p.batch; ++b) {
+      float* rows = to + b * p.all_columns() * width;
+      const std::string error = product.Run(from + b * p.columns * x_width, FloatsAt(args, w),
+                                            FloatsAt(args, bias), rows, Scratch(args));
+      if (!error.empty()) return error;
+      rows += p.columns * width;
+      if (p.bias_row) {
+        std::copy_n(bias_row, width, rows);
+        rows += width;
+      }
+      if (p.zero_row) std::fill_n(rows, width, 0.0f);
+    }
+    return "";
+  }
+
+  // Scales one row of scores and hides what it must not see.
+  void Mask(const KernelArgs& args, size_t mask, int64_t b, int64_t h, int64_t s, int64_t first_row,
+            float* row) const {
+    const Problem& p = p_;
+    for (int64_t t = 0; t < p.all_columns(); ++t) row[t] *= p.scale;
+    if (mask < args.inputs.size() && args.inputs[mask].present()) {
+      const TensorView& view = args.inputs[mask];
+      const size_t rank = view.dims().size();
+      const int64_t matrix = rank == 2 ? 0 : rank == 3 ? b : b * p.heads + h;
+      const int64_t at = (matrix * p.rows + s) * p.columns;
+      if (view.dtype() == DType::kBool) {
+        const uint8_t* visible = view.as<uint8_t>() + at;
+        for (int64_t t = 0; t < p.columns; ++t) row[t] = visible[t] ? row[t] : -INFINITY;
+      } else {
+        const float* added = view.as<float>() + at;
+        for (int64_t t = 0; t < p.columns; ++t) row[t] += added[t];
+      }
+    }
+    if (!p.causal) return;
+    for (int64_t t = first_row + s + 1; t < p.columns; ++t) row[t] = -INFINITY;
+  }
+};
+
+class Forward : public AttentionKernel {
+ public:
+  static std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
+    if (spec.row_stable) {
+      *refusal = "oneDNN's order of summation depends on the number of rows";
+      return nullptr;
+    }
+    auto kernel = std::make_unique<Forward>(Describe(spec, kBiasK));
+    return kernel->Prepare(spec, refusal) ? std::move(kernel) : nullptr;
+  }
+  explicit Forward(const Problem& p) : AttentionKernel(p) {}
+
+  KernelStatus Run(const KernelArgs& args) override {
+    const Problem& p = p_;
+    std::string error = Project(args, kBiasK);
+    for (int64_t b = 0; b < p.batch && error.empty(); ++b) {
+      error = Probabilities(args, kMask, b);
+      if (!error.empty()) break;
+      error = context_product_->Run(Weights(args), At(args, v_) + b * p.all_columns() * p.value(),
+                                    nullptr, At(args, context_) + b * p.rows * p.value(),
+                                    Scratch(args));
+    }
+    if (!error.empty()) return KernelStatus{error};
+    return KernelStatus{out_product_->Run(At(args, context_), FloatsAt(args, kWo),
+                                          FloatsAt(args, kBo), args.outputs[0].as<float>(),
+                                          Scratch(args))};
+  }
+
+ private:
+  bool Prepare(const KernelSpec& spec, std::string* refusal) {
+    const Problem& p = p_;
+    const MatrixLayout values = {p.value_dim, p.value(), 1};
+    const bool made =
+        MakeProbabilities(spec, refusal) &&
+        products_.Make(PerHead(p, p.rows, p.value_dim, p.all_columns(),
+                               {p.rows * p.all_columns(), p.all_columns(), 1}, values, values),
+                       &context_product_, refusal) &&
+        products_.Make(Projection(p.batch * p.rows, p.out, p.value(), Has(spec.inputs, kBo)),
+                       &out_product_, refusal);
+    if (!made) return false;
+    context_ = AddFloats(p.batch * p.rows * p.value());
+    scratch_ = layout_.Add(products_.bytes());
+    return true;
+  }
+
+  std::shared_ptr<Gemm> context_product_, out_product_;
+  size_t context_ = 0;
+};
+
+// sums[j] = sum over rows of x[i, j], rows in order.
+void SumRows(const float* x, int64_t rows, int64_t stride, int64_t columns, float* sums) {
+  if (sums == nullptr) return;
+  ParallelRanges(columns, rows, [&](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; ++j) sums[j] = 0;
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* row = x + i * stride;
+      for (int64_t j = begin; j < end; ++j) sums[j] += row[j];
+    }
+  });
+}
+
+class Backward : public AttentionKernel {
+ public:
+  static std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
+    auto kernel = std::make_unique<Backward>(Describe(spec, kBackBiasK));
+    return kernel->Prepare(spec, refusal) ? std::move(kernel) : nullptr;
+  }
+  explicit Backward(const Problem& p) : AttentionKernel(p) {}
+
+  KernelStatus Run(const KernelArgs& args) override {
+    const Problem& p = p_;
+    const float* dy = FloatsAt(args, kBackDy);
+    std::string error = Project(args, kBackBiasK);
+    if (error.empty()) {
+      error = dcontext_product_->Run(dy, FloatsAt(args, kWo), nullptr, At(args, dcontext_),
+                                     Scratch(args));
+    }
+    for (int64_t b = 0; b < p.batch && error.empty(); ++b) error = Sequence(args, b);
+    if (error.empty() && Result(args, kWo) != nullptr) {
+      error = dwo_product_->Run(dy, At(args, context_), nullptr, Result(args, kWo), Scratch(args));
+    }
+    SumRows(dy, p.batch * p.rows, p.out, p.out, Result(args, kBo));
+    if (!error.empty()) return KernelStatus{error};
+    ExtraRows(At(args, dk_), p.inner(), Result(args, kBiasK));
+    ExtraRows(At(args, dv_), p.value(), Result(args, kBiasV));
+    error = Unproject(args, q_back_, kQ, At(args, dq_), p.batch * p.rows, p.inner());
+    if (error.empty()) {
+      error = Unproject(args, k_back_, kK, At(args, dk_), p.batch * p.columns, p.inner());
+    }
+    if (error.empty()) {
+      error = Unproject(args, v_back_, kV, At(args, dv_), p.batch * p.columns, p.value());
+    }
+    return KernelStatus{error};
+  }
+
+ private:
+  // Gradients of a projection's x and weight.
+  struct Back {
+    std::shared_ptr<Gemm> dx, dweight;
+  };
+
+  bool MakeBack(int64_t rows, int64_t inner, int64_t width, Back* back, std::string* refusal) {
+    return products_.Make(Product(rows, width, inner, RowMajor(inner), RowMajor(width)), &back->dx,
+                          refusal) &&
+           products_.Make(Product(inner, width, rows, Transposed(inner), RowMajor(width)),
+                          &back->dweight, refusal);
+  }
+
+  bool Prepare(const KernelSpec& spec, std::string* refusal) {
+    const Problem& p = p_;
+    const int64_t rows = p.batch * p.rows, columns = p.batch * p.columns, n = p.all_columns();
+    const MatrixLayout scores = {p.rows * n, n, 1}, turned = {p.rows * n, 1, n};
+    const MatrixLayout values = {p.value_dim, p.value(), 1}, keys = {p.dim, p.inner(), 1};
+    const bool made =
+        MakeProbabilities(spec, refusal) &&
+        products_.Make(Product(rows, p.value(), p.out, RowMajor(p.out), RowMajor(p.value())),
+                       &dcontext_product_, refusal) &&
+        products_.Make(PerHead(p, p.rows, p.value_dim, n, scores, values, values),
+                       &context_product_, refusal) &&
+        products_.Make(PerHead(p, n, p.value_dim, p.rows, turned, values, values), &dv_product_,
+                       refusal) &&
+        products_.Make(
+            PerHead(p, p.rows, n, p.value_dim, values, {p.value_dim, 1, p.value()}, scores),
+            &dscores_product_, refusal) &&
+        products_.Make(PerHead(p, p.rows, p.dim, n, scores, keys, keys), &dq_product_, refusal) &&
+        products_.Make(PerHead(p, n, p.dim, p.rows, turned, keys, keys), &dk_product_, refusal) &&
+        products_.Make(Product(p.out, p.value(), rows, Transposed(p.out), RowMajor(p.value())),
+                       &dwo_product_, refusal) &&
+        MakeBack(rows, p.inner(), p.q_width, &q_back_, refusal) &&
+        MakeBack(columns, p.inner(), p.k_width, &k_back_, refusal) &&
+        MakeBack(columns, p.value(), p.v_width, &v_back_, refusal);
+    if (!made) return false;
+    context_ = AddFloats(rows * p.value());
+    dcontext_ = AddFloats(rows * p.value());
+    dscores_ = AddFloats(p.scores());
+    dq_ = AddFloats(rows * p.inner());
+    dk_ = AddFloats(p.batch * n * p.inner());
+    dv_ = AddFloats(p.batch * n * p.value());
+    scratch_ = layout_.Add(products_.bytes());
+    return true;
+  }
+
+  static float* Result(const KernelArgs& args, size_t i) {
+    return i < args.outputs.size() ? args.outputs[i].as<float>() : nullptr;
+  }
+
+  // Of sequence b: its context again, and the gradients of its Q, K and V.
+  std::string Sequence(const KernelArgs& args, int64_t b) const {
+    const Problem& p = p_;
+    const int64_t n = p.all_columns();
+    float* scratch = Scratch(args);
+    float* dscores = At(args, dscores_);
+    const float* v = At(args, v_) + b * n * p.value();
+    const float* dcontext = At(args, dcontext_) + b * p.rows * p.value();
+    std::string error = Probabilities(args, kBackMask, b);
+    const auto run = [&](const std::shared_ptr<Gemm>& gemm, const float* a, const float* x,
+                         float* c) {
+      if (error.empty()) error = gemm->Run(a, x, nullptr, c, scratch);
+    };
+    run(context_product_, Weights(args), v, At(args, context_) + b * p.rows * p.value());
+    run(dv_product_, Weights(args), dcontext, At(args, dv_) + b * n * p.value());
+    run(dscores_product_, dcontext, v, dscores);
+    if (!error.empty()) return error;
+    const bool drops = Drops(args);
+    ParallelRanges(p.heads * p.rows, 6 * n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float* row = dscores + i * n;
+        if (drops) Drop(args, b, i, row, row);
+        SoftmaxRowGradient(At(args, probabilities_) + i * n, row, n, p.scale);
+      }
+    });
+    run(dq_product_, dscores, At(args, k_) + b * n * p.inner(),
+        At(args, dq_) + b * p.rows * p.inner());
+    run(dk_product_, dscores, At(args, q_) + b * p.rows * p.inner(),
+        At(args, dk_) + b * n * p.inner());
+    return error;
+  }
+
+  // The gradient of the bias row, which follows each sequence's columns; then the columns of all
+  // sequences are moved together.
+  void ExtraRows(float* rows, int64_t width, float* bias_row) const {
+    const Problem& p = p_;
+    if (p.extra() == 0) return;
+    const int64_t stride = p.all_columns() * width;
+    if (p.bias_row) SumRows(rows + p.columns * width, p.batch, stride, width, bias_row);
+    for (int64_t b = 1; b < p.batch; ++b) {
+      std::copy_n(rows + b * stride, p.columns * width, rows + b * p.columns * width);
+    }
+  }
+
+  // Gradients of x (input kQ, kK or kV), its weight and its bias from that of its projection.
+  std::string Unproject(const KernelArgs& args, const Back& back, int x, const float* dprojected,
+                        int64_t rows, int64_t width) const {
+    std::string error;
+    if (Result(args, x) != nullptr) {
+      error = back.dx->Run(dprojected, FloatsAt(args, kWq + x), nullptr, Result(args, x),
+                           Scratch(args));
+    }
+    if (error.empty() && Result(args, kWq + x) != nullptr) {
+      error = back.dweight->Run(dprojected, FloatsAt(args, x), nullptr, Result(args, kWq + x),
+                                Scratch(args));
+    }
+    SumRows(dprojected, rows, width, width, Result(args, kBq + x));
+    return error;
+  }
+
+  std::shared_ptr<Gemm> dcontext_product_, context_product_, dv_product_, dscores_product_;
+  std::shared_ptr<Gemm> dq_product_, dk_product_, dwo_product_;
+  Back q_back_, k_back_, v_back_;
+  size_t context_ = 0, dcontext_ = 0, dscores_ = 0, dq_ = 0, dk_ = 0, dv_ = 0;
+};
+
+}  // namespace
+
+void RegisterMultiHeadAttentionCpu(KernelRegistry& registry) {
+  registry.Add("multi_head_attention", ViaF32(Forward::Make));
+  registry.Add("multi_head_attention_grad", ViaF32(Backward::Make));
+}
+
+}  // namespace espalier

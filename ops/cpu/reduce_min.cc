@@ -1,0 +1,9 @@
+#include "ops/cpu/reduce_extreme.h"
+
+namespace espalier {
+
+void RegisterReduceMinCpu(KernelRegistry& registry) {
+  AddExtreme<Highest>(registry, "reduce_min", [](auto a, auto b) { return a < b; });
+}
+
+}  // namespace espalier

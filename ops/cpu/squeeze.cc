@@ -1,0 +1,7 @@
+#include "ops/cpu/copy.h"
+
+namespace espalier {
+
+void RegisterSqueezeCpu(KernelRegistry& registry) { AddCopy(registry, "squeeze"); }
+
+}  // namespace espalier

@@ -1,0 +1,125 @@
+// top_k and arg_top_k: the first k elements of each line in the order of their values.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/cpu/parallel.h"
+#include "ops/kernel/kernel.h"
+#include "ops/kernel/lines.h"
+
+namespace espalier {
+
+// An element and its place as something that sorts as they should: by value, NaN as the largest,
+// then by place.
+struct SmallKey {
+  using Type = uint64_t;
+  static Type Of(float value, bool largest, uint32_t place) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 equals 0
+    uint32_t key = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+    if (value != value) key = 0xffffffffu;
+    return Join(largest ? ~key : key, place);
+  }
+  static Type Of(int32_t value, bool largest, uint32_t place) {
+    const uint32_t key = static_cast<uint32_t>(value) ^ 0x80000000u;
+    return Join(largest ? ~key : key, place);
+  }
+  static uint32_t Place(Type key) { return static_cast<uint32_t>(key); }
+
+ private:
+  static Type Join(uint32_t key, uint32_t place) { return static_cast<Type>(key) << 32 | place; }
+};
+
+struct WideKey {
+  using Type = std::pair<uint64_t, uint32_t>;
+  static Type Of(int64_t value, bool largest, uint32_t place) {
+    const uint64_t key = static_cast<uint64_t>(value) ^ (uint64_t{1} << 63);
+    return {largest ? ~key : key, place};
+  }
+  static uint32_t Place(const Type& key) { return key.second; }
+};
+
+// The k first keys of n in order, in *keys: key(i) is the one of element i.
+template <typename Key, typename KeyOf>
+void SelectFirst(int64_t n, int64_t k, const KeyOf& key, std::vector<Key>* keys) {
+  keys->clear();
+  if (k == 0) return;
+  if (k <= n / 16) {
+    // Few of many: a heap with the last of the first ones on top.
+    for (int64_t i = 0; i < k; ++i) keys->push_back(key(i));
+    std::make_heap(keys->begin(), keys->end());
+    for (int64_t i = k; i < n; ++i) {
+      const Key next = key(i);
+      if (!(next < keys->front())) continue;
+      std::pop_heap(keys->begin(), keys->end());
+      keys->back() = next;
+      std::push_heap(keys->begin(), keys->end());
+    }
+    std::sort_heap(keys->begin(), keys->end());
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) keys->push_back(key(i));
+  if (k < n) std::nth_element(keys->begin(), keys->begin() + k, keys->end());
+  keys->resize(k);
+  std::sort(keys->begin(), keys->end());
+}
+
+// `values` and `places` (Place: i32 or i64) have k elements along `axis`; either may be null.
+template <typename Keys, typename T, typename Place>
+void TopK(const TensorView& x, int64_t axis, int64_t k, bool largest, T* values, Place* places) {
+  const Lines lines(x.dims(), axis);
+  const T* data = x.as<T>();
+  ParallelRanges(lines.count(), lines.length * 4, [&](int64_t begin, int64_t end) {
+    std::vector<typename Keys::Type> keys;
+    for (int64_t line = begin; line < end; ++line) {
+      const T* from = data + lines.Start(line);
+      SelectFirst(
+          lines.length, k,
+          [&](int64_t i) {
+            return Keys::Of(from[i * lines.inner], largest, static_cast<uint32_t>(i));
+          },
+          &keys);
+      const int64_t to = line / lines.inner * k * lines.inner + line % lines.inner;
+      for (int64_t i = 0; i < k; ++i) {
+        const uint32_t place = Keys::Place(keys[i]);
+        if (values != nullptr) values[to + i * lines.inner] = from[place * lines.inner];
+        if (places != nullptr) places[to + i * lines.inner] = static_cast<Place>(place);
+      }
+    }
+  });
+}
+
+// A kernel for outputs `values` (absent if it is not wanted) and `places`.
+template <typename Place>
+KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const TensorView& values,
+                     const TensorView& places) {
+  if (x.num_elements() == 0) return KernelStatus::Ok();
+  const int64_t axis = attributes.Int("axis"), k = attributes.Int("k");
+  const bool largest = attributes.Bool("largest");
+  Place* at = places.as<Place>();
+  switch (x.dtype()) {
+    case DType::kI32:
+      TopK<SmallKey>(x, axis, k, largest, values.as<int32_t>(), at);
+      break;
+    case DType::kI64:
+      TopK<WideKey>(x, axis, k, largest, values.as<int64_t>(), at);
+      break;
+    default:
+      TopK<SmallKey>(x, axis, k, largest, values.as<float>(), at);
+  }
+  return KernelStatus::Ok();
+}
+
+// Places are 32 bits wide in the keys.
+inline bool FitsTopK(const KernelSpec& spec, std::string* refusal) {
+  const Dims& x = spec.inputs[0].dims;
+  if (Lines(x, spec.attributes.Int("axis")).length < int64_t{1} << 31) return true;
+  *refusal = "more than 2^31 elements to choose from";
+  return false;
+}
+
+}  // namespace espalier

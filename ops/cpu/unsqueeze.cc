@@ -1,0 +1,7 @@
+#include "ops/cpu/copy.h"
+
+namespace espalier {
+
+void RegisterUnsqueezeCpu(KernelRegistry& registry) { AddCopy(registry, "unsqueeze"); }
+
+}  // namespace espalier

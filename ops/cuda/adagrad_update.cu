@@ -1,0 +1,43 @@
+// torch.optim.Adagrad.
+#include "ops/cuda/optimizer.cuh"
+
+namespace espalier {
+namespace {
+
+struct Step {
+  UpdateOperands o;
+  float weight_decay, lr_decay, initial, epsilon;
+  __device__ void operator()(int64_t i) const {
+    const float p = o.parameter[i], step = o.hyper[1];
+    const float gradient = o.Scale() * o.gradient[i] + weight_decay * p;
+    // The sum starts at `initial`.
+    const float total = o.buffers[0][i] + (step <= 1 ? initial : 0.0f) + gradient * gradient;
+    o.buffers[0][i] = total;
+    const float rate = o.hyper[0] / (1.0f + (step - 1.0f) * lr_decay);
+    o.parameter[i] = p - rate * gradient / (sqrtf(total) + epsilon);
+  }
+};
+
+}  // namespace
+
+void RegisterAdagradUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  registry.Add("adagrad_update", [](const KernelSpec& spec, std::string*) {
+    const auto setting = [&](const char* name) {
+      return static_cast<float>(spec.attributes.Float(name));
+    };
+    const Step step{{},
+                    setting("weight_decay"),
+                    setting("lr_decay"),
+                    setting("initial_accumulator_value"),
+                    setting("eps")};
+    return MakeKernel([step](const KernelArgs& args) {
+      Step bound = step;
+      bound.o = OperandsOf(args);
+      ESPALIER_KERNEL_RETURN_IF_ERROR(
+          ForEach(args.inputs[0].num_elements(), bound, StreamOf(args), "adagrad_update"));
+      return CopyParameter(args, "adagrad_update");
+    });
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,9 @@
+#include "ops/cuda/arg_extreme.cuh"
+
+namespace espalier {
+
+void RegisterArgMaxCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddArgExtreme</*largest=*/true>(registry, "arg_max");
+}
+
+}  // namespace espalier

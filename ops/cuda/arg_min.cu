@@ -1,0 +1,9 @@
+#include "ops/cuda/arg_extreme.cuh"
+
+namespace espalier {
+
+void RegisterArgMinCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddArgExtreme</*largest=*/false>(registry, "arg_min");
+}
+
+}  // namespace espalier

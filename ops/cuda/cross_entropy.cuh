@@ -1,0 +1,22 @@
+// Rows of logits, one block each: what log-softmax needs of them.
+#pragma once
+
+#include "ops/cuda/reduce.cuh"
+
+namespace espalier {
+
+struct Normaliser {
+  float most, sum;
+};
+
+// The row's maximum and the sum of exp(x - maximum).
+__device__ inline Normaliser Normalise(const float* row, int64_t classes) {
+  float most = -INFINITY;
+  for (int64_t i = threadIdx.x; i < classes; i += kThreads) most = fmaxf(most, row[i]);
+  most = BlockMax(most);
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < classes; i += kThreads) sum += expf(row[i] - most);
+  return {most, BlockSum(sum)};
+}
+
+}  // namespace espalier

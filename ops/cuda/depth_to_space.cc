@@ -1,0 +1,9 @@
+#include "ops/cuda/blocks.h"
+
+namespace espalier {
+
+void RegisterDepthToSpaceCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddBlockMove(registry, "depth_to_space", /*to_space=*/true);
+}
+
+}  // namespace espalier

@@ -1,0 +1,9 @@
+#include "ops/cuda/extreme.cuh"
+
+namespace espalier {
+
+void RegisterReduceMaxCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddExtreme</*largest=*/true>(registry, "reduce_max", "reduce_max_grad");
+}
+
+}  // namespace espalier

@@ -1,0 +1,9 @@
+#include "ops/cuda/extreme.cuh"
+
+namespace espalier {
+
+void RegisterReduceMinCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddExtreme</*largest=*/false>(registry, "reduce_min", "reduce_min_grad");
+}
+
+}  // namespace espalier

@@ -1,0 +1,25 @@
+#include "ops/cuda/fold.cuh"
+
+namespace espalier {
+namespace {
+
+struct Term {
+  template <typename T>
+  __device__ T operator()(T x) const {
+    return x * x;
+  }
+};
+
+struct Gradient {
+  __device__ float operator()(float x, float y, float dy) const { return 2.0f * x * dy; }
+};
+
+}  // namespace
+
+void RegisterReduceSumSquareCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddFold</*integers=*/true>(registry, "reduce_sum_square", Term(), AsIs());
+  AddFoldGradient</*saves_input=*/true, /*saves_output=*/false>(registry, "reduce_sum_square_grad",
+                                                                Gradient());
+}
+
+}  // namespace espalier

@@ -1,0 +1,52 @@
+// torch.optim.RMSprop.
+#include "ops/cuda/optimizer.cuh"
+
+namespace espalier {
+namespace {
+
+struct Step {
+  UpdateOperands o;
+  float weight_decay, alpha, rest, epsilon, momentum;
+  bool centered;
+  __device__ void operator()(int64_t i) const {
+    const float p = o.parameter[i];
+    const float gradient = o.Scale() * o.gradient[i] + weight_decay * p;
+    float variance = alpha * o.buffers[0][i] + rest * gradient * gradient;
+    o.buffers[0][i] = variance;
+    if (centered) {
+      const float mean = alpha * o.buffers[2][i] + rest * gradient;
+      o.buffers[2][i] = mean;
+      variance -= mean * mean;
+    }
+    float direction = gradient / (sqrtf(variance) + epsilon);
+    if (momentum > 0) {
+      direction += momentum * o.buffers[1][i];
+      o.buffers[1][i] = direction;
+    }
+    o.parameter[i] = p - o.hyper[0] * direction;
+  }
+};
+
+}  // namespace
+
+void RegisterRmspropUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  registry.Add("rmsprop_update", [](const KernelSpec& spec, std::string*) {
+    const double alpha = spec.attributes.Float("alpha");
+    const Step step{{},
+                    static_cast<float>(spec.attributes.Float("weight_decay")),
+                    static_cast<float>(alpha),
+                    static_cast<float>(1.0 - alpha),
+                    static_cast<float>(spec.attributes.Float("eps")),
+                    static_cast<float>(spec.attributes.Float("momentum")),
+                    spec.attributes.Bool("centered")};
+    return MakeKernel([step](const KernelArgs& args) {
+      Step bound = step;
+      bound.o = OperandsOf(args);
+      ESPALIER_KERNEL_RETURN_IF_ERROR(
+          ForEach(args.inputs[0].num_elements(), bound, StreamOf(args), "rmsprop_update"));
+      return CopyParameter(args, "rmsprop_update");
+    });
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,9 @@
+#include "ops/cuda/blocks.h"
+
+namespace espalier {
+
+void RegisterSpaceToDepthCuda(KernelRegistry& registry, DeviceContexts&) {
+  AddBlockMove(registry, "space_to_depth", /*to_space=*/false);
+}
+
+}  // namespace espalier

@@ -1,0 +1,37 @@
+// top_k and arg_top_k: each line is sorted by keys that are made from its elements.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ops/cuda/register.h"
+
+namespace espalier {
+
+class TopKSort {
+ public:
+  // For lines of spec.inputs[0]. Null with *refusal set if it is too large or there is no device to
+  // ask.
+  static std::shared_ptr<TopKSort> Make(const KernelSpec& spec, std::string* refusal);
+
+  size_t workspace_bytes() const { return layout_.bytes(); }
+  // `values` (like x) and `places` (i32 or i64) have k elements along the axis; either may be
+  // absent.
+  KernelStatus Run(const TensorView& x, const TensorView& values, const TensorView& places,
+                   const KernelArgs& args) const;
+
+ private:
+  template <typename Key>
+  KernelStatus RunAs(const TensorView& x, const TensorView& values, const TensorView& places,
+                     const KernelArgs& args) const;
+  template <typename Key>
+  KernelStatus Sort(int64_t count, int64_t lines, const KernelArgs& args) const;
+
+  int64_t axis_ = 0, k_ = 0;
+  bool largest_ = true;
+  WorkspaceLayout layout_;
+  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_places_ = 0, starts_ = 0, temporary_ = 0;
+  size_t temporary_bytes_ = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,28 @@
+// The attribute `activation` of operators that apply one to their result. Standard library only.
+#pragma once
+
+#include <string>
+
+#include "ops/kernel/attributes.h"
+
+namespace espalier {
+
+enum class Activation { kNone, kRelu, kGelu, kSilu, kSigmoid, kTanh };
+
+inline Activation ActivationOf(const Attributes& attributes) {
+  const std::string name = attributes.String("activation", "none");
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "silu") return Activation::kSilu;
+  if (name == "sigmoid") return Activation::kSigmoid;
+  if (name == "tanh") return Activation::kTanh;
+  return Activation::kNone;
+}
+
+// Whether the gradient is a formula of y; otherwise it is one of x.
+inline bool GradientOfOutput(Activation activation) {
+  return activation == Activation::kRelu || activation == Activation::kSigmoid ||
+         activation == Activation::kTanh;
+}
+
+}  // namespace espalier

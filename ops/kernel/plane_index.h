@@ -1,0 +1,43 @@
+// ONNX's flat index of an element of x[N, C, H, W], as max_pool_indices gives it and max_unpool
+// takes it, for the planes of a shard. Usable on host and device.
+#pragma once
+
+#include "ops/tensor/view.h"
+
+#ifdef __CUDACC__
+#define ESPALIER_INDEX_FUNCTION __host__ __device__
+#else
+#define ESPALIER_INDEX_FUNCTION
+#endif
+
+namespace espalier {
+
+struct PlaneIndex {
+  int64_t height, width;
+  int64_t channels, whole_channels;  // of the shard, of the whole
+  int64_t first_sample, first_channel;
+  bool column_major = false;
+
+  explicit PlaneIndex(const TensorSpec& x)
+      : height(x.dims[2]),
+        width(x.dims[3]),
+        channels(x.dims[1]),
+        whole_channels(x.global.empty() ? x.dims[1] : x.global[1]),
+        first_sample(x.offset.empty() ? 0 : x.offset[0]),
+        first_channel(x.offset.empty() ? 0 : x.offset[1]) {}
+
+  // The index of the first element of the shard's plane number `plane`.
+  ESPALIER_INDEX_FUNCTION int64_t Start(int64_t plane) const {
+    const int64_t sample = first_sample + plane / channels;
+    return (sample * whole_channels + first_channel + plane % channels) * height * width;
+  }
+  // From the number of an element in its plane, row-major, to what is added to Start; and back.
+  ESPALIER_INDEX_FUNCTION int64_t FromRowMajor(int64_t at) const {
+    return column_major ? at / width + at % width * height : at;
+  }
+  ESPALIER_INDEX_FUNCTION int64_t ToRowMajor(int64_t at) const {
+    return column_major ? at / height + at % height * width : at;
+  }
+};
+
+}  // namespace espalier

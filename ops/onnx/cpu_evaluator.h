@@ -1,0 +1,10 @@
+// Computes constants with the CPU kernels.
+#pragma once
+
+#include "ops/onnx/import.h"
+
+namespace espalier {
+
+Evaluator CpuEvaluator();
+
+}  // namespace espalier

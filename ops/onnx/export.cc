@@ -1,0 +1,157 @@
+#include "ops/onnx/export.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/onnx/prune.h"
+#include "ops/onnx/tensor_proto.h"
+#include "ops/onnx/writer.h"
+
+namespace espalier {
+namespace onnx_export {
+
+#define ESPALIER_WRITERS(Name) void Register##Name##Writers(WriterTable&);
+#include "ops/onnx/writers.inc"
+#undef ESPALIER_WRITERS
+
+}  // namespace onnx_export
+
+namespace {
+
+using onnx_export::Writer;
+using onnx_export::WriterTable;
+
+const WriterTable& Writers() {
+  static const WriterTable* const table = [] {
+    auto* built = new WriterTable;
+#define ESPALIER_WRITERS(Name) onnx_export::Register##Name##Writers(*built);
+#include "ops/onnx/writers.inc"
+#undef ESPALIER_WRITERS
+    return built;
+  }();
+  return *table;
+}
+
+// The part of the graph that computes the wanted outputs.
+absl::StatusOr<Graph> Wanted(const OpRegistry& registry, const Graph& graph,
+                             const ExportOptions& options) {
+  Graph part = graph;
+  part.outputs.clear();
+  for (const auto& [name, value] : graph.outputs) {
+    const NodeId producer = graph.value(value).producer;
+    const OpDef* def = producer == kNoNode ? nullptr : registry.Find(graph.node(producer).op);
+    if (options.outputs.empty() && def != nullptr && (def->is_loss || def->is_metric)) continue;
+    const std::vector<std::string>& list = options.outputs;
+    if (!list.empty() && std::find(list.begin(), list.end(), name) == list.end()) continue;
+    part.outputs.emplace_back(name, value);
+  }
+  if (part.outputs.empty() || part.outputs.size() < options.outputs.size()) {
+    std::string known;
+    for (const auto& [name, value] : graph.outputs) absl::StrAppend(&known, " ", name);
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no such output to export; the graph's are:", known));
+  }
+  return onnx_import::Prune(std::move(part));
+}
+
+void SetType(const std::string& name, const TensorType& type, onnx::ValueInfoProto* info) {
+  info->set_name(name);
+  onnx::TypeProto::Tensor* tensor = info->mutable_type()->mutable_tensor_type();
+  tensor->set_elem_type(onnx_import::ToOnnx(type.dtype));
+  tensor->mutable_shape();
+  for (int64_t dim : type.dims) {
+    onnx::TensorShapeProto::Dimension* d = tensor->mutable_shape()->add_dim();
+    if (dim == Writer::kBatch) {
+      d->set_dim_param("batch");
+    } else if (!Writer::IsBatch(dim)) {
+      d->set_dim_value(dim);
+    }
+  }
+}
+
+absl::Status AddWeight(const Value& value, const ExportOptions& options, onnx::GraphProto* out) {
+  OnnxWeight weight{value.constant, "", 0};
+  if (value.kind == ValueKind::kParameter && options.weight) {
+    absl::StatusOr<OnnxWeight> given = options.weight(value);
+    if (!given.ok()) return given.status();
+    weight = *std::move(given);
+  }
+  onnx::TensorProto* tensor = out->add_initializer();
+  tensor->set_name(value.name);
+  tensor->set_data_type(onnx_import::ToOnnx(value.type.dtype));
+  for (int64_t dim : value.type.dims) tensor->add_dims(dim);
+  if (!weight.location.empty()) {
+    tensor->set_data_location(onnx::TensorProto::EXTERNAL);
+    for (const auto& [key, text] :
+         std::map<std::string, std::string>{{"location", weight.location},
+                                            {"offset", std::to_string(weight.offset)},
+                                            {"length", std::to_string(value.type.bytes())}}) {
+      onnx::StringStringEntryProto* entry = tensor->add_external_data();
+      entry->set_key(key);
+      entry->set_value(text);
+    }
+    return absl::OkStatus();
+  }
+  if (static_cast<int64_t>(weight.bytes.size()) != value.type.bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter '", value.name, "' has ", weight.bytes.size(), " bytes, its type ",
+                     ToString(value.type), " needs ", value.type.bytes()));
+  }
+  tensor->set_raw_data(std::move(weight.bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& graph,
+                                       const ExportOptions& options) {
+  absl::StatusOr<Graph> part = Wanted(registry, graph, options);
+  if (!part.ok()) return part.status();
+  if (absl::Status status = BindAndInfer(registry, Writer::kBatch, &*part); !status.ok()) {
+    return status;
+  }
+  onnx::ModelProto model;
+  model.set_ir_version(10);
+  model.set_producer_name("espalier");
+  onnx::OperatorSetIdProto* opset = model.add_opset_import();
+  opset->set_domain("");
+  opset->set_version(kExportedOnnxOpset);
+  onnx::GraphProto* out = model.mutable_graph();
+  out->set_name(graph.name.empty() ? "espalier" : graph.name);
+  for (const Value& value : part->values()) {
+    if (value.kind == ValueKind::kInput) SetType(value.name, value.type, out->add_input());
+    if (value.kind == ValueKind::kState) {
+      return absl::UnimplementedError(
+          absl::StrCat("'", value.name, "' is kept between runs, which ONNX cannot say"));
+    }
+    if (value.kind != ValueKind::kParameter && value.kind != ValueKind::kConstant) continue;
+    if (absl::Status status = AddWeight(value, options, out); !status.ok()) return status;
+  }
+  Writer writer(registry, *part, out);
+  for (size_t n = 0; n < part->nodes().size() && writer.ok(); ++n) {
+    writer.Write(Writers(), static_cast<NodeId>(n));
+  }
+  if (!writer.ok()) return writer.status();
+  for (const auto& [name, id] : part->outputs) {
+    const Value& value = part->value(id);
+    if (value.name != name) {
+      onnx::NodeProto* node = out->add_node();
+      node->set_op_type("Identity");
+      node->set_name(absl::StrCat(name, "/output"));
+      node->add_input(value.name);
+      node->add_output(name);
+    }
+    SetType(name, value.type, out->add_output());
+  }
+  return model.SerializeAsString();
+}
+
+std::vector<std::string> WrittenOperators() {
+  std::vector<std::string> names;
+  for (const auto& [name, write] : Writers()) names.push_back(name);
+  return names;
+}
+
+}  // namespace espalier

@@ -1,0 +1,292 @@
+// Operators that choose elements by indices, and constants that are made of indices.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "ops/onnx/tensor_proto.h"
+#include "ops/onnx/translator.h"
+
+namespace espalier::onnx_import {
+namespace {
+
+constexpr int64_t kMaxCount = 1 << 24;  // elements of a constant that a node makes
+
+void Constant(Translator& t) {
+  if (const onnx::AttributeProto* value = t.Attribute("value")) {
+    absl::StatusOr<HostTensor> read = ReadTensor(value->t(), t.folder());
+    if (!read.ok()) return t.SetStatus(read.status());
+    t.Return(t.Constant(read->type, std::move(read->bytes)));
+  } else if (t.Attribute("value_int") != nullptr) {
+    t.Return(t.Integers({t.Int("value_int", 0)}, {}));
+  } else if (t.Attribute("value_ints") != nullptr) {
+    const std::vector<int64_t> values = t.Ints("value_ints", {});
+    t.Return(t.Integers(values, {static_cast<int64_t>(values.size())}));
+  } else if (t.Attribute("value_float") != nullptr) {
+    t.Return(t.Scalar(t.Float("value_float", 0), DType::kF32));
+  } else if (t.Attribute("value_floats") != nullptr) {
+    const std::vector<double> values = t.Floats("value_floats");
+    t.Return(t.Numbers(DType::kF32, {static_cast<int64_t>(values.size())}, values));
+  } else {
+    t.Refuse("has none of the attributes value, value_int, value_ints, value_float, value_floats");
+  }
+}
+
+void ConstantOfShape(Translator& t) {
+  const Dims dims = t.ConstantInts(0);
+  DType dtype = DType::kF32;
+  double number = 0;
+  if (const onnx::AttributeProto* value = t.Attribute("value")) {
+    absl::StatusOr<HostTensor> read = ReadTensor(value->t(), t.folder());
+    if (!read.ok()) return t.SetStatus(read.status());
+    if (read->type.num_elements() != 1) return t.Fail("attribute 'value' must be one number");
+    dtype = read->type.dtype;
+    if (dtype == DType::kF16 || dtype == DType::kBF16) {
+      return t.Return(t.Expand(t.Constant({dtype, {}}, read->bytes), dims));
+    }
+    number = NumbersOf(read->type, read->bytes)[0];
+  }
+  // Only a first dimension can follow the batch: one elsewhere (in the first state of an LSTM) is
+  // put first and moved back.
+  Dims moved = dims;
+  std::vector<int64_t> back(dims.size());
+  std::iota(back.begin(), back.end(), 0);
+  const auto batch =
+      std::find_if(moved.begin(), moved.end(), [&](int64_t d) { return t.IsProbe(d); });
+  const bool moves = batch != moved.begin() && batch != moved.end();
+  if (moves) {
+    std::rotate(back.begin(), back.begin() + 1, back.begin() + (batch - moved.begin()) + 1);
+    std::rotate(moved.begin(), batch, batch + 1);
+  }
+  Dims fixed = moved;
+  for (int64_t& dim : fixed) dim = t.IsProbe(dim) ? 1 : dim;
+  const ValueId fill =
+      t.Emit("fill", {}, {{"dims", fixed}, {"value", number}, {"dtype", std::string(Name(dtype))}});
+  const ValueId filled = t.Expand(fill, moved);
+  t.Return(moves ? t.Transpose(filled, back) : filled);
+}
+
+void Range(Translator& t) {
+  const ValueId first = t.Required(0);
+  if (!t.ok()) return;
+  const DType dtype = t.DTypeOf(first);
+  std::vector<double> values;
+  const double start = t.ConstantNumber(0), limit = t.ConstantNumber(1),
+               delta = t.ConstantNumber(2);
+  if (!t.ok()) return;
+  const double count = delta == 0 ? kMaxCount + 1.0 : std::ceil((limit - start) / delta);
+  if (!(count <= kMaxCount)) {
+    return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers, or has a step of 0"));
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) {
+    values.push_back(start + static_cast<double>(i) * delta);
+  }
+  t.Return(t.Numbers(dtype, {static_cast<int64_t>(values.size())}, values));
+}
+
+void EyeLike(Translator& t) {
+  const ValueId x = t.Required(0);
+  if (!t.ok()) return;
+  const Dims dims = t.DimsOf(x);
+  const DType dtype = t.Attribute("dtype") == nullptr
+                          ? t.DTypeOf(x)
+                          : FromOnnx(static_cast<int>(t.Int("dtype", 0)));
+  if (dtype == DType::kInvalid) return t.Refuse("attribute 'dtype' names a type that is not taken");
+  if (dims.size() != 2) return t.Fail("takes a matrix");
+  if (t.IsProbe(dims[0]) || t.IsProbe(dims[1]) || NumElements(dims) > kMaxCount) {
+    return t.Refuse(absl::StrCat("makes a matrix of shape ", ToString(dims)));
+  }
+  const int64_t k = t.Int("k", 0);
+  std::vector<double> values;
+  for (int64_t i = 0; i < dims[0]; ++i) {
+    for (int64_t j = 0; j < dims[1]; ++j) values.push_back(j - i == k ? 1 : 0);
+  }
+  t.Return(t.Numbers(dtype, dims, values));
+}
+
+// a0 - a1 cos(2 pi i / n) + a2 cos(4 pi i / n)
+void Window(Translator& t, double a0, double a1, double a2) {
+  const double size = t.ConstantNumber(0);
+  const int64_t n = static_cast<int64_t>(size);
+  const DType dtype = FromOnnx(static_cast<int>(t.Int("output_datatype", 1)));
+  if (!t.ok()) return;
+  if (!(size >= 0 && size <= kMaxCount) || !IsFloat(dtype)) {
+    return t.Refuse(absl::StrCat("makes ", size,
+                                 " numbers, or numbers of another type than "
+                                 "floating-point ones"));
+  }
+  const double period = t.Bool("periodic", true) ? n : n - 1;
+  std::vector<double> values;
+  for (int64_t i = 0; i < n; ++i) {
+    const double phase = 2 * std::numbers::pi * static_cast<double>(i) / period;
+    values.push_back(a0 - a1 * std::cos(phase) + a2 * std::cos(2 * phase));
+  }
+  t.Return(t.Numbers(dtype, {n}, values));
+}
+
+void Gather(Translator& t) {
+  const ValueId x = t.Required(0), indices = t.Required(1);
+  if (!t.ok()) return;
+  const int64_t axis = t.Axis(t.Int("axis", 0), t.RankOf(x));
+  // A lookup in a trained table of vectors is an embedding: it can split its table.
+  if (axis == 0 && t.RankOf(x) == 2 && t.IsParameter(x) && t.ok()) {
+    t.Return(t.Emit("embedding", {indices, x}));
+  } else {
+    t.Return(t.Emit("gather", {x, indices}, {{"axis", axis}}));
+  }
+}
+
+void GatherElements(Translator& t) {
+  const ValueId x = t.Required(0), indices = t.Required(1);
+  t.Return(
+      t.Emit("gather_elements", {x, indices}, {{"axis", t.Axis(t.Int("axis", 0), t.RankOf(x))}}));
+}
+
+void GatherND(Translator& t) {
+  t.Return(t.Emit("gather_nd", {t.Required(0), t.Required(1)},
+                  {{"batch_dims", t.Int("batch_dims", 0)}}));
+}
+
+std::string Reduction(Translator& t) {
+  const std::string reduction = t.String("reduction", "none");
+  if (reduction == "mul") return "multiply";
+  if (reduction == "max") return "maximum";
+  if (reduction == "min") return "minimum";
+  return reduction;
+}
+
+void ScatterElements(Translator& t) {
+  const ValueId x = t.Required(0), indices = t.Required(1), updates = t.Required(2);
+  t.Return(t.Emit("scatter_elements", {x, indices, updates},
+                  {{"axis", t.Axis(t.Int("axis", 0), t.RankOf(x))}, {"reduction", Reduction(t)}}));
+}
+
+void ScatterND(Translator& t) {
+  t.Return(t.Emit("scatter_nd", {t.Required(0), t.Required(1), t.Required(2)},
+                  {{"reduction", Reduction(t)}}));
+}
+
+void TopK(Translator& t) {
+  const ValueId x = t.Required(0);
+  const std::vector<int64_t> k =
+      t.opset() < 10 ? std::vector<int64_t>{t.Int("k", 0)} : t.ConstantInts(1);
+  if (t.ok() && k.size() != 1) t.Fail("input 1 (k) must be one integer");
+  if (!t.ok()) return;
+  t.ReturnAll(t.EmitN("top_k", 2, {x},
+                      {{"k", k[0]},
+                       {"axis", t.Axis(t.Int("axis", -1), t.RankOf(x))},
+                       {"largest", t.Bool("largest", true)},
+                       {"sorted", t.Bool("sorted", true)}}));
+}
+
+// Indices from -depth to depth - 1 count; others leave their row off.
+void OneHot(Translator& t) {
+  ValueId indices = t.Required(0);
+  const ValueId values = t.Required(2);
+  const std::vector<double> depth = t.ConstantNumbers(1);
+  if (t.ok() && depth.size() != 1) t.Fail("input 1 (depth) must be one number");
+  if (!t.ok()) return;
+  indices = t.Cast(indices, DType::kI64);
+  const ValueId negative = t.Binary("less", indices, 0.0);
+  indices = t.Emit("where", {negative, t.Binary("add", indices, depth[0]), indices});
+  const int64_t axis = t.Axis(t.Int("axis", -1), t.RankOf(indices) + 1);
+  const auto one_hot = [&](double on, double off, DType dtype) {
+    return t.Emit("one_hot", {indices},
+                  {{"depth", static_cast<int64_t>(depth[0])},
+                   {"axis", axis},
+                   {"on", on},
+                   {"off", off},
+                   {"dtype", std::string(Name(dtype))}});
+  };
+  if (t.IsKnown(values)) {
+    const std::vector<double> off_on = t.KnownNumbers(values, "input 2");
+    if (off_on.size() != 2) return t.Fail("input 2 (values) must be two numbers");
+    return t.Return(one_hot(off_on[1], off_on[0], t.DTypeOf(values)));
+  }
+  const auto value = [&](int64_t i) {
+    return t.Emit("gather", {values, t.Integers({i}, {})}, {{"axis", int64_t{0}}});
+  };
+  t.Return(t.Emit("where", {one_hot(1, 0, DType::kBool), value(1), value(0)}));
+}
+
+void Trilu(Translator& t) {
+  const ValueId x = t.Required(0);
+  const std::vector<int64_t> k = t.HasInput(1) ? t.ConstantInts(1) : std::vector<int64_t>{0};
+  if (t.ok() && k.size() != 1) t.Fail("input 1 (k) must be one integer");
+  if (!t.ok()) return;
+  t.Return(t.Emit("triangle", {x}, {{"upper", t.Bool("upper", true)}, {"k", k[0]}}));
+}
+
+void ReverseSequence(Translator& t) {
+  t.Return(t.Emit("reverse_sequence", {t.Required(0), t.Required(1)},
+                  {{"batch_axis", t.Int("batch_axis", 1)}, {"time_axis", t.Int("time_axis", 0)}}));
+}
+
+// Their shapes hang on the data: taken only where that is a constant.
+void NonZero(Translator& t) {
+  const ValueId x = t.Required(0);
+  if (!t.ok()) return;
+  if (!t.IsConstant(x)) return t.Refuse("the shape of its result depends on the data");
+  const Dims dims = t.DimsOf(x);
+  const std::vector<double> values = t.KnownNumbers(x, "input 0");
+  std::vector<std::vector<int64_t>> found(dims.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == 0) continue;
+    int64_t rest = static_cast<int64_t>(i);
+    for (size_t d = dims.size(); d-- > 0;) {
+      found[d].push_back(rest % dims[d]);
+      rest /= dims[d];
+    }
+  }
+  std::vector<int64_t> all;
+  for (const std::vector<int64_t>& row : found) all.insert(all.end(), row.begin(), row.end());
+  const int64_t rank = static_cast<int64_t>(dims.size());
+  t.Return(t.Integers(all, {rank, rank == 0 ? 0 : static_cast<int64_t>(all.size()) / rank}));
+}
+
+void Compress(Translator& t) {
+  ValueId x = t.Required(0);
+  const ValueId condition = t.Required(1);
+  if (!t.ok()) return;
+  if (!t.IsConstant(condition)) return t.Refuse("the shape of its result depends on the data");
+  int64_t axis = 0;
+  if (t.Attribute("axis") == nullptr) {
+    x = t.Reshape(x, {NumElements(t.DimsOf(x))});
+  } else {
+    axis = t.Axis(t.Int("axis", 0), t.RankOf(x));
+  }
+  std::vector<int64_t> chosen;
+  const std::vector<int64_t> flags = t.KnownInts(condition, "input 1");
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] != 0) chosen.push_back(static_cast<int64_t>(i));
+  }
+  const ValueId indices = t.Integers(chosen, {static_cast<int64_t>(chosen.size())});
+  t.Return(t.Emit("gather", {x, indices}, {{"axis", axis}}));
+}
+
+}  // namespace
+
+void RegisterIndexTranslations(TranslationTable& table) {
+  table["BlackmanWindow"] = [](Translator& t) { Window(t, 0.42, 0.5, 0.08); };
+  table["Compress"] = Compress;
+  table["Constant"] = Constant;
+  table["ConstantOfShape"] = ConstantOfShape;
+  table["EyeLike"] = EyeLike;
+  table["Gather"] = Gather;
+  table["GatherElements"] = GatherElements;
+  table["GatherND"] = GatherND;
+  table["HammingWindow"] = [](Translator& t) { Window(t, 25.0 / 46.0, 21.0 / 46.0, 0); };
+  table["HannWindow"] = [](Translator& t) { Window(t, 0.5, 0.5, 0); };
+  table["NonZero"] = NonZero;
+  table["OneHot"] = OneHot;
+  table["Range"] = Range;
+  table["ReverseSequence"] = ReverseSequence;
+  table["Scatter"] = ScatterElements;
+  table["ScatterElements"] = ScatterElements;
+  table["ScatterND"] = ScatterND;
+  table["TopK"] = TopK;
+  table["Trilu"] = Trilu;
+}
+
+}  // namespace espalier::onnx_import

@@ -1,0 +1,60 @@
+#include "ops/onnx/windows.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier::onnx_import {
+
+bool ExpectPositive(Translator& t, const char* name, const std::vector<int64_t>& values,
+                    size_t count) {
+  // The limit keeps sizes computed from them far from an overflow.
+  const bool good = values.size() == count &&
+                    std::all_of(values.begin(), values.end(),
+                                [](int64_t v) { return v > 0 && v < (int64_t{1} << 30); });
+  if (!good) t.Fail(absl::StrCat("attribute '", name, "' must be ", count, " positive integers"));
+  return good && t.ok();
+}
+
+bool ReadWindows(Translator& t, const Dims& spatial, std::vector<int64_t> kernel,
+                 Windows* windows) {
+  const size_t n = spatial.size();
+  const std::vector<int64_t> ones(n, 1);
+  windows->kernel = t.Ints("kernel_shape", kernel);
+  windows->strides = t.Ints("strides", ones);
+  windows->dilations = t.Ints("dilations", ones);
+  if (!ExpectPositive(t, "kernel_shape", windows->kernel, n) ||
+      !ExpectPositive(t, "strides", windows->strides, n) ||
+      !ExpectPositive(t, "dilations", windows->dilations, n)) {
+    return false;
+  }
+  if (!kernel.empty() && kernel != windows->kernel) {
+    t.Fail(absl::StrCat("attribute 'kernel_shape' is ", ToString(windows->kernel),
+                        ", the weight's is ", ToString(kernel)));
+    return false;
+  }
+  const std::string mode = t.String("auto_pad", "NOTSET");
+  windows->pads.assign(2 * n, 0);
+  if (mode == "NOTSET") {
+    windows->pads = t.Ints("pads", windows->pads);
+    if (windows->pads.size() != 2 * n) {
+      t.Fail(absl::StrCat("attribute 'pads' must be ", 2 * n, " integers"));
+    }
+  } else if (mode == "SAME_UPPER" || mode == "SAME_LOWER") {
+    for (size_t d = 0; d < n; ++d) {
+      const int64_t stride = windows->strides[d];
+      const int64_t out = (spatial[d] + stride - 1) / stride;
+      const int64_t window = (windows->kernel[d] - 1) * windows->dilations[d] + 1;
+      const int64_t total = std::max<int64_t>(0, (out - 1) * stride + window - spatial[d]);
+      windows->pads[d] = mode == "SAME_UPPER" ? total / 2 : (total + 1) / 2;
+      windows->pads[d + n] = total - windows->pads[d];
+    }
+  } else if (mode != "VALID") {
+    t.Fail(absl::StrCat("attribute 'auto_pad' is '", mode,
+                        "', expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"));
+  }
+  return t.ok();
+}
+
+}  // namespace espalier::onnx_import

@@ -1,0 +1,31 @@
+// Shared by the losses and metrics that are sums over elements, rows or labels.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "absl/status/status.h"
+#include "ops/schema/op_def.h"
+
+namespace espalier {
+
+// `count`: what the mean is taken over, on the whole tensor; filled in by canonicalize.
+AttributeSpec CountAttribute(const std::string& of_what);
+
+// `reduction`, with the accepted values named in its doc.
+AttributeSpec ReductionAttribute(const std::string& doc);
+
+// The string attribute `name` is one of `accepted`.
+absl::Status ExpectOneOf(absl::string_view op, const Attributes& attributes, const char* name,
+                         std::initializer_list<const char*> accepted);
+
+// prediction, target (f32, one shape) -> f32 scalar, the mean over all elements; partial sums under
+// any split.
+OpDef MakeElementLoss(const std::string& name, const std::string& doc, double flops_per_element);
+
+// prediction[..., C], target[..., C] -> f32 scalar, the mean over all rows. Leading dimensions are
+// split into partial sums.
+OpDef MakeDistributionLoss(const std::string& name, const std::string& doc,
+                           double flops_per_element);
+
+}  // namespace espalier

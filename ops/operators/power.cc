@@ -1,0 +1,16 @@
+#include "ops/operators/elementwise.h"
+#include "ops/schema/registry.h"
+
+namespace espalier {
+
+void RegisterPower(OpRegistry& registry) {
+  registry.Add(MakeBinary({.name = "power",
+                           .doc = "y = a to the power of b, with numpy's broadcasting; of "
+                                  "integers: wraps, and towards zero for negative b",
+                           .flops = 40,
+                           .saves_inputs = true,
+                           .types = ElementTypes("FI"),
+                           .onnx = OnnxForm{"Pow", {}}}));
+}
+
+}  // namespace espalier

@@ -1,0 +1,17 @@
+#include <cmath>
+
+#include "ops/operators/loss.h"
+#include "ops/schema/registry.h"
+
+namespace espalier {
+
+void RegisterRootMeanSquaredError(OpRegistry& registry) {
+  // The operator gives the mean of squares, whose parts add up; the root is taken of the sum.
+  OpDef def = MakeElementLoss("root_mean_squared_error",
+                              "mean of (prediction - target)^2, reported as its root", 3);
+  def.is_metric = true;
+  def.finish = [](double mean) { return std::sqrt(mean); };
+  registry.Add(std::move(def));
+}
+
+}  // namespace espalier

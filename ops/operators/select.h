@@ -1,0 +1,16 @@
+// Shared by the operators that pick elements along an axis by their size.
+#pragma once
+
+#include <string>
+
+#include "ops/schema/op_def.h"
+
+namespace espalier {
+
+// top_k and arg_top_k: attributes, inference of the dimensions of each output, split.
+OpDef MakeTopK(const std::string& name, const std::string& doc, DType indices, bool values);
+
+// arg_max and arg_min.
+OpDef MakeArgExtreme(const std::string& name, const std::string& doc);
+
+}  // namespace espalier

@@ -1,0 +1,188 @@
+#include "ops/optimizer/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "ops/operators/register_all.h"
+#include "ops/optimizer/schedule.h"
+
+namespace espalier {
+namespace {
+
+using Schedule = proto::LearningRateSchedule;
+
+const OpRegistry& Registry() {
+  static const OpRegistry* registry = [] {
+    auto* r = new OpRegistry;
+    RegisterAllOperators(*r);
+    return r;
+  }();
+  return *registry;
+}
+
+proto::Optimizer Named(const std::string& name) {
+  proto::Optimizer optimizer;
+  optimizer.set_name(name);
+  return optimizer;
+}
+
+TEST(ChooseUpdateTest, AVariantSetsItsAttributesAndTheJobOverridesThem) {
+  proto::Optimizer optimizer = Named("adamw");
+  auto choice = ChooseUpdate(Registry(), optimizer);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->def->name, "adam_update");
+  EXPECT_TRUE(choice->attributes.Bool("decoupled"));
+  EXPECT_EQ(choice->attributes.Float("weight_decay"), 0.01);
+  EXPECT_EQ(choice->attributes.Float("beta2"), 0.999);
+  (*optimizer.mutable_attributes())["weight_decay"].set_f(0.5);
+  choice = ChooseUpdate(Registry(), optimizer);
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->attributes.Float("weight_decay"), 0.5);
+}
+
+TEST(ChooseUpdateTest, RefusalsSayWhatIsAccepted) {
+  const auto message = [](const proto::Optimizer& optimizer) {
+    return std::string(ChooseUpdate(Registry(), optimizer).status().message());
+  };
+  EXPECT_NE(message(Named("")).find("adafactor, adagrad, adam, adamw, lion, rmsprop, sgd"),
+            std::string::npos)
+      << message(Named(""));
+  proto::Optimizer optimizer = Named("sgd");
+  (*optimizer.mutable_attributes())["beta1"].set_f(0.9);
+  EXPECT_NE(message(optimizer).find("no attribute 'beta1'"), std::string::npos);
+  optimizer = Named("sgd");
+  (*optimizer.mutable_attributes())["nesterov"].set_b(true);
+  EXPECT_NE(message(optimizer).find("momentum above 0"), std::string::npos);
+  optimizer = Named("adam");
+  (*optimizer.mutable_attributes())["beta1"].set_f(1.5);
+  EXPECT_NE(message(optimizer).find("'beta1'"), std::string::npos);
+}
+
+TEST(ChooseUpdateTest, StatesFollowTheAttributes) {
+  proto::Optimizer sgd = Named("sgd");
+  auto choice = ChooseUpdate(Registry(), sgd);
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->States({3, 4})[0].name, "");
+  (*sgd.mutable_attributes())["momentum"].set_f(0.9);
+  choice = ChooseUpdate(Registry(), sgd);
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->States({3, 4})[0].name, "momentum");
+  choice = ChooseUpdate(Registry(), Named("adafactor"));
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->States({3, 4, 5})[1].dims, (Dims{20}));
+  EXPECT_EQ(choice->States({3})[2].name, "adafactor_squares");
+}
+
+TEST(PenaltyTest, RegularizersAddUpByName) {
+  proto::Optimizer optimizer = Named("sgd");
+  proto::Regularizer* all = optimizer.add_regularizers();
+  all->set_l2(0.1);
+  proto::Regularizer* some = optimizer.add_regularizers();
+  some->set_parameter("fc*");
+  some->set_l1(0.2);
+  some->set_l2(0.3);
+  EXPECT_DOUBLE_EQ(PenaltyOf(optimizer, "fc1.weight").l2, 0.4);
+  EXPECT_DOUBLE_EQ(PenaltyOf(optimizer, "fc1.weight").l1, 0.2);
+  EXPECT_DOUBLE_EQ(PenaltyOf(optimizer, "conv").l2, 0.1);
+  EXPECT_DOUBLE_EQ(PenaltyOf(optimizer, "conv").l1, 0);
+}
+
+// The formulas below are those of PyTorch's torch.optim.lr_scheduler; numbers without a formula
+// were computed with it (1.13).
+TEST(LearningRateTest, CosineWarmsUpThenFallsToTheFloor) {
+  Schedule s;
+  s.set_peak(1);
+  EXPECT_EQ(LearningRate(s, 1000), 1);
+  s.set_kind(Schedule::COSINE);
+  s.set_warmup_steps(10);
+  s.set_total_steps(110);
+  s.set_floor(0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 0), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 9), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 10), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 60), 0.6);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 110), 0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 100000), 0.2);
+}
+
+TEST(LearningRateTest, StepIsStepLR) {
+  Schedule s;
+  s.set_kind(Schedule::STEP);
+  s.set_peak(0.8);
+  s.set_step_size(3);
+  s.set_gamma(0.5);
+  for (int step = 0; step < 12; ++step) {
+    EXPECT_DOUBLE_EQ(LearningRate(s, step), 0.8 * std::pow(0.5, step / 3));
+  }
+  s.set_floor(0.15);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 100), 0.15);
+}
+
+TEST(LearningRateTest, LinearIsLinearLR) {
+  Schedule s;
+  s.set_kind(Schedule::LINEAR);
+  s.set_peak(0.5);
+  s.set_floor(0.1);  // end_factor 0.2
+  s.set_total_steps(8);
+  for (int step = 0; step < 12; ++step) {
+    EXPECT_NEAR(LearningRate(s, step), 0.5 * (1 + (0.2 - 1) * std::min(step, 8) / 8.0), 1e-15);
+  }
+}
+
+TEST(LearningRateTest, PolynomialIsPolynomialLR) {
+  Schedule s;
+  s.set_kind(Schedule::POLYNOMIAL);
+  s.set_peak(0.5);
+  s.set_power(2);
+  s.set_total_steps(8);
+  for (int step = 0; step < 12; ++step) {
+    EXPECT_NEAR(LearningRate(s, step), 0.5 * std::pow(1 - std::min(step, 8) / 8.0, 2), 1e-15);
+  }
+}
+
+TEST(LearningRateTest, OneCycleIsOneCycleLR) {
+  Schedule s;
+  s.set_kind(Schedule::ONE_CYCLE);
+  s.set_peak(1);
+  s.set_total_steps(20);
+  s.set_floor(4e-6);  // initial / final_div_factor
+  // max_lr=1, total_steps=20, pct_start=0.3: the peak at step 5.
+  EXPECT_NEAR(LearningRate(s, 0), 0.04, 1e-15);
+  EXPECT_NEAR(LearningRate(s, 5), 1, 1e-15);
+  EXPECT_NEAR(LearningRate(s, 2), 0.04 + 0.96 * (1 - std::cos(std::numbers::pi * 0.4)) / 2, 1e-15);
+  EXPECT_NEAR(LearningRate(s, 12), 4e-6 + (1 - 4e-6) / 2, 1e-15);
+  EXPECT_NEAR(LearningRate(s, 19), 4e-6, 1e-15);
+  EXPECT_NEAR(LearningRate(s, 30), 4e-6, 1e-15);
+}
+
+TEST(LearningRateTest, WarmUpPrecedesTheOthersToo) {
+  for (Schedule::Kind kind : {Schedule::CONSTANT, Schedule::LINEAR, Schedule::POLYNOMIAL}) {
+    Schedule s;
+    s.set_kind(kind);
+    s.set_peak(1);
+    s.set_power(1);
+    s.set_warmup_steps(4);
+    s.set_total_steps(14);
+    EXPECT_DOUBLE_EQ(LearningRate(s, 0), 0.25);
+    EXPECT_DOUBLE_EQ(LearningRate(s, 3), 1);
+    EXPECT_DOUBLE_EQ(LearningRate(s, 4), 1);
+    EXPECT_DOUBLE_EQ(LearningRate(s, 9), kind == Schedule::CONSTANT ? 1 : 0.5);
+  }
+}
+
+TEST(CheckScheduleTest, NamesTheField) {
+  Schedule s;
+  s.set_kind(Schedule::STEP);
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("step_size"), std::string::npos);
+  s.set_step_size(1);
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("gamma"), std::string::npos);
+  s.set_gamma(0.5);
+  EXPECT_TRUE(CheckSchedule(s).ok());
+  s.set_peak(std::nan(""));
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("peak"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace espalier

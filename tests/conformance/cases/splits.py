@@ -1,0 +1,45 @@
+"""Operators whose definition is checked elsewhere (see operators_test): here for the splits alone."""
+import random
+
+import torch
+
+from cases import case, dims, rand
+
+
+@case("dropout", splits_only=True)
+def _():
+    request = {"seed": random.randint(0, 99), "node_key": random.randint(0, 99), "step": random.randint(0, 9)}
+    return {"rate": 0.4}, [rand(*dims())], None, {"request": request}
+
+
+def update(name, attributes, states):
+    @case(name, splits_only=True)
+    def _():
+        shape = dims()
+        scale = torch.rand((), dtype=torch.float64) if random.random() < 0.5 else None
+        hyper = torch.tensor([0.05, random.randint(1, 9)], dtype=torch.float64)
+        # Second moments are never negative.
+        inputs = [rand(*shape), rand(*shape), scale, hyper] + [rand(*shape).abs() for _ in range(states)]
+        return attributes, inputs, None, {"forward_only": True}
+
+
+update("sgd_update", {"momentum": 0.0, "weight_decay": 0.01}, 0)
+update("sgd_update", {"momentum": 0.9, "weight_decay": 0.01}, 1)
+update("adam_update", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay": 0.1, "decoupled": True}, 2)
+
+
+@case("paged_attention", splits_only=True)
+def _():
+    """Prompts of some sequences, each with slots of its own."""
+    head_dim, heads, group = random.choice([4, 8]), random.randint(1, 6), random.randint(1, 2)
+    lengths = dims(random.randint(1, 3))
+    rows = sum(lengths)
+    order = torch.randperm(rows + 3)[:rows].int()
+    ints = lambda values: torch.tensor(values, dtype=torch.int32)
+    row_sequence = ints([s for s, n in enumerate(lengths) for _ in range(n)])
+    row_prefix = ints([i + 1 for n in lengths for i in range(n)])
+    starts = ints([sum(lengths[:s]) for s in range(len(lengths) + 1)])
+    inputs = [rand(rows, heads * group * head_dim), rand(rows, heads * head_dim), rand(rows, heads * head_dim),
+              rand(rows + 3, heads * head_dim), rand(rows + 3, heads * head_dim), order, row_sequence, row_prefix,
+              torch.zeros(rows + 1, dtype=torch.int32), ints([]), starts, order]
+    return {"head_dim": head_dim}, inputs, None, {"forward_only": True, "sum": 100, "scale": 4}

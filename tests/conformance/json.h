@@ -1,0 +1,30 @@
+// Tensors and attributes as JSON. A tensor is {"dtype": "f32", "dims": [2, 3], "data": [numbers]},
+// an absent one null; bf16 and f16 travel as numbers too, what JSON has no number for as "nan",
+// "inf", "-inf".
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "ops/kernel/attributes.h"
+#include "tests/gpu/backend.h"
+
+namespace espalier::conformance {
+
+using gpu_check::HostTensor;
+using nlohmann::json;
+
+HostTensor TensorFromJson(const json& value);
+json ToJson(const HostTensor& tensor);
+
+// A list is one of integers unless it holds a fraction.
+Attributes AttributesFromJson(const json& value);
+
+// Fields "seed", "node_key", "step", "training" of a request.
+gpu_check::RunOptions OptionsOf(const json& request);
+
+// Answers every line of standard input with one line, until its end. What `answer` throws becomes
+// {"error": "..."}.
+void Serve(const std::function<json(const json& request)>& answer);
+
+}  // namespace espalier::conformance

@@ -1,0 +1,65 @@
+// Trains an ONNX file on one CPU device through the planner, the lowering and the executor: what a
+// job of one worker does, in one process. Can keep what a step computes on the way.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ops/graph/graph.h"
+#include "ops/tensor/shape.h"
+#include "proto/program.pb.h"
+#include "worker/device/device.h"
+#include "worker/executor/executor.h"
+
+namespace espalier::conformance {
+
+struct OnnxTrainingOptions {
+  std::string model;  // path of the .onnx
+  // Path of an .npz with a column for each graph input and one named "labels", in float or i64.
+  // Step s reads examples [s * batch, s * batch + batch), round and round.
+  std::string data;
+  int64_t batch = 0;
+  std::string loss;
+  proto::Optimizer optimizer;
+  int threads = 1;
+  bool observe = false;  // keep prediction and gradients of each step
+};
+
+struct NamedTensor {
+  TensorType type;
+  std::string bytes;
+};
+
+class OnnxTraining {
+ public:
+  // Errors are those of the importer, AttachLoss, the planner or the executor, with the stage.
+  static absl::StatusOr<std::unique_ptr<OnnxTraining>> Create(const OnnxTrainingOptions& options);
+
+  // The next step.
+  absl::StatusOr<StepResult> Step(bool profile = false);
+
+  const Graph& graph() const { return graph_; }
+
+  // What was kept of the last step: the prediction as "prediction", the gradient of each trained
+  // parameter under the parameter's name after "gradient.".
+  absl::StatusOr<std::map<std::string, NamedTensor>> Observed();
+  // After "parameter.", those that are not trained included.
+  absl::StatusOr<std::map<std::string, NamedTensor>> Parameters();
+
+ private:
+  OnnxTraining() = default;
+  absl::StatusOr<NamedTensor> Read(int buffer);
+
+  Graph graph_;
+  std::map<std::string, int> observed_;  // buffers
+  std::unique_ptr<BatchSource> source_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Executor> executor_;
+  int64_t step_ = 0;
+};
+
+}  // namespace espalier::conformance

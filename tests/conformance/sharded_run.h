@@ -1,0 +1,38 @@
+// Runs one operator, whole or cut into parts as its split rule says, and puts the parts' results
+// together again: what a plan that splits the operator computes, on one device.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/schema/registry.h"
+#include "tests/gpu/backend.h"
+
+namespace espalier::conformance {
+
+using gpu_check::HostTensor;
+
+struct OperatorRun {
+  const OpDef* def = nullptr;
+  NodeTypes types;  // of the whole, inferred
+  std::vector<HostTensor> inputs;
+  std::optional<std::vector<HostTensor>> output_gradients;  // none: forward only
+  gpu_check::RunOptions options;
+  bool row_stable = false;
+  std::map<std::string, int> degrees;  // of the axes that are split, by name
+};
+
+struct OperatorResult {
+  std::vector<HostTensor> outputs;
+  std::vector<HostTensor> inputs_after;       // kernels write some of their inputs
+  std::map<int, HostTensor> input_gradients;  // of the differentiable inputs that are present
+  bool summed = false;                        // something above is the sum of several parts
+};
+
+// Returns an error, or an empty string. It is an error if two replicas of an input differ
+// afterwards.
+std::string Run(gpu_check::Backend* backend, const OperatorRun& run, OperatorResult* result);
+
+}  // namespace espalier::conformance
