@@ -13,26 +13,31 @@ Pooling Describe(const Attributes& a) {
           a.Int("p", 2)};
 }
 
-Attributes PartOf(const KernelSpec& spec, const TensorSpec& y) {
-  return AttributesOfPart(spec.attributes, spec.inputs[0], y, spec.attributes.Ints("kernel"));
+// Height and width are those of the spec at every run.
+Windows WindowsOf(const KernelSpec& spec, const TensorSpec& y) {
+  const TensorSpec& x = spec.inputs[0];
+  return SlidingWindows(AttributesOfPart(spec.attributes, x, y, spec.attributes.Ints("kernel")),
+                        x.dims, y.dims);
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
-  return MakeKernel([a = PartOf(spec, spec.outputs[0])](const KernelArgs& args) {
-    const TensorView &x = args.inputs[0], &y = args.outputs[0];
-    PoolForward(Describe(a), SlidingWindows(a, x.dims(), y.dims()), x.dims()[0] * x.dims()[1],
-                x.as<float>(), y.as<float>());
+  return MakeKernel([pooling = Describe(spec.attributes),
+                     windows = WindowsOf(spec, spec.outputs[0])](const KernelArgs& args) {
+    const TensorView& x = args.inputs[0];
+    PoolForward(pooling, windows, x.dims()[0] * x.dims()[1], x.as<float>(),
+                args.outputs[0].as<float>());
     return KernelStatus::Ok();
   });
 }
 
 // x, y?, dy -> dx
 std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
-  return MakeKernel([a = PartOf(spec, spec.inputs[2])](const KernelArgs& args) {
+  return MakeKernel([pooling = Describe(spec.attributes),
+                     windows = WindowsOf(spec, spec.inputs[2])](const KernelArgs& args) {
     if (!args.outputs[0].present()) return KernelStatus::Ok();
-    const TensorView &x = args.inputs[0], &dy = args.inputs[2];
-    PoolBackward(Describe(a), SlidingWindows(a, x.dims(), dy.dims()), x.dims()[0] * x.dims()[1],
-                 x.as<float>(), args.inputs[1].as<float>(), dy.as<float>(),
+    const TensorView& x = args.inputs[0];
+    PoolBackward(pooling, windows, x.dims()[0] * x.dims()[1], x.as<float>(),
+                 args.inputs[1].as<float>(), args.inputs[2].as<float>(),
                  args.outputs[0].as<float>());
     return KernelStatus::Ok();
   });

@@ -51,6 +51,20 @@ Attributes AttributesFromJson(const json& value) {
   return attributes;
 }
 
+const char* KindName(AxisKind kind) {
+  switch (kind) {
+    case AxisKind::kSample:
+      return "sample";
+    case AxisKind::kAttribute:
+      return "attribute";
+    case AxisKind::kParameter:
+      return "parameter";
+    case AxisKind::kReduction:
+      return "reduction";
+  }
+  return "";
+}
+
 gpu_check::RunOptions OptionsOf(const json& request) {
   return {request.value("seed", uint64_t{0}), request.value("node_key", uint64_t{0}),
           request.value("step", int64_t{0}), request.value("training", true)};

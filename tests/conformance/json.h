@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ops/kernel/attributes.h"
+#include "ops/schema/op_def.h"
 #include "tests/gpu/backend.h"
 
 namespace espalier::conformance {
@@ -19,6 +20,9 @@ json ToJson(const HostTensor& tensor);
 
 // A list is one of integers unless it holds a fraction.
 Attributes AttributesFromJson(const json& value);
+
+// "sample", "attribute", "parameter", "reduction".
+const char* KindName(AxisKind kind);
 
 // Fields "seed", "node_key", "step", "training" of a request.
 gpu_check::RunOptions OptionsOf(const json& request);

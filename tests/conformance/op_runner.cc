@@ -29,20 +29,6 @@ namespace {
 
 using gpu_check::Backend;
 
-const char* KindName(AxisKind kind) {
-  switch (kind) {
-    case AxisKind::kSample:
-      return "sample";
-    case AxisKind::kAttribute:
-      return "attribute";
-    case AxisKind::kParameter:
-      return "parameter";
-    case AxisKind::kReduction:
-      return "reduction";
-  }
-  return "";
-}
-
 json AxesOf(const OpDef& def, const NodeTypes& types) {
   const absl::StatusOr<SplitRule> rule = CompleteSplitRule(def, types);
   if (!rule.ok()) return {{"error", std::string(rule.status().message())}};

@@ -19,6 +19,7 @@
 #include "ops/onnx/import.h"
 #include "ops/operators/register_all.h"
 #include "ops/schema/registry.h"
+#include "tests/conformance/json.h"
 
 namespace espalier {
 namespace {
@@ -60,50 +61,12 @@ const char* KindText(AttributeKind kind) {
   return "";
 }
 
-const char* KindText(AxisKind kind) {
-  switch (kind) {
-    case AxisKind::kSample:
-      return "sample";
-    case AxisKind::kAttribute:
-      return "attribute";
-    case AxisKind::kParameter:
-      return "parameter";
-    case AxisKind::kReduction:
-      return "reduction";
-  }
-  return "";
-}
-
-Attributes AttributesOf(const json& value) {
-  Attributes attributes;
-  for (const auto& [name, v] : value.items()) {
-    if (v.is_boolean()) {
-      attributes.Set(name, v.get<bool>());
-    } else if (v.is_number_integer()) {
-      attributes.Set(name, v.get<int64_t>());
-    } else if (v.is_number()) {
-      attributes.Set(name, v.get<double>());
-    } else if (v.is_string()) {
-      attributes.Set(name, v.get<std::string>());
-    } else {
-      bool whole = true;
-      for (const json& item : v) whole = whole && item.is_number_integer();
-      if (whole) {
-        attributes.Set(name, v.get<std::vector<int64_t>>());
-      } else {
-        attributes.Set(name, v.get<std::vector<double>>());
-      }
-    }
-  }
-  return attributes;
-}
-
 std::string SplitText(const OpDef& def, const json& examples) {
   if (!def.split) return "not at all";
   if (!examples.contains(def.name)) return "yes";
   const json& example = examples.at(def.name);
   NodeTypes types;
-  types.attributes = AttributesOf(example.at("attributes"));
+  types.attributes = conformance::AttributesFromJson(example.at("attributes"));
   for (const json& input : example.at("inputs")) {
     types.inputs.push_back(input.is_null()
                                ? TensorType{}
@@ -113,7 +76,7 @@ std::string SplitText(const OpDef& def, const json& examples) {
   if (!InferNode(def, &types).ok()) return "yes";
   std::vector<std::string> axes, shapes;
   for (const Axis& axis : SplitOf(def, types).axes) {
-    axes.push_back(absl::StrCat(axis.name, " (", KindText(axis.kind), ")"));
+    axes.push_back(absl::StrCat(axis.name, " (", conformance::KindName(axis.kind), ")"));
   }
   for (const TensorType& input : types.inputs) {
     shapes.push_back(input.dtype == DType::kInvalid ? "none" : ToString(input.dims));
