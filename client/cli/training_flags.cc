@@ -214,11 +214,29 @@ absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double defaul
   return absl::OkStatus();
 }
 
+absl::Status FillLossScale(const ParsedFlags& flags, proto::Optimizer* optimizer) {
+  if (!flags.Has("loss-scale")) return absl::OkStatus();
+  const std::string given = flags.Text("loss-scale");
+  proto::LossScale* scale = optimizer->mutable_loss_scale();
+  double fixed = 0;
+  if (given == "dynamic") {
+    scale->set_initial(65536);
+    scale->set_growth_interval(2000);
+  } else if (absl::SimpleAtod(given, &fixed)) {
+    scale->set_initial(fixed);
+  } else {
+    return UsageError(absl::StrCat("--loss-scale is \"", Printable(given),
+                                   "\"; accepted: a power of two, or dynamic"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optimizer* optimizer) {
   double default_rate = 0;
   if (absl::Status s = FillUpdate(flags, optimizer, &default_rate); !s.ok()) return s;
   if (absl::Status s = FillRegularizers(flags, optimizer); !s.ok()) return s;
   optimizer->set_clip_norm(flags.Number("clip-norm", 0));
+  if (absl::Status s = FillLossScale(flags, optimizer); !s.ok()) return s;
   absl::Status s = FillSchedule(flags, steps, default_rate, optimizer->mutable_learning_rate());
   if (!s.ok()) return s;
   // What is left are values that the operator refuses.
@@ -313,6 +331,10 @@ std::vector<FlagSpec> TrainingFlags() {
       {"momentum", FlagType::kNumber, "M", "of SGD and RMSprop (0)", 0, 0, 1},
       {"nesterov", FlagType::kSwitch, "", "Nesterov's momentum, for SGD"},
       {"clip-norm", FlagType::kNumber, "X", "largest global norm of the gradient (off)", 0, 0},
+      {"precision", FlagType::kText, "TYPE",
+       "bf16 or f16: mixed precision, parameters stay f32 (the types of the graph)"},
+      {"loss-scale", FlagType::kText, "N",
+       "factor of the loss, a power of two, or dynamic (with --precision=f16 dynamic, else off)"},
       {"l1", FlagType::kText, "[PARAMETER:]X",
        "adds X * sum |p| to the loss that is minimised; PARAMETER is a name, or its beginning and "
        "*",
@@ -351,6 +373,13 @@ absl::Status FillTraining(const ParsedFlags& flags, proto::TrainingSpec* spec) {
   spec->set_batch_size(flags.Int("batch-size", kDefaultBatchSize));
   spec->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
   spec->set_checkpoint_every_steps(flags.Int("checkpoint-every", 0));
+  if (flags.Has("precision")) {
+    auto precision =
+        OneOf<proto::DataType>("precision", flags.Text("precision"),
+                               {{"f32", proto::F32}, {"bf16", proto::BF16}, {"f16", proto::F16}});
+    if (!precision.ok()) return precision.status();
+    spec->set_precision(*precision);
+  }
   spec->mutable_dataset()->set_holdout_fraction(flags.Number("holdout", 0.1));
   for (const std::string& pair : flags.Values("input")) {
     const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));

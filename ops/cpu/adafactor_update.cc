@@ -240,6 +240,7 @@ void Norm(const KernelArgs& args, const Settings& settings) {
 
 void Update(const KernelArgs& args, const Settings& settings) {
   const UpdateArgs u(args);
+  if (u.step < 1) return;
   const Operands o(args);
   const Matrix m(args.inputs[0].spec);
   const Moments moments(args, settings, m, u.step, true);

@@ -28,8 +28,7 @@ void Run(Adagrad adagrad, float* p, const float* g, float* sum, int64_t n) {
 
 void RegisterAdagradUpdateCpu(KernelRegistry& registry) {
   registry.Add("adagrad_update", [](const KernelSpec& spec, std::string*) {
-    return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
-      const UpdateArgs u(args);
+    return MakeUpdateKernel([attributes = spec.attributes](const UpdateArgs& u) {
       const double slower = 1.0 + (u.step - 1.0) * attributes.Float("lr_decay");
       const double initial = u.step <= 1 ? attributes.Float("initial_accumulator_value") : 0.0;
       const Adagrad adagrad{u.scale, static_cast<float>(attributes.Float("weight_decay")),
@@ -39,8 +38,6 @@ void RegisterAdagradUpdateCpu(KernelRegistry& registry) {
       ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
         Run(adagrad, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin, end - begin);
       });
-      CopyParameter(args);
-      return KernelStatus::Ok();
     });
   });
 }

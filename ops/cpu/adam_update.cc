@@ -43,8 +43,7 @@ void RegisterAdamUpdateCpu(KernelRegistry& registry) {
     const double epsilon = spec.attributes.Float("epsilon");
     const double decay = spec.attributes.Float("weight_decay");
     const bool decoupled = spec.attributes.Bool("decoupled");
-    return MakeKernel([=](const KernelArgs& args) {
-      const UpdateArgs u(args);
+    return MakeUpdateKernel([=](const UpdateArgs& u) {
       const Adam adam{
           .scale = u.scale,
           .gradient_decay = static_cast<float>(decoupled ? 0.0 : decay),
@@ -60,8 +59,6 @@ void RegisterAdamUpdateCpu(KernelRegistry& registry) {
         Update(adam, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin,
                u.buffers[1] + begin, end - begin);
       });
-      CopyParameter(args);
-      return KernelStatus::Ok();
     });
   });
 }

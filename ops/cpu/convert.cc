@@ -9,8 +9,6 @@
 namespace espalier {
 namespace {
 
-bool IsNarrow(DType type) { return type == DType::kBF16 || type == DType::kF16; }
-
 class ViaF32Kernel : public Kernel {
  public:
   ViaF32Kernel(std::unique_ptr<Kernel> inner, const KernelSpec& spec, std::vector<int> written)
@@ -72,33 +70,6 @@ class ViaF32Kernel : public Kernel {
 };
 
 }  // namespace
-
-float F16ToF32(uint16_t value) {
-  const uint32_t sign = static_cast<uint32_t>(value & 0x8000u) << 16;
-  const uint32_t rest = value & 0x7fffu;
-  if (rest >= 0x7c00u) {  // infinity, NaN
-    return std::bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-  }
-  // The exponent is moved by a multiplication, which also normalises subnormals.
-  const float magnitude = std::bit_cast<float>(rest << 13) * 0x1p112f;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-}
-
-uint16_t F32ToF16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = bits >> 16 & 0x8000u;
-  const uint32_t rest = bits & 0x7fffffffu;
-  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
-  if (rest < 0x38800000u) {
-    // Subnormal in f16: adding 0.5 leaves the wanted bits, rounded to even, at the end of the
-    // mantissa.
-    const float shifted = std::bit_cast<float>(rest) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = rest + 0xfffu + (rest >> 13 & 1u) - 0x38000000u;
-  return static_cast<uint16_t>(sign | rounded >> 13);
-}
 
 void ToF32(DType from, const void* source, float* destination, int64_t n) {
   ParallelRanges(n, 1, [&](int64_t begin, int64_t end) {

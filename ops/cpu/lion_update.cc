@@ -29,8 +29,7 @@ void Run(Lion lion, float* p, const float* g, float* m, int64_t n) {
 
 void RegisterLionUpdateCpu(KernelRegistry& registry) {
   registry.Add("lion_update", [](const KernelSpec& spec, std::string*) {
-    return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
-      const UpdateArgs u(args);
+    return MakeUpdateKernel([attributes = spec.attributes](const UpdateArgs& u) {
       const double beta1 = attributes.Float("beta1"), beta2 = attributes.Float("beta2");
       const double decay = u.learning_rate * attributes.Float("weight_decay");
       const Lion lion{u.scale,
@@ -43,8 +42,6 @@ void RegisterLionUpdateCpu(KernelRegistry& registry) {
       ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
         Run(lion, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin, end - begin);
       });
-      CopyParameter(args);
-      return KernelStatus::Ok();
     });
   });
 }

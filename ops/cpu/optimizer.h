@@ -16,7 +16,7 @@ struct UpdateArgs {
   const float* gradient;
   float scale;
   double learning_rate;
-  double step;  // from 1
+  double step;  // from 1; 0: parameter and buffers stay as they are
   float* buffers[3] = {nullptr, nullptr, nullptr};
 
   explicit UpdateArgs(const KernelArgs& args) {
@@ -35,6 +35,17 @@ struct UpdateArgs {
 inline void CopyParameter(const KernelArgs& args) {
   if (args.outputs.empty() || !args.outputs[0].present()) return;
   CopyBytes(args.inputs[0].data, args.outputs[0].data, args.outputs[0].spec.bytes());
+}
+
+// `run` takes an UpdateArgs by reference and moves parameter and buffers.
+template <typename Function>
+std::unique_ptr<Kernel> MakeUpdateKernel(Function run) {
+  return MakeKernel([run](const KernelArgs& args) {
+    const UpdateArgs u(args);
+    if (u.step >= 1) run(u);
+    CopyParameter(args);
+    return KernelStatus::Ok();
+  });
 }
 
 }  // namespace espalier

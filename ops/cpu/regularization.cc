@@ -29,10 +29,12 @@ void RegisterRegularizationCpu(KernelRegistry& registry) {
     const float slope = static_cast<float>(2.0 * spec.attributes.Float("l2"));
     return MakeKernel([l1, slope](const KernelArgs& args) {
       const TensorView& out = args.outputs[0];
+      const bool scaled = args.inputs.size() > 2 && args.inputs[2].present();
+      const float scale = scaled ? *args.inputs[2].as<float>() : 1.0f;
       MapBinary(
-          [l1, slope](float p, float g) {
+          [step = scale * l1, slope = scale * slope](float p, float g) {
             const float sign = static_cast<float>((p > 0.0f) - (p < 0.0f));
-            return g + l1 * sign + slope * p;
+            return g + step * sign + slope * p;
           },
           args.inputs[0].as<float>(), args.inputs[1].as<float>(), out.as<float>(),
           out.num_elements());

@@ -43,8 +43,7 @@ void Run(Rmsprop rmsprop, const UpdateArgs& u) {
 
 void RegisterRmspropUpdateCpu(KernelRegistry& registry) {
   registry.Add("rmsprop_update", [](const KernelSpec& spec, std::string*) {
-    return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
-      const UpdateArgs u(args);
+    return MakeUpdateKernel([attributes = spec.attributes](const UpdateArgs& u) {
       const double alpha = attributes.Float("alpha"), momentum = attributes.Float("momentum");
       const Rmsprop r{u.scale,
                       static_cast<float>(attributes.Float("weight_decay")),
@@ -59,8 +58,6 @@ void RegisterRmspropUpdateCpu(KernelRegistry& registry) {
       } else {
         centered ? Run<false, true>(r, u) : Run<false, false>(r, u);
       }
-      CopyParameter(args);
-      return KernelStatus::Ok();
     });
   });
 }

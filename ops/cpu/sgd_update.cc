@@ -43,8 +43,7 @@ void RegisterSgdUpdateCpu(KernelRegistry& registry) {
     const float momentum = static_cast<float>(spec.attributes.Float("momentum"));
     const float decay = static_cast<float>(spec.attributes.Float("weight_decay"));
     const bool nesterov = spec.attributes.Bool("nesterov");
-    return MakeKernel([momentum, decay, nesterov](const KernelArgs& args) {
-      const UpdateArgs u(args);
+    return MakeUpdateKernel([momentum, decay, nesterov](const UpdateArgs& u) {
       const Sgd sgd{u.scale, decay, momentum, static_cast<float>(u.learning_rate), nesterov};
       ParallelFor(u.n, 1, [&](int64_t begin, int64_t end) {
         if (momentum > 0) {
@@ -54,8 +53,6 @@ void RegisterSgdUpdateCpu(KernelRegistry& registry) {
           Plain(sgd, u.parameter + begin, u.gradient + begin, end - begin);
         }
       });
-      CopyParameter(args);
-      return KernelStatus::Ok();
     });
   });
 }

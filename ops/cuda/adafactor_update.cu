@@ -160,7 +160,10 @@ struct MakeFactor {
 struct StoreState {
   NewRow value;
   float* state;
-  __device__ void operator()(int64_t r) const { state[r] = value(r); }
+  const float* hyper;
+  __device__ void operator()(int64_t r) const {
+    if (hyper[1] >= 1) state[r] = value(r);
+  }
 };
 
 // Inputs: parameter, gradient, scale?, hyper, rows?, columns?, squares?, sums, norm (of the
@@ -237,6 +240,7 @@ struct Step {
   const float* norm;
   float count, eps2, d, weight_decay;
   __device__ void operator()(int64_t i) const {
+    if (!o.Moves()) return;
     const float g = o.Scale() * o.gradient[i];
     const float factor = moments.Factor(i, g);
     if (!moments.m.factored) o.buffers[2][i] = moments.Square(i, g);
@@ -267,9 +271,9 @@ class Move : public PassKernel {
     if (m.factored) {
       const NewRow row = Rows(args), column = Columns(args, m);
       ESPALIER_KERNEL_RETURN_IF_ERROR(
-          ForEach(m.rows, StoreState{row, args.inputs[4].as<float>()}, stream, op_));
-      ESPALIER_KERNEL_RETURN_IF_ERROR(
-          ForEach(m.columns, StoreState{column, args.inputs[5].as<float>()}, stream, op_));
+          ForEach(m.rows, StoreState{row, args.inputs[4].as<float>(), step.o.hyper}, stream, op_));
+      ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(
+          m.columns, StoreState{column, args.inputs[5].as<float>(), step.o.hyper}, stream, op_));
     }
     return CopyParameter(args, op_);
   }

@@ -30,13 +30,8 @@ void RegisterAdagradUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
                     setting("lr_decay"),
                     setting("initial_accumulator_value"),
                     setting("eps")};
-    return MakeKernel([step](const KernelArgs& args) {
-      Step bound = step;
-      bound.o = OperandsOf(args);
-      ESPALIER_KERNEL_RETURN_IF_ERROR(
-          ForEach(args.inputs[0].num_elements(), bound, StreamOf(args), "adagrad_update"));
-      return CopyParameter(args, "adagrad_update");
-    });
+    return MakeKernel(
+        [step](const KernelArgs& args) { return UpdateEach(args, step, "adagrad_update"); });
   });
 }
 

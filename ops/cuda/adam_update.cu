@@ -40,10 +40,9 @@ struct Update {
 
 KernelStatus Run(const KernelArgs& args, const Adam& adam) {
   StepFactors* factors = static_cast<StepFactors*>(args.workspace);
-  const UpdateOperands operands = OperandsOf(args);
-  FactorsKernel<<<1, 1, 0, StreamOf(args)>>>(adam, operands.hyper, factors);
+  FactorsKernel<<<1, 1, 0, StreamOf(args)>>>(adam, OperandsOf(args).hyper, factors);
   ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus("adam_update"));
-  const Update update{operands,
+  const Update update{{},
                       factors,
                       static_cast<float>(adam.decoupled ? 0.0 : adam.weight_decay),
                       static_cast<float>(adam.beta1),
@@ -51,9 +50,7 @@ KernelStatus Run(const KernelArgs& args, const Adam& adam) {
                       static_cast<float>(1.0 - adam.beta1),
                       static_cast<float>(1.0 - adam.beta2),
                       static_cast<float>(adam.epsilon)};
-  ESPALIER_KERNEL_RETURN_IF_ERROR(
-      ForEach(args.inputs[0].num_elements(), update, StreamOf(args), "adam_update"));
-  return CopyParameter(args, "adam_update");
+  return UpdateEach(args, update, "adam_update");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/convert.h"
 #include "ops/cuda/convolution.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -542,14 +543,14 @@ KernelFactory Factory(DeviceContexts& contexts) {
 }  // namespace
 
 void AddConvolution(KernelRegistry& registry, DeviceContexts& contexts, const char* name) {
-  registry.Add(name, Factory<Forward>(contexts));
-  registry.Add(std::string(name) + "_grad", Factory<Backward>(contexts));
+  registry.Add(name, InNarrowest(Factory<Forward>(contexts)));
+  registry.Add(std::string(name) + "_grad", InNarrowest(Factory<Backward>(contexts)));
 }
 
 void AddTransposedConvolution(KernelRegistry& registry, DeviceContexts& contexts,
                               const char* name) {
-  registry.Add(name, Factory<TransposedForward>(contexts));
-  registry.Add(std::string(name) + "_grad", Factory<TransposedBackward>(contexts));
+  registry.Add(name, InNarrowest(Factory<TransposedForward>(contexts)));
+  registry.Add(std::string(name) + "_grad", InNarrowest(Factory<TransposedBackward>(contexts)));
 }
 
 }  // namespace espalier

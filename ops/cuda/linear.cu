@@ -1,5 +1,6 @@
 // Training: cuBLAS for y, dx and dweight. Serving: StableLinear.
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/convert.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -202,38 +203,37 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
           });
         });
       });
-  registry.Add(
-      "linear",
-      [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        if (spec.row_stable) {
-          *refusal = "cuBLAS does not keep one order of summation for all numbers of rows";
-          return nullptr;
-        }
-        const Activation activation = ActivationOf(spec.attributes);
-        if (activation == Activation::kNone) {
-          return MakeKernel(
-              [&contexts](const KernelArgs& args) { return Forward(contexts, args); });
-        }
-        return MakeKernel(
-            [&contexts, activation](const KernelArgs& args) {
-              return ForwardActivated(contexts, args, activation);
-            },
-            WideBytes(spec, activation));
-      });
-  registry.Add(
-      "linear_grad",
-      [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
-        if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        const Activation activation = ActivationOf(spec.attributes);
-        const BackwardLayout layout(spec.inputs[4], RowsOf(spec.inputs[0].dims),
-                                    spec.inputs[1].dims[0], activation);
-        return MakeKernel(
-            [&contexts, activation](const KernelArgs& args) {
-              return Backward(contexts, args, activation);
-            },
-            layout.bytes);
-      });
+  registry.Add("linear", InNarrowest([&contexts](const KernelSpec& spec,
+                                                 std::string* refusal) -> std::unique_ptr<Kernel> {
+                 if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+                 if (spec.row_stable) {
+                   *refusal = "cuBLAS does not keep one order of summation for all numbers of rows";
+                   return nullptr;
+                 }
+                 const Activation activation = ActivationOf(spec.attributes);
+                 if (activation == Activation::kNone) {
+                   return MakeKernel(
+                       [&contexts](const KernelArgs& args) { return Forward(contexts, args); });
+                 }
+                 return MakeKernel(
+                     [&contexts, activation](const KernelArgs& args) {
+                       return ForwardActivated(contexts, args, activation);
+                     },
+                     WideBytes(spec, activation));
+               }));
+  registry.Add("linear_grad",
+               InNarrowest([&contexts](const KernelSpec& spec,
+                                       std::string* refusal) -> std::unique_ptr<Kernel> {
+                 if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+                 const Activation activation = ActivationOf(spec.attributes);
+                 const BackwardLayout layout(spec.inputs[4], RowsOf(spec.inputs[0].dims),
+                                             spec.inputs[1].dims[0], activation);
+                 return MakeKernel(
+                     [&contexts, activation](const KernelArgs& args) {
+                       return Backward(contexts, args, activation);
+                     },
+                     layout.bytes);
+               }));
 }
 
 }  // namespace espalier

@@ -28,13 +28,8 @@ void RegisterLionUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
                     static_cast<float>(1.0 - beta1),
                     static_cast<float>(beta2),
                     static_cast<float>(1.0 - beta2)};
-    return MakeKernel([step](const KernelArgs& args) {
-      Step bound = step;
-      bound.o = OperandsOf(args);
-      ESPALIER_KERNEL_RETURN_IF_ERROR(
-          ForEach(args.inputs[0].num_elements(), bound, StreamOf(args), "lion_update"));
-      return CopyParameter(args, "lion_update");
-    });
+    return MakeKernel(
+        [step](const KernelArgs& args) { return UpdateEach(args, step, "lion_update"); });
   });
 }
 

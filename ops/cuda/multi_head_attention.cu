@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ops/cuda/convert.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -534,8 +535,7 @@ KernelFactory Factory(DeviceContexts& contexts) {
 }  // namespace
 
 void RegisterMultiHeadAttentionCuda(KernelRegistry& registry, DeviceContexts& contexts) {
-  registry.Add("multi_head_attention", Factory<Forward>(contexts));
-  registry.Add("multi_head_attention_grad", Factory<Backward>(contexts));
+  registry.Add("multi_head_attention", InNarrowest(Factory<Forward>(contexts), kMask));
 }
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 // product and one kernel per step where it is.
 #include <utility>
 
+#include "ops/cuda/convert.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/register.h"
@@ -138,8 +139,8 @@ KernelFactory Factory(DeviceContexts& contexts, Cell cell, bool backward) {
 void RegisterRecurrentCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   for (const auto& [name, cell] : {std::pair("rnn", Cell::kRnn), std::pair("gru", Cell::kGru),
                                    std::pair("lstm", Cell::kLstm)}) {
-    registry.Add(name, Factory(contexts, cell, false));
-    registry.Add(std::string(name) + "_grad", Factory(contexts, cell, true));
+    registry.Add(name, InF32(Factory(contexts, cell, false)));
+    registry.Add(std::string(name) + "_grad", InF32(Factory(contexts, cell, true)));
   }
 }
 

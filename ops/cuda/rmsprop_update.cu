@@ -39,13 +39,8 @@ void RegisterRmspropUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
                     static_cast<float>(spec.attributes.Float("eps")),
                     static_cast<float>(spec.attributes.Float("momentum")),
                     spec.attributes.Bool("centered")};
-    return MakeKernel([step](const KernelArgs& args) {
-      Step bound = step;
-      bound.o = OperandsOf(args);
-      ESPALIER_KERNEL_RETURN_IF_ERROR(
-          ForEach(args.inputs[0].num_elements(), bound, StreamOf(args), "rmsprop_update"));
-      return CopyParameter(args, "rmsprop_update");
-    });
+    return MakeKernel(
+        [step](const KernelArgs& args) { return UpdateEach(args, step, "rmsprop_update"); });
   });
 }
 

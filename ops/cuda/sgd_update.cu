@@ -28,12 +28,9 @@ void RegisterSgdUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
     const float momentum = static_cast<float>(spec.attributes.Float("momentum"));
     const float decay = static_cast<float>(spec.attributes.Float("weight_decay"));
     const bool nesterov = spec.attributes.Bool("nesterov");
-    return MakeKernel([momentum, decay, nesterov](const KernelArgs& args) {
-      ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(args.inputs[0].num_elements(),
-                                              Update{OperandsOf(args), momentum, decay, nesterov},
-                                              StreamOf(args), "sgd_update"));
-      return CopyParameter(args, "sgd_update");
-    });
+    const Update update{{}, momentum, decay, nesterov};
+    return MakeKernel(
+        [update](const KernelArgs& args) { return UpdateEach(args, update, "sgd_update"); });
   });
 }
 

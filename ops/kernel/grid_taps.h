@@ -5,11 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define ESPALIER_GRID_FUNCTION __host__ __device__ inline
-#else
-#define ESPALIER_GRID_FUNCTION inline
-#endif
+#include "ops/kernel/anywhere.h"
 
 namespace espalier {
 
@@ -39,14 +35,14 @@ struct Coordinate {
   float slope;  // its derivative
 };
 
-ESPALIER_GRID_FUNCTION Coordinate Clip(Coordinate c, float last) {
+ESPALIER_ANYWHERE inline Coordinate Clip(Coordinate c, float last) {
   if (!(c.at > 0)) return {0, 0};
   if (c.at >= last) return {last, 0};
   return c;
 }
 
 // Mirrored at both ends of [low, low + span].
-ESPALIER_GRID_FUNCTION Coordinate Reflect(Coordinate c, float low, float span) {
+ESPALIER_ANYWHERE inline Coordinate Reflect(Coordinate c, float low, float span) {
   if (span <= 0) return {0, 0};
   float at = c.at - low, slope = c.slope;
   if (at < 0) {
@@ -59,7 +55,7 @@ ESPALIER_GRID_FUNCTION Coordinate Reflect(Coordinate c, float low, float span) {
   return {span - extra + low, -slope};
 }
 
-ESPALIER_GRID_FUNCTION Coordinate Pad(const GridSampling& s, Coordinate c, int64_t size) {
+ESPALIER_ANYWHERE inline Coordinate Pad(const GridSampling& s, Coordinate c, int64_t size) {
   const float extent = static_cast<float>(size);
   if (s.padding == GridPadding::kZeros) return c;
   if (s.padding == GridPadding::kReflection) {
@@ -68,19 +64,19 @@ ESPALIER_GRID_FUNCTION Coordinate Pad(const GridSampling& s, Coordinate c, int64
   return Clip(c, extent - 1);
 }
 
-ESPALIER_GRID_FUNCTION Coordinate Scale(const GridSampling& s, float grid, int64_t size) {
+ESPALIER_ANYWHERE inline Coordinate Scale(const GridSampling& s, float grid, int64_t size) {
   const float extent = static_cast<float>(size);
   if (s.align_corners) return {(grid + 1) / 2 * (extent - 1), (extent - 1) / 2};
   return {((grid + 1) * extent - 1) / 2, extent / 2};
 }
 
 // As an index, -1 if it is none.
-ESPALIER_GRID_FUNCTION int64_t IndexOf(float at, int64_t size) {
+ESPALIER_ANYWHERE inline int64_t IndexOf(float at, int64_t size) {
   return at >= 0 && at < static_cast<float>(size) ? static_cast<int64_t>(at) : -1;
 }
 
 // Weights of four neighbours at -1, 0, 1, 2 for a point at t in [0, 1), and their derivatives.
-ESPALIER_GRID_FUNCTION void CubicWeights(float t, float weight[4], float slope[4]) {
+ESPALIER_ANYWHERE inline void CubicWeights(float t, float weight[4], float slope[4]) {
   constexpr float a = -0.75f;
   for (int k = 0; k < 4; ++k) {
     const float signed_distance = t - static_cast<float>(k - 1);
@@ -99,8 +95,8 @@ ESPALIER_GRID_FUNCTION void CubicWeights(float t, float weight[4], float slope[4
 }  // namespace grid_internal
 
 // (gx, gy): the grid's numbers, horizontal first.
-ESPALIER_GRID_FUNCTION void MakeGridTaps(const GridSampling& s, float gx, float gy,
-                                         GridTaps* taps) {
+ESPALIER_ANYWHERE inline void MakeGridTaps(const GridSampling& s, float gx, float gy,
+                                           GridTaps* taps) {
   using grid_internal::Coordinate;
   Coordinate x = grid_internal::Scale(s, gx, s.width), y = grid_internal::Scale(s, gy, s.height);
   if (s.mode != GridMode::kBicubic) {

@@ -2,13 +2,8 @@
 // takes it, for the planes of a shard. Usable on host and device.
 #pragma once
 
+#include "ops/kernel/anywhere.h"
 #include "ops/tensor/view.h"
-
-#ifdef __CUDACC__
-#define ESPALIER_INDEX_FUNCTION __host__ __device__
-#else
-#define ESPALIER_INDEX_FUNCTION
-#endif
 
 namespace espalier {
 
@@ -27,15 +22,15 @@ struct PlaneIndex {
         first_channel(x.offset.empty() ? 0 : x.offset[1]) {}
 
   // The index of the first element of the shard's plane number `plane`.
-  ESPALIER_INDEX_FUNCTION int64_t Start(int64_t plane) const {
+  ESPALIER_ANYWHERE int64_t Start(int64_t plane) const {
     const int64_t sample = first_sample + plane / channels;
     return (sample * whole_channels + first_channel + plane % channels) * height * width;
   }
   // From the number of an element in its plane, row-major, to what is added to Start; and back.
-  ESPALIER_INDEX_FUNCTION int64_t FromRowMajor(int64_t at) const {
+  ESPALIER_ANYWHERE int64_t FromRowMajor(int64_t at) const {
     return column_major ? at / width + at % width * height : at;
   }
-  ESPALIER_INDEX_FUNCTION int64_t ToRowMajor(int64_t at) const {
+  ESPALIER_ANYWHERE int64_t ToRowMajor(int64_t at) const {
     return column_major ? at / height + at % height * width : at;
   }
 };

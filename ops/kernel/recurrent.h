@@ -7,13 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/kernel/anywhere.h"
 #include "ops/kernel/kernel.h"
-
-#ifdef __CUDACC__
-#define ESPALIER_ANYWHERE __host__ __device__
-#else
-#define ESPALIER_ANYWHERE
-#endif
 
 namespace espalier::recurrent {
 

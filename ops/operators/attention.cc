@@ -101,7 +101,8 @@ void RegisterAttention(OpRegistry& registry) {
       "(true = visible) or f32 (added), [S, T], [B, S, T] or [B, Hq, S, T]. A row that sees "
       "nothing "
       "is zero";
-  def.inputs = {{"q"}, {"k"}, {"v"}, {"mask", /*optional=*/true}};
+  def.inputs = {{"q"}, {"k"}, {"v"}, {.name = "mask", .optional = true, .own_type = true}};
+  def.precision = Precision::kNarrow;
   def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},
                     {"causal", AttributeKind::kBool, false, false, "row s sees columns t <= s"},
                     {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"}};

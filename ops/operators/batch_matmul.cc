@@ -50,6 +50,7 @@ void RegisterBatchMatmul(OpRegistry& registry) {
       "a[B, m, k], b[B, k, n], length (i32 scalar)? -> a b [B, m, n], where elements of a and b at "
       "length or beyond along the named dimensions count as 0";
   def.inputs = {{"a"}, {"b"}, {"length", /*optional=*/true}};
+  def.precision = Precision::kNarrow;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {
       {"a_seq_length_dim", AttributeKind::kInt, int64_t{-1}, false, "of a; -1: none"},

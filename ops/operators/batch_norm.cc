@@ -78,6 +78,7 @@ void RegisterBatchNorm(OpRegistry& registry) {
   stats.name = "batch_norm_stats";
   stats.doc = "x[N, C, ...] -> [2, C]: sum(x) / count and sum(x^2) / count over all but C";
   stats.inputs = {{"x"}};
+  stats.precision = Precision::kF32;
   stats.attributes = {count};
   stats.infer = InferStats;
   stats.canonicalize = SetCount;
@@ -102,6 +103,7 @@ void RegisterBatchNorm(OpRegistry& registry) {
       "moves the running ones (inputs 3 and 4) in place, otherwise the running ones are used";
   def.inputs = {
       {"x"}, {"scale"}, {"bias"}, {"running_mean"}, {"running_var"}, {"stats", /*optional=*/true}};
+  def.precision = Precision::kF32;
   def.attributes = {
       {"epsilon", AttributeKind::kFloat, 1e-5, false, "added to the variance"},
       {"momentum", AttributeKind::kFloat, 0.1, false, "running = (1 - m) * running + m * batch"},

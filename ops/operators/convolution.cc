@@ -195,7 +195,9 @@ Cost CostOf(const NodeTypes& types, const TensorType& side) {
 OpDef MakeCommon(const std::string& name, int spatial) {
   OpDef def;
   def.name = name;
-  def.inputs = {{"x"}, {"weight"}, {"bias", /*optional=*/true}};
+  def.inputs = {
+      {"x"}, {.name = "weight", .wide = true}, {.name = "bias", .optional = true, .wide = true}};
+  def.precision = Precision::kNarrow;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   const size_t n = static_cast<size_t>(spatial);
   def.attributes = {{"strides", AttributeKind::kInts, Ints(n, 1), false, "one per dimension"},

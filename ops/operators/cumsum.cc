@@ -21,6 +21,7 @@ void RegisterCumsum(OpRegistry& registry) {
   def.name = "cumsum";
   def.doc = "y[i] = x[0] + ... + x[i] along axis";
   def.inputs = {{"x"}};
+  def.precision = Precision::kF32;
   def.attributes = {{.name = "axis",
                      .kind = AttributeKind::kInt,
                      .required = true,

@@ -88,6 +88,7 @@ OpDef MakeUnary(const UnaryOp& op) {
   def.doc = op.doc;
   def.inputs = {{"x"}};
   def.attributes = op.attributes;
+  def.precision = op.precision;
   if (!op.any_type) def.types = op.types;
   def.onnx = op.onnx;
   def.infer = [output =

@@ -29,6 +29,7 @@ struct UnaryOp {
   std::vector<AttributeSpec> attributes = {};
   DType output = DType::kInvalid;  // kInvalid: the type of x
   bool differentiable = true;
+  Precision precision = Precision::kFollow;
   std::optional<OnnxForm> onnx = std::nullopt;
 };
 OpDef MakeUnary(const UnaryOp& op);

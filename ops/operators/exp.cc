@@ -8,6 +8,7 @@ void RegisterExp(OpRegistry& registry) {
                           .doc = "y = exp(x)",
                           .flops = 12,
                           .saves = Saves::kOutput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Exp", {}}}));
 }
 

@@ -57,6 +57,7 @@ void RegisterGroupNorm(OpRegistry& registry) {
       "x[N, C, ...], scale[C]?, bias[C]? -> (x - mean) / sqrt(variance + epsilon) * scale + bias, "
       "moments over each sample's groups of C / groups channels";
   def.inputs = {{"x"}, {"scale", /*optional=*/true}, {"bias", /*optional=*/true}};
+  def.precision = Precision::kF32;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {
       {"groups", AttributeKind::kInt, std::nullopt, true, "of channels; C: instance norm"},

@@ -55,7 +55,9 @@ void RegisterLinear(OpRegistry& registry) {
   def.name = "linear";
   def.doc = "x[..., in], weight[out, in], bias[out]? -> activation of x weight^T + bias [..., out]";
   def.attributes = {ActivationAttribute()};
-  def.inputs = {{"x"}, {"weight"}, {"bias", /*optional=*/true}};
+  def.inputs = {
+      {"x"}, {.name = "weight", .wide = true}, {.name = "bias", .optional = true, .wide = true}};
+  def.precision = Precision::kNarrow;
   def.infer = Infer;
   def.split = Split;
   def.cost = [](const NodeTypes& types) {

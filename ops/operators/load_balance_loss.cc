@@ -25,6 +25,7 @@ void RegisterLoadBalanceLoss(OpRegistry& registry) {
       "gate_full[N, n], assign[N, k] -> scalar n * sum over experts of (their fraction of all "
       "choices * their mean gate); 1 where both are even";
   def.inputs = {{"gate_full"}, {"assign"}};
+  def.precision = Precision::kF32;
   def.attributes = {
       {"count", AttributeKind::kInt, int64_t{0}, false, "samples in the whole batch; filled in"}};
   def.infer = Infer;

@@ -8,6 +8,7 @@ void RegisterLog(OpRegistry& registry) {
                           .doc = "y = natural logarithm of x",
                           .flops = 15,
                           .saves = Saves::kInput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Log", {}}}));
 }
 

@@ -13,6 +13,7 @@ void RegisterLrn(OpRegistry& registry) {
       "x[N, C, ...] -> x / (bias + alpha / size * sum(x^2))^beta, the sum over channels "
       "c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)";
   def.inputs = {{"x"}};
+  def.precision = Precision::kF32;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"size", AttributeKind::kInt, std::nullopt, true, "channels of a window"},
                     {"alpha", AttributeKind::kFloat, 1e-4, false, ""},

@@ -81,6 +81,7 @@ void RegisterMatmul(OpRegistry& registry) {
   def.name = "matmul";
   def.doc = "a[..., m, k], b[..., k, n] -> a b [..., m, n]; batch dimensions broadcast";
   def.inputs = {{"a"}, {"b"}};
+  def.precision = Precision::kNarrow;
   def.attributes = {
       {"transpose_a", AttributeKind::kBool, false, false, "a is given as [..., k, m]"},
       {"transpose_b", AttributeKind::kBool, false, false, "b is given as [..., n, k]"}};

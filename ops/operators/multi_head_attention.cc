@@ -13,20 +13,21 @@ constexpr char kName[] = "multi_head_attention";
 enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
 
 const std::vector<Arity>& Inputs() {
-  static const auto* inputs = new std::vector<Arity>{{"q"},
-                                                     {"k"},
-                                                     {"v"},
-                                                     {"wq"},
-                                                     {"wk"},
-                                                     {"wv"},
-                                                     {"wo"},
-                                                     {"bq", true},
-                                                     {"bk", true},
-                                                     {"bv", true},
-                                                     {"bo", true},
-                                                     {"bias_k", true},
-                                                     {"bias_v", true},
-                                                     {"mask", true}};
+  static const auto* inputs =
+      new std::vector<Arity>{{"q"},
+                             {"k"},
+                             {"v"},
+                             {.name = "wq", .wide = true},
+                             {.name = "wk", .wide = true},
+                             {.name = "wv", .wide = true},
+                             {.name = "wo", .wide = true},
+                             {.name = "bq", .optional = true, .wide = true},
+                             {.name = "bk", .optional = true, .wide = true},
+                             {.name = "bv", .optional = true, .wide = true},
+                             {.name = "bo", .optional = true, .wide = true},
+                             {.name = "bias_k", .optional = true, .wide = true},
+                             {.name = "bias_v", .optional = true, .wide = true},
+                             {.name = "mask", .optional = true, .own_type = true}};
   return *inputs;
 }
 
@@ -169,6 +170,7 @@ void RegisterMultiHeadAttention(OpRegistry& registry) {
       "per head, projected [B, S, O]. bias_k and bias_v are one more row of K and V, add_zero_attn "
       "one more of zeros; every row sees those. Mask as in attention";
   def.inputs = Inputs();
+  def.precision = Precision::kNarrow;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {
       {"heads", AttributeKind::kInt, std::nullopt, true, "H"},

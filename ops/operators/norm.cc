@@ -52,6 +52,7 @@ OpDef MakeNorm(const NormOp& op) {
   def.name = op.name;
   def.doc = op.doc;
   def.inputs = {{"x"}};
+  def.precision = Precision::kF32;
   if (op.residual) def.inputs.push_back({"residual"});
   const int first = static_cast<int>(def.inputs.size());
   def.inputs.insert(def.inputs.end(), op.parameters.begin(), op.parameters.end());

@@ -11,7 +11,8 @@
 namespace espalier {
 
 // parameter, gradient, scale f32[] (absent: 1), hyper f32[2] = (learning rate, step from 1), then
-// buffers like the parameter -> the parameter, updated in place, as are the buffers. All f32.
+// buffers like the parameter -> the parameter, updated in place, as are the buffers; with step 0
+// both stay as they are. All f32.
 OpDef MakeUpdate(const std::string& name, const std::string& doc, const std::vector<Arity>& buffers,
                  double flops_per_element);
 

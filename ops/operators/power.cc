@@ -4,13 +4,15 @@
 namespace espalier {
 
 void RegisterPower(OpRegistry& registry) {
-  registry.Add(MakeBinary({.name = "power",
-                           .doc = "y = a to the power of b, with numpy's broadcasting; of "
-                                  "integers: wraps, and towards zero for negative b",
-                           .flops = 40,
-                           .saves_inputs = true,
-                           .types = ElementTypes("FI"),
-                           .onnx = OnnxForm{"Pow", {}}}));
+  OpDef def = MakeBinary({.name = "power",
+                          .doc = "y = a to the power of b, with numpy's broadcasting; of "
+                                 "integers: wraps, and towards zero for negative b",
+                          .flops = 40,
+                          .saves_inputs = true,
+                          .types = ElementTypes("FI"),
+                          .onnx = OnnxForm{"Pow", {}}});
+  def.precision = Precision::kF32;
+  registry.Add(std::move(def));
 }
 
 }  // namespace espalier

@@ -8,9 +8,13 @@ void RegisterReciprocal(OpRegistry& registry) {
                           .doc = "y = 1 / x",
                           .flops = 4,
                           .saves = Saves::kOutput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Reciprocal", {}}}));
-  registry.Add(
-      MakeUnary({.name = "rsqrt", .doc = "y = 1 / sqrt(x)", .flops = 5, .saves = Saves::kOutput}));
+  registry.Add(MakeUnary({.name = "rsqrt",
+                          .doc = "y = 1 / sqrt(x)",
+                          .flops = 5,
+                          .saves = Saves::kOutput,
+                          .precision = Precision::kF32}));
 }
 
 }  // namespace espalier

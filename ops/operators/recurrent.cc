@@ -127,7 +127,13 @@ OpDef MakeRecurrent(Cell cell, const std::string& name, const std::string& onnx,
   OpDef def;
   def.name = name;
   def.doc = doc;
-  def.inputs = {{"x"}, {"w"}, {"r"}, {"b", true}, {"lengths", true}, {"h0", true}};
+  def.inputs = {{"x"},
+                {.name = "w", .wide = true},
+                {.name = "r", .wide = true},
+                {.name = "b", .optional = true, .wide = true},
+                {"lengths", true},
+                {"h0", true}};
+  def.precision = Precision::kNarrow;
   def.num_outputs = 2;
   def.gradient = Gradient{.needs_inputs = {kX, kW, kR, kB, kLengths, kH0},
                           .needs_outputs = {0},

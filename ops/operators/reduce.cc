@@ -61,6 +61,7 @@ OpDef MakeReduction(const ReductionOp& op) {
   def.doc = op.doc;
   def.inputs = {{"x"}};
   def.types = op.types;
+  def.precision = op.precision;
   def.attributes = {{.name = "axes",
                      .kind = AttributeKind::kInts,
                      .default_value = std::vector<int64_t>{},

@@ -16,6 +16,7 @@ struct ReductionOp {
   bool is_sum = false;       // of something of each element: reduced dimensions may be split too
   bool saves_input = false;  // what the gradient reads
   bool saves_output = false;
+  Precision precision = Precision::kF32;  // sums and products overflow
 };
 
 // y = f(all x along axes), with attributes `axes` (empty: all) and `keepdims`. Kept dimensions are

@@ -9,7 +9,8 @@ void RegisterReduceMax(OpRegistry& registry) {
        .doc = "y = the largest x over axes, NaN if there is one; equal ones share the gradient",
        .types = ElementTypes("FISB"),
        .saves_input = true,
-       .saves_output = true}));
+       .saves_output = true,
+       .precision = Precision::kFollow}));
 }
 
 }  // namespace espalier

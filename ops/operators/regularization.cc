@@ -38,16 +38,28 @@ void RegisterRegularization(OpRegistry& registry) {
   loss.split = [](const NodeTypes& types) { return SplitIntoScalars(types, true); };
   registry.Add(std::move(loss));
 
-  OpDef gradient =
-      Make("regularize_gradient", "parameter, gradient -> gradient + l1 * sign(p) + 2 * l2 * p", 4);
+  OpDef gradient = Make(
+      "regularize_gradient",
+      "parameter, gradient, scale (f32 scalar)? -> gradient + scale * (l1 * sign(p) + 2 * l2 * p)",
+      4);
   gradient.inputs.push_back({"gradient"});
+  gradient.inputs.push_back({"scale", /*optional=*/true});
   gradient.infer = [](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     ESPALIER_RETURN_IF_ERROR(Check("regularize_gradient", types));
     ESPALIER_RETURN_IF_ERROR(ExpectSameType({"regularize_gradient", "gradient", types.inputs[1]},
                                             {"regularize_gradient", "parameter", types.inputs[0]}));
+    if (types.has_input(2)) {
+      const InputRef scale{"regularize_gradient", "scale", types.inputs[2]};
+      ESPALIER_RETURN_IF_ERROR(ExpectDType(scale, {DType::kF32}));
+      ESPALIER_RETURN_IF_ERROR(ExpectRank(scale, 0));
+    }
     return std::vector<TensorType>{types.inputs[0]};
   };
-  gradient.split = SplitAlike;
+  gradient.split = [](const NodeTypes& types) {
+    SplitRule rule = SplitAlike(types);
+    if (rule.inputs.size() > 2) rule.inputs[2] = {};
+    return rule;
+  };
   registry.Add(std::move(gradient));
 }
 

@@ -26,7 +26,8 @@ void RegisterScalar(OpRegistry& registry) {
                           .doc = "y = x to the power of value",
                           .flops = 30,
                           .saves = Saves::kInput,
-                          .attributes = Value()}));
+                          .attributes = Value(),
+                          .precision = Precision::kF32}));
 }
 
 }  // namespace espalier

@@ -14,6 +14,7 @@ OpDef MakeLineOperator(const std::string& name, const std::string& doc) {
   def.name = name;
   def.doc = doc;
   def.inputs = {{"x"}};
+  def.precision = Precision::kF32;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"axis", AttributeKind::kInt, int64_t{-1}, false, "negative: from the end"}};
   def.infer = [name](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {

@@ -8,6 +8,7 @@ void RegisterSoftplus(OpRegistry& registry) {
                           .doc = "y = log(1 + exp(x))",
                           .flops = 30,
                           .saves = Saves::kInput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Softplus", {}}}));
   registry.Add(MakeUnary({.name = "softsign",
                           .doc = "y = x / (1 + |x|)",

@@ -18,16 +18,19 @@ void RegisterTrigonometry(OpRegistry& registry) {
                           .doc = "y = tan(x)",
                           .flops = 20,
                           .saves = Saves::kOutput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Tan", {}}}));
   registry.Add(MakeUnary({.name = "asin",
                           .doc = "y = asin(x)",
                           .flops = 30,
                           .saves = Saves::kInput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Asin", {}}}));
   registry.Add(MakeUnary({.name = "acos",
                           .doc = "y = acos(x)",
                           .flops = 30,
                           .saves = Saves::kInput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Acos", {}}}));
   registry.Add(MakeUnary({.name = "atan",
                           .doc = "y = atan(x)",
@@ -38,11 +41,13 @@ void RegisterTrigonometry(OpRegistry& registry) {
                           .doc = "y = sinh(x)",
                           .flops = 20,
                           .saves = Saves::kInput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Sinh", {}}}));
   registry.Add(MakeUnary({.name = "cosh",
                           .doc = "y = cosh(x)",
                           .flops = 20,
                           .saves = Saves::kInput,
+                          .precision = Precision::kF32,
                           .onnx = OnnxForm{"Cosh", {}}}));
   registry.Add(MakeUnary({.name = "asinh",
                           .doc = "y = asinh(x)",

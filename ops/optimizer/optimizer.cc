@@ -103,6 +103,19 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& 
     return Bad("clip_norm",
                absl::StrCat("is ", optimizer.clip_norm(), "; accepted: 0 (off) or more"));
   }
+  if (optimizer.has_loss_scale()) {
+    const proto::LossScale& scale = optimizer.loss_scale();
+    int exponent = 0;
+    if (!(scale.initial() >= 0x1p-24 && scale.initial() <= 0x1p100) ||
+        std::frexp(scale.initial(), &exponent) != 0.5) {
+      return Bad("loss_scale.initial", absl::StrCat("is ", scale.initial(),
+                                                    "; accepted: a power of two, 2^-24 to 2^100"));
+    }
+    if (scale.growth_interval() < 0 || scale.growth_interval() > (1 << 24)) {
+      return Bad("loss_scale.growth_interval",
+                 absl::StrCat("is ", scale.growth_interval(), "; accepted: 0 (fixed) to 2^24"));
+    }
+  }
   for (const proto::Regularizer& r : optimizer.regularizers()) {
     for (double factor : {r.l1(), r.l2()}) {
       if (!(factor >= 0) || factor >= 1e6) {

@@ -52,6 +52,17 @@ struct Arity {
   std::string name;       // "x", "weight"; used in error messages
   bool optional = false;  // may be absent
   bool variadic = false;  // last one only: any number, at least one unless optional
+  // May be f32 where input 0 is bf16 or f16: a parameter that is kept in f32. Types are then
+  // inferred as if it were of that type, and its gradient is f32 like itself.
+  bool wide = false;
+  bool own_type = false;  // its type has nothing to do with input 0's: an f32 mask
+};
+
+// What mixed precision does with an operator (ops/graph/precision.h).
+enum class Precision {
+  kFollow,  // runs in the type of its floating-point operands, in f32 if any of them is f32
+  kNarrow,  // in bf16 or f16: where the time goes, and where sums are kept in f32 anyway
+  kF32,     // in f32: what loses too much otherwise. All losses and metrics
 };
 
 // FlexFlow's SOAP: sample, attribute and parameter dimensions (operators are placed by their device
@@ -120,7 +131,7 @@ struct OnnxForm {
 
 // An operator that moves a parameter by its gradient. Inputs: parameter, gradient, scale (a scalar,
 // optional), hyper f32[2] = (learning rate, 1-based step), the states, the sums. It writes the
-// parameter (its output, in place) and the states.
+// parameter (its output, in place) and the states; with step 0 it leaves them as they are.
 struct Update {
   // A name under which jobs ask for it, and the values of attributes that the name stands for.
   struct Variant {
@@ -153,6 +164,7 @@ struct OpDef {
 
   // Element types that input 0 may have, checked before `infer`. Empty: `infer` says it all.
   std::vector<DType> types;
+  Precision precision = Precision::kFollow;
   std::optional<OnnxForm> onnx;
 
   // Types of the outputs, or InvalidArgument that says which input is wrong, what was found and

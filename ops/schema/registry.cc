@@ -150,6 +150,17 @@ absl::Status CheckType(const OpDef& def, const NodeTypes& types) {
                                                  ", expected one of ", taken));
 }
 
+// Inputs that may stay f32 beside a narrow input 0 have its type.
+NodeTypes WithoutWide(const OpDef& def, NodeTypes types) {
+  if (!types.has_input(0) || !IsNarrow(types.inputs[0].dtype)) return types;
+  for (size_t i = 1; i < types.inputs.size() && i < def.inputs.size(); ++i) {
+    if (def.inputs[i].wide && types.inputs[i].dtype == DType::kF32) {
+      types.inputs[i].dtype = types.inputs[0].dtype;
+    }
+  }
+  return types;
+}
+
 OpDef GradientDef(const OpDef& forward) {
   OpDef def;
   def.name = forward.name + "_grad";
@@ -201,7 +212,7 @@ absl::Status InferNode(const OpDef& def, NodeTypes* types) {
   }
   if (absl::Status status = CheckType(def, *types); !status.ok()) return status;
   types->outputs.clear();
-  absl::StatusOr<std::vector<TensorType>> outputs = def.infer(*types);
+  absl::StatusOr<std::vector<TensorType>> outputs = def.infer(WithoutWide(def, *types));
   if (!outputs.ok()) return outputs.status();
   for (const TensorType& output : *outputs) {
     if (absl::Status status = CheckSize(output); !status.ok()) return status;

@@ -36,6 +36,9 @@ constexpr bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
 }
 
+// The floating-point types of two bytes.
+constexpr bool IsNarrow(DType type) { return type == DType::kBF16 || type == DType::kF16; }
+
 constexpr bool IsInteger(DType type) {
   return type == DType::kI32 || type == DType::kI64 || type == DType::kI8 || type == DType::kU8;
 }

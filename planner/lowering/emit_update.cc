@@ -53,9 +53,36 @@ absl::Status Emitter::Synchronise() {
   return absl::OkStatus();
 }
 
-std::map<int, int> Emitter::EmitClipping() {
+int Emitter::LossScaleState(int device) {
+  auto [it, inserted] = loss_scale_states_.try_emplace(device, -1);
+  if (inserted) {
+    it->second = ranks_[device].AddBuffer(
+        "espalier.loss_scale", TensorSpec::Whole({DType::kF32, {3}}), proto::OPTIMIZER_STATE);
+  }
+  return it->second;
+}
+
+void Emitter::EmitLossScale(int device, int output) {
+  proto::ComputeInstruction* compute = ranks_[device].Emit("loss_scale")->mutable_compute();
+  compute->set_op("loss_scale");
+  (*compute->mutable_attributes())["initial"].set_f(options_.optimizer.loss_scale().initial());
+  compute->add_inputs(LossScaleState(device));
+  compute->add_outputs(output);
+}
+
+int Emitter::LossScale(int device) {
+  auto [it, inserted] = loss_scales_.try_emplace(device, -1);
+  if (inserted) {
+    it->second = ranks_[device].AddBuffer("loss_scale", kScalar, proto::SCRATCH);
+    EmitLossScale(device, it->second);
+  }
+  return it->second;
+}
+
+std::map<int, int> Emitter::EmitSquares() {
   const std::string node = "gradient_norm";
   std::map<int, std::vector<int>> squares;  // by rank
+  for (const auto& [device, state] : loss_scale_states_) squares[device];
   for (size_t number = 0; number < structure_.gradients.size(); ++number) {
     const PcgStructure::GradientInfo& g = structure_.gradients[number];
     const int target = Resolved(structure_.slots[g.slot].required);
@@ -79,7 +106,7 @@ std::map<int, int> Emitter::EmitClipping() {
   std::vector<int> group;
   for (const auto& [device, sums] : squares) group.push_back(device);
   const uint64_t tag = next_tag_++;
-  std::map<int, int> scales;
+  std::map<int, int> totals;
   for (const auto& [device, sums] : squares) {
     RankProgram& rank = ranks_[device];
     const int total = rank.AddBuffer("gradient_norm.squares", kScalar, proto::SCRATCH);
@@ -99,21 +126,55 @@ std::map<int, int> Emitter::EmitClipping() {
       reduce->set_output(total);
       reduce->set_tag(tag);
     }
-    scales[device] = rank.AddBuffer("gradient_norm.scale", kScalar, proto::SCRATCH);
+    totals[device] = total;
+  }
+  return totals;
+}
+
+void Emitter::EmitFactors() {
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    for (const Shard& shard : LayoutOf(Resolved(structure_.base[g.parameter])).shards) {
+      Factors& factors = factors_[shard.device];
+      if (factors.hyper >= 0) continue;
+      factors.hyper = ranks_[shard.device].AddBuffer(
+          "schedule", TensorSpec::Whole({DType::kF32, {2}}), proto::SCHEDULE);
+      if (scales_loss()) LossScaleState(shard.device);
+    }
+  }
+  const double max_norm = options_.optimizer.clip_norm();
+  if (max_norm == 0 && !scales_loss()) return;
+  const std::map<int, int> totals = EmitSquares();
+  for (const auto& [device, total] : totals) {
+    RankProgram& rank = ranks_[device];
+    Factors& factors = factors_[device];
+    proto::ComputeInstruction* compute = rank.Emit("gradient_norm")->mutable_compute();
+    (*compute->mutable_attributes())["max_norm"].set_f(max_norm);
+    compute->add_inputs(total);
+    factors.scale = rank.AddBuffer("gradient_norm.scale", kScalar, proto::SCRATCH);
     const int norm = rank.AddBuffer("gradient_norm", kScalar, proto::SCRATCH);
-    proto::ComputeInstruction* clip = rank.Emit(node)->mutable_compute();
-    clip->set_op("clip_scale");
-    (*clip->mutable_attributes())["max_norm"].set_f(options_.optimizer.clip_norm());
-    clip->add_inputs(total);
-    clip->add_outputs(scales[device]);
-    clip->add_outputs(norm);
-    if (device == group.front()) {
-      proto::ReportInstruction* report = rank.Emit(node)->mutable_report();
+    compute->add_outputs(factors.scale);
+    compute->add_outputs(norm);
+    if (scales_loss()) {
+      const proto::LossScale& scaling = options_.optimizer.loss_scale();
+      const TensorSpec hyper = TensorSpec::Whole({DType::kF32, {2}});
+      compute->set_op("unscale_gradients");
+      (*compute->mutable_attributes())["initial"].set_f(scaling.initial());
+      (*compute->mutable_attributes())["growth_interval"].set_i(scaling.growth_interval());
+      compute->add_inputs(LossScaleState(device));
+      // A device that only has the loss moves its state along with the others.
+      if (factors.hyper < 0) factors.hyper = rank.AddBuffer("schedule", hyper, proto::SCHEDULE);
+      compute->add_inputs(factors.hyper);
+      factors.hyper = rank.AddBuffer("schedule.updates", hyper, proto::SCRATCH);
+      compute->add_outputs(factors.hyper);
+    } else {
+      compute->set_op("clip_scale");
+    }
+    if (device == totals.begin()->first) {
+      proto::ReportInstruction* report = rank.Emit("gradient_norm")->mutable_report();
       report->set_buffer(norm);
       report->set_name("gradient_norm");
     }
   }
-  return scales;
 }
 
 void Emitter::EmitPenalties() {
@@ -147,15 +208,15 @@ void Emitter::EmitPenalties() {
       const int sum = own ? gradient[i]
                           : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
                                            rank.spec(gradient[i]), proto::SCRATCH);
-      emit("regularize_gradient", {parameter[i], gradient[i]}, sum);
+      const int scale = scales_loss() ? LossScale(shard.device) : -1;
+      emit("regularize_gradient", {parameter[i], gradient[i], scale}, sum);
       gradient[i] = sum;
     }
   }
 }
 
 proto::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
-                                              const std::string& op,
-                                              const std::map<int, int>& scales) {
+                                              const std::string& op) {
   const int layout = Resolved(structure_.base[g.parameter]);
   const int device = LayoutOf(layout).shards[shard].device;
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
@@ -165,12 +226,13 @@ proto::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& 
   update->set_parameter(instances_.at({g.parameter, layout})[shard]);
   update->set_gradient(instances_.at({g.gradient, layout})[shard]);
   for (int state : states_[g.parameter][shard]) update->add_state(state);
-  update->set_scale(scales.empty() ? -1 : scales.at(device));
+  update->set_scale(factors_.at(device).scale);
+  update->set_hyper(factors_.at(device).hyper);
   return update;
 }
 
-absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(const PcgStructure::GradientInfo& g,
-                                                                const std::map<int, int>& scales) {
+absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
+    const PcgStructure::GradientInfo& g) {
   const Layout& layout = LayoutOf(Resolved(structure_.base[g.parameter]));
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
   const Value& parameter = structure_.graph().value(g.parameter);
@@ -185,7 +247,7 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(const PcgStructu
       RankProgram& rank = ranks_[layout.shards[i].device];
       const int result =
           rank.AddBuffer(absl::StrCat(parameter.name, ".", ops[k]), spec, proto::SCRATCH);
-      proto::UpdateInstruction* update = EmitUpdate(g, i, ops[k], scales);
+      proto::UpdateInstruction* update = EmitUpdate(g, i, ops[k]);
       for (int sum : sums[i]) update->add_sums(sum);
       update->set_result(result);
       sums[i].push_back(result);
@@ -216,13 +278,12 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(const PcgStructu
 
 absl::Status Emitter::UpdateParameters() {
   EmitPenalties();
-  std::map<int, int> scales;
-  if (options_.optimizer.clip_norm() > 0) scales = EmitClipping();
+  EmitFactors();
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g, scales);
+    absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g);
     if (!sums.ok()) return sums.status();
     for (size_t i = 0; i < sums->size(); ++i) {
-      proto::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name, scales);
+      proto::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name);
       for (int sum : (*sums)[i]) update->add_sums(sum);
     }
   }

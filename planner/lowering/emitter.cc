@@ -256,6 +256,14 @@ void Emitter::EmitSumOrSeed(const Position& position,
   for (int part = 0; part < static_cast<int>(layout.shards.size()); ++part) {
     RankProgram& rank = ranks_[layout.shards[part].device];
     result.push_back(NewOutput(node.outputs[0], layout, part));
+    if (position.role == Position::kSeed && scales_loss()) {
+      EmitLossScale(layout.shards[part].device, result.back());
+      if (part > 0) continue;
+      proto::ReportInstruction* report = rank.Emit(plan_node.name)->mutable_report();
+      report->set_buffer(result.back());
+      report->set_name("loss_scale");
+      continue;
+    }
     proto::Instruction* instruction = rank.Emit(plan_node.name);
     if (position.role == Position::kSeed) {
       instruction->mutable_fill()->set_buffer(result.back());

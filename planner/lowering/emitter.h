@@ -70,13 +70,21 @@ class Emitter {
   void EmitPenalties();
   // What the update of every shard of `parameter` waits for: sums over the parameter. By shard, in
   // order.
-  absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g,
-                                                         const std::map<int, int>& scales);
+  absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g);
   // An update instruction of `op` for one shard, without its sums.
   proto::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
-                                       const std::string& op, const std::map<int, int>& scales);
-  // Scale for the gradients by rank (-1: none); reports the norm.
-  std::map<int, int> EmitClipping();
+                                       const std::string& op);
+  // Sets factors_. Clipping and loss scaling need the norm of all gradients, which is reported.
+  void EmitFactors();
+  // The sum of the gradients' squares, on each rank that has some of them or a loss scale.
+  std::map<int, int> EmitSquares();
+
+  bool scales_loss() const { return options_.optimizer.has_loss_scale(); }
+  // The state of loss scaling on one device, and the factor that follows from it: written to
+  // `output`, or to a scalar that all who ask get.
+  int LossScaleState(int device);
+  void EmitLossScale(int device, int output);
+  int LossScale(int device);
 
   int Resolved(const LayoutRef& ref) {
     return espalier::Resolve(structure_, placement_, table_.layouts(), ref);
@@ -100,6 +108,14 @@ class Emitter {
   std::map<ValueId, std::vector<BucketPlace>> bucket_of_;  // by shard of the gradient's base layout
   std::vector<BucketBuffers> buckets_;
   std::map<ValueId, std::vector<std::vector<int>>> states_;  // parameter -> shard -> buffers
+  // What updates read besides the parameter's own: the factor of the gradients (-1: none), and the
+  // learning rate and step. By rank.
+  struct Factors {
+    int scale = -1;
+    int hyper = -1;
+  };
+  std::map<int, Factors> factors_;
+  std::map<int, int> loss_scale_states_, loss_scales_;  // by rank
   uint64_t next_tag_ = 1;
 };
 

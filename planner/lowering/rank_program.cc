@@ -58,7 +58,7 @@ std::vector<int> BuffersOf(const proto::Instruction& instruction) {
       break;
     case Kind::kUpdate:
       all = {instruction.update().parameter(), instruction.update().gradient(),
-             instruction.update().scale()};
+             instruction.update().scale(), instruction.update().hyper()};
       for (int b : instruction.update().state()) all.push_back(b);
       for (int b : instruction.update().sums()) all.push_back(b);
       if (instruction.update().has_result()) all.push_back(instruction.update().result());
@@ -167,7 +167,7 @@ int64_t RankProgram::Finish(int64_t reserved_bytes) {
   place({proto::PARAMETER_SHARD, proto::OPTIMIZER_STATE});
   const int64_t kept_bytes = next;
   next = std::max(next, reserved_bytes);
-  place({proto::LITERAL, proto::PERSISTENT, proto::HOST_INPUT});
+  place({proto::LITERAL, proto::PERSISTENT, proto::HOST_INPUT, proto::SCHEDULE});
 
   std::vector<Lifetime> lives(allocations);
   for (int a = 0; a < allocations; ++a) lives[a] = {allocation_bytes_[a], -1, -1};

@@ -195,7 +195,7 @@ void Simulator::Tail() {
     if (sync == nullptr || sync->all_reduce_only) continue;
     for (const Task& task : sync->tasks) run(task);
   }
-  if (costs_.optimizer().clip_norm() > 0) {
+  if (costs_.optimizer().clip_norm() > 0 || costs_.optimizer().has_loss_scale()) {
     absl::InlinedVector<bool, 16> takes_part(devices_, false);
     for (const UpdateTasks* update : update_tasks_) {
       for (const Task& task : update->squares) run(task);
@@ -308,7 +308,7 @@ void Simulator::ForEachTask(Run run) {
     for (const Task& task : sync->tasks) run(task);
   }
   for (const UpdateTasks* update : update_tasks_) {
-    if (costs_.optimizer().clip_norm() > 0) {
+    if (costs_.optimizer().clip_norm() > 0 || costs_.optimizer().has_loss_scale()) {
       for (const Task& task : update->squares) run(task);
     }
     for (const Task& task : update->update) run(task);

@@ -61,7 +61,7 @@ Access AccessOf(const proto::Instruction& instruction) {
       break;
     case Kind::kUpdate:
       access.reads = {instruction.update().parameter(), instruction.update().gradient(),
-                      instruction.update().scale()};
+                      instruction.update().scale(), instruction.update().hyper()};
       break;
     default:
       break;

@@ -121,11 +121,6 @@ AttemptEnd Attempt::Run() {
   facts.parameters = prepared->parameters;
   facts.total_steps = prepared->total_steps;
   facts.tokens_per_step = prepared->tokens_per_step;
-  proto::Optimizer optimizer = spec.optimizer();
-  if (optimizer.learning_rate().total_steps() <= 0) {
-    optimizer.mutable_learning_rate()->set_total_steps(facts.total_steps);
-  }
-
   PlanDesk::Request request;
   request.graph = &prepared->graph;
   request.batch_size = spec.batch_size();
@@ -136,7 +131,7 @@ AttemptEnd Attempt::Run() {
   }
   request.machine.link = tools_.workers->MeasuredLink();
   if (request.machine.link.bandwidth() <= 0) request.machine.link = DefaultLink();
-  request.optimizer = optimizer;
+  request.optimizer = prepared->optimizer;
   request.search = spec.search();
   const bool imported = request.search.strategy() == proto::SearchOptions::IMPORTED;
   if (imported && task_.attempt > 1 &&
@@ -157,7 +152,7 @@ AttemptEnd Attempt::Run() {
   observer_->OnPlanned(task_.record.job.id(), task_.attempt, facts);
 
   LoweringOptions options;
-  options.optimizer = optimizer;
+  options.optimizer = prepared->optimizer;
   options.seed = spec.seed();
   options.columns = prepared->columns;
   absl::StatusOr<LoweredPlan> lowered =
@@ -176,7 +171,7 @@ AttemptEnd Attempt::Run() {
     end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);
   }
   tools_.rendezvous->End(task_.record.job.id());
-  return end.has_value() ? *end : Finish(prepared->graph, facts.total_steps);
+  return end.has_value() ? *end : Finish(prepared->model, facts.total_steps);
 }
 
 void Attempt::FailRank(size_t rank, const absl::Status& status) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/graph/precision.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"
 #include "ops/optimizer/optimizer.h"
@@ -22,6 +23,9 @@ constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int64_t kMaxOnnxBytes = int64_t{2} << 30;
 constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
+// Dynamic loss scaling where the spec does not say: PyTorch's.
+constexpr double kInitialLossScale = 65536;
+constexpr int64_t kLossScaleGrowthInterval = 2000;
 
 absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
@@ -97,6 +101,12 @@ absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStor
   return graph;
 }
 
+// f32 leaves the types that the graph names.
+DType PrecisionOf(const proto::TrainingSpec& spec) {
+  if (spec.precision() == proto::BF16) return DType::kBF16;
+  return spec.precision() == proto::F16 ? DType::kF16 : DType::kF32;
+}
+
 }  // namespace
 
 absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec) {
@@ -116,6 +126,10 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
   if ((spec.epochs() > 0) == (spec.steps() > 0) || spec.epochs() < 0 || spec.steps() < 0 ||
       spec.epochs() > kMaxSteps || spec.steps() > kMaxSteps) {
     return Field("epochs, steps", "give one of them, greater than zero");
+  }
+  if (spec.precision() != proto::DATA_TYPE_UNSPECIFIED && spec.precision() != proto::F32 &&
+      spec.precision() != proto::BF16 && spec.precision() != proto::F16) {
+    return Field("precision", "F32, BF16 and F16 are accepted");
   }
   if (spec.checkpoint_every_steps() < 0) {
     return Field("checkpoint_every_steps", "must not be negative");
@@ -184,18 +198,18 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
         "the graph has no output named 'loss', which is what training minimises");
   }
   PreparedJob job;
-  job.graph = *std::move(graph);
-  status = BindAndInfer(registry, spec.batch_size(), &job.graph);
+  job.model = *std::move(graph);
+  status = BindAndInfer(registry, spec.batch_size(), &job.model);
   if (!status.ok()) return status;
-  for (const auto& [name, value] : job.graph.outputs) {
-    const Value& output = job.graph.value(value);
+  for (const auto& [name, value] : job.model.outputs) {
+    const Value& output = job.model.value(value);
     if (output.producer == kNoNode || output.producer_output != 0) continue;
-    const OpDef* producer = registry.Find(job.graph.node(output.producer).op);
+    const OpDef* producer = registry.Find(job.model.node(output.producer).op);
     if (producer->finish != nullptr) job.finishes[name] = producer->finish;
   }
   std::map<std::string, std::string> given(spec.dataset().columns().begin(),
                                            spec.dataset().columns().end());
-  for (const Value& value : job.graph.values()) {
+  for (const Value& value : job.model.values()) {
     if (value.kind == ValueKind::kParameter) job.parameters += value.type.num_elements();
     if (value.kind != ValueKind::kInput) continue;
     auto it = given.find(value.name);
@@ -207,7 +221,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
                  absl::StrCat("the graph has no input '", given.begin()->first, "'"));
   }
   for (const proto::Regularizer& regularizer : spec.optimizer().regularizers()) {
-    const std::vector<Value>& values = job.graph.values();
+    const std::vector<Value>& values = job.model.values();
     const bool used = std::any_of(values.begin(), values.end(), [&](const Value& value) {
       return value.kind == ValueKind::kParameter && value.trainable &&
              Applies(regularizer, value.name);
@@ -217,7 +231,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
                                                           regularizer.parameter(), "'"));
     }
   }
-  status = CheckColumns(job.graph, job.columns, **dataset);
+  status = CheckColumns(job.model, job.columns, **dataset);
   if (!status.ok()) return status;
   const int64_t examples = (*dataset)->training_examples();
   const int64_t steps_per_epoch = examples / spec.batch_size();
@@ -235,6 +249,17 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   if (spec.dataset().format() == proto::Dataset::TEXT) {
     job.tokens_per_step *= static_cast<double>(spec.dataset().sequence_length());
   }
+  job.optimizer = spec.optimizer();
+  if (job.optimizer.learning_rate().total_steps() <= 0) {
+    job.optimizer.mutable_learning_rate()->set_total_steps(job.total_steps);
+  }
+  if (spec.precision() == proto::F16 && !job.optimizer.has_loss_scale()) {
+    job.optimizer.mutable_loss_scale()->set_initial(kInitialLossScale);
+    job.optimizer.mutable_loss_scale()->set_growth_interval(kLossScaleGrowthInterval);
+  }
+  absl::StatusOr<Graph> trained = WithPrecision(registry, job.model, PrecisionOf(spec));
+  if (!trained.ok()) return trained.status();
+  job.graph = *std::move(trained);
   return job;
 }
 

@@ -15,7 +15,9 @@
 namespace espalier {
 
 struct PreparedJob {
-  Graph graph;                                 // bound to the batch size, with its loss
+  Graph model;                                 // bound to the batch size, with its loss
+  Graph graph;                                 // what is trained: the model in its precision
+  proto::Optimizer optimizer;                  // with what the spec left open
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;
   int64_t parameters = 0;

@@ -6,7 +6,9 @@
 Both run with the same number of threads in float32, on data of ones where the values do not matter. Each row is the
 median of several rounds in which one and then the other runs for about --seconds. PyTorch runs eagerly; "backward" is
 its backward pass alone, over a graph that is kept, and ours the gradient kernel alone. A training step is forward,
-backward and SGD with momentum, of the modules of tests/conformance/models; ours runs their ONNX export.
+backward and SGD with momentum, of the modules of tests/conformance/models; ours runs their ONNX export. Its peak
+memory: ours is what the executor holds (arena, workspaces, the batch), PyTorch's the parameters, momenta and inputs
+and the most that its allocator hands out during a step, by its profiler.
 """
 import argparse
 import json
@@ -164,6 +166,8 @@ def operator_rows(ours, options):
         request = {"op": op, "attributes": attributes, "inputs": [operand(x) for x in inputs]}
         with torch.no_grad():
             yield row(name, [request], lambda: function(*inputs))
+        if op == "add":  # both hand the gradient on as it is
+            continue
         leaves = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
         y = function(*leaves)
         g = torch.ones_like(y)
@@ -204,7 +208,19 @@ def steps():
     ]
 
 
-def step_rows(ours, folder, options):
+def peak_of_pytorch(step, held):
+    """Bytes: of the tensors `held` between steps, and the most that is allocated beside them within one."""
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        step()
+    changes = sorted((e.start_us(), e.nbytes()) for e in profile.kineto_results.events() if e.name() == "[memory]")
+    now = peak = 0
+    for _, change in changes:
+        now += change
+        peak = max(peak, now)
+    return peak + sum(t.numel() * t.element_size() for t in held)
+
+
+def step_rows(ours, folder, options, memory):
     for model in steps():
         if options.only not in model.name:
             continue
@@ -225,12 +241,17 @@ def step_rows(ours, folder, options):
         try:
             a, b = measure(ours, [request], step, options)
             yield [model.name, a * 1e3, b * 1e3, b / a]
+            held = [*module.parameters(), *module.buffers(), *columns.values(), labels,
+                    *(s["momentum_buffer"] for s in optimizer.state.values())]
+            optimizer.zero_grad(set_to_none=True)
+            peak = ours.ask(run=0)["peak_bytes"], peak_of_pytorch(step, held)
+            memory.append([model.name, peak[0] / 2**20, peak[1] / 2**20, peak[0] / peak[1]])
         except RuntimeError as error:
             yield [model.name, str(error)[:60], "", ""]
 
 
-def show(title, rows):
-    print(f"### {title}\n\n| | Espalier, ms | PyTorch, ms | times as fast |\n|---|--:|--:|--:|")
+def show(title, rows, unit="ms", ratio="times as fast"):
+    print(f"### {title}\n\n| | Espalier, {unit} | PyTorch, {unit} | {ratio} |\n|---|--:|--:|--:|")
     for row in rows:
         print("| " + " | ".join(f"{c:.3f}" if isinstance(c, float) else str(c) for c in row[:3]) +
               (f" | {row[3]:.2f} |" if isinstance(row[3], float) else " | |"), flush=True)
@@ -253,7 +274,9 @@ def main():
           f"{options.rounds} turns; load of the machine {os.getloadavg()[0]:.1f}.\n")
     show("Operators", operator_rows(ours, options))
     with tempfile.TemporaryDirectory() as folder:
-        show("Training steps", step_rows(ours, folder, options))
+        memory = []
+        show("Training steps", step_rows(ours, folder, options, memory))
+        show("Peak memory of a training step", memory, "MiB", "of PyTorch's")
     print(f"Load of the machine at the end {os.getloadavg()[0]:.1f}.")
     ours.close()
 

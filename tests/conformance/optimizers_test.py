@@ -125,5 +125,43 @@ class OptimizersTest(unittest.TestCase):
                         lambda p: Adafactor(p, RATE, 0.1), sums, shape)
 
 
+    def test_step_0_moves_nothing(self):
+        """What loss scaling asks for where gradients overflowed."""
+        p = torch.randn(7, 5, dtype=torch.float64).float().double()
+        infinite = torch.full((7, 5), math.inf, dtype=torch.float64)
+        like = [(p.abs() + k).float().double() for k in (1, 2, 3)]
+        factored = [like[0][:, 0], like[0][0], None]
+        for op, states, sums in (("sgd_update", like[:1], ()), ("adam_update", like[:2], ()),
+                                 ("adagrad_update", like[:1], ()), ("rmsprop_update", like, ()),
+                                 ("lion_update", like[:1], ()),
+                                 ("adafactor_update", factored, ("adafactor_sums", "adafactor_norm"))):
+            attributes = {"momentum": 0.9} if op in ("sgd_update", "rmsprop_update") else {}
+            if op == "rmsprop_update":
+                attributes["centered"] = True
+            inputs = [p, infinite, torch.tensor(0.0, dtype=torch.float64),
+                      torch.tensor([RATE, 0], dtype=torch.float64)] + states
+            given = len(inputs)
+            for name in sums:
+                inputs = inputs + [from_json(self.run_update(name, attributes, inputs)["outputs"][0])]
+            after = self.run_update(op, attributes, inputs)["inputs_after"]
+            for i in [0] + list(range(4, given)):
+                if inputs[i] is not None:
+                    self.assertTrue(torch.equal(from_json(after[i]).double(), inputs[i]), f"{op} input {i}")
+
+    def test_overflow_halves_the_loss_scale_and_quiet_steps_double_it(self):
+        state = self.zeros(3)
+        hyper = torch.tensor([RATE, 1], dtype=torch.float64)
+        seen = []
+        for squares in (1.0, 4.0, math.inf, 1.0, math.nan, 1.0, 1.0):
+            answer = self.run_op(op="unscale_gradients", attributes={"initial": 8.0, "growth_interval": 2},
+                                 inputs=[to_json(x) for x in (torch.tensor(squares, dtype=torch.float64), state, hyper)])
+            self.assertNotIn("error", answer)
+            factor, _, after = [from_json(x) for x in answer["outputs"]]
+            state = from_json(answer["inputs_after"][1])
+            seen.append((factor.item(), after[1].item(), 8 * 2 ** state[0].item()))
+        self.assertEqual(seen, [(1 / 8, 1, 8), (1 / 8, 2, 16), (0, 0, 8), (1 / 8, 3, 8), (0, 0, 4), (1 / 4, 4, 4),
+                                (1 / 4, 5, 8)])
+
+
 if __name__ == "__main__":
     unittest.main()

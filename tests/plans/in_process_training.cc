@@ -18,7 +18,7 @@ namespace {
 
 struct RankResult {
   absl::Status status;
-  std::vector<double> losses;
+  std::map<std::string, std::vector<double>> reported;
   std::vector<double> seconds;
   int64_t peak_bytes = 0;
   std::map<std::string, std::vector<char>> parameters;
@@ -43,8 +43,11 @@ absl::Status RunRank(const proto::Program& program, Communicator* communicator,
     if (!done.ok()) return done.status();
     result->seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    auto loss = done->values.find("loss");
-    result->losses.push_back(loss == done->values.end() ? 0 : loss->second);
+    for (const auto& [name, value] : done->values) {
+      std::vector<double>& values = result->reported[name];
+      values.resize(options.steps, 0);
+      values[step] = value;
+    }
   }
   result->peak_bytes = (*executor)->measured_peak_bytes();
   for (int b = 0; b < (*executor)->num_buffers(); ++b) {
@@ -80,19 +83,23 @@ absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Gra
   }
   for (std::thread& thread : threads) thread.join();
   TrainingRun run;
-  run.losses.assign(options.steps, 0);
   run.step_seconds.assign(options.steps, 0);
   for (const RankResult& result : results) {
     if (!result.status.ok() && !absl::IsCancelled(result.status)) return result.status;
   }
   for (const RankResult& result : results) {
     if (!result.status.ok()) return result.status;
+    for (const auto& [name, values] : result.reported) {
+      std::vector<double>& sums = run.reported[name];
+      sums.resize(options.steps, 0);
+      for (int step = 0; step < options.steps; ++step) sums[step] += values[step];
+    }
     for (int step = 0; step < options.steps; ++step) {
-      run.losses[step] += result.losses[step];
       run.step_seconds[step] = std::max(run.step_seconds[step], result.seconds[step]);
     }
     run.measured_peak_bytes.push_back(result.peak_bytes);
   }
+  run.losses = run.reported["loss"];
   run.parameters = std::move(results[0].parameters);
   return run;
 }

@@ -18,7 +18,8 @@
 namespace espalier {
 
 struct TrainingRun {
-  std::vector<double> losses;  // by step, summed over the ranks' shares
+  std::vector<double> losses;                           // by step, summed over the ranks' shares
+  std::map<std::string, std::vector<double>> reported;  // all values by name, likewise
   std::vector<double> step_seconds;
   std::vector<int64_t> measured_peak_bytes;  // by rank
   // Rank 0's parameters by name; whole ones only if the plan splits none.

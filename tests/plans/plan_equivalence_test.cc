@@ -2,18 +2,14 @@
 // that of one device up to the rounding of sums, and the same plan twice gives the same bits.
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 
 #include "gtest/gtest.h"
-#include "ops/models/llama.h"
-#include "ops/onnx/import.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic.h"
-#include "server/jobs/attach_loss.h"
 #include "tests/plans/in_process_training.h"
+#include "tests/plans/jobs.h"
 
 namespace espalier {
 namespace {
@@ -21,61 +17,13 @@ namespace {
 constexpr int kSteps = 50;
 constexpr double kTolerance = 1e-4;  // relative
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-struct Job {
-  Graph graph;
-  std::shared_ptr<const Dataset> dataset;
-  int64_t batch = 0;
-  std::map<std::string, std::string> columns;
-};
-
-Job DigitsCnn(const OpRegistry& registry) {
-  Job job;
-  job.batch = 16;
-  auto graph = ImportOnnx(registry, ReadFile("tests/data/digits_cnn.onnx"));
-  EXPECT_TRUE(graph.ok()) << graph.status();
-  job.graph = *std::move(graph);
-  EXPECT_TRUE(AttachLoss(registry, "sparse_categorical_crossentropy", {"accuracy"}, job.batch,
-                         DType::kI64, &job.graph)
-                  .ok());
-  auto dataset = Dataset::FromNpz(ReadFile("tests/data/digits.npz"), 0.1);
-  EXPECT_TRUE(dataset.ok()) << dataset.status();
-  job.dataset = *dataset;
-  job.columns["labels"] = "y";
-  return job;
-}
-
-Job LanguageModel(const OpRegistry& registry) {
-  Job job;
-  job.batch = 8;
-  LlamaConfig config;
-  config.hidden_size = 32;
-  config.intermediate_size = 64;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 8;
-  auto graph = BuildLlamaTraining(registry, config, 16);
-  EXPECT_TRUE(graph.ok()) << graph.status();
-  job.graph = *std::move(graph);
-  auto dataset = Dataset::FromText(ReadFile("tests/data/genesis.txt"), 16, 0.1);
-  EXPECT_TRUE(dataset.ok()) << dataset.status();
-  job.dataset = *dataset;
-  return job;
-}
-
 class PlanEquivalence : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    job_ = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
-    const absl::Status bound = BindAndInfer(registry_, job_.batch, &job_.graph);
-    ASSERT_TRUE(bound.ok()) << bound;
+    auto job = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    ASSERT_TRUE(job.ok()) << job.status();
+    job_ = *std::move(job);
   }
 
   PlanProblem Problem(int devices) {
@@ -120,7 +68,7 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
   }
 
   OpRegistry registry_;
-  Job job_;
+  SmallJob job_;
   AnalyticCost cost_;
 };
 

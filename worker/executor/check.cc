@@ -62,7 +62,9 @@ const OpRegistry& Operators() {
   return *operators;
 }
 
-bool IsKept(proto::BufferKind kind) { return kind != proto::SCRATCH && kind != proto::HOST_INPUT; }
+bool IsKept(proto::BufferKind kind) {
+  return kind != proto::SCRATCH && kind != proto::HOST_INPUT && kind != proto::SCHEDULE;
+}
 
 std::vector<int> FindAliases(const proto::Program& program, const std::vector<TensorSpec>& specs) {
   std::map<std::tuple<int64_t, int64_t, int>, int> first;
@@ -118,6 +120,9 @@ absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buf
   }
   if (buffer.kind() == proto::PARAMETER_SHARD && literal != 0 && literal != whole) {
     return Bad("its literal has ", literal, " bytes; the whole tensor has ", whole);
+  }
+  if (buffer.kind() == proto::SCHEDULE && !(spec == TensorSpec::Whole({DType::kF32, {2}}))) {
+    return Bad("it is ", ToString(spec.type()), "; the schedule is f32[2]");
   }
   if (buffer.dynamic() != proto::STATIC) {
     if (!proto::DynamicDimension_IsValid(buffer.dynamic())) return Bad("unknown dynamic dimension");
@@ -363,6 +368,8 @@ class InstructionChecker {
     NodeTypes types{*std::move(attributes), {}, {}};
     const TensorType whole{parameter.dtype, parameter.global};
     types.inputs = {whole, {spec(c.gradient()).dtype, parameter.global}, {}, {DType::kF32, {2}}};
+    if (absl::Status s = Static(c.hyper(), "hyper"); !s.ok()) return s;
+    types.inputs[3] = spec(c.hyper()).type();
     if (absl::Status s = Index(c.scale(), "scale", true); !s.ok()) return s;
     if (c.scale() >= 0) types.inputs[2] = spec(c.scale()).type();
     for (int state : c.state()) {

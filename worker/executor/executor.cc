@@ -47,9 +47,6 @@ class Executor::State {
     if (absl::Status s = memory_.Place(program_, checked_, &device, shared); !s.ok()) return s;
     if (absl::Status s = memory_.FillAtStart(); !s.ok()) return s;
     for (proto::Buffer& buffer : *program_.mutable_buffers()) buffer.clear_literal();
-    absl::StatusOr<std::unique_ptr<DeviceMemory>> hyper = device.Allocate(64);
-    if (!hyper.ok()) return hyper.status();
-    hyper_ = *std::move(hyper);
     for (int64_t bytes : checked_.host_slot_bytes) {
       host_slots_.emplace_back(static_cast<size_t>(bytes));
       host_bytes_ += bytes;
@@ -79,8 +76,9 @@ class Executor::State {
       result.learning_rate = LearningRate(program_.optimizer().learning_rate(), step);
       const float hyper[2] = {static_cast<float>(result.learning_rate),
                               static_cast<float>(step + 1)};
-      if (absl::Status s = device.CopyToDevice(hyper_->data(), hyper, sizeof(hyper)); !s.ok()) {
-        return s;
+      for (int i = 0; i < program_.buffers_size(); ++i) {
+        if (program_.buffers(i).kind() != proto::SCHEDULE) continue;
+        if (absl::Status s = device.CopyToDevice(data(i), hyper, sizeof(hyper)); !s.ok()) return s;
       }
     }
     for (int i = 0; i < program_.instructions_size(); ++i) {
@@ -110,7 +108,7 @@ class Executor::State {
   bool is_alias(int i) const { return checked_.alias_of[i] >= 0; }
   ExecutorOptions& options() { return options_; }
   int64_t measured_peak_bytes() const {
-    return memory_.allocated_bytes() + hyper_->bytes() + workspace_bytes_ + host_bytes_ +
+    return memory_.allocated_bytes() + workspace_bytes_ + host_bytes_ +
            static_cast<int64_t>(staging_.size() + staging_out_.size());
   }
 
@@ -160,9 +158,8 @@ class Executor::State {
     }
     if (instruction.has_update()) {
       const proto::UpdateInstruction& update = instruction.update();
-      const TensorView hyper{hyper_->data(), TensorSpec::Whole({DType::kF32, {2}})};
       ready.inputs = {View(update.parameter()), View(update.gradient()), View(update.scale()),
-                      hyper};
+                      View(update.hyper())};
       for (int state : update.state()) ready.inputs.push_back(View(state));
       for (int sum : update.sums()) ready.inputs.push_back(View(sum));
       ready.outputs = {View(update.has_result() ? update.result() : update.parameter())};
@@ -382,7 +379,6 @@ class Executor::State {
   ExecutorOptions options_;
   const CheckedProgram checked_;
   ProgramMemory memory_;
-  std::unique_ptr<DeviceMemory> hyper_;  // learning rate and 1-based step
   std::unique_ptr<DeviceMemory> workspace_;
   int64_t workspace_bytes_ = 0;
   int64_t host_bytes_ = 0;

@@ -110,7 +110,8 @@ TEST_F(ExecutorTest, RunsInstructionsInOrderAndReports) {
 TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   ProgramWriter w;
   const int p = w.Buffer("p", {3}, proto::PARAMETER_SHARD), g = w.Buffer("g", {3}),
-            m = w.Buffer("p.momentum", {3}, proto::OPTIMIZER_STATE);
+            m = w.Buffer("p.momentum", {3}, proto::OPTIMIZER_STATE),
+            hyper = w.Buffer("schedule", {2}, proto::SCHEDULE);
   w.program.mutable_buffers(p)->mutable_initializer()->set_kind(proto::Initializer::ONES);
   auto* fill = w.Add("g")->mutable_fill();
   fill->set_buffer(g);
@@ -120,6 +121,7 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   update->set_gradient(g);
   update->add_state(m);
   update->set_scale(-1);
+  update->set_hyper(hyper);
   update->set_op("sgd_update");
   (*update->mutable_attributes())["momentum"].set_f(0.5);
   proto::Optimizer* o = w.program.mutable_optimizer();

@@ -9,7 +9,8 @@ namespace espalier {
 namespace {
 
 bool IsKept(const proto::Buffer& buffer) {
-  return buffer.kind() != proto::SCRATCH && buffer.kind() != proto::HOST_INPUT;
+  return buffer.kind() != proto::SCRATCH && buffer.kind() != proto::HOST_INPUT &&
+         buffer.kind() != proto::SCHEDULE;
 }
 
 }  // namespace

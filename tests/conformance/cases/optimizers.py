@@ -154,3 +154,34 @@ def _():
     shape = dims()
     return ({"l1": 0.3, "l2": 0.2}, [rand(*shape), rand(*shape)],
             lambda p, g: g + 0.3 * torch.sign(p) + 0.4 * p, {"forward_only": True})
+
+
+@case("regularize_gradient")
+def _():
+    shape = dims()
+    return ({"l1": 0.3, "l2": 0.2}, [rand(*shape), rand(*shape), torch.tensor(8.0, dtype=torch.float64)],
+            lambda p, g, scale: g + scale * (0.3 * torch.sign(p) + 0.4 * p), {"forward_only": True, "scale": 16})
+
+
+def loss_scale_state():
+    return torch.tensor([random.randint(-4, 4), random.randint(0, 3), random.randint(0, 9)], dtype=torch.float64)
+
+
+@case("loss_scale")
+def _():
+    return {"initial": 16.0}, [loss_scale_state()], lambda state: 16 * 2 ** state[0], {"forward_only": True}
+
+
+@case("unscale_gradients", count=8)
+def _():
+    max_norm = random.choice([0.0, 1.0, 1e6])
+
+    def reference(squares, state, hyper):
+        scale = 16 * 2 ** state[0]
+        norm = torch.sqrt(squares) / scale
+        factor = 1 / scale * (max_norm / (norm + 1e-6) if 0 < max_norm < norm else 1)
+        return factor, norm, torch.stack([hyper[0], state[2] + 1])
+
+    return ({"initial": 16.0, "growth_interval": 2, "max_norm": max_norm},
+            [torch.rand((), dtype=torch.float64) * 4, loss_scale_state(),
+             torch.tensor([0.05, 7], dtype=torch.float64)], reference, {"forward_only": True})

@@ -1,0 +1,8 @@
+// For functions that run on host and device alike.
+#pragma once
+
+#ifdef __CUDACC__
+#define ESPALIER_ANYWHERE __host__ __device__
+#else
+#define ESPALIER_ANYWHERE
+#endif

@@ -1,0 +1,57 @@
+// Dynamic loss scaling (Micikevicius et al., "Mixed precision training", ICLR 2018): the loss is
+// multiplied by a power of two before it is differentiated, so that f16 gradients do not vanish,
+// and the gradients are divided by it before they are used. Where they overflowed, the step is left
+// out and the scale halved. Usable on host and device.
+#pragma once
+
+#include <cmath>
+
+#include "ops/kernel/anywhere.h"
+
+namespace espalier {
+
+// What is kept between steps, f32[3], zero at first: the scale is initial * 2^exponent.
+struct LossScaleState {
+  float exponent;
+  float since_change;  // updates since the scale last changed
+  float updates;       // made so far: the optimiser's own step
+};
+
+struct LossScaling {
+  float initial;          // a power of two, so that scaling never rounds
+  float growth_interval;  // updates after which the scale doubles; 0: it never changes
+  float max_norm;         // clips the gradients' norm; 0: not
+
+  ESPALIER_ANYWHERE float ScaleOf(const LossScaleState& state) const {
+    return std::ldexp(initial, static_cast<int>(state.exponent));
+  }
+
+  struct Result {
+    float factor = 0;  // of the gradients as they come from the scaled loss
+    float norm = 0;    // of the gradients as they would be without scaling
+    float step = 0;    // 1-based, of the update; 0: leave it out
+  };
+
+  // `squares`: the sum of squares of the scaled gradients.
+  ESPALIER_ANYWHERE Result Finish(float squares, LossScaleState* state) const {
+    const float scale = ScaleOf(*state);
+    Result result;
+    result.norm = std::sqrt(squares) / scale;
+    if (!(squares <= 3.402823466e38f)) {  // infinite or no number
+      state->since_change = 0;
+      if (growth_interval > 0 && scale > 0x1p-24f) state->exponent -= 1;
+      return result;
+    }
+    result.factor = 1 / scale;
+    if (max_norm > 0 && result.norm > max_norm) result.factor *= max_norm / (result.norm + 1e-6f);
+    result.step = state->updates += 1;
+    state->since_change += 1;
+    if (growth_interval > 0 && state->since_change >= growth_interval) {
+      state->since_change = 0;
+      if (scale < 0x1p100f) state->exponent += 1;
+    }
+    return result;
+  }
+};
+
+}  // namespace espalier

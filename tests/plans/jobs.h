@@ -1,0 +1,28 @@
+// Two small training jobs on real data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ops/graph/graph.h"
+#include "worker/data/dataset.h"
+
+namespace espalier {
+
+struct SmallJob {
+  Graph graph;  // bound to `batch`, with its loss
+  std::shared_ptr<const Dataset> dataset;
+  int64_t batch = 0;
+  std::map<std::string, std::string> columns;  // graph input -> dataset column
+};
+
+// A CNN from an ONNX file, on handwritten digits.
+absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry);
+
+// Two layers of a LLaMA on the bytes of Genesis.
+absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry);
+
+}  // namespace espalier
