@@ -154,7 +154,8 @@ Command ModelsCommand() {
              {"replace", FlagType::kSwitch, "", "upload over an artifact of that name"}};
   c.examples = {{"what is there", "espalier models"},
                 {"a Hugging Face folder", "espalier models upload tinyllama ./tinyllama"},
-                {"take a trained model home", "espalier models download llm ./llm"}};
+                {"take a trained model home: safetensors, and ONNX where ONNX has its operators",
+                 "espalier models download cnn ./cnn"}};
   c.run = Run;
   return c;
 }

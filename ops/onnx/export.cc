@@ -120,7 +120,14 @@ absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& 
   opset->set_version(kExportedOnnxOpset);
   onnx::GraphProto* out = model.mutable_graph();
   out->set_name(graph.name.empty() ? "espalier" : graph.name);
-  for (const Value& value : part->values()) {
+  const auto readers = part->Consumers(), readers_before = graph.Consumers();
+  for (size_t v = 0; v < part->values().size(); ++v) {
+    const Value& value = part->value(static_cast<ValueId>(v));
+    // The labels of a loss that was left out.
+    if (value.kind == ValueKind::kInput && readers[v].empty() &&
+        !readers_before[graph.FindValue(value.name)].empty()) {
+      continue;
+    }
     if (value.kind == ValueKind::kInput) SetType(value.name, value.type, out->add_input());
     if (value.kind == ValueKind::kState) {
       return absl::UnimplementedError(

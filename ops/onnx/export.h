@@ -29,7 +29,8 @@ struct ExportOptions {
 
 // The bytes of an ONNX model in its form for inference (dropout does nothing, batch normalisation
 // uses the running values), of opset 21. Inputs, outputs and parameters keep their names, the batch
-// stays symbolic. Unimplemented names the node and the operator that has no form in ONNX.
+// stays symbolic; inputs that only what is left out reads are left out. Unimplemented names the
+// node and the operator that has no form in ONNX.
 absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& graph,
                                        const ExportOptions& options = {});
 

@@ -401,7 +401,7 @@ absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
   return absl::OkStatus();
 }
 
-AttemptEnd Attempt::Finish(const Graph& graph, int64_t total_steps) {
+AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   AttemptEnd end;
   std::string checkpoint;
   {
@@ -418,8 +418,13 @@ AttemptEnd Attempt::Finish(const Graph& graph, int64_t total_steps) {
   }
   const proto::Job& job = task_.record.job;
   end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
-  absl::Status status =
-      ExportModel(tools_.files, tools_.artifacts, graph, checkpoint, job.id(), end.output_model);
+  std::string no_onnx;
+  absl::Status status = ExportModel({tools_.files, tools_.artifacts, tools_.registry, &model,
+                                     checkpoint, job.id(), end.output_model},
+                                    &no_onnx);
+  if (!no_onnx.empty()) {
+    observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));
+  }
   if (!status.ok()) {
     end.kind = AttemptEnd::kFailed;
     end.reason =

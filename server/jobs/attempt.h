@@ -103,7 +103,7 @@ class Attempt {
   std::optional<AttemptEnd> Load(const LoweredPlan& lowered) ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  AttemptEnd Finish(const Graph& graph, int64_t total_steps);
+  AttemptEnd Finish(const Graph& model, int64_t total_steps);
 
   void OnEvent(size_t rank, const proto::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Take(size_t rank, const proto::RunEvent& event)

@@ -1,36 +1,74 @@
 #include "server/jobs/export_model.h"
 
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/onnx/export.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/safetensors.h"
 
 namespace espalier {
+namespace {
 
-absl::Status ExportModel(FileSystem* files, ArtifactStore* artifacts, const Graph& graph,
-                         const std::string& checkpoint_directory, const std::string& job_id,
-                         const std::string& name) {
-  auto family = graph.metadata.find("family");
-  auto config = graph.metadata.find("config");
-  const bool known = family != graph.metadata.end() && config != graph.metadata.end();
+constexpr char kWeights[] = "model.safetensors";
 
-  absl::StatusOr<std::string> staging = artifacts->MakeStagingFolder();
-  if (!staging.ok()) return staging.status();
-  absl::Status status = ExportHuggingFace(
-      *files, checkpoint_directory,
-      known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging);
-  if (status.ok() && !known) {
-    proto::Graph message = ToProto(graph);
-    for (proto::Value& value : *message.mutable_values()) {
-      if (value.kind() == proto::PARAMETER) value.clear_data();
-    }
-    status =
-        WriteFileAtomically(*files, JoinPath(*staging, "graph.pb"), message.SerializeAsString());
+absl::Status WriteGraph(const ModelExport& what, const std::string& folder) {
+  proto::Graph message = ToProto(*what.model);
+  for (proto::Value& value : *message.mutable_values()) {
+    if (value.kind() == proto::PARAMETER) value.clear_data();
   }
+  return WriteFileAtomically(*what.files, JoinPath(folder, "graph.pb"),
+                             message.SerializeAsString());
+}
+
+absl::Status WriteOnnx(const ModelExport& what, const std::string& folder, std::string* no_onnx) {
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> weights =
+      SafetensorsFile::Open(*what.files, JoinPath(folder, kWeights));
+  if (!weights.ok()) return weights.status();
+  ExportOptions options;
+  options.weight = [&](const Value& parameter) -> absl::StatusOr<OnnxWeight> {
+    const auto found = (*weights)->tensors().find(parameter.name);
+    if (found == (*weights)->tensors().end() || found->second.type != parameter.type) {
+      return absl::InternalError(absl::StrCat("parameter '", parameter.name, "' is not in ",
+                                              kWeights, " as ", ToString(parameter.type)));
+    }
+    return OnnxWeight{"", kWeights, found->second.offset};
+  };
+  absl::StatusOr<std::string> model = ExportOnnx(*what.registry, *what.model, options);
+  if (absl::IsUnimplemented(model.status()) || absl::IsInvalidArgument(model.status())) {
+    *no_onnx = std::string(model.status().message());
+    return absl::OkStatus();
+  }
+  if (!model.ok()) return model.status();
+  return WriteFileAtomically(*what.files, JoinPath(folder, "model.onnx"), *model);
+}
+
+}  // namespace
+
+absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
+  auto family = what.model->metadata.find("family");
+  auto config = what.model->metadata.find("config");
+  const bool known = family != what.model->metadata.end() && config != what.model->metadata.end();
+
+  absl::StatusOr<std::string> staging = what.artifacts->MakeStagingFolder();
+  if (!staging.ok()) return staging.status();
+  std::map<std::string, DType> types;
+  for (const Value& value : what.model->values()) {
+    if (value.kind == ValueKind::kParameter) types[value.name] = value.type.dtype;
+  }
+  absl::Status status = ExportHuggingFace(
+      *what.files, what.checkpoint_directory,
+      known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging, types);
+  if (status.ok() && !known) status = WriteGraph(what, *staging);
+  if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);
   if (status.ok()) {
-    status = artifacts
-                 ->Adopt(*staging, name, proto::Artifact::MODEL,
-                         {{"job", job_id}, {"family", known ? family->second : "graph"}})
+    status = what.artifacts
+                 ->Adopt(*staging, what.name, proto::Artifact::MODEL,
+                         {{"job", what.job_id}, {"family", known ? family->second : "graph"}})
                  .status();
   }
   if (!status.ok()) {

@@ -10,11 +10,21 @@
 
 namespace espalier {
 
-// Registers the checkpoint's parameters as MODEL artifact `name`, durably: model.safetensors and
-// config.json in Hugging Face layout. A graph without a model family gets graph.pb besides (the
-// graph protobuf without the bytes of its parameters), by which it can be loaded again.
-absl::Status ExportModel(FileSystem* files, ArtifactStore* artifacts, const Graph& graph,
-                         const std::string& checkpoint_directory, const std::string& job_id,
-                         const std::string& name);
+struct ModelExport {
+  FileSystem* files;
+  ArtifactStore* artifacts;
+  const OpRegistry* registry;
+  const Graph* model;                // as it was submitted
+  std::string checkpoint_directory;  // of its trained parameters
+  std::string job_id;
+  std::string name;  // of the artifact
+};
+
+// Registers the checkpoint's parameters as a MODEL artifact, durably: model.safetensors and
+// config.json in Hugging Face layout, in the types that the model gives its parameters. A graph
+// without a model family gets two files besides: graph.pb (the graph protobuf without the bytes of
+// its parameters), by which it can be loaded again, and model.onnx, whose weights are those in
+// model.safetensors. *no_onnx says why there is no model.onnx (operators that ONNX has not).
+absl::Status ExportModel(const ModelExport& what, std::string* no_onnx);
 
 }  // namespace espalier

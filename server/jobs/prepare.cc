@@ -198,18 +198,18 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
         "the graph has no output named 'loss', which is what training minimises");
   }
   PreparedJob job;
-  job.model = *std::move(graph);
-  status = BindAndInfer(registry, spec.batch_size(), &job.model);
+  job.model = *graph;
+  status = BindAndInfer(registry, spec.batch_size(), &*graph);
   if (!status.ok()) return status;
-  for (const auto& [name, value] : job.model.outputs) {
-    const Value& output = job.model.value(value);
+  for (const auto& [name, value] : graph->outputs) {
+    const Value& output = graph->value(value);
     if (output.producer == kNoNode || output.producer_output != 0) continue;
-    const OpDef* producer = registry.Find(job.model.node(output.producer).op);
+    const OpDef* producer = registry.Find(graph->node(output.producer).op);
     if (producer->finish != nullptr) job.finishes[name] = producer->finish;
   }
   std::map<std::string, std::string> given(spec.dataset().columns().begin(),
                                            spec.dataset().columns().end());
-  for (const Value& value : job.model.values()) {
+  for (const Value& value : graph->values()) {
     if (value.kind == ValueKind::kParameter) job.parameters += value.type.num_elements();
     if (value.kind != ValueKind::kInput) continue;
     auto it = given.find(value.name);
@@ -221,7 +221,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
                  absl::StrCat("the graph has no input '", given.begin()->first, "'"));
   }
   for (const proto::Regularizer& regularizer : spec.optimizer().regularizers()) {
-    const std::vector<Value>& values = job.model.values();
+    const std::vector<Value>& values = graph->values();
     const bool used = std::any_of(values.begin(), values.end(), [&](const Value& value) {
       return value.kind == ValueKind::kParameter && value.trainable &&
              Applies(regularizer, value.name);
@@ -231,7 +231,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
                                                           regularizer.parameter(), "'"));
     }
   }
-  status = CheckColumns(job.model, job.columns, **dataset);
+  status = CheckColumns(*graph, job.columns, **dataset);
   if (!status.ok()) return status;
   const int64_t examples = (*dataset)->training_examples();
   const int64_t steps_per_epoch = examples / spec.batch_size();
@@ -257,7 +257,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
     job.optimizer.mutable_loss_scale()->set_initial(kInitialLossScale);
     job.optimizer.mutable_loss_scale()->set_growth_interval(kLossScaleGrowthInterval);
   }
-  absl::StatusOr<Graph> trained = WithPrecision(registry, job.model, PrecisionOf(spec));
+  absl::StatusOr<Graph> trained = WithPrecision(registry, *graph, PrecisionOf(spec));
   if (!trained.ok()) return trained.status();
   job.graph = *std::move(trained);
   return job;

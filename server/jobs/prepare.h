@@ -15,8 +15,8 @@
 namespace espalier {
 
 struct PreparedJob {
-  Graph model;                                 // bound to the batch size, with its loss
-  Graph graph;                                 // what is trained: the model in its precision
+  Graph model;                                 // as it was submitted, with its loss
+  Graph graph;                                 // what is trained: bound, in the job's precision
   proto::Optimizer optimizer;                  // with what the spec left open
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;

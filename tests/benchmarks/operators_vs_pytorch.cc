@@ -4,7 +4,7 @@
 //   {"model": "m.onnx", "data": "m.npz", "batch": 4, "loss": "..."}        (SGD with momentum 0.9)
 //     {"ready": true}: this is what runs from now on
 //   {"run": 20}
-//     {"seconds": of the 20 together}
+//     {"seconds": of the 20 together, "peak_bytes": of a model's device memory}
 //   {"error": "..."}
 // With "backward" the gradient alone is run. See tests/conformance/json.h for tensors; "data" may
 // be a number, the value of every element.
@@ -36,7 +36,8 @@ using conformance::json;
 class Task {
  public:
   virtual ~Task() = default;
-  virtual std::string Run() = 0;  // an error, or nothing
+  virtual std::string Run() = 0;                    // an error, or nothing
+  virtual int64_t peak_bytes() const { return 0; }  // of a model
 };
 
 // A kernel and its operands.
@@ -169,6 +170,7 @@ class ModelTask : public Task {
     const absl::StatusOr<StepResult> done = training_->Step();
     return done.ok() ? "" : std::string(done.status().message());
   }
+  int64_t peak_bytes() const override { return training_->measured_peak_bytes(); }
 
  private:
   std::unique_ptr<conformance::OnnxTraining> training_;
@@ -190,7 +192,7 @@ void Serve(int threads) {
       const double start = Seconds();
       for (int i = request.at("run"); i > 0 && error.empty(); --i) error = task->Run();
       if (!error.empty()) return {{"error", error}};
-      return {{"seconds", Seconds() - start}};
+      return {{"seconds", Seconds() - start}, {"peak_bytes", task->peak_bytes()}};
     }
     task.reset();
     if (request.contains("model")) {

@@ -43,6 +43,7 @@ class OnnxTraining {
   absl::StatusOr<StepResult> Step(bool profile = false);
 
   const Graph& graph() const { return graph_; }
+  int64_t measured_peak_bytes() const { return executor_->measured_peak_bytes(); }
 
   // What was kept of the last step: the prediction as "prediction", the gradient of each trained
   // parameter under the parameter's name after "gradient.".

@@ -1,10 +1,12 @@
 #include "worker/checkpoint/manifest.h"
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/tensor/narrow.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/sha256.h"
 
@@ -25,18 +27,39 @@ bool PlainName(const std::string& name) {
 }
 
 // Streams parameters from a checkpoint into one safetensors file.
+// f32 elements in a narrow type, in place.
+void Narrow(DType type, std::vector<char>* bytes) {
+  const size_t count = bytes->size() / sizeof(float);
+  for (size_t i = 0; i < count; ++i) {
+    float wide;
+    std::memcpy(&wide, bytes->data() + i * sizeof(float), sizeof(wide));
+    const uint16_t narrow = type == DType::kBF16 ? F32ToBF16(wide) : F32ToF16(wide);
+    std::memcpy(bytes->data() + i * sizeof(narrow), &narrow, sizeof(narrow));
+  }
+  bytes->resize(count * sizeof(uint16_t));
+}
+
 absl::Status WriteWholeParameters(FileSystem& files, const CheckpointReader& reader,
-                                  const std::string& path) {
+                                  const std::string& path,
+                                  const std::map<std::string, DType>& types) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (const auto& [name, tensor] : reader.tensors()) {
-    if (!tensor.is_state) tensors.push_back({name, {tensor.dtype, tensor.global}});
+    if (tensor.is_state) continue;
+    tensors.push_back({name, {tensor.dtype, tensor.global}});
+    const auto type = types.find(name);
+    if (type != types.end() && IsNarrow(type->second) && tensor.dtype == DType::kF32) {
+      tensors.back().type.dtype = type->second;
+    }
   }
   SafetensorsWriter writer(files, path);
   if (absl::Status s = writer.Begin(tensors, {{"format", "pt"}}); !s.ok()) return s;
   std::vector<char> bytes;
   for (const SafetensorsWriter::Tensor& tensor : tensors) {
-    bytes.resize(static_cast<size_t>(tensor.type.bytes()));
-    absl::Status s = reader.Read(tensor.name, TensorSpec::Whole(tensor.type), bytes.data());
+    TensorType stored = tensor.type;
+    stored.dtype = reader.tensors().at(tensor.name).dtype;
+    bytes.resize(static_cast<size_t>(stored.bytes()));
+    absl::Status s = reader.Read(tensor.name, TensorSpec::Whole(stored), bytes.data());
+    if (stored.dtype != tensor.type.dtype) Narrow(tensor.type.dtype, &bytes);
     if (s.ok()) s = writer.Append(bytes.data(), static_cast<int64_t>(bytes.size()));
     if (!s.ok()) return s;
   }
@@ -135,12 +158,13 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
 }
 
 absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
-                               const std::string& config_json, const std::string& out) {
+                               const std::string& config_json, const std::string& out,
+                               const std::map<std::string, DType>& types) {
   absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
       CheckpointReader::Open(files, checkpoint_directory);
   if (!reader.ok()) return reader.status();
   if (absl::Status s = files.CreateDirectories(out); !s.ok()) return s;
-  absl::Status s = WriteWholeParameters(files, **reader, JoinPath(out, "model.safetensors"));
+  absl::Status s = WriteWholeParameters(files, **reader, JoinPath(out, "model.safetensors"), types);
   if (!s.ok()) return s;
   return WriteFileAtomically(files, JoinPath(out, "config.json"), config_json);
 }

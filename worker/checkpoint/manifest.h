@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ops/tensor/dtype.h"
 #include "worker/checkpoint/file_system.h"
 
 namespace espalier {
@@ -42,8 +44,10 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory,
                               const Manifest& manifest);
 
 // Writes config.json and model.safetensors (whole parameters, no optimiser state) into `out`, which
-// is made if it is not there: the Hugging Face layout that serving loads.
+// is made if it is not there: the Hugging Face layout that serving loads. An f32 parameter that
+// `types` gives a narrow type is rounded to it.
 absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
-                               const std::string& config_json, const std::string& out);
+                               const std::string& config_json, const std::string& out,
+                               const std::map<std::string, DType>& types = {});
 
 }  // namespace espalier

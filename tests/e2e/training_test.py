@@ -1,0 +1,76 @@
+"""Jobs on real processes: a trained model is an ONNX file that ONNX Runtime runs, mixed precision trains, and what an
+optimiser keeps comes back after a stop."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "conformance"))
+from cluster import DATA, Cluster  # noqa: E402
+import onnx_environment  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DIGITS = [f"--onnx={DATA}/digits_cnn.onnx", f"--dataset={DATA}/digits.npz", "--input", "labels=y",
+          "--loss=sparse_categorical_crossentropy", "--metrics=accuracy", "--holdout=0.1", "-b", "16", "--seed=3"]
+
+
+class TrainingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster().__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__(None)
+
+    def trained(self, *flags):
+        job = self.cluster.wait_for_job(self.cluster.train(*DIGITS, *flags))
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+        return job
+
+    def test_onnx_runtime_computes_what_was_evaluated(self):
+        job = self.trained("--epochs=2", "--name=digits")
+        self.assertGreater(job["evaluation"]["accuracy"], 0.8)
+        with tempfile.TemporaryDirectory() as folder:
+            self.cluster.cli("models", "download", "digits", folder)
+            checked = subprocess.run([onnx_environment.python(), os.path.join(HERE, "onnx_accuracy.py"),
+                                      os.path.join(folder, "model.onnx"), os.path.join(DATA, "digits.npz"), "0.1", "16"],
+                                     capture_output=True, text=True)
+            self.assertEqual(checked.returncode, 0, checked.stderr)
+        theirs = json.loads(checked.stdout)
+        self.assertAlmostEqual(theirs["accuracy"], job["evaluation"]["accuracy"], delta=1e-6)
+        self.assertAlmostEqual(theirs["loss"], job["evaluation"]["loss"], delta=1e-4)
+
+    def test_mixed_precision_learns_as_f32_does(self):
+        wide = self.trained("--epochs=2")
+        for precision in ("bf16", "f16"):
+            job = self.trained("--epochs=2", f"--precision={precision}")
+            self.assertAlmostEqual(job["evaluation"]["accuracy"], wide["evaluation"]["accuracy"], delta=0.06)
+            _, reports, _ = self.cluster.job(job["id"])
+            self.assertEqual("loss_scale" in reports[0]["values"], precision == "f16")
+
+    def test_a_job_that_was_stopped_goes_on_bit_for_bit(self):
+        more = {"adafactor": [], "lion": ["--lr=1e-3"], "adagrad": [], "rmsprop:momentum=0.9,centered=true": ["--lr=1e-3"],
+                "adam": ["--precision=f16", "--loss-scale=dynamic"]}
+        for optimizer, flags in more.items():
+            flags = [f"--optimizer={optimizer}", "--steps=150", "--only-data-parallel", *flags]
+            whole = self.trained(*flags)
+            curve = self.cluster.losses(whole["id"])
+            job = self.cluster.train(*DIGITS, *flags, "--checkpoint-every=20")
+            self.cluster.wait_for_step(job, 45)
+            self.cluster.run("jobs", "cancel", job)
+            state = self.cluster.wait_for_job(job)
+            if state["state"].upper() == "CANCELLED":
+                self.assertGreaterEqual(int(state["checkpoint_step"]), 20)
+                self.cluster.run("jobs", "resume", job)
+            else:
+                print(f"{optimizer}: the job was over before it could be cancelled")
+            self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED", optimizer)
+            self.assertEqual(self.cluster.losses(job), curve, optimizer)
+
+
+if __name__ == "__main__":
+    unittest.main()
