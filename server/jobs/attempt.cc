@@ -109,6 +109,19 @@ void Attempt::WorkerLost(const std::string& worker_id, const std::string& reason
   changed_.SignalAll();
 }
 
+namespace {
+
+// "fused: attention 4, gelu_erf 4"; the alternatives of a rule together.
+std::string FusedMessage(const std::map<std::string, int>& fused) {
+  std::map<std::string, int> rules;
+  for (const auto& [name, count] : fused) rules[name.substr(0, name.find('('))] += count;
+  return absl::StrCat("fused: ", absl::StrJoin(rules, ", ", [](std::string* out, const auto& rule) {
+                        absl::StrAppend(out, rule.first, " ", rule.second);
+                      }));
+}
+
+}  // namespace
+
 AttemptEnd Attempt::Run() {
   const proto::TrainingSpec& spec = task_.record.job.spec();
   absl::StatusOr<PreparedJob> prepared = Prepare(*tools_.registry, *tools_.artifacts, spec);
@@ -116,6 +129,9 @@ AttemptEnd Attempt::Run() {
   {
     absl::MutexLock lock(&report_mutex_);
     merge_.SetFinishes(prepared->finishes);
+  }
+  if (!prepared->fused.empty() && task_.attempt == 1) {
+    observer_->OnMessage(task_.record.job.id(), FusedMessage(prepared->fused));
   }
   PlanFacts facts;
   facts.parameters = prepared->parameters;

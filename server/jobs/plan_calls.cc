@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "server/jobs/prepare.h"
 
 namespace espalier {
 namespace {
@@ -18,6 +19,9 @@ absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply
   if (!graph.ok()) return graph.status();
   absl::Status status = BindAndInfer(*registry_, request.batch_size(), &*graph);
   if (!status.ok()) return status;
+
+  graph = GraphToPlan(*registry_, *graph, DType::kF32);
+  if (!graph.ok()) return graph.status();
 
   PlanDesk::Request plan;
   plan.graph = &*graph;

@@ -13,6 +13,7 @@
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"
 #include "ops/optimizer/optimizer.h"
+#include "ops/rewrite/fuse.h"
 #include "server/jobs/attach_loss.h"
 #include "worker/checkpoint/file_system.h"
 
@@ -183,6 +184,14 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset&
                       absl::StrCat("dataset '", dataset.uri(), "': ", loaded.status().message()));
 }
 
+absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound, DType precision,
+                                  std::map<std::string, int>* fused) {
+  // Casts would hide what the rules look for.
+  absl::StatusOr<Graph> graph = Fuse(registry, bound, fused);
+  if (!graph.ok()) return graph.status();
+  return WithPrecision(registry, *graph, precision);
+}
+
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
                                     const proto::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
@@ -257,9 +266,9 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
     job.optimizer.mutable_loss_scale()->set_initial(kInitialLossScale);
     job.optimizer.mutable_loss_scale()->set_growth_interval(kLossScaleGrowthInterval);
   }
-  absl::StatusOr<Graph> trained = WithPrecision(registry, *graph, PrecisionOf(spec));
-  if (!trained.ok()) return trained.status();
-  job.graph = *std::move(trained);
+  absl::StatusOr<Graph> planned = GraphToPlan(registry, *graph, PrecisionOf(spec), &job.fused);
+  if (!planned.ok()) return planned.status();
+  job.graph = *std::move(planned);
   return job;
 }
 

@@ -16,12 +16,13 @@ namespace espalier {
 
 struct PreparedJob {
   Graph model;                                 // as it was submitted, with its loss
-  Graph graph;                                 // what is trained: bound, in the job's precision
+  Graph graph;                                 // what is planned and trained, bound
   proto::Optimizer optimizer;                  // with what the spec left open
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;
   int64_t parameters = 0;
   double tokens_per_step = 0;
+  std::map<std::string, int> fused;  // rewrite rules that `graph` comes from, and how often
   // By name of the reported value: OpDef::finish of the metric.
   std::map<std::string, double (*)(double)> finishes;
 };
@@ -32,6 +33,11 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
 // Reads the dataset as the workers will.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
                                                            const ArtifactStore& artifacts);
+
+// What is planned for a bound graph: its operators fused, in the types of `precision` (see
+// WithPrecision). `fused`, if not null, counts the rewrite rules that were used.
+absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound, DType precision,
+                                  std::map<std::string, int>* fused = nullptr);
 
 // Everything that can be found wrong before workers are needed. Errors name the node, input or
 // column.

@@ -11,6 +11,7 @@
 #include "planner/cost/analytic.h"
 #include "planner/planner.h"
 #include "server/jobs/attach_loss.h"
+#include "server/jobs/prepare.h"
 #include "worker/data/dataset.h"
 
 namespace espalier::conformance {
@@ -150,6 +151,8 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   if (!status.ok()) return At("loss", status);
   status = BindAndInfer(registry, options.batch, &*graph);
   if (!status.ok()) return At("shapes", status);
+  graph = GraphToPlan(registry, *graph, DType::kF32);
+  if (!graph.ok()) return At("fusion", graph.status());
 
   absl::StatusOr<std::string> npz = ReadFile(options.data);
   if (!npz.ok()) return npz.status();

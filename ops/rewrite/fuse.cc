@@ -1,0 +1,88 @@
+#include "ops/rewrite/fuse.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/rewrite/match.h"
+
+namespace espalier {
+namespace {
+
+// Those that share no node, the first ones first.
+std::vector<Match> Disjoint(std::vector<Match> matches, size_t nodes) {
+  std::vector<Match> chosen;
+  std::vector<bool> taken(nodes, false);
+  for (Match& match : matches) {
+    bool free = true;
+    for (NodeId id : match.nodes) free = free && !taken[id];
+    if (!free) continue;
+    for (NodeId id : match.nodes) taken[id] = true;
+    chosen.push_back(std::move(match));
+  }
+  return chosen;
+}
+
+// The graph changes much less often than it is looked at.
+class Rewriter {
+ public:
+  Rewriter(const OpRegistry& registry, const Graph& graph) : registry_(registry), graph_(graph) {}
+
+  // The number of places where `rule` was applied; 0 when it fits nowhere.
+  int Pass(const RewriteRule& rule) {
+    if (!index_.has_value()) index_.emplace(graph_);
+    std::vector<Match> matches =
+        Disjoint(FindMatches(registry_, *index_, rule), graph_.nodes().size());
+    if (matches.empty()) return 0;
+    index_.reset();
+    if (ApplyAll(rule, matches, &graph_).ok()) return static_cast<int>(matches.size());
+    matches.resize(1);  // one alone always can
+    return ApplyAll(rule, matches, &graph_).ok() ? 1 : 0;
+  }
+
+  const Graph& graph() const { return graph_; }
+  Graph Take() { return std::move(graph_); }
+
+ private:
+  const OpRegistry& registry_;
+  Graph graph_;
+  std::optional<GraphIndex> index_;
+};
+
+}  // namespace
+
+absl::StatusOr<Graph> Rewrite(const OpRegistry& registry, const Graph& graph,
+                              const std::vector<RewriteRule>& rules,
+                              std::map<std::string, int>* applied) {
+  Rewriter rewriter(registry, graph);
+  // Each rule that is of use makes the graph smaller or brings it into a form that it then keeps.
+  const size_t most = 100 + 10 * graph.nodes().size();
+  size_t count = 0;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const RewriteRule& rule : rules) {
+      while (const int places = rewriter.Pass(rule)) {
+        changed = true;
+        if (applied != nullptr) (*applied)[rule.name] += places;
+        count += static_cast<size_t>(places);
+        if (count > most) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "rewriting graph '", graph.name, "' does not end: ", count, " places and rule '",
+              rule.name, "' fits again; expected rules that do not undo each other"));
+        }
+      }
+    }
+  }
+  return rewriter.Take();
+}
+
+absl::StatusOr<Graph> Fuse(const OpRegistry& registry, const Graph& graph,
+                           std::map<std::string, int>* applied, bool with_choices) {
+  absl::StatusOr<std::vector<RewriteRule>> rules = FusionRules(registry);
+  if (!rules.ok()) return rules.status();
+  if (!with_choices) std::erase_if(*rules, [](const RewriteRule& r) { return !r.choice.empty(); });
+  return Rewrite(registry, graph, *rules, applied);
+}
+
+}  // namespace espalier
