@@ -1,15 +1,27 @@
-// Batch normalisation of [N, C, ...]. Threads share the channels; sums over a channel are in f64,
-// in one order.
+// Batch normalisation of [N, C, ...]. Sums over a channel are in f64, in an order that depends on
+// the shape alone.
+#include <atomic>
 #include <cmath>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/vectorize.h"
 
 namespace espalier {
 namespace {
 
+// Work is cut into pieces in the order of memory: of one channel of one image, or, where these are
+// small, some columns of the matrix [N, C * spatial].
+constexpr int64_t kPiece = 32768, kSmall = 32, kColumns = 256;
+constexpr int64_t kBlock = 256;   // elements between two rounds of prefetching
+constexpr int64_t kAhead = 1024;  // elements; the processor's own prefetcher stops at pages
+constexpr int kMostThreads = 64;
+
 struct Shape {
   int64_t batch, channels, spatial;
+  int64_t elements() const { return batch * spatial; }  // of a channel
+  // Of a plane, or of the images where planes are small.
+  int64_t cuts() const { return (spatial < kSmall ? batch * kColumns : spatial) / kPiece + 1; }
 };
 
 Shape ShapeOf(const Dims& dims) {
@@ -18,42 +30,276 @@ Shape ShapeOf(const Dims& dims) {
   return shape;
 }
 
-// Calls run(offset) for each run of `spatial` elements of a channel.
-template <typename Run>
-void ForEachRun(const Shape& s, int64_t channel, const Run& run) {
-  for (int64_t n = 0; n < s.batch; ++n) run((n * s.channels + channel) * s.spatial);
+// Calls body(channel, offset, elements, number of the piece) for all pieces. Every thread has a
+// range of them and, when that is done, takes from those of the others: one may wake late.
+template <typename Body>
+void ForEachPiece(const Shape& s, const Body& body) {
+  const int64_t cuts = s.cuts(), pieces = s.batch * s.channels * cuts;
+  const int64_t units = pieces * (4 * s.spatial / cuts);
+  const int64_t parts = std::min<int64_t>(
+      {pieces, units / kParallelGrain + 1, int64_t{kMostThreads}, int64_t{MaxThreads()}});
+  struct alignas(64) Counter {
+    std::atomic<int64_t> next = 0;
+  };
+  Counter counters[kMostThreads];
+  ParallelBlocks(parts, 1, [&](int64_t thread, int64_t) {
+    for (int64_t k = 0; k < parts; ++k) {
+      const int64_t part = (thread + k) % parts;
+      const int64_t first = pieces * part / parts, last = pieces * (part + 1) / parts;
+      const int64_t some = std::max<int64_t>(1, (last - first) / 16);
+      for (;;) {
+        const int64_t begin =
+            first + counters[part].next.fetch_add(some, std::memory_order_relaxed);
+        if (begin >= last) break;
+        int64_t plane = begin / cuts, cut = begin % cuts, c = plane % s.channels;
+        for (int64_t piece = begin; piece < std::min(last, begin + some); ++piece) {
+          const int64_t from = cut == 0 ? 0 : s.spatial * cut / cuts;
+          const int64_t to = cut + 1 == cuts ? s.spatial : s.spatial * (cut + 1) / cuts;
+          body(c, plane * s.spatial + from, to - from, piece);
+          if (++cut < cuts) continue;
+          cut = 0;
+          ++plane;
+          c = c + 1 == s.channels ? 0 : c + 1;
+        }
+      }
+    }
+  });
 }
 
+// Calls body(first column, columns, first image, images, number of the images' piece).
 template <typename Body>
-void ForEachChannel(const Shape& s, const Body& body) {
-  ParallelRanges(s.channels, 4 * s.batch * s.spatial, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) body(c);
+void ForEachColumns(const Shape& s, const Body& body) {
+  const int64_t width = s.channels * s.spatial, across = (width + kColumns - 1) / kColumns;
+  const int64_t cuts = s.cuts();
+  ParallelRanges(across * cuts, 4 * s.batch * std::min(kColumns, width) / cuts,
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t piece = begin; piece < end; ++piece) {
+                     const int64_t column = piece % across * kColumns, cut = piece / across;
+                     const int64_t first = s.batch * cut / cuts, last = s.batch * (cut + 1) / cuts;
+                     body(column, std::min(kColumns, width - column), first, last - first, cut);
+                   }
+                 });
+}
+
+// (x - shift) * slope + constant
+struct Affine {
+  float shift, slope, constant;
+};
+
+// out = affine(channel)(in)
+template <typename AffineOf>
+void Map(const Shape& s, const float* in, float* out, const AffineOf& affine) {
+  if (s.spatial >= kSmall) {
+    return ForEachPiece(s, [&](int64_t c, int64_t at, int64_t n, int64_t) {
+      Vectorize(
+          [](const float* in, float* out, int64_t n, Affine f) {
+            for (int64_t block = 0; block < n; block += kBlock) {
+              const int64_t end = std::min(n, block + kBlock);
+              for (int64_t i = block; i < end; i += 16) {
+                __builtin_prefetch(in + i + kAhead);
+                __builtin_prefetch(out + i + kAhead, 1);
+              }
+#pragma omp simd
+              for (int64_t i = block; i < end; ++i) {
+                out[i] = (in[i] - f.shift) * f.slope + f.constant;
+              }
+            }
+          },
+          in + at, out + at, n, affine(c));
+    });
+  }
+  ForEachColumns(s, [&](int64_t column, int64_t columns, int64_t image, int64_t images, int64_t) {
+    float shift[kColumns], slope[kColumns], constant[kColumns];
+    for (int64_t i = 0; i < columns; ++i) {
+      const Affine f = affine((column + i) / s.spatial);
+      shift[i] = f.shift;
+      slope[i] = f.slope;
+      constant[i] = f.constant;
+    }
+    const int64_t width = s.channels * s.spatial, at = image * width + column;
+    Vectorize(
+        [](const float* in, float* out, int64_t rows, int64_t width, int64_t n, const float* shift,
+           const float* slope, const float* constant) {
+          for (int64_t row = 0; row < rows; ++row, in += width, out += width) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; ++i) {
+              out[i] = (in[i] - shift[i]) * slope[i] + constant[i];
+            }
+          }
+        },
+        in + at, out + at, images, width, columns, shift, slope, constant);
+  });
+}
+
+struct Sums {
+  double plain = 0, along = 0;  // of dy, and of dy * (x - mean)
+};
+
+struct SumOperands {
+  const float *x, *dy;
+  float* dx = nullptr;  // may be null, else set to dy * slope
+};
+
+// What the sums of a channel need.
+struct Line {
+  float mean = 0, slope = 0;
+};
+
+template <int W>
+struct WideTypes {
+  typedef float Half __attribute__((vector_size(W * 2)));
+  typedef double Double __attribute__((vector_size(W * 4)));
+};
+
+// The sums of n elements of a channel, in sixteen lanes for every instruction set.
+template <int W>
+struct SumPiece {
+  using Half = typename WideTypes<W>::Half;
+  using Double = typename WideTypes<W>::Double;
+  static constexpr int kLanes = 16, kHalf = W / 2, kVectors = kLanes / kHalf;
+
+  static ESPALIER_INLINE Double Load(const float* p) {
+    Half v;
+    std::memcpy(&v, p, sizeof(v));
+    return __builtin_convertvector(v, Double);
+  }
+
+  static ESPALIER_INLINE double Sum(const Double* vectors) {
+    double lanes[kLanes];
+    std::memcpy(lanes, vectors, sizeof(lanes));
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+    }
+    return lanes[0];
+  }
+
+  static ESPALIER_INLINE void Run(const SumOperands* o, Line line, int64_t n, Sums* sums) {
+    const double mean = line.mean;
+    const float *x = o->x, *dy = o->dy;
+    float* dx = o->dx;
+    Double plain[kVectors] = {}, along[kVectors] = {};
+    int64_t k = 0;
+    for (; k + kLanes <= n; k += kLanes) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const Double d = Load(dy + k + v * kHalf);
+        plain[v] += d;
+        along[v] += d * (Load(x + k + v * kHalf) - mean);
+      }
+      __builtin_prefetch(x + k + kAhead);
+      __builtin_prefetch(dy + k + kAhead);
+      if (dx == nullptr) continue;
+#pragma GCC unroll 4
+      for (int v = 0; v < kLanes; v += W) {
+        simd::Store<W>(dx + k + v, simd::Load<W>(dy + k + v) * line.slope);
+      }
+      __builtin_prefetch(dx + k + kAhead, 1);
+    }
+    Sums all = {Sum(plain), Sum(along)};
+    for (; k < n; ++k) {
+      const double d = dy[k];
+      all.plain += d;
+      all.along += d * (x[k] - mean);
+      if (dx != nullptr) dx[k] = dy[k] * line.slope;
+    }
+    *sums = all;
+  }
+};
+
+// The sums of n columns.
+void SumColumns(const SumOperands& o, int64_t rows, int64_t width, int64_t n, const Line* lines,
+                Sums* sums) {
+  double plain[kColumns] = {}, along[kColumns] = {};
+  float mean[kColumns], slope[kColumns];
+  for (int64_t i = 0; i < n; ++i) {
+    mean[i] = lines[i].mean;
+    slope[i] = lines[i].slope;
+  }
+  Vectorize(
+      [](SumOperands o, int64_t rows, int64_t width, int64_t n, const float* mean,
+         const float* slope, double* plain, double* along) {
+        for (int64_t row = 0; row < rows; ++row, o.x += width, o.dy += width) {
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) {
+            const double d = o.dy[i];
+            plain[i] += d;
+            along[i] += d * (static_cast<double>(o.x[i]) - mean[i]);
+          }
+          if (o.dx == nullptr) continue;
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) o.dx[i] = o.dy[i] * slope[i];
+          o.dx += width;
+        }
+      },
+      o, rows, width, n, mean, slope, plain, along);
+  for (int64_t i = 0; i < n; ++i) sums[i] = {plain[i], along[i]};
+}
+
+// The sums of every channel; line(channel) says of what, finish(channel, sums) takes them.
+template <typename LineOf, typename Finish>
+void SumChannels(const Shape& s, const SumOperands& o, const LineOf& line, const Finish& finish) {
+  const bool small = s.spatial < kSmall;
+  const int64_t cuts = s.cuts(), width = s.channels * s.spatial;
+  const auto from = [&o](int64_t at) {
+    return SumOperands{o.x + at, o.dy + at, o.dx == nullptr ? nullptr : o.dx + at};
+  };
+  // [outer][channel][inner]
+  const int64_t outer = small ? cuts : s.batch, inner = small ? s.spatial : cuts;
+  std::vector<Sums> parts(outer * s.channels * inner);
+  if (small) {
+    ForEachColumns(s, [&](int64_t column, int64_t n, int64_t image, int64_t images, int64_t cut) {
+      Line lines[kColumns];
+      for (int64_t i = 0; i < n; ++i) lines[i] = line((column + i) / s.spatial);
+      SumColumns(from(image * width + column), images, width, n, lines,
+                 &parts[cut * width + column]);
+    });
+  } else {
+    ForEachPiece(s, [&](int64_t c, int64_t at, int64_t n, int64_t piece) {
+      const SumOperands here = from(at);
+      simd::Dispatch<SumPiece>(&here, line(c), n, &parts[piece]);
+    });
+  }
+  ParallelRanges(s.channels, 4 * outer * inner, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      Sums all;
+      for (int64_t i = 0; i < outer; ++i) {
+        for (int64_t k = 0; k < inner; ++k) {
+          const Sums& part = parts[(i * s.channels + c) * inner + k];
+          all.plain += part.plain;
+          all.along += part.along;
+        }
+      }
+      finish(c, all);
+    }
   });
 }
 
 int64_t CountOf(const Attributes& attributes, const Shape& s) {
   const int64_t count = attributes.Int("count");
-  return count > 0 ? count : s.batch * s.spatial;
+  return count > 0 ? count : s.elements();
 }
 
 std::unique_ptr<Kernel> MakeStats(const KernelSpec& spec, std::string*) {
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
     const Shape s = ShapeOf(args.inputs[0].dims());
-    const double count = static_cast<double>(CountOf(attributes, s));
+    const int64_t count = CountOf(attributes, s);
     const float* x = args.inputs[0].as<float>();
     float* stats = args.outputs[0].as<float>();
-    ForEachChannel(s, [&](int64_t c) {
-      double sum = 0, squares = 0;
-      ForEachRun(s, c, [&](int64_t at) {
-        for (int64_t i = at; i < at + s.spatial; ++i) {
-          const double value = x[i];
-          sum += value;
-          squares += value * value;
-        }
-      });
-      stats[c] = static_cast<float>(count > 0 ? sum / count : 0);
-      stats[s.channels + c] = static_cast<float>(count > 0 ? squares / count : 0);
-    });
+    SumChannels(
+        s, {x, x}, [](int64_t) { return Line(); },
+        [&](int64_t c, const Sums& sums) {
+          const double share = 1 / static_cast<double>(std::max<int64_t>(1, count));
+          const double mean = sums.plain * share;
+          const float rounded = static_cast<float>(mean);
+          double squares = sums.along * share;
+          // What rounding the mean moves its square by would be an error of the variance. Of a
+          // part of the batch nobody knows yet which mean its own goes into.
+          if (count == s.elements()) {
+            squares += static_cast<double>(rounded) * rounded - mean * mean;
+          }
+          stats[c] = rounded;
+          stats[s.channels + c] = static_cast<float>(squares);
+        });
     return KernelStatus::Ok();
   });
 }
@@ -63,36 +309,35 @@ std::unique_ptr<Kernel> MakeStatsBackward(const KernelSpec& spec, std::string*) 
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
     if (!args.outputs[0].present()) return KernelStatus::Ok();
     const Shape s = ShapeOf(args.inputs[0].dims());
-    const float count = static_cast<float>(CountOf(attributes, s));
+    const double share = 1 / static_cast<double>(std::max<int64_t>(1, CountOf(attributes, s)));
     const float* x = args.inputs[0].as<float>();
     const float* dstats = args.inputs[1].as<float>();
     float* dx = args.outputs[0].as<float>();
-    ForEachChannel(s, [&](int64_t c) {
-      const float constant = dstats[c] / count, slope = 2 * dstats[s.channels + c] / count;
-      ForEachRun(s, c, [&](int64_t at) {
-        for (int64_t i = at; i < at + s.spatial; ++i) dx[i] = slope * x[i] + constant;
-      });
+    Map(s, x, dx, [&](int64_t c) {
+      return Affine{0, static_cast<float>(2 * dstats[s.channels + c] * share),
+                    static_cast<float>(dstats[c] * share)};
     });
     return KernelStatus::Ok();
   });
 }
 
 struct Moments {
-  float mean, variance;
+  float mean;
+  double variance;
 };
 
 // `stats` null: the running values.
 Moments MomentsOf(const float* stats, const float* running_mean, const float* running_var,
                   int64_t channels, int64_t c) {
   if (stats == nullptr) return {running_mean[c], running_var[c]};
-  const float mean = stats[c];
-  return {mean, std::max(stats[channels + c] - mean * mean, 0.0f)};
+  const double mean = stats[c];
+  return {stats[c], std::max(stats[channels + c] - mean * mean, 0.0)};
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
     const Shape s = ShapeOf(args.inputs[0].dims());
-    const float epsilon = static_cast<float>(attributes.Float("epsilon"));
+    const double epsilon = attributes.Float("epsilon");
     const float momentum = static_cast<float>(attributes.Float("momentum"));
     const double count = static_cast<double>(CountOf(attributes, s));
     const float unbias = static_cast<float>(count > 1 ? count / (count - 1) : 1);
@@ -109,20 +354,23 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
           "batch_norm_stats");
     }
     float* y = args.outputs[0].as<float>();
-    ForEachChannel(s, [&](int64_t c) {
-      const Moments m = MomentsOf(stats, running_mean, running_var, s.channels, c);
-      const float slope = scale[c] / std::sqrt(m.variance + epsilon);
-      const float constant = bias[c] - m.mean * slope;
-      if (y != nullptr) {
-        ForEachRun(s, c, [&](int64_t at) {
-          for (int64_t i = at; i < at + s.spatial; ++i) y[i] = x[i] * slope + constant;
-        });
+    if (y != nullptr) {
+      std::vector<Affine> affine(s.channels);
+      for (int64_t c = 0; c < s.channels; ++c) {
+        const Moments m = MomentsOf(stats, running_mean, running_var, s.channels, c);
+        affine[c] = {m.mean, static_cast<float>(scale[c] / std::sqrt(m.variance + epsilon)),
+                     bias[c]};
       }
-      if (stats != nullptr) {
+      Map(s, x, y, [&](int64_t c) { return affine[c]; });
+    }
+    if (stats != nullptr) {
+      for (int64_t c = 0; c < s.channels; ++c) {
+        const Moments m = MomentsOf(stats, running_mean, running_var, s.channels, c);
         running_mean[c] = (1 - momentum) * running_mean[c] + momentum * m.mean;
-        running_var[c] = (1 - momentum) * running_var[c] + momentum * m.variance * unbias;
+        running_var[c] =
+            (1 - momentum) * running_var[c] + momentum * static_cast<float>(m.variance) * unbias;
       }
-    });
+    }
     return KernelStatus::Ok();
   });
 }
@@ -132,7 +380,7 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
 std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
     const Shape s = ShapeOf(args.inputs[0].dims());
-    const float epsilon = static_cast<float>(attributes.Float("epsilon"));
+    const double epsilon = attributes.Float("epsilon");
     const float* x = args.inputs[0].as<float>();
     const float* scale = args.inputs[1].as<float>();
     const float* stats = args.training ? args.inputs[4].as<float>() : nullptr;
@@ -141,29 +389,33 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
       return i < args.outputs.size() ? args.outputs[i].as<float>() : nullptr;
     };
     float *dx = output(0), *dscale = output(1), *dbias = output(2), *dstats = output(3);
-    ForEachChannel(s, [&](int64_t c) {
+    std::vector<double> inverses(s.channels);
+    std::vector<Line> lines(s.channels);
+    for (int64_t c = 0; c < s.channels; ++c) {
       const Moments m =
           MomentsOf(stats, args.inputs[2].as<float>(), args.inputs[3].as<float>(), s.channels, c);
-      const float inverse = 1.0f / std::sqrt(m.variance + epsilon);
-      double sum = 0, along = 0;  // of dy, and of dy * (x - mean)
-      ForEachRun(s, c, [&](int64_t at) {
-        for (int64_t i = at; i < at + s.spatial; ++i) {
-          sum += dy[i];
-          along += static_cast<double>(dy[i]) * (x[i] - m.mean);
-          if (dx != nullptr) dx[i] = dy[i] * scale[c] * inverse;
-        }
-      });
-      if (dscale != nullptr) dscale[c] = static_cast<float>(along * inverse);
-      if (dbias != nullptr) dbias[c] = static_cast<float>(sum);
-      if (dstats == nullptr) return;
-      // variance = mean of squares - mean^2
-      const double dvariance =
-          stats == nullptr ? 0 : -0.5 * scale[c] * along * inverse * inverse * inverse;
-      const double dmean =
-          stats == nullptr ? 0 : -sum * scale[c] * inverse - 2 * m.mean * dvariance;
-      dstats[c] = static_cast<float>(dmean);
-      dstats[s.channels + c] = static_cast<float>(dvariance);
-    });
+      inverses[c] = 1 / std::sqrt(m.variance + epsilon);
+      lines[c] = {m.mean, static_cast<float>(scale[c] * inverses[c])};
+    }
+    SumChannels(
+        s, {x, dy, dx}, [&](int64_t c) { return lines[c]; },
+        [&](int64_t c, const Sums& sums) {
+          const double inverse = inverses[c];
+          if (dscale != nullptr) dscale[c] = static_cast<float>(sums.along * inverse);
+          if (dbias != nullptr) dbias[c] = static_cast<float>(sums.plain);
+          if (dstats == nullptr) return;
+          if (stats == nullptr) {
+            dstats[c] = dstats[s.channels + c] = 0;
+            return;
+          }
+          // variance = mean of squares - mean^2. The rounded dvariance goes into dmean, so that
+          // both cancel in what batch_norm_stats_grad makes of them.
+          const float dvariance =
+              static_cast<float>(-0.5 * scale[c] * sums.along * inverse * inverse * inverse);
+          dstats[c] = static_cast<float>(-sums.plain * scale[c] * inverse -
+                                         2.0 * lines[c].mean * dvariance);
+          dstats[s.channels + c] = dvariance;
+        });
     return KernelStatus::Ok();
   });
 }

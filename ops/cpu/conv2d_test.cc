@@ -139,5 +139,65 @@ TEST(Pool2d, GradientOfATieGoesToTheFirst) {
               {3, 0, 0, 0}, 0);
 }
 
+// dx of max pooling, one window after the other.
+std::vector<double> ScatterToMaxima(const TestTensor& x, const TestTensor& dy, Ints kernel,
+                                    Ints strides, Ints pads, Ints dilations) {
+  const int64_t height = x.type.dims[2], width = x.type.dims[3];
+  const int64_t rows = dy.type.dims[2], columns = dy.type.dims[3];
+  std::vector<double> dx(x.size());
+  for (int64_t at = 0; at < dy.size(); ++at) {
+    const int64_t plane = at / (rows * columns) * height * width;
+    const int64_t top = at / columns % rows * strides[0] - pads[0];
+    const int64_t left = at % columns * strides[1] - pads[1];
+    int64_t best = -1;
+    for (int64_t k = 0; k < kernel[0] * kernel[1]; ++k) {
+      const int64_t r = top + k / kernel[1] * dilations[0], c = left + k % kernel[1] * dilations[1];
+      if (r < 0 || r >= height || c < 0 || c >= width) continue;
+      const int64_t here = plane + r * width + c;
+      if (best < 0 || x.at(here) > x.at(best) || std::isnan(x.at(here))) best = here;
+    }
+    if (best >= 0) dx[best] += dy.at(at);
+  }
+  return dx;
+}
+
+TEST(Pool2d, GradientOfTheMaximumMatchesLoops) {
+  struct Case {
+    Dims x;
+    Ints kernel, strides, pads, dilations;
+    bool ceil = false;
+  };
+  const Case cases[] = {
+      {{2, 3, 37, 40}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
+      {{1, 2, 24, 33}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, true},
+      {{1, 2, 20, 21}, {5, 4}, {1, 1}, {2, 1, 2, 2}, {1, 1}},
+      {{1, 2, 30, 29}, {3, 2}, {2, 3}, {1, 1, 0, 0}, {2, 3}, true},
+      {{1, 1, 19, 50}, {2, 3}, {3, 4}, {0, 1, 1, 0}, {1, 1}, true},  // some belong to no window
+      {{2, 2, 7, 7}, {7, 7}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{3, 2, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+  };
+  for (const Case& c : cases) {
+    Attributes attributes = Pool("max", c.kernel, c.strides, c.pads, false, c.ceil);
+    attributes.Set("dilations", c.dilations);
+    for (const char* values : {"any", "ties", "NaN and -inf", "-inf"}) {
+      TestTensor x = Random(c.x, 1);
+      for (int64_t i = 0; i < x.size(); ++i) {
+        float& value = x.as<float>()[i];
+        if (values == std::string("ties")) value = std::floor(value * 2);
+        if (values == std::string("-inf")) value = -INFINITY;
+        if (values == std::string("NaN and -inf")) {
+          value = value > 0.8f ? NAN : value < 0 ? -INFINITY : value;
+        }
+      }
+      const std::vector<TestTensor> y = Ops().Run("pool2d", attributes, {x});
+      const TestTensor dy = Random(y[0].type.dims, 2);
+      const std::vector<double> expected =
+          ScatterToMaxima(x, dy, c.kernel, c.strides, c.pads, c.dilations);
+      SCOPED_TRACE(values);
+      ExpectClose(Ops().RunGradient("pool2d", attributes, {x}, y, {dy})[0], expected, 1e-5);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace espalier

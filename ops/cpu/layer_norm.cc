@@ -28,7 +28,6 @@ struct Operands {
   const float* bias;   // may be null
   const float* dy;
   float* y;  // forward: y, backward: dx; may be null
-  Moments* moments;
   int64_t n;
   float epsilon;
   const float* residual = nullptr;  // added to x; backward: the sum's own gradient, added to dx
@@ -61,33 +60,60 @@ struct ForwardRows {
   }
 };
 
+// With g = dy * scale and h = (x - mean) / sd: dx = (g - mean(g) - h * mean(g * h)) / sd.
+template <int W>
+ESPALIER_INLINE void InputGradient(const float* x, const float* dy, const float* scale,
+                                   const float* residual, Moments m, int64_t n, float* dx) {
+  const float size = static_cast<float>(n);
+  simd::Float<W> sums[2] = {}, alongs[2] = {};
+  int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+#pragma GCC unroll 2
+    for (int p = 0; p < 2; ++p) {
+      simd::Float<W> g = simd::Load<W>(dy + i + p * W);
+      if (scale != nullptr) g *= simd::Load<W>(scale + i + p * W);
+      sums[p] += g;
+      alongs[p] = g * (simd::Load<W>(x + i + p * W) - m.mean) + alongs[p];
+    }
+  }
+  float sum = simd::Sum<W>(sums[0] + sums[1]), along = simd::Sum<W>(alongs[0] + alongs[1]);
+  for (; i < n; ++i) {
+    const float g = scale != nullptr ? dy[i] * scale[i] : dy[i];
+    sum += g;
+    along += g * (x[i] - m.mean);
+  }
+  const float mean = sum / size, slope = along * m.inverse * m.inverse / size;
+  if (scale != nullptr) {
+    for (i = 0; i < n; ++i) {
+      dx[i] = m.inverse * (dy[i] * scale[i] - mean - (x[i] - m.mean) * slope);
+    }
+  } else {
+    for (i = 0; i < n; ++i) dx[i] = m.inverse * (dy[i] - mean - (x[i] - m.mean) * slope);
+  }
+  if (residual != nullptr) {
+    for (i = 0; i < n; ++i) dx[i] += residual[i];
+  }
+}
+
+// Adds the rows to dscale[n] and dbias[n], which may be null.
 template <int W>
 struct BackwardRows {
-  static ESPALIER_INLINE void Run(const Operands* o, int64_t begin, int64_t end) {
+  static ESPALIER_INLINE void Run(const Operands* o, int64_t begin, int64_t end, float* dscale,
+                                  float* dbias) {
     const int64_t n = o->n;
-    const float size = static_cast<float>(n);
     for (int64_t row = begin; row < end; ++row) {
       const float* x = o->x + row * n;
       const float* dy = o->dy + row * n;
       const Moments m = MomentsOf<W>(x, n, o->epsilon);
-      o->moments[row] = m;
-      if (o->y == nullptr) continue;
-      float* dx = o->y + row * n;
-      // With g = dy * scale and h = (x - mean) / sd: dx = (g - mean(g) - h * mean(g * h)) / sd.
-      if (o->scale != nullptr) {
-        for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * o->scale[i];
-      } else {
-        for (int64_t i = 0; i < n; ++i) dx[i] = dy[i];
+      if (o->y != nullptr) {
+        const float* residual = o->residual == nullptr ? nullptr : o->residual + row * n;
+        InputGradient<W>(x, dy, o->scale, residual, m, n, o->y + row * n);
       }
-      const float sum = simd::SumOf<W>(dx, n);
-      const float along = (simd::Dot<W>(dx, x, n) - m.mean * sum) * m.inverse / size;
-      const float mean = sum / size;
-      for (int64_t i = 0; i < n; ++i) {
-        dx[i] = m.inverse * (dx[i] - mean - (x[i] - m.mean) * m.inverse * along);
+      if (dscale != nullptr) {
+        for (int64_t i = 0; i < n; ++i) dscale[i] += dy[i] * ((x[i] - m.mean) * m.inverse);
       }
-      if (o->residual != nullptr) {
-        const float* residual = o->residual + row * n;
-        for (int64_t i = 0; i < n; ++i) dx[i] += residual[i];
+      if (dbias != nullptr) {
+        for (int64_t i = 0; i < n; ++i) dbias[i] += dy[i];
       }
     }
   }
@@ -107,13 +133,8 @@ KernelFactory Forward(bool residual) {
     return MakeKernel([residual, epsilon](const KernelArgs& args) {
       const int64_t n = args.inputs[0].dims().back();
       const size_t first = residual ? 2 : 1;
-      Operands operands = {InputAt(args, 0),
-                           InputAt(args, first),
-                           InputAt(args, first + 1),
-                           nullptr,
-                           OutputAt(args, 0),
-                           nullptr,
-                           n,
+      Operands operands = {InputAt(args, 0), InputAt(args, first), InputAt(args, first + 1),
+                           nullptr,          OutputAt(args, 0),    n,
                            epsilon};
       if (residual) {
         operands.residual = InputAt(args, 1);
@@ -127,27 +148,45 @@ KernelFactory Forward(bool residual) {
   });
 }
 
-// dscale and dbias, which may be null, from every row's moments. Threads share the columns, so that
-// every sum runs over the rows in order.
-void SumParameters(const float* x, const float* dy, const Moments* moments, int64_t rows, int64_t n,
-                   float* dscale, float* dbias) {
-  ParallelRanges(n, 4 * rows, [&](int64_t begin, int64_t end) {
-    if (dscale != nullptr) {
-      for (int64_t i = begin; i < end; ++i) dscale[i] = 0;
-      for (int64_t row = 0; row < rows; ++row) {
-        const float* xr = x + row * n;
-        const float* dyr = dy + row * n;
-        const Moments m = moments[row];
-        for (int64_t i = begin; i < end; ++i) dscale[i] += dyr[i] * ((xr[i] - m.mean) * m.inverse);
-      }
-    }
-    if (dbias != nullptr) {
-      for (int64_t i = begin; i < end; ++i) dbias[i] = 0;
-      for (int64_t row = 0; row < rows; ++row) {
-        for (int64_t i = begin; i < end; ++i) dbias[i] += dy[row * n + i];
-      }
+// to[i] = sum over blocks of from[block * stride + i], in order.
+void AddBlocks(const float* from, int64_t stride, int64_t blocks, int64_t n, float* to) {
+  if (to == nullptr) return;
+  ParallelRanges(n, blocks / 4, [&](int64_t begin, int64_t end) {
+    std::fill(to + begin, to + end, 0.0f);
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t i = begin; i < end; ++i) to[i] += from[block * stride + i];
     }
   });
+}
+
+// Blocks of rows whose sums for the parameters have memory of their own: by the shape alone.
+constexpr int64_t kMostBlocks = 64, kFewestRows = 4;
+
+// Of all rows; `sums` holds n floats for dscale and n for dbias of each block.
+void Backward(const Operands& o, int64_t rows, float* dscale, float* dbias, float* sums) {
+  const int64_t n = o.n;
+  if (dscale == nullptr && dbias == nullptr) {
+    return ParallelRanges(rows, 8 * n, [&](int64_t begin, int64_t end) {
+      simd::Dispatch<BackwardRows>(&o, begin, end, dscale, dbias);
+    });
+  }
+  const int64_t block_rows = std::max(kFewestRows, (rows + kMostBlocks - 1) / kMostBlocks);
+  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  ParallelRanges(blocks, 12 * block_rows * n, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      float* own = sums + block * 2 * n;
+      std::fill_n(own, 2 * n, 0.0f);
+      simd::Dispatch<BackwardRows>(&o, block * block_rows, std::min(rows, (block + 1) * block_rows),
+                                   dscale == nullptr ? nullptr : own,
+                                   dbias == nullptr ? nullptr : own + n);
+    }
+  });
+  AddBlocks(sums, 2 * n, blocks, n, dscale);
+  AddBlocks(sums + n, 2 * n, blocks, n, dbias);
+}
+
+size_t SumsBytes(int64_t rows, int64_t n) {
+  return std::min(kMostBlocks, (rows + kFewestRows - 1) / kFewestRows) * 2 * n * sizeof(float);
 }
 
 // x, scale?, dy -> dx, dscale, dbias
@@ -156,17 +195,13 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
   return MakeKernel(
       [epsilon](const KernelArgs& args) {
         const float *x = InputAt(args, 0), *dy = InputAt(args, 2);
-        Moments* moments = static_cast<Moments*>(args.workspace);
         const int64_t n = args.inputs[0].dims().back(), rows = RowsOf(args.inputs[0].dims());
-        const Operands operands = {x, InputAt(args, 1), nullptr, dy, OutputAt(args, 0), moments,
-                                   n, epsilon};
-        ParallelRanges(rows, 8 * n, [&](int64_t begin, int64_t end) {
-          simd::Dispatch<BackwardRows>(&operands, begin, end);
-        });
-        SumParameters(x, dy, moments, rows, n, OutputAt(args, 1), OutputAt(args, 2));
+        const Operands operands = {x, InputAt(args, 1), nullptr, dy, OutputAt(args, 0), n, epsilon};
+        Backward(operands, rows, OutputAt(args, 1), OutputAt(args, 2),
+                 static_cast<float*>(args.workspace));
         return KernelStatus::Ok();
       },
-      RowsOf(spec.inputs[0].dims) * sizeof(Moments));
+      SumsBytes(RowsOf(spec.inputs[0].dims), spec.inputs[0].dims.back()));
 }
 
 // scale?, sum, dy?, dsum? -> dx, dresidual (alike), dscale, dbias
@@ -175,7 +210,6 @@ std::unique_ptr<Kernel> MakeResidualBackward(const KernelSpec& spec, std::string
   return MakeKernel(
       [epsilon](const KernelArgs& args) {
         const float *sum = InputAt(args, 1), *dy = InputAt(args, 2), *dsum = InputAt(args, 3);
-        Moments* moments = static_cast<Moments*>(args.workspace);
         const int64_t n = args.inputs[1].dims().back(), rows = RowsOf(args.inputs[1].dims());
         const int64_t bytes = args.inputs[1].spec.bytes();
         float *dx = OutputAt(args, 0), *dresidual = OutputAt(args, 1);
@@ -186,17 +220,15 @@ std::unique_ptr<Kernel> MakeResidualBackward(const KernelSpec& spec, std::string
             if (OutputAt(args, i) != nullptr) std::fill_n(OutputAt(args, i), n, 0.0f);
           }
         } else {
-          Operands operands = {sum, InputAt(args, 0), nullptr, dy, first, moments, n, epsilon};
+          Operands operands = {sum, InputAt(args, 0), nullptr, dy, first, n, epsilon};
           operands.residual = dsum;
-          ParallelRanges(rows, 8 * n, [&](int64_t begin, int64_t end) {
-            simd::Dispatch<BackwardRows>(&operands, begin, end);
-          });
-          SumParameters(sum, dy, moments, rows, n, OutputAt(args, 2), OutputAt(args, 3));
+          Backward(operands, rows, OutputAt(args, 2), OutputAt(args, 3),
+                   static_cast<float*>(args.workspace));
         }
         if (dx != nullptr && dresidual != nullptr) CopyBytes(dx, dresidual, bytes);
         return KernelStatus::Ok();
       },
-      RowsOf(spec.inputs[1].dims) * sizeof(Moments));
+      SumsBytes(RowsOf(spec.inputs[1].dims), spec.inputs[1].dims.back()));
 }
 
 }  // namespace

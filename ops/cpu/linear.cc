@@ -1,10 +1,13 @@
 // Training: oneDNN's matmul for y, dx and dw. Serving: StableLinear.
+#include <algorithm>
+
 #include "ops/cpu/activation.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/rows.h"
 #include "ops/cpu/stable_linear.h"
+#include "ops/cpu/vectorize.h"
 #include "ops/cpu/workspace.h"
 
 namespace espalier {
@@ -79,15 +82,29 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal
       gemm->workspace_bytes());
 }
 
-// sums[j] = sum over rows of x[i, j], rows in order.
-void SumRows(const float* x, int64_t rows, int64_t columns, float* sums) {
-  ParallelRanges(columns, rows, [&](int64_t begin, int64_t end) {
-    for (int64_t j = begin; j < end; ++j) sums[j] = 0;
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* row = x + i * columns;
-      for (int64_t j = begin; j < end; ++j) sums[j] += row[j];
+// Blocks of rows that are summed by themselves: by the shape alone.
+constexpr int64_t kMostBlocks = 32, kFewestRows = 16;
+
+int64_t BlocksOf(int64_t rows) { return std::clamp<int64_t>(rows / kFewestRows, 1, kMostBlocks); }
+
+// sums[j] = sum over rows of x[i, j]; `parts` holds `columns` floats for each block.
+void SumRows(const float* x, int64_t rows, int64_t columns, float* parts, float* sums) {
+  const auto add = [](const float* x, int64_t rows, int64_t columns, float* to) {
+    std::fill_n(to, columns, 0.0f);
+    for (int64_t i = 0; i < rows; ++i, x += columns) {
+#pragma omp simd
+      for (int64_t j = 0; j < columns; ++j) to[j] += x[j];
+    }
+  };
+  const int64_t blocks = BlocksOf(rows);
+  if (blocks == 1) return Vectorize(add, x, rows, columns, sums);
+  ParallelRanges(blocks, rows / blocks * columns, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = rows * block / blocks, last = rows * (block + 1) / blocks;
+      Vectorize(add, x + first * columns, last - first, columns, parts + block * columns);
     }
   });
+  Vectorize(add, const_cast<const float*>(parts), blocks, columns, sums);
 }
 
 // x, weight, bias, y, dy -> dx = dz weight, dweight = dz^T x, dbias = column sums of dz, where dz
@@ -128,7 +145,7 @@ class Backward : public Kernel {
       error = dweight_->Run(dz, x, nullptr, args.outputs[1].as<float>(), scratch);
     }
     if (args.outputs.size() > 2 && args.outputs[2].present()) {
-      SumRows(dz, rows_, out_, args.outputs[2].as<float>());
+      SumRows(dz, rows_, out_, scratch, args.outputs[2].as<float>());
     }
     return KernelStatus{error};
   }
@@ -168,6 +185,7 @@ class Backward : public Kernel {
         bytes = std::max(bytes, product_->workspace_bytes());
       }
     }
+    bytes = std::max<size_t>(bytes, BlocksOf(rows_) * out_ * sizeof(float));
     scratch_ = layout_.Add(bytes);
     return true;
   }

@@ -40,6 +40,19 @@ TEST(Linear, GradientMatchesFiniteDifferences) {
   Ops().CheckGradient("linear", {}, {Random({4, 9}, 1), Random({5, 9}, 2)});
 }
 
+TEST(Linear, BiasGradientOfManyRowsIsTheirSum) {
+  for (const int64_t rows : {1, 31, 100, 1003}) {
+    const int64_t out = 37;
+    const std::vector<TestTensor> inputs = {Random({rows, 3}, 1), Random({out, 3}, 2),
+                                            Random({out}, 3)};
+    const TestTensor dy = Random({rows, out}, 4);
+    std::vector<double> expected(out);
+    for (int64_t i = 0; i < dy.size(); ++i) expected[i % out] += dy.at(i);
+    const std::vector<TestTensor> y = Ops().Run("linear", {}, inputs);
+    ExpectClose(Ops().RunGradient("linear", {}, inputs, y, {dy})[2], expected, 1e-5);
+  }
+}
+
 TEST(Linear, EmptyBatchGivesNoRowsAndZeroGradients) {
   const std::vector<TestTensor> inputs = {Random({0, 4}, 1), Random({3, 4}, 2), Random({3}, 3)};
   const std::vector<TestTensor> y = Ops().Run("linear", {}, inputs);

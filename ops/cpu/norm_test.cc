@@ -1,3 +1,5 @@
+#include <omp.h>
+
 #include "ops/cpu/op_runner.h"
 
 namespace espalier {
@@ -66,6 +68,52 @@ TEST(LayerNorm, LargeMeanLosesNoAccuracy) {
   const TestTensor a = Ops().Run("layer_norm", {}, {x})[0];
   const TestTensor b = Ops().Run("layer_norm", {}, {shifted})[0];
   for (int64_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a.at(i), b.at(i), 2e-3);
+}
+
+// As many rows as make several blocks of partial sums, the last ones shorter.
+TEST(Norms, ParameterGradientsMatchLoopsOverManyRowsForAnyNumberOfThreads) {
+  const int threads = omp_get_max_threads();
+  for (const auto& [rows, n] :
+       {std::pair<int64_t, int64_t>{3, 5}, {67, 33}, {301, 130}, {1000, 17}}) {
+    TestTensor x = Random({rows, n}, 1);
+    const TestTensor w = Random({n}, 2), b = Random({n}, 3), dy = Random({rows, n}, 4);
+    std::vector<double> dscale(n), dbias(n), dweight(n);
+    for (int64_t r = 0; r < rows; ++r) {
+      double mean = 0, squares = 0, variance = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        mean += x.at(r * n + i) / static_cast<double>(n);
+        squares += std::pow(x.at(r * n + i), 2.0) / static_cast<double>(n);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        variance += std::pow(x.at(r * n + i) - mean, 2.0) / static_cast<double>(n);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        const double g = dy.at(r * n + i);
+        dscale[i] += g * (x.at(r * n + i) - mean) / std::sqrt(variance + 1e-3);
+        dbias[i] += g;
+        dweight[i] += g * x.at(r * n + i) / std::sqrt(squares + 1e-3);
+      }
+    }
+    const Attributes attributes = {{"epsilon", 1e-3}};
+    const auto run = [&](const char* op, const std::vector<TestTensor>& inputs) {
+      return Ops().RunGradient(op, attributes, inputs, Ops().Run(op, attributes, inputs), {dy});
+    };
+    std::vector<TestTensor> layer, rms;
+    for (const int count : {1, 2, 3}) {
+      omp_set_num_threads(count);
+      const std::vector<TestTensor> l = run("layer_norm", {x, w, b}), m = run("rms_norm", {x, w});
+      ExpectNear(l[1].values(), dscale, 1e-5, "dscale");
+      ExpectNear(l[2].values(), dbias, 1e-5, "dbias");
+      ExpectNear(m[1].values(), dweight, 1e-5, "dweight");
+      if (count == 1) {
+        layer = l;
+        rms = m;
+      }
+      for (size_t i = 0; i < l.size(); ++i) EXPECT_EQ(l[i].bytes, layer[i].bytes) << i;
+      for (size_t i = 0; i < m.size(); ++i) EXPECT_EQ(m[i].bytes, rms[i].bytes) << i;
+    }
+    omp_set_num_threads(threads);
+  }
 }
 
 TEST(Norms, EmptyRowsDoNotCrash) {
@@ -164,6 +212,84 @@ TEST(BatchNorm, GradientsMatchFiniteDifferences) {
   const TestTensor x = Random({3, 2, 5}, 1);
   Ops().CheckGradient("batch_norm_stats", {}, {x});
   Ops().CheckGradient("batch_norm", {}, BatchNormInputs(x), 5e-3, 3e-3f);
+}
+
+// Planes that are cut, planes of one piece, and small ones, which go by columns; of few images and
+// of more than one piece holds.
+TEST(BatchNorm, SumsMatchLoopsInEveryShapeForAnyNumberOfThreads) {
+  const int threads = omp_get_max_threads();
+  for (const Dims& dims : {Dims{2, 3, 40000}, Dims{3, 70, 7, 7}, Dims{3, 5, 33}, Dims{2, 300, 3, 3},
+                           Dims{700, 6}, Dims{1, 1, 1}}) {
+    const int64_t channels = dims[1];
+    int64_t spatial = 1;
+    for (size_t d = 2; d < dims.size(); ++d) spatial *= dims[d];
+    const double count = static_cast<double>(dims[0] * spatial);
+    const TestTensor x = Random(dims, 1), dy = Random(dims, 2);
+    std::vector<TestTensor> first;
+    for (const int number : {1, 2, 3}) {
+      omp_set_num_threads(number);
+      const std::vector<TestTensor> inputs = BatchNormInputs(x);
+      const TestTensor& stats = inputs[5];
+      const std::vector<TestTensor> y = Ops().Run("batch_norm", {}, inputs);
+      std::vector<TestTensor> all = Ops().RunGradient("batch_norm", {}, inputs, y, {dy});
+      all.push_back(y[0]);
+      all.push_back(stats);
+      const TestTensor dx = Ops().RunGradient("batch_norm_stats", {}, {x}, {}, {all[3]})[0];
+      all.push_back(dx);
+      if (number == 1) first = all;
+      for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i].bytes, first[i].bytes) << i;
+      for (int64_t c = 0; c < channels; ++c) {
+        double sum = 0, squares = 0, plain = 0, along = 0;
+        const auto at = [&](int64_t i) {
+          return (i / spatial * channels + c) * spatial + i % spatial;
+        };
+        const int64_t elements = dims[0] * spatial;
+        for (int64_t i = 0; i < elements; ++i) {
+          sum += x.at(at(i));
+          squares += std::pow(x.at(at(i)), 2.0);
+        }
+        const double mean = sum / count, variance = squares / count - mean * mean;
+        const double inverse = 1 / std::sqrt(variance + 1e-5), scale = inputs[1].at(c);
+        for (int64_t i = 0; i < elements; ++i) {
+          plain += dy.at(at(i));
+          along += dy.at(at(i)) * (x.at(at(i)) - mean);
+        }
+        ASSERT_NEAR(stats.at(c), mean, 1e-6);
+        ASSERT_NEAR(stats.at(channels + c), squares / count, 1e-6);
+        if (elements == 1) continue;  // epsilon alone is the variance
+        ASSERT_NEAR(all[1].at(c), along * inverse, 1e-6 * count);
+        ASSERT_NEAR(all[2].at(c), plain, 1e-6 * std::sqrt(count) + 1e-6 * std::abs(plain));
+        for (int64_t i = 0; i < elements; ++i) {
+          const double h = (x.at(at(i)) - mean) * inverse, g = dy.at(at(i));
+          ASSERT_NEAR(y[0].at(at(i)), h * scale + inputs[2].at(c), 1e-5);
+          ASSERT_NEAR(static_cast<double>(all[0].at(at(i))) + dx.at(at(i)),
+                      scale * inverse * (g - (plain + h * along * inverse) / count), 1e-5);
+        }
+      }
+    }
+  }
+  omp_set_num_threads(threads);
+}
+
+// mean^2 is of the mean as it is stored, so that the variance is off by the rounding of the mean of
+// squares alone.
+TEST(BatchNorm, VarianceOfAWholeBatchDoesNotFeelTheRoundingOfTheMean) {
+  const int64_t n = 4, channels = 64, spatial = 100;
+  TestTensor x = Random({n, channels, spatial}, 1);
+  for (int64_t i = 0; i < x.size(); ++i) {
+    x.as<float>()[i] += 5 + static_cast<float>(i / spatial % channels) * 0.01f;
+  }
+  const TestTensor stats = Ops().Run("batch_norm_stats", {}, {x})[0];
+  for (int64_t c = 0; c < channels; ++c) {
+    double mean = 0, variance = 0;
+    const auto at = [&](int64_t i) { return (i / spatial * channels + c) * spatial + i % spatial; };
+    for (int64_t i = 0; i < n * spatial; ++i) mean += x.at(at(i)) / (n * spatial);
+    for (int64_t i = 0; i < n * spatial; ++i) {
+      variance += std::pow(x.at(at(i)) - mean, 2.0) / (n * spatial);
+    }
+    const double stored = stats.at(c), squares = stats.at(channels + c);
+    EXPECT_NEAR(squares - stored * stored, variance, squares * 0x1p-24 * 1.001) << c;
+  }
 }
 
 }  // namespace

@@ -14,8 +14,7 @@ struct Operands {
   const float* x;  // backward with a residual: the sum
   const float* weight;
   const float* dy;
-  float* y;         // forward: y, backward: dx; may be null
-  float* inverses;  // backward: every row's 1 / rms, for the gradient of the weight
+  float* y;  // forward: y, backward: dx; may be null
   int64_t n;
   float epsilon;
   const float* residual = nullptr;  // added to x; backward: the sum's own gradient, added to dx
@@ -48,16 +47,19 @@ struct ForwardRows {
   }
 };
 
+// Adds the rows to dweight[n], which may be null.
 template <int W>
 struct BackwardRows {
-  static ESPALIER_INLINE void Run(const Operands* o, int64_t begin, int64_t end) {
+  static ESPALIER_INLINE void Run(const Operands* o, int64_t begin, int64_t end, float* dweight) {
     const int64_t n = o->n;
     const float* weight = o->weight;
     for (int64_t row = begin; row < end; ++row) {
       const float* x = o->x + row * n;
       const float* dy = o->dy + row * n;
       const float inverse = InverseRms<W>(x, n, o->epsilon);
-      o->inverses[row] = inverse;
+      if (dweight != nullptr) {
+        for (int64_t i = 0; i < n; ++i) dweight[i] += dy[i] * (x[i] * inverse);
+      }
       if (o->y == nullptr) continue;
       float* dx = o->y + row * n;
       // With g = dy * weight: dx = g / rms - x * mean(g * x) / rms^3.
@@ -85,7 +87,6 @@ KernelFactory Forward(bool residual) {
                            args.inputs[residual ? 2 : 1].as<float>(),
                            nullptr,
                            args.outputs[0].as<float>(),
-                           nullptr,
                            n,
                            epsilon};
       if (residual) {
@@ -100,19 +101,37 @@ KernelFactory Forward(bool residual) {
   });
 }
 
-// Threads share the columns, so that every sum runs over the rows in order.
-void SumWeight(const float* x, const float* dy, const float* inverses, int64_t rows, int64_t n,
-               float* dweight) {
-  if (dweight == nullptr) return;
-  ParallelRanges(n, 3 * rows, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) dweight[i] = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* xr = x + row * n;
-      const float* dyr = dy + row * n;
-      const float inverse = inverses[row];
-      for (int64_t i = begin; i < end; ++i) dweight[i] += dyr[i] * (xr[i] * inverse);
+// Blocks of rows whose sums for the weight have memory of their own: by the shape alone.
+constexpr int64_t kMostBlocks = 64, kFewestRows = 4;
+
+// Of all rows; `sums` holds n floats for each block.
+void Backward(const Operands& o, int64_t rows, float* dweight, float* sums) {
+  const int64_t n = o.n;
+  if (dweight == nullptr) {
+    return ParallelRanges(rows, 4 * n, [&](int64_t begin, int64_t end) {
+      simd::Dispatch<BackwardRows>(&o, begin, end, dweight);
+    });
+  }
+  const int64_t block_rows = std::max(kFewestRows, (rows + kMostBlocks - 1) / kMostBlocks);
+  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  ParallelRanges(blocks, 7 * block_rows * n, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      float* own = sums + block * n;
+      std::fill_n(own, n, 0.0f);
+      const int64_t first = block * block_rows;
+      simd::Dispatch<BackwardRows>(&o, first, std::min(rows, first + block_rows), own);
     }
   });
+  ParallelRanges(n, blocks / 4, [&](int64_t begin, int64_t end) {
+    std::fill(dweight + begin, dweight + end, 0.0f);
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t i = begin; i < end; ++i) dweight[i] += sums[block * n + i];
+    }
+  });
+}
+
+size_t SumsBytes(int64_t rows, int64_t n) {
+  return std::min(kMostBlocks, (rows + kFewestRows - 1) / kFewestRows) * n * sizeof(float);
 }
 
 // x, weight, dy -> dx, dweight
@@ -121,17 +140,13 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
   return MakeKernel(
       [epsilon](const KernelArgs& args) {
         const float *x = args.inputs[0].as<float>(), *dy = args.inputs[2].as<float>();
-        float* inverses = static_cast<float*>(args.workspace);
         const int64_t n = args.inputs[0].dims().back(), rows = RowsOf(args.inputs[0].dims());
         const Operands operands = {
-            x, args.inputs[1].as<float>(), dy, args.outputs[0].as<float>(), inverses, n, epsilon};
-        ParallelRanges(rows, 4 * n, [&](int64_t begin, int64_t end) {
-          simd::Dispatch<BackwardRows>(&operands, begin, end);
-        });
-        SumWeight(x, dy, inverses, rows, n, args.outputs[1].as<float>());
+            x, args.inputs[1].as<float>(), dy, args.outputs[0].as<float>(), n, epsilon};
+        Backward(operands, rows, args.outputs[1].as<float>(), static_cast<float*>(args.workspace));
         return KernelStatus::Ok();
       },
-      RowsOf(spec.inputs[0].dims) * sizeof(float));
+      SumsBytes(RowsOf(spec.inputs[0].dims), spec.inputs[0].dims.back()));
 }
 
 // weight, sum, dy?, dsum? -> dx, dresidual (alike), dweight
@@ -141,7 +156,6 @@ std::unique_ptr<Kernel> MakeResidualBackward(const KernelSpec& spec, std::string
       [epsilon](const KernelArgs& args) {
         const float *sum = args.inputs[1].as<float>(), *dy = args.inputs[2].as<float>(),
                     *dsum = args.inputs[3].as<float>();
-        float* inverses = static_cast<float*>(args.workspace);
         const int64_t n = args.inputs[1].dims().back(), rows = RowsOf(args.inputs[1].dims());
         const int64_t bytes = args.inputs[1].spec.bytes();
         float *dx = args.outputs[0].as<float>(), *dresidual = args.outputs[1].as<float>(),
@@ -151,17 +165,14 @@ std::unique_ptr<Kernel> MakeResidualBackward(const KernelSpec& spec, std::string
           if (first != nullptr) CopyBytes(dsum, first, bytes);
           if (dweight != nullptr) std::fill_n(dweight, n, 0.0f);
         } else {
-          Operands operands = {sum, args.inputs[0].as<float>(), dy, first, inverses, n, epsilon};
+          Operands operands = {sum, args.inputs[0].as<float>(), dy, first, n, epsilon};
           operands.residual = dsum;
-          ParallelRanges(rows, 4 * n, [&](int64_t begin, int64_t end) {
-            simd::Dispatch<BackwardRows>(&operands, begin, end);
-          });
-          SumWeight(sum, dy, inverses, rows, n, dweight);
+          Backward(operands, rows, dweight, static_cast<float*>(args.workspace));
         }
         if (dx != nullptr && dresidual != nullptr) CopyBytes(dx, dresidual, bytes);
         return KernelStatus::Ok();
       },
-      RowsOf(spec.inputs[1].dims) * sizeof(float));
+      SumsBytes(RowsOf(spec.inputs[1].dims), spec.inputs[1].dims.back()));
 }
 
 }  // namespace
