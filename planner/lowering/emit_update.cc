@@ -1,6 +1,4 @@
 // Emitter: what follows the backward pass: gradients are summed over devices, clipped and applied.
-#include <set>
-
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
@@ -131,7 +129,7 @@ std::map<int, int> Emitter::EmitSquares() {
   return totals;
 }
 
-void Emitter::EmitFactors() {
+void Emitter::AddSchedules() {
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
     for (const Shard& shard : LayoutOf(Resolved(structure_.base[g.parameter])).shards) {
       Factors& factors = factors_[shard.device];
@@ -141,6 +139,9 @@ void Emitter::EmitFactors() {
       if (scales_loss()) LossScaleState(shard.device);
     }
   }
+}
+
+void Emitter::EmitFactors() {
   const double max_norm = options_.optimizer.clip_norm();
   if (max_norm == 0 && !scales_loss()) return;
   const std::map<int, int> totals = EmitSquares();
@@ -177,41 +178,39 @@ void Emitter::EmitFactors() {
   }
 }
 
-void Emitter::EmitPenalties() {
-  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    const std::string& name = structure_.graph().value(g.parameter).name;
-    const Penalty penalty = PenaltyOf(options_.optimizer, name);
-    if (penalty.l1 == 0 && penalty.l2 == 0) continue;
-    const int layout = Resolved(structure_.base[g.parameter]);
-    const Instance& parameter = instances_.at({g.parameter, layout});
-    Instance& gradient = instances_.at({g.gradient, layout});
-    for (size_t i = 0; i < parameter.size(); ++i) {
-      const Shard& shard = LayoutOf(layout).shards[i];
-      RankProgram& rank = ranks_[shard.device];
-      const auto emit = [&](const char* op, std::initializer_list<int> inputs, int output) {
-        proto::ComputeInstruction* compute = rank.Emit(name)->mutable_compute();
-        compute->set_op(op);
-        (*compute->mutable_attributes())["l1"].set_f(penalty.l1);
-        (*compute->mutable_attributes())["l2"].set_f(penalty.l2);
-        for (int input : inputs) compute->add_inputs(input);
-        compute->add_outputs(output);
-      };
-      if (options_.optimizer.report_penalties() && shard.replica == 0) {
-        const int loss = rank.AddBuffer(absl::StrCat(name, ".penalty"), kScalar, proto::SCRATCH);
-        emit("regularization_loss", {parameter[i]}, loss);
-        proto::ReportInstruction* report = rank.Emit(name)->mutable_report();
-        report->set_buffer(loss);
-        report->set_name("loss");
-      }
-      // In place where nothing else can be looking at this memory.
-      const bool own = rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0;
-      const int sum = own ? gradient[i]
-                          : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
-                                           rank.spec(gradient[i]), proto::SCRATCH);
-      const int scale = scales_loss() ? LossScale(shard.device) : -1;
-      emit("regularize_gradient", {parameter[i], gradient[i], scale}, sum);
-      gradient[i] = sum;
+void Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
+  const std::string& name = structure_.graph().value(g.parameter).name;
+  const Penalty penalty = PenaltyOf(options_.optimizer, name);
+  if (penalty.l1 == 0 && penalty.l2 == 0) return;
+  const int layout = Resolved(structure_.base[g.parameter]);
+  const Instance& parameter = instances_.at({g.parameter, layout});
+  Instance& gradient = instances_.at({g.gradient, layout});
+  for (size_t i = 0; i < parameter.size(); ++i) {
+    const Shard& shard = LayoutOf(layout).shards[i];
+    RankProgram& rank = ranks_[shard.device];
+    const auto emit = [&](const char* op, std::initializer_list<int> inputs, int output) {
+      proto::ComputeInstruction* compute = rank.Emit(name)->mutable_compute();
+      compute->set_op(op);
+      (*compute->mutable_attributes())["l1"].set_f(penalty.l1);
+      (*compute->mutable_attributes())["l2"].set_f(penalty.l2);
+      for (int input : inputs) compute->add_inputs(input);
+      compute->add_outputs(output);
+    };
+    if (options_.optimizer.report_penalties() && shard.replica == 0) {
+      const int loss = rank.AddBuffer(absl::StrCat(name, ".penalty"), kScalar, proto::SCRATCH);
+      emit("regularization_loss", {parameter[i]}, loss);
+      proto::ReportInstruction* report = rank.Emit(name)->mutable_report();
+      report->set_buffer(loss);
+      report->set_name("loss");
     }
+    // In place where nothing else can be looking at this memory.
+    const bool own = rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0;
+    const int sum = own ? gradient[i]
+                        : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
+                                         rank.spec(gradient[i]), proto::SCRATCH);
+    const int scale = scales_loss() ? LossScale(shard.device) : -1;
+    emit("regularize_gradient", {parameter[i], gradient[i], scale}, sum);
+    gradient[i] = sum;
   }
 }
 
@@ -276,16 +275,37 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
   return sums;
 }
 
+absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
+  absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g);
+  if (!sums.ok()) return sums.status();
+  for (size_t i = 0; i < sums->size(); ++i) {
+    proto::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name);
+    for (int sum : (*sums)[i]) update->add_sums(sum);
+  }
+  updated_.insert(g.parameter);
+  return absl::OkStatus();
+}
+
+absl::Status Emitter::UpdateEarly(int position) {
+  if (!UpdatesEarly(options_.optimizer)) return absl::OkStatus();
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    if (g.ready != position) continue;
+    const int target = Resolved(structure_.slots[g.slot].required);
+    if (Resolved(structure_.base[g.gradient]) != target) continue;
+    EmitPenalty(g);
+    if (absl::Status status = UpdateParameter(g); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Emitter::UpdateParameters() {
-  EmitPenalties();
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    if (updated_.count(g.parameter) == 0) EmitPenalty(g);
+  }
   EmitFactors();
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g);
-    if (!sums.ok()) return sums.status();
-    for (size_t i = 0; i < sums->size(); ++i) {
-      proto::UpdateInstruction* update = EmitUpdate(g, i, update_.def->name);
-      for (int sum : (*sums)[i]) update->add_sums(sum);
-    }
+    if (updated_.count(g.parameter) > 0) continue;
+    if (absl::Status status = UpdateParameter(g); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

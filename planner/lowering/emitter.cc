@@ -150,9 +150,12 @@ absl::Status Emitter::Run() {
     update_ = *std::move(update);
   }
   AddParameters();
+  AddSchedules();
   if (absl::Status status = PlanBuckets(); !status.ok()) return status;
-  for (const Position& position : structure_.positions) {
-    if (absl::Status status = RunPosition(position); !status.ok()) return status;
+  for (size_t p = 0; p < structure_.positions.size(); ++p) {
+    absl::Status status = RunPosition(structure_.positions[p]);
+    if (status.ok()) status = UpdateEarly(static_cast<int>(p));
+    if (!status.ok()) return status;
   }
   if (structure_.forward_only) return absl::OkStatus();
   if (absl::Status status = Synchronise(); !status.ok()) return status;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -65,16 +66,21 @@ class Emitter {
   bool ReadOnceElsewhere(ValueId value, int base);
 
   absl::Status Synchronise();
+  // Of the gradients that are ready behind `position` and need no other device.
+  absl::Status UpdateEarly(int position);
   absl::Status UpdateParameters();
-  // Adds the penalties to the gradients, and to the loss that is reported if asked for.
-  void EmitPenalties();
+  absl::Status UpdateParameter(const PcgStructure::GradientInfo& g);
+  // Adds the penalty of a parameter to its gradient, and to the loss that is reported if asked for.
+  void EmitPenalty(const PcgStructure::GradientInfo& g);
   // What the update of every shard of `parameter` waits for: sums over the parameter. By shard, in
   // order.
   absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g);
   // An update instruction of `op` for one shard, without its sums.
   proto::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
                                        const std::string& op);
-  // Sets factors_. Clipping and loss scaling need the norm of all gradients, which is reported.
+  // Sets factors_: the schedule, at first; then what clipping and loss scaling make of the norm of
+  // all gradients, which is reported.
+  void AddSchedules();
   void EmitFactors();
   // The sum of the gradients' squares, on each rank that has some of them or a loss scale.
   std::map<int, int> EmitSquares();
@@ -115,6 +121,7 @@ class Emitter {
     int hyper = -1;
   };
   std::map<int, Factors> factors_;
+  std::set<ValueId> updated_;                           // parameters
   std::map<int, int> loss_scale_states_, loss_scales_;  // by rank
   uint64_t next_tag_ = 1;
 };

@@ -155,6 +155,32 @@ TEST(LowerPlanTest, EvaluationRunsInTheTrainingArena) {
   }
 }
 
+// Without clipping nothing is computed of all gradients: each is used as soon as it is whole, and
+// its memory serves again. No later instruction reads the parameter that it moved.
+TEST(LowerPlanTest, GradientsThatNothingWaitsForAreUsedAtOnce) {
+  for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
+    const proto::Plan plan = PlanOf(graph, 1, proto::SearchOptions::SINGLE_DEVICE);
+    const auto at_once = LowerPlan(TestRegistry(), graph, plan, Options(0));
+    const auto clipped = LowerPlan(TestRegistry(), graph, plan, Options(1));
+    ASSERT_TRUE(at_once.ok() && clipped.ok()) << at_once.status() << clipped.status();
+    const proto::Program& program = at_once->training[0];
+    EXPECT_LT(program.arena_bytes(), clipped->training[0].arena_bytes()) << graph.name;
+    EXPECT_EQ(Count(program, proto::Instruction::kUpdate),
+              Count(clipped->training[0], proto::Instruction::kUpdate));
+    std::set<int> moved;
+    bool early = false;
+    for (const proto::Instruction& i : program.instructions()) {
+      for (int input : i.compute().inputs()) {
+        EXPECT_EQ(moved.count(input), 0u) << graph.name << ": " << i.compute().op() << " reads "
+                                          << program.buffers(input).name() << " after its update";
+      }
+      early = early || (i.has_compute() && !moved.empty());
+      if (i.has_update()) moved.insert(i.update().parameter());
+    }
+    EXPECT_TRUE(early) << graph.name;
+  }
+}
+
 TEST(LowerPlanTest, IsAFunctionOfItsArguments) {
   const Graph graph = Cnn();
   proto::SearchOptions search;

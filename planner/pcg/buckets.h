@@ -1,11 +1,12 @@
-// Gathers the all-reduces of gradients into few large ones: each costs a latency, and they all come
-// at the end of the step.
+// What becomes of gradients: which wait for each other, and which are used at once. The all-reduces
+// are gathered into few large ones: each costs a latency, and they all come at the end of the step.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "planner/pcg/layout.h"
+#include "proto/program.pb.h"
 
 namespace espalier {
 
@@ -47,5 +48,12 @@ class GradientBuckets {
 // The replica whose squares count towards the gradient norm, for the gradient that becomes ready as
 // number `gradient`: they take turns.
 inline int OwnerOfNorm(int gradient, const Layout& layout) { return gradient % layout.replicas; }
+
+// Whether a parameter whose gradient no other device has a part of is updated as soon as it is
+// ready (GradientInfo::ready), so that the gradient need not wait in memory. Not if something is
+// computed of all gradients first.
+inline bool UpdatesEarly(const proto::Optimizer& optimizer) {
+  return optimizer.clip_norm() == 0 && !optimizer.has_loss_scale();
+}
 
 }  // namespace espalier

@@ -216,6 +216,14 @@ class Builder {
           return out_.graph().value(a.gradient).producer < out_.graph().value(b.gradient).producer;
         });
     for (PcgStructure::GradientInfo& g : out_.gradients) {
+      for (ValueId v : {g.parameter, g.gradient}) {
+        for (int s : out_.slots_of_value[v]) g.ready = std::max(g.ready, out_.slots[s].position);
+      }
+      for (size_t p = 0; p < out_.positions.size(); ++p) {
+        if (out_.positions[p].node == out_.graph().value(g.gradient).producer) {
+          g.ready = std::max(g.ready, static_cast<int>(p));
+        }
+      }
       g.slot = static_cast<int>(out_.slots.size());
       AddSlot(g.gradient, out_.base[g.parameter]);
     }

@@ -74,6 +74,8 @@ struct PcgStructure {
     ValueId parameter = kNoValue;
     ValueId gradient = kNoValue;
     int slot = 0;  // its synchronisation
+    int ready =
+        0;  // the position behind which the gradient is whole and nothing reads the parameter
   };
 
   const OpRegistry* registry = nullptr;

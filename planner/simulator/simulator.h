@@ -6,6 +6,9 @@
 // are there, as the executor does; so a sweep in program order is the event-driven simulation of
 // these queues.
 //
+// Updates that need nothing of other devices run as soon as they can, to free their gradients; here
+// they are counted at the end, which is the same for the device itself.
+//
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
 // on them, and the sweep starts at the first changed one. After the last changed one it stops as
 // soon as all clocks differ from the old timeline by the same amount: the rest is the old timeline
