@@ -178,6 +178,22 @@ void Notification::WaitForNotification() const {
   __tsan_acquire(const_cast<Notification*>(this));
 }
 
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  NEXT(bool, "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE",
+       const Notification*, Duration)
+  const bool notified = next(this, timeout);
+  if (notified) __tsan_acquire(const_cast<Notification*>(this));
+  return notified;
+}
+
+bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
+  NEXT(bool, "_ZNK4absl7debian312Notification31WaitForNotificationWithDeadlineENS0_4TimeE",
+       const Notification*, Time)
+  const bool notified = next(this, deadline);
+  if (notified) __tsan_acquire(const_cast<Notification*>(this));
+  return notified;
+}
+
 #undef NEXT
 ABSL_NAMESPACE_END
 }  // namespace absl
