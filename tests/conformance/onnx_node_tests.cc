@@ -269,7 +269,8 @@ int Main(const fs::path& data, const std::set<std::string>& wanted) {
     const Outcome outcome = Isolated(registry, model, bytes, folder);
     std::cout << folder.filename().string() << '\t' << outcome.status << '\t'
               << OperatorOf(model, folder) << '\t' << (IsFloatTest(model) ? "float" : "other")
-              << '\t' << absl::StrReplaceAll(outcome.reason, {{"\n", " "}, {"\t", " "}}) << '\n';
+              << '\t' << absl::StrReplaceAll(outcome.reason, {{"\n", " "}, {"\t", " "}}) << '\n'
+              << std::flush;  // or a child of the next one may write it again
   }
   return folders.empty() ? 1 : 0;
 }
