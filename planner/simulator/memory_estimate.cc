@@ -105,8 +105,7 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     }
     if (const int g = gradient_of_value_[v]; g >= 0) {
       if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
-      const bool early =
-          sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer());
+      const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer());
       base.last = Runs(early ? structure_.gradients[g].ready : end);
     } else if (is_view_[v]) {
       continue;  // its operand's memory
