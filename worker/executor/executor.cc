@@ -46,7 +46,10 @@ class Executor::State {
                                       : nullptr;
     if (absl::Status s = memory_.Place(program_, checked_, &device, shared); !s.ok()) return s;
     if (absl::Status s = memory_.FillAtStart(); !s.ok()) return s;
-    for (proto::Buffer& buffer : *program_.mutable_buffers()) buffer.clear_literal();
+    for (int i = 0; i < program_.buffers_size(); ++i) {
+      program_.mutable_buffers(i)->clear_literal();
+      if (program_.buffers(i).kind() == proto::SCHEDULE) schedules_.push_back(i);
+    }
     for (int64_t bytes : checked_.host_slot_bytes) {
       host_slots_.emplace_back(static_cast<size_t>(bytes));
       host_bytes_ += bytes;
@@ -76,8 +79,7 @@ class Executor::State {
       result.learning_rate = LearningRate(program_.optimizer().learning_rate(), step);
       const float hyper[2] = {static_cast<float>(result.learning_rate),
                               static_cast<float>(step + 1)};
-      for (int i = 0; i < program_.buffers_size(); ++i) {
-        if (program_.buffers(i).kind() != proto::SCHEDULE) continue;
+      for (int i : schedules_) {
         if (absl::Status s = device.CopyToDevice(data(i), hyper, sizeof(hyper)); !s.ok()) return s;
       }
     }
@@ -380,6 +382,7 @@ class Executor::State {
   const CheckedProgram checked_;
   ProgramMemory memory_;
   std::unique_ptr<DeviceMemory> workspace_;
+  std::vector<int> schedules_;  // buffers of that kind
   int64_t workspace_bytes_ = 0;
   int64_t host_bytes_ = 0;
   std::vector<std::vector<char>> host_slots_;
