@@ -380,7 +380,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 class Server : public HttpServer {
  public:
   Server(HttpServerOptions options, HttpHandler handler)
-      : options_(std::move(options)), handler_(std::move(handler)), acceptor_(context_) {}
+      : options_(std::move(options)),
+        handler_(std::move(handler)),
+        acceptor_(asio::make_strand(context_)) {}
   ~Server() override { Stop(); }
 
   absl::Status Listen() {
@@ -397,7 +399,7 @@ class Server : public HttpServer {
     if (acceptor_.bind(endpoint, error); error) return fail();
     if (acceptor_.listen(asio::socket_base::max_listen_connections, error); error) return fail();
     port_ = acceptor_.local_endpoint(error).port();
-    asio::co_spawn(context_, Accept(), asio::detached);
+    asio::co_spawn(acceptor_.get_executor(), Accept(), asio::detached);
     for (int i = 0; i < options_.threads; ++i) {
       threads_.emplace_back([this] { context_.run(); });
     }
@@ -408,7 +410,7 @@ class Server : public HttpServer {
 
   void Stop() override {
     if (stopped_.exchange(true)) return;
-    asio::post(context_, [this] {
+    asio::post(acceptor_.get_executor(), [this] {
       error_code ignored;
       acceptor_.close(ignored);
     });
@@ -462,7 +464,7 @@ class Server : public HttpServer {
   const HttpServerOptions options_;
   const HttpHandler handler_;
   asio::io_context context_;
-  tcp::acceptor acceptor_;
+  tcp::acceptor acceptor_;  // on a strand: it is closed from another thread
   uint16_t port_ = 0;
   std::atomic<bool> stopped_ = false;
   std::vector<std::thread> threads_;
