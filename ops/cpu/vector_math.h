@@ -8,24 +8,35 @@
 
 namespace espalier {
 
+// x = n ln 2 + rest, |rest| <= ln 2 / 2; n is in the low bits of `rounded`.
+constexpr float kRound = 12582912.0f;  // adding 1.5 * 2^23 leaves the nearest integer there
+struct ReducedExponent {
+  float rounded, rest;
+};
+inline ReducedExponent ReduceExponent(float x) {
+  const float rounded = x * 1.44269504089f + kRound;
+  const float n = rounded - kRound;
+  // ln 2 in two parts, the first one with few bits, so that n * 0.693359375 is exact.
+  return {rounded, (x - n * 0.693359375f) + n * 2.12194440e-4f};
+}
+// e^r
+inline float ExpOfReduced(float r) {
+  float q = 0.0013814602280035615f;
+  q = q * r + 0.008368715643882751f;
+  q = q * r + 0.04166838899254799f;
+  q = q * r + 0.1666652113199234f;
+  q = q * r + 0.4999999403953552f;
+  return (q * r) * r + r + 1.0f;
+}
+
 // e^x; relative error below 2 units in the last place. Overflows to infinity, underflows through
 // the subnormal numbers to zero, keeps NaN.
 inline float FastExp(float x) {
   // Beyond these the result is infinite or zero anyway. Comparisons are false for NaN.
   x = x > 90.0f ? 90.0f : x;
   x = x < -105.0f ? -105.0f : x;
-  // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits of the sum.
-  constexpr float kRound = 12582912.0f;
-  const float rounded = x * 1.44269504089f + kRound;
-  const float n = rounded - kRound;
-  // ln 2 in two parts, the first one with few bits, so that n * 0.693359375 is exact.
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float q = 0.0013814602280035615f;
-  q = q * r + 0.008368715643882751f;
-  q = q * r + 0.04166838899254799f;
-  q = q * r + 0.1666652113199234f;
-  q = q * r + 0.4999999403953552f;
-  const float e = (q * r) * r + r + 1.0f;
+  const auto [rounded, r] = ReduceExponent(x);
+  const float e = ExpOfReduced(r);
   // 2^n in two factors: n itself may lie outside the range of exponents.
   const uint32_t bits = std::bit_cast<uint32_t>(rounded) - std::bit_cast<uint32_t>(kRound);
   const int32_t half = static_cast<int32_t>(bits) >> 1;
@@ -33,6 +44,15 @@ inline float FastExp(float x) {
   const float scale1 = std::bit_cast<float>((static_cast<uint32_t>(half) + 127u) << 23);
   const float scale2 = std::bit_cast<float>((rest + 127u) << 23);
   return e * scale1 * scale2;
+}
+
+// e^x for x <= 0 in fewer instructions: 0 where x < -87 (e^-87 is 1.6e-38). NaN gives anything.
+inline float FastExpOfNegative(float x) {
+  const ReducedExponent reduced = ReduceExponent(x);
+  // A normal number: the exponent can be added to its bits.
+  const float e = std::bit_cast<float>(std::bit_cast<uint32_t>(ExpOfReduced(reduced.rest)) +
+                                       (std::bit_cast<uint32_t>(reduced.rounded) << 23));
+  return x < -87.0f ? 0.0f : e;
 }
 
 // 2 atanh(s) = log((1 + s) / (1 - s)) without its first term: s^3 * series(s^2), for s^2 <= 1/9.
@@ -101,7 +121,7 @@ inline Normal FastNormal(float x) {
   p = p * t + 0.20390339195728302f;
   p = p * t + 0.21391983330249786f;
   p = p * t + 0.2144109308719635f;
-  const float e = FastExp(-0.5f * x * x);
+  const float e = FastExpOfNegative(-0.5f * x * x);
   const float tail = 0.5f * t * p * e;
   return {0.398942280401f * e, x < 0.0f ? tail : 1.0f - tail};
 }
