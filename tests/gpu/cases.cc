@@ -1,36 +1,9 @@
 #include "tests/gpu/cases.h"
 
-#include <utility>
+#include "tests/gpu/case_inputs.h"
 
 namespace espalier::gpu_check {
 namespace {
-
-using Ints = std::vector<int64_t>;
-constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16, kI32 = DType::kI32,
-                kI64 = DType::kI64, kBool = DType::kBool;
-const std::vector<DType> kFloats = {kF32, kBF16, kF16};
-const std::vector<DType> kNumbers = {kF32, kBF16, kF16, kI32, kI64};
-
-CaseInput Uniform(DType dtype, Dims dims) { return {{dtype, std::move(dims)}, {}}; }
-CaseInput Positive(DType dtype, Dims dims) {
-  return {{dtype, std::move(dims)}, {Content::kPositive, 0, {}}};
-}
-CaseInput Below(DType dtype, Dims dims, int64_t below) {
-  return {{dtype, std::move(dims)}, {Content::kIntegers, below, {}}};
-}
-CaseInput Bits(Dims dims) { return {{kBool, std::move(dims)}, {Content::kBits, 0, {}}}; }
-CaseInput Given(DType dtype, Ints values) {
-  const int64_t n = static_cast<int64_t>(values.size());
-  return {{dtype, {n}}, {Content::kGiven, 0, std::move(values)}};
-}
-CaseInput GivenAs(DType dtype, Dims dims, Ints values) {
-  return {{dtype, std::move(dims)}, {Content::kGiven, 0, std::move(values)}};
-}
-CaseInput Absent() { return {}; }
-// Any number of this type.
-CaseInput Number(DType dtype, Dims dims) {
-  return IsFloat(dtype) ? Uniform(dtype, std::move(dims)) : Below(dtype, std::move(dims), 1000);
-}
 
 void AddElementwise(std::vector<Case>* cases) {
   for (const char* op : {"relu", "silu", "sigmoid", "tanh", "exp", "identity"}) {
@@ -428,47 +401,6 @@ void AddAttention(std::vector<Case>* cases) {
   }
 }
 
-void AddTraining(std::vector<Case>* cases) {
-  for (DType labels : {kI32, kI64}) {
-    cases->push_back({.op = "sparse_categorical_crossentropy",
-                      .inputs = {Uniform(kF32, {6, 50, 1000}), Below(labels, {6, 50}, 1000)},
-                      .sum_length = 300,
-                      .slack = 2});
-    cases->push_back(
-        {.op = "accuracy", .inputs = {Uniform(kF32, {500, 3}), Below(labels, {500}, 3)}});
-  }
-  cases->push_back({.op = "sparse_categorical_crossentropy",
-                    .name = "ignored labels",
-                    .inputs = {Uniform(kF32, {4, 10}), Given(kI32, {3, -100, 0, 9})},
-                    .sum_length = 10,
-                    .slack = 2});
-  cases->push_back({.op = "mean_squared_error",
-                    .inputs = {Uniform(kF32, {70, 80}), Uniform(kF32, {70, 80})},
-                    .sum_length = 5600});
-  const auto hyper = GivenAs(kF32, {2}, {1, 4});
-  const auto x = [] { return Uniform(kF32, {33, 65}); };
-  cases->push_back({.op = "sgd_update",
-                    .name = "plain",
-                    .attributes = {{"weight_decay", 0.01}},
-                    .inputs = {x(), x(), Absent(), hyper}});
-  cases->push_back({.op = "sgd_update",
-                    .name = "momentum, scaled",
-                    .attributes = {{"momentum", 0.9}},
-                    .inputs = {x(), x(), Positive(kF32, {}), hyper, x()}});
-  cases->push_back({.op = "sgd_update",
-                    .name = "first step",
-                    .attributes = {{"momentum", 0.9}},
-                    .inputs = {x(), x(), Absent(), GivenAs(kF32, {2}, {1, 1}), x()}});
-  for (bool decoupled : {false, true}) {
-    cases->push_back(
-        {.op = "adam_update",
-         .name = decoupled ? "decoupled" : "",
-         .attributes = {{"weight_decay", 0.1}, {"decoupled", decoupled}},
-         .inputs = {x(), x(), Positive(kF32, {}), hyper, x(), Positive(kF32, {33, 65})},
-         .slack = 4});
-  }
-}
-
 }  // namespace
 
 std::vector<Case> AllCases() {
@@ -479,7 +411,7 @@ std::vector<Case> AllCases() {
   AddProducts(&cases);
   AddNetworks(&cases);
   AddAttention(&cases);
-  AddTraining(&cases);
+  AddTrainingCases(&cases);
   return cases;
 }
 

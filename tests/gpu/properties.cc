@@ -144,6 +144,51 @@ std::string AttentionIsRowStable(Backend& cuda, DType dtype) {
   return "";
 }
 
+// Parameters that one kernel moves together get the bits that they get one by one.
+std::string UpdatesTogetherAreUpdatesAlone(Backend& cuda, const std::string& op, int states) {
+  Attributes attributes;
+  if (op == "rmsprop_update") attributes = {{"momentum", 0.5}, {"centered", true}};
+  const HostTensor absent;
+  HostTensor hyper = Random(DType::kF32, {2}, 1);
+  SetValue(&hyper, 0, 0.01);
+  SetValue(&hyper, 1, 3);
+  std::vector<HostTensor> all, parameters;
+  std::vector<std::vector<uint8_t>> alone;
+  const int operands = 4 + states;
+  for (int64_t n : {int64_t{3}, int64_t{0}, int64_t{70001}, int64_t{1}, int64_t{4096}}) {
+    const uint64_t seed = static_cast<uint64_t>(n) * 10 + 2;
+    std::vector<HostTensor> inputs = {Random(DType::kF32, {n}, seed),
+                                      Random(DType::kF32, {n}, seed + 1), absent, hyper};
+    for (int i = 0; i < states; ++i) {
+      HostTensor state = Random(DType::kF32, {n}, seed + 2 + i);
+      for (int64_t j = 0; j < n; ++j) SetValue(&state, j, std::abs(ValueAt(state, j)));
+      inputs.push_back(state);
+    }
+    all.insert(all.end(), inputs.begin(), inputs.end());
+    parameters.push_back(inputs[0]);
+    std::vector<HostTensor> outputs = {inputs[0]};
+    const KernelSpec spec = SpecFor(op, attributes, inputs, inputs[0].spec);
+    if (std::string e = cuda.Run(spec, {}, &inputs, &outputs); !e.empty()) return e;
+    alone.push_back(outputs[0].bytes);
+    for (int i = 4; i < operands; ++i) alone.push_back(inputs[i].bytes);
+  }
+  std::vector<HostTensor> outputs = parameters;
+  KernelSpec spec = SpecFor(op, attributes, all, parameters[0].spec);
+  spec.outputs.clear();
+  for (const HostTensor& parameter : parameters) spec.outputs.push_back(parameter.spec);
+  if (std::string e = cuda.Run(spec, {}, &all, &outputs); !e.empty()) return e;
+  size_t next = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].bytes != alone[next++]) return "parameter " + std::to_string(i) + " differs";
+    for (int j = 4; j < operands; ++j) {
+      if (all[i * operands + j].bytes != alone[next++]) {
+        return "state " + std::to_string(j - 4) + " of parameter " + std::to_string(i) + " differs";
+      }
+    }
+  }
+  return "";
+}
+
 std::string FaultIsReported(Backend& cuda) {
   HostTensor ids = Ints({3, 70, 1});
   const HostTensor weight = Random(DType::kF32, {64, 8}, 1);
@@ -262,6 +307,15 @@ std::vector<Verdict> CheckProperties(CudaPlugin* plugin, int device, Backend& cu
     add("row-stable paged_attention " + type, AttentionIsRowStable(cuda, dtype));
     add("box copy " + type, BoxIsCopied(plugin, device, dtype, false));
     add("box copy, added " + type, BoxIsCopied(plugin, device, dtype, true));
+  }
+  const std::pair<const char*, int> updates[] = {{"sgd_update", 1},
+                                                 {"adam_update", 2},
+                                                 {"adagrad_update", 1},
+                                                 {"lion_update", 1},
+                                                 {"rmsprop_update", 3}};
+  for (const auto& [op, states] : updates) {
+    add(std::string(op) + " of five parameters at once",
+        UpdatesTogetherAreUpdatesAlone(cuda, op, states));
   }
   add("fault of an embedding id", FaultIsReported(cuda));
   add("collectives of one rank", OneRankCollectives(plugin, device));
