@@ -1,7 +1,7 @@
 // Trains an ONNX file for some steps of SGD and writes what models_test.py compares, as
 // safetensors: "prediction" and "gradient.<parameter>" of the first step, "losses" by step and
-// "parameter.<name>" at the end. Metadata: "nodes" (operator -> count, JSON), "seconds" (of the
-// steps together).
+// "parameter.<name>" at the end. Metadata: "nodes" (operator -> count, JSON), "imported" (operators
+// before fusion), "seconds" (of the steps together).
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -79,9 +79,11 @@ absl::Status Run() {
 
   std::map<std::string, int> nodes;
   for (const Node& node : (*training)->graph().nodes()) ++nodes[node.op];
-  return Write(
-      result, {{"nodes", nlohmann::json(nodes).dump()}, {"seconds", absl::StrCat(seconds.count())}},
-      absl::GetFlag(FLAGS_out));
+  return Write(result,
+               {{"nodes", nlohmann::json(nodes).dump()},
+                {"imported", absl::StrCat((*training)->imported_operators())},
+                {"seconds", absl::StrCat(seconds.count())}},
+               absl::GetFlag(FLAGS_out));
 }
 
 }  // namespace

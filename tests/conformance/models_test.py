@@ -171,6 +171,8 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(trained, {name for name in found if name.startswith("gradient.")}, model.name)
         ours, worst = errors(found, reference)
         print(row(model, module, metadata, ours, theirs, time.monotonic() - start), flush=True)
+        if model.operators is not None:
+            self.assertLessEqual(operators(metadata), model.operators, f"{model.name}: operators after fusion")
         for kind, error in ours.items():
             self.assertLessEqual(error, getattr(model, kind), f"{model.name}: {kind} (worst gradient: {worst}); "
                                                               f"PyTorch in float32: {theirs}")
@@ -185,7 +187,7 @@ def export(model, module, columns, path):
 
 
 ERRORS = [("outputs", 8), ("gradients", 9), ("losses", 8), ("parameters", 10)]
-COLUMNS = [("model", 18), ("parameters", 10), ("operators", 9), *ERRORS, ("f32: outputs", 12), *ERRORS[1:],
+COLUMNS = [("model", 18), ("parameters", 10), ("operators", 9), ("fused", 5), *ERRORS, ("f32: outputs", 12), *ERRORS[1:],
            ("10 steps, s", 11), ("in all, s", 9)]
 
 
@@ -193,12 +195,16 @@ def line(cells):
     return "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, (_, w)) in enumerate(zip(cells, COLUMNS)))
 
 
+def operators(metadata):
+    return sum(json.loads(metadata["nodes"]).values())
+
+
 def row(model, module, metadata, ours, theirs, seconds):
     def shown(found):
         return [f"{found[kind]:.1e}" for kind, _ in ERRORS]
 
     return line([model.name, f"{sum(p.numel() for p in module.parameters()):,}",
-                 str(sum(json.loads(metadata["nodes"]).values())), *shown(ours), *shown(theirs),
+                 metadata["imported"], str(operators(metadata)), *shown(ours), *shown(theirs),
                  f"{float(metadata['seconds']):.2f}", f"{seconds:.1f}"])
 
 

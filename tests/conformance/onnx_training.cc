@@ -151,6 +151,7 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   if (!status.ok()) return At("loss", status);
   status = BindAndInfer(registry, options.batch, &*graph);
   if (!status.ok()) return At("shapes", status);
+  const size_t imported = graph->nodes().size();
   graph = GraphToPlan(registry, *graph, DType::kF32);
   if (!graph.ok()) return At("fusion", graph.status());
 
@@ -173,6 +174,7 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   if (!executor.ok()) return At("executor", executor.status());
   training->executor_ = *std::move(executor);
   training->graph_ = *std::move(graph);
+  training->imported_ = imported;
   return training;
 }
 

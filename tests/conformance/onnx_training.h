@@ -42,7 +42,9 @@ class OnnxTraining {
   // The next step.
   absl::StatusOr<StepResult> Step(bool profile = false);
 
+  // As it is trained, and how many operators it had before fusion.
   const Graph& graph() const { return graph_; }
+  size_t imported_operators() const { return imported_; }
   int64_t measured_peak_bytes() const { return executor_->measured_peak_bytes(); }
 
   // What was kept of the last step: the prediction as "prediction", the gradient of each trained
@@ -56,6 +58,7 @@ class OnnxTraining {
   absl::StatusOr<NamedTensor> Read(int buffer);
 
   Graph graph_;
+  size_t imported_ = 0;
   std::map<std::string, int> observed_;  // buffers
   std::unique_ptr<BatchSource> source_;
   std::unique_ptr<Device> device_;

@@ -36,6 +36,7 @@ class Model:
     gradients: float = 1e-4
     losses: float = 1e-4
     parameters: float = 1e-4
+    operators: Optional[int] = None  # at most so many after fusion, with the loss
     published: Optional[Tuple[Callable[[], nn.Module], int]] = None
 
 
