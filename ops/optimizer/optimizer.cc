@@ -106,8 +106,9 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& 
   if (optimizer.has_loss_scale()) {
     const proto::LossScale& scale = optimizer.loss_scale();
     int exponent = 0;
-    if (!(scale.initial() >= 0x1p-24 && scale.initial() <= 0x1p100) ||
-        std::frexp(scale.initial(), &exponent) != 0.5) {
+    const bool given = scale.initial() != 0;
+    if (given && (!(scale.initial() >= 0x1p-24 && scale.initial() <= 0x1p100) ||
+                  std::frexp(scale.initial(), &exponent) != 0.5)) {
       return Bad("loss_scale.initial", absl::StrCat("is ", scale.initial(),
                                                     "; accepted: a power of two, 2^-24 to 2^100"));
     }
@@ -125,6 +126,17 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& 
     }
   }
   return absl::OkStatus();
+}
+
+void CompleteLossScale(const OpRegistry& registry, proto::LossScale* scale) {
+  if (scale->initial() != 0) return;
+  for (const AttributeSpec& attribute : registry.Find("unscale_gradients")->attributes) {
+    if (attribute.name == "initial") {
+      scale->set_initial(std::get<double>(*attribute.default_value));
+    } else if (attribute.name == "growth_interval" && scale->growth_interval() == 0) {
+      scale->set_growth_interval(std::get<int64_t>(*attribute.default_value));
+    }
+  }
 }
 
 bool Applies(const proto::Regularizer& regularizer, const std::string& parameter) {

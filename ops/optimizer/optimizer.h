@@ -42,6 +42,9 @@ std::vector<NamedUpdate> AllUpdates(const OpRegistry& registry);
 // The update, the schedule, the clipping and the regularisers. Errors name the field.
 absl::Status CheckOptimizer(const OpRegistry& registry, const proto::Optimizer& optimizer);
 
+// Dynamic loss scaling as the operator's defaults have it, where `scale` says nothing.
+void CompleteLossScale(const OpRegistry& registry, proto::LossScale* scale);
+
 // Whether `regularizer` is meant for `parameter`.
 bool Applies(const proto::Regularizer& regularizer, const std::string& parameter);
 

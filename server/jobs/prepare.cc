@@ -24,9 +24,6 @@ constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int64_t kMaxOnnxBytes = int64_t{2} << 30;
 constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
-// Dynamic loss scaling where the spec does not say: PyTorch's.
-constexpr double kInitialLossScale = 65536;
-constexpr int64_t kLossScaleGrowthInterval = 2000;
 
 absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
@@ -262,10 +259,9 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   if (job.optimizer.learning_rate().total_steps() <= 0) {
     job.optimizer.mutable_learning_rate()->set_total_steps(job.total_steps);
   }
-  if (spec.precision() == proto::F16 && !job.optimizer.has_loss_scale()) {
-    job.optimizer.mutable_loss_scale()->set_initial(kInitialLossScale);
-    job.optimizer.mutable_loss_scale()->set_growth_interval(kLossScaleGrowthInterval);
-  }
+  if (spec.precision() == proto::F16) job.optimizer.mutable_loss_scale();
+  if (job.optimizer.has_loss_scale())
+    CompleteLossScale(registry, job.optimizer.mutable_loss_scale());
   absl::StatusOr<Graph> planned = GraphToPlan(registry, *graph, PrecisionOf(spec), &job.fused);
   if (!planned.ok()) return planned.status();
   job.graph = *std::move(planned);
