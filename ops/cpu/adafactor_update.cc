@@ -292,7 +292,7 @@ void RegisterAdafactorUpdateCpu(KernelRegistry& registry) {
   registry.Add("adafactor_norm", Factory(Norm));
   registry.Add("adafactor_update", Factory([](const KernelArgs& args, const Settings& settings) {
                  Update(args, settings);
-                 CopyParameter(args);
+                 CopyParameters(args);
                }));
 }
 

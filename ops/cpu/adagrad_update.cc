@@ -10,7 +10,7 @@ struct Adagrad {
   float initial;  // added to the sum in the first step
 };
 
-void Run(Adagrad adagrad, float* p, const float* g, float* sum, int64_t n) {
+void Run(const Adagrad& adagrad, const UpdateOperands& o) {
   Vectorize(
       [](Adagrad a, float* p, const float* g, float* sum, int64_t n) {
 #pragma omp simd
@@ -21,24 +21,22 @@ void Run(Adagrad adagrad, float* p, const float* g, float* sum, int64_t n) {
           p[i] -= a.step_size * gradient / (__builtin_sqrtf(total) + a.epsilon);
         }
       },
-      adagrad, p, g, sum, n);
+      adagrad, o.parameter, o.gradient, o.buffers[0], o.n);
 }
 
 }  // namespace
 
 void RegisterAdagradUpdateCpu(KernelRegistry& registry) {
   registry.Add("adagrad_update", [](const KernelSpec& spec, std::string*) {
-    return MakeUpdateKernel([attributes = spec.attributes](const UpdateArgs& u) {
+    const auto factors = [attributes = spec.attributes](const UpdateStep& u) {
       const double slower = 1.0 + (u.step - 1.0) * attributes.Float("lr_decay");
       const double initial = u.step <= 1 ? attributes.Float("initial_accumulator_value") : 0.0;
-      const Adagrad adagrad{u.scale, static_cast<float>(attributes.Float("weight_decay")),
-                            static_cast<float>(u.learning_rate / slower),
-                            static_cast<float>(attributes.Float("eps")),
-                            static_cast<float>(initial)};
-      ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
-        Run(adagrad, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin, end - begin);
-      });
-    });
+      return Adagrad{u.scale, static_cast<float>(attributes.Float("weight_decay")),
+                     static_cast<float>(u.learning_rate / slower),
+                     static_cast<float>(attributes.Float("eps")), static_cast<float>(initial)};
+    };
+    return MakeUpdateKernel(
+        factors, [](const Adagrad& adagrad, const UpdateOperands& o) { Run(adagrad, o); });
   });
 }
 

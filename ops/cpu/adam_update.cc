@@ -18,7 +18,7 @@ struct Adam {
   float epsilon;
 };
 
-void Update(Adam adam, float* p, const float* g, float* m, float* v, int64_t n) {
+void Update(const Adam& adam, const UpdateOperands& o) {
   Vectorize(
       [](Adam a, float* p, const float* g, float* m, float* v, int64_t n) {
 #pragma omp simd
@@ -32,7 +32,7 @@ void Update(Adam adam, float* p, const float* g, float* m, float* v, int64_t n) 
           p[i] = a.parameter_factor * p[i] - a.step_size * mean / denominator;
         }
       },
-      adam, p, g, m, v, n);
+      adam, o.parameter, o.gradient, o.buffers[0], o.buffers[1], o.n);
 }
 
 }  // namespace
@@ -43,8 +43,8 @@ void RegisterAdamUpdateCpu(KernelRegistry& registry) {
     const double epsilon = spec.attributes.Float("epsilon");
     const double decay = spec.attributes.Float("weight_decay");
     const bool decoupled = spec.attributes.Bool("decoupled");
-    return MakeUpdateKernel([=](const UpdateArgs& u) {
-      const Adam adam{
+    const auto factors = [=](const UpdateStep& u) {
+      return Adam{
           .scale = u.scale,
           .gradient_decay = static_cast<float>(decoupled ? 0.0 : decay),
           .parameter_factor = static_cast<float>(decoupled ? 1.0 - u.learning_rate * decay : 1.0),
@@ -55,11 +55,8 @@ void RegisterAdamUpdateCpu(KernelRegistry& registry) {
           .step_size = static_cast<float>(u.learning_rate / (1.0 - std::pow(beta1, u.step))),
           .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, u.step))),
           .epsilon = static_cast<float>(epsilon)};
-      ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
-        Update(adam, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin,
-               u.buffers[1] + begin, end - begin);
-      });
-    });
+    };
+    return MakeUpdateKernel(factors, [](const Adam& a, const UpdateOperands& o) { Update(a, o); });
   });
 }
 

@@ -8,7 +8,7 @@ struct Lion {
   float scale, parameter_factor, learning_rate, beta1, rest1, beta2, rest2;
 };
 
-void Run(Lion lion, float* p, const float* g, float* m, int64_t n) {
+void Run(const Lion& lion, const UpdateOperands& o) {
   Vectorize(
       [](Lion l, float* p, const float* g, float* m, int64_t n) {
 #pragma omp simd
@@ -22,27 +22,26 @@ void Run(Lion lion, float* p, const float* g, float* m, int64_t n) {
                  (direction - direction);
         }
       },
-      lion, p, g, m, n);
+      lion, o.parameter, o.gradient, o.buffers[0], o.n);
 }
 
 }  // namespace
 
 void RegisterLionUpdateCpu(KernelRegistry& registry) {
   registry.Add("lion_update", [](const KernelSpec& spec, std::string*) {
-    return MakeUpdateKernel([attributes = spec.attributes](const UpdateArgs& u) {
+    const auto factors = [attributes = spec.attributes](const UpdateStep& u) {
       const double beta1 = attributes.Float("beta1"), beta2 = attributes.Float("beta2");
       const double decay = u.learning_rate * attributes.Float("weight_decay");
-      const Lion lion{u.scale,
-                      static_cast<float>(1.0 - decay),
-                      static_cast<float>(u.learning_rate),
-                      static_cast<float>(beta1),
-                      static_cast<float>(1.0 - beta1),
-                      static_cast<float>(beta2),
-                      static_cast<float>(1.0 - beta2)};
-      ParallelFor(u.n, 2, [&](int64_t begin, int64_t end) {
-        Run(lion, u.parameter + begin, u.gradient + begin, u.buffers[0] + begin, end - begin);
-      });
-    });
+      return Lion{u.scale,
+                  static_cast<float>(1.0 - decay),
+                  static_cast<float>(u.learning_rate),
+                  static_cast<float>(beta1),
+                  static_cast<float>(1.0 - beta1),
+                  static_cast<float>(beta2),
+                  static_cast<float>(1.0 - beta2)};
+    };
+    return MakeUpdateKernel(factors,
+                            [](const Lion& lion, const UpdateOperands& o) { Run(lion, o); });
   });
 }
 

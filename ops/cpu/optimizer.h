@@ -1,7 +1,8 @@
 // Shared by the optimiser updates: operands, and the loop over them.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
+#include <vector>
 
 #include "ops/cpu/copy.h"
 #include "ops/cpu/parallel.h"
@@ -9,41 +10,86 @@
 
 namespace espalier {
 
-// Inputs of an update; see ops/operators/optimizer.h. `scale` is 1 if there is none.
-struct UpdateArgs {
-  int64_t n;
-  float* parameter;
-  const float* gradient;
-  float scale;
+// What all parameters of one update share.
+struct UpdateStep {
+  float scale;  // 1 if there is none
   double learning_rate;
-  double step;  // from 1; 0: parameter and buffers stay as they are
+  double step;  // from 1; 0: parameters and buffers stay as they are
+
+  explicit UpdateStep(const KernelArgs& args)
+      : scale(args.inputs[2].present() ? *args.inputs[2].as<float>() : 1.0f),
+        learning_rate(args.inputs[3].as<float>()[0]),
+        step(args.inputs[3].as<float>()[1]) {}
+};
+
+// One parameter's operands; see ops/operators/optimizer.h.
+struct UpdateOperands {
+  int64_t n = 0;
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
   float* buffers[3] = {nullptr, nullptr, nullptr};
 
-  explicit UpdateArgs(const KernelArgs& args) {
-    n = args.inputs[0].num_elements();
-    parameter = args.inputs[0].as<float>();
-    gradient = args.inputs[1].as<float>();
-    scale = args.inputs[2].present() ? *args.inputs[2].as<float>() : 1.0f;
-    learning_rate = args.inputs[3].as<float>()[0];
-    step = args.inputs[3].as<float>()[1];
-    for (size_t i = 4; i < args.inputs.size() && i < 7; ++i)
-      buffers[i - 4] = args.inputs[i].as<float>();
+  explicit UpdateOperands(std::span<const TensorView> inputs)
+      : n(inputs[0].num_elements()),
+        parameter(inputs[0].as<float>()),
+        gradient(inputs[1].as<float>()) {
+    for (size_t i = 4; i < inputs.size() && i < 7; ++i) buffers[i - 4] = inputs[i].as<float>();
+  }
+
+  // Elements [begin, begin + count).
+  UpdateOperands Part(int64_t begin, int64_t count) const {
+    UpdateOperands part = *this;
+    part.n = count;
+    part.parameter += begin;
+    part.gradient += begin;
+    for (float*& buffer : part.buffers) {
+      if (buffer != nullptr) buffer += begin;
+    }
+    return part;
   }
 };
 
-// The output is the parameter itself, unless the program gave it memory of its own.
-inline void CopyParameter(const KernelArgs& args) {
-  if (args.outputs.empty() || !args.outputs[0].present()) return;
-  CopyBytes(args.inputs[0].data, args.outputs[0].data, args.outputs[0].spec.bytes());
+// The update of one parameter.
+struct UpdateArgs : UpdateStep, UpdateOperands {
+  explicit UpdateArgs(const KernelArgs& args) : UpdateStep(args), UpdateOperands(args.inputs) {}
+};
+
+// The outputs are the parameters themselves, unless the program gave them memory of their own.
+inline void CopyParameters(const KernelArgs& args) {
+  const size_t operands = args.inputs.size() / std::max<size_t>(args.outputs.size(), 1);
+  for (size_t i = 0; i < args.outputs.size(); ++i) {
+    const TensorView& to = args.outputs[i];
+    if (to.present()) CopyBytes(args.inputs[i * operands].data, to.data, to.spec.bytes());
+  }
 }
 
-// `run` takes an UpdateArgs by reference and moves parameter and buffers.
-template <typename Function>
-std::unique_ptr<Kernel> MakeUpdateKernel(Function run) {
-  return MakeKernel([run](const KernelArgs& args) {
-    const UpdateArgs u(args);
-    if (u.step >= 1) run(u);
-    CopyParameter(args);
+// An update whose elements do not know each other: `factors` makes of an UpdateStep what all of
+// them need, `move(factors, operands)` moves the elements of one part of a parameter. Any number of
+// parameters is taken, their operands one after the other, and gone through in one parallel loop.
+template <typename Factors, typename Move>
+std::unique_ptr<Kernel> MakeUpdateKernel(Factors factors, Move move) {
+  return MakeKernel([factors, move](const KernelArgs& args) {
+    const UpdateStep step(args);
+    if (step.step >= 1) {
+      const auto shared = factors(step);
+      const size_t operands = args.inputs.size() / std::max<size_t>(args.outputs.size(), 1);
+      std::vector<UpdateOperands> parameters;
+      std::vector<int64_t> ends;
+      for (size_t i = 0; i < args.inputs.size(); i += operands) {
+        parameters.emplace_back(args.inputs.subspan(i, operands));
+        ends.push_back((ends.empty() ? 0 : ends.back()) + parameters.back().n);
+      }
+      ParallelFor(ends.back(), 2, [&](int64_t begin, int64_t end) {
+        size_t i = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+        for (; begin < end; ++i) {
+          const int64_t stop = std::min(end, ends[i]);
+          if (stop == begin) continue;  // an empty parameter
+          move(shared, parameters[i].Part(begin - (ends[i] - parameters[i].n), stop - begin));
+          begin = stop;
+        }
+      });
+    }
+    CopyParameters(args);
     return KernelStatus::Ok();
   });
 }

@@ -82,7 +82,7 @@ struct StoreColumn {
 // parameter, gradient, scale?, hyper -> sum p^2, then the sums of squares of rows and columns.
 KernelStatus Sums(const KernelArgs& args, const Settings& settings) {
   const Matrix m(args.inputs[0].spec);
-  const UpdateOperands o = OperandsOf(args);
+  const UpdateOperands o = OperandsOf(args.inputs);
   float* out = args.outputs[0].as<float>();
   const cudaStream_t stream = StreamOf(args);
   const char* op = "adafactor_sums";
@@ -184,7 +184,7 @@ class PassKernel : public Kernel {
   KernelStatus Prepare(const KernelArgs& args, Moments* moments) const {
     const Matrix m(args.inputs[0].spec);
     const cudaStream_t stream = StreamOf(args);
-    const UpdateOperands o = OperandsOf(args);
+    const UpdateOperands o = OperandsOf(args.inputs);
     float* rows = WorkspaceAt<float>(args, rows_);
     float* columns = WorkspaceAt<float>(args, columns_);
     *moments = {m, o.buffers[2], rows, columns, o.hyper, settings_.beta2_decay, settings_.eps1};
@@ -227,7 +227,8 @@ class Norm : public PassKernel {
   KernelStatus Run(const KernelArgs& args) override {
     Moments moments{Matrix(args.inputs[0].spec)};
     ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(args, &moments));
-    return Reduce(OverAll(args.inputs[0].num_elements()), UpdateSquareAt{OperandsOf(args), moments},
+    return Reduce(OverAll(args.inputs[0].num_elements()),
+                  UpdateSquareAt{OperandsOf(args.inputs), moments},
                   StoreQuotient{args.outputs[0].as<float>(), 1.0}, WorkspaceAt(args, partial_),
                   StreamOf(args), op_);
   }
@@ -259,7 +260,7 @@ class Move : public PassKernel {
     const cudaStream_t stream = StreamOf(args);
     Moments moments{m};
     ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(args, &moments));
-    const Step step{OperandsOf(args),
+    const Step step{OperandsOf(args.inputs),
                     moments,
                     args.inputs[7].as<float>(),
                     args.inputs[8].as<float>(),
@@ -275,7 +276,7 @@ class Move : public PassKernel {
       ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(
           m.columns, StoreState{column, args.inputs[5].as<float>(), step.o.hyper}, stream, op_));
     }
-    return CopyParameter(args, op_);
+    return CopyParameters(args, op_);
   }
 };
 

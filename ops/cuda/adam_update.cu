@@ -40,7 +40,7 @@ struct Update {
 
 KernelStatus Run(const KernelArgs& args, const Adam& adam) {
   StepFactors* factors = static_cast<StepFactors*>(args.workspace);
-  FactorsKernel<<<1, 1, 0, StreamOf(args)>>>(adam, OperandsOf(args).hyper, factors);
+  FactorsKernel<<<1, 1, 0, StreamOf(args)>>>(adam, OperandsOf(args.inputs).hyper, factors);
   ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus("adam_update"));
   const Update update{{},
                       factors,

@@ -2,6 +2,10 @@
 // scale lie in device memory.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
 #include "ops/cuda/copy.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/register.h"
@@ -20,40 +24,90 @@ struct UpdateOperands {
   __device__ bool Moves() const { return hyper[1] >= 1; }
 };
 
-inline UpdateOperands OperandsOf(const KernelArgs& args) {
-  UpdateOperands operands{args.inputs[0].as<float>(),
-                          args.inputs[1].as<float>(),
-                          args.inputs[2].as<float>(),
-                          args.inputs[3].as<float>(),
+inline UpdateOperands OperandsOf(std::span<const TensorView> inputs) {
+  UpdateOperands operands{inputs[0].as<float>(),
+                          inputs[1].as<float>(),
+                          inputs[2].as<float>(),
+                          inputs[3].as<float>(),
                           {nullptr, nullptr, nullptr}};
-  for (size_t i = 4; i < args.inputs.size() && i < 7; ++i) {
-    operands.buffers[i - 4] = args.inputs[i].as<float>();
+  for (size_t i = 4; i < inputs.size() && i < 7; ++i) {
+    operands.buffers[i - 4] = inputs[i].as<float>();
   }
   return operands;
 }
 
-// The output is the parameter itself, unless the program gave it memory of its own.
-inline KernelStatus CopyParameter(const KernelArgs& args, const char* op) {
-  if (args.outputs.empty()) return KernelStatus::Ok();
-  return CopyWhole(args.inputs[0], args.outputs[0], args.stream, op);
+// The outputs are the parameters themselves, unless the program gave them memory of their own.
+inline KernelStatus CopyParameters(const KernelArgs& args, const char* op) {
+  const size_t operands = args.inputs.size() / std::max<size_t>(args.outputs.size(), 1);
+  for (size_t i = 0; i < args.outputs.size(); ++i) {
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CopyWhole(args.inputs[i * operands], args.outputs[i], args.stream, op));
+  }
+  return KernelStatus::Ok();
 }
 
-// An update whose `o` are its UpdateOperands, where there is one this step.
-template <typename Update>
-struct Guarded {
-  Update update;
-  __device__ void operator()(int64_t i) const {
-    if (update.o.Moves()) update(i);
-  }
+// The parameters of one launch. Passed by value: a kernel's parameters may take 32,764 bytes.
+constexpr int kJointParameters = 400;
+constexpr int64_t kUpdateChunk = 16 * kThreads;  // elements of one block
+struct ParameterTable {
+  int count = 0;
+  UpdateOperands operands[kJointParameters];
+  int64_t elements[kJointParameters];
+  unsigned first_block[kJointParameters];
 };
+static_assert(sizeof(ParameterTable) < 32000);
 
-// Runs `update`, which has operands `o` and moves element i, for the whole parameter.
+// `update` with the operands `o` of the block's parameter moves each element of its chunk.
 template <typename Update>
-KernelStatus UpdateEach(const KernelArgs& args, Update update, const char* op) {
-  update.o = OperandsOf(args);
-  ESPALIER_KERNEL_RETURN_IF_ERROR(
-      ForEach(args.inputs[0].num_elements(), Guarded<Update>{update}, StreamOf(args), op));
-  return CopyParameter(args, op);
+__global__ void __launch_bounds__(kThreads)
+    UpdateKernel(const __grid_constant__ ParameterTable table, Update update) {
+  int low = 0, high = table.count - 1;  // the last parameter that begins at this block or before it
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (table.first_block[middle] <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  update.o = table.operands[low];
+  if (!update.o.Moves()) return;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x - table.first_block[low]) * kUpdateChunk;
+  const int64_t end = min(begin + kUpdateChunk, table.elements[low]);
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) update(i);
+}
+
+// Runs `update`, which has operands `o` and moves element i, for any number of whole parameters
+// whose operands come one after the other, with one launch for each kJointParameters of them.
+template <typename Update>
+KernelStatus UpdateEach(const KernelArgs& args, const Update& update, const char* op) {
+  const size_t operands = args.inputs.size() / std::max<size_t>(args.outputs.size(), 1);
+  ParameterTable table;
+  int64_t blocks = 0;
+  const auto launch = [&]() {
+    if (table.count == 0) return KernelStatus::Ok();
+    UpdateKernel<Update>
+        <<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(args)>>>(table, update);
+    table.count = 0;
+    blocks = 0;
+    return LaunchStatus(op);
+  };
+  for (size_t i = 0; i < args.inputs.size(); i += operands) {
+    const std::span<const TensorView> inputs = args.inputs.subspan(i, operands);
+    const int64_t n = inputs[0].num_elements();
+    if (n == 0) continue;
+    const int64_t more = (n + kUpdateChunk - 1) / kUpdateChunk;
+    if (table.count == kJointParameters || blocks + more > INT32_MAX) {
+      ESPALIER_KERNEL_RETURN_IF_ERROR(launch());
+    }
+    table.operands[table.count] = OperandsOf(inputs);
+    table.elements[table.count] = n;
+    table.first_block[table.count] = static_cast<unsigned>(blocks);
+    ++table.count;
+    blocks += more;
+  }
+  ESPALIER_KERNEL_RETURN_IF_ERROR(launch());
+  return CopyParameters(args, op);
 }
 
 }  // namespace espalier
