@@ -1,0 +1,150 @@
+// The runners-up: why they lost, and by how much.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "planner/report/format.h"
+#include "planner/report/markup.h"
+#include "planner/report/sections.h"
+#include "planner/report/text.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxShown = 24;
+constexpr double kBarLeft = 190, kBarWidth = 640, kRowHeight = 34, kChartWidth = 1040;
+
+struct Runner {
+  std::string name;
+  const proto::Prediction* prediction;
+  std::string refused;  // for people
+  bool chosen = false;
+};
+
+// "device 0 needs 12.1 GiB, has 8.0 GiB (and 3 more devices)"; as the planner put it if the numbers
+// are not here.
+std::string WhyRefused(const proto::Plan& plan, const proto::Alternative& alternative) {
+  if (alternative.refused().empty()) return "";
+  const auto& peaks = alternative.prediction().peak_bytes();
+  int first = -1, more = 0;
+  for (int d = 0; d < std::min(peaks.size(), plan.devices_size()); ++d) {
+    const int64_t memory = plan.devices(d).memory_bytes();
+    if (memory <= 0 || peaks[d] <= memory) continue;
+    if (first < 0) {
+      first = d;
+    } else {
+      ++more;
+    }
+  }
+  if (first < 0) return absl::StrCat("does not fit: ", alternative.refused());
+  std::string text =
+      absl::StrFormat("does not fit: device %d needs %s, has %s", first,
+                      ReadableBytes(static_cast<double>(peaks[first])),
+                      ReadableBytes(static_cast<double>(plan.devices(first).memory_bytes())));
+  if (more > 0)
+    absl::StrAppend(&text, " (and ", more, more == 1 ? " more device)" : " more devices)");
+  return text;
+}
+
+std::string Ratio(const Runner& runner, const proto::Prediction& own) {
+  if (!(own.step_seconds() > 0)) return "";
+  return absl::StrFormat("%.2f×", runner.prediction->step_seconds() / own.step_seconds());
+}
+
+std::string Verdict(const Runner& runner, const proto::Prediction& own) {
+  if (runner.chosen) return "chosen";
+  if (!runner.refused.empty()) return runner.refused;
+  const double step = runner.prediction->step_seconds() - own.step_seconds();
+  if (step == 0) return "as fast";
+  const double compute = runner.prediction->compute_seconds() - own.compute_seconds();
+  const double communication =
+      runner.prediction->communication_seconds() - own.communication_seconds();
+  return absl::StrCat(step > 0 ? "slower by " : "faster by ", ReadableSeconds(std::abs(step)),
+                      ": compute ", SignedSeconds(compute), ", communication ",
+                      SignedSeconds(communication));
+}
+
+std::string TableRow(const Runner& runner, const proto::Prediction& own) {
+  const proto::Prediction& p = *runner.prediction;
+  return absl::StrCat(
+      runner.chosen ? "<tr class=\"chosen\">" : "<tr>", "<td>", EscapedShort(runner.name, 60),
+      "</td><td class=\"num\">", ReadableSeconds(p.step_seconds()), "</td><td class=\"num\">",
+      Ratio(runner, own), "</td><td class=\"num\">", ReadableSeconds(p.compute_seconds()),
+      "</td><td class=\"num\">", ReadableSeconds(p.communication_seconds()),
+      "</td><td class=\"num\">", ReadableBytes(p.bytes_moved()), "</td><td class=\"num\">",
+      ReadableBytes(static_cast<double>(PeakBytes(p))), "</td><td class=\"wide\">",
+      EscapedShort(Verdict(runner, own), 300), "</td></tr>\n");
+}
+
+// The step as a pale bar; on it what the busiest device computes and communicates.
+std::string ChartRow(const Runner& runner, const proto::Prediction& own, double y, double scale) {
+  const proto::Prediction& p = *runner.prediction;
+  auto width = [&](double seconds) { return std::clamp(seconds * scale, 0.0, kBarWidth); };
+  const double step = width(p.step_seconds());
+  std::string text = ReadableSeconds(p.step_seconds());
+  if (!runner.refused.empty()) {
+    absl::StrAppend(&text, ", does not fit");
+  } else if (!runner.chosen) {
+    absl::StrAppend(&text, ", ", Ratio(runner, own));
+  }
+  const std::string hover =
+      Hover(absl::StrCat(Shortened(runner.name, 60), "\nstep ", ReadableSeconds(p.step_seconds()),
+                         "\ncompute ", ReadableSeconds(p.compute_seconds()), "\ncommunication ",
+                         ReadableSeconds(p.communication_seconds())));
+  return absl::StrCat(
+      "<g>", hover,
+      absl::StrCat("<text x=\"", Coordinate(kBarLeft - 10), "\" y=\"", Coordinate(y + 19),
+                   "\" class=\"end", runner.chosen ? " strong" : "", "\">",
+                   EscapedShort(runner.name, 26), "</text>"),
+      SvgRect(kBarLeft, y + 3, step, 22, runner.refused.empty() ? "step" : "step refused", ""),
+      SvgRect(kBarLeft, y + 6, width(p.compute_seconds()), 8, "fwd", ""),
+      SvgRect(kBarLeft, y + 14, width(p.communication_seconds()), 8, "rsh", ""),
+      SvgText(kBarLeft + step + 8, y + 19, runner.chosen ? "strong" : "", text), "</g>\n");
+}
+
+std::string Chart(const std::vector<Runner>& runners, const proto::Prediction& own) {
+  double longest = 0;
+  for (const Runner& r : runners) longest = std::max(longest, r.prediction->step_seconds());
+  if (!(longest > 0)) return "";
+  std::string content;
+  double y = 0;
+  for (const Runner& runner : runners) {
+    content += ChartRow(runner, own, y, kBarWidth / longest);
+    y += kRowHeight;
+  }
+  return absl::StrCat(
+      Svg(kChartWidth, y, "bars", "Step time of the plan and of the alternatives", content),
+      "<p class=\"legend\"><span><i class=\"step\"></i>step</span><span><i class=\"fwd\"></i>"
+      "compute, busiest device</span><span><i class=\"rsh\"></i>communication, busiest "
+      "device</span></p>\n");
+}
+
+}  // namespace
+
+std::string AlternativesSection(const proto::Plan& plan) {
+  const proto::Prediction& own = plan.prediction();
+  std::vector<Runner> runners = {{"this plan", &own, "", true}};
+  for (const proto::Alternative& alternative : plan.alternatives()) {
+    if (static_cast<int>(runners.size()) > kMaxShown) break;
+    runners.push_back(
+        {alternative.name(), &alternative.prediction(), WhyRefused(plan, alternative)});
+  }
+  std::string content = Chart(runners, own);
+  absl::StrAppend(
+      &content,
+      "<div class=\"scroll\"><table>\n<thead><tr><th>plan</th><th class=\"num\">step</th>"
+      "<th class=\"num\">ratio</th><th class=\"num\">compute</th><th class=\"num\">"
+      "communication</th><th class=\"num\">moved</th><th class=\"num\">memory</th>"
+      "<th>verdict</th></tr></thead>\n<tbody>\n");
+  for (const Runner& runner : runners) content += TableRow(runner, own);
+  absl::StrAppend(&content, "</tbody></table></div>\n");
+  if (runners.size() == 1) content += Note("No alternatives were recorded with this plan.");
+  const int more = plan.alternatives_size() + 1 - static_cast<int>(runners.size());
+  if (more > 0) content += Note(absl::StrCat(more, " more alternatives are not shown."));
+  return Section("alternatives", "Against the alternatives", content);
+}
+
+}  // namespace espalier

@@ -1,0 +1,81 @@
+// Numbers and operators of a plan as people read them: shared by the text table, the page and the
+// comparison of two plans.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "proto/plan.pb.h"
+
+namespace espalier {
+
+// "12.3 GiB", "512 B"; "unknown" if it is not a finite number.
+std::string ReadableBytes(double bytes);
+
+// "1.25 s", "12.34 ms", "5.0 us"; "unknown" if it is not a finite number.
+std::string ReadableSeconds(double seconds);
+
+// The same with a sign, of a difference: "+12.3 GiB", "-4.0 us".
+std::string SignedBytes(double bytes);
+std::string SignedSeconds(double seconds);
+
+// "12,345".
+std::string ReadableCount(int64_t count);
+
+// "83 %", "0.4 %", of a fraction; "unknown" if it is not a finite number.
+std::string ReadablePercent(double fraction);
+
+// Of the device that needs most; 0 if no device is named.
+int64_t PeakBytes(const proto::Prediction& prediction);
+
+// {0, 1, 2, 5} -> "0-2,5". Keeps the order: which part lies on which device matters.
+std::string NumberRanges(const std::vector<int>& numbers);
+
+// The first part of a dotted name that is a number of at most six digits, without leading zeros:
+// "layers.3.mlp" -> {"layers.", 3, ".mlp"}. Names without one: {name, -1, ""}.
+struct NumberedName {
+  std::string prefix;
+  int number = -1;
+  std::string suffix;
+
+  std::string Pattern() const { return number < 0 ? prefix : prefix + "*" + suffix; }
+};
+NumberedName SplitNumber(const std::string& name);
+
+// "out×2 sample×4", or "whole".
+std::string SplitText(const proto::OperatorPlan& op);
+
+// "all-to-all".
+std::string KindText(proto::ParallelOperator::Kind kind);
+
+// "CPU", "CUDA".
+std::string KindText(proto::Device::Kind kind);
+
+// Operators of a plan that differ only in the number in their name, that is: in the layer.
+struct OperatorRow {
+  NumberedName name;         // of the first one
+  std::vector<int> numbers;  // ascending; empty if the name has none
+  std::string op;
+  std::string split;
+  std::vector<int> devices;
+  double seconds = 0;          // sum of predicted_seconds
+  std::vector<int> operators;  // indices into Plan.operators
+
+  std::string Name() const;  // "layers.0-7.mlp"
+  std::string Devices() const { return NumberRanges(devices); }
+  int count() const { return static_cast<int>(operators.size()); }
+};
+std::vector<OperatorRow> GroupOperators(const proto::Plan& plan);  // by first appearance
+
+// What the changes of layout of one kind and degree come to in one step.
+struct KindTotal {
+  int edges = 0;
+  double bytes = 0;
+};
+std::map<std::string, KindTotal> TotalByKind(const proto::Plan& plan);  // key "combine ×4"
+std::string KindAndDegree(const proto::ParallelOperator& op);           // "combine ×4"
+
+}  // namespace espalier

@@ -1,0 +1,576 @@
+#include "planner/report/html.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/report/format.h"
+#include "planner/report/testing.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr size_t kMaxPage = 2 << 20;
+
+std::vector<Element> Parsed(const std::string& page) {
+  absl::StatusOr<std::vector<Element>> elements = ParsePage(page);
+  EXPECT_TRUE(elements.ok()) << elements.status();
+  return elements.ok() ? *std::move(elements) : std::vector<Element>();
+}
+
+// Elements inside the one whose attribute `key` is or contains (a class) `value`.
+std::vector<Element> Inside(const std::vector<Element>& page, const std::string& key,
+                            const std::string& value) {
+  std::vector<Element> found;
+  std::vector<bool> inside(page.size(), false);
+  for (size_t i = 0; i < page.size(); ++i) {
+    const int parent = page[i].parent;
+    if (parent < 0) continue;
+    const Element& above = page[parent];
+    inside[i] = inside[parent] || above.Attribute(key) == value ||
+                (key == "class" && above.HasClass(value));
+    if (inside[i]) found.push_back(page[i]);
+  }
+  return found;
+}
+
+const Element& Section(const std::vector<Element>& page, const std::string& id) {
+  for (const Element& element : page) {
+    if (element.Attribute("id") == id) return element;
+  }
+  ADD_FAILURE() << "no section " << id;
+  return page[0];
+}
+
+struct Sample {
+  explicit Sample(int layers = 2, int devices = 4)
+      : graph(LayeredGraph(layers)),
+        plan(LayeredPlan(layers, devices)),
+        timeline(LayeredTimeline(plan)) {}
+  std::string Page() const { return RenderPlanHtml(plan, graph, timeline); }
+  Graph graph;
+  proto::Plan plan;
+  Timeline timeline;
+};
+
+TEST(HtmlTest, PageIsWellFormedAndHasEverySection) {
+  const std::vector<Element> page = Parsed(Sample().Page());
+  for (const char* id :
+       {"alternatives", "graph", "changes", "timeline", "links", "memory", "operators"}) {
+    EXPECT_FALSE(Section(page, id).text.empty());
+  }
+}
+
+TEST(HtmlTest, HeadlineSaysWhatWasPlanned) {
+  const std::string text = Parsed(Sample().Page())[0].text;
+  for (const char* part : {"layered", "batch of 8 on 4 devices", "4 × NVIDIA H200", "CUDA, 1.0 GiB",
+                           "100.00 ms", "80 samples per second", "512.0 MiB", "50 % of its 1.0 GiB",
+                           "3.0 MiB", "1,000 proposals", "321 accepted", "seed 7"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(HtmlTest, AlternativesSayWhyTheyLostAndByHowMuch) {
+  const std::vector<Element> page = Parsed(Sample().Page());
+  const std::string text = Section(page, "alternatives").text;
+  EXPECT_THAT(text, HasSubstr("1.50×"));
+  EXPECT_THAT(text, HasSubstr("slower by 50.00 ms: compute 0 s, communication +50.00 ms"));
+  EXPECT_THAT(text, HasSubstr("does not fit: device 0 needs 1.5 GiB, has 1.0 GiB"));
+  // Bars: 0.1 s, 0.15 s, 0.2 s.
+  std::vector<double> widths;
+  for (const Element& e : Inside(page, "class", "bars")) {
+    if (e.name == "rect" && e.HasClass("step")) widths.push_back(e.Number("width"));
+  }
+  ASSERT_EQ(widths.size(), 3u);
+  EXPECT_NEAR(widths[1] / widths[0], 1.5, 1e-3);
+  EXPECT_NEAR(widths[2] / widths[0], 2.0, 1e-3);
+}
+
+TEST(HtmlTest, RefusalWithoutNumbersIsToldAsThePlannerPutIt) {
+  Sample sample;
+  sample.plan.mutable_alternatives(1)->mutable_prediction()->clear_peak_bytes();
+  EXPECT_THAT(Section(Parsed(sample.Page()), "alternatives").text,
+              HasSubstr("does not fit: device 0 needs 1610612736 bytes but has 1073741824"));
+}
+
+TEST(HtmlTest, EveryOperatorOfASmallPlanAppears) {
+  const Sample sample;
+  const std::vector<Element> page = Parsed(sample.Page());
+  const std::string picture = Section(page, "graph").text;
+  const std::string table = Section(page, "operators").text;
+  for (const proto::OperatorPlan& op : sample.plan.operators()) {
+    EXPECT_THAT(picture, HasSubstr(op.node()));
+  }
+  for (const char* row : {"embed", "layers.0-1.fc", "layers.0-1.act", "loss"}) {
+    EXPECT_THAT(table, HasSubstr(row));
+  }
+  EXPECT_THAT(picture, HasSubstr("linear · out×2"));
+  EXPECT_THAT(picture, HasSubstr("on 0-1 · 3.00 ms"));
+}
+
+// Name of the node -> style that gives the colour.
+std::map<std::string, std::string> Colours(const std::vector<Element>& page) {
+  std::map<std::string, std::string> colours;
+  for (const Element& e : Inside(page, "class", "graph")) {
+    if (e.HasClass("node")) colours[e.text.substr(0, e.text.find('\n'))] = e.Attribute("style");
+  }
+  return colours;
+}
+
+TEST(HtmlTest, ColoursAreEqualExactlyWhenTheMachineViewsAre) {
+  Sample sample(20, 4);
+  // Many sets of devices; the order of the devices and repetitions do not matter.
+  std::map<std::string, std::set<int>> views;
+  for (int i = 0; i < sample.plan.operators_size(); ++i) {
+    proto::OperatorPlan* op = sample.plan.mutable_operators(i);
+    op->clear_devices();
+    for (int d = 0; d < 4; ++d) {
+      if ((i % 15 + 1) >> d & 1) op->add_devices(d);
+    }
+    if (i % 2 == 0) {
+      std::reverse(op->mutable_devices()->begin(), op->mutable_devices()->end());
+      op->add_devices(op->devices(0));
+    }
+    views[op->node()] = {op->devices().begin(), op->devices().end()};
+  }
+  const auto colours = Colours(Parsed(sample.Page()));
+  ASSERT_EQ(colours.size(), views.size());
+  for (const auto& [a, view_a] : views) {
+    ASSERT_THAT(colours.at(a), HasSubstr("--h:"));
+    for (const auto& [b, view_b] : views) {
+      EXPECT_EQ(colours.at(a) == colours.at(b), view_a == view_b) << a << " " << b;
+    }
+  }
+}
+
+TEST(HtmlTest, EdgesSayWhereTheLayoutChanges) {
+  const std::vector<Element> page = Parsed(Sample().Page());
+  int changed = 0, plain = 0;
+  for (const Element& e : Inside(page, "class", "graph")) {
+    if (e.name != "path" || !e.HasClass("edge")) continue;
+    changed += e.HasClass("change");
+    plain += !e.HasClass("change");
+    const std::string ends = e.text.substr(0, e.text.find('\n'));
+    const bool into_linear = absl::EndsWith(ends, ".fc");
+    EXPECT_EQ(e.HasClass("change"), into_linear) << e.text;
+    if (e.HasClass("change")) {
+      EXPECT_THAT(e.text, HasSubstr("combine ×4 of dimension 0: 1.0 MiB per step"));
+    }
+  }
+  EXPECT_EQ(changed, 2);
+  EXPECT_EQ(plain, 3);
+  EXPECT_THAT(Section(page, "graph").text, HasSubstr("combine 1.0 MiB"));
+  EXPECT_THAT(Section(page, "graph").text, HasSubstr("gradient of layers.1.fc.weight: reduce ×4"));
+  EXPECT_THAT(Section(page, "changes").text, HasSubstr("reduce ×424.0 MiB"));  // kind, edges, bytes
+}
+
+TEST(HtmlTest, BoxesDoNotOverlapAndStayInThePicture) {
+  for (int layers : {1, 5, 30}) {
+    const std::vector<Element> page = Parsed(Sample(layers).Page());
+    struct Box {
+      double x, y, w, h;
+    };
+    std::vector<Box> boxes;
+    double width = 0, height = 0;
+    for (const Element& e : page) {
+      if (e.name == "svg" && e.HasClass("graph")) {
+        width = e.Number("width");
+        height = e.Number("height");
+      }
+      if (e.name == "rect" && e.parent >= 0 && page[e.parent].HasClass("node") &&
+          !e.HasClass("behind")) {
+        boxes.push_back({e.Number("x"), e.Number("y"), e.Number("width"), e.Number("height")});
+      }
+    }
+    EXPECT_EQ(boxes.size(), static_cast<size_t>(2 * layers + 2));
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      const Box& a = boxes[i];
+      EXPECT_GE(a.x, 0);
+      EXPECT_GE(a.y, 0);
+      EXPECT_LE(a.x + a.w, width);
+      EXPECT_LE(a.y + a.h, height);
+      for (size_t j = 0; j < i; ++j) {
+        const Box& b = boxes[j];
+        EXPECT_TRUE(a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y);
+      }
+    }
+  }
+}
+
+TEST(HtmlTest, GanttBarsAreProportionalToTimes) {
+  const Sample sample;
+  const std::vector<Element> page = Parsed(sample.Page());
+  double left = 0, width = 0;
+  std::map<std::string, std::vector<Element>> bars;
+  for (const Element& e : Inside(page, "class", "lane")) {
+    if (e.name != "rect") continue;
+    if (e.HasClass("idle")) {
+      left = e.Number("x");
+      width = e.Number("width");
+    } else {
+      bars[e.Attribute("class")].push_back(e);
+    }
+  }
+  // 6 operators on 4 devices: 6 ms forward, 12 ms backward, 4 ms, 1 ms.
+  const double seconds = sample.timeline.seconds;
+  EXPECT_NEAR(seconds, 23e-3, 1e-12);
+  EXPECT_EQ(bars["fwd"].size(), 24u);
+  EXPECT_EQ(bars["bwd"].size(), 24u);
+  EXPECT_EQ(bars["syn"].size(), 4u);
+  EXPECT_EQ(bars["upd"].size(), 4u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_NEAR(bars["fwd"][i].Number("x"), left + width * i * 1e-3 / seconds, 0.01);
+    EXPECT_NEAR(bars["fwd"][i].Number("width"), width * 1e-3 / seconds, 0.01);
+    EXPECT_NEAR(bars["bwd"][i].Number("x"), left + width * (6e-3 + i * 2e-3) / seconds, 0.01);
+    EXPECT_NEAR(bars["bwd"][i].Number("width"), width * 2e-3 / seconds, 0.01);
+  }
+  EXPECT_NEAR(bars["syn"][0].Number("x"), left + width * 18e-3 / seconds, 0.01);
+  EXPECT_NEAR(bars["syn"][0].Number("width"), width * 4e-3 / seconds, 0.01);
+  EXPECT_EQ(bars["fwd"][1].text, "layers.0.fc, forward\n1.00 ms, from 1.00 ms to 2.00 ms");
+  EXPECT_EQ(bars["syn"][0].text,
+            "layers.0.fc.weight, gradient sum\n4.00 ms, from 18.00 ms to 22.00 ms\n1.0 MiB");
+}
+
+TEST(HtmlTest, LinksAreSortedByUtilisation) {
+  Sample sample;
+  sample.timeline.links = {
+      {"slow", 1e6, 1e9}, {"unknown", 5e6, 0}, {"fast", 11.5e6, 1e9}, {"over", 1e9, 1e9}};
+  const std::vector<Element> page = Parsed(sample.Page());
+  std::vector<std::string> rows;
+  std::vector<double> widths;
+  for (const Element& e : Inside(page, "id", "links")) {
+    if (e.name == "tr") rows.push_back(e.text);
+    if (e.name == "rect" && e.HasClass("used")) widths.push_back(e.Number("width"));
+  }
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_THAT(rows[1], HasSubstr("over"));
+  EXPECT_THAT(rows[2], HasSubstr("fast"));
+  EXPECT_THAT(rows[2], HasSubstr("50 %"));  // 11.5 MB of the 23 MB of 23 ms
+  EXPECT_THAT(rows[3], HasSubstr("4.3 %"));
+  EXPECT_THAT(rows[4], HasSubstr("unknown"));
+  EXPECT_EQ(widths[0], 220);
+  EXPECT_NEAR(widths[1], 110, 0.01);
+}
+
+TEST(HtmlTest, MemoryPeakIsMarkedWhereItIs) {
+  Sample sample;
+  sample.timeline.memory[2].bytes[9] = 700 << 20;
+  sample.timeline.memory[2].bytes[10] = 699 << 20;
+  const double peak_seconds = sample.timeline.memory[2].seconds[9];
+  const std::vector<Element> page = Parsed(sample.Page());
+  std::vector<Element> peaks, curves;
+  double limit_y = -1, zero_y = -1;
+  for (const Element& e : Inside(page, "class", "memory")) {
+    if (e.name == "circle") peaks.push_back(e);
+    if (e.HasClass("curve")) curves.push_back(e);
+    if (e.text == "limit 1.0 GiB") limit_y = e.Number("y") + 5;
+    if (e.text == "0 MiB" || e.text == "0 GiB") zero_y = e.Number("y") - 4;
+  }
+  // Devices 0, 1 and 3 are alike; the highest is drawn last, over the others.
+  ASSERT_EQ(peaks.size(), 2u);
+  EXPECT_EQ(curves[0].text, "devices 0-1,3\npeak 6.0 MiB at 5.00 ms");
+  EXPECT_EQ(curves[1].text, "device 2\npeak 700.0 MiB at 12.00 ms");
+  EXPECT_NEAR(peak_seconds, 12e-3, 1e-9);
+  EXPECT_NEAR((zero_y - peaks[1].Number("cy")) / (zero_y - limit_y), 700.0 / 1024, 1e-3);
+  EXPECT_NEAR((peaks[1].Number("cx") - 84) / 1050, peak_seconds / sample.timeline.seconds, 1e-4);
+  EXPECT_THAT(Section(page, "memory").text, HasSubstr("peak 700.0 MiB"));
+}
+
+TEST(HtmlTest, LimitFarAboveTheCurvesDoesNotPressThemFlat) {
+  const std::vector<Element> page = Parsed(Sample().Page());
+  EXPECT_THAT(Section(page, "memory").text, HasSubstr("limit 1.0 GiB, above this picture"));
+  double highest = 1e9;
+  for (const Element& e : Inside(page, "class", "memory")) {
+    if (e.name == "circle") highest = std::min(highest, e.Number("cy"));
+  }
+  EXPECT_LT(highest, 80);
+}
+
+// Names that end the element, the attribute, the page; that hide; that are no text at all.
+const std::string kHostile[] = {
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>",
+    "' onmouseover='alert(1)",
+    "]]></title></svg><h1>&amp;lt;",
+    std::string("a\0b\x01\x1B[31m\x7F", 10),
+    "\xFF\xFE overlong \xC0\xBC and \xED\xA0\x80 and \xF0\x9F",
+    "turned \u202E around \u2066, \u2028 broken",
+    "\n\r\t",
+    "${x} {{y}} javascript:alert(1) -->",
+    std::string(100000, '<'),
+};
+
+TEST(HtmlTest, HostileNamesStayText) {
+  for (const std::string& name : kHostile) {
+    Sample sample;
+    sample.graph.name = name;
+    sample.graph.mutable_node(1).name = name;
+    for (size_t v = 0; v < sample.graph.values().size(); ++v) {
+      Value& value = sample.graph.mutable_value(static_cast<ValueId>(v));
+      for (proto::ParallelOperator& op : *sample.plan.mutable_parallel_operators()) {
+        if (op.tensor() == value.name) op.set_tensor(name);
+      }
+      value.name = name;
+    }
+    proto::OperatorPlan* op = sample.plan.mutable_operators(1);
+    op->set_node(name);
+    op->set_op(name);
+    (*op->mutable_degrees())[name] = 3;
+    sample.plan.set_graph_fingerprint(name);
+    sample.plan.mutable_devices(0)->set_model(name.substr(0, 1000));
+    sample.plan.mutable_alternatives(0)->set_name(name);
+    sample.plan.mutable_alternatives(1)->set_refused(name);
+    sample.plan.mutable_parallel_operators(0)->set_consumer(name);
+    for (TimelineTask& task : sample.timeline.tasks) task.node = name;
+    for (LinkTraffic& link : sample.timeline.links) link.name = name;
+    const std::string page = sample.Page();
+    const std::vector<Element> elements = Parsed(page);
+    EXPECT_THAT(elements[0].text, Not(HasSubstr("\x1B")));
+    EXPECT_LT(page.size(), 200000u);
+    // Nothing that was typed became markup: the same elements as with an innocent name.
+    Sample innocent;
+    EXPECT_LE(std::count(page.begin(), page.end(), '<'),
+              std::ranges::count(innocent.Page(), '<') + 40);
+  }
+  Sample sample;
+  sample.graph.name = kHostile[0];
+  EXPECT_THAT(sample.Page(), HasSubstr("<h1>&lt;script&gt;alert(1)&lt;/script&gt;</h1>"));
+}
+
+TEST(HtmlTest, SizeStaysBoundedForManyTasksAndDevices) {
+  Sample sample(2, 64);
+  sample.timeline = {};
+  sample.timeline.seconds = 1;
+  for (int i = 0; i < 10000; ++i) {
+    for (int d = 0; d < 64; ++d) {
+      // No two neighbours are of one kind, and some are long.
+      const auto kind = static_cast<TimelineTask::Kind>((i * 7 + d) % 5);
+      const double begin = i * 1e-4;
+      sample.timeline.tasks.push_back({kind, d, begin,
+                                       begin + (i % 100 == 0 ? 9e-5 : 3e-5 + d * 1e-7), i % 3 == 0,
+                                       1000, absl::StrCat("layers.", i, ".\"<node>\"")});
+    }
+  }
+  for (int d = 0; d < 64; ++d) {
+    MemoryCurve curve;
+    curve.limit = (1 << 30) + d;
+    for (int i = 0; i < 10000; ++i) {
+      curve.seconds.push_back(i * 1e-4);
+      curve.bytes.push_back((i * 7919 + d) % 1000003);
+    }
+    sample.timeline.memory.push_back(curve);
+    for (int e = 0; e < 64; ++e) sample.timeline.links.push_back({"a link", 1e6, 1e9});
+  }
+  const std::string page = sample.Page();
+  EXPECT_LT(page.size(), kMaxPage);
+  const std::vector<Element> elements = Parsed(page);
+  const std::string text = Section(elements, "timeline").text;
+  EXPECT_THAT(text, HasSubstr("Lanes of the 16 busiest devices; the other 48"));
+  EXPECT_THAT(text, HasSubstr("all devices"));
+  EXPECT_THAT(text, HasSubstr("device 63"));  // has the longest tasks
+  EXPECT_THAT(text, Not(HasSubstr("not drawn")));
+  EXPECT_THAT(Section(elements, "links").text, HasSubstr("4064 other links"));
+  EXPECT_THAT(Section(elements, "memory").text, HasSubstr("48 more stay below"));
+}
+
+// Layers that the plan treats alike are few boxes; operators without any pattern are cut off.
+TEST(HtmlTest, SizeStaysBoundedForManyOperators) {
+  Sample layered(2500, 8);
+  const std::string page = layered.Page();
+  EXPECT_LT(page.size(), kMaxPage);
+  std::string text = Section(Parsed(page), "graph").text;
+  EXPECT_THAT(text, HasSubstr("layers.0-2499.fc"));
+  EXPECT_THAT(text, HasSubstr("share a box"));
+
+  Sample mixed(2500, 8);
+  for (int i = 0; i < mixed.plan.operators_size(); ++i) {
+    const std::string name = absl::StrFormat("operator_%d_%s", i, std::string(100, 'x'));
+    mixed.graph.mutable_node(i).name = name;
+    mixed.plan.mutable_operators(i)->set_node(name);
+  }
+  const std::string cut = mixed.Page();
+  EXPECT_LT(cut.size(), kMaxPage);
+  text = Section(Parsed(cut), "graph").text;
+  EXPECT_THAT(text, HasSubstr("stops after 320 boxes: 4682 of 5002 operators are not in it"));
+  EXPECT_THAT(Section(Parsed(cut), "operators").text, HasSubstr("4702 more rows"));
+}
+
+// The last layer reads all that went before it, and everything changes layout.
+TEST(HtmlTest, SizeStaysBoundedForManyEdges) {
+  Sample sample(150, 4);
+  for (int i = 0; i < sample.plan.operators_size(); ++i) {
+    const std::string name = absl::StrCat("op_", i);
+    sample.graph.mutable_node(i).name = name;
+    sample.plan.mutable_operators(i)->set_node(name);
+    for (int j = 0; j + 1 < i; ++j) {
+      const ValueId v = sample.graph.node(j).outputs[0];
+      sample.graph.mutable_node(i).inputs.push_back(v);
+      if (j % 2 != 0) continue;
+      proto::ParallelOperator* op = sample.plan.add_parallel_operators();
+      op->set_kind(proto::ParallelOperator::COMBINE);
+      op->set_tensor(sample.graph.value(v).name);
+      op->set_consumer(name);
+      op->set_bytes(1e6);
+    }
+  }
+  const std::string page = sample.Page();
+  EXPECT_LT(page.size(), kMaxPage);
+  EXPECT_THAT(Section(Parsed(page), "graph").text, HasSubstr("edges are not drawn"));
+}
+
+// All at once, and each character of a name needs six.
+TEST(HtmlTest, SizeStaysBoundedWhateverTheInput) {
+  Sample sample(150, 64);
+  const std::string quotes(300, '"');
+  sample.graph.name = quotes;
+  for (size_t v = 0; v < sample.graph.values().size(); ++v) {
+    Value& value = sample.graph.mutable_value(static_cast<ValueId>(v));
+    value.name = absl::StrCat(quotes, v, quotes);
+  }
+  sample.plan.clear_parallel_operators();
+  for (int i = 0; i < sample.plan.operators_size(); ++i) {
+    const std::string name = absl::StrCat(quotes, i, quotes);
+    sample.graph.mutable_node(i).name = name;
+    proto::OperatorPlan* op = sample.plan.mutable_operators(i);
+    op->set_node(name);
+    op->set_op(quotes);
+    (*op->mutable_degrees())[quotes] = 1;
+    op->clear_devices();
+    for (int d = 0; d < 64; d += 2) op->add_devices((d * 7 + i) % 64);
+    for (int j = i % 5; j + 1 < i; j += 5) {
+      sample.graph.mutable_node(i).inputs.push_back(sample.graph.node(j).outputs[0]);
+    }
+    for (ValueId v : sample.graph.node(i).inputs) {
+      for (int kind = 1; kind < 4; ++kind) {
+        proto::ParallelOperator* change = sample.plan.add_parallel_operators();
+        change->set_kind(static_cast<proto::ParallelOperator::Kind>(kind));
+        change->set_tensor(sample.graph.value(v).name);
+        change->set_consumer(name);
+        change->set_degree(1000000 + i);
+        change->set_bytes(1e6);
+      }
+    }
+  }
+  for (int i = 0; i < 1000; ++i) {
+    proto::Alternative* alternative = sample.plan.add_alternatives();
+    alternative->set_name(quotes);
+    alternative->set_refused(quotes);
+    sample.plan.mutable_devices(i % 64)->set_model(absl::StrCat(quotes, i));
+  }
+  sample.timeline = {};
+  for (int d = 0; d < 64; ++d) {
+    for (int i = 0; i < 1000; ++i) {
+      sample.timeline.tasks.push_back({static_cast<TimelineTask::Kind>(i % 5), d, i * 1.0, i + 0.9,
+                                       i % 2 == 0, 1e9, absl::StrCat(quotes, i, quotes)});
+    }
+    MemoryCurve curve;
+    for (int i = 0; i < 600; ++i) {
+      curve.seconds.push_back(i);
+      curve.bytes.push_back((i * 7919 + d) % 1000003);
+    }
+    sample.timeline.memory.push_back(curve);
+    sample.timeline.links.push_back({quotes, 1e9, 1e9});
+  }
+  const std::string page = sample.Page();
+  Parsed(page);
+  EXPECT_LT(page.size(), kMaxPage);
+}
+
+TEST(HtmlTest, SameInputGivesTheSamePage) {
+  Sample a(20, 6);
+  for (int i = 0; i < 20; ++i)
+    (*a.plan.mutable_operators(3)->mutable_degrees())[absl::StrCat(i)] = i;
+  const Sample b = a;
+  EXPECT_EQ(a.Page(), b.Page());
+}
+
+TEST(HtmlTest, EmptyPlanHasAPageToo) {
+  const std::vector<Element> page = Parsed(RenderPlanHtml({}, {}, {}));
+  EXPECT_THAT(page[0].text, HasSubstr("There is no graph to show"));
+  EXPECT_THAT(page[0].text, HasSubstr("There is no timeline to show"));
+  EXPECT_THAT(page[0].text, HasSubstr("There is no traffic to show"));
+  EXPECT_THAT(page[0].text, HasSubstr("There is no memory curve to show"));
+}
+
+TEST(HtmlTest, NumbersThatAreNoneDoNoHarm) {
+  const double kBad[] = {std::numeric_limits<double>::quiet_NaN(),
+                         std::numeric_limits<double>::infinity(), -1, 1e300};
+  for (double bad : kBad) {
+    Sample sample;
+    sample.plan.mutable_prediction()->set_step_seconds(bad);
+    sample.plan.mutable_prediction()->set_bytes_moved(bad);
+    sample.plan.mutable_alternatives(0)->mutable_prediction()->set_step_seconds(bad);
+    sample.plan.mutable_operators(0)->set_predicted_seconds(bad);
+    sample.plan.mutable_operators(0)->add_devices(-5);
+    sample.plan.mutable_operators(0)->add_devices(std::numeric_limits<int>::max());
+    sample.plan.mutable_parallel_operators(0)->set_bytes(bad);
+    sample.plan.mutable_parallel_operators(1)->set_kind(
+        static_cast<proto::ParallelOperator::Kind>(99));
+    sample.plan.mutable_devices(0)->set_kind(static_cast<proto::Device::Kind>(99));
+    sample.plan.mutable_prediction()->add_peak_bytes(std::numeric_limits<int64_t>::max());
+    sample.timeline.seconds = bad;
+    sample.timeline.tasks[0].begin = bad;
+    sample.timeline.tasks[1].end = bad;
+    sample.timeline.tasks[2].bytes = bad;
+    sample.timeline.tasks[3].device = -1;
+    sample.timeline.tasks[4].device = std::numeric_limits<int>::max();
+    sample.timeline.links[0].bytes = bad;
+    sample.timeline.links[1].bandwidth = bad;
+    sample.timeline.memory[0].seconds[0] = bad;
+    sample.timeline.memory[1].bytes.pop_back();
+    sample.timeline.memory[2].bytes[0] = std::numeric_limits<int64_t>::min();
+    sample.timeline.memory[3].bytes[0] = std::numeric_limits<int64_t>::max();
+    const std::string page = sample.Page();
+    for (const Element& e : Parsed(page)) {
+      for (const char* key : {"x", "y", "width", "height", "cx", "cy"}) {
+        if (e.attributes.contains(key) && e.name != "meta") {
+          EXPECT_LT(std::abs(e.Number(key)), 1e5) << bad << " " << e.name << " " << key;
+        }
+      }
+      EXPECT_THAT(e.Attribute("d"), Not(HasSubstr("n")));  // nan, inf
+    }
+  }
+}
+
+TEST(HtmlTest, PlanOfAnotherGraphIsSaid) {
+  Sample sample;
+  sample.graph = LayeredGraph(1);
+  EXPECT_THAT(Section(Parsed(sample.Page()), "graph").text,
+              HasSubstr("2 operators of the plan are not in this graph"));
+  sample = Sample();
+  sample.plan.mutable_operators()->RemoveLast();
+  EXPECT_THAT(Section(Parsed(sample.Page()), "graph").text, HasSubstr("not in the plan"));
+}
+
+// Gradient nodes follow the split of their forward node, and are not shown.
+TEST(HtmlTest, GradientNodesAreNotDrawn) {
+  Sample sample;
+  Node gradient;
+  gradient.name = "layers.0.fc.gradient";
+  gradient.op = "linear_grad";
+  gradient.forward = 1;
+  gradient.inputs = {0};
+  sample.graph.AddNode(gradient);
+  EXPECT_THAT(Section(Parsed(sample.Page()), "graph").text, Not(HasSubstr("layers.0.fc.gradient")));
+}
+
+TEST(HtmlTest, SummaryIsDrawnWithinItsFrame) {
+  const std::vector<Element> page = Parsed(Sample(1, 20).Page());
+  EXPECT_EQ(
+      std::count_if(page.begin(), page.end(), [](const Element& e) { return e.HasClass("lane"); }),
+      16);
+  EXPECT_FALSE(Inside(page, "class", "summary").empty());
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,79 @@
+// What each link carries in a step, against what it could.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "planner/report/format.h"
+#include "planner/report/markup.h"
+#include "planner/report/sections.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kMaxRows = 32;
+constexpr double kBarWidth = 220;
+
+struct Row {
+  const LinkTraffic* link;
+  double utilisation = -1;  // -1: the bandwidth is not known
+};
+
+double Finite(double value) { return std::isfinite(value) && value > 0 ? value : 0; }
+
+// The most used first; the order of the timeline where nothing tells links apart.
+std::vector<Row> RowsOf(const Timeline& timeline, double seconds) {
+  std::vector<Row> rows;
+  for (const LinkTraffic& link : timeline.links) {
+    const double could = Finite(link.bandwidth) * seconds;
+    rows.push_back({&link, could > 0 ? Finite(link.bytes) / could : -1});
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    if (a.utilisation != b.utilisation) return a.utilisation > b.utilisation;
+    return Finite(a.link->bytes) > Finite(b.link->bytes);
+  });
+  return rows;
+}
+
+std::string TableRow(const Row& row) {
+  const double shown = std::clamp(row.utilisation, 0.0, 1.0);
+  const std::string percent = row.utilisation < 0 ? "unknown" : ReadablePercent(row.utilisation);
+  return absl::StrCat(
+      "<tr><td>", EscapedShort(row.link->name, 60), "</td><td class=\"num\">",
+      ReadableBytes(row.link->bytes), "</td><td class=\"num\">",
+      row.link->bandwidth > 0 ? absl::StrCat(ReadableBytes(row.link->bandwidth), "/s") : "unknown",
+      "</td><td class=\"num\">", percent, "</td><td>",
+      Svg(kBarWidth, 12, "meter", absl::StrCat("utilisation ", percent),
+          absl::StrCat(SvgRect(0, 1, kBarWidth, 10, "idle", ""),
+                       SvgRect(0, 1, kBarWidth * shown, 10,
+                               row.utilisation > 0.8 ? "used much" : "used", ""))),
+      "</td></tr>\n");
+}
+
+}  // namespace
+
+std::string LinksSection(const proto::Plan& plan, const Timeline& timeline) {
+  const char* const heading = "Bytes per link";
+  const double seconds =
+      Finite(timeline.seconds) > 0 ? timeline.seconds : Finite(plan.prediction().step_seconds());
+  const std::vector<Row> rows = RowsOf(timeline, seconds);
+  if (rows.empty()) return Section("links", heading, Note("There is no traffic to show."));
+  std::string content =
+      "<div class=\"scroll\"><table>\n<thead><tr><th>link</th><th class=\"num\">per step</th><th "
+      "class=\"num\">bandwidth</th><th class=\"num\">utilisation</th><th></th></tr></thead>\n"
+      "<tbody>\n";
+  for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) content += TableRow(rows[i]);
+  content += "</tbody></table></div>\n";
+  if (rows.size() > kMaxRows) {
+    double rest = 0;
+    for (size_t i = kMaxRows; i < rows.size(); ++i) rest += Finite(rows[i].link->bytes);
+    content += Note(absl::StrCat("The ", rows.size() - kMaxRows, " other links carry ",
+                                 ReadableBytes(rest), " and are used less."));
+  }
+  content += Note(absl::StrCat("Utilisation: bytes of the step over what the link could carry in ",
+                               ReadableSeconds(seconds), "."));
+  return Section("links", heading, content);
+}
+
+}  // namespace espalier
