@@ -98,6 +98,53 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
   }
 }
 
+// Programs that are made to fit a device still fit together, whatever is cut how.
+TEST(LowerPlanTest, ProgramsAreMadeToFit) {
+  int rewritten = 0, refused = 0;
+  for (const Graph& graph : {Mlp(), Cnn(64), Llama(SmallLlama(6), 16, 32)}) {
+    for (bool forward_only : {false, true}) {
+      absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, forward_only);
+      ASSERT_TRUE(structure.ok()) << structure.status();
+      const SearchSpace space(*structure, {.num_devices = 3});
+      Random random(23);
+      for (int round = 0; round < 30; ++round) {
+        ConfigTable table(*structure);
+        Placement placement(structure->nodes.size(), nullptr);
+        MemoryLimits limits;
+        for (NodeId n : structure->LiveNodes()) {
+          placement[n] = table.Get(n, space.Draw(n, &random));
+          limits.node_seconds[structure->graph().node(n).name] = 1e-4;
+        }
+        std::vector<int64_t> kept;
+        absl::StatusOr<std::vector<proto::Program>> programs =
+            LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept);
+        ASSERT_TRUE(programs.ok()) << programs.status();
+        for (const proto::Program& program : *programs) {
+          limits.bytes.push_back(program.arena_bytes() * (70 + round) / 100);
+        }
+        if (round % 3 == 0) limits.options.set_host_bandwidth(1e6);
+        limits.options.set_disable_recompute(round % 5 == 0);
+        kept.clear();
+        std::vector<proto::MemoryPlan> plans;
+        programs = LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept,
+                                  &limits, &plans);
+        if (absl::IsResourceExhausted(programs.status())) {
+          ++refused;
+          continue;
+        }
+        ASSERT_TRUE(programs.ok()) << programs.status();
+        ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
+        for (const proto::Program& program : *programs) {
+          ASSERT_LE(program.arena_bytes(), limits.bytes[program.rank()]);
+          rewritten += plans[program.rank()].absences_size() > 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(rewritten, 20);
+  EXPECT_GT(refused, 0);
+}
+
 // Each parameter element is updated on each of its replicas, each data region loaded as needed,
 // each scalar reported once per partial sum.
 TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/program/accesses.h"
 #include "planner/memory/arena.h"
 
 namespace espalier {
@@ -21,55 +22,6 @@ proto::TensorSpec ToProto(const TensorSpec& spec) {
   return out;
 }
 
-std::vector<int> BuffersOf(const proto::Instruction& instruction) {
-  using Kind = proto::Instruction;
-  std::vector<int> all;
-  switch (instruction.kind_case()) {
-    case Kind::kCompute:
-      for (int b : instruction.compute().inputs()) all.push_back(b);
-      for (int b : instruction.compute().outputs()) all.push_back(b);
-      break;
-    case Kind::kCopy:
-      all = {instruction.copy().source(), instruction.copy().destination()};
-      break;
-    case Kind::kFill:
-      all = {instruction.fill().buffer()};
-      break;
-    case Kind::kSend:
-      all = {instruction.send().buffer()};
-      break;
-    case Kind::kReceive:
-      all = {instruction.receive().buffer()};
-      break;
-    case Kind::kCollective:
-      all = {instruction.collective().input(), instruction.collective().output()};
-      break;
-    case Kind::kSwapOut:
-      all = {instruction.swap_out().buffer()};
-      break;
-    case Kind::kSwapIn:
-      all = {instruction.swap_in().buffer()};
-      break;
-    case Kind::kLoadBatch:
-      all = {instruction.load_batch().buffer()};
-      break;
-    case Kind::kReport:
-      all = {instruction.report().buffer()};
-      break;
-    case Kind::kUpdate:
-      all = {instruction.update().parameter(), instruction.update().gradient(),
-             instruction.update().scale(), instruction.update().hyper()};
-      for (int b : instruction.update().state()) all.push_back(b);
-      for (int b : instruction.update().sums()) all.push_back(b);
-      if (instruction.update().has_result()) all.push_back(instruction.update().result());
-      break;
-    case Kind::KIND_NOT_SET:
-      break;
-  }
-  all.erase(std::remove(all.begin(), all.end(), -1), all.end());
-  return all;
-}
-
 RankProgram::RankProgram(int rank, int world_size) {
   program_.set_format_version(1);
   program_.set_rank(rank);
@@ -79,6 +31,7 @@ RankProgram::RankProgram(int rank, int world_size) {
 int RankProgram::Allocate(int64_t bytes) {
   allocation_bytes_.push_back(bytes);
   allocation_users_.push_back(0);
+  kind_of_.push_back(proto::SCRATCH);
   return static_cast<int>(allocation_bytes_.size()) - 1;
 }
 
@@ -92,6 +45,7 @@ int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, prot
   *buffer->mutable_spec() = ToProto(spec);
   buffer->set_kind(kind);
   specs_.push_back(spec);
+  kind_of_[allocation] = kind;
   allocation_of_.push_back(allocation);
   offset_in_allocation_.push_back(offset);
   ++allocation_users_[allocation];
@@ -100,6 +54,11 @@ int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, prot
 
 int RankProgram::AddAlias(const std::string& name, const TensorSpec& spec, int buffer) {
   return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer], offset_in_allocation_[buffer]);
+}
+
+int RankProgram::CloneInto(int buffer, int allocation) {
+  return AddBuffer(program_.buffers(buffer).name(), specs_[buffer], kind(buffer), allocation,
+                   offset_in_allocation_[buffer]);
 }
 
 bool RankProgram::owns_memory(int index) const {
@@ -138,64 +97,84 @@ int RankProgram::Group(const std::vector<int>& ranks) {
   return it->second;
 }
 
-int64_t RankProgram::Finish(int64_t reserved_bytes) {
-  if (!first_.empty()) {
-    google::protobuf::RepeatedPtrField<proto::Instruction> all;
-    all.Reserve(static_cast<int>(first_.size()) + program_.instructions_size());
-    for (proto::Instruction& instruction : first_) *all.Add() = std::move(instruction);
-    for (proto::Instruction& instruction : *program_.mutable_instructions()) {
-      *all.Add() = std::move(instruction);
-    }
-    program_.mutable_instructions()->Swap(&all);
-    first_.clear();
+void RankProgram::PutFirstInFront() {
+  if (first_.empty()) return;
+  google::protobuf::RepeatedPtrField<proto::Instruction> all;
+  all.Reserve(static_cast<int>(first_.size()) + program_.instructions_size());
+  for (proto::Instruction& instruction : first_) *all.Add() = std::move(instruction);
+  for (proto::Instruction& instruction : *program_.mutable_instructions()) {
+    *all.Add() = std::move(instruction);
   }
+  program_.mutable_instructions()->Swap(&all);
+  first_.clear();
+}
 
-  const int allocations = static_cast<int>(allocation_bytes_.size());
-  std::vector<int64_t> offsets(allocations, -1);
-  std::vector<proto::BufferKind> kinds(allocations, proto::SCRATCH);
-  for (int b = 0; b < program_.buffers_size(); ++b) kinds[allocation_of_[b]] = kind(b);
-  int64_t next = 0;
-  auto place = [&](std::initializer_list<proto::BufferKind> which) {
+void RankProgram::SetInstructions(std::vector<proto::Instruction> instructions,
+                                  std::vector<int> moments) {
+  moments_ = std::move(moments);
+  program_.clear_instructions();
+  for (proto::Instruction& instruction : instructions) {
+    *program_.add_instructions() = std::move(instruction);
+  }
+}
+
+RankProgram::Kept RankProgram::PlaceKept(int64_t reserved_bytes) const {
+  const int allocations = num_allocations();
+  Kept kept;
+  kept.offsets.assign(allocations, -1);
+  const auto place = [&](std::initializer_list<proto::BufferKind> which) {
     for (proto::BufferKind wanted : which) {
       for (int a = 0; a < allocations; ++a) {
-        if (kinds[a] != wanted) continue;
-        offsets[a] = next;
-        next += AlignUp(allocation_bytes_[a]);
+        if (kind_of_[a] != wanted) continue;
+        kept.offsets[a] = kept.end;
+        kept.end += AlignUp(allocation_bytes_[a]);
       }
     }
   };
   place({proto::PARAMETER_SHARD, proto::OPTIMIZER_STATE});
-  const int64_t kept_bytes = next;
-  next = std::max(next, reserved_bytes);
+  kept.parameter_bytes = kept.end;
+  kept.end = std::max(kept.end, reserved_bytes);
   place({proto::LITERAL, proto::PERSISTENT, proto::HOST_INPUT, proto::SCHEDULE});
+  return kept;
+}
 
+int64_t RankProgram::Finish(int64_t reserved_bytes) {
+  PutFirstInFront();
+  Kept kept = PlaceKept(reserved_bytes);
+  const int allocations = num_allocations();
   std::vector<Lifetime> lives(allocations);
   for (int a = 0; a < allocations; ++a) lives[a] = {allocation_bytes_[a], -1, -1};
-  const int count = program_.instructions_size();
-  for (int i = 0; i < count; ++i) {
-    for (int b : BuffersOf(program_.instructions(i))) {
-      Lifetime& life = lives[allocation_of_[b]];
-      if (life.first < 0) life.first = i;
-      life.last = i;
+  int moment = -1;
+  for (int i = 0; i < program_.instructions_size(); ++i) {
+    moment = moments_.empty() ? i : moments_[i];
+    for (const BufferAccess& access : AccessesOf(program_.instructions(i))) {
+      Lifetime& life = lives[allocation_of_[access.buffer]];
+      if (life.first < 0) life.first = moment;
+      life.last = moment;
     }
   }
   std::vector<int> scratch;
   std::vector<Lifetime> scratch_lives;
   for (int a = 0; a < allocations; ++a) {
-    if (kinds[a] != proto::SCRATCH) continue;
-    if (kept_.count(a) > 0) lives[a].last = count;
+    if (kind_of_[a] != proto::SCRATCH) continue;
+    if (kept_.count(a) > 0) lives[a].last = std::max(moment, 0);
+    if (const auto held = held_until_.find(a); held != held_until_.end()) {
+      lives[a].last = std::max(lives[a].last, held->second);
+    }
     if (lives[a].first < 0) lives[a].first = lives[a].last = 0;
     scratch.push_back(a);
     scratch_lives.push_back(lives[a]);
   }
   const ArenaPlan arena = PlaceInArena(scratch_lives);
-  for (size_t i = 0; i < scratch.size(); ++i) offsets[scratch[i]] = next + arena.offsets[i];
-  for (int b = 0; b < program_.buffers_size(); ++b) {
-    buffer(b)->set_offset_bytes(offsets[allocation_of_[b]] + offset_in_allocation_[b]);
+  for (size_t i = 0; i < scratch.size(); ++i) {
+    kept.offsets[scratch[i]] = kept.end + arena.offsets[i];
   }
-  program_.set_arena_bytes(next + arena.bytes);
-  program_.set_peak_bytes(next + arena.peak_bytes);
-  return kept_bytes;
+  for (int b = 0; b < program_.buffers_size(); ++b) {
+    buffer(b)->set_offset_bytes(kept.offsets[allocation_of_[b]] + offset_in_allocation_[b]);
+  }
+  program_.set_arena_bytes(kept.end + arena.bytes);
+  program_.set_peak_bytes(kept.end + arena.peak_bytes);
+  return kept.parameter_bytes;
 }
 
 }  // namespace espalier

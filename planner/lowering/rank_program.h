@@ -15,9 +15,6 @@ namespace espalier {
 
 proto::TensorSpec ToProto(const TensorSpec& spec);
 
-// Buffers that an instruction reads or writes.
-std::vector<int> BuffersOf(const proto::Instruction& instruction);
-
 class RankProgram {
  public:
   RankProgram(int rank, int world_size);
@@ -52,6 +49,23 @@ class RankProgram {
   // Keeps the contents of `buffer` until the end of the program.
   void KeepToEnd(int buffer) { kept_.insert(allocation_of_[buffer]); }
 
+  // For memory planning (offload_program.h), which rewrites a program that is otherwise complete.
+  void PutFirstInFront();  // what EmitFirst emitted is now an ordinary part of the program
+  int num_allocations() const { return static_cast<int>(allocation_bytes_.size()); }
+  int64_t allocation_bytes(int allocation) const { return allocation_bytes_[allocation]; }
+  int allocation_of(int buffer) const { return allocation_of_[buffer]; }
+  int64_t offset_in_allocation(int buffer) const { return offset_in_allocation_[buffer]; }
+  proto::BufferKind kind_of(int allocation) const { return kind_of_[allocation]; }
+  bool kept_to_end(int allocation) const { return kept_.count(allocation) > 0; }
+  // A buffer like `buffer` at the same place of another allocation.
+  int CloneInto(int buffer, int allocation);
+  // `moments`, by instruction, ascending: lifetimes are measured in them.
+  void SetInstructions(std::vector<proto::Instruction> instructions, std::vector<int> moments);
+  // The memory of `allocation` serves nothing else until the end of moment `last`.
+  void HoldUntil(int allocation, int last) { held_until_[allocation] = last; }
+  // Where scratch memory begins.
+  int64_t ScratchBegin(int64_t reserved_bytes) const { return PlaceKept(reserved_bytes).end; }
+
   // Sets offsets, arena and peak. Order of the arena: parameters and optimizer states, then nothing
   // below `reserved_bytes`, then literals, persistent and host input buffers, then scratch. Returns
   // the bytes of parameters and optimizer states.
@@ -61,14 +75,25 @@ class RankProgram {
   const proto::Program& program() const { return program_; }
 
  private:
+  // The allocations that are not scratch, one behind the other.
+  struct Kept {
+    std::vector<int64_t> offsets;  // by allocation; -1: scratch
+    int64_t parameter_bytes = 0;   // and optimizer states
+    int64_t end = 0;
+  };
+  Kept PlaceKept(int64_t reserved_bytes) const;
+
   proto::Program program_;
   std::vector<proto::Instruction> first_;
   std::vector<TensorSpec> specs_;
   std::vector<int64_t> allocation_bytes_;
   std::vector<int> allocation_users_;
-  std::vector<int> allocation_of_;  // by buffer
+  std::vector<proto::BufferKind> kind_of_;  // by allocation
+  std::vector<int> allocation_of_;          // by buffer
   std::vector<int64_t> offset_in_allocation_;
   std::set<int> kept_;
+  std::map<int, int> held_until_;
+  std::vector<int> moments_;  // by instruction; empty: their numbers
   std::set<std::string> names_;
   std::map<std::vector<int>, int> groups_;
 };

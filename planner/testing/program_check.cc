@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
-#include "planner/lowering/rank_program.h"
+#include "ops/program/accesses.h"
 
 namespace espalier {
 namespace {
@@ -16,57 +16,6 @@ int64_t BytesOf(const proto::Buffer& buffer) {
   int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
   for (int64_t d : buffer.spec().dims()) bytes *= d;
   return bytes;
-}
-
-struct Access {
-  std::vector<int> reads;
-  std::vector<int> writes;
-};
-
-Access AccessOf(const proto::Instruction& instruction) {
-  using Kind = proto::Instruction;
-  Access access;
-  switch (instruction.kind_case()) {
-    case Kind::kCompute:
-      access.reads.assign(instruction.compute().inputs().begin(),
-                          instruction.compute().inputs().end());
-      access.writes.assign(instruction.compute().outputs().begin(),
-                           instruction.compute().outputs().end());
-      break;
-    case Kind::kCopy:
-      access.reads = {instruction.copy().source()};
-      if (instruction.copy().accumulate()) {
-        access.reads.push_back(instruction.copy().destination());
-      }
-      access.writes = {instruction.copy().destination()};
-      break;
-    case Kind::kFill:
-      access.writes = {instruction.fill().buffer()};
-      break;
-    case Kind::kSend:
-      access.reads = {instruction.send().buffer()};
-      break;
-    case Kind::kReceive:
-      access.writes = {instruction.receive().buffer()};
-      break;
-    case Kind::kCollective:
-      access.reads = {instruction.collective().input()};
-      access.writes = {instruction.collective().output()};
-      break;
-    case Kind::kLoadBatch:
-      access.writes = {instruction.load_batch().buffer()};
-      break;
-    case Kind::kReport:
-      access.reads = {instruction.report().buffer()};
-      break;
-    case Kind::kUpdate:
-      access.reads = {instruction.update().parameter(), instruction.update().gradient(),
-                      instruction.update().scale(), instruction.update().hyper()};
-      break;
-    default:
-      break;
-  }
-  return access;
 }
 
 class RankChecker {
@@ -93,23 +42,24 @@ class RankChecker {
 
   // Tracks which buffers hold what was written into them.
   absl::Status Run(const proto::Instruction& instruction) {
-    for (int b : BuffersOf(instruction)) {
-      if (b < 0 || b >= program_.buffers_size()) return Error("no such buffer");
+    const std::vector<BufferAccess> accesses = AccessesOf(instruction);
+    for (const BufferAccess& access : accesses) {
+      if (access.buffer >= program_.buffers_size()) return Error("no such buffer");
     }
     if (instruction.has_copy()) {
       if (absl::Status status = CheckCopy(instruction.copy()); !status.ok()) return status;
     }
-    const Access access = AccessOf(instruction);
-    for (int b : access.reads) {
-      if (b < 0 || program_.buffers(b).kind() != proto::SCRATCH || Holds(b)) continue;
+    for (const auto& [b, reads, writes] : accesses) {
+      if (!reads || program_.buffers(b).kind() != proto::SCRATCH || Holds(b)) continue;
       return Error(absl::StrCat("'", instruction.node(), "' ", instruction.ShortDebugString(),
                                 " reads '", program_.buffers(b).name(),
                                 "', which was not written or is overwritten"));
     }
     const bool in_place = instruction.has_collective() &&
                           instruction.collective().input() == instruction.collective().output();
-    for (int b : access.writes) {
-      if (b < 0) continue;
+    for (const auto& [b, reads, writes] : accesses) {
+      const proto::BufferKind kind = program_.buffers(b).kind();
+      if (!writes || kind == proto::PARAMETER_SHARD || kind == proto::OPTIMIZER_STATE) continue;
       // Copies fill a buffer box by box; all others write it whole, once.
       if (!instruction.has_copy() && !in_place && written_[b]) {
         return Error(absl::StrCat("buffer '", program_.buffers(b).name(), "' is written again by ",
@@ -138,11 +88,12 @@ class RankChecker {
   bool IsBucket(int b) const { return absl::StartsWith(program_.buffers(b).name(), "gradients."); }
   bool IsView(int b) const { return absl::StrContains(program_.buffers(b).name(), ".view"); }
 
-  // A buffer that no instruction writes is a view of one that is.
+  // A buffer that no instruction writes is a view of one that is, or was swapped in with its bucket.
   bool Holds(int b) const {
     if (written_[b]) return valid_[b];
     for (int a = 0; a < program_.buffers_size(); ++a) {
-      if (a != b && valid_[a] && (SameMemory(a, b) || (IsBucket(b) && Overlap(a, b)))) return true;
+      if (a == b || !valid_[a]) continue;
+      if (SameMemory(a, b) || ((IsBucket(a) || IsBucket(b)) && Overlap(a, b))) return true;
     }
     return false;
   }

@@ -24,7 +24,7 @@ struct RankResult {
   std::map<std::string, std::vector<char>> parameters;
 };
 
-absl::Status RunRank(const proto::Program& program, Communicator* communicator,
+absl::Status RunRank(const proto::Program& program, int64_t memory, Communicator* communicator,
                      std::shared_ptr<const Dataset> dataset, const TrainingRunOptions& options,
                      RankResult* result) {
   BatchLoaderOptions loading;
@@ -32,7 +32,7 @@ absl::Status RunRank(const proto::Program& program, Communicator* communicator,
   loading.seed = options.lowering.seed;
   absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(dataset, loading);
   if (!loader.ok()) return loader.status();
-  std::unique_ptr<Device> device = NewCpuDevice({options.threads_per_rank, int64_t{8} << 30});
+  std::unique_ptr<Device> device = NewCpuDevice({options.threads_per_rank, memory});
   if (absl::Status status = device->EnterThread(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(
       program, {.device = device.get(), .communicator = communicator, .source = loader->get()});
@@ -76,8 +76,8 @@ absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Gra
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      results[rank].status = RunRank(lowered->training[rank], communicators[rank].get(), dataset,
-                                     options, &results[rank]);
+      results[rank].status = RunRank(lowered->training[rank], plan.devices(rank).memory_bytes(),
+                                     communicators[rank].get(), dataset, options, &results[rank]);
       if (!results[rank].status.ok()) communicators[rank]->Abort("another rank failed");
     });
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/graph/builder.h"
 #include "ops/models/llama.h"
 #include "ops/onnx/import.h"
 #include "server/jobs/attach_loss.h"
@@ -41,23 +42,60 @@ absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry) {
   return job;
 }
 
-absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry) {
+absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch) {
+  // The data and the names of the small one.
+  absl::StatusOr<SmallJob> job = DigitsCnn(registry);
+  if (!job.ok()) return job.status();
+  job->batch = batch;
+  std::string images;
+  for (const Value& value : job->graph.values()) {
+    if (value.kind == ValueKind::kInput && value.type.dims.size() == 4) images = value.name;
+  }
+  constexpr int64_t kChannels = 16;
+  GraphBuilder b(registry, "deep_cnn");
+  const Initializer init{Initializer::kHeNormal};
+  const Attributes conv = {{"pads", std::vector<int64_t>{1, 1, 1, 1}}};
+  const auto convolve = [&](ValueId x, int64_t in, const std::string& name) {
+    const ValueId y =
+        b.Op("conv2d", {x, b.Parameter(name + ".weight", DType::kF32, {kChannels, in, 3, 3}, init)},
+             conv, name);
+    return b.Op("relu", {y}, {}, name + ".relu");
+  };
+  ValueId h = convolve(b.Input(images, DType::kF32, {-1, 1, 8, 8}), 1, "first");
+  for (int i = 0; i < layers; ++i) {
+    const std::string name = absl::StrCat("layer", i);
+    h = b.Op("add", {h, convolve(h, kChannels, name)}, {}, name + ".add");
+  }
+  h = b.Op("flatten", {h}, {}, "flatten");
+  h = b.Op("linear", {h, b.Parameter("head.weight", DType::kF32, {10, 64 * kChannels}, init)}, {},
+           "head");
+  const ValueId labels = b.Input("labels", DType::kI64, {-1});
+  b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+  absl::StatusOr<Graph> graph = b.Build();
+  if (!graph.ok()) return graph.status();
+  job->graph = *std::move(graph);
+  if (absl::Status bound = BindAndInfer(registry, batch, &job->graph); !bound.ok()) return bound;
+  return job;
+}
+
+absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry, int layers, int64_t sequence,
+                                       int64_t batch) {
   SmallJob job;
-  job.batch = 8;
+  job.batch = batch;
   LlamaConfig config;
   config.hidden_size = 32;
   config.intermediate_size = 64;
-  config.num_layers = 2;
+  config.num_layers = layers;
   config.num_heads = 4;
   config.num_kv_heads = 2;
   config.head_dim = 8;
-  absl::StatusOr<Graph> graph = BuildLlamaTraining(registry, config, 16);
+  absl::StatusOr<Graph> graph = BuildLlamaTraining(registry, config, sequence);
   if (!graph.ok()) return graph.status();
   job.graph = *std::move(graph);
   if (absl::Status bound = BindAndInfer(registry, job.batch, &job.graph); !bound.ok()) return bound;
   absl::StatusOr<std::string> text = ReadFile("tests/data/genesis.txt");
   if (!text.ok()) return text.status();
-  auto dataset = Dataset::FromText(*std::move(text), 16, 0.1);
+  auto dataset = Dataset::FromText(*std::move(text), sequence, 0.1);
   if (!dataset.ok()) return dataset.status();
   job.dataset = *std::move(dataset);
   return job;

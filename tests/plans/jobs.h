@@ -22,7 +22,12 @@ struct SmallJob {
 // A CNN from an ONNX file, on handwritten digits.
 absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry);
 
-// Two layers of a LLaMA on the bytes of Genesis.
-absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry);
+// A chain of `layers` residual convolutions on the same digits: activations take far more than
+// parameters.
+absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch);
+
+// A LLaMA on the bytes of Genesis.
+absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry, int layers = 2,
+                                       int64_t sequence = 16, int64_t batch = 8);
 
 }  // namespace espalier

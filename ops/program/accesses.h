@@ -1,0 +1,22 @@
+// Which buffers an instruction of a program reads and writes.
+#pragma once
+
+#include <vector>
+
+#include "proto/program.pb.h"
+
+namespace espalier {
+
+struct BufferAccess {
+  int buffer = 0;
+  bool reads = false;
+  bool writes = false;  // not what a kernel changes of its operands: running statistics, caches
+};
+
+// In the order of the instruction's fields, absent operands left out; a buffer may come twice.
+std::vector<BufferAccess> AccessesOf(const proto::Instruction& instruction);
+
+// Replaces every buffer index i of the instruction by map[i].
+void RenameBuffers(const std::vector<int>& map, proto::Instruction* instruction);
+
+}  // namespace espalier

@@ -1,0 +1,326 @@
+#include "planner/memory/offload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// Candidates of each kind that are simulated before one is taken.
+constexpr size_t kShortlist = 4;
+
+class Planner {
+ public:
+  Planner(const OffloadProblem& problem, const OffloadSettings& settings)
+      : settings_(settings),
+        seconds_(problem.seconds),
+        tensors_(problem.tensors),
+        fixed_(problem.fixed_bytes),
+        limit_(problem.limit),
+        steps_(static_cast<int>(problem.seconds.size())),
+        on_host_(problem.tensors.size(), false),
+        gaps_(problem.tensors.size()) {}
+
+  OffloadPlan Run() {
+    OffloadPlan plan;
+    Simulate();
+    while (true) {
+      const int worst = Worst();
+      if (worst < 0) break;
+      if (!Relieve(worst)) {
+        plan.stuck = worst;
+        plan.problem = absl::StrCat(
+            "step ", worst, " needs ", live_[worst], " bytes of ", limit_,
+            ", and nothing more of it can leave: what it works on, and what stays for good (",
+            fixed_, " bytes), must be there at once");
+        break;
+      }
+    }
+    plan.peak_bytes = steps_ == 0 ? fixed_ : *std::max_element(live_.begin(), live_.end());
+    plan.seconds = total_;
+    for (Decision& d : decisions_) plan.absences.push_back(d.absence);
+    std::stable_sort(plan.absences.begin(), plan.absences.end(),
+                     [](const Absence& a, const Absence& b) { return a.before < b.before; });
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      if (on_host_[t]) plan.host_bytes += tensors_[t].bytes;
+    }
+    return plan;
+  }
+
+ private:
+  struct Decision {
+    Absence absence;
+    int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
+  };
+
+  double CopySeconds(int tensor) const {
+    return settings_.host_latency +
+           static_cast<double>(tensors_[tensor].bytes) / settings_.host_bandwidth;
+  }
+
+  // The fullest step over the limit, or -1.
+  int Worst() {
+    std::vector<int64_t> change(steps_ + 1, 0);
+    for (const OffloadTensor& t : tensors_) {
+      if (t.uses.empty()) continue;
+      change[t.uses.front()] += t.bytes;
+      change[t.uses.back() + 1] -= t.bytes;
+    }
+    for (const Decision& d : decisions_) {
+      change[d.absence.away] -= tensors_[d.absence.tensor].bytes;
+      change[d.absence.back] += tensors_[d.absence.tensor].bytes;
+    }
+    live_.assign(steps_, 0);
+    int64_t now = fixed_;
+    int worst = -1;
+    for (int k = 0; k < steps_; ++k) {
+      now += change[k];
+      live_[k] = now;
+      if (now > limit_ && (worst < 0 || now > live_[worst])) worst = k;
+    }
+    return worst;
+  }
+
+  // Whether tensor `t` is alive and not away in step `k`.
+  bool Present(int t, int k) const {
+    const std::vector<int>& uses = tensors_[t].uses;
+    if (uses.empty() || k < uses.front() || k > uses.back()) return false;
+    return std::none_of(gaps_[t].begin(), gaps_[t].end(), [&](const std::pair<int, int>& gap) {
+      return gap.first < k && k < gap.second;
+    });
+  }
+
+  int Gap() const { return std::max(settings_.swapout_threshold, settings_.swapin_groupby); }
+
+  // Takes the decision that costs the step least for the memory it frees. False if there is none.
+  bool Relieve(int worst) {
+    struct Candidate {
+      Decision decision;
+      int extends = -1;  // or: decision that must cover more
+      double guess = 0;  // seconds that it adds, copies of others not looked at
+    };
+    std::vector<Candidate> swaps, remakes, extensions;
+    for (size_t i = 0; i < decisions_.size(); ++i) {
+      const Absence& a = decisions_[i].absence;
+      if (a.after < worst && worst < a.before && (worst < a.away || worst >= a.back)) {
+        Candidate c{decisions_[i], static_cast<int>(i), CopySeconds(a.tensor)};
+        c.decision.must_from = std::min(c.decision.must_from, worst);
+        c.decision.must_to = std::max(c.decision.must_to, worst);
+        extensions.push_back(c);
+      }
+    }
+    for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
+      const OffloadTensor& tensor = tensors_[t];
+      if (tensor.bytes == 0 || !Present(t, worst)) continue;
+      const auto next = std::lower_bound(tensor.uses.begin(), tensor.uses.end(), worst);
+      if (next == tensor.uses.begin() || next == tensor.uses.end() || *next == worst) continue;
+      Decision d;
+      d.absence = {t, *std::prev(next), *next};
+      d.must_from = d.must_to = worst;
+      const double room =
+          starts_[d.absence.before] - (starts_[d.absence.after] + seconds_[d.absence.after]);
+      if (settings_.swap && tensor.may_leave && HostHasRoom(t) &&
+          d.absence.before - d.absence.after > Gap()) {
+        swaps.push_back({d, -1, std::max(0.0, 2 * CopySeconds(t) - room)});
+      }
+      if (settings_.recompute && CanRemake(tensor, d.absence)) {
+        d.absence.recompute = true;
+        remakes.push_back({d, -1, seconds_[tensor.maker]});
+      }
+    }
+    std::vector<Candidate> best;
+    for (std::vector<Candidate>* kind : {&swaps, &remakes, &extensions}) {
+      const auto per_byte = [&](const Candidate& c) {
+        return c.guess / static_cast<double>(tensors_[c.decision.absence.tensor].bytes);
+      };
+      std::stable_sort(kind->begin(), kind->end(), [&](const Candidate& a, const Candidate& b) {
+        const double x = per_byte(a), y = per_byte(b);
+        if (x != y) return x < y;
+        return tensors_[a.decision.absence.tensor].bytes >
+               tensors_[b.decision.absence.tensor].bytes;
+      });
+      if (kind->size() > kShortlist) kind->resize(kShortlist);
+      best.insert(best.end(), kind->begin(), kind->end());
+    }
+    const double before = total_;
+    const std::vector<Decision> decisions = decisions_;
+    const std::vector<double> starts = starts_;
+    int chosen = -1;
+    double chosen_cost = 0;
+    for (size_t i = 0; i < best.size(); ++i) {
+      Take(best[i].decision, best[i].extends);
+      // What is left of the problem counts: of two that cost nothing the larger one is better.
+      const double bytes = static_cast<double>(tensors_[best[i].decision.absence.tensor].bytes);
+      const double cost = (total_ - before + 1e-7) / bytes;
+      if (chosen < 0 || cost < chosen_cost) {
+        chosen = static_cast<int>(i);
+        chosen_cost = cost;
+      }
+      decisions_ = decisions;
+      starts_ = starts;
+    }
+    total_ = before;
+    if (chosen < 0) return false;
+    const Candidate& c = best[chosen];
+    Take(c.decision, c.extends);
+    if (c.extends < 0) Settle(c.decision.absence);
+    return true;
+  }
+
+  bool HostHasRoom(int t) const {
+    if (settings_.host_bytes <= 0 || on_host_[t]) return true;
+    int64_t bytes = tensors_[t].bytes;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (on_host_[i]) bytes += tensors_[i].bytes;
+    }
+    return bytes <= settings_.host_bytes;
+  }
+
+  // Everything that the maker reads must be there, unchanged, in front of `before` without having
+  // to live longer for it.
+  bool CanRemake(const OffloadTensor& tensor, const Absence& absence) const {
+    if (tensor.maker < 0 || tensor.last_write != tensor.maker || absence.before >= tensor.stale) {
+      return false;
+    }
+    return std::all_of(tensor.from.begin(), tensor.from.end(),
+                       [&](int t) { return Present(t, absence.before); });
+  }
+
+  void Take(const Decision& decision, int extends) {
+    if (extends >= 0) {
+      decisions_[extends] = decision;
+    } else {
+      decisions_.push_back(decision);
+    }
+    Schedule();
+    Simulate();
+  }
+
+  // A decision is final: what it reads has one more use.
+  void Settle(const Absence& absence) {
+    gaps_[absence.tensor].emplace_back(absence.after, absence.before);
+    if (!absence.recompute) {
+      on_host_[absence.tensor] = true;
+      return;
+    }
+    for (int t : tensors_[absence.tensor].from) {
+      std::vector<int>& uses = tensors_[t].uses;
+      const auto at = std::lower_bound(uses.begin(), uses.end(), absence.before);
+      if (at == uses.end() || *at != absence.before) uses.insert(at, absence.before);
+    }
+  }
+
+  // When copies can be made without holding anything up, from the last simulation's times: out as
+  // soon as the stream is free, in as late as possible. `away` and `back` follow.
+  void Schedule() {
+    std::vector<Decision*> order;
+    for (Decision& d : decisions_) {
+      Absence& a = d.absence;
+      if (a.recompute) {
+        a.away = a.after + 1;
+        a.back = a.before;
+      } else {
+        order.push_back(&d);
+      }
+    }
+    std::stable_sort(order.begin(), order.end(), [](const Decision* a, const Decision* b) {
+      return a->absence.after < b->absence.after;
+    });
+    std::vector<bool> host_has(tensors_.size(), false);
+    double free = 0;
+    for (Decision* d : order) {
+      Absence& a = d->absence;
+      a.copies_out = !host_has[a.tensor];
+      if (a.after >= tensors_[a.tensor].last_write) host_has[a.tensor] = true;
+      a.away = a.after + 1;
+      if (!a.copies_out || settings_.wait_for_swapout) continue;
+      free = std::max(free, starts_[a.after] + seconds_[a.after]) + CopySeconds(a.tensor);
+      const auto at = std::lower_bound(starts_.begin() + a.away, starts_.end(), free);
+      a.away = std::min(static_cast<int>(at - starts_.begin()), d->must_from);
+    }
+    std::stable_sort(order.begin(), order.end(), [](const Decision* a, const Decision* b) {
+      return a->absence.before > b->absence.before;
+    });
+    double deadline = std::numeric_limits<double>::max();
+    for (Decision* d : order) {
+      Absence& a = d->absence;
+      a.back = a.before;
+      if (!settings_.wait_for_swapin) {
+        deadline = std::min(deadline, starts_[a.before]) - CopySeconds(a.tensor);
+        const auto at = std::upper_bound(starts_.begin(), starts_.begin() + a.before, deadline);
+        a.back = std::max(static_cast<int>(at - starts_.begin()) - 1, a.after + 1);
+        if (settings_.swapin_ahead > 0) {
+          a.back = std::max(a.before - settings_.swapin_ahead, a.after + 1);
+        }
+      }
+      a.back = std::max(a.back, d->must_to + 1);
+      // Nothing gained between the end of the one copy and the start of the other.
+      a.away = std::min(a.away, a.back);
+    }
+  }
+
+  // Plays the steps with both copy streams: total_, and when each step starts.
+  void Simulate() {
+    std::vector<std::vector<const Absence*>> leaving(steps_), reused(steps_), returning(steps_),
+        needed(steps_);
+    std::vector<double> out_done(tensors_.size(), 0), in_done(tensors_.size(), 0);
+    for (const Decision& d : decisions_) {
+      const Absence& a = d.absence;
+      needed[a.before].push_back(&a);
+      if (a.recompute) continue;
+      if (a.copies_out) {
+        leaving[a.after].push_back(&a);
+        reused[a.away].push_back(&a);
+      }
+      returning[a.back].push_back(&a);
+    }
+    starts_.assign(steps_ + 1, 0);
+    double now = 0, out_free = 0, in_free = 0;
+    for (int k = 0; k < steps_; ++k) {
+      for (const Absence* a : reused[k]) now = std::max(now, out_done[a->tensor]);
+      for (const Absence* a : returning[k]) {
+        const double start = std::max({now, in_free, out_done[a->tensor]});
+        in_free = in_done[a->tensor] = start + CopySeconds(a->tensor);
+      }
+      for (const Absence* a : needed[k]) {
+        if (a->recompute) {
+          now += seconds_[tensors_[a->tensor].maker];
+        } else {
+          now = std::max(now, in_done[a->tensor]);
+        }
+      }
+      starts_[k] = now;
+      now += seconds_[k];
+      for (const Absence* a : leaving[k]) {
+        out_free = out_done[a->tensor] = std::max(now, out_free) + CopySeconds(a->tensor);
+        if (settings_.wait_for_swapout) now = out_free;
+      }
+    }
+    starts_[steps_] = now;
+    total_ = now;
+  }
+
+  const OffloadSettings settings_;
+  const std::vector<double> seconds_;
+  std::vector<OffloadTensor> tensors_;
+  const int64_t fixed_, limit_;
+  const int steps_;
+  std::vector<bool> on_host_;                           // by tensor: the host has room for it
+  std::vector<std::vector<std::pair<int, int>>> gaps_;  // by tensor: absences, after and before
+  std::vector<Decision> decisions_;
+  std::vector<int64_t> live_;   // by step, set by Worst
+  std::vector<double> starts_;  // by step, and the end
+  double total_ = 0;
+};
+
+}  // namespace
+
+OffloadPlan PlanOffload(const OffloadProblem& problem, const OffloadSettings& settings) {
+  return Planner(problem, settings).Run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,155 @@
+// A step that is made to fit less memory, by swapping and by computing again, computes the same
+// bits.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "ops/operators/register_all.h"
+#include "planner/cost/analytic.h"
+#include "tests/plans/in_process_training.h"
+#include "tests/plans/jobs.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kSteps = 5;
+
+class MemoryTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    auto job = GetParam() ? LanguageModel(registry_, 8, 64, 8) : DeepCnn(registry_, 12, 32);
+    ASSERT_TRUE(job.ok()) << job.status();
+    job_ = *std::move(job);
+  }
+
+  // `memory`: bytes of each device.
+  absl::StatusOr<proto::Plan> PlanFor(int devices, int64_t memory,
+                                      const proto::MemoryOptions& options = {}) {
+    PlanProblem problem;
+    problem.registry = &registry_;
+    problem.graph = &job_.graph;
+    problem.batch_size = job_.batch;
+    problem.machine = TestMachine(devices);
+    for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
+    problem.optimizer = Optimizer();
+    problem.cost = &cost_;
+    proto::SearchOptions search;
+    search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
+                                     : proto::SearchOptions::DATA_PARALLEL);
+    *search.mutable_memory() = options;
+    return MakePlan(problem, search);
+  }
+
+  // Without clipping: parameters are updated while others' gradients are still to come.
+  proto::Optimizer Optimizer() {
+    proto::Optimizer optimizer = AdamW(3e-3);
+    optimizer.set_clip_norm(clip_);
+    return optimizer;
+  }
+
+  absl::StatusOr<TrainingRun> Train(const proto::Plan& plan) {
+    TrainingRunOptions options;
+    options.steps = kSteps;
+    options.batch_size = job_.batch;
+    options.lowering.optimizer = Optimizer();
+    options.lowering.seed = 11;
+    options.lowering.columns = job_.columns;
+    return TrainInProcess(registry_, job_.graph, plan, job_.dataset, options);
+  }
+
+  // Trains with less and less memory, until no plan is found; returns how often it was made to fit.
+  int ExpectSameBits(int devices, const proto::MemoryOptions& options, const char* what) {
+    const absl::StatusOr<proto::Plan> roomy = PlanFor(devices, int64_t{8} << 30, options);
+    EXPECT_TRUE(roomy.ok()) << roomy.status();
+    if (!roomy.ok()) return 0;
+    EXPECT_EQ(roomy->memory_plans_size(), 0);
+    const absl::StatusOr<TrainingRun> expected = Train(*roomy);
+    EXPECT_TRUE(expected.ok()) << expected.status();
+    if (!expected.ok()) return 0;
+    const int64_t need = roomy->prediction().peak_bytes(0);
+    int count = 0;
+    for (int percent = 95; percent > 5; percent -= 15) {
+      const int64_t memory = need * percent / 100;
+      const absl::StatusOr<proto::Plan> plan = PlanFor(devices, memory, options);
+      if (absl::IsResourceExhausted(plan.status())) {
+        std::printf("%s, %d %% of %ld bytes: %s\n", what, percent, static_cast<long>(need),
+                    std::string(plan.status().message()).substr(0, 400).c_str());
+        break;
+      }
+      EXPECT_TRUE(plan.ok()) << plan.status();
+      if (!plan.ok()) return count;
+      EXPECT_EQ(plan->memory_plans_size(), devices);
+      int swapped = 0, again = 0;
+      for (const proto::MemoryPlan::Absence& a : plan->memory_plans(0).absences()) {
+        (a.recompute() ? again : swapped) += 1;
+      }
+      EXPECT_TRUE(swapped == 0 || !options.disable_swap());
+      EXPECT_TRUE(again == 0 || !options.disable_recompute());
+      EXPECT_GT(swapped + again, 0);
+      const absl::StatusOr<TrainingRun> run = Train(*plan);
+      EXPECT_TRUE(run.ok()) << what << ", " << percent << " %: " << run.status();
+      if (!run.ok()) return count;
+      std::printf("%s, %d %%: %d swapped, %d computed again, %+.0f %% of time predicted\n", what,
+                  percent, swapped, again,
+                  100 * plan->memory_plans(0).added_seconds() / plan->prediction().step_seconds());
+      EXPECT_EQ(run->losses, expected->losses) << what << ", " << percent << " %";
+      EXPECT_EQ(run->parameters, expected->parameters) << what << ", " << percent << " %";
+      for (int rank = 0; rank < devices; ++rank) {
+        EXPECT_LE(plan->prediction().peak_bytes(rank), memory);
+        EXPECT_LE(run->measured_peak_bytes[rank], memory);
+      }
+      ++count;
+    }
+    return count;
+  }
+
+  OpRegistry registry_;
+  SmallJob job_;
+  AnalyticCost cost_;
+  double clip_ = 1.0;
+};
+
+TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
+  EXPECT_GE(ExpectSameBits(1, {}, "both"), 2);
+  proto::MemoryOptions swap;
+  swap.set_disable_recompute(true);
+  EXPECT_GE(ExpectSameBits(1, swap, "swapping"), 2);
+  swap.set_sync_mode(3);
+  EXPECT_GE(ExpectSameBits(1, swap, "swapping, sync_mode 3"), 2);
+  proto::MemoryOptions recompute;
+  recompute.set_disable_swap(true);
+  ExpectSameBits(1, recompute, "computing again");
+}
+
+TEST_P(MemoryTest, SlowHostsAndEarlyUpdatesToo) {
+  clip_ = 0;
+  proto::MemoryOptions slow;
+  slow.set_host_bandwidth(1e7);  // so that computing again is cheaper
+  EXPECT_GE(ExpectSameBits(1, slow, "slow host, no clipping"), 2);
+}
+
+TEST_P(MemoryTest, SeveralDevicesToo) { EXPECT_GE(ExpectSameBits(2, {}, "data parallel"), 1); }
+
+TEST_P(MemoryTest, NothingIsDoneWhereItIsForbidden) {
+  const absl::StatusOr<proto::Plan> roomy = PlanFor(1, int64_t{8} << 30);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  const int64_t memory = roomy->prediction().peak_bytes(0) * 8 / 10;
+  proto::MemoryOptions none;
+  none.set_disable_swap(true);
+  none.set_disable_recompute(true);
+  const absl::Status refused = PlanFor(1, memory, none).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  proto::MemoryOptions wrong;
+  wrong.set_sync_mode(4);
+  const absl::Status bad = PlanFor(1, memory, wrong).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(bad)) << bad;
+  EXPECT_NE(std::string(bad.message()).find("sync_mode is 4; accepted: 0 to 3"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MemoryTest, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Llama" : "DeepCnn"; });
+
+}  // namespace
+}  // namespace espalier
