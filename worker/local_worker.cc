@@ -69,7 +69,7 @@ std::string RandomKey() {
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options) {
   if (options.device == "cpu") {
-    return NewCpuDevice({options.threads, options.memory_limit});
+    return NewCpuDevice({options.threads, options.memory_limit, options.swap_dir});
   }
   int ordinal = 0;
   if (options.device.rfind("cuda:", 0) == 0 &&

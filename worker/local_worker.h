@@ -18,6 +18,7 @@ struct WorkerOptions {
   std::string name;                    // for people; empty: host name
   int threads = 0;                     // 0: all cores
   int64_t memory_limit = 0;            // bytes; 0: three quarters of the machine's
+  std::string swap_dir;                // of a CPU worker: for swapped tensors; empty: memory
   std::string device = "cpu";          // "cpu" or "cuda:N"
   std::string cuda_plugin;             // path; empty: beside the program
   std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory

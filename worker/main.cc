@@ -21,6 +21,8 @@ ABSL_FLAG(std::string, advertise, "",
 ABSL_FLAG(std::string, name, "", "name for people; empty: the host's");
 ABSL_FLAG(int, threads, 0, "threads for CPU kernels; 0: all cores");
 ABSL_FLAG(int64_t, memory_limit, 0, "bytes that programs may use; 0: three quarters of the memory");
+ABSL_FLAG(std::string, swap_dir, "",
+          "folder for tensors that are swapped out of a CPU's memory limit; empty: in memory");
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
 ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: beside this program");
 ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
@@ -47,6 +49,7 @@ int main(int argc, char** argv) {
   options.name = absl::GetFlag(FLAGS_name);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.memory_limit = absl::GetFlag(FLAGS_memory_limit);
+  options.swap_dir = absl::GetFlag(FLAGS_swap_dir);
   options.device = absl::GetFlag(FLAGS_device);
   options.cuda_plugin = absl::GetFlag(FLAGS_cuda_plugin);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);

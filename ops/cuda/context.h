@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops/cuda/fault.h"
+#include "ops/cuda/side_copies.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -32,6 +33,7 @@ class DeviceContext {
   int ordinal() const { return ordinal_; }
   cudaStream_t stream() const { return stream_; }
   FaultSink faults() const { return faults_; }
+  SideCopies& copies() { return copies_; }
 
   // Handles bound to `stream`. cuBLAS runs f32 in f32 (no TF32) and keeps partial sums of f16 and
   // bf16 in f32; its workspace is fixed, so that results repeat bit for bit.
@@ -49,6 +51,7 @@ class DeviceContext {
   bool initialized_ = false;
   cudaStream_t stream_ = nullptr;
   FaultSink faults_;
+  SideCopies copies_;
   cublasHandle_t cublas_ = nullptr;
   void* cublas_stream_ = nullptr;
   void* cublas_workspace_ = nullptr;

@@ -84,6 +84,25 @@ class Plugin : public CudaPlugin {
     return CopyAndWait(device, host_destination, device_source, bytes, cudaMemcpyDeviceToHost,
                        "copy from the GPU");
   }
+  KernelStatus BeginCopyToDevice(int device, void* device_destination, const void* host_source,
+                                 int64_t bytes, uint64_t* ticket) override {
+    DeviceContext* context = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+    return context->copies().Begin(device_destination, host_source, bytes, cudaMemcpyHostToDevice,
+                                   context->stream(), ticket);
+  }
+  KernelStatus BeginCopyToHost(int device, void* host_destination, const void* device_source,
+                               int64_t bytes, uint64_t* ticket) override {
+    DeviceContext* context = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+    return context->copies().Begin(host_destination, device_source, bytes, cudaMemcpyDeviceToHost,
+                                   context->stream(), ticket);
+  }
+  KernelStatus AwaitCopy(int device, uint64_t ticket) override {
+    DeviceContext* context = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+    return context->copies().Await(ticket, context->stream());
+  }
   KernelStatus CopyBoxOnDevice(int device, const BoxCopy& copy) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));

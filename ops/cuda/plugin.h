@@ -24,7 +24,7 @@
 
 namespace espalier {
 
-constexpr int kCudaPluginAbi = 1;
+constexpr int kCudaPluginAbi = 2;
 
 struct CudaDeviceInfo {
   int ordinal = 0;           // as cudaSetDevice takes it
@@ -100,6 +100,16 @@ class CudaPlugin {
                                     int64_t bytes) = 0;
   virtual KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
                                   int64_t bytes) = 0;
+  // Copies between AllocateHost's memory and the device that run beside the device's stream, on one
+  // stream for each direction. Each begins when all that was enqueued before has ended; AwaitCopy:
+  // what is enqueued afterwards begins when the copy with that ticket has ended.
+  virtual KernelStatus BeginCopyToDevice(int device, void* device_destination,
+                                         const void* host_source, int64_t bytes,
+                                         uint64_t* ticket) = 0;
+  virtual KernelStatus BeginCopyToHost(int device, void* host_destination,
+                                       const void* device_source, int64_t bytes,
+                                       uint64_t* ticket) = 0;
+  virtual KernelStatus AwaitCopy(int device, uint64_t ticket) = 0;
   // Enqueued. Both ends lie in this device's memory.
   virtual KernelStatus CopyBoxOnDevice(int device, const BoxCopy& copy) = 0;
   // Enqueued: `count` elements become `value` (rounded to nearest even; truncated for integers).

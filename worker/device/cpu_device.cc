@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/register_all.h"
+#include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
 
 namespace espalier {
@@ -39,7 +40,7 @@ void FillWith(void* destination, int64_t count, T value) {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(const CpuDeviceOptions& options) {
+  explicit CpuDevice(const CpuDeviceOptions& options) : swap_folder_(options.swap_folder) {
     const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     description_.set_kind(proto::Device::CPU);
     description_.set_model(CpuModel());
@@ -94,6 +95,21 @@ class CpuDevice : public Device {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) override {
+    return MapHostMemory(bytes, swap_folder_);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToHost(void* host, const void* source, int64_t bytes) override {
+    return copies_.Begin(host, source, bytes);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToDevice(void* destination, const void* host,
+                                             int64_t bytes) override {
+    return copies_.Begin(destination, host, bytes);
+  }
+  absl::Status AwaitCopy(uint64_t ticket) override {
+    copies_.Wait(ticket);
+    return absl::OkStatus();
+  }
+
   absl::Status Fill(void* destination, DType dtype, int64_t count, double value) override {
     switch (dtype) {
       case DType::kF32:
@@ -136,6 +152,8 @@ class CpuDevice : public Device {
   proto::Device description_;
   KernelRegistry kernels_;
   std::atomic<int64_t> used_{0};
+  const std::string swap_folder_;
+  CopyThread copies_;
 };
 
 }  // namespace

@@ -15,6 +15,17 @@ absl::Status ToStatus(const KernelStatus& status) {
   return status.ok() ? absl::OkStatus() : absl::InternalError(absl::StrCat("CUDA: ", status.error));
 }
 
+class PinnedMemory : public HostMemory {
+ public:
+  PinnedMemory(CudaPlugin* plugin, int ordinal, char* data, int64_t bytes)
+      : HostMemory(data, bytes), plugin_(plugin), ordinal_(ordinal) {}
+  ~PinnedMemory() override { plugin_->FreeHost(ordinal_, data()); }
+
+ private:
+  CudaPlugin* plugin_;
+  int ordinal_;
+};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(CudaPlugin* plugin, const CudaDeviceInfo& info, int64_t memory_bytes)
@@ -65,6 +76,30 @@ class CudaDevice : public Device {
   }
   absl::Status CopyBox(const BoxCopy& copy) override {
     return ToStatus(plugin_->CopyBoxOnDevice(ordinal_, copy));
+  }
+  absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) override {
+    void* data = nullptr;
+    if (KernelStatus made = plugin_->AllocateHost(ordinal_, bytes, &data); !made.ok()) {
+      return absl::ResourceExhaustedError(absl::StrCat("CUDA: ", made.error));
+    }
+    return std::make_unique<PinnedMemory>(plugin_, ordinal_, static_cast<char*>(data), bytes);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToHost(void* host, const void* source, int64_t bytes) override {
+    uint64_t ticket = 0;
+    absl::Status s = ToStatus(plugin_->BeginCopyToHost(ordinal_, host, source, bytes, &ticket));
+    if (!s.ok()) return s;
+    return ticket;
+  }
+  absl::StatusOr<uint64_t> BeginCopyToDevice(void* destination, const void* host,
+                                             int64_t bytes) override {
+    uint64_t ticket = 0;
+    absl::Status s =
+        ToStatus(plugin_->BeginCopyToDevice(ordinal_, destination, host, bytes, &ticket));
+    if (!s.ok()) return s;
+    return ticket;
+  }
+  absl::Status AwaitCopy(uint64_t ticket) override {
+    return ToStatus(plugin_->AwaitCopy(ordinal_, ticket));
   }
   absl::Status Fill(void* destination, DType dtype, int64_t count, double value) override {
     return ToStatus(plugin_->Fill(ordinal_, destination, dtype, count, value));

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/cuda/plugin.h"
 #include "ops/kernel/kernel.h"
 #include "proto/cluster.pb.h"
+#include "worker/device/host_memory.h"
 
 namespace espalier {
 
@@ -55,6 +57,16 @@ class Device {
   virtual absl::Status CopyToDevice(void* destination, const void* host, int64_t bytes) = 0;
   virtual absl::Status CopyToHost(void* host, const void* source, int64_t bytes) = 0;
   virtual absl::Status CopyBox(const BoxCopy& copy) = 0;
+
+  // Copies that run beside what is called afterwards, in order among themselves; each begins when
+  // all that was called before has ended. The host memory is that of AllocateHost.
+  virtual absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) = 0;
+  virtual absl::StatusOr<uint64_t> BeginCopyToHost(void* host, const void* source,
+                                                   int64_t bytes) = 0;
+  virtual absl::StatusOr<uint64_t> BeginCopyToDevice(void* destination, const void* host,
+                                                     int64_t bytes) = 0;
+  // What is called afterwards begins when that copy has ended.
+  virtual absl::Status AwaitCopy(uint64_t ticket) = 0;
   virtual absl::Status Fill(void* destination, DType dtype, int64_t count, double value) = 0;
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
 
@@ -70,6 +82,7 @@ struct CpuDeviceOptions {
   int threads = 0;  // for kernels; 0: all cores
   int64_t memory_limit =
       0;  // bytes that programs may use; 0: three quarters of the machine's memory
+  std::string swap_folder;  // where swapped tensors lie; empty: in memory
 };
 std::unique_ptr<Device> NewCpuDevice(const CpuDeviceOptions& options);
 

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "ops/cpu/convert.h"
@@ -70,6 +74,40 @@ TEST(CpuDevice, RefusesMoreThanItsLimitAndGivesMemoryBack) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
   first->reset();
   EXPECT_TRUE(device->Allocate(700000).ok());
+}
+
+TEST(CpuDevice, CopiesBesideItselfToMemoryOrAFolder) {
+  const char* folder = std::getenv("TEST_TMPDIR");
+  for (const std::string& where :
+       {std::string(), std::string(folder != nullptr ? folder : "/tmp")}) {
+    auto device = NewCpuDevice({1, 1 << 24, where});
+    const int64_t bytes = 1 << 20;
+    auto memory = device->Allocate(4 * bytes);
+    ASSERT_TRUE(memory.ok());
+    char* data = (*memory)->data();
+    std::vector<std::unique_ptr<HostMemory>> slots;
+    std::vector<uint64_t> tickets;
+    for (int i = 0; i < 4; ++i) {
+      auto host = device->AllocateHost(bytes);
+      ASSERT_TRUE(host.ok()) << host.status();
+      slots.push_back(*std::move(host));
+      std::memset(data + i * bytes, i + 1, bytes);
+      auto ticket = device->BeginCopyToHost(slots.back()->data(), data + i * bytes, bytes);
+      ASSERT_TRUE(ticket.ok());
+      tickets.push_back(*ticket);
+    }
+    for (uint64_t ticket : tickets) ASSERT_TRUE(device->AwaitCopy(ticket).ok());
+    for (int i = 0; i < 4; ++i) {  // back in another order
+      auto ticket = device->BeginCopyToDevice(data + i * bytes, slots[3 - i]->data(), bytes);
+      ASSERT_TRUE(ticket.ok());
+      ASSERT_TRUE(device->AwaitCopy(*ticket).ok());
+      EXPECT_EQ(data[i * bytes], 4 - i);
+      EXPECT_EQ(data[(i + 1) * bytes - 1], 4 - i);
+    }
+  }
+  const auto nowhere = NewCpuDevice({1, 1 << 20, "/no such folder"})->AllocateHost(4096);
+  EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(nowhere.status().message()).find("/no such folder"), std::string::npos);
 }
 
 TEST(CudaDevice, WithoutPluginSaysWhereItLooked) {

@@ -10,7 +10,9 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/optimizer/schedule.h"
 #include "worker/executor/check.h"
+#include "worker/executor/joint_updates.h"
 #include "worker/executor/program_memory.h"
+#include "worker/executor/swap_waits.h"
 
 namespace espalier {
 namespace {
@@ -27,12 +29,18 @@ struct ReadyInstruction {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   uint64_t node_key = 0;
+  int joint = 1;  // updates made by this one: see JointUpdates
 };
 
 class Executor::State {
  public:
   State(const proto::Program& program, const ExecutorOptions& options, CheckedProgram checked)
       : program_(program), options_(options), checked_(std::move(checked)) {}
+
+  // A step that failed may have left copies under way.
+  ~State() {
+    for (int i = 0; i < static_cast<int>(tickets_.size()); ++i) (void)Await(i);
+  }
 
   absl::Status Prepare() {
     Device& device = *options_.device;
@@ -51,10 +59,15 @@ class Executor::State {
       if (program_.buffers(i).kind() == proto::SCHEDULE) schedules_.push_back(i);
     }
     for (int64_t bytes : checked_.host_slot_bytes) {
-      host_slots_.emplace_back(static_cast<size_t>(bytes));
-      host_bytes_ += bytes;
+      absl::StatusOr<std::unique_ptr<HostMemory>> slot = device.AllocateHost(bytes);
+      if (!slot.ok()) return slot.status();
+      host_slots_.push_back(*std::move(slot));
     }
+    waits_ = FindSwapWaits(program_, memory_);
+    tickets_.assign(program_.instructions_size(), 0);
     instructions_.resize(program_.instructions_size());
+    const std::vector<int> joint = JointUpdates(program_, memory_);
+    for (size_t i = 0; i < joint.size(); ++i) instructions_[i].joint = joint[i];
     for (int i = 0; i < program_.instructions_size(); ++i) {
       if (absl::Status s = PrepareInstruction(i); !s.ok())
         return WithPlace(s, Describe(program_, i));
@@ -85,14 +98,17 @@ class Executor::State {
     }
     for (int i = 0; i < program_.instructions_size(); ++i) {
       const absl::Time start = profile ? absl::Now() : absl::Time();
-      absl::Status status = Run(i, step, &result);
+      absl::Status status = absl::OkStatus();
+      for (int swap : waits_.before[i]) {
+        if (status.ok()) status = Await(swap);
+      }
+      if (status.ok()) status = Run(i, step, &result);
       if (status.ok() && profile) status = device.Synchronize();
       if (!status.ok()) return WithPlace(status, Describe(program_, i));
-      if (profile) {
-        const proto::Instruction& instruction = program_.instructions(i);
-        result.profile.push_back(
-            {instruction.node(), OpName(instruction), absl::ToDoubleSeconds(absl::Now() - start)});
-      }
+      if (profile) Record(i, absl::ToDoubleSeconds(absl::Now() - start), &result);
+    }
+    for (int swap : waits_.at_end) {
+      if (absl::Status s = Await(swap); !s.ok()) return s;
     }
     if (absl::Status s = device.Synchronize(); !s.ok()) return s;
     if (checked_.needs_communicator) {
@@ -110,7 +126,7 @@ class Executor::State {
   bool is_alias(int i) const { return checked_.alias_of[i] >= 0; }
   ExecutorOptions& options() { return options_; }
   int64_t measured_peak_bytes() const {
-    return memory_.allocated_bytes() + workspace_bytes_ + host_bytes_ +
+    return memory_.allocated_bytes() + workspace_bytes_ +
            static_cast<int64_t>(staging_.size() + staging_out_.size());
   }
 
@@ -159,12 +175,9 @@ class Executor::State {
       return absl::OkStatus();
     }
     if (instruction.has_update()) {
+      if (ready.joint == 0) return absl::OkStatus();
+      for (int i = index; i < index + ready.joint; ++i) AddOperands(i, &ready);
       const proto::UpdateInstruction& update = instruction.update();
-      ready.inputs = {View(update.parameter()), View(update.gradient()), View(update.scale()),
-                      View(update.hyper())};
-      for (int state : update.state()) ready.inputs.push_back(View(state));
-      for (int sum : update.sums()) ready.inputs.push_back(View(sum));
-      ready.outputs = {View(update.has_result() ? update.result() : update.parameter())};
       absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());
       if (!attributes.ok()) return attributes.status();
       KernelSpec kernel_spec;
@@ -173,6 +186,16 @@ class Executor::State {
       return MakeKernel(std::move(kernel_spec), &ready);
     }
     return absl::OkStatus();
+  }
+
+  void AddOperands(int index, ReadyInstruction* ready) const {
+    const proto::UpdateInstruction& update = program_.instructions(index).update();
+    for (int b : {update.parameter(), update.gradient(), update.scale(), update.hyper()}) {
+      ready->inputs.push_back(View(b));
+    }
+    for (int state : update.state()) ready->inputs.push_back(View(state));
+    for (int sum : update.sums()) ready->inputs.push_back(View(sum));
+    ready->outputs.push_back(View(update.has_result() ? update.result() : update.parameter()));
   }
 
   // Remembers views whose first dimension changes with DynamicSizes.
@@ -201,11 +224,28 @@ class Executor::State {
     return absl::OkStatus();
   }
 
+  // Each of the updates made together gets time by its size.
+  void Record(int index, double seconds, StepResult* result) const {
+    const int joint = instructions_[index].joint;
+    if (joint == 0) return;
+    const auto size = [&](int i) {
+      return joint == 1 ? 1 : bytes(program_.instructions(i).update().parameter());
+    };
+    int64_t all = 0;
+    for (int i = index; i < index + joint; ++i) all += size(i);
+    for (int i = index; i < index + joint; ++i) {
+      const proto::Instruction& instruction = program_.instructions(i);
+      const double share = all > 0 ? static_cast<double>(size(i)) / static_cast<double>(all) : 0;
+      result->profile.push_back({instruction.node(), OpName(instruction), seconds * share});
+    }
+  }
+
   absl::Status Run(int index, int64_t step, StepResult* result) {
     const proto::Instruction& instruction = program_.instructions(index);
     switch (instruction.kind_case()) {
       case proto::Instruction::kCompute:
       case proto::Instruction::kUpdate:
+        if (instructions_[index].joint == 0) return absl::OkStatus();
         return RunKernel(instructions_[index], step);
       case proto::Instruction::kCopy:
         return RunCopy(instruction.copy());
@@ -219,16 +259,10 @@ class Executor::State {
         return RunMessage(instruction);
       case proto::Instruction::kCollective:
         return RunCollective(instruction.collective());
-      case proto::Instruction::kSwapOut: {
-        const int b = instruction.swap_out().buffer();
-        return options_.device->CopyToHost(host_slots_[instruction.swap_out().host_slot()].data(),
-                                           data(b), bytes(b));
-      }
-      case proto::Instruction::kSwapIn: {
-        const int b = instruction.swap_in().buffer();
-        return options_.device->CopyToDevice(
-            data(b), host_slots_[instruction.swap_in().host_slot()].data(), bytes(b));
-      }
+      case proto::Instruction::kSwapOut:
+        return RunSwap(index, instruction.swap_out(), /*out=*/true);
+      case proto::Instruction::kSwapIn:
+        return RunSwap(index, instruction.swap_in(), /*out=*/false);
       case proto::Instruction::kLoadBatch:
         return RunLoad(instruction.load_batch(), step);
       case proto::Instruction::kReport:
@@ -263,6 +297,24 @@ class Executor::State {
     } catch (const std::exception& e) {
       return absl::InternalError(e.what());
     }
+  }
+
+  absl::Status RunSwap(int index, const proto::SwapInstruction& swap, bool out) {
+    if (absl::Status s = Await(index); !s.ok()) return s;  // left over from a step that failed
+    char* host = host_slots_[swap.host_slot()]->data();
+    const int b = swap.buffer();
+    absl::StatusOr<uint64_t> ticket =
+        out ? options_.device->BeginCopyToHost(host, data(b), bytes(b))
+            : options_.device->BeginCopyToDevice(data(b), host, bytes(b));
+    if (!ticket.ok()) return ticket.status();
+    tickets_[index] = *ticket;
+    return swap.wait() ? Await(index) : absl::OkStatus();
+  }
+
+  // Until the copy that instruction `index` began has ended, if it has begun one.
+  absl::Status Await(int index) {
+    const uint64_t ticket = std::exchange(tickets_[index], 0);
+    return ticket == 0 ? absl::OkStatus() : options_.device->AwaitCopy(ticket);
   }
 
   absl::Status RunCopy(const proto::CopyInstruction& c) {
@@ -384,8 +436,9 @@ class Executor::State {
   std::unique_ptr<DeviceMemory> workspace_;
   std::vector<int> schedules_;  // buffers of that kind
   int64_t workspace_bytes_ = 0;
-  int64_t host_bytes_ = 0;
-  std::vector<std::vector<char>> host_slots_;
+  std::vector<std::unique_ptr<HostMemory>> host_slots_;
+  SwapWaits waits_;
+  std::vector<uint64_t> tickets_;  // by instruction: of a copy under way; 0: none
   std::vector<ReadyInstruction> instructions_;
   std::vector<DynamicView> dynamic_views_;
   DynamicSizes sizes_{-1, -1};

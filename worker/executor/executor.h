@@ -86,7 +86,8 @@ class Executor {
   absl::Status WriteBuffer(int index, const void* host, int64_t bytes);
 
   const proto::Program& program() const;
-  // What was allocated: arena, largest workspace, host copies of swapped tensors, staging.
+  // What was allocated, but for what swapped tensors take on the host: arena, largest workspace,
+  // staging.
   int64_t measured_peak_bytes() const;
 
  private:

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <thread>
 
 #include "ops/optimizer/schedule.h"
 #include "worker/collective/in_process.h"
 #include "worker/executor/initialize.h"
+#include "worker/executor/joint_updates.h"
 
 namespace espalier {
 namespace {
@@ -140,6 +142,160 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
     float values[3];
     ASSERT_TRUE((*executor)->ReadBuffer(p, values, 12).ok());
     EXPECT_NEAR(values[2], expected, 1e-6);
+  }
+}
+
+// Parameters of these sizes, each moved by `op` with `states` buffers; the gradient is the
+// sine of the parameter. Something stands between the updates if they are `apart`.
+ProgramWriter Updates(const std::vector<int64_t>& sizes, const std::string& op, int states,
+                      bool apart) {
+  ProgramWriter w;
+  const int hyper = w.Buffer("schedule", {2}, proto::SCHEDULE), other = w.Buffer("other", {4});
+  proto::LearningRateSchedule* rate = w.program.mutable_optimizer()->mutable_learning_rate();
+  rate->set_kind(proto::LearningRateSchedule::CONSTANT);
+  rate->set_peak(0.01);
+  std::vector<int> parameters, gradients;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string name = "p" + std::to_string(i);
+    parameters.push_back(w.Buffer(name, {sizes[i]}, proto::PARAMETER_SHARD));
+    proto::Initializer* start = w.program.mutable_buffers(parameters[i])->mutable_initializer();
+    start->set_kind(proto::Initializer::NORMAL);
+    start->set_scale(1);
+    gradients.push_back(w.Buffer(name + ".gradient", {sizes[i]}));
+    w.Compute("sin", {parameters[i]}, {gradients[i]});
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    proto::UpdateInstruction* update = w.Add("p" + std::to_string(i))->mutable_update();
+    update->set_parameter(parameters[i]);
+    update->set_gradient(gradients[i]);
+    for (int s = 0; s < states; ++s) {
+      const std::string name = "p" + std::to_string(i) + ".state" + std::to_string(s);
+      update->add_state(w.Buffer(name, {sizes[i]}, proto::OPTIMIZER_STATE));
+    }
+    update->set_scale(-1);
+    update->set_hyper(hyper);
+    update->set_op(op);
+    if (op == "sgd_update" || op == "rmsprop_update") {
+      (*update->mutable_attributes())["momentum"].set_f(0.5);
+    }
+    if (op == "rmsprop_update") (*update->mutable_attributes())["centered"].set_b(true);
+    if (apart) w.Add("other")->mutable_fill()->set_buffer(other);
+  }
+  return w;
+}
+
+TEST_F(ExecutorTest, UpdatesMadeTogetherGiveTheBitsOfUpdatesOneByOne) {
+  const std::vector<int64_t> sizes = {3, 2, 70001, 1, 33000};
+  const std::map<std::string, int> states = {{"sgd_update", 1},
+                                             {"adam_update", 2},
+                                             {"adagrad_update", 1},
+                                             {"lion_update", 1},
+                                             {"rmsprop_update", 3}};
+  for (const auto& [op, count] : states) {
+    auto together = Make(Updates(sizes, op, count, false).program);
+    auto apart = Make(Updates(sizes, op, count, true).program);
+    ASSERT_TRUE(together.ok()) << together.status();
+    ASSERT_TRUE(apart.ok()) << apart.status();
+    std::vector<float> start(70001), a(70001), b(70001);
+    const int large = (*together)->FindBuffer("p2");
+    ASSERT_TRUE((*together)->ReadBuffer(large, start.data(), 4 * 70001).ok());
+    for (int step = 0; step < 3; ++step) {
+      auto profile = (*together)->Step(step, /*profile=*/true);
+      ASSERT_TRUE(profile.ok()) << profile.status();
+      EXPECT_EQ(profile->profile.size(), 10u);  // every update is told of, under its own name
+      EXPECT_EQ(profile->profile.back().node, "p4");
+      ASSERT_TRUE((*apart)->Step(step).ok());
+    }
+    for (int i = 0; i < (*together)->num_buffers(); ++i) {
+      const std::string& name = (*together)->buffer(i).name();
+      const int64_t bytes = (*together)->spec(i).bytes();
+      ASSERT_TRUE((*together)->ReadBuffer(i, a.data(), bytes).ok());
+      ASSERT_TRUE((*apart)->ReadBuffer((*apart)->FindBuffer(name), b.data(), bytes).ok());
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), bytes), 0) << op << " " << name;
+    }
+    ASSERT_TRUE((*together)->ReadBuffer(large, a.data(), 4 * 70001).ok());
+    EXPECT_NE(std::memcmp(a.data(), start.data(), 4 * 70001), 0) << op << " moved nothing";
+  }
+}
+
+TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
+  const auto joint = [&](const proto::Program& program) {
+    absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
+    EXPECT_TRUE(checked.ok()) << checked.status();
+    ProgramMemory memory;
+    EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
+    std::vector<int> counts = JointUpdates(program, memory);
+    return std::vector<int>(counts.begin() + 3, counts.end());
+  };
+  using Counts = std::vector<int>;
+  const ProgramWriter w = Updates({8, 8, 8}, "adam_update", 2, false);
+  EXPECT_EQ(joint(w.program), (Counts{3, 0, 0}));
+  EXPECT_EQ(joint(Updates({8, 8, 8}, "adam_update", 2, true).program), (Counts{1, 1, 1, 1, 1, 1}));
+  {
+    proto::Program other = w.program;  // another weight decay
+    auto& attributes = *other.mutable_instructions(4)->mutable_update()->mutable_attributes();
+    attributes["weight_decay"].set_f(0.1);
+    EXPECT_EQ(joint(other), (Counts{1, 1, 1}));
+  }
+  {
+    proto::Program other = w.program;  // the same parameter twice: the second sees the first
+    other.mutable_instructions(5)->mutable_update()->set_parameter(
+        other.instructions(4).update().parameter());
+    EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
+  }
+  {
+    proto::Program other = w.program;  // a gradient in the memory of a parameter that moves
+    other.mutable_instructions(5)->mutable_update()->set_gradient(
+        other.instructions(3).update().parameter());
+    EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
+  }
+}
+
+// A tensor leaves, something else lies in its memory, and it comes back elsewhere; beside the
+// computation or with waiting, twice in a row, and from a folder.
+TEST_F(ExecutorTest, WhatIsSwappedOutComesBack) {
+  for (const std::string& folder : {std::string(), std::string(testing::TempDir())}) {
+    device_ = NewCpuDevice({1, 1 << 26, folder});
+    for (bool wait : {false, true}) {
+      ProgramWriter w;
+      const Dims dims = {200, 1000};
+      const int p = w.Buffer("p", dims, proto::PARAMETER_SHARD), a = w.Buffer("a", dims),
+                other = w.Buffer("other", dims), back = w.Buffer("back", dims),
+                sum = w.Buffer("sum", {}), rest = w.Buffer("rest", {});
+      w.program.mutable_buffers(other)->set_offset_bytes(w.program.buffers(a).offset_bytes());
+      w.program.mutable_buffers(p)->mutable_initializer()->set_kind(proto::Initializer::NORMAL);
+      w.program.mutable_buffers(p)->mutable_initializer()->set_scale(1);
+      const auto swap = [&](bool out, int buffer) {
+        proto::Instruction* i = w.Add(out ? "out" : "in");
+        proto::SwapInstruction* s = out ? i->mutable_swap_out() : i->mutable_swap_in();
+        s->set_buffer(buffer);
+        s->set_host_slot(0);
+        s->set_wait(wait);
+      };
+      w.Compute("relu", {p}, {a});
+      swap(true, a);
+      auto* fill = w.Add("other")->mutable_fill();  // must not reach what is on its way out
+      fill->set_buffer(other);
+      fill->set_value(7);
+      swap(false, back);
+      w.Compute("subtract", {back, p}, {other});  // must not see what has not come back
+      w.Compute("sum_squares", {other}, {rest});
+      w.Compute("sum_squares", {back}, {sum});
+      w.Report(sum, "sum");
+      w.Report(rest, "rest");
+      auto executor = Make(w.program);
+      ASSERT_TRUE(executor.ok()) << executor.status();
+      std::vector<float> values(200 * 1000);
+      ASSERT_TRUE((*executor)->ReadBuffer(p, values.data(), 4 * 200 * 1000).ok());
+      double positive = 0, negative = 0;
+      for (float v : values) (v > 0 ? positive : negative) += static_cast<double>(v) * v;
+      for (int step = 0; step < 20; ++step) {
+        auto result = (*executor)->Step(step);
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_NEAR(result->values.at("sum"), positive, 1e-4 * positive);
+        EXPECT_NEAR(result->values.at("rest"), negative, 1e-4 * negative);
+      }
+    }
   }
 }
 

@@ -1,0 +1,37 @@
+// Copies between host and device that run beside the device's stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// Used by one thread at a time, with its device current.
+class SideCopies {
+ public:
+  SideCopies() = default;
+  ~SideCopies();
+  SideCopies(const SideCopies&) = delete;
+  SideCopies& operator=(const SideCopies&) = delete;
+
+  // Behind all that `stream` holds now. `host` memory must be page-locked, or the call waits.
+  KernelStatus Begin(void* destination, const void* source, int64_t bytes, cudaMemcpyKind kind,
+                     cudaStream_t stream, uint64_t* ticket);
+  // What `stream` is given from now on waits for that copy. A ticket can be used once.
+  KernelStatus Await(uint64_t ticket, cudaStream_t stream);
+
+ private:
+  KernelStatus TakeEvent(cudaEvent_t* event);
+
+  cudaStream_t to_device_ = nullptr, to_host_ = nullptr;
+  uint64_t last_ = 0;
+  std::map<uint64_t, cudaEvent_t> running_;  // by ticket
+  std::vector<cudaEvent_t> free_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,48 @@
+#include "worker/executor/swap_waits.h"
+
+#include <algorithm>
+
+#include "ops/program/accesses.h"
+
+namespace espalier {
+namespace {
+
+const proto::SwapInstruction* SwapOf(const proto::Instruction& instruction) {
+  if (instruction.has_swap_out()) return &instruction.swap_out();
+  return instruction.has_swap_in() ? &instruction.swap_in() : nullptr;
+}
+
+}  // namespace
+
+SwapWaits FindSwapWaits(const proto::Program& program, const ProgramMemory& memory) {
+  SwapWaits waits;
+  waits.before.resize(program.instructions_size());
+  std::vector<int> running;  // swaps that nothing has waited for yet
+  for (int i = 0; i < program.instructions_size(); ++i) {
+    const proto::Instruction& instruction = program.instructions(i);
+    const proto::SwapInstruction* swap = SwapOf(instruction);
+    if (running.empty() && swap == nullptr) continue;
+    const std::vector<BufferAccess> accesses = AccessesOf(instruction);
+    const auto must_end = [&](int other) {
+      const proto::Instruction& earlier = program.instructions(other);
+      const proto::SwapInstruction& copy = *SwapOf(earlier);
+      if (swap != nullptr && swap->host_slot() == copy.host_slot()) return true;
+      const char* begin = memory.data(copy.buffer());
+      const char* end = begin + memory.bytes(copy.buffer());
+      return std::any_of(accesses.begin(), accesses.end(), [&](const BufferAccess& access) {
+        const char* touched = memory.data(access.buffer);
+        const bool overlap = touched < end && begin < touched + memory.bytes(access.buffer);
+        return overlap && (access.writes || earlier.has_swap_in());
+      });
+    };
+    const auto kept = std::stable_partition(running.begin(), running.end(),
+                                            [&](int other) { return !must_end(other); });
+    waits.before[i].assign(kept, running.end());
+    running.erase(kept, running.end());
+    if (swap != nullptr) running.push_back(i);
+  }
+  waits.at_end = running;
+  return waits;
+}
+
+}  // namespace espalier
