@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,10 +16,15 @@
 
 namespace espalier {
 
+class Topology;
+
 struct Machine {
   std::vector<proto::Device> devices;  // device i is rank i
-  // Between two devices; within one host and across hosts alike until someone measures more.
+  // Between any two devices, where there is no topology.
   proto::Link link;
+  // Of these devices, or of more (then these are its first): a machine that a file describes.
+  std::shared_ptr<const Topology> topology;
+  std::string name;  // of that machine
 };
 
 // Seconds of one operator shard on one device, forward and backward. Implementations: the analytic
@@ -61,6 +68,18 @@ struct LoweringOptions {
   std::map<std::string, std::string> columns;
 };
 
+// Devices whose programs must fit, and how they are made to: swaps and recomputation.
+struct MemoryLimits {
+  std::vector<int64_t> bytes;  // by device; 0, or empty: any size
+  proto::MemoryOptions options;
+  // Operator of the plan -> predicted seconds, forward and backward: what copies can hide behind.
+  std::map<std::string, double> node_seconds;
+
+  bool may_change_programs() const {
+    return !(options.disable_swap() && options.disable_recompute());
+  }
+};
+
 struct LoweredPlan {
   std::vector<proto::Program>
       training;  // by rank; devices that the plan does not use have no instructions
@@ -80,6 +99,10 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
 
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
 std::string RenderPlan(const proto::Plan& plan);
+
+// The page of `espalier plan --html`: as RenderPlan, with the graph, the predicted timeline, links
+// and memory. `plan` is one of this problem. Errors as MakePlan for an imported plan.
+absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const proto::Plan& plan);
 
 // JSON mapping of the protobuf, indented; Import says line and field of what is wrong.
 absl::StatusOr<std::string> ExportPlan(const proto::Plan& plan);

@@ -70,9 +70,13 @@ void LocalWorkers::Spawn(size_t index) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads =
       options_.threads > 0 ? options_.threads : std::max(1, cores / std::max(1, options_.count));
-  const std::vector<std::string> words = {
+  std::vector<std::string> words = {
       options_.program, absl::StrCat("--coordinator=", options_.coordinator),
       absl::StrCat("--name=local-", index + 1), absl::StrCat("--threads=", threads)};
+  if (options_.memory_limit > 0) {
+    words.push_back(absl::StrCat("--memory_limit=", options_.memory_limit));
+  }
+  if (!options_.swap_dir.empty()) words.push_back("--swap_dir=" + options_.swap_dir);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -16,9 +16,11 @@ namespace espalier {
 
 struct LocalWorkersOptions {
   int count = 0;
-  std::string program;      // path of espalier-worker
-  std::string coordinator;  // host:port that they join
-  int threads = 0;          // of each; 0: the machine's cores divided among them
+  std::string program;       // path of espalier-worker
+  std::string coordinator;   // host:port that they join
+  int threads = 0;           // of each; 0: the machine's cores divided among them
+  int64_t memory_limit = 0;  // of each, bytes; 0: its own choice
+  std::string swap_dir;      // of each; empty: none
 };
 
 // Looks beside the running program and, in a build tree, in worker/. NotFound names both places.

@@ -35,6 +35,10 @@ ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
           "host:port for HTTP; port 0 chooses a free one; empty: none");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
+ABSL_FLAG(int64_t, worker_memory, 0,
+          "bytes that programs may use on each local worker; 0: its choice");
+ABSL_FLAG(std::string, worker_swap_dir, "",
+          "folder where local workers keep swapped tensors; empty: in memory");
 ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores divided among them");
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
 ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
@@ -204,7 +208,9 @@ absl::Status Serve(const sigset_t& signals) {
     auto started = LocalWorkers::Start({.count = wanted,
                                         .program = *program,
                                         .coordinator = LocalAddress(coordinator.grpc_address()),
-                                        .threads = absl::GetFlag(FLAGS_worker_threads)});
+                                        .threads = absl::GetFlag(FLAGS_worker_threads),
+                                        .memory_limit = absl::GetFlag(FLAGS_worker_memory),
+                                        .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir)});
     if (!started.ok()) return started.status();
     workers = *std::move(started);
     const absl::Time deadline = absl::Now() + kWorkersJoin;

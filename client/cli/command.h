@@ -82,6 +82,7 @@ Command StatusCommand();
 Command TrainCommand();
 Command PlanCommand();
 Command ExplainCommand();
+Command MachinesCommand();
 Command JobsCommand();
 Command LogsCommand();
 Command ModelsCommand();

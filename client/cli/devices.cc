@@ -1,5 +1,8 @@
 #include "client/cli/devices.h"
 
+#include <fstream>
+#include <sstream>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/terminal/text.h"
@@ -38,6 +41,14 @@ std::string Names() {
 std::vector<FlagSpec> DeviceFlags() {
   return {
       {"devices", FlagType::kInt, "N", "plan for N devices that need not be there", 0, 1, 4096},
+      {"machine", FlagType::kText, "NAME",
+       "of this machine (espalier machines lists them), --devices of it"},
+      {"machine-model-file", FlagType::kText, "FILE",
+       "plan for the machine that this file describes"},
+      {"search-num-nodes", FlagType::kInt, "N", "with --machine: hosts, instead of --devices", 0, 1,
+       4096},
+      {"search-num-workers", FlagType::kInt, "N", "and devices of each (as many as it has)", 0, 1,
+       4096},
       {"device-preset", FlagType::kText, "NAME", "what they are: " + Names() + " (cpu-core)"},
       {"device-memory", FlagType::kNumber, "GIB", "memory of each", 0, 0.001},
       {"link-bandwidth", FlagType::kNumber, "GBPS", "between two, gigabytes per second", 0, 1e-6},
@@ -45,7 +56,56 @@ std::vector<FlagSpec> DeviceFlags() {
   };
 }
 
+namespace {
+
+// A machine with a topology: true if one was named.
+absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* request) {
+  const bool preset = flags.Has("machine"), file = flags.Has("machine-model-file");
+  for (const char* needs : {"search-num-nodes", "search-num-workers"}) {
+    if (flags.Has(needs) && !preset) {
+      return UsageError(absl::StrCat("--", needs, " needs --machine=NAME"));
+    }
+  }
+  if (!preset && !file) return false;
+  for (const char* other : {"device-preset", "device-memory", "link-bandwidth", "link-latency"}) {
+    if (flags.Has(other)) {
+      return UsageError(absl::StrCat("--", other,
+                                     " goes with --devices alone; a machine says its "
+                                     "own"));
+    }
+  }
+  if (preset && file) return UsageError("give --machine or --machine-model-file, not both");
+  if (file) {
+    if (flags.Has("devices")) {
+      return UsageError("--machine-model-file says how many devices there are; use --max-devices");
+    }
+    std::ifstream in(flags.Text("machine-model-file"), std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    if (!in || text.str().empty()) {
+      return UsageError(absl::StrCat("cannot read ", Printable(flags.Text("machine-model-file"))));
+    }
+    request->set_machine_file(text.str());
+    return true;
+  }
+  int64_t devices = flags.Int("devices", 8);
+  if (flags.Has("search-num-nodes") || flags.Has("search-num-workers")) {
+    if (flags.Has("devices")) {
+      return UsageError("give --devices or --search-num-nodes, not both");
+    }
+    devices = flags.Int("search-num-nodes", 1) * flags.Int("search-num-workers", 8);
+  }
+  request->set_machine_preset(flags.Text("machine"));
+  request->set_machine_devices(static_cast<int32_t>(devices));
+  return true;
+}
+
+}  // namespace
+
 absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) {
+  absl::StatusOr<bool> machine = FillMachine(flags, request);
+  if (!machine.ok()) return machine.status();
+  if (*machine) return absl::OkStatus();
   if (!flags.Has("devices")) {
     for (const char* needs : {"device-preset", "device-memory", "link-bandwidth", "link-latency"}) {
       if (flags.Has(needs)) return UsageError(absl::StrCat("--", needs, " needs --devices=N"));

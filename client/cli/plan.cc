@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -8,21 +9,32 @@
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/training_flags.h"
+#include "client/terminal/table.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
 
-absl::Status Explain(Context& context, const proto::ExplainRequest& request) {
+absl::Status Write(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+absl::Status Explain(Context& context, proto::ExplainRequest request) {
+  request.set_page(context.flags().Has("html"));
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto reply = (*client)->Explain(request);
   if (!reply.ok()) return reply.status();
   if (const std::string path = context.flags().Text("export-strategy"); !path.empty()) {
-    std::ofstream out(path, std::ios::binary | std::ios::trunc);
-    out << PlanToJson(reply->plan());
-    out.close();
-    if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
+    if (absl::Status s = Write(path, PlanToJson(reply->plan())); !s.ok()) return s;
+  }
+  if (request.page()) {
+    if (absl::Status s = Write(context.flags().Text("html"), reply->page()); !s.ok()) return s;
+    reply->clear_page();
   }
   if (context.json()) {
     context.Document(ToJson(*reply));
@@ -43,9 +55,49 @@ absl::Status Explain(Context& context, const proto::ExplainRequest& request) {
   return absl::OkStatus();
 }
 
+// A plan from a file, or the one of a job.
+absl::StatusOr<proto::Plan> FindPlan(Context& context, const std::string& name) {
+  if (std::filesystem::exists(name)) return ReadPlan(name);
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  proto::ExplainRequest request;
+  request.set_job_id(name);
+  auto reply = (*client)->Explain(request);
+  if (absl::IsNotFound(reply.status())) {
+    return UsageError(absl::StrCat("\"", Printable(name), "\" is neither a file nor a job"));
+  }
+  if (!reply.ok()) return reply.status();
+  return reply->plan();
+}
+
+absl::Status RunDiff(Context& context) {
+  const std::vector<std::string>& names = context.flags().positional();
+  if (names.size() != 3) return UsageError("plan diff takes two plans: files or job ids");
+  proto::DiffRequest request;
+  request.set_name_a(names[1]);
+  request.set_name_b(names[2]);
+  for (const auto& [name, plan] :
+       {std::pair(names[1], request.mutable_a()), std::pair(names[2], request.mutable_b())}) {
+    auto found = FindPlan(context, name);
+    if (!found.ok()) return found.status();
+    *plan = *std::move(found);
+  }
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  auto reply = (*client)->DiffPlans(request);
+  if (!reply.ok()) return reply.status();
+  if (context.json()) {
+    context.Document(nlohmann::ordered_json::parse(reply->json()));
+  } else {
+    context.out() << Printable(reply->text(), true) << std::flush;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunPlan(Context& context) {
-  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
+  if (!flags.positional().empty() && flags.positional()[0] == "diff") return RunDiff(context);
+  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   proto::ExplainRequest request;
   if (flags.Has("job")) {
     request.set_job_id(flags.Text("job"));
@@ -76,13 +128,59 @@ absl::Status RunExplain(Context& context) {
   return Explain(context, request);
 }
 
+FlagSpec HtmlFlag() {
+  return {"html", FlagType::kText, "FILE",
+          "write a page with the graph, the timeline, links and memory"};
+}
+
+absl::Status RunMachines(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 1, "at most one name"); !s.ok()) return s;
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  proto::MachinesRequest request;
+  if (!context.flags().positional().empty()) request.set_name(context.flags().positional()[0]);
+  request.set_devices(static_cast<int32_t>(context.flags().Int("devices", 0)));
+  auto reply = (*client)->Machines(request);
+  if (!reply.ok()) return reply.status();
+  if (!request.name().empty()) {
+    context.out() << reply->text() << std::flush;
+    return absl::OkStatus();
+  }
+  if (context.json()) {
+    context.Document(ToJson(*reply));
+    return absl::OkStatus();
+  }
+  Table table({{"machine"}, {"a host", Align::kRight}, {"devices", Align::kRight}, {"", {}, true}});
+  for (const auto& preset : reply->presets()) {
+    table.Row({preset.name(), absl::StrCat(preset.per_host()),
+               absl::StrCat("1-", preset.most_devices()), preset.summary()});
+  }
+  context.out() << table.Render(context.terminal()) << std::flush;
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+Command MachinesCommand() {
+  Command c;
+  c.name = "machines";
+  c.summary = "machines that plans can be made for without having them";
+  c.usage = "machines [NAME [--devices=N]]";
+  c.description =
+      "With a name: its description, as --machine-model-file reads it; change it and plan for "
+      "that.";
+  c.flags = {{"devices", FlagType::kInt, "N", "how many (one host)", 0, 1, 65536}};
+  c.examples = {{"what there is", "espalier machines"},
+                {"one to start from", "espalier machines h200-cluster --devices=64 > ours.json"}};
+  c.run = RunMachines;
+  return c;
+}
 
 Command PlanCommand() {
   Command c;
   c.name = "plan";
   c.summary = "search a plan and show it, per operator and against data parallelism";
-  c.usage = "plan --model=MODEL|--graph=FILE|--job=ID [--devices=N] [flags]";
+  c.usage = "plan --model=MODEL|--graph=FILE|--job=ID [--devices=N] [flags]; plan diff A B";
   c.description =
       "For the workers that have joined, or with --devices for a machine that is not there.";
   c.flags = ModelFlags();
@@ -90,12 +188,17 @@ Command PlanCommand() {
   for (auto& flag : DeviceFlags()) c.flags.push_back(flag);
   c.flags.push_back(
       {"job", FlagType::kText, "ID", "show the plan of this job, with what was measured"});
+  c.flags.push_back(HtmlFlag());
   c.examples = {
       {"for the workers that are there", "espalier plan --model=llama:llm -b 16"},
       {"for eight H200",
        "espalier plan --model=llama:hidden=4096,layers=32,heads=32 -b 64 --devices=8 "
        "--device-preset=h200"},
-      {"save it, edit it, use it", "espalier plan --model=llama:llm --export-strategy=plan.json"}};
+      {"for two of its hosts, as a page",
+       "espalier plan --model=llama:hidden=4096,layers=32,heads=32 -b 64 --machine=h200-cluster "
+       "--devices=16 --html=plan.html"},
+      {"save it, edit it, use it", "espalier plan --model=llama:llm --export-strategy=plan.json"},
+      {"in what two plans differ", "espalier plan diff plan.json job-1"}};
   c.run = RunPlan;
   return c;
 }
@@ -105,7 +208,7 @@ Command ExplainCommand() {
   c.name = "explain";
   c.summary = "the plan of a job: what was chosen, predicted and measured";
   c.usage = "explain JOB";
-  c.flags = {{"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"}};
+  c.flags = {{"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"}, HtmlFlag()};
   c.examples = {{"of one job", "espalier explain job-1"}};
   c.run = RunExplain;
   return c;

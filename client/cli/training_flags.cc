@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/memory_flags.h"
 #include "client/terminal/text.h"
 #include "ops/operators/register_all.h"
 #include "ops/optimizer/optimizer.h"
@@ -28,20 +29,6 @@ absl::StatusOr<T> OneOf(const std::string& flag, const std::string& given,
   }
   return UsageError(absl::StrCat("--", flag, " is \"", Printable(given),
                                  "\"; accepted: ", absl::StrJoin(names, ", ")));
-}
-
-absl::StatusOr<proto::Plan> ReadPlan(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return UsageError(absl::StrCat("cannot read ", path));
-  proto::Plan plan;
-  const auto status = google::protobuf::util::JsonStringToMessage(text.str(), &plan);
-  if (!status.ok()) {
-    return UsageError(absl::StrCat(path, " holds no plan: ", std::string(status.message()),
-                                   "; accepted is what --export-strategy writes"));
-  }
-  return plan;
 }
 
 const OpRegistry& Operators() {
@@ -219,10 +206,8 @@ absl::Status FillLossScale(const ParsedFlags& flags, proto::Optimizer* optimizer
   const std::string given = flags.Text("loss-scale");
   proto::LossScale* scale = optimizer->mutable_loss_scale();
   double fixed = 0;
-  if (given == "dynamic") {
-    scale->set_initial(65536);
-    scale->set_growth_interval(2000);
-  } else if (absl::SimpleAtod(given, &fixed)) {
+  if (given == "dynamic") return absl::OkStatus();
+  if (absl::SimpleAtod(given, &fixed) && fixed > 0) {
     scale->set_initial(fixed);
   } else {
     return UsageError(absl::StrCat("--loss-scale is \"", Printable(given),
@@ -246,8 +231,22 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optim
 
 }  // namespace
 
+absl::StatusOr<proto::Plan> ReadPlan(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return UsageError(absl::StrCat("cannot read ", path));
+  proto::Plan plan;
+  const auto status = google::protobuf::util::JsonStringToMessage(text.str(), &plan);
+  if (!status.ok()) {
+    return UsageError(absl::StrCat(path, " holds no plan: ", std::string(status.message()),
+                                   "; accepted is what --export-strategy writes"));
+  }
+  return plan;
+}
+
 std::vector<FlagSpec> SearchFlags() {
-  return {
+  std::vector<FlagSpec> flags = {
       {"batch-size", FlagType::kInt, "N", "examples of one step, over all devices (16)", 'b', 1,
        1 << 24},
       {"budget", FlagType::kInt, "N", "proposals of the search (chosen by the size of the graph)",
@@ -269,6 +268,8 @@ std::vector<FlagSpec> SearchFlags() {
       {"import-strategy", FlagType::kText, "FILE", "use this plan instead of searching"},
       {"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"},
   };
+  for (FlagSpec& flag : MemoryFlags()) flags.push_back(std::move(flag));
+  return flags;
 }
 
 absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
@@ -301,6 +302,7 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   search.set_disable_attribute_parallel(flags.Has("disable-attribute-parallel"));
   search.set_only_full_simulation(flags.Has("full-simulation"));
   search.set_max_devices(static_cast<int32_t>(flags.Int("max-devices", 0)));
+  if (absl::Status s = FillMemory(flags, search.mutable_memory()); !s.ok()) return s;
   return search;
 }
 

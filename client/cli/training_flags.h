@@ -13,6 +13,8 @@ namespace espalier {
 
 // --batch-size and the search: shared by train and plan.
 std::vector<FlagSpec> SearchFlags();
+// A plan as --export-strategy writes it. Usage errors name the file.
+absl::StatusOr<proto::Plan> ReadPlan(const std::string& path);
 absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags);
 constexpr int64_t kDefaultBatchSize = 16;
 

@@ -40,6 +40,14 @@ absl::Status Run(Context& context) {
       absl::StrCat("--local-workers=", flags.Int("local-workers", 1)),
       "--ready-file=" + ReadyFile(absolute),
   };
+  if (flags.Has("worker-memory")) {
+    const double bytes = flags.Number("worker-memory", 0) * 0x1p30;
+    command.push_back(absl::StrCat("--worker-memory=", static_cast<int64_t>(bytes)));
+  }
+  if (flags.Has("swap-dir")) {
+    command.push_back(absl::StrCat("--worker-swap-dir=",
+                                   std::filesystem::absolute(flags.Text("swap-dir")).string()));
+  }
   for (const std::string& extra : flags.positional()) command.push_back(extra);
   auto pid = StartDaemon(command, absolute, flags.Number("timeout", 90));
   if (!pid.ok()) return pid.status();
@@ -77,6 +85,10 @@ Command UpCommand() {
       "find its addresses there.";
   c.flags = {
       {"local-workers", FlagType::kInt, "N", "worker processes on this machine (1)", 0, 0, 1024},
+      {"worker-memory", FlagType::kNumber, "GIB",
+       "that programs may use on each of them; larger ones are made to fit (three quarters)", 0,
+       1e-6},
+      {"swap-dir", FlagType::kText, "FOLDER", "where they keep swapped tensors (in memory)"},
       {"listen", FlagType::kText, "HOST:PORT", "for gRPC; port 0 chooses one (127.0.0.1:7070)"},
       {"http-listen", FlagType::kText, "HOST:PORT", "for HTTP (127.0.0.1:8080)"},
       {"timeout", FlagType::kNumber, "SECONDS", "to wait until it answers (90)", 0, 0},

@@ -209,6 +209,16 @@ absl::StatusOr<proto::Plan> Client::ImportPlan(const proto::ImportRequest& reque
   return reply->plan();
 }
 
+absl::StatusOr<proto::DiffReply> Client::DiffPlans(const proto::DiffRequest& request) {
+  return Call<proto::DiffReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Diff, request,
+                                impl_->options.call_timeout);
+}
+
+absl::StatusOr<proto::MachinesReply> Client::Machines(const proto::MachinesRequest& request) {
+  return Call<proto::MachinesReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Machines,
+                                    request, impl_->options.call_timeout);
+}
+
 absl::StatusOr<std::vector<proto::Artifact>> Client::ListArtifacts() {
   auto reply =
       Call<proto::ListArtifactsReply>(*impl_, impl_->models.get(), &proto::Models::Stub::List,

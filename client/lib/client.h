@@ -77,6 +77,8 @@ class Client {
   absl::StatusOr<proto::ExplainReply> Explain(const proto::ExplainRequest& request);
   absl::StatusOr<std::string> ExportPlan(const std::string& job_id);
   absl::StatusOr<proto::Plan> ImportPlan(const proto::ImportRequest& request);
+  absl::StatusOr<proto::DiffReply> DiffPlans(const proto::DiffRequest& request);
+  absl::StatusOr<proto::MachinesReply> Machines(const proto::MachinesRequest& request);
 
   // Artifacts. Files travel in chunks of 1 MiB with their SHA-256, which the receiver checks.
   absl::StatusOr<proto::Artifact> Upload(const proto::UploadHeader& header,

@@ -88,6 +88,18 @@ class FakePlanner : public proto::Planner::Service {
     reply->set_json(s_.exported);
     return Status::OK;
   }
+  Status Diff(ServerContext*, const proto::DiffRequest* request, proto::DiffReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.diffs.push_back(*request);
+    *reply = s_.difference;
+    return Status::OK;
+  }
+  Status Machines(ServerContext*, const proto::MachinesRequest*,
+                  proto::MachinesReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    *reply = s_.machines;
+    return Status::OK;
+  }
 
  private:
   FakeState& s_;

@@ -23,6 +23,8 @@ struct FakeState {
   std::vector<proto::JobEvent> events;  // Watch
   int drop_watch_after = -1;            // breaks the first watch off after so many events
   proto::ExplainReply explanation;
+  proto::DiffReply difference;
+  proto::MachinesReply machines;
   std::string exported;
   proto::ClusterStatusReply status;
   proto::ServedModel served;
@@ -35,6 +37,7 @@ struct FakeState {
   std::vector<proto::SubmitRequest> submits;
   std::vector<proto::WatchRequest> watches;
   std::vector<proto::ExplainRequest> explains;
+  std::vector<proto::DiffRequest> diffs;
   std::vector<proto::GenerateRequest> generates;
   std::vector<proto::ServeModelRequest> serves;
   std::vector<std::string> authorizations;

@@ -134,7 +134,8 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
   const double begin = problem.seconds ? problem.seconds() : 0;
   int num_devices = static_cast<int>(problem.machine.devices.size());
   if (options.max_devices() > 0) num_devices = std::min(num_devices, options.max_devices());
-  absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(problem, num_devices);
+  absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
+      problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory());
   if (!made.ok()) return made.status();
   Planning& planning = **made;
 

@@ -7,17 +7,25 @@
 #include "absl/strings/str_cat.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/lowering/lower_training.h"
+#include "planner/lowering/offload_program.h"
 #include "planner/pcg/parallel_op.h"
 #include "planner/plan/configs.h"
 
 namespace espalier {
 
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
-                                                         int num_devices) {
+                                                         int num_devices,
+                                                         const proto::MemoryOptions& memory) {
+  if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
   std::unique_ptr<Planning> planning(new Planning(problem));
   planning->machine_ = problem.machine;
+  if (num_devices > static_cast<int>(problem.machine.devices.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a plan for ", num_devices, " devices; there are ", problem.machine.devices.size()));
+  }
   planning->machine_.devices.resize(num_devices);
   planning->optimizer_ = problem.optimizer;
+  planning->memory_ = memory;
   if (planning->optimizer_.name().empty()) {
     planning->optimizer_.set_name("sgd");  // only planned for, never run
   }
@@ -98,16 +106,49 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   absl::StatusOr<std::vector<proto::Program>> programs =
       LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept);
   if (!programs.ok()) return programs.status();
-  candidate.prediction.clear_peak_bytes();
+  MemoryLimits limits;
+  bool fits = true;
   for (const proto::Program& program : *programs) {
-    candidate.prediction.add_peak_bytes(program.arena_bytes());
+    candidate.prediction.set_peak_bytes(program.rank(), program.arena_bytes());
     const int64_t memory = machine_.devices[program.rank()].memory_bytes();
-    if (memory > 0 && program.arena_bytes() > memory) {
-      absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ",
-                      program.rank(), " needs ", program.arena_bytes(), " bytes but has ", memory);
-    }
+    limits.bytes.push_back(memory);
+    if (memory <= 0 || program.arena_bytes() <= memory) continue;
+    fits = false;
+    absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ",
+                    program.rank(), " needs ", program.arena_bytes(), " bytes but has ", memory);
   }
+  limits.options = memory_;
+  if (fits || !limits.may_change_programs()) return candidate;
+
+  for (NodeId n : structure_.LiveNodes()) {
+    limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(placement, n);
+  }
+  kept.clear();
+  programs = LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept, &limits,
+                            &candidate.memory);
+  if (absl::IsResourceExhausted(programs.status())) {
+    candidate.memory.clear();
+    candidate.refused = std::string(programs.status().message());
+    return candidate;
+  }
+  if (!programs.ok()) return programs.status();
+  candidate.refused.clear();
+  double added = 0;
+  for (const proto::Program& program : *programs) {
+    candidate.prediction.set_peak_bytes(program.rank(), program.arena_bytes());
+    added = std::max(added, candidate.memory[program.rank()].added_seconds());
+  }
+  candidate.prediction.set_step_seconds(candidate.prediction.step_seconds() + added);
   return candidate;
+}
+
+double Planning::SecondsOf(const Placement& placement, NodeId node) {
+  const NodeTasks* tasks = costs_->Node(node, placement[node]);
+  Picoseconds slowest = 0;
+  for (size_t part = 0; part < tasks->forward.size(); ++part) {
+    slowest = std::max(slowest, tasks->forward[part].duration + tasks->backward[part].duration);
+  }
+  return ToSeconds(slowest);
 }
 
 absl::Status Planning::AddParallelOperators(const Placement& placement, proto::Plan* plan) {
@@ -197,13 +238,12 @@ absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
   ConfigsToPlan(structure_, configs, &plan);
   const std::vector<NodeId> live = structure_.LiveNodes();
   for (size_t i = 0; i < live.size(); ++i) {
-    const NodeTasks* tasks = costs_->Node(live[i], candidate.placement[live[i]]);
-    Picoseconds slowest = 0;
-    for (size_t part = 0; part < tasks->forward.size(); ++part) {
-      slowest = std::max(slowest, tasks->forward[part].duration + tasks->backward[part].duration);
-    }
-    plan.mutable_operators(static_cast<int>(i))->set_predicted_seconds(ToSeconds(slowest));
+    plan.mutable_operators(static_cast<int>(i))
+        ->set_predicted_seconds(SecondsOf(candidate.placement, live[i]));
   }
+  plan.set_machine(machine_.name);
+  *plan.mutable_memory() = memory_;
+  for (const proto::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
   *plan.mutable_prediction() = candidate.prediction;
   if (absl::Status status = AddParallelOperators(candidate.placement, &plan); !status.ok()) {
     return status;

@@ -18,14 +18,15 @@ struct Candidate {
   std::string name;
   Placement placement;
   proto::Prediction prediction;
-  std::string refused;  // why it cannot run; empty if it can
+  std::string refused;                    // why it cannot run; empty if it can
+  std::vector<proto::MemoryPlan> memory;  // by device; empty if all fits as it is
 };
 
 class Planning {
  public:
   // Errors as MakePlan. `problem` must outlive this.
-  static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem,
-                                                        int num_devices);
+  static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
+                                                        const proto::MemoryOptions& memory);
 
   // From here on the simulator believes that devices have `fraction` of their memory.
   void LimitMemory(double fraction);
@@ -37,7 +38,8 @@ class Planning {
   // over all devices, the rest as data parallel.
   Placement ParameterParallelPlacement();
 
-  // Simulates and lowers.
+  // Simulates and lowers; a program that does not fit is made to, if the options allow it, and what
+  // that costs is part of the prediction.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
   // What the plan says of a placement.
@@ -52,11 +54,14 @@ class Planning {
  private:
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
+  // Predicted seconds of a node, forward and backward, slowest part.
+  double SecondsOf(const Placement& placement, NodeId node);
   absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
 
   const PlanProblem& problem_;
   Machine machine_;  // the devices that may be used
   proto::Optimizer optimizer_;
+  proto::MemoryOptions memory_;
   PcgStructure structure_;
   AnalyticCost analytic_;
   std::unique_ptr<ConfigTable> table_;

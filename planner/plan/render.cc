@@ -150,6 +150,25 @@ std::string Changes(const proto::Plan& plan) {
   return out;
 }
 
+std::string MemoryLines(const proto::Plan& plan) {
+  std::string out;
+  for (int d = 0; d < plan.memory_plans_size(); ++d) {
+    const proto::MemoryPlan& memory = plan.memory_plans(d);
+    if (memory.absences().empty()) continue;
+    int swapped = 0, again = 0;
+    for (const proto::MemoryPlan::Absence& a : memory.absences()) {
+      (a.recompute() ? again : swapped) += 1;
+    }
+    absl::StrAppendFormat(
+        &out,
+        "  device %d: %d swaps (%s copied, %s on the host), %d computed again; %s without, +%s\n",
+        d, swapped, Bytes(static_cast<double>(memory.copied_bytes())),
+        Bytes(static_cast<double>(memory.host_bytes())), again,
+        Bytes(static_cast<double>(memory.bytes_without())), Seconds(memory.added_seconds()));
+  }
+  return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
+}
+
 }  // namespace
 
 std::string RenderPlan(const proto::Plan& plan) {
@@ -173,6 +192,7 @@ std::string RenderPlan(const proto::Plan& plan) {
     }
     absl::StrAppend(&out, PredictionLine(alternative.name(), alternative.prediction(), note));
   }
+  absl::StrAppend(&out, MemoryLines(plan));
   if (plan.search().budget() > 0) {
     absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (alpha %g, seed %d)\n",
                           plan.search().proposals(), plan.search().accepted(),

@@ -1,6 +1,7 @@
 #include "planner/simulator/costs.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "planner/machine/rates.h"
 #include "planner/memory/arena.h"
@@ -23,7 +24,11 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       cost_(cost),
       optimizer_(optimizer),
       update_(ChooseUpdate(*structure.registry, optimizer).value()),
-      link_(WithDefaults(machine.link)) {
+      link_(WithDefaults(machine.link)),
+      topology_(machine.topology) {
+  if (topology_ != nullptr && topology_->num_devices() < static_cast<int>(machine.devices.size())) {
+    topology_ = nullptr;
+  }
   for (const proto::Device& device : machine.devices) devices_.push_back(WithDefaults(device));
   for (const Value& value : structure.graph().values()) {
     Kept& kept = kept_.emplace_back();
@@ -37,6 +42,26 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       }
     }
   }
+}
+
+double CostTables::Transfer(int from, int to, double bytes) const {
+  return topology_ == nullptr ? TransferSeconds(link_, bytes)
+                              : topology_->TransferSeconds(from, to, bytes);
+}
+
+double CostTables::Collective(proto::CollectiveInstruction::Kind kind,
+                              const std::vector<int>& ranks, double bytes) {
+  if (ranks.size() < 2) return 0;
+  if (topology_ == nullptr) {
+    return CollectiveSeconds(link_, kind, static_cast<int>(ranks.size()), bytes);
+  }
+  auto found = collectives_.find({kind, ranks});
+  if (found == collectives_.end()) {
+    absl::StatusOr<CollectiveModel> made = CollectiveModel::Create(*topology_, kind, ranks);
+    if (!made.ok()) return std::numeric_limits<double>::infinity();
+    found = collectives_.emplace(std::pair(kind, ranks), *std::move(made)).first;
+  }
+  return found->second.Best(bytes).seconds;
 }
 
 Task CostTables::MemoryTask(int device, double bytes) const {
@@ -97,7 +122,7 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       }
     }
     Task task{c.ranks[0], -1, c.ranks};
-    task.duration = ToPicoseconds(CollectiveSeconds(link_, c.kind, n, bytes));
+    task.duration = ToPicoseconds(Collective(c.kind, c.ranks, bytes));
     ReshardPlan alone;
     alone.collectives = {c};
     task.bytes_moved = static_cast<double>(ElementsMoved(alone, from, to)) * element_bytes;
@@ -132,11 +157,12 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.tasks.push_back(MemoryTask(source.device, 2.0 * static_cast<double>(bytes)));
       stage(source.device, bytes);
     }
-    out.tasks.push_back({source.device,
-                         target.device,
-                         {},
-                         ToPicoseconds(TransferSeconds(link_, static_cast<double>(bytes))),
-                         static_cast<double>(bytes)});
+    out.tasks.push_back(
+        {source.device,
+         target.device,
+         {},
+         ToPicoseconds(Transfer(source.device, target.device, static_cast<double>(bytes))),
+         static_cast<double>(bytes)});
     if (!(piece.box == target.region) || piece.accumulate) {
       out.tasks.push_back(MemoryTask(target.device, copied));
       stage(target.device, bytes);

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "ops/optimizer/optimizer.h"
+#include "planner/machine/collectives.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 #include "planner/simulator/task.h"
@@ -57,7 +58,12 @@ class CostTables {
 
   const std::vector<int>& Group(int id) const { return group_ranks_[id]; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  const proto::Link& link() const { return link_; }
+  // Seconds of a transfer, and of a collective in which each rank's input has `bytes`.
+  double Transfer(int from, int to, double bytes) const;
+  double Collective(proto::CollectiveInstruction::Kind kind, const std::vector<int>& ranks,
+                    double bytes);
+  const Topology* topology() const { return topology_.get(); }
+  double LinkBandwidth() const { return link_.bandwidth(); }
   const proto::Device& device(int i) const { return devices_[i]; }
   const proto::Optimizer& optimizer() const { return optimizer_; }
   // What the optimiser keeps of a parameter: tensors like each of its shards, and bytes beside
@@ -81,6 +87,8 @@ class CostTables {
   std::vector<Kept> kept_;              // by value
   std::vector<proto::Device> devices_;  // with defaults
   proto::Link link_;
+  std::shared_ptr<const Topology> topology_;                                 // instead of the link
+  std::map<std::pair<int, std::vector<int>>, CollectiveModel> collectives_;  // by kind and ranks
 
   absl::flat_hash_map<const ConfigEntry*, std::unique_ptr<NodeTasks>> nodes_;
   // By node and degrees: times on each device, negative where not yet asked.

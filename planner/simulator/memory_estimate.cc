@@ -21,7 +21,7 @@ struct Held {
 
 }  // namespace
 
-std::vector<int64_t> Simulator::EstimateMemory() {
+std::vector<int64_t> Simulator::FindMemoryChanges() {
   const int end = static_cast<int>(structure_.positions.size());
   std::vector<int64_t> kept(devices_, 0);
   change_.assign(devices_, {});
@@ -112,15 +112,20 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     }
     alive(bytes, base.first, base.last);
   }
+  return kept;
+}
+
+std::vector<int64_t> Simulator::EstimateMemory() {
+  std::vector<int64_t> bytes = FindMemoryChanges();
   for (int d = 0; d < devices_; ++d) {
     int64_t now = 0, peak = 0;
     for (int64_t change : change_[d]) {
       now += change;
       peak = std::max(peak, now);
     }
-    kept[d] += peak;
+    bytes[d] += peak;
   }
-  return kept;
+  return bytes;
 }
 
 }  // namespace espalier

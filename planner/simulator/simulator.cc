@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
-#include "planner/machine/rates.h"
+#include "planner/simulator/tail.h"
 
 namespace espalier {
 
@@ -176,45 +176,12 @@ void Simulator::Sweep(int first, int last) {
 // What follows the backward pass; it is short and depends on nearly everything: always swept whole.
 void Simulator::Tail() {
   absl::InlinedVector<Picoseconds, 16> clocks(rows_.end() - devices_, rows_.end());
-  auto run = [&](const Task& task) { RunTask(task, clocks.data()); };
-  buckets_.Clear();
-  for (const ReshardTasks* sync : sync_tasks_) {
-    if (sync == nullptr || !sync->all_reduce_only) continue;
-    for (const auto& [group, bytes] : sync->reductions) buckets_.Add(group, bytes);
-  }
-  for (const GradientBuckets::Bucket& bucket : buckets_.buckets()) {
-    const std::vector<int>& ranks = costs_.Group(bucket.group);
-    const Picoseconds duration = ToPicoseconds(
-        CollectiveSeconds(costs_.link(), proto::CollectiveInstruction::ALL_REDUCE,
-                          static_cast<int>(ranks.size()), static_cast<double>(bucket.bytes)));
-    Picoseconds start = 0;
-    for (int device : ranks) start = std::max(start, clocks[device]);
-    for (int device : ranks) clocks[device] = start + duration;
-  }
-  for (const ReshardTasks* sync : sync_tasks_) {
-    if (sync == nullptr || sync->all_reduce_only) continue;
-    for (const Task& task : sync->tasks) run(task);
-  }
-  if (costs_.optimizer().clip_norm() > 0 || costs_.optimizer().has_loss_scale()) {
-    absl::InlinedVector<bool, 16> takes_part(devices_, false);
-    for (const UpdateTasks* update : update_tasks_) {
-      for (const Task& task : update->squares) run(task);
-      for (const Task& task : update->update) takes_part[task.device] = true;
-    }
-    const int n = static_cast<int>(std::count(takes_part.begin(), takes_part.end(), true));
-    const Picoseconds duration = ToPicoseconds(CollectiveSeconds(
-        costs_.link(), proto::CollectiveInstruction::ALL_REDUCE, n, sizeof(float)));
-    Picoseconds start = 0;
-    for (int d = 0; d < devices_; ++d) {
-      if (takes_part[d]) start = std::max(start, clocks[d]);
-    }
-    for (int d = 0; d < devices_; ++d) {
-      if (takes_part[d]) clocks[d] = start + duration;
-    }
-  }
-  for (const UpdateTasks* update : update_tasks_) {
-    for (const Task& task : update->update) run(task);
-  }
+  PlayTail([&](const Task& task, TailPart, int) { RunTask(task, clocks.data()); },
+           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+             Picoseconds start = 0;
+             for (int device : ranks) start = std::max(start, clocks[device]);
+             for (int device : ranks) clocks[device] = start + duration;
+           });
   time_ = *std::max_element(clocks.begin(), clocks.end());
 }
 

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/pcg/buckets.h"
+#include "planner/report/timeline.h"
 #include "planner/simulator/costs.h"
 
 namespace espalier {
@@ -50,6 +51,10 @@ class Simulator {
   // Estimated peak memory by device: an arena without fragmentation.
   std::vector<int64_t> EstimateMemory();
 
+  // The current placement's step as it runs, with the bytes that each link carries (collectives
+  // counted as rings) and the estimated memory. `memory_limits`, by device, are only shown.
+  Timeline MakeTimeline(const std::vector<int64_t>& memory_limits);
+
   // Seconds and bytes of the current placement; peak_bytes as EstimateMemory.
   proto::Prediction Predict();
 
@@ -73,6 +78,13 @@ class Simulator {
   absl::Status Rebuild(const std::vector<Change>& changes);
   void Sweep(int first, int last);
   void Tail();
+  // Calls run(task, part, gradient) and all_reduce(ranks, duration, bytes of each) in order.
+  enum class TailPart { kSync, kUpdate };
+  template <typename RunTask, typename RunGroup>
+  void PlayTail(RunTask run, RunGroup all_reduce);
+  // Bytes that are kept all the time, by device; sets change_ to what changes at each moment (two
+  // for each position: its operands change layout, then it runs; and one at the end).
+  std::vector<int64_t> FindMemoryChanges();
   template <typename Run>
   void ForEachTask(Run run);  // all of the step, in order
   Picoseconds Penalty();
@@ -103,7 +115,9 @@ class Simulator {
   std::vector<int> value_stamp_, position_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
-  std::vector<std::vector<int64_t>> change_;  // scratch of EstimateMemory
+  std::vector<bool> takes_part_;              // scratch of PlayTail
+  std::vector<int> norm_ranks_;               // likewise
+  std::vector<std::vector<int64_t>> change_;  // by device; see FindMemoryChanges
 };
 
 }  // namespace espalier

@@ -148,6 +148,7 @@ AttemptEnd Attempt::Run() {
   request.machine.link = tools_.workers->MeasuredLink();
   if (request.machine.link.bandwidth() <= 0) request.machine.link = DefaultLink();
   request.optimizer = prepared->optimizer;
+  request.keep_page_as = PlanPageBlob(task_.record.job.id());
   request.search = spec.search();
   const bool imported = request.search.strategy() == proto::SearchOptions::IMPORTED;
   if (imported && task_.attempt > 1 &&

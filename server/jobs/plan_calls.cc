@@ -2,35 +2,54 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "planner/machine/presets.h"
+#include "planner/report/diff.h"
 #include "server/jobs/prepare.h"
 
 namespace espalier {
 namespace {
 
-constexpr int kMaxDevices = 4096;
+constexpr size_t kMaxDevices = 4096;
 
 }  // namespace
 
-absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply* reply) {
-  if (request.batch_size() <= 0) {
-    return absl::InvalidArgumentError("batch_size: must be greater than zero");
+// The devices to plan for: of a machine model, those that are named, or the workers.
+absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
+                                    PlanDesk::Request* plan) const {
+  Machine& machine = plan->machine;
+  machine.link = request.link().bandwidth() > 0 ? request.link() : workers_->MeasuredLink();
+  if (machine.link.bandwidth() <= 0) machine.link = DefaultLink();
+  const bool file = !request.machine_file().empty(), preset = !request.machine_preset().empty();
+  if (file + preset + (request.devices_size() > 0) > 1) {
+    return absl::InvalidArgumentError(
+        "machine_file, machine_preset and devices: at most one may be given");
   }
-  absl::StatusOr<Graph> graph = FromProto(*registry_, request.graph());
-  if (!graph.ok()) return graph.status();
-  absl::Status status = BindAndInfer(*registry_, request.batch_size(), &*graph);
-  if (!status.ok()) return status;
-
-  graph = GraphToPlan(*registry_, *graph, DType::kF32);
-  if (!graph.ok()) return graph.status();
-
-  PlanDesk::Request plan;
-  plan.graph = &*graph;
-  plan.batch_size = request.batch_size();
-  plan.optimizer.set_name("adam");
-  plan.search = request.search();
-  plan.machine.link = request.link().bandwidth() > 0 ? request.link() : workers_->MeasuredLink();
-  if (plan.machine.link.bandwidth() <= 0) plan.machine.link = DefaultLink();
-  if (request.devices_size() > kMaxDevices) {
+  if (file || preset) {
+    absl::StatusOr<MachineModel> model =
+        file ? ReadMachine(request.machine_file())
+             : PresetMachine(request.machine_preset(), request.machine_devices());
+    if (!model.ok()) {
+      return absl::Status(model.status().code(),
+                          absl::StrCat(file ? "machine_file: " : "machine_preset: ",
+                                       std::string(model.status().message())));
+    }
+    if (model->devices.size() > kMaxDevices) {
+      return absl::InvalidArgumentError(absl::StrCat("the machine has ", model->devices.size(),
+                                                     " devices; at most ", kMaxDevices));
+    }
+    machine.devices = std::move(model->devices);
+    machine.name = model->name;
+    // Swaps go over the slowest host.
+    proto::MemoryOptions* memory = plan->search.mutable_memory();
+    double slowest = 0;
+    for (double rate : model->host_bandwidth) {
+      if (rate > 0 && (slowest == 0 || rate < slowest)) slowest = rate;
+    }
+    if (memory->host_bandwidth() <= 0) memory->set_host_bandwidth(slowest);
+    machine.topology = std::make_shared<const Topology>(std::move(model->topology));
+    return absl::OkStatus();
+  }
+  if (request.devices_size() > static_cast<int>(kMaxDevices)) {
     return absl::InvalidArgumentError(
         absl::StrCat("devices: ", request.devices_size(), "; at most ", kMaxDevices));
   }
@@ -43,28 +62,53 @@ absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply
                        "]: memory_bytes, matmul_flops and memory_bandwidth must be "
                        "greater than zero"));
     }
-    plan.machine.devices.push_back(device);
+    machine.devices.push_back(device);
   }
-  if (plan.machine.devices.empty()) {
+  if (machine.devices.empty()) {
     for (const proto::WorkerInfo& info : workers_->List()) {
-      if (info.state() != proto::WorkerInfo::DEAD) plan.machine.devices.push_back(info.device());
+      if (info.state() != proto::WorkerInfo::DEAD) machine.devices.push_back(info.device());
     }
   }
-  const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
-  if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
-  if (plan.machine.devices.empty()) {
+  if (machine.devices.empty()) {
     return absl::FailedPreconditionError(
         "no worker has joined; start one, or name the devices to plan for");
   }
+  return absl::OkStatus();
+}
+
+absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply* reply) {
+  return Make(request, reply->mutable_plan(), nullptr);
+}
+
+absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::Plan* made,
+                             std::string* page) {
+  if (request.batch_size() <= 0) {
+    return absl::InvalidArgumentError("batch_size: must be greater than zero");
+  }
+  absl::StatusOr<Graph> graph = FromProto(*registry_, request.graph());
+  if (!graph.ok()) return graph.status();
+  absl::Status status = BindAndInfer(*registry_, request.batch_size(), &*graph);
+  if (!status.ok()) return status;
+  graph = GraphToPlan(*registry_, *graph, DType::kF32);
+  if (!graph.ok()) return graph.status();
+
+  PlanDesk::Request plan;
+  plan.graph = &*graph;
+  plan.batch_size = request.batch_size();
+  plan.optimizer.set_name("adam");
+  plan.search = request.search();
+  if (status = FillMachine(request, &plan); !status.ok()) return status;
+  const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
+  if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
   for (const Member& member : workers_->Idle()) {
     if (clients.count(member.device.model()) > 0) continue;
     clients[member.device.model()] = dial_(member.address);
     plan.measure_on[member.device.model()] = clients[member.device.model()].get();
   }
-  absl::StatusOr<proto::Plan> made = desk_->Make(plan);
-  if (!made.ok()) return made.status();
-  *reply->mutable_plan() = *std::move(made);
+  absl::StatusOr<proto::Plan> found = desk_->Make(plan, page);
+  if (!found.ok()) return found.status();
+  *made = *std::move(found);
   return absl::OkStatus();
 }
 
@@ -80,15 +124,23 @@ absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) con
 
 absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply) {
   if (request.of_case() == proto::ExplainRequest::kPlan) {
-    proto::PlanReply plan;
-    absl::Status status = Make(request.plan(), &plan);
+    absl::Status status = Make(request.plan(), reply->mutable_plan(),
+                               request.page() ? reply->mutable_page() : nullptr);
     if (!status.ok()) return status;
-    *reply->mutable_plan() = std::move(*plan.mutable_plan());
   } else {
     absl::StatusOr<proto::Job> job = JobWithPlan(request.job_id());
     if (!job.ok()) return job.status();
     *reply->mutable_plan() = job->plan();
     reply->set_measured_step_seconds(job->median_step_seconds());
+    if (request.page()) {
+      absl::StatusOr<std::string> page = store_->GetBlob(PlanPageBlob(request.job_id()));
+      if (!page.ok()) {
+        return absl::Status(page.status().code(),
+                            absl::StrCat("job ", request.job_id(), " has no page of its plan: ",
+                                         std::string(page.status().message())));
+      }
+      reply->set_page(*std::move(page));
+    }
   }
   reply->set_text(RenderPlan(reply->plan()));
   return absl::OkStatus();
@@ -121,6 +173,39 @@ absl::Status PlanCalls::Import(const proto::ImportRequest& request, proto::Impor
   if (!status.ok()) return status;
   *reply->mutable_plan() = std::move(*checked.mutable_plan());
   return absl::OkStatus();
+}
+
+absl::Status PlanCalls::Diff(const proto::DiffRequest& request, proto::DiffReply* reply) {
+  for (const auto& [name, plan] : {std::pair("a", &request.a()), std::pair("b", &request.b())}) {
+    if (plan->operators_size() == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": it is a plan without operators"));
+    }
+  }
+  const PlanDiff diff = DiffPlans(request.a(), request.b());
+  const std::string a = request.name_a().empty() ? "A" : request.name_a();
+  const std::string b = request.name_b().empty() ? "B" : request.name_b();
+  reply->set_equal(diff.equal());
+  reply->set_text(RenderPlanDiff(diff, a, b));
+  reply->set_json(PlanDiffToJson(diff, a, b));
+  return absl::OkStatus();
+}
+
+absl::Status PlanCalls::Machines(const proto::MachinesRequest& request,
+                                 proto::MachinesReply* reply) {
+  for (const MachinePreset& preset : MachinePresets()) {
+    proto::MachinesReply::Preset* out = reply->add_presets();
+    out->set_name(preset.name);
+    out->set_summary(preset.summary);
+    out->set_per_host(preset.per_host);
+    out->set_most_devices(preset.most_devices);
+    if (preset.name != request.name()) continue;
+    absl::StatusOr<std::string> text =
+        PresetText(preset.name, request.devices() > 0 ? request.devices() : preset.per_host);
+    if (!text.ok()) return text.status();
+    reply->set_text(*std::move(text));
+  }
+  if (request.name().empty() || !reply->text().empty()) return absl::OkStatus();
+  return PresetText(request.name(), 1).status();
 }
 
 }  // namespace espalier

@@ -26,8 +26,12 @@ class PlanCalls {
   absl::Status Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply);
   absl::Status Export(const proto::ExportRequest& request, proto::ExportReply* reply);
   absl::Status Import(const proto::ImportRequest& request, proto::ImportReply* reply);
+  absl::Status Diff(const proto::DiffRequest& request, proto::DiffReply* reply);
+  absl::Status Machines(const proto::MachinesRequest& request, proto::MachinesReply* reply);
 
  private:
+  absl::Status Make(const proto::PlanRequest& request, proto::Plan* plan, std::string* page);
+  absl::Status FillMachine(const proto::PlanRequest& request, PlanDesk::Request* plan) const;
   absl::StatusOr<proto::Job> JobWithPlan(const std::string& job_id) const;
 
   const OpRegistry* const registry_;

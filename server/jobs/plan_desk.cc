@@ -19,6 +19,8 @@ double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::Uni
 
 }  // namespace
 
+std::string PlanPageBlob(const std::string& job_id) { return "plan_page/" + job_id; }
+
 proto::Link DefaultLink() {
   proto::Link link;
   link.set_bandwidth(2.0e9);
@@ -75,7 +77,7 @@ std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const Node
   return times;
 }
 
-absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request) {
+absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request, std::string* page) {
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
   current_ = &request;
@@ -93,6 +95,16 @@ absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request) {
   if (cost_.size() > known) {
     absl::Status status = store_->PutBlob(kTimesBlob, cost_.Save());
     if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
+  }
+  if (plan.ok() && (page != nullptr || !request.keep_page_as.empty())) {
+    absl::StatusOr<std::string> made = RenderPlanPage(problem, *plan);
+    if (!made.ok() && page != nullptr) return made.status();
+    absl::Status status = made.status();
+    if (status.ok() && !request.keep_page_as.empty()) {
+      status = store_->PutBlob(request.keep_page_as, *made);
+    }
+    if (!status.ok()) spdlog::warn("the plan's page was not kept: {}", status.ToString());
+    if (page != nullptr) *page = *std::move(made);
   }
   return plan;
 }

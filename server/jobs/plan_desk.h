@@ -17,6 +17,9 @@
 
 namespace espalier {
 
+// The name in the store of the page of a job's plan.
+std::string PlanPageBlob(const std::string& job_id);
+
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
 proto::Link DefaultLink();
 
@@ -34,9 +37,11 @@ class PlanDesk {
     proto::SearchOptions search;
     // Device model -> an idle worker that has it. Operators of devices not named are not measured.
     std::map<std::string, WorkerClient*> measure_on;
+    // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
+    std::string keep_page_as;
   };
-  // Errors of MakePlan.
-  absl::StatusOr<proto::Plan> Make(const Request& request);
+  // Errors of MakePlan. `page`, if not null, becomes the plan's page.
+  absl::StatusOr<proto::Plan> Make(const Request& request, std::string* page = nullptr);
 
  private:
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,

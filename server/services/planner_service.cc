@@ -31,6 +31,15 @@ class PlannerService : public proto::Planner::Service {
                       proto::ImportReply* reply) override {
     return guard_.Answer(context, "Planner/Import", [&] { return plans_.Import(*request, reply); });
   }
+  grpc::Status Diff(ServerContext* context, const proto::DiffRequest* request,
+                    proto::DiffReply* reply) override {
+    return guard_.Answer(context, "Planner/Diff", [&] { return plans_.Diff(*request, reply); });
+  }
+  grpc::Status Machines(ServerContext* context, const proto::MachinesRequest* request,
+                        proto::MachinesReply* reply) override {
+    return guard_.Answer(context, "Planner/Machines",
+                         [&] { return plans_.Machines(*request, reply); });
+  }
 
  private:
   Guard& guard_;

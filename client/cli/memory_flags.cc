@@ -1,0 +1,47 @@
+#include "client/cli/memory_flags.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+
+std::vector<FlagSpec> MemoryFlags() {
+  return {
+      {"no-swap", FlagType::kSwitch, "", "what does not fit a device is not copied to the host"},
+      {"no-recompute", FlagType::kSwitch, "", "nor computed again"},
+      {"host-memory", FlagType::kNumber, "GIB", "at most so much lies on the host (no limit)", 0,
+       0},
+      {"host-bandwidth", FlagType::kNumber, "GBPS",
+       "between a device and its host, gigabytes per second (6)", 0, 1e-6},
+      {"swapout-threshold", FlagType::kInt, "N",
+       "tensors stay if their next use is at most N instructions away (chosen by simulation)", 0, 0,
+       1 << 30},
+      {"swapin-ahead", FlagType::kInt, "N",
+       "they start to come back N instructions before it (chosen by simulation)", 0, 0, 1 << 30},
+      {"swapin-groupby", FlagType::kInt, "N",
+       "uses at most N instructions apart share one way back (chosen by simulation)", 0, 0,
+       1 << 30},
+      {"sync-mode", FlagType::kInt, "N",
+       "computation waits for: 0 nothing, 1 what leaves, 2 what comes back, 3 both (0)", 0, 0, 3},
+  };
+}
+
+absl::Status FillMemory(const ParsedFlags& flags, proto::MemoryOptions* memory) {
+  const bool swaps = !flags.Has("no-swap");
+  for (const char* needs : {"host-memory", "host-bandwidth", "swapout-threshold", "swapin-ahead",
+                            "swapin-groupby", "sync-mode"}) {
+    if (flags.Has(needs) && !swaps) {
+      return UsageError(absl::StrCat("--", needs, " and --no-swap exclude each other"));
+    }
+  }
+  memory->set_disable_swap(!swaps);
+  memory->set_disable_recompute(flags.Has("no-recompute"));
+  memory->set_host_bytes(static_cast<int64_t>(flags.Number("host-memory", 0) * 0x1p30));
+  memory->set_host_bandwidth(flags.Number("host-bandwidth", 0) * 1e9);
+  memory->set_swapout_threshold(static_cast<int32_t>(flags.Int("swapout-threshold", 0)));
+  memory->set_swapin_ahead(static_cast<int32_t>(flags.Int("swapin-ahead", 0)));
+  memory->set_swapin_groupby(static_cast<int32_t>(flags.Int("swapin-groupby", 0)));
+  memory->set_sync_mode(static_cast<int32_t>(flags.Int("sync-mode", 0)));
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

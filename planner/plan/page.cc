@@ -1,0 +1,24 @@
+// RenderPlanPage: see planner.h.
+#include "planner/plan/configs.h"
+#include "planner/plan/planning.h"
+#include "planner/planner.h"
+#include "planner/report/html.h"
+
+namespace espalier {
+
+absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const proto::Plan& plan) {
+  if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<Planning>> planning =
+      Planning::Make(problem, plan.devices_size(), plan.memory());
+  if (!planning.ok()) return planning.status();
+  absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan((*planning)->structure(), plan);
+  if (!configs.ok()) return configs.status();
+  Simulator simulator((*planning)->structure(), (*planning)->table(), (*planning)->costs());
+  absl::Status status = simulator.Reset((*planning)->FromConfigs(*configs));
+  if (!status.ok()) return status;
+  std::vector<int64_t> limits;
+  for (const proto::Device& device : plan.devices()) limits.push_back(device.memory_bytes());
+  return RenderPlanHtml(plan, *problem.graph, simulator.MakeTimeline(limits));
+}
+
+}  // namespace espalier

@@ -1,0 +1,145 @@
+// Simulator::MakeTimeline: the simulated step, written down.
+#include <algorithm>
+#include <map>
+
+#include "planner/machine/topology.h"
+#include "planner/simulator/tail.h"
+
+namespace espalier {
+namespace {
+
+// Bytes that each directed link carries.
+class Traffic {
+ public:
+  Traffic(const Topology* topology, int devices) : topology_(topology), sent_(devices, 0) {
+    if (topology != nullptr) bytes_.assign(topology->num_edges(), 0);
+  }
+
+  void Add(int from, int to, double bytes) {
+    sent_[from] += bytes;
+    if (topology_ == nullptr) return;
+    topology_->VisitPath(from, to, [&](int edge) { bytes_[edge] += bytes; });
+  }
+
+  // `bytes` in all, around the ring of the ranks.
+  void AddRing(std::vector<int> ranks, double bytes) {
+    if (topology_ != nullptr) ranks = TreeOrder(*topology_, ranks);
+    const double each = bytes / static_cast<double>(ranks.size());
+    for (size_t i = 0; i < ranks.size(); ++i) Add(ranks[i], ranks[(i + 1) % ranks.size()], each);
+  }
+
+  std::vector<LinkTraffic> Links(double link_bandwidth) const {
+    std::vector<LinkTraffic> links;
+    if (topology_ == nullptr) {
+      for (size_t d = 0; d < sent_.size(); ++d) {
+        if (sent_[d] > 0) {
+          links.push_back({"device " + std::to_string(d) + " sends", sent_[d], link_bandwidth});
+        }
+      }
+      return links;
+    }
+    for (int e = 0; e < topology_->num_edges(); ++e) {
+      if (bytes_[e] > 0) {
+        links.push_back({topology_->EdgeName(e), bytes_[e], topology_->EdgeBandwidth(e)});
+      }
+    }
+    return links;
+  }
+
+ private:
+  const Topology* topology_;
+  std::vector<double> sent_;   // by device
+  std::vector<double> bytes_;  // by edge
+};
+
+}  // namespace
+
+Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
+  Timeline timeline;
+  Traffic traffic(costs_.topology(), devices_);
+  std::vector<Picoseconds> clocks(devices_, 0);
+  const auto add = [&](int device, Picoseconds begin, Picoseconds end, TimelineTask::Kind kind,
+                       bool communicates, double bytes, const std::string& node) {
+    if (end == begin) return;
+    timeline.tasks.push_back(
+        {kind, device, ToSeconds(begin), ToSeconds(end), communicates, bytes, node});
+  };
+  const auto meet = [&](const std::vector<int>& ranks, Picoseconds duration,
+                        TimelineTask::Kind kind, double bytes, const std::string& node) {
+    Picoseconds start = 0;
+    for (int device : ranks) start = std::max(start, clocks[device]);
+    for (int device : ranks) {
+      clocks[device] = start + duration;
+      add(device, start, clocks[device], kind, true, bytes, node);
+    }
+  };
+  const auto run = [&](const Task& task, TimelineTask::Kind kind, const std::string& node) {
+    if (!task.group.empty()) {
+      meet(task.group, task.duration, kind, task.bytes_moved, node);
+      traffic.AddRing(task.group, task.bytes_moved);
+    } else if (task.peer >= 0) {
+      meet({task.device, task.peer}, task.duration, kind, task.bytes_moved, node);
+      traffic.Add(task.device, task.peer, task.bytes_moved);
+    } else {
+      const Picoseconds begin = clocks[task.device];
+      clocks[task.device] += task.duration;
+      add(task.device, begin, clocks[task.device], kind, false, 0, node);
+    }
+  };
+
+  const Graph& graph = structure_.graph();
+  std::vector<std::vector<Picoseconds>> moments;  // by moment: the clocks
+  for (size_t p = 0; p < structure_.positions.size(); ++p) {
+    const Position& position = structure_.positions[p];
+    const NodeId owner =
+        position.config_node != kNoNode ? position.config_node : position.outputs[0].node;
+    const std::string& node = graph.node(owner).name;
+    moments.push_back(clocks);
+    for (int s = position.first_slot; s < position.last_slot; ++s) {
+      if (slot_tasks_[s] == nullptr) continue;
+      for (const Task& task : slot_tasks_[s]->tasks) run(task, TimelineTask::kReshard, node);
+    }
+    moments.push_back(clocks);
+    const bool forward = position.role == Position::kForward;
+    for (const Task& task : *position_tasks_[p]) {
+      run(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, node);
+    }
+  }
+  moments.push_back(clocks);
+  PlayTail(
+      [&](const Task& task, TailPart part, int gradient) {
+        run(task, part == TailPart::kSync ? TimelineTask::kGradientSync : TimelineTask::kUpdate,
+            graph.value(structure_.gradients[gradient].parameter).name);
+      },
+      [&](const std::vector<int>& ranks, Picoseconds duration, double bytes) {
+        const double moved = 2 * static_cast<double>(ranks.size() - 1) * bytes;
+        meet(ranks, duration, TimelineTask::kGradientSync, moved, "gradients");
+        traffic.AddRing(ranks, moved);
+      });
+  timeline.seconds = ToSeconds(*std::max_element(clocks.begin(), clocks.end()));
+  std::stable_sort(timeline.tasks.begin(), timeline.tasks.end(),
+                   [](const TimelineTask& a, const TimelineTask& b) { return a.begin < b.begin; });
+  timeline.links = traffic.Links(costs_.LinkBandwidth());
+
+  const std::vector<int64_t> kept = FindMemoryChanges();
+  for (int d = 0; d < devices_; ++d) {
+    MemoryCurve curve;
+    if (d < static_cast<int>(memory_limits.size())) curve.limit = memory_limits[d];
+    int64_t now = kept[d];
+    for (size_t m = 0; m < change_[d].size(); ++m) {
+      now += change_[d][m];
+      const double at = ToSeconds(m < moments.size() ? moments[m][d] : clocks[d]);
+      if (!curve.bytes.empty() && curve.bytes.back() == now) continue;
+      if (!curve.seconds.empty() && curve.seconds.back() == at) {
+        curve.bytes.back() = std::max(curve.bytes.back(), now);
+        continue;
+      }
+      curve.seconds.push_back(at);
+      curve.bytes.push_back(now);
+    }
+    timeline.memory.push_back(std::move(curve));
+  }
+  return timeline;
+}
+
+}  // namespace espalier
