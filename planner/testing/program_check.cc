@@ -88,7 +88,8 @@ class RankChecker {
   bool IsBucket(int b) const { return absl::StartsWith(program_.buffers(b).name(), "gradients."); }
   bool IsView(int b) const { return absl::StrContains(program_.buffers(b).name(), ".view"); }
 
-  // A buffer that no instruction writes is a view of one that is, or was swapped in with its bucket.
+  // A buffer that no instruction writes is a view of one that is, or was swapped in with its
+  // bucket.
   bool Holds(int b) const {
     if (written_[b]) return valid_[b];
     for (int a = 0; a < program_.buffers_size(); ++a) {
