@@ -1,153 +1,56 @@
 // RenderPlan: see planner.h. Repeated layers share a line: "layers.0-7.mlp.up_proj".
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "planner/planner.h"
+#include "planner/report/format.h"
+#include "planner/report/text.h"
 
 namespace espalier {
 namespace {
 
-std::string Bytes(double bytes) {
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  while (bytes >= 1024 && unit < 4) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
-}
-
-std::string Seconds(double seconds) {
-  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
-  if (seconds >= 1e-3) return absl::StrFormat("%.2f ms", seconds * 1e3);
-  return absl::StrFormat("%.1f us", seconds * 1e6);
-}
-
-std::string PeakOf(const proto::Prediction& prediction) {
-  int64_t peak = 0;
-  for (int64_t bytes : prediction.peak_bytes()) peak = std::max(peak, bytes);
-  return Bytes(static_cast<double>(peak));
-}
-
-// "layers.3.mlp" -> ("layers.*.mlp", 3); without a number: (name, -1).
-std::pair<std::string, int> SplitNumber(const std::string& name) {
-  std::vector<std::string> parts = absl::StrSplit(name, '.');
-  for (std::string& part : parts) {
-    if (part.empty() || part.size() > 6) continue;
-    if (part.find_first_not_of("0123456789") != std::string::npos) continue;
-    const int number = std::stoi(part);
-    part = "*";
-    return {absl::StrJoin(parts, "."), number};
-  }
-  return {name, -1};
-}
-
-// {0, 1, 2, 5} -> "0-2,5".
-std::string Ranges(const std::vector<int>& numbers) {
-  std::string out;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t j = i;
-    while (j + 1 < numbers.size() && numbers[j + 1] == numbers[j] + 1) ++j;
-    absl::StrAppend(&out, out.empty() ? "" : ",", numbers[i]);
-    if (j > i) absl::StrAppend(&out, "-", numbers[j]);
-    i = j + 1;
-  }
-  return out;
-}
-
-struct Row {
-  std::string pattern;
-  std::string op;
-  std::string choice;
-  std::string devices;
-  std::vector<int> numbers;
-  double seconds = 0;
-  int count = 0;
-
-  std::string Name() const {
-    if (numbers.empty()) return pattern;
-    std::string name = pattern;
-    return name.replace(name.find('*'), 1, Ranges(numbers));
-  }
-};
-
-std::vector<Row> GroupOperators(const proto::Plan& plan) {
-  std::vector<Row> rows;
-  std::map<std::vector<std::string>, size_t> index;
-  for (const proto::OperatorPlan& op : plan.operators()) {
-    const auto [pattern, number] = SplitNumber(op.node());
-    const std::map<std::string, int> degrees(op.degrees().begin(), op.degrees().end());
-    std::string choice = absl::StrJoin(degrees, " ", [](std::string* out, const auto& degree) {
-      absl::StrAppend(out, degree.first, "×", degree.second);
-    });
-    if (choice.empty()) choice = "whole";
-    const std::string devices = absl::StrJoin(op.devices(), ",");
-    const auto [it, inserted] = index.try_emplace({pattern, op.op(), choice, devices}, rows.size());
-    if (inserted) rows.push_back({pattern, op.op(), choice, devices, {}, 0, 0});
-    Row& row = rows[it->second];
-    if (number >= 0) row.numbers.push_back(number);
-    row.seconds += op.predicted_seconds();
-    ++row.count;
-  }
-  return rows;
-}
-
-// Display width: '×' is two bytes and one column.
-std::string Pad(const std::string& text, size_t width) {
-  size_t columns = 0;
-  for (unsigned char c : text) columns += (c & 0xC0) != 0x80;
-  return columns >= width ? text : text + std::string(width - columns, ' ');
-}
-
 std::string PredictionLine(const std::string& name, const proto::Prediction& prediction,
                            const std::string& note) {
-  return absl::StrFormat(
-      "  %s %s %s %s %s %s%s\n", Pad(name, 15), Pad(Seconds(prediction.step_seconds()), 11),
-      Pad(Seconds(prediction.compute_seconds()), 11),
-      Pad(Seconds(prediction.communication_seconds()), 13),
-      Pad(Bytes(prediction.bytes_moved()), 11), Pad(PeakOf(prediction), 11), note);
+  return absl::StrFormat("  %s %s %s %s %s %s%s\n", Pad(name, 15),
+                         Pad(ReadableSeconds(prediction.step_seconds()), 11),
+                         Pad(ReadableSeconds(prediction.compute_seconds()), 11),
+                         Pad(ReadableSeconds(prediction.communication_seconds()), 13),
+                         Pad(ReadableBytes(prediction.bytes_moved()), 11),
+                         Pad(ReadableBytes(static_cast<double>(PeakBytes(prediction))), 11), note);
 }
 
 std::string Operators(const proto::Plan& plan) {
-  const std::vector<Row> rows = GroupOperators(plan);
-  size_t name_width = 8, op_width = 8, choice_width = 5;
-  for (const Row& row : rows) {
-    name_width = std::max(name_width, row.Name().size());
+  const std::vector<OperatorRow> rows = GroupOperators(plan);
+  size_t name_width = 8, op_width = 8, split_width = 5, device_width = 7;
+  for (const OperatorRow& row : rows) {
+    name_width = std::max(name_width, static_cast<size_t>(Columns(row.Name())));
     op_width = std::max(op_width, row.op.size());
-    choice_width = std::max(choice_width, row.choice.size());
+    split_width = std::max(split_width, static_cast<size_t>(Columns(row.split)));
+    device_width = std::max(device_width, row.Devices().size());
   }
-  std::string out =
-      absl::StrCat("  ", Pad("node", name_width), "  ", Pad("operator", op_width), "  ",
-                   Pad("split", choice_width), "  ", Pad("devices", 9), "time\n");
-  for (const Row& row : rows) {
-    absl::StrAppend(&out, "  ", Pad(row.Name(), name_width), "  ", Pad(row.op, op_width), "  ",
-                    Pad(row.choice, choice_width), "  ", Pad(row.devices, 9), Seconds(row.seconds),
-                    "\n");
+  const auto line = [&](const std::string& name, const std::string& op, const std::string& split,
+                        const std::string& devices, const std::string& time) {
+    return absl::StrCat("  ", Pad(name, name_width), "  ", Pad(op, op_width), "  ",
+                        Pad(split, split_width), "  ", Pad(devices, device_width), "  ", time,
+                        "\n");
+  };
+  std::string out = line("node", "operator", "split", "devices", "time");
+  for (const OperatorRow& row : rows) {
+    out += line(row.Name(), row.op, row.split, row.Devices(), ReadableSeconds(row.seconds));
   }
   return out;
 }
 
 std::string Changes(const proto::Plan& plan) {
-  std::map<std::string, std::pair<int, double>> by_kind;
-  for (const proto::ParallelOperator& op : plan.parallel_operators()) {
-    auto& [count, bytes] =
-        by_kind[absl::StrCat(proto::ParallelOperator::Kind_Name(op.kind()), " ×", op.degree())];
-    ++count;
-    bytes += op.bytes();
-  }
-  if (by_kind.empty()) return "  none\n";
   std::string out;
-  for (const auto& [kind, total] : by_kind) {
-    absl::StrAppend(&out, "  ", Pad(kind, 18), total.first, " edges, ", Bytes(total.second),
+  for (const auto& [kind, total] : TotalByKind(plan)) {
+    absl::StrAppend(&out, "  ", Pad(kind, 18), total.edges, " edges, ", ReadableBytes(total.bytes),
                     " per step\n");
   }
-  return out;
+  return out.empty() ? "  none\n" : out;
 }
 
 std::string MemoryLines(const proto::Plan& plan) {
@@ -162,9 +65,10 @@ std::string MemoryLines(const proto::Plan& plan) {
     absl::StrAppendFormat(
         &out,
         "  device %d: %d swaps (%s copied, %s on the host), %d computed again; %s without, +%s\n",
-        d, swapped, Bytes(static_cast<double>(memory.copied_bytes())),
-        Bytes(static_cast<double>(memory.host_bytes())), again,
-        Bytes(static_cast<double>(memory.bytes_without())), Seconds(memory.added_seconds()));
+        d, swapped, ReadableBytes(static_cast<double>(memory.copied_bytes())),
+        ReadableBytes(static_cast<double>(memory.host_bytes())), again,
+        ReadableBytes(static_cast<double>(memory.bytes_without())),
+        ReadableSeconds(memory.added_seconds()));
   }
   return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
 }
@@ -196,7 +100,7 @@ std::string RenderPlan(const proto::Plan& plan) {
   if (plan.search().budget() > 0) {
     absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (alpha %g, seed %d)\n",
                           plan.search().proposals(), plan.search().accepted(),
-                          Seconds(plan.search().seconds()), plan.search().alpha(),
+                          ReadableSeconds(plan.search().seconds()), plan.search().alpha(),
                           plan.search().seed());
   }
   return out;

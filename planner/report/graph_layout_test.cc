@@ -123,7 +123,12 @@ TEST(BoxesTest, OddLayerLeadsIntoTheSharedBox) {
 // No change of layout is lost between plan and picture.
 TEST(BoxesTest, AllBytesArePlaced) {
   for (int layers : {3, 40}) {
-    const proto::Plan plan = LayeredPlan(layers, 4);
+    proto::Plan plan = LayeredPlan(layers, 4);
+    proto::ParallelOperator* read = plan.add_parallel_operators();
+    read->set_kind(proto::ParallelOperator::REPLICATE);
+    read->set_tensor("layers.1.fc.weight");  // comes from no box
+    read->set_consumer("layers.1.fc");
+    read->set_bytes(4096);
     double planned = 0, drawn = 0;
     for (const proto::ParallelOperator& op : plan.parallel_operators()) planned += op.bytes();
     const BoxGraph boxes = MakeBoxGraph(plan, LayeredGraph(layers));

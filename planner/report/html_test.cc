@@ -25,7 +25,7 @@ constexpr size_t kMaxPage = 2 << 20;
 std::vector<Element> Parsed(const std::string& page) {
   absl::StatusOr<std::vector<Element>> elements = ParsePage(page);
   EXPECT_TRUE(elements.ok()) << elements.status();
-  return elements.ok() ? *std::move(elements) : std::vector<Element>();
+  return elements.ok() ? *std::move(elements) : std::vector<Element>(1);
 }
 
 // Elements inside the one whose attribute `key` is or contains (a class) `value`.
@@ -284,6 +284,24 @@ TEST(HtmlTest, MemoryPeakIsMarkedWhereItIs) {
   EXPECT_NEAR((zero_y - peaks[1].Number("cy")) / (zero_y - limit_y), 700.0 / 1024, 1e-3);
   EXPECT_NEAR((peaks[1].Number("cx") - 84) / 1050, peak_seconds / sample.timeline.seconds, 1e-4);
   EXPECT_THAT(Section(page, "memory").text, HasSubstr("peak 700.0 MiB"));
+}
+
+// Of many points some are left out; the peak, if only for a moment, is not.
+TEST(HtmlTest, PeakOfALongCurveIsOnTheLine) {
+  Sample sample;
+  MemoryCurve curve;
+  for (int i = 0; i < 5000; ++i) {
+    curve.seconds.push_back(i * 1e-6);
+    curve.bytes.push_back(i == 2222 ? 900 : 300);
+  }
+  sample.timeline.memory = {curve};
+  std::string path, peak;
+  for (const Element& e : Inside(Parsed(sample.Page()), "class", "memory")) {
+    if (e.HasClass("curve")) path = e.Attribute("d");
+    if (e.name == "circle") peak = e.Attribute("cy");
+  }
+  EXPECT_THAT(path, HasSubstr(absl::StrCat("V", peak, "H")));
+  EXPECT_LT(path.size(), 10000u);
 }
 
 TEST(HtmlTest, LimitFarAboveTheCurvesDoesNotPressThemFlat) {

@@ -110,7 +110,7 @@ nav{display:none}
 main{max-width:none;padding:0}
 body{font-size:11px}
 section{border:0;padding:8px 0;margin:0}
-h2{break-after:avoid}
+h2,.legend{break-after:avoid}
 .cards{grid-template-columns:repeat(3,1fr)}
 .card,tr,svg{break-inside:avoid}
 th,td{padding:3px 6px;font-size:10px}
