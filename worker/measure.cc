@@ -95,7 +95,8 @@ absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetit
   // In a step, many other instructions lie between two runs of an operator, so its operands have
   // left the caches next to the core. Measured at once again, elementwise operators seem twice as
   // fast as they are (docs/benchmarks).
-  const int64_t evicting_bytes = device->is_host() ? 16 << 20 : 256 << 20;
+  const int64_t evicting_bytes = std::min<int64_t>(
+      device->is_host() ? 16 << 20 : 256 << 20, device->description().memory_bytes() / 8 / 4 * 4);
   absl::StatusOr<std::unique_ptr<DeviceMemory>> evicting = device->Allocate(evicting_bytes);
   if (!evicting.ok()) return evicting.status();
   std::vector<double> seconds;
@@ -116,7 +117,10 @@ absl::StatusOr<proto::Device> Calibrate(Device* device) {
   const bool gpu = !device->is_host();
   const absl::Duration budget = absl::Milliseconds(300);
 
-  const int64_t n = gpu ? 4096 : 512;
+  // Half of the device's memory at most: a limit may be small.
+  const int64_t memory = result.memory_bytes() / 2;
+  int64_t n = gpu ? 4096 : 512;
+  while (n > 64 && 3 * 4 * n * n > memory) n /= 2;
   absl::StatusOr<double> matmul =
       BestSeconds(OperatorProgram("linear", {n, n}, {n, n}, {n, n}, 1), device, budget);
   if (!matmul.ok()) return matmul.status();
@@ -124,7 +128,7 @@ absl::StatusOr<proto::Device> Calibrate(Device* device) {
                           static_cast<double>(n) / *matmul);
 
   // Beyond the caches: 2 x 48 MiB read, as much written once.
-  const int64_t wide = gpu ? 256 << 20 : 12 << 20;
+  const int64_t wide = std::min<int64_t>(gpu ? 256 << 20 : 12 << 20, memory / (3 * 4) / 64 * 64);
   absl::StatusOr<double> add =
       BestSeconds(OperatorProgram("add", {wide}, {wide}, {wide}, 1), device, budget);
   if (!add.ok()) return add.status();

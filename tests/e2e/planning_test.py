@@ -1,0 +1,105 @@
+"""Plans on real processes: for machines that are not there, as pages, compared; and jobs that do not fit their workers'
+memory."""
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, Failed  # noqa: E402
+
+MODEL = "--model=llama:hidden=64,layers=6,heads=4"
+JOB = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=5", "-b", "32", "--single-device", "--seed=4"]
+
+
+class PlanningTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="espalier-swap-")
+        flags = [f"--memory_limit={32 << 20}", f"--swap_dir={cls.folder.name}"]
+        cls.small = Cluster(workers=1, worker_flags=flags).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.small.__exit__(None)
+        cls.folder.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def test_a_job_that_does_not_fit_swaps_and_learns_the_same(self):
+        with Cluster(workers=1) as roomy:
+            job = roomy.wait_for_job(roomy.train(*JOB))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            self.assertFalse(job["plan"].get("memory_plans"))
+            curve = roomy.losses(job["id"])
+        job = self.small.wait_for_job(self.small.train(*JOB))
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+        memory, = job["plan"]["memory_plans"]
+        self.assertGreater(int(memory["bytes_without"]), 32 << 20)
+        self.assertGreater(len(memory["absences"]), 20)
+        self.assertLess(int(job["plan"]["prediction"]["peak_bytes"][0]), 32 << 20)
+        self.assertEqual(self.small.losses(job["id"]), curve)
+
+        failed = self.small.wait_for_job(self.small.train(*JOB, "--no-swap", "--no-recompute"))
+        self.assertEqual(failed["state"].upper(), "FAILED")
+        self.assertIn("does not fit", failed["error"])
+
+    def test_a_plan_for_machines_that_are_not_there(self):
+        presets = self.small.run("machines")["presets"]
+        self.assertIn("h200-cluster", [p["name"] for p in presets])
+        flags = ["plan", MODEL, "-b", "64", "--budget=200"]
+        at_once = ["--machine=a100-cluster", "--search-num-nodes=2", "--search-num-workers=8"]
+        reply = self.small.run(*flags, *at_once, f"--html={self.path('plan.html')}",
+                               f"--export-strategy={self.path('a.json')}")
+        self.assertEqual(reply["plan"]["machine"], "a100-cluster")
+        self.assertEqual(len(reply["plan"]["devices"]), 16)
+        with open(self.path("plan.html"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("NVIDIA A100", text)
+        self.assertIn("<svg", text)
+        self.assertNotIn("<script", text)
+
+        # The same machine from a file, slower: another prediction.
+        machine = json.loads(self.small.cli("machines", "a100-cluster", "--devices=16").stdout)
+        machine["nodes"][1]["bandwidth"] = machine["nodes"][1]["flow_bandwidth"] = "1 GB/s"
+        with open(self.path("machine.json"), "w") as file:
+            json.dump(machine, file)
+        from_file = [f"--machine-model-file={self.path('machine.json')}", "--only-data-parallel"]
+        slow = self.small.run(*flags, *from_file, f"--export-strategy={self.path('b.json')}")
+        fast = self.small.run(*flags, *at_once, "--only-data-parallel")
+        self.assertGreater(slow["plan"]["prediction"]["step_seconds"],
+                           2 * fast["plan"]["prediction"]["step_seconds"])
+        same = self.small.cli("plan", "diff", self.path("a.json"), self.path("a.json")).stdout
+        self.assertEqual(len(same.strip().splitlines()), 1, same)
+        self.assertIn("step", self.small.cli("plan", "diff", self.path("a.json"), self.path("b.json")).stdout)
+
+    def test_bad_machines_and_plans_are_refused_with_the_place(self):
+        def refused(*words, machine=None, flags=()):
+            if machine is not None:
+                with open(self.path("bad.json"), "w") as file:
+                    file.write(machine if isinstance(machine, str) else json.dumps(machine))
+                flags = [f"--machine-model-file={self.path('bad.json')}"]
+            with self.assertRaises(Failed) as caught:
+                self.small.cli("plan", MODEL, *flags)
+            for word in words:
+                self.assertIn(word, caught.exception.err)
+
+        good = json.loads(self.small.cli("machines", "cpu-ethernet", "--devices=2").stdout)
+        refused("machine_file", machine="{")
+        negative = json.loads(json.dumps(good))
+        negative["devices"][0]["bandwidth"] = -1
+        refused("bandwidth", "-1", machine=negative)
+        away = json.loads(json.dumps(good))
+        away["devices"][0]["parent"] = "nowhere"
+        refused("nowhere", machine=away)
+        refused("accepted", "h200-cluster", flags=["--machine=h2000"])
+        refused("--machine", flags=["--search-num-nodes=2"])
+        with self.assertRaises(Failed) as caught:
+            self.small.cli("plan", "diff", "no-such-file", "no-such-job")
+        self.assertIn("no-such-file", caught.exception.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
