@@ -126,6 +126,28 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_EQ(spec.output_model(), "cnn");
 }
 
+TEST(TrainingFlagsTest, MemoryByTflmsNames) {
+  proto::TrainingSpec spec;
+  ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
+  EXPECT_FALSE(spec.search().has_memory());  // an imported plan has its own
+  absl::Status status = FillTraining(
+      Good({"--swapout-threshold=9", "--swapin-ahead=3", "--swapin-groupby=2", "--sync-mode=3",
+            "--host-memory=0.5", "--host-bandwidth=12", "--no-recompute"}),
+      &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  const proto::MemoryOptions& memory = spec.search().memory();
+  EXPECT_EQ(memory.swapout_threshold(), 9);
+  EXPECT_EQ(memory.swapin_ahead(), 3);
+  EXPECT_EQ(memory.swapin_groupby(), 2);
+  EXPECT_EQ(memory.sync_mode(), 3);
+  EXPECT_EQ(memory.host_bytes(), int64_t{1} << 29);
+  EXPECT_EQ(memory.host_bandwidth(), 12e9);
+  EXPECT_TRUE(memory.disable_recompute());
+  EXPECT_FALSE(memory.disable_swap());
+  status = FillTraining(Good({"--no-swap", "--sync-mode=1"}), &spec);
+  EXPECT_NE(std::string(status.message()).find("--sync-mode"), std::string::npos) << status;
+}
+
 TEST(TrainingFlagsTest, OptimisersSchedulesAndPenalties) {
   proto::TrainingSpec spec;
   absl::Status status =

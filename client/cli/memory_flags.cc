@@ -1,5 +1,7 @@
 #include "client/cli/memory_flags.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
@@ -25,7 +27,12 @@ std::vector<FlagSpec> MemoryFlags() {
   };
 }
 
-absl::Status FillMemory(const ParsedFlags& flags, proto::MemoryOptions* memory) {
+absl::Status FillMemory(const ParsedFlags& flags, proto::SearchOptions* search) {
+  const std::vector<FlagSpec> all = MemoryFlags();
+  if (std::none_of(all.begin(), all.end(), [&](const FlagSpec& f) { return flags.Has(f.name); })) {
+    return absl::OkStatus();
+  }
+  proto::MemoryOptions* memory = search->mutable_memory();
   const bool swaps = !flags.Has("no-swap");
   for (const char* needs : {"host-memory", "host-bandwidth", "swapout-threshold", "swapin-ahead",
                             "swapin-groupby", "sync-mode"}) {

@@ -10,7 +10,8 @@
 namespace espalier {
 
 std::vector<FlagSpec> MemoryFlags();
-// Usage errors name the flag.
-absl::Status FillMemory(const ParsedFlags& flags, proto::MemoryOptions* memory);
+// Sets search.memory if one of them is given: an imported plan has its own. Usage errors name the
+// flag.
+absl::Status FillMemory(const ParsedFlags& flags, proto::SearchOptions* search);
 
 }  // namespace espalier

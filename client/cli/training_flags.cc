@@ -302,7 +302,7 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   search.set_disable_attribute_parallel(flags.Has("disable-attribute-parallel"));
   search.set_only_full_simulation(flags.Has("full-simulation"));
   search.set_max_devices(static_cast<int32_t>(flags.Int("max-devices", 0)));
-  if (absl::Status s = FillMemory(flags, search.mutable_memory()); !s.ok()) return s;
+  if (absl::Status s = FillMemory(flags, &search); !s.ok()) return s;
   return search;
 }
 
