@@ -8,6 +8,7 @@
 #include "ops/optimizer/optimizer.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_program.h"
+#include "planner/machine/topology.h"
 #include "planner/pcg/parallel_op.h"
 #include "planner/plan/configs.h"
 
@@ -24,6 +25,12 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
         "a plan for ", num_devices, " devices; there are ", problem.machine.devices.size()));
   }
   planning->machine_.devices.resize(num_devices);
+  const Topology* topology = problem.machine.topology.get();
+  if (topology != nullptr && topology->num_devices() < num_devices) {
+    return absl::InvalidArgumentError(absl::StrCat("a plan for ", num_devices,
+                                                   " devices on a machine whose topology has ",
+                                                   topology->num_devices()));
+  }
   planning->optimizer_ = problem.optimizer;
   planning->memory_ = memory;
   if (planning->optimizer_.name().empty()) {

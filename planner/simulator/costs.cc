@@ -26,9 +26,6 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       update_(ChooseUpdate(*structure.registry, optimizer).value()),
       link_(WithDefaults(machine.link)),
       topology_(machine.topology) {
-  if (topology_ != nullptr && topology_->num_devices() < static_cast<int>(machine.devices.size())) {
-    topology_ = nullptr;
-  }
   for (const proto::Device& device : machine.devices) devices_.push_back(WithDefaults(device));
   for (const Value& value : structure.graph().values()) {
     Kept& kept = kept_.emplace_back();

@@ -140,6 +140,9 @@ TEST(TimelineTest, PagesOfPlansForOtherMachines) {
   EXPECT_NE(page->find("NVIDIA H200"), std::string::npos);
   EXPECT_NE(page->find("host"), std::string::npos);  // a link
   EXPECT_EQ(page->find("<script"), std::string::npos);
+  PlanProblem small = problem;  // a topology of fewer devices than there are
+  small.machine.topology = Preset("h200-cluster", 8).topology;
+  EXPECT_EQ(MakePlan(small, options).status().code(), absl::StatusCode::kInvalidArgument);
   problem.machine.devices.resize(8);
   EXPECT_EQ(RenderPlanPage(problem, *plan).status().code(), absl::StatusCode::kInvalidArgument);
 }
