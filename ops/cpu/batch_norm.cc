@@ -2,6 +2,7 @@
 // the shape alone.
 #include <atomic>
 #include <cmath>
+#include <limits>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
@@ -86,26 +87,68 @@ struct Affine {
   float shift, slope, constant;
 };
 
-// out = affine(channel)(in)
+// The result is raised to `low` and lowered to `high`; NaN stays.
+struct Bounds {
+  float low = -std::numeric_limits<float>::infinity();
+  float high = std::numeric_limits<float>::infinity();
+
+  bool any() const { return std::isfinite(low); }
+  ESPALIER_INLINE float Apply(float v) const {
+    const float raised = v < low ? low : v;
+    return raised > high ? high : raised;
+  }
+};
+
+struct MapOperands {
+  const float* in;
+  float* out;
+  const float* residual = nullptr;  // added before the bounds; may be null
+  Bounds bounds = {};
+};
+
+// out = bounds(affine(channel)(in) + residual)
 template <typename AffineOf>
-void Map(const Shape& s, const float* in, float* out, const AffineOf& affine) {
+void Map(const Shape& s, const MapOperands& o, const AffineOf& affine) {
+  const auto from = [&o](int64_t at) {
+    return MapOperands{o.in + at, o.out + at, o.residual == nullptr ? nullptr : o.residual + at,
+                       o.bounds};
+  };
   if (s.spatial >= kSmall) {
     return ForEachPiece(s, [&](int64_t c, int64_t at, int64_t n, int64_t) {
       Vectorize(
-          [](const float* in, float* out, int64_t n, Affine f) {
+          [](MapOperands o, int64_t n, Affine f) {
+            const Bounds bounds = o.bounds;
+            const bool plain = o.residual == nullptr && !bounds.any();
             for (int64_t block = 0; block < n; block += kBlock) {
               const int64_t end = std::min(n, block + kBlock);
               for (int64_t i = block; i < end; i += 16) {
-                __builtin_prefetch(in + i + kAhead);
-                __builtin_prefetch(out + i + kAhead, 1);
+                __builtin_prefetch(o.in + i + kAhead);
+                __builtin_prefetch(o.out + i + kAhead, 1);
+              }
+              if (plain) {
+#pragma omp simd
+                for (int64_t i = block; i < end; ++i) {
+                  o.out[i] = (o.in[i] - f.shift) * f.slope + f.constant;
+                }
+                continue;
+              }
+              if (o.residual == nullptr) {
+#pragma omp simd
+                for (int64_t i = block; i < end; ++i) {
+                  o.out[i] = bounds.Apply((o.in[i] - f.shift) * f.slope + f.constant);
+                }
+                continue;
+              }
+              for (int64_t i = block; i < end; i += 16) {
+                __builtin_prefetch(o.residual + i + kAhead);
               }
 #pragma omp simd
               for (int64_t i = block; i < end; ++i) {
-                out[i] = (in[i] - f.shift) * f.slope + f.constant;
+                o.out[i] = bounds.Apply((o.in[i] - f.shift) * f.slope + f.constant + o.residual[i]);
               }
             }
           },
-          in + at, out + at, n, affine(c));
+          from(at), n, affine(c));
     });
   }
   ForEachColumns(s, [&](int64_t column, int64_t columns, int64_t image, int64_t images, int64_t) {
@@ -118,35 +161,77 @@ void Map(const Shape& s, const float* in, float* out, const AffineOf& affine) {
     }
     const int64_t width = s.channels * s.spatial, at = image * width + column;
     Vectorize(
-        [](const float* in, float* out, int64_t rows, int64_t width, int64_t n, const float* shift,
+        [](MapOperands o, int64_t rows, int64_t width, int64_t n, const float* shift,
            const float* slope, const float* constant) {
-          for (int64_t row = 0; row < rows; ++row, in += width, out += width) {
+          const Bounds bounds = o.bounds;
+          for (int64_t row = 0; row < rows; ++row, o.in += width, o.out += width) {
+            if (o.residual == nullptr) {
+#pragma omp simd
+              for (int64_t i = 0; i < n; ++i) {
+                o.out[i] = bounds.Apply((o.in[i] - shift[i]) * slope[i] + constant[i]);
+              }
+              continue;
+            }
 #pragma omp simd
             for (int64_t i = 0; i < n; ++i) {
-              out[i] = (in[i] - shift[i]) * slope[i] + constant[i];
+              o.out[i] =
+                  bounds.Apply((o.in[i] - shift[i]) * slope[i] + constant[i] + o.residual[i]);
             }
+            o.residual += width;
           }
         },
-        in + at, out + at, images, width, columns, shift, slope, constant);
+        from(at), images, width, columns, shift, slope, constant);
   });
 }
 
 struct Sums {
-  double plain = 0, along = 0;  // of dy, and of dy * (x - mean)
+  double plain = 0, along = 0;  // of d, and of d * (x - mean)
+};
+
+// Which elements of dy count; d is dy there, else 0.
+enum class Mask {
+  kNone,    // all
+  kOutput,  // where y > 0
+  kInput,   // where the affine function of x lies within the bounds
 };
 
 struct SumOperands {
   const float *x, *dy;
-  float* dx = nullptr;  // may be null, else set to dy * slope
+  float* dx = nullptr;       // may be null, else set to d * slope
+  const float* y = nullptr;  // Mask::kOutput
+  float* d = nullptr;        // may be null, else set to d; not with Mask::kNone
+  Bounds bounds = {};        // Mask::kInput
+
+  SumOperands From(int64_t at) const {
+    SumOperands o = *this;
+    o.x += at;
+    o.dy += at;
+    if (o.dx != nullptr) o.dx += at;
+    if (o.y != nullptr) o.y += at;
+    if (o.d != nullptr) o.d += at;
+    return o;
+  }
 };
 
 // What the sums of a channel need.
 struct Line {
-  float mean = 0, slope = 0;
+  float mean = 0, slope = 0, constant = 0;
 };
+
+template <Mask kMask>
+ESPALIER_INLINE float Counted(const SumOperands& o, int64_t i, Line f) {
+  if constexpr (kMask == Mask::kOutput) return o.y[i] > 0 ? o.dy[i] : 0.0f;
+  if constexpr (kMask == Mask::kInput) {
+    const float v = (o.x[i] - f.mean) * f.slope + f.constant;
+    return (v >= o.bounds.low) & (v <= o.bounds.high) ? o.dy[i] : 0.0f;
+  }
+  return o.dy[i];
+}
 
 template <int W>
 struct WideTypes {
+  typedef float Full __attribute__((vector_size(W * 4)));
+  typedef int32_t Bits __attribute__((vector_size(W * 4)));
   typedef float Half __attribute__((vector_size(W * 2)));
   typedef double Double __attribute__((vector_size(W * 4)));
 };
@@ -154,14 +239,30 @@ struct WideTypes {
 // The sums of n elements of a channel, in sixteen lanes for every instruction set.
 template <int W>
 struct SumPiece {
+  using Full = typename WideTypes<W>::Full;
+  using Bits = typename WideTypes<W>::Bits;
   using Half = typename WideTypes<W>::Half;
   using Double = typename WideTypes<W>::Double;
   static constexpr int kLanes = 16, kHalf = W / 2, kVectors = kLanes / kHalf;
 
-  static ESPALIER_INLINE Double Load(const float* p) {
-    Half v;
+  template <typename V>
+  static ESPALIER_INLINE V Load(const float* p) {
+    V v;
     std::memcpy(&v, p, sizeof(v));
-    return __builtin_convertvector(v, Double);
+    return v;
+  }
+
+  template <typename V>
+  static ESPALIER_INLINE void Store(float* p, V v) {
+    std::memcpy(p, &v, sizeof(v));
+  }
+
+  static ESPALIER_INLINE Full Where(Bits mask, Full v) {
+    Bits bits;
+    std::memcpy(&bits, &v, sizeof(v));
+    bits &= mask;
+    std::memcpy(&v, &bits, sizeof(v));
+    return v;
   }
 
   static ESPALIER_INLINE double Sum(const Double* vectors) {
@@ -173,76 +274,120 @@ struct SumPiece {
     return lanes[0];
   }
 
-  static ESPALIER_INLINE void Run(const SumOperands* o, Line line, int64_t n, Sums* sums) {
+  template <Mask kMask>
+  static ESPALIER_INLINE Full CountedAt(const SumOperands& o, int64_t i, Line f) {
+    const Full d = Load<Full>(o.dy + i);
+    if constexpr (kMask == Mask::kOutput) return Where(Load<Full>(o.y + i) > 0.0f, d);
+    const Full z = (Load<Full>(o.x + i) - f.mean) * f.slope + f.constant;
+    return Where((z >= o.bounds.low) & (z <= o.bounds.high), d);
+  }
+
+  template <Mask kMask>
+  static ESPALIER_INLINE void RunMasked(const SumOperands& o, Line line, int64_t n, Sums* sums) {
     const double mean = line.mean;
-    const float *x = o->x, *dy = o->dy;
-    float* dx = o->dx;
+    const float* x = o.x;
+    float *dx = o.dx, *kept = o.d;
     Double plain[kVectors] = {}, along[kVectors] = {};
     int64_t k = 0;
     for (; k + kLanes <= n; k += kLanes) {
+      const float* d = o.dy + k;
+      float counted[kLanes];
+      if constexpr (kMask != Mask::kNone) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kLanes; v += W) Store(counted + v, CountedAt<kMask>(o, k + v, line));
+        d = counted;
+      }
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        const Double d = Load(dy + k + v * kHalf);
-        plain[v] += d;
-        along[v] += d * (Load(x + k + v * kHalf) - mean);
+        const Double wide = __builtin_convertvector(Load<Half>(d + v * kHalf), Double);
+        plain[v] += wide;
+        along[v] += wide * (__builtin_convertvector(Load<Half>(x + k + v * kHalf), Double) - mean);
       }
       __builtin_prefetch(x + k + kAhead);
-      __builtin_prefetch(dy + k + kAhead);
+      __builtin_prefetch(o.dy + k + kAhead);
+      if constexpr (kMask == Mask::kOutput) __builtin_prefetch(o.y + k + kAhead);
+      if (kMask != Mask::kNone && kept != nullptr) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kLanes; v += W) Store(kept + k + v, Load<Full>(d + v));
+        __builtin_prefetch(kept + k + kAhead, 1);
+      }
       if (dx == nullptr) continue;
 #pragma GCC unroll 4
-      for (int v = 0; v < kLanes; v += W) {
-        simd::Store<W>(dx + k + v, simd::Load<W>(dy + k + v) * line.slope);
-      }
+      for (int v = 0; v < kLanes; v += W) Store(dx + k + v, Load<Full>(d + v) * line.slope);
       __builtin_prefetch(dx + k + kAhead, 1);
     }
     Sums all = {Sum(plain), Sum(along)};
     for (; k < n; ++k) {
-      const double d = dy[k];
+      const float d = Counted<kMask>(o, k, line);
       all.plain += d;
       all.along += d * (x[k] - mean);
-      if (dx != nullptr) dx[k] = dy[k] * line.slope;
+      if (kMask != Mask::kNone && kept != nullptr) kept[k] = d;
+      if (dx != nullptr) dx[k] = d * line.slope;
     }
     *sums = all;
+  }
+
+  static ESPALIER_INLINE void Run(const SumOperands* o, Mask mask, Line line, int64_t n,
+                                  Sums* sums) {
+    switch (mask) {
+      case Mask::kNone:
+        return RunMasked<Mask::kNone>(*o, line, n, sums);
+      case Mask::kOutput:
+        return RunMasked<Mask::kOutput>(*o, line, n, sums);
+      case Mask::kInput:
+        return RunMasked<Mask::kInput>(*o, line, n, sums);
+    }
   }
 };
 
 // The sums of n columns.
+template <Mask kMask>
 void SumColumns(const SumOperands& o, int64_t rows, int64_t width, int64_t n, const Line* lines,
                 Sums* sums) {
   double plain[kColumns] = {}, along[kColumns] = {};
-  float mean[kColumns], slope[kColumns];
+  float mean[kColumns], slope[kColumns], constant[kColumns];
   for (int64_t i = 0; i < n; ++i) {
     mean[i] = lines[i].mean;
     slope[i] = lines[i].slope;
+    constant[i] = lines[i].constant;
   }
   Vectorize(
       [](SumOperands o, int64_t rows, int64_t width, int64_t n, const float* mean,
-         const float* slope, double* plain, double* along) {
-        for (int64_t row = 0; row < rows; ++row, o.x += width, o.dy += width) {
+         const float* slope, const float* constant, double* plain, double* along) {
+        for (int64_t row = 0; row < rows; ++row, o = o.From(width)) {
+      // Nothing is stored here, so that these loops stay vectors.
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) {
-            const double d = o.dy[i];
+            const double d = Counted<kMask>(o, i, {mean[i], slope[i], constant[i]});
             plain[i] += d;
             along[i] += d * (static_cast<double>(o.x[i]) - mean[i]);
           }
+          if (o.d != nullptr) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; ++i) {
+              o.d[i] = Counted<kMask>(o, i, {mean[i], slope[i], constant[i]});
+            }
+          }
           if (o.dx == nullptr) continue;
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) o.dx[i] = o.dy[i] * slope[i];
-          o.dx += width;
+          for (int64_t i = 0; i < n; ++i) {
+            o.dx[i] = Counted<kMask>(o, i, {mean[i], slope[i], constant[i]}) * slope[i];
+          }
         }
       },
-      o, rows, width, n, mean, slope, plain, along);
+      o, rows, width, n, mean, slope, constant, plain, along);
   for (int64_t i = 0; i < n; ++i) sums[i] = {plain[i], along[i]};
 }
 
 // The sums of every channel; line(channel) says of what, finish(channel, sums) takes them.
 template <typename LineOf, typename Finish>
-void SumChannels(const Shape& s, const SumOperands& o, const LineOf& line, const Finish& finish) {
+void SumChannels(const Shape& s, const SumOperands& o, Mask mask, const LineOf& line,
+                 const Finish& finish) {
   const bool small = s.spatial < kSmall;
   const int64_t cuts = s.cuts(), width = s.channels * s.spatial;
-  const auto from = [&o](int64_t at) {
-    return SumOperands{o.x + at, o.dy + at, o.dx == nullptr ? nullptr : o.dx + at};
-  };
+  const auto sum_columns = mask == Mask::kNone     ? SumColumns<Mask::kNone>
+                           : mask == Mask::kOutput ? SumColumns<Mask::kOutput>
+                                                   : SumColumns<Mask::kInput>;
   // [outer][channel][inner]
   const int64_t outer = small ? cuts : s.batch, inner = small ? s.spatial : cuts;
   std::vector<Sums> parts(outer * s.channels * inner);
@@ -250,13 +395,13 @@ void SumChannels(const Shape& s, const SumOperands& o, const LineOf& line, const
     ForEachColumns(s, [&](int64_t column, int64_t n, int64_t image, int64_t images, int64_t cut) {
       Line lines[kColumns];
       for (int64_t i = 0; i < n; ++i) lines[i] = line((column + i) / s.spatial);
-      SumColumns(from(image * width + column), images, width, n, lines,
-                 &parts[cut * width + column]);
+      sum_columns(o.From(image * width + column), images, width, n, lines,
+                  &parts[cut * width + column]);
     });
   } else {
     ForEachPiece(s, [&](int64_t c, int64_t at, int64_t n, int64_t piece) {
-      const SumOperands here = from(at);
-      simd::Dispatch<SumPiece>(&here, line(c), n, &parts[piece]);
+      const SumOperands here = o.From(at);
+      simd::Dispatch<SumPiece>(&here, mask, line(c), n, &parts[piece]);
     });
   }
   ParallelRanges(s.channels, 4 * outer * inner, [&](int64_t begin, int64_t end) {
@@ -286,7 +431,7 @@ std::unique_ptr<Kernel> MakeStats(const KernelSpec& spec, std::string*) {
     const float* x = args.inputs[0].as<float>();
     float* stats = args.outputs[0].as<float>();
     SumChannels(
-        s, {x, x}, [](int64_t) { return Line(); },
+        s, {x, x}, Mask::kNone, [](int64_t) { return Line(); },
         [&](int64_t c, const Sums& sums) {
           const double share = 1 / static_cast<double>(std::max<int64_t>(1, count));
           const double mean = sums.plain * share;
@@ -313,7 +458,7 @@ std::unique_ptr<Kernel> MakeStatsBackward(const KernelSpec& spec, std::string*) 
     const float* x = args.inputs[0].as<float>();
     const float* dstats = args.inputs[1].as<float>();
     float* dx = args.outputs[0].as<float>();
-    Map(s, x, dx, [&](int64_t c) {
+    Map(s, {x, dx}, [&](int64_t c) {
       return Affine{0, static_cast<float>(2 * dstats[s.channels + c] * share),
                     static_cast<float>(dstats[c] * share)};
     });
@@ -334,8 +479,17 @@ Moments MomentsOf(const float* stats, const float* running_mean, const float* ru
   return {stats[c], std::max(stats[channels + c] - mean * mean, 0.0)};
 }
 
+Bounds BoundsOf(const Attributes& attributes) {
+  const std::string activation = attributes.String("activation");
+  Bounds bounds;
+  if (activation != "none") bounds.low = 0;
+  if (activation == "relu6") bounds.high = 6;
+  return bounds;
+}
+
 std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
-  return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
+  return MakeKernel([attributes = spec.attributes,
+                     bounds = BoundsOf(spec.attributes)](const KernelArgs& args) {
     const Shape s = ShapeOf(args.inputs[0].dims());
     const double epsilon = attributes.Float("epsilon");
     const float momentum = static_cast<float>(attributes.Float("momentum"));
@@ -361,7 +515,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
         affine[c] = {m.mean, static_cast<float>(scale[c] / std::sqrt(m.variance + epsilon)),
                      bias[c]};
       }
-      Map(s, x, y, [&](int64_t c) { return affine[c]; });
+      const float* residual = args.inputs.size() > 6 ? args.inputs[6].as<float>() : nullptr;
+      Map(s, {x, y, residual, bounds}, [&](int64_t c) { return affine[c]; });
     }
     if (stats != nullptr) {
       for (int64_t c = 0; c < s.channels; ++c) {
@@ -375,16 +530,23 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
   });
 }
 
-// x, scale, running_mean, running_var, stats?, dy -> dx, dscale, dbias, dstats. The path through
-// the statistics to x is the gradient of batch_norm_stats, fed by dstats.
+// x, scale, bias?, running_mean, running_var, stats?, y?, dy -> dx, dscale, dbias, dstats,
+// dresidual. The path through the statistics to x is the gradient of batch_norm_stats, fed by
+// dstats.
 std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
-  return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
+  const Bounds bounds = BoundsOf(spec.attributes);
+  const std::string activation = spec.attributes.String("activation");
+  const Mask mask = activation == "relu"    ? Mask::kOutput
+                    : activation == "relu6" ? Mask::kInput
+                                            : Mask::kNone;
+  return MakeKernel([attributes = spec.attributes, bounds, mask](const KernelArgs& args) {
     const Shape s = ShapeOf(args.inputs[0].dims());
     const double epsilon = attributes.Float("epsilon");
     const float* x = args.inputs[0].as<float>();
     const float* scale = args.inputs[1].as<float>();
-    const float* stats = args.training ? args.inputs[4].as<float>() : nullptr;
-    const float* dy = args.inputs[5].as<float>();
+    const float* bias = args.inputs[2].as<float>();
+    const float* stats = args.training ? args.inputs[5].as<float>() : nullptr;
+    const float* dy = args.inputs[7].as<float>();
     const auto output = [&](size_t i) {
       return i < args.outputs.size() ? args.outputs[i].as<float>() : nullptr;
     };
@@ -393,12 +555,15 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
     std::vector<Line> lines(s.channels);
     for (int64_t c = 0; c < s.channels; ++c) {
       const Moments m =
-          MomentsOf(stats, args.inputs[2].as<float>(), args.inputs[3].as<float>(), s.channels, c);
-      inverses[c] = 1 / std::sqrt(m.variance + epsilon);
-      lines[c] = {m.mean, static_cast<float>(scale[c] * inverses[c])};
+          MomentsOf(stats, args.inputs[3].as<float>(), args.inputs[4].as<float>(), s.channels, c);
+      const double deviation = std::sqrt(m.variance + epsilon);
+      inverses[c] = 1 / deviation;
+      lines[c] = {m.mean, static_cast<float>(scale[c] / deviation),
+                  mask == Mask::kInput ? bias[c] : 0.0f};
     }
     SumChannels(
-        s, {x, dy, dx}, [&](int64_t c) { return lines[c]; },
+        s, {x, dy, dx, args.inputs[6].as<float>(), output(4), bounds}, mask,
+        [&](int64_t c) { return lines[c]; },
         [&](int64_t c, const Sums& sums) {
           const double inverse = inverses[c];
           if (dscale != nullptr) dscale[c] = static_cast<float>(sums.along * inverse);

@@ -1,4 +1,6 @@
 // Batch normalisation of [N, C, ...].
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "ops/cuda/launch.cuh"
@@ -104,18 +106,44 @@ struct Moments {
   __device__ float Inverse(int64_t c) const { return 1.0f / sqrtf(Variance(c) + epsilon); }
 };
 
+// The result is raised to `low` and lowered to `high`; NaN stays.
+struct Bounds {
+  float low = -INFINITY, high = INFINITY;
+
+  static Bounds Of(const Attributes& attributes) {
+    const std::string activation = attributes.String("activation");
+    if (activation == "none") return {};
+    return {0.0f, activation == "relu6" ? 6.0f : INFINITY};
+  }
+  __device__ float Apply(float v) const {
+    const float raised = v < low ? low : v;
+    return raised > high ? high : raised;
+  }
+};
+
 template <typename T>
-struct Normalise {
+struct Line {
   const T* x;
   const T* scale;
   const T* bias;
-  T* y;
   Moments<T> moments;
   int64_t channels, spatial;
-  __device__ void operator()(int64_t i) const {
+  __device__ float operator()(int64_t i) const {
     const int64_t c = i / spatial % channels;
     const float slope = ToFloat(scale[c]) * moments.Inverse(c);
-    y[i] = FromFloat<T>((ToFloat(x[i]) - moments.Mean(c)) * slope + ToFloat(bias[c]));
+    return (ToFloat(x[i]) - moments.Mean(c)) * slope + ToFloat(bias[c]);
+  }
+};
+
+template <typename T>
+struct Normalise {
+  Line<T> line;
+  const T* residual;  // may be null
+  T* y;
+  Bounds bounds;
+  __device__ void operator()(int64_t i) const {
+    const float v = line(i) + (residual == nullptr ? 0.0f : ToFloat(residual[i]));
+    y[i] = FromFloat<T>(bounds.Apply(v));
   }
 };
 
@@ -152,8 +180,11 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
     if (y.present()) {
       ESPALIER_KERNEL_RETURN_IF_ERROR(
           ForEach(y.num_elements(),
-                  Normalise<T>{x.as<T>(), args.inputs[1].as<T>(), args.inputs[2].as<T>(), y.as<T>(),
-                               moments, s.channels, s.spatial},
+                  Normalise<T>{{x.as<T>(), args.inputs[1].as<T>(), args.inputs[2].as<T>(), moments,
+                                s.channels, s.spatial},
+                               Has(args.inputs, 6) ? args.inputs[6].as<T>() : nullptr,
+                               y.as<T>(),
+                               Bounds::Of(attributes)},
                   StreamOf(args), "batch_norm"));
     }
     if (!stats) return KernelStatus::Ok();
@@ -165,27 +196,48 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
   });
 }
 
+// dy where it counts, else 0: relu is told by y, relu6 by the value before it.
 template <typename T>
-struct AlongTerm {
-  const T* x;
+struct Counted {
   const T* dy;
-  Moments<T> moments;
-  int64_t channels, spatial;
+  const T* y;  // null unless relu
+  bool bounded;
+  Line<T> line;
+  Bounds bounds;
   __device__ float operator()(int64_t i) const {
-    return ToFloat(dy[i]) * (ToFloat(x[i]) - moments.Mean(i / spatial % channels));
+    bool counts = true;
+    if (y != nullptr) counts = ToFloat(y[i]) > 0.0f;
+    if (bounded) {
+      const float v = line(i);
+      counts = v >= bounds.low && v <= bounds.high;
+    }
+    return counts ? ToFloat(dy[i]) : 0.0f;
   }
 };
 
 template <typename T>
-struct DirectGradient {
-  const T* scale;
-  const T* dy;
+struct AlongTerm {
+  Counted<T> d;
+  __device__ float operator()(int64_t i) const {
+    const Line<T>& line = d.line;
+    return d(i) * (ToFloat(line.x[i]) - line.moments.Mean(i / line.spatial % line.channels));
+  }
+};
+
+// Either output may be null.
+template <typename T>
+struct DirectGradients {
+  Counted<T> d;
   T* dx;
-  Moments<T> moments;
-  int64_t channels, spatial;
+  T* dresidual;
   __device__ void operator()(int64_t i) const {
-    const int64_t c = i / spatial % channels;
-    dx[i] = FromFloat<T>(ToFloat(dy[i]) * ToFloat(scale[c]) * moments.Inverse(c));
+    const Line<T>& line = d.line;
+    const int64_t c = i / line.spatial % line.channels;
+    const float value = d(i);
+    if (dresidual != nullptr) dresidual[i] = FromFloat<T>(value);
+    if (dx != nullptr) {
+      dx[i] = FromFloat<T>(value * ToFloat(line.scale[c]) * line.moments.Inverse(c));
+    }
   }
 };
 
@@ -227,40 +279,45 @@ struct BackwardLayout {
   }
 };
 
-// x, scale, running_mean, running_var, stats?, dy -> dx, dscale, dbias, dstats. The path through
-// the statistics to x is the gradient of batch_norm_stats, fed by dstats.
+// x, scale, bias?, running_mean, running_var, stats?, y?, dy -> dx, dscale, dbias, dstats,
+// dresidual. The path through the statistics to x is the gradient of batch_norm_stats, fed by
+// dstats.
 KernelStatus Backward(const KernelArgs& args, const Attributes& attributes) {
-  const TensorView &x = args.inputs[0], &dy = args.inputs[5];
+  const TensorView& x = args.inputs[0];
   const Shape s(x.dims());
   const BackwardLayout at(s);
   const char* op = "batch_norm_grad";
+  const std::string activation = attributes.String("activation");
   return DispatchFloat(x.dtype(), op, [&](auto type) {
     using T = typename decltype(type)::T;
+    const auto input = [&](size_t i) {
+      return Has(args.inputs, i) ? args.inputs[i].as<T>() : nullptr;
+    };
     const auto output = [&](size_t i) {
       return Has(args.outputs, i) ? args.outputs[i].as<T>() : nullptr;
     };
-    const T* scale = args.inputs[1].as<T>();
-    const Moments<T> moments{args.training ? args.inputs[4].as<T>() : nullptr,
-                             args.inputs[2].as<T>(), args.inputs[3].as<T>(), s.channels,
+    const Moments<T> moments{args.training ? input(5) : nullptr, input(3), input(4), s.channels,
                              static_cast<float>(attributes.Float("epsilon"))};
-    if (output(0) != nullptr) {
-      ESPALIER_KERNEL_RETURN_IF_ERROR(
-          ForEach(x.num_elements(),
-                  DirectGradient<T>{scale, dy.as<T>(), output(0), moments, s.channels, s.spatial},
-                  StreamOf(args), op));
+    const Counted<T> d{input(7),
+                       activation == "relu" ? input(6) : nullptr,
+                       activation == "relu6",
+                       {x.as<T>(), input(1), input(2), moments, s.channels, s.spatial},
+                       Bounds::Of(attributes)};
+    if (output(0) != nullptr || output(4) != nullptr) {
+      ESPALIER_KERNEL_RETURN_IF_ERROR(ForEach(
+          x.num_elements(), DirectGradients<T>{d, output(0), output(4)}, StreamOf(args), op));
     }
     float* sum = WorkspaceAt<float>(args, at.sum);
     float* along = WorkspaceAt<float>(args, at.along);
     void* partial = WorkspaceAt(args, at.partial);
-    ESPALIER_KERNEL_RETURN_IF_ERROR(Reduce(s.over_channel, Value<T>{dy.as<T>()},
-                                           StoreScaled<float>{sum, 1.0f}, partial, StreamOf(args),
-                                           op));
     ESPALIER_KERNEL_RETURN_IF_ERROR(
-        Reduce(s.over_channel, AlongTerm<T>{x.as<T>(), dy.as<T>(), moments, s.channels, s.spatial},
-               StoreScaled<float>{along, 1.0f}, partial, StreamOf(args), op));
+        Reduce(s.over_channel, d, StoreScaled<float>{sum, 1.0f}, partial, StreamOf(args), op));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Reduce(s.over_channel, AlongTerm<T>{d},
+                                           StoreScaled<float>{along, 1.0f}, partial, StreamOf(args),
+                                           op));
     return ForEach(s.channels,
-                   ChannelGradients<T>{sum, along, scale, output(1), output(2), output(3), moments,
-                                       s.channels},
+                   ChannelGradients<T>{sum, along, input(1), output(1), output(2), output(3),
+                                       moments, s.channels},
                    StreamOf(args), op);
   });
 }

@@ -95,9 +95,16 @@ void AdaptivePool2d(Writer& w) {
 }
 
 void BatchNorm(Writer& w) {
-  w.Finish("BatchNormalization", {w.In(0), w.In(1), w.In(2), w.In(3), w.In(4)},
-           {{"epsilon", w.attributes().Float("epsilon")},
-            {"momentum", 1.0 - w.attributes().Float("momentum", 0.1)}});
+  const std::vector<std::string> inputs = {w.In(0), w.In(1), w.In(2), w.In(3), w.In(4)};
+  const Attributes attributes = {{"epsilon", w.attributes().Float("epsilon")},
+                                 {"momentum", 1.0 - w.attributes().Float("momentum", 0.1)}};
+  const std::string activation = w.attributes().String("activation", "none");
+  if (activation == "none") return w.Finish("BatchNormalization", inputs, attributes);
+  std::string y = w.Emit("BatchNormalization", inputs, attributes);
+  if (w.HasIn(6)) y = w.Emit("Add", {y, w.In(6)});
+  if (activation == "relu") return w.Finish("Relu", {y});
+  const DType dtype = w.InType(0).dtype;
+  w.Finish("Clip", {y, w.Number(0, dtype), w.Number(6, dtype)});
 }
 
 std::string Given(Writer& w, int i, int64_t size, float otherwise) {

@@ -44,6 +44,21 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
     ESPALIER_RETURN_IF_ERROR(ExpectSameDType(stats, x));
     ESPALIER_RETURN_IF_ERROR(ExpectShape(stats, {2, channels}, because));
   }
+  const std::string activation = types.attributes.String("activation");
+  if (activation != "none" && activation != "relu" && activation != "relu6") {
+    return AttributeError("batch_norm", "activation", absl::StrCat("'", activation, "'"),
+                          "none, relu or relu6");
+  }
+  if (types.has_input(6)) {
+    const InputRef residual{"batch_norm", "residual", types.inputs[6]};
+    ESPALIER_RETURN_IF_ERROR(ExpectSameDType(residual, x));
+    ESPALIER_RETURN_IF_ERROR(ExpectShape(residual, {x.type.dims.begin(), x.type.dims.end()},
+                                         absl::StrCat("'x' is ", ToString(x.type))));
+    if (activation != "relu") {
+      return AttributeError("batch_norm", "activation", absl::StrCat("'", activation, "'"),
+                            "relu, where a residual is given");
+    }
+  }
   const double epsilon = types.attributes.Float("epsilon");
   if (!(epsilon >= 0)) {
     return AttributeError("batch_norm", "epsilon", std::to_string(epsilon), "a number >= 0");
@@ -65,8 +80,18 @@ SplitRule Split(const NodeTypes& types) {
     rule.inputs.push_back(types.has_input(5) ? std::vector<int>{kNotSplit, channel}
                                              : std::vector<int>{});
   }
+  if (types.inputs.size() > 6) {
+    rule.inputs.push_back(types.has_input(6) ? map : std::vector<int>{});
+  }
   rule.outputs = {map};
   return rule;
+}
+
+// The gradient of relu is told from y, that of relu6 from the value before it, computed again.
+bool IsNeeded(const Attributes& attributes, bool is_output, int index) {
+  const std::string activation = attributes.String("activation");
+  if (is_output) return activation == "relu";
+  return index != 2 || activation == "relu6";
 }
 
 }  // namespace
@@ -98,15 +123,23 @@ void RegisterBatchNorm(OpRegistry& registry) {
   OpDef def;
   def.name = "batch_norm";
   def.doc =
-      "x[N, C, ...], scale[C], bias[C], running_mean[C], running_var[C], stats[2, C]? -> "
-      "(x - mean) / sqrt(var + epsilon) * scale + bias; training takes mean and var from stats and "
-      "moves the running ones (inputs 3 and 4) in place, otherwise the running ones are used";
-  def.inputs = {
-      {"x"}, {"scale"}, {"bias"}, {"running_mean"}, {"running_var"}, {"stats", /*optional=*/true}};
+      "x[N, C, ...], scale[C], bias[C], running_mean[C], running_var[C], stats[2, C]?, "
+      "residual[N, C, ...]? -> activation of (x - mean) / sqrt(var + epsilon) * scale + bias + "
+      "residual; training takes mean and var from stats and moves the running ones (inputs 3 and "
+      "4) in place, otherwise the running ones are used";
+  def.inputs = {{"x"},
+                {"scale"},
+                {"bias"},
+                {"running_mean"},
+                {"running_var"},
+                {"stats", /*optional=*/true},
+                {"residual", /*optional=*/true}};
   def.precision = Precision::kF32;
   def.attributes = {
       {"epsilon", AttributeKind::kFloat, 1e-5, false, "added to the variance"},
       {"momentum", AttributeKind::kFloat, 0.1, false, "running = (1 - m) * running + m * batch"},
+      {"activation", AttributeKind::kString, std::string("none"), false,
+       "applied to the result: none, relu, relu6 (relu, at most 6)"},
       count};
   def.infer = Infer;
   def.canonicalize = SetCount;
@@ -114,8 +147,10 @@ void RegisterBatchNorm(OpRegistry& registry) {
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
-  def.gradient = Gradient{
-      .needs_inputs = {0, 1, 3, 4, 5}, .needs_outputs = {}, .differentiable = {0, 1, 2, 5}};
+  def.gradient = Gradient{.needs_inputs = {0, 1, 2, 3, 4, 5},
+                          .needs_outputs = {0},
+                          .differentiable = {0, 1, 2, 5, 6},
+                          .is_needed = IsNeeded};
   registry.Add(std::move(def));
 }
 

@@ -205,6 +205,31 @@ rule rms_norm
   y = rms_norm(x, w) {epsilon: epsilon}
   example x: f32[3, 4, 8], w: f32[8], epsilon: 1e-5
 
+rule batch_norm_activation
+  doc "an activation behind a batch norm"
+  t = batch_norm(x, w, b, m, v, s) {activation: none, *}
+  either function relu
+    y = relu(t)
+    let function = relu
+  or relu6
+    y = clip(t) {min: 0, max: 6}
+    let function = relu6
+  end
+  =>
+  y = batch_norm(x, w, b, m, v, s) {*: t, activation: function}
+  example x: f32[4, 3, 5], w: f32[3], b: f32[3], m: f32[3], v: f32[3], s: f32[2, 3]
+
+rule batch_norm_residual
+  doc "a batch norm, something added to it, and relu"
+  t = batch_norm(x, w, b, m, v, s) {activation: none, *}
+  a = add(t, r)
+  y = relu(a)
+  shape t: [N...]
+  shape r: [N...]
+  =>
+  y = batch_norm(x, w, b, m, v, s, r) {*: t, activation: relu}
+  example x: f32[4, 3, 5], w: f32[3], b: f32[3], m: f32[3], v: f32[3], s: f32[2, 3], r: f32[4, 3, 5]
+
 rule residual_layer_norm
   doc "x + residual and its layer norm; the sum stays"
   s = add(x, r)

@@ -298,6 +298,21 @@ void AddNetworks(std::vector<Case>* cases) {
                       .inputs = {Uniform(t, x), channel(), channel(), channel(), Positive(t, {5}),
                                  GivenAs(t, {2, 5}, {0, 1, 0, -1, 0, 1, 2, 3, 4, 5})},
                       .sum_length = 168});
+    for (const char* activation : {"relu", "relu6"}) {
+      cases->push_back({.op = "batch_norm",
+                        .name = activation,
+                        .attributes = {{"activation", std::string(activation)}},
+                        .inputs = {Uniform(t, x), channel(), channel(), channel(), Positive(t, {5}),
+                                   GivenAs(t, {2, 5}, {0, 1, 0, -1, 0, 1, 2, 3, 4, 5})},
+                        .sum_length = 168});
+    }
+    cases->push_back(
+        {.op = "batch_norm",
+         .name = "residual",
+         .attributes = {{"activation", std::string("relu")}},
+         .inputs = {Uniform(t, x), channel(), channel(), channel(), Positive(t, {5}),
+                    GivenAs(t, {2, 5}, {0, 1, 0, -1, 0, 1, 2, 3, 4, 5}), Uniform(t, x)},
+         .sum_length = 168});
     cases->push_back({.op = "layer_norm",
                       .inputs = {Uniform(t, {4, 9, 300}), Uniform(t, {300}), Uniform(t, {300})},
                       .sum_length = 300});

@@ -122,21 +122,27 @@ def _():
             lambda x: torch.stack([x.mean((0, 2, 3)), (x * x).mean((0, 2, 3))]), {"sum": 100})
 
 
-@case("batch_norm")
+@case("batch_norm", count=12)
 def _():
     n, c = random.randint(2, 4), random.randint(1, 4)
     x = rand(n, c, *dims(2, 2))
     stats = torch.stack([x.mean((0, 2, 3)), (x * x).mean((0, 2, 3))])
+    activation = random.choice(["none", "relu", "relu6"])
+    # relu6 has both of its bounds among the values.
+    factor = 5 if activation == "relu6" else 1
+    residual = [rand(*x.shape)] if activation == "relu" and random.random() < 0.6 else []
 
-    def reference(x, scale, bias, mean, var, stats):
+    def reference(x, scale, bias, mean, var, stats, residual=0):
         shape = (1, -1, 1, 1)
         m = stats[0].view(shape)
         v = stats[1].view(shape) - m * m
-        return (x - m) / torch.sqrt(v + 1e-3) * scale.view(shape) + bias.view(shape)
+        y = (x - m) / torch.sqrt(v + 1e-3) * scale.view(shape) + bias.view(shape) + residual
+        return {"none": lambda y: y, "relu": torch.relu, "relu6": F.relu6}[activation](y)
 
-    return ({"epsilon": 1e-3, "momentum": 0.1},
-            [x, rand(c), rand(c), torch.zeros(c, dtype=torch.float64), torch.ones(c, dtype=torch.float64), stats],
-            reference, {"sum": 300, "no_gradient": [3, 4], "scale": 30})
+    return ({"epsilon": 1e-3, "momentum": 0.1, "activation": activation},
+            [x, factor * rand(c), factor * rand(c), torch.zeros(c, dtype=torch.float64),
+             torch.ones(c, dtype=torch.float64), stats] + residual,
+            reference, {"sum": 300, "no_gradient": [3, 4], "scale": 30 * factor})
 
 
 @case("layer_norm")
