@@ -72,7 +72,8 @@ struct LoweringOptions {
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
   proto::MemoryOptions options;
-  // Operator of the plan -> predicted seconds, forward and backward: what copies can hide behind.
+  // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
+  // can hide behind.
   std::map<std::string, double> node_seconds;
 
   bool may_change_programs() const {

@@ -4,6 +4,7 @@
 #include "ops/graph/graph_proto.h"
 #include "planner/memory/arena.h"
 #include "planner/pcg/buckets.h"
+#include "planner/pcg/schedule.h"
 
 namespace espalier {
 namespace {
@@ -49,12 +50,18 @@ Emitter::Emitter(const PcgStructure& structure, const Placement& placement, Conf
   for (const Value& value : structure.graph().values()) names_.push_back(value.name);
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
     names_[g.gradient] = absl::StrCat(structure.graph().value(g.parameter).name, ".grad");
+    parameter_gradients_.insert(g.gradient);
   }
 }
 
 TensorSpec Emitter::SpecOf(ValueId value, const Shard& shard) const {
   const TensorType& type = structure_.graph().value(value).type;
-  return {type.dtype, shard.region.size, shard.region.start, type.dims};
+  TensorSpec spec = {type.dtype, shard.region.size, shard.region.start, type.dims};
+  if (const int d = structure_.BatchDim(value); d >= 0) {
+    spec.offset[d] += micro_batch_ * type.dims[d];
+    spec.global[d] *= structure_.micro_batches;
+  }
+  return spec;
 }
 
 const Node& Emitter::PlanNode(const Position& position) const {
@@ -152,14 +159,58 @@ absl::Status Emitter::Run() {
   AddParameters();
   AddSchedules();
   if (absl::Status status = PlanBuckets(); !status.ok()) return status;
-  for (size_t p = 0; p < structure_.positions.size(); ++p) {
-    absl::Status status = RunPosition(structure_.positions[p]);
-    if (status.ok()) status = UpdateEarly(static_cast<int>(p));
-    if (!status.ok()) return status;
+  of_micro_batch_.assign(structure_.micro_batches, instances_);  // the parameters
+  const std::vector<int> stages =
+      StagesOf(structure_, placement_, table_.layouts(), static_cast<int>(ranks_.size()));
+  for (const ScheduleItem& item : MakeSchedule(structure_, stages)) {
+    SelectMicroBatch(item.micro_batch);
+    for (int p = item.first; p < item.last; ++p) {
+      const Position& position = structure_.positions[p];
+      if (absl::Status status = RunPosition(position); !status.ok()) return status;
+      if (structure_.micro_batches > 1) {
+        AccumulateGradients(position);
+      } else if (absl::Status status = UpdateEarly(p); !status.ok()) {
+        return status;
+      }
+    }
   }
+  SelectMicroBatch(0);
   if (structure_.forward_only) return absl::OkStatus();
   if (absl::Status status = Synchronise(); !status.ok()) return status;
   return UpdateParameters();
+}
+
+void Emitter::SelectMicroBatch(int number) {
+  if (number == micro_batch_) return;
+  of_micro_batch_[micro_batch_] = std::move(instances_);
+  instances_ = std::move(of_micro_batch_[number]);
+  micro_batch_ = number;
+}
+
+void Emitter::AccumulateGradients(const Position& position) {
+  const Node& node = structure_.graph().node(position.node);
+  for (size_t k = 0; k < node.outputs.size(); ++k) {
+    const ValueId v = node.outputs[k];
+    if (v == kNoValue || parameter_gradients_.count(v) == 0) continue;
+    const int id = Resolved(position.outputs[k]);
+    Instance& own = instances_.at({v, id});
+    for (size_t i = 0; i < own.size(); ++i) {
+      const Shard& shard = LayoutOf(id).shards[i];
+      RankProgram& rank = ranks_[shard.device];
+      const Dims zero(shard.region.size.size(), 0);
+      const std::string& name = PlanNode(position).name;
+      if (micro_batch_ > 0) {
+        const int sum = of_micro_batch_[0].at({v, id})[i];
+        rank.Copy(name, own[i], sum, zero, zero, shard.region.size, /*accumulate=*/true);
+      } else if (bucket_of_.count(v) == 0 && !rank.owns_memory(own[i])) {
+        // The sum must not go into memory that something else looks at.
+        const int sum = rank.AddBuffer(NameOf(v), rank.spec(own[i]), proto::SCRATCH);
+        rank.Copy(name, own[i], sum, zero, zero, shard.region.size, /*accumulate=*/false);
+        own[i] = sum;
+      }
+    }
+    if (micro_batch_ > 0) instances_.erase({v, id});
+  }
 }
 
 absl::Status Emitter::RunPosition(const Position& position) {
@@ -188,7 +239,8 @@ absl::Status Emitter::RunPosition(const Position& position) {
 int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
   RankProgram& rank = ranks_[layout.shards[shard].device];
   const TensorSpec spec = SpecOf(value, layout.shards[shard]);
-  auto it = bucket_of_.find(value);
+  // What is added up is that of the first micro-batch.
+  auto it = micro_batch_ == 0 ? bucket_of_.find(value) : bucket_of_.end();
   if (it == bucket_of_.end()) return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH);
   const BucketPlace& place = it->second[shard];
   const BucketBuffers& bucket = buckets_[place.bucket];
@@ -261,7 +313,7 @@ void Emitter::EmitSumOrSeed(const Position& position,
     result.push_back(NewOutput(node.outputs[0], layout, part));
     if (position.role == Position::kSeed && scales_loss()) {
       EmitLossScale(layout.shards[part].device, result.back());
-      if (part > 0) continue;
+      if (part > 0 || micro_batch_ > 0) continue;
       proto::ReportInstruction* report = rank.Emit(plan_node.name)->mutable_report();
       report->set_buffer(result.back());
       report->set_name("loss_scale");
@@ -304,19 +356,19 @@ const Emitter::Instance& Emitter::Load(ValueId value, int layout, const std::str
   Instance& instance = instances_[{value, layout}];
   for (const Shard& shard : LayoutOf(layout).shards) {
     RankProgram& rank = ranks_[shard.device];
-    auto [it, inserted] =
-        loaded_.try_emplace({value, shard.device, shard.region.start, shard.region.size}, -1);
+    const TensorSpec spec = SpecOf(value, shard);
+    auto [it, inserted] = loaded_.try_emplace({value, shard.device, spec.offset, spec.dims}, -1);
     if (inserted) {
       const bool input = v.kind == ValueKind::kInput;
-      it->second =
-          rank.AddBuffer(v.name, SpecOf(value, shard), input ? proto::HOST_INPUT : proto::LITERAL);
+      it->second = rank.AddBuffer(v.name, spec, input ? proto::HOST_INPUT : proto::LITERAL);
       if (input) {
         auto column = options_.columns.find(v.name);
         proto::LoadBatchInstruction* load = rank.EmitFirst(node)->mutable_load_batch();
         load->set_buffer(it->second);
         load->set_column(column == options_.columns.end() ? v.name : column->second);
       } else {
-        rank.buffer(it->second)->set_literal(Slice(v.constant, v.type, shard.region));
+        rank.buffer(it->second)
+            ->set_literal(Slice(v.constant, {v.type.dtype, spec.global}, {spec.offset, spec.dims}));
       }
     }
     instance.push_back(it->second);

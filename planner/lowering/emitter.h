@@ -50,6 +50,10 @@ class Emitter {
   void AddParameters();
   absl::Status PlanBuckets();
   absl::Status RunPosition(const Position& position);
+  // From here on everything is of this micro-batch.
+  void SelectMicroBatch(int number);
+  // Adds the parameters' gradients that `position` has computed to those of the first micro-batch.
+  void AccumulateGradients(const Position& position);
   void EmitCompute(const Position& position, const std::vector<const Instance*>& operands);
   void EmitSumOrSeed(const Position& position, const std::vector<const Instance*>& operands);
   void EmitReports(const Node& node);
@@ -109,7 +113,11 @@ class Emitter {
   UpdateChoice update_;  // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value
-  std::map<std::pair<ValueId, int>, Instance> instances_;
+  using Instances = std::map<std::pair<ValueId, int>, Instance>;
+  Instances instances_;                    // of the micro-batch
+  std::vector<Instances> of_micro_batch_;  // of all others
+  int micro_batch_ = 0;
+  std::set<ValueId> parameter_gradients_;
   std::map<std::tuple<ValueId, int, Dims, Dims>, int> loaded_;
   std::map<ValueId, std::vector<BucketPlace>> bucket_of_;  // by shard of the gradient's base layout
   std::vector<BucketBuffers> buckets_;

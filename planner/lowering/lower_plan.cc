@@ -10,6 +10,7 @@
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_program.h"
+#include "planner/pcg/micro_batches.h"
 #include "planner/plan/configs.h"
 #include "planner/planner.h"
 
@@ -75,6 +76,9 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
                                                   std::vector<int64_t>* kept_bytes) {
   absl::StatusOr<PcgStructure> structure = BuildStructure(registry, graph, forward_only);
   if (!structure.ok()) return structure.status();
+  if (absl::Status status = CutBatch(MicroBatchesOf(plan), &*structure); !status.ok()) {
+    return status;
+  }
   absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan(*structure, plan);
   if (!configs.ok()) return configs.status();
   ConfigTable table(*structure);
@@ -130,7 +134,7 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   limits.options = plan.memory();
   for (const proto::Device& device : plan.devices()) limits.bytes.push_back(device.memory_bytes());
   for (const proto::OperatorPlan& op : plan.operators()) {
-    limits.node_seconds[op.node()] = op.predicted_seconds();
+    limits.node_seconds[op.node()] = op.predicted_seconds() / MicroBatchesOf(plan);
   }
   LoweredPlan lowered;
   std::vector<int64_t> kept;

@@ -90,6 +90,13 @@ struct PcgStructure {
   std::vector<GradientInfo> gradients;                   // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
 
+  // The batch may run in parts, one behind the other (pcg/micro_batches.h): then all types and
+  // sizes of axes are those of one part, and these are the dimensions that were cut, by value; -1:
+  // none.
+  int micro_batches = 1;
+  std::vector<int> batch_dims;
+
+  int BatchDim(ValueId v) const { return batch_dims.empty() ? -1 : batch_dims[v]; }
   const Graph& graph() const { return training.graph; }
   std::vector<NodeId> LiveNodes() const;
 };

@@ -20,6 +20,11 @@ absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& stru
 void ConfigsToPlan(const PcgStructure& structure, const std::vector<NodeConfig>& configs,
                    proto::Plan* plan);
 
+// Parts into which `plan` cuts the batch, one or more where it is right.
+inline int MicroBatchesOf(const proto::Plan& plan) {
+  return plan.micro_batches() == 0 ? 1 : plan.micro_batches();
+}
+
 // InvalidArgument, with both fingerprints and the first operator that does not match, if `plan` was
 // made for another graph or batch size.
 absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan);

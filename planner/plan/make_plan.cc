@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/plan/configs.h"
+#include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
 #include "planner/search/mcmc.h"
 
@@ -31,6 +32,18 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
   if (!(options.alpha() >= 0) || options.alpha() > 1e9) {
     return absl::InvalidArgumentError(absl::StrCat("search.alpha is ", options.alpha(),
                                                    "; expected 0 (1.0) or more, at most 1e9"));
+  }
+  if (options.has_micro_batches() && options.micro_batches() < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "search.micro_batches is ", options.micro_batches(), "; expected 1 or more, or none"));
+  }
+  if (options.pipeline_stages() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "search.pipeline_stages is ", options.pipeline_stages(), "; expected 0 (none) or more"));
+  }
+  if (options.pipeline_stages() > 1 && options.strategy() != proto::SearchOptions::SEARCH) {
+    return absl::InvalidArgumentError(
+        "search.pipeline_stages is set together with a strategy that has no stages; leave one out");
   }
   return absl::OkStatus();
 }
@@ -134,8 +147,14 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
   const double begin = problem.seconds ? problem.seconds() : 0;
   int num_devices = static_cast<int>(problem.machine.devices.size());
   if (options.max_devices() > 0) num_devices = std::min(num_devices, options.max_devices());
+  // Of a pipeline's alternatives: the whole batch at once.
+  const bool pipeline = options.pipeline_stages() > 1;
+  const int micro_batches = pipeline                      ? 1
+                            : options.has_micro_batches() ? options.micro_batches()
+                                                          : MicroBatchesOf(options.imported());
   absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
-      problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory());
+      problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory(),
+      micro_batches);
   if (!made.ok()) return made.status();
   Planning& planning = **made;
 
@@ -147,6 +166,8 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
 
   const Candidate* chosen = nullptr;
   Candidate own;
+  Planning* of_chosen = &planning;
+  Pipeline stages;
   proto::SearchSummary summary;
   switch (options.strategy()) {
     case proto::SearchOptions::SINGLE_DEVICE:
@@ -175,6 +196,14 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
       break;
     }
     case proto::SearchOptions::SEARCH: {
+      if (pipeline) {
+        absl::StatusOr<Pipeline> found = PlanPipeline(problem, num_devices, options);
+        if (!found.ok()) return found.status();
+        stages = *std::move(found);
+        of_chosen = stages.planning.get();
+        chosen = &stages.candidate;
+        break;
+      }
       std::vector<Placement> starts = {data->placement, single->placement};
       if (!options.disable_parameter_parallel()) {
         starts.push_back(planning.ParameterParallelPlacement());
@@ -199,7 +228,7 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
         ". Use a smaller batch, more devices, or devices with more memory"));
   }
 
-  absl::StatusOr<proto::Plan> plan = planning.ToPlan(*chosen);
+  absl::StatusOr<proto::Plan> plan = of_chosen->ToPlan(*chosen);
   if (!plan.ok()) return plan.status();
   for (const Candidate* candidate : {&*single, &*data}) {
     proto::Alternative* alternative = plan->add_alternatives();

@@ -9,6 +9,7 @@
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_program.h"
 #include "planner/machine/topology.h"
+#include "planner/pcg/micro_batches.h"
 #include "planner/pcg/parallel_op.h"
 #include "planner/plan/configs.h"
 
@@ -16,7 +17,8 @@ namespace espalier {
 
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
                                                          int num_devices,
-                                                         const proto::MemoryOptions& memory) {
+                                                         const proto::MemoryOptions& memory,
+                                                         int micro_batches) {
   if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
   std::unique_ptr<Planning> planning(new Planning(problem));
   planning->machine_ = problem.machine;
@@ -41,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
   if (!structure.ok()) return structure.status();
+  if (absl::Status status = CutBatch(micro_batches, &*structure); !status.ok()) return status;
   planning->structure_ = *std::move(structure);
   planning->table_ = std::make_unique<ConfigTable>(planning->structure_);
   planning->LimitMemory(1.0);
@@ -128,7 +131,7 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   if (fits || !limits.may_change_programs()) return candidate;
 
   for (NodeId n : structure_.LiveNodes()) {
-    limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(placement, n);
+    limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(n, placement[n]);
   }
   kept.clear();
   programs = LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept, &limits,
@@ -149,8 +152,8 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   return candidate;
 }
 
-double Planning::SecondsOf(const Placement& placement, NodeId node) {
-  const NodeTasks* tasks = costs_->Node(node, placement[node]);
+double Planning::SecondsOf(NodeId node, const ConfigEntry* entry) {
+  const NodeTasks* tasks = costs_->Node(node, entry);
   Picoseconds slowest = 0;
   for (size_t part = 0; part < tasks->forward.size(); ++part) {
     slowest = std::max(slowest, tasks->forward[part].duration + tasks->backward[part].duration);
@@ -246,9 +249,11 @@ absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
   const std::vector<NodeId> live = structure_.LiveNodes();
   for (size_t i = 0; i < live.size(); ++i) {
     plan.mutable_operators(static_cast<int>(i))
-        ->set_predicted_seconds(SecondsOf(candidate.placement, live[i]));
+        ->set_predicted_seconds(structure_.micro_batches *
+                                SecondsOf(live[i], candidate.placement[live[i]]));
   }
   plan.set_machine(machine_.name);
+  if (structure_.micro_batches > 1) plan.set_micro_batches(structure_.micro_batches);
   *plan.mutable_memory() = memory_;
   for (const proto::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
   *plan.mutable_prediction() = candidate.prediction;

@@ -24,9 +24,10 @@ struct Candidate {
 
 class Planning {
  public:
-  // Errors as MakePlan. `problem` must outlive this.
+  // Errors as MakePlan, and those of CutBatch. `problem` must outlive this.
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
-                                                        const proto::MemoryOptions& memory);
+                                                        const proto::MemoryOptions& memory,
+                                                        int micro_batches);
 
   // From here on the simulator believes that devices have `fraction` of their memory.
   void LimitMemory(double fraction);
@@ -42,6 +43,9 @@ class Planning {
   // that costs is part of the prediction.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
+  // Predicted seconds of a node, forward and backward, slowest part; of one micro-batch.
+  double SecondsOf(NodeId node, const ConfigEntry* entry);
+
   // What the plan says of a placement.
   absl::StatusOr<proto::Plan> ToPlan(const Candidate& candidate);
 
@@ -54,8 +58,6 @@ class Planning {
  private:
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
-  // Predicted seconds of a node, forward and backward, slowest part.
-  double SecondsOf(const Placement& placement, NodeId node);
   absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
 
   const PlanProblem& problem_;

@@ -80,6 +80,10 @@ std::string RenderPlan(const proto::Plan& plan) {
       absl::StrFormat("Plan for batch size %d on %d device%s (graph %s)\n\n", plan.batch_size(),
                       plan.devices_size(), plan.devices_size() == 1 ? "" : "s",
                       plan.graph_fingerprint().substr(0, 12));
+  if (plan.micro_batches() > 1) {
+    absl::StrAppendFormat(&out, "The batch runs as %d micro-batches, one behind the other\n\n",
+                          plan.micro_batches());
+  }
   absl::StrAppend(&out, "Operators\n", Operators(plan), "\nParallel operators\n", Changes(plan),
                   "\nPredicted, per step\n");
   absl::StrAppend(&out, "  ", Pad("", 15), " ", Pad("step", 11), " ", Pad("compute", 11), " ",

@@ -3,7 +3,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "planner/memory/arena.h"
-#include "planner/simulator/simulator.h"
+#include "planner/simulator/positions.h"
 
 namespace espalier {
 namespace {
@@ -26,6 +26,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
   std::vector<int64_t> kept(devices_, 0);
   change_.assign(devices_, {});
   for (auto& change : change_) change.assign(Runs(end) + 2, 0);
+  gradient_change_ = change_;
   auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
     for (int d = 0; d < devices_; ++d) {
       if (bytes[d] == 0) continue;
@@ -77,7 +78,8 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     if (loaded) {
       for (const Held& h : held) {
         const std::vector<int64_t>& bytes = costs_.BytesByDevice(h.layout, element);
-        for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
+        const int copies = structure_.BatchDim(v) < 0 ? 1 : structure_.micro_batches;
+        for (int d = 0; d < devices_; ++d) kept[d] += copies * bytes[d];
       }
       continue;
     }
@@ -106,7 +108,9 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     if (const int g = gradient_of_value_[v]; g >= 0) {
       if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
       const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer());
-      base.last = Runs(early ? structure_.gradients[g].ready : end);
+      base.last =
+          Runs(early && structure_.micro_batches == 1 ? structure_.gradients[g].ready : end);
+      for (int d = 0; d < devices_; ++d) gradient_change_[d][base.first] += bytes[d];
     } else if (is_view_[v]) {
       continue;  // its operand's memory
     }
@@ -117,14 +121,21 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
 
 std::vector<int64_t> Simulator::EstimateMemory() {
   std::vector<int64_t> bytes = FindMemoryChanges();
-  for (int d = 0; d < devices_; ++d) {
-    int64_t now = 0, peak = 0;
-    for (int64_t change : change_[d]) {
-      now += change;
-      peak = std::max(peak, now);
+  std::vector<int64_t> now(devices_, 0), peak(devices_, 0);
+  const auto add = [&](int moment, int micro_batch) {
+    for (int d = 0; d < devices_; ++d) {
+      now[d] += ChangeAt(d, moment, micro_batch);
+      peak[d] = std::max(peak[d], now[d]);
     }
-    bytes[d] += peak;
-  }
+  };
+  ForEachPosition([&](int p, int micro_batch) {
+    add(Reshards(p), micro_batch);
+    add(Runs(p), micro_batch);
+  });
+  const int end = static_cast<int>(structure_.positions.size());
+  for (int m = 0; m < structure_.micro_batches; ++m) add(Reshards(end), m);
+  add(Runs(end), 0);
+  for (int d = 0; d < devices_; ++d) bytes[d] += peak[d];
   return bytes;
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
+#include "planner/simulator/positions.h"
 #include "planner/simulator/tail.h"
 
 namespace espalier {
@@ -148,6 +149,7 @@ absl::Status Simulator::Rebuild(const std::vector<Change>& changes) {
 
 // Recomputes the clocks from position `first` on; after `last` nothing has changed but the clocks.
 void Simulator::Sweep(int first, int last) {
+  if (structure_.micro_batches > 1) return SweepMicroBatches();
   const int count = static_cast<int>(structure_.positions.size());
   absl::InlinedVector<Picoseconds, 16> clocks(rows_.begin() + first * devices_,
                                               rows_.begin() + (first + 1) * devices_);
@@ -263,13 +265,17 @@ void Simulator::Reject() {
 
 template <typename Run>
 void Simulator::ForEachTask(Run run) {
-  for (const Position& position : structure_.positions) {
+  ForEachPosition([&](int p, int micro_batch) {
+    const Position& position = structure_.positions[p];
     for (int s = position.first_slot; s < position.last_slot; ++s) {
       if (slot_tasks_[s] == nullptr) continue;
       for (const Task& task : slot_tasks_[s]->tasks) run(task);
     }
-    for (const Task& task : *position_tasks_[&position - structure_.positions.data()]) run(task);
-  }
+    for (const Task& task : *position_tasks_[p]) run(task);
+    for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
+      for (const Task& task : *tasks) run(task);
+    }
+  });
   for (const ReshardTasks* sync : sync_tasks_) {
     if (sync == nullptr) continue;
     for (const Task& task : sync->tasks) run(task);

@@ -9,6 +9,9 @@
 // Updates that need nothing of other devices run as soon as they can, to free their gradients; here
 // they are counted at the end, which is the same for the device itself.
 //
+// With micro-batches (pcg/micro_batches.h) the step is their schedule (pcg/schedule.h), always
+// simulated whole.
+//
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
 // on them, and the sweep starts at the first changed one. After the last changed one it stops as
 // soon as all clocks differ from the old timeline by the same amount: the rest is the old timeline
@@ -22,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/pcg/buckets.h"
+#include "planner/pcg/schedule.h"
 #include "planner/report/timeline.h"
 #include "planner/simulator/costs.h"
 
@@ -77,6 +81,14 @@ class Simulator {
   void Touch(int position);
   absl::Status Rebuild(const std::vector<Change>& changes);
   void Sweep(int first, int last);
+  // Sweep for more than one micro-batch: all of it, in the order of the schedule.
+  void SweepMicroBatches();
+  // Calls run(position, micro-batch) in the order of the step.
+  template <typename Run>
+  void ForEachPosition(Run run);
+  void UpdateSchedule();
+  // What adds the parameters' gradients of a position to those of earlier micro-batches.
+  const std::vector<const TaskList*>& AccumulationsOf(int position, int micro_batch);
   void Tail();
   // Calls run(task, part, gradient) and all_reduce(ranks, duration, bytes of each) in order.
   enum class TailPart { kSync, kUpdate };
@@ -85,6 +97,9 @@ class Simulator {
   // Bytes that are kept all the time, by device; sets change_ to what changes at each moment (two
   // for each position: its operands change layout, then it runs; and one at the end).
   std::vector<int64_t> FindMemoryChanges();
+  int64_t ChangeAt(int device, int moment, int micro_batch) const {
+    return change_[device][moment] - (micro_batch > 0 ? gradient_change_[device][moment] : 0);
+  }
   template <typename Run>
   void ForEachTask(Run run);  // all of the step, in order
   Picoseconds Penalty();
@@ -115,9 +130,13 @@ class Simulator {
   std::vector<int> value_stamp_, position_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
-  std::vector<bool> takes_part_;              // scratch of PlayTail
-  std::vector<int> norm_ranks_;               // likewise
-  std::vector<std::vector<int64_t>> change_;  // by device; see FindMemoryChanges
+  std::vector<int> stages_;                            // by position; of schedule_
+  std::vector<ScheduleItem> schedule_;                 // with micro-batches
+  std::vector<const TaskList*> accumulations_;         // scratch of AccumulationsOf
+  std::vector<bool> takes_part_;                       // scratch of PlayTail
+  std::vector<int> norm_ranks_;                        // likewise
+  std::vector<std::vector<int64_t>> change_;           // by device; see FindMemoryChanges
+  std::vector<std::vector<int64_t>> gradient_change_;  // of it, what later micro-batches lack
 };
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "planner/machine/topology.h"
+#include "planner/simulator/positions.h"
 #include "planner/simulator/tail.h"
 
 namespace espalier {
@@ -88,24 +89,33 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
   };
 
   const Graph& graph = structure_.graph();
-  std::vector<std::vector<Picoseconds>> moments;  // by moment: the clocks
-  for (size_t p = 0; p < structure_.positions.size(); ++p) {
+  struct Moment {
+    int number = 0;  // of FindMemoryChanges
+    int micro_batch = 0;
+    std::vector<Picoseconds> clocks;
+  };
+  std::vector<Moment> moments;
+  ForEachPosition([&](int p, int micro_batch) {
     const Position& position = structure_.positions[p];
     const NodeId owner =
         position.config_node != kNoNode ? position.config_node : position.outputs[0].node;
     const std::string& node = graph.node(owner).name;
-    moments.push_back(clocks);
+    moments.push_back({2 * p, micro_batch, clocks});
     for (int s = position.first_slot; s < position.last_slot; ++s) {
       if (slot_tasks_[s] == nullptr) continue;
       for (const Task& task : slot_tasks_[s]->tasks) run(task, TimelineTask::kReshard, node);
     }
-    moments.push_back(clocks);
+    moments.push_back({2 * p + 1, micro_batch, clocks});
     const bool forward = position.role == Position::kForward;
     for (const Task& task : *position_tasks_[p]) {
       run(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, node);
     }
-  }
-  moments.push_back(clocks);
+    for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
+      for (const Task& task : *tasks) run(task, TimelineTask::kBackward, node);
+    }
+  });
+  const int end = 2 * static_cast<int>(structure_.positions.size());
+  for (int m = 0; m < structure_.micro_batches; ++m) moments.push_back({end, m, clocks});
   PlayTail(
       [&](const Task& task, TailPart part, int gradient) {
         run(task, part == TailPart::kSync ? TimelineTask::kGradientSync : TimelineTask::kUpdate,
@@ -122,13 +132,16 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
   timeline.links = traffic.Links(costs_.LinkBandwidth());
 
   const std::vector<int64_t> kept = FindMemoryChanges();
+  for (int m = end + 1; m < static_cast<int>(change_[0].size()); ++m) {
+    moments.push_back({m, 0, clocks});
+  }
   for (int d = 0; d < devices_; ++d) {
     MemoryCurve curve;
     if (d < static_cast<int>(memory_limits.size())) curve.limit = memory_limits[d];
     int64_t now = kept[d];
-    for (size_t m = 0; m < change_[d].size(); ++m) {
-      now += change_[d][m];
-      const double at = ToSeconds(m < moments.size() ? moments[m][d] : clocks[d]);
+    for (const Moment& moment : moments) {
+      now += ChangeAt(d, moment.number, moment.micro_batch);
+      const double at = ToSeconds(moment.clocks[d]);
       if (!curve.bytes.empty() && curve.bytes.back() == now) continue;
       if (!curve.seconds.empty() && curve.seconds.back() == at) {
         curve.bytes.back() = std::max(curve.bytes.back(), now);

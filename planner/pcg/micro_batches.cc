@@ -1,0 +1,184 @@
+#include "planner/pcg/micro_batches.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+class Cutter {
+ public:
+  Cutter(int parts, PcgStructure* structure) : parts_(parts), structure_(*structure) {}
+
+  absl::Status Run() {
+    const Graph& graph = structure_.graph();
+    const NodeId forward = structure_.training.first_backward;
+    dims_.assign(graph.values().size(), -1);
+    axes_.assign(forward, -1);
+    consumers_.resize(graph.values().size());
+    for (NodeId n = 0; n < forward; ++n) {
+      if (structure_.nodes[n].def == nullptr) continue;
+      for (ValueId v : graph.node(n).inputs) {
+        if (v != kNoValue) consumers_[v].push_back(n);
+      }
+    }
+    for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
+      if (graph.value(v).kind != ValueKind::kInput || consumers_[v].empty()) continue;
+      if (graph.value(v).type.dims.empty()) {
+        return Error(
+            absl::StrCat("input '", graph.value(v).name, "' has no dimension of the batch"));
+      }
+      SetDim(v, 0);
+    }
+    while (!open_.empty() && error_.ok()) {
+      const ValueId v = open_.back();
+      open_.pop_back();
+      Spread(v);
+    }
+    if (!error_.ok()) return error_;
+    for (NodeId n = 0; n < forward; ++n) {
+      if (structure_.nodes[n].def == nullptr) continue;
+      if (absl::Status status = CheckNode(n); !status.ok()) return status;
+    }
+    Apply();
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Error(absl::string_view what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the batch cannot be cut into ", parts_, " micro-batches: ", what,
+                     "; set micro_batches to 1, or to another number where a size is named"));
+  }
+  std::string Name(NodeId n) const {
+    const Node& node = structure_.graph().node(n);
+    return absl::StrCat("operator '", node.name, "' (", node.op, ")");
+  }
+  std::string Name(ValueId v, const char* kind) const {
+    return absl::StrCat(kind, " '", structure_.graph().value(v).name, "'");
+  }
+
+  void SetDim(ValueId v, int dim) {
+    if (dims_[v] == dim || !error_.ok()) return;
+    const Value& value = structure_.graph().value(v);
+    if (dims_[v] >= 0) {
+      error_ = Error(absl::StrCat("dimensions ", dims_[v], " and ", dim, " of ", Name(v, "tensor"),
+                                  " both belong to it"));
+    } else if (value.kind == ValueKind::kParameter) {
+      error_ = Error(absl::StrCat(Name(v, "parameter"), " follows it"));
+    } else if (value.kind == ValueKind::kInput && dim != 0) {
+      error_ = Error(absl::StrCat(Name(v, "input"), " follows it in dimension ", dim,
+                                  ", and inputs are loaded along dimension 0"));
+    }
+    dims_[v] = dim;
+    open_.push_back(v);
+  }
+
+  void SetAxis(NodeId n, int axis) {
+    if (!error_.ok() || axes_[n] == axis) return;
+    const SplitRule& rule = structure_.nodes[n].rule;
+    const Node& node = structure_.graph().node(n);
+    if (axes_[n] >= 0) {
+      error_ = Error(absl::StrCat(Name(n), " follows it along two axes, '",
+                                  rule.axes[axes_[n]].name, "' and '", rule.axes[axis].name, "'"));
+      return;
+    }
+    axes_[n] = axis;
+    if (rule.axes[axis].size % parts_ != 0) {
+      error_ = Error(absl::StrCat("axis '", rule.axes[axis].name, "' of ", Name(n), " has size ",
+                                  rule.axes[axis].size));
+      return;
+    }
+    for (const Halo& halo : rule.halos) {
+      if (rule.inputs[halo.input][halo.dim] == axis) {
+        error_ = Error(absl::StrCat(Name(n), " reads beyond a part of it"));
+        return;
+      }
+    }
+    for (const auto& [values, maps] :
+         {std::pair(&node.inputs, &rule.inputs), std::pair(&node.outputs, &rule.outputs)}) {
+      for (size_t i = 0; i < values->size(); ++i) {
+        if ((*values)[i] == kNoValue) continue;
+        for (size_t d = 0; d < (*maps)[i].size(); ++d) {
+          if ((*maps)[i][d] == axis) SetDim((*values)[i], static_cast<int>(d));
+        }
+      }
+    }
+  }
+
+  // All that read or compute `v` follow the batch as it does.
+  void Spread(ValueId v) {
+    const Graph& graph = structure_.graph();
+    const int dim = dims_[v];
+    const auto follow = [&](NodeId n, const std::vector<ValueId>& values,
+                            const std::vector<std::vector<int>>& maps) {
+      for (size_t i = 0; i < values.size() && error_.ok(); ++i) {
+        if (values[i] != v) continue;
+        if (maps[i][dim] == kNotSplit) {
+          error_ = Error(absl::StrCat(Name(n), " needs all of ", Name(v, "tensor"), " at once"));
+        } else {
+          SetAxis(n, maps[i][dim]);
+        }
+      }
+    };
+    for (NodeId n : consumers_[v]) {
+      follow(n, graph.node(n).inputs, structure_.nodes[n].rule.inputs);
+    }
+    const NodeId producer = graph.value(v).producer;
+    if (producer != kNoNode) {
+      follow(producer, graph.node(producer).outputs, structure_.nodes[producer].rule.outputs);
+    }
+  }
+
+  absl::Status CheckNode(NodeId n) const {
+    if (axes_[n] < 0) return absl::OkStatus();
+    const Graph& graph = structure_.graph();
+    for (ValueId v : graph.node(n).outputs) {
+      if (v == kNoValue || dims_[v] >= 0 || consumers_[v].empty()) continue;
+      return Error(absl::StrCat(Name(consumers_[v][0]), " reads ", Name(v, "tensor"), ", which ",
+                                Name(n), " sums over it"));
+    }
+    return absl::OkStatus();
+  }
+
+  void Apply() {
+    Graph& graph = structure_.training.graph;
+    dims_.resize(graph.values().size(), -1);
+    for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
+      const ValueId of = structure_.training.gradient_of[v];
+      if (of != kNoValue) dims_[v] = dims_[of];
+      if (dims_[v] >= 0) graph.mutable_value(v).type.dims[dims_[v]] /= parts_;
+    }
+    for (size_t n = 0; n < axes_.size(); ++n) {
+      PcgStructure::NodeInfo& info = structure_.nodes[n];
+      if (info.def == nullptr) continue;
+      info.types = graph.TypesOf(static_cast<NodeId>(n));
+      if (axes_[n] >= 0) info.rule.axes[axes_[n]].size /= parts_;
+    }
+    structure_.micro_batches = parts_;
+    structure_.batch_dims = std::move(dims_);
+  }
+
+  const int parts_;
+  PcgStructure& structure_;
+  std::vector<int> dims_;  // by value
+  std::vector<int> axes_;  // by forward node
+  std::vector<std::vector<NodeId>> consumers_;
+  std::vector<ValueId> open_;  // whose readers and producer have not been told
+  absl::Status error_;
+};
+
+}  // namespace
+
+absl::Status CutBatch(int micro_batches, PcgStructure* structure) {
+  if (micro_batches < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("micro_batches is ", micro_batches, "; expected 1 or more"));
+  }
+  if (micro_batches == 1) return absl::OkStatus();
+  return Cutter(micro_batches, structure).Run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,20 @@
+// Micro-batches: the batch is cut into equal parts that run one behind the other, and the gradients
+// of all of them are added up before one update (GPipe, Huang et al., NeurIPS 2019; what PyTorch
+// users know as gradient accumulation). The mathematics stays: every part knows its place in the
+// whole batch, as the parts of a split do, so losses are means over all of it and dropout draws
+// the same numbers.
+#pragma once
+
+#include "absl/status/status.h"
+#include "planner/pcg/structure.h"
+
+namespace espalier {
+
+// Finds what of each operator and tensor belongs to the batch, from the graph's inputs, whose
+// dimension 0 it is, by the operators' split rules; and turns `structure` into that of one part.
+// InvalidArgument names the operator that stands in the way: one that does not split along the
+// batch, or that reads what another has summed over it (batch norm's statistics), or a batch that
+// `micro_batches` does not divide. With 1 nothing changes.
+absl::Status CutBatch(int micro_batches, PcgStructure* structure);
+
+}  // namespace espalier

@@ -1,0 +1,118 @@
+#include "planner/pcg/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace espalier {
+namespace {
+
+int Root(std::vector<int>& parent, int d) {
+  while (parent[d] != d) d = parent[d] = parent[parent[d]];
+  return d;
+}
+
+// Consecutive positions of one stage and direction.
+struct Segment {
+  int first = 0;
+  int last = 0;
+  int stage = 0;
+  bool backward = false;
+};
+
+std::vector<Segment> SegmentsOf(const PcgStructure& structure, const std::vector<int>& stages) {
+  std::vector<Segment> segments;
+  for (int p = 0; p < static_cast<int>(structure.positions.size()); ++p) {
+    const bool backward = structure.positions[p].role != Position::kForward;
+    if (segments.empty() || segments.back().stage != stages[p] ||
+        segments.back().backward != backward) {
+      segments.push_back({p, p, stages[p], backward});
+    }
+    segments.back().last = p + 1;
+  }
+  return segments;
+}
+
+}  // namespace
+
+std::vector<int> StagesOf(const PcgStructure& structure, const Placement& placement,
+                          LayoutTable& layouts, int num_devices) {
+  std::vector<int> parent(num_devices);
+  std::iota(parent.begin(), parent.end(), 0);
+  for (NodeId n : structure.LiveNodes()) {
+    const std::vector<int>& devices = placement[n]->config.devices;
+    for (int d : devices) parent[Root(parent, d)] = Root(parent, devices[0]);
+  }
+  std::vector<int> stages;
+  std::map<int, int> number;  // by root
+  for (const Position& position : structure.positions) {
+    int device = 0;
+    if (position.config_node != kNoNode) {
+      device = placement[position.config_node]->config.devices[0];
+    } else {
+      const int layout = Resolve(structure, placement, layouts, position.outputs[0]);
+      device = layouts.Get(layout).shards[0].device;
+    }
+    const int root = Root(parent, device);
+    stages.push_back(number.try_emplace(root, static_cast<int>(number.size())).first->second);
+  }
+  return stages;
+}
+
+std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
+                                       const std::vector<int>& stages) {
+  const int count = structure.micro_batches;
+  if (count == 1) return {{0, static_cast<int>(structure.positions.size()), 0}};
+  const std::vector<Segment> segments = SegmentsOf(structure, stages);
+  const int num_segments = static_cast<int>(segments.size());
+  const int num_stages = stages.empty() ? 0 : *std::max_element(stages.begin(), stages.end()) + 1;
+  std::vector<int> enters(num_stages, num_segments), leaves(num_stages, -1);
+  for (int s = 0; s < num_segments; ++s) {
+    enters[segments[s].stage] = std::min(enters[segments[s].stage], s);
+    leaves[segments[s].stage] = s;
+  }
+
+  struct MicroBatch {
+    int next = 0;  // segment
+    int64_t ready = 0;
+  };
+  std::vector<MicroBatch> waiting(count);
+  std::vector<int64_t> free(num_stages, 0);
+  std::vector<int> under_way(num_stages, 0);
+  std::vector<ScheduleItem> schedule;
+  while (true) {
+    int chosen = -1;
+    int64_t start = 0;
+    for (int m = 0; m < count; ++m) {
+      const MicroBatch& candidate = waiting[m];
+      if (candidate.next == num_segments) continue;
+      const Segment& segment = segments[candidate.next];
+      // A forward pass alone piles nothing up.
+      if (!structure.forward_only && candidate.next == enters[segment.stage] &&
+          under_way[segment.stage] >= num_stages - segment.stage) {
+        continue;
+      }
+      const int64_t at = std::max(candidate.ready, free[segment.stage]);
+      if (chosen >= 0 && at > start) continue;
+      if (chosen >= 0 && at == start && candidate.next <= waiting[chosen].next) continue;
+      chosen = m;
+      start = at;
+    }
+    if (chosen < 0) break;
+    MicroBatch& m = waiting[chosen];
+    const Segment& segment = segments[m.next];
+    if (m.next == enters[segment.stage]) ++under_way[segment.stage];
+    if (m.next == leaves[segment.stage]) --under_way[segment.stage];
+    m.ready = free[segment.stage] = start + (segment.backward ? 2 : 1);
+    ++m.next;
+    if (!schedule.empty() && schedule.back().micro_batch == chosen &&
+        schedule.back().last == segment.first) {
+      schedule.back().last = segment.last;
+    } else {
+      schedule.push_back({segment.first, segment.last, chosen});
+    }
+  }
+  return schedule;
+}
+
+}  // namespace espalier

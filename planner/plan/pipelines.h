@@ -1,0 +1,23 @@
+// Pipelines among the plans of a problem.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "planner/plan/planning.h"
+
+namespace espalier {
+
+struct Pipeline {
+  std::unique_ptr<Planning> planning;  // for its number of micro-batches
+  Candidate candidate;
+};
+
+// The fastest plan, by simulation, of `options.pipeline_stages` stages (search/stages.h), each with
+// its samples split over its devices; with `options.micro_batches`, or, where that is absent, 1, 2,
+// 4 or 8 times as many as there are stages. InvalidArgument if there are more stages than devices
+// or operators, or the batch cannot be cut (CutBatch).
+absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
+                                      const proto::SearchOptions& options);
+
+}  // namespace espalier

@@ -1,0 +1,46 @@
+// Cuts a sequence of operators into pipeline stages: consecutive operators on consecutive devices.
+//
+// Dynamic programming over (operators, devices, stages) that minimises the time of the slowest
+// stage, which sets the pace of a pipeline: the planner of PipeDream (Narayanan et al., SOSP 2019),
+// with DAPPLE's (Fan et al., PPoPP 2021) and Alpa's (Zheng et al., OSDI 2022) groups of devices
+// that run a stage together.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+namespace espalier {
+
+struct Stage {
+  int first = 0;  // operators [first, last)
+  int last = 0;
+  int first_device = 0;
+  int devices = 1;
+
+  bool operator==(const Stage&) const = default;
+};
+
+struct StageProblem {
+  int operators = 0;
+  int stages = 1;
+  int devices = 1;
+  // Seconds of one micro-batch, forward and backward, of an operator on `count` devices from
+  // `first` on. Not asked for counts that `counts` leaves out.
+  std::function<double(int op, int first, int count)> seconds;
+  // Seconds of one micro-batch, both ways, of what crosses a cut in front of operator `op`: both
+  // stages are held for as long.
+  std::function<double(int op)> transfer;
+  // How many devices a stage may have; empty: any number.
+  std::vector<int> counts;
+};
+
+// Stages in order, every device used; empty if there are none (fewer operators or devices than
+// stages, or counts that do not add up). The first of equally good ones: it depends on nothing but
+// the arguments. At most 128 cuts are tried: of more operators, those with the smallest transfer in
+// their neighbourhood.
+std::vector<Stage> SliceStages(const StageProblem& problem);
+
+// The seconds of the slowest stage.
+double SlowestStage(const StageProblem& problem, const std::vector<Stage>& stages);
+
+}  // namespace espalier

@@ -1,0 +1,104 @@
+#include "planner/search/stages.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <random>
+
+namespace espalier {
+namespace {
+
+// Every way to cut, one by one.
+double BestOfAll(const StageProblem& problem) {
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<Stage> stages;
+  const std::function<void(int, int, int)> extend = [&](int op, int device, int left) {
+    if (left == 0) {
+      if (op == problem.operators && device == problem.devices) {
+        best = std::min(best, SlowestStage(problem, stages));
+      }
+      return;
+    }
+    for (int last = op + 1; last <= problem.operators; ++last) {
+      for (int count = 1; device + count <= problem.devices; ++count) {
+        stages.push_back({op, last, device, count});
+        extend(last, device + count, left - 1);
+        stages.pop_back();
+      }
+    }
+  };
+  extend(0, 0, problem.stages);
+  return best;
+}
+
+TEST(SliceStages, FindsTheOptimumOfRandomSequences) {
+  std::mt19937 random(1);
+  const auto real = [&](double most) {
+    return std::uniform_real_distribution<double>(0, most)(random);
+  };
+  for (int round = 0; round < 300; ++round) {
+    StageProblem problem;
+    problem.devices = 1 + static_cast<int>(random() % 5);
+    problem.stages = 1 + static_cast<int>(random() % problem.devices);
+    problem.operators = problem.stages + static_cast<int>(random() % 5);
+    std::vector<double> work, bytes, speed;
+    for (int i = 0; i <= problem.operators; ++i) {
+      work.push_back(real(10));
+      bytes.push_back(real(round % 3 == 0 ? 8 : 1));
+    }
+    for (int d = 0; d < problem.devices; ++d) speed.push_back(1 + real(round % 2));
+    problem.seconds = [&](int op, int first, int count) {
+      const double slowest = *std::min_element(&speed[first], &speed[first] + count);
+      return work[op] / slowest / count + 0.1 * (count - 1);
+    };
+    problem.transfer = [&](int op) { return bytes[op]; };
+    const std::vector<Stage> stages = SliceStages(problem);
+    ASSERT_EQ(stages.size(), static_cast<size_t>(problem.stages));
+    int op = 0, device = 0;
+    for (const Stage& stage : stages) {
+      EXPECT_EQ(stage.first, op);
+      EXPECT_EQ(stage.first_device, device);
+      EXPECT_GT(stage.last, stage.first);
+      op = stage.last;
+      device += stage.devices;
+    }
+    EXPECT_EQ(op, problem.operators);
+    EXPECT_EQ(device, problem.devices);
+    EXPECT_DOUBLE_EQ(SlowestStage(problem, stages), BestOfAll(problem)) << "round " << round;
+  }
+}
+
+TEST(SliceStages, LayersOfALongModelAreCutBetweenThem) {
+  // Layers of 10 operators; little crosses where one ends.
+  StageProblem problem;
+  problem.operators = 960;
+  problem.stages = 8;
+  problem.devices = 64;
+  problem.counts = {8};
+  problem.seconds = [](int, int, int count) { return 1.0 / count; };
+  problem.transfer = [](int op) { return op % 10 == 0 ? 0.01 : 5; };
+  for (const Stage& stage : SliceStages(problem)) {
+    EXPECT_EQ(stage.last - stage.first, 120);
+    EXPECT_EQ(stage.devices, 8);
+  }
+}
+
+TEST(SliceStages, WhatCannotBeIsNothing) {
+  StageProblem problem;
+  problem.seconds = [](int, int, int) { return 1.0; };
+  problem.transfer = [](int) { return 0.0; };
+  problem.operators = 2;
+  problem.stages = 3;
+  problem.devices = 4;
+  EXPECT_TRUE(SliceStages(problem).empty());
+  problem.operators = 9;
+  problem.counts = {3};
+  EXPECT_TRUE(SliceStages(problem).empty());
+  problem.counts = {};
+  EXPECT_EQ(SliceStages(problem).size(), 3u);
+}
+
+}  // namespace
+}  // namespace espalier
