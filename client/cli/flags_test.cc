@@ -126,6 +126,18 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_EQ(spec.output_model(), "cnn");
 }
 
+TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
+  proto::TrainingSpec spec;
+  ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
+  EXPECT_FALSE(spec.search().has_micro_batches());
+  EXPECT_EQ(spec.search().pipeline_stages(), 0);
+  absl::Status status = FillTraining(Good({"--pipeline-stages=4", "--micro-batches=16"}), &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(spec.search().micro_batches(), 16);
+  EXPECT_EQ(spec.search().pipeline_stages(), 4);
+  EXPECT_THAT(Bad({"--micro-batches=0"}), HasSubstr("--micro-batches"));
+}
+
 TEST(TrainingFlagsTest, MemoryByTflmsNames) {
   proto::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());

@@ -265,6 +265,11 @@ std::vector<FlagSpec> SearchFlags() {
       {"full-simulation", FlagType::kSwitch, "",
        "simulate every proposal whole instead of what changed"},
       {"max-devices", FlagType::kInt, "N", "use at most so many (all)", 0, 1, 1 << 16},
+      {"pipeline-stages", FlagType::kInt, "N",
+       "so many consecutive groups of operators, each on devices of its own (none)", 0, 1, 1 << 16},
+      {"micro-batches", FlagType::kInt, "N",
+       "parts that the batch runs in, gradients added up (1; several in a pipeline)", 0, 1,
+       1 << 20},
       {"import-strategy", FlagType::kText, "FILE", "use this plan instead of searching"},
       {"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"},
   };
@@ -302,6 +307,10 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   search.set_disable_attribute_parallel(flags.Has("disable-attribute-parallel"));
   search.set_only_full_simulation(flags.Has("full-simulation"));
   search.set_max_devices(static_cast<int32_t>(flags.Int("max-devices", 0)));
+  search.set_pipeline_stages(static_cast<int32_t>(flags.Int("pipeline-stages", 0)));
+  if (flags.Has("micro-batches")) {
+    search.set_micro_batches(static_cast<int32_t>(flags.Int("micro-batches", 1)));
+  }
   if (absl::Status s = FillMemory(flags, &search); !s.ok()) return s;
   return search;
 }

@@ -159,6 +159,13 @@ AttemptEnd Attempt::Run() {
                          absl::StrCat("the imported plan needs other workers than the ",
                                       ranks_.size(), " that are left; searching a new one"));
   }
+  if (task_.attempt > 1 && request.search.pipeline_stages() > static_cast<int>(ranks_.size())) {
+    request.search.clear_pipeline_stages();
+    request.search.clear_micro_batches();
+    observer_->OnMessage(task_.record.job.id(),
+                         absl::StrCat("the pipeline needs more workers than the ", ranks_.size(),
+                                      " that are left; searching a plan without stages"));
+  }
   absl::StatusOr<proto::Plan> plan = tools_.desk->Make(request);
   {
     absl::MutexLock lock(&mutex_);

@@ -289,21 +289,23 @@ bool JobRunner::TryStart(Job* job) {
     job->retry_at = absl::Now() + kStoreRetry;
     return false;
   }
-  if (search.strategy() == proto::SearchOptions::IMPORTED) {
-    const size_t planned = static_cast<size_t>(full->job.spec().search().imported().devices_size());
-    // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
-    if (job->life.attempts == 0 && wanted < planned) {
-      const std::string message = absl::StrCat("the imported plan is for ", planned,
-                                               " workers; waiting for that many to be idle");
-      if (job->workers_before != static_cast<int>(planned)) {
-        job->workers_before = static_cast<int>(planned);
-        job->pending.messages.push_back(message);
-        job->dirty = true;
-      }
-      return false;
+  const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
+  const size_t planned =
+      imported ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
+               : static_cast<size_t>(std::max(0, search.pipeline_stages()));
+  // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
+  if (job->life.attempts == 0 && wanted < planned) {
+    const std::string message =
+        absl::StrCat(imported ? "the imported plan" : "the pipeline", " is for ", planned,
+                     " workers; waiting for that many to be idle");
+    if (job->workers_before != static_cast<int>(planned)) {
+      job->workers_before = static_cast<int>(planned);
+      job->pending.messages.push_back(message);
+      job->dirty = true;
     }
-    wanted = std::min(wanted, std::max<size_t>(planned, 1));
+    return false;
   }
+  if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
   members.resize(wanted);
   const std::string id = job->record.job.id();
   if (!tools_.workers->Assign(members, id).ok()) return false;

@@ -150,6 +150,12 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
     absl::Status status = CheckArtifactName(spec.output_model());
     if (!status.ok()) return Field("output_model", std::string(status.message()));
   }
+  if (spec.search().max_devices() > 0 &&
+      spec.search().pipeline_stages() > spec.search().max_devices()) {
+    return Field("search.pipeline_stages",
+                 absl::StrCat("is ", spec.search().pipeline_stages(), ", search.max_devices ",
+                              spec.search().max_devices(), "; each stage needs a device"));
+  }
   if (spec.search().strategy() == proto::SearchOptions::IMPORTED && !spec.search().has_imported()) {
     return Field("search.imported", "strategy IMPORTED needs the plan");
   }

@@ -46,6 +46,35 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(failed["state"].upper(), "FAILED")
         self.assertIn("does not fit", failed["error"])
 
+    def test_a_pipeline_learns_what_one_worker_learns(self):
+        job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=5", "-b", "16", "--seed=4"]
+        with Cluster(workers=2) as pair:
+            alone = pair.wait_for_job(pair.train(*job, "--single-device"))
+            staged = pair.wait_for_job(pair.train(*job, "--pipeline-stages=2", "--micro-batches=4"))
+            for done in (alone, staged):
+                self.assertEqual(done["state"].upper(), "SUCCEEDED", done)
+            plan = staged["plan"]
+            self.assertEqual(plan["micro_batches"], 4)
+            # Consecutive operators: the first ones on one worker, all others on the other.
+            devices = [op["devices"] for op in plan["operators"]]
+            self.assertEqual(sorted(map(tuple, devices)), list(map(tuple, devices)))
+            self.assertEqual({tuple(d) for d in devices}, {(0,), (1,)})
+            expected = pair.losses(alone["id"])
+            self.assertEqual(len(expected), 5)
+            same = pair.losses(staged["id"])
+            for step, loss in expected.items():
+                self.assertAlmostEqual(same[step], loss, delta=1e-4 * loss)
+            shown = pair.cli("explain", staged["id"]).stdout
+            self.assertIn("4 micro-batches", shown)
+            # The gradient of a batch in parts is that of the whole one.
+            parts = pair.wait_for_job(pair.train(*job, "--single-device", "--micro-batches=8"))
+            self.assertEqual(parts["state"].upper(), "SUCCEEDED", parts)
+            same = pair.losses(parts["id"])
+            for step, loss in expected.items():
+                self.assertAlmostEqual(same[step], loss, delta=1e-4 * loss)
+            self.assertLess(int(parts["plan"]["prediction"]["peak_bytes"][0]),
+                            int(alone["plan"]["prediction"]["peak_bytes"][0]) / 2)
+
     def test_a_plan_for_machines_that_are_not_there(self):
         presets = self.small.run("machines")["presets"]
         self.assertIn("h200-cluster", [p["name"] for p in presets])
