@@ -48,7 +48,8 @@ absl::Status Emitter::Reshard(ValueId value, int base, int target, const std::st
   }
   const Instance source = found->second;
   const Layout &from = LayoutOf(base), &to = LayoutOf(target);
-  Instance result(to.shards.size(), -1);
+  Instance result = instances_[{value, target}];
+  result.resize(to.shards.size(), -1);
   for (size_t t = 0; t < result.size(); ++t) {
     if ((*plan)->alias[t] >= 0) result[t] = source[(*plan)->alias[t]];
   }
@@ -83,7 +84,7 @@ void Emitter::EmitCollective(ValueId value, const ReshardCollective& c, const La
     if (c.kind == Collective::ALL_REDUCE && in_place && rank.owns_memory(input) &&
         rank.kind(input) == proto::SCRATCH) {
       result = input;
-    } else {
+    } else if (result < 0) {
       result = rank.AddBuffer(NameOf(value), SpecOf(value, out_shard), proto::SCRATCH);
     }
     int output = result;

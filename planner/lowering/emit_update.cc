@@ -26,7 +26,7 @@ absl::Status Emitter::Synchronise() {
       int buffer = bucket.buffers[r];
       for (const auto& [gradient, index] : bucket.members) {
         const int base = Resolved(structure_.base[gradient]);
-        const int target = Resolved(structure_.slots[info[gradient]->slot].required);
+        const int target = UpdateLayoutOf(*info[gradient]);
         const ReshardCollective& c = (*table_.Reshard(base, target))->collectives[index];
         const int own = instances_.at({gradient, base})[c.sources[r]];
         Instance& reduced = instances_[{gradient, target}];
@@ -44,7 +44,7 @@ absl::Status Emitter::Synchronise() {
     }
   }
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    const int target = Resolved(structure_.slots[g.slot].required);
+    const int target = UpdateLayoutOf(g);
     absl::StatusOr<const Instance*> ready = Ensure(g.gradient, target, plan_node(g.gradient));
     if (!ready.ok()) return ready.status();
   }
@@ -83,7 +83,7 @@ std::map<int, int> Emitter::EmitSquares() {
   for (const auto& [device, state] : loss_scale_states_) squares[device];
   for (size_t number = 0; number < structure_.gradients.size(); ++number) {
     const PcgStructure::GradientInfo& g = structure_.gradients[number];
-    const int target = Resolved(structure_.slots[g.slot].required);
+    const int target = UpdateLayoutOf(g);
     const int owner = OwnerOfNorm(static_cast<int>(number), LayoutOf(target));
     const Instance& gradient = instances_.at({g.gradient, target});
     for (size_t i = 0; i < gradient.size(); ++i) {
@@ -178,11 +178,12 @@ void Emitter::EmitFactors() {
   }
 }
 
-void Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
+absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
   const std::string& name = structure_.graph().value(g.parameter).name;
   const Penalty penalty = PenaltyOf(options_.optimizer, name);
-  if (penalty.l1 == 0 && penalty.l2 == 0) return;
-  const int layout = Resolved(structure_.base[g.parameter]);
+  if (penalty.l1 == 0 && penalty.l2 == 0) return absl::OkStatus();
+  if (absl::Status status = TakePieces(g); !status.ok()) return status;
+  const int layout = UpdateLayoutOf(g);
   const Instance& parameter = instances_.at({g.parameter, layout});
   Instance& gradient = instances_.at({g.gradient, layout});
   for (size_t i = 0; i < parameter.size(); ++i) {
@@ -212,11 +213,12 @@ void Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
     emit("regularize_gradient", {parameter[i], gradient[i], scale}, sum);
     gradient[i] = sum;
   }
+  return absl::OkStatus();
 }
 
 proto::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
                                               const std::string& op) {
-  const int layout = Resolved(structure_.base[g.parameter]);
+  const int layout = UpdateLayoutOf(g);
   const int device = LayoutOf(layout).shards[shard].device;
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
   proto::UpdateInstruction* update = ranks_[device].Emit(node)->mutable_update();
@@ -232,7 +234,7 @@ proto::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& 
 
 absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
     const PcgStructure::GradientInfo& g) {
-  const Layout& layout = LayoutOf(Resolved(structure_.base[g.parameter]));
+  const Layout& layout = LayoutOf(UpdateLayoutOf(g));
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
   const Value& parameter = structure_.graph().value(g.parameter);
   const std::vector<std::string>& ops = update_.def->update->sums;
@@ -275,7 +277,27 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
   return sums;
 }
 
+absl::Status Emitter::TakePieces(const PcgStructure::GradientInfo& g) {
+  const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
+  return Ensure(g.parameter, UpdateLayoutOf(g), node).status();
+}
+
+absl::Status Emitter::ReturnPieces(const PcgStructure::GradientInfo& g) {
+  const int storage = StorageOf(g), pieces = UpdateLayoutOf(g);
+  if (pieces == storage) return absl::OkStatus();
+  const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
+  absl::Status status = Reshard(g.parameter, pieces, storage, node);
+  DropPieces(g);
+  return status;
+}
+
+void Emitter::DropPieces(const PcgStructure::GradientInfo& g) {
+  const int pieces = UpdateLayoutOf(g);
+  if (pieces != StorageOf(g)) instances_.erase({g.parameter, pieces});
+}
+
 absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
+  if (absl::Status status = TakePieces(g); !status.ok()) return status;
   absl::StatusOr<std::vector<std::vector<int>>> sums = EmitSums(g);
   if (!sums.ok()) return sums.status();
   for (size_t i = 0; i < sums->size(); ++i) {
@@ -283,24 +305,25 @@ absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
     for (int sum : (*sums)[i]) update->add_sums(sum);
   }
   updated_.insert(g.parameter);
-  return absl::OkStatus();
+  return ReturnPieces(g);
 }
 
 absl::Status Emitter::UpdateEarly(int position) {
   if (!UpdatesEarly(options_.optimizer)) return absl::OkStatus();
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    if (g.ready != position) continue;
-    const int target = Resolved(structure_.slots[g.slot].required);
-    if (Resolved(structure_.base[g.gradient]) != target) continue;
-    EmitPenalty(g);
-    if (absl::Status status = UpdateParameter(g); !status.ok()) return status;
+    if (g.ready != position || instances_.count({g.gradient, UpdateLayoutOf(g)}) == 0) continue;
+    absl::Status status = EmitPenalty(g);
+    if (status.ok()) status = UpdateParameter(g);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 absl::Status Emitter::UpdateParameters() {
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    if (updated_.count(g.parameter) == 0) EmitPenalty(g);
+    if (updated_.count(g.parameter) > 0) continue;
+    if (absl::Status status = EmitPenalty(g); !status.ok()) return status;
+    DropPieces(g);  // the update takes them anew: not all are there at once
   }
   EmitFactors();
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {

@@ -4,6 +4,7 @@
 #include "ops/graph/graph_proto.h"
 #include "planner/memory/arena.h"
 #include "planner/pcg/buckets.h"
+#include "planner/pcg/micro_batches.h"
 #include "planner/pcg/schedule.h"
 
 namespace espalier {
@@ -50,7 +51,6 @@ Emitter::Emitter(const PcgStructure& structure, const Placement& placement, Conf
   for (const Value& value : structure.graph().values()) names_.push_back(value.name);
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
     names_[g.gradient] = absl::StrCat(structure.graph().value(g.parameter).name, ".grad");
-    parameter_gradients_.insert(g.gradient);
   }
 }
 
@@ -85,10 +85,10 @@ void Emitter::AddParameters() {
       instance.push_back(buffer);
     }
   }
-  for (const TrainingGraph::ParameterGradient& g : structure_.training.gradients) {
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
     std::vector<std::vector<int>>& states = states_[g.parameter];
     const Value& value = graph.value(g.parameter);
-    for (const Shard& shard : LayoutOf(Resolved(structure_.base[g.parameter])).shards) {
+    for (const Shard& shard : LayoutOf(UpdateLayoutOf(g)).shards) {
       states.emplace_back();
       for (const Update::State& state : update_.States(value.type.dims)) {
         if (state.name.empty()) {
@@ -110,7 +110,7 @@ absl::Status Emitter::PlanBuckets() {
   std::map<std::pair<std::vector<int>, DType>, int> groups;
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
     const int base = Resolved(structure_.base[g.gradient]);
-    const int target = Resolved(structure_.slots[g.slot].required);
+    const int target = UpdateLayoutOf(g);
     if (base == target) continue;
     absl::StatusOr<const ReshardPlan*> plan = table_.Reshard(base, target);
     if (!plan.ok()) return plan.status();
@@ -188,11 +188,7 @@ void Emitter::SelectMicroBatch(int number) {
 }
 
 void Emitter::AccumulateGradients(const Position& position) {
-  const Node& node = structure_.graph().node(position.node);
-  for (size_t k = 0; k < node.outputs.size(); ++k) {
-    const ValueId v = node.outputs[k];
-    if (v == kNoValue || parameter_gradients_.count(v) == 0) continue;
-    const int id = Resolved(position.outputs[k]);
+  for (const auto& [v, id] : AddedUp(structure_, placement_, table_.layouts(), position)) {
     Instance& own = instances_.at({v, id});
     for (size_t i = 0; i < own.size(); ++i) {
       const Shard& shard = LayoutOf(id).shards[i];
@@ -229,11 +225,26 @@ absl::Status Emitter::RunPosition(const Position& position) {
   if (position.config_node != kNoNode &&
       (position.role == Position::kForward || position.role == Position::kBackward)) {
     EmitCompute(position, operands);
-  } else {
+  } else if (position.role != Position::kScatter) {
     EmitSumOrSeed(position, operands);
   }
+  DropGathered(position);
   if (position.role == Position::kForward) EmitReports(structure_.graph().node(position.node));
   return absl::OkStatus();
+}
+
+void Emitter::DropGathered(const Position& position) {
+  for (int s = position.first_slot; s < position.last_slot; ++s) {
+    const Slot& slot = structure_.slots[s];
+    if (slot.value == kNoValue) continue;
+    const LayoutRef& base = structure_.base[slot.value];
+    if (structure_.graph().value(slot.value).kind != ValueKind::kParameter ||
+        !IsCut(structure_, placement_, table_.layouts(), base)) {
+      continue;
+    }
+    const int layout = Resolved(slot.required);
+    if (layout != Resolved(base)) instances_.erase({slot.value, layout});
+  }
 }
 
 int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {

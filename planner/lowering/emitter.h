@@ -59,7 +59,11 @@ class Emitter {
   void EmitReports(const Node& node);
 
   absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
+  // Forgets the whole copies of parameters that are stored in pieces: each use gathers them anew,
+  // so that they need not stay in between.
+  void DropGathered(const Position& position);
   const Instance& Load(ValueId value, int layout, const std::string& node);
+  // Into the buffers that hold `value` in `target` already, or new ones.
   absl::Status Reshard(ValueId value, int base, int target, const std::string& node);
   void EmitCollective(ValueId value, const ReshardCollective& c, const Layout& from,
                       const Layout& to, const Instance& source, Instance* target, bool in_place,
@@ -74,8 +78,13 @@ class Emitter {
   absl::Status UpdateEarly(int position);
   absl::Status UpdateParameters();
   absl::Status UpdateParameter(const PcgStructure::GradientInfo& g);
+  // Where a parameter is stored whole but updated in pieces: takes the pieces, and gathers what
+  // became of them.
+  absl::Status TakePieces(const PcgStructure::GradientInfo& g);
+  absl::Status ReturnPieces(const PcgStructure::GradientInfo& g);
+  void DropPieces(const PcgStructure::GradientInfo& g);
   // Adds the penalty of a parameter to its gradient, and to the loss that is reported if asked for.
-  void EmitPenalty(const PcgStructure::GradientInfo& g);
+  absl::Status EmitPenalty(const PcgStructure::GradientInfo& g);
   // What the update of every shard of `parameter` waits for: sums over the parameter. By shard, in
   // order.
   absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g);
@@ -100,6 +109,13 @@ class Emitter {
     return espalier::Resolve(structure_, placement_, table_.layouts(), ref);
   }
   const Layout& LayoutOf(int id) { return table_.layouts().Get(id); }
+  // In which a parameter is stored, and in which its update works.
+  int StorageOf(const PcgStructure::GradientInfo& g) {
+    return Resolved(structure_.base[g.parameter]);
+  }
+  int UpdateLayoutOf(const PcgStructure::GradientInfo& g) {
+    return Resolved(structure_.slots[g.slot].required);
+  }
   TensorSpec SpecOf(ValueId value, const Shard& shard) const;
   // "<parameter>.grad" for what an optimiser reads, else the name in the graph.
   const std::string& NameOf(ValueId value) const { return names_[value]; }
@@ -117,7 +133,6 @@ class Emitter {
   Instances instances_;                    // of the micro-batch
   std::vector<Instances> of_micro_batch_;  // of all others
   int micro_batch_ = 0;
-  std::set<ValueId> parameter_gradients_;
   std::map<std::tuple<ValueId, int, Dims, Dims>, int> loaded_;
   std::map<ValueId, std::vector<BucketPlace>> bucket_of_;  // by shard of the gradient's base layout
   std::vector<BucketBuffers> buckets_;

@@ -74,7 +74,8 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
                                                   const LoweringOptions& options,
                                                   const MemoryLimits& limits, bool forward_only,
                                                   std::vector<int64_t>* kept_bytes) {
-  absl::StatusOr<PcgStructure> structure = BuildStructure(registry, graph, forward_only);
+  absl::StatusOr<PcgStructure> structure =
+      BuildStructure(registry, graph, forward_only, plan.zero_stage());
   if (!structure.ok()) return structure.status();
   if (absl::Status status = CutBatch(MicroBatchesOf(plan), &*structure); !status.ok()) {
     return status;

@@ -71,11 +71,21 @@ TEST(LowerPlanTest, FixedStrategiesFitTogether) {
   }
 }
 
+constexpr int kForwardOnly = 4;  // added to the ZeRO stage
+
 // Every way in which two neighbours can disagree comes up here: any degrees, any devices.
 TEST(LowerPlanTest, RandomPlacementsFitTogether) {
-  for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama(1)), Llama(SmallLlama(1, true))}) {
-    for (bool forward_only : {false, true}) {
-      absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, forward_only);
+  const Graph graphs[] = {Mlp(),
+                          Mlp(64, 64, 32, 10),
+                          Cnn(),
+                          Llama(SmallLlama(1)),
+                          Llama(SmallLlama(1, true)),
+                          Llama(LargerLlama(1, true))};
+  for (const Graph& graph : graphs) {
+    for (int stage : {0, 1, 2, 3, kForwardOnly, kForwardOnly + 3}) {
+      const bool forward_only = stage >= kForwardOnly;
+      absl::StatusOr<PcgStructure> structure =
+          BuildStructure(TestRegistry(), graph, forward_only, stage % kForwardOnly);
       ASSERT_TRUE(structure.ok()) << structure.status();
       const SearchSpace space(*structure, {.num_devices = 4});
       Random random(11);
@@ -89,9 +99,11 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
         absl::StatusOr<std::vector<proto::Program>> programs =
             LowerPlacement(*structure, placement, table, 4, Options(), &kept);
         ASSERT_TRUE(programs.ok()) << programs.status();
-        ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
+        ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus())
+            << graph.name << " stage " << stage << " round " << round;
         if (!forward_only) {
-          ASSERT_EQ(SquaredElements(*programs), TrainedElements(graph)) << "round " << round;
+          ASSERT_EQ(SquaredElements(*programs), TrainedElements(graph))
+              << "stage " << stage << " round " << round;
         }
       }
     }

@@ -40,9 +40,6 @@ class ViewMaker {
           writers.push_back(static_cast<int>(i));
         }
       }
-      if (Instruction(static_cast<int>(i)).has_update()) {
-        trained_.insert(Instruction(static_cast<int>(i)).update().parameter());
-      }
     }
   }
 
@@ -92,7 +89,7 @@ class ViewMaker {
   const proto::Instruction& Instruction(int i) const { return program_.program().instructions(i); }
 
   // Whether the first step that touches `allocation` makes all of it from things that it leaves as
-  // they are. A parameter that nothing updates may be a running statistic, which its operator
+  // they are. A parameter that no instruction writes may be a running statistic, which its operator
   // moves.
   void FindMaker(const View& view, OffloadTensor* tensor, int allocation) {
     const int step = tensor->uses.front();
@@ -115,7 +112,7 @@ class ViewMaker {
           from.insert(view.tensor_of_allocation[other]);
           break;
         case proto::PARAMETER_SHARD:
-          if (trained_.count(buffer) == 0) return;
+          if (writers_[other].empty()) return;
           break;
         case proto::LITERAL:
         case proto::HOST_INPUT:
@@ -135,7 +132,6 @@ class ViewMaker {
   const RankProgram& program_;
   std::vector<std::vector<BufferAccess>> accesses_;  // by instruction
   std::vector<std::vector<int>> writers_;            // by allocation: instructions
-  std::set<int> trained_;                            // buffers
 };
 
 // The absences in the order in which they end: step by step, first what is copied back, then what

@@ -1,6 +1,7 @@
 #include "planner/pcg/layout.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -115,6 +116,31 @@ Layout Dual(const Layout& layout) {
   return dual;
 }
 
+Layout Sharded(const Layout& layout) {
+  const int replicas = layout.replicas;
+  if (replicas == 1 || layout.partials > 1 || layout.overlap != Overlap::kNone) return layout;
+  const Region& box = layout.shards[0].region;  // all are of one size
+  const auto cut = std::find_if(box.size.begin(), box.size.end(),
+                                [&](int64_t extent) { return extent % replicas == 0; });
+  if (box.num_elements() < kLeastSharded || cut == box.size.end()) return layout;
+  const size_t d = static_cast<size_t>(cut - box.size.begin());
+  Layout sharded = layout;
+  sharded.replicas = 1;
+  sharded.degrees[d] *= replicas;
+  std::vector<Shard*> order;  // the replicas of one box after those of another
+  for (Shard& shard : sharded.shards) order.push_back(&shard);
+  std::sort(order.begin(), order.end(), [](const Shard* a, const Shard* b) {
+    return std::tie(a->region.start, a->device) < std::tie(b->region.start, b->device);
+  });
+  for (size_t i = 0; i < order.size(); ++i) {
+    Region& region = order[i]->region;
+    region.size[d] /= replicas;
+    region.start[d] += static_cast<int64_t>(i % replicas) * region.size[d];
+    order[i]->replica = 0;
+  }
+  return sharded;
+}
+
 std::optional<Region> Intersect(const Region& a, const Region& b) {
   Region box;
   box.start.resize(a.start.size());
@@ -157,6 +183,7 @@ int LayoutTable::Intern(const Layout& layout) {
   if (inserted) {
     layouts_.push_back(layout);
     duals_.push_back(-1);
+    sharded_.push_back(-1);
   }
   return it->second;
 }
@@ -168,6 +195,14 @@ int LayoutTable::Dual(int id) {
     duals_[dual] = id;
   }
   return duals_[id];
+}
+
+int LayoutTable::Sharded(int id) {
+  if (sharded_[id] < 0) {
+    const int sharded = Intern(espalier::Sharded(layouts_[id]));
+    sharded_[id] = sharded;
+  }
+  return sharded_[id];
 }
 
 }  // namespace espalier

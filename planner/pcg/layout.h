@@ -70,6 +70,14 @@ Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
 // Replicas become partial sums and the other way round; so do overlapping boxes.
 Layout Dual(const Layout& layout);
 
+// Boxes of fewer elements are not worth cutting: each would cost a collective of its own.
+constexpr int64_t kLeastSharded = 1024;
+
+// Every box cut into one piece for each of its replicas, along its first dimension that can be:
+// none are left. The pieces of a box follow each other in the order of their devices, as
+// collectives want them. `layout` itself where there is nothing to cut, or too little.
+Layout Sharded(const Layout& layout);
+
 // The common box, if there is one with elements in it.
 std::optional<Region> Intersect(const Region& a, const Region& b);
 
@@ -86,11 +94,12 @@ class LayoutTable {
   int Intern(const Layout& layout);
   const Layout& Get(int id) const { return layouts_[id]; }
   int Dual(int id);
+  int Sharded(int id);
   int size() const { return static_cast<int>(layouts_.size()); }
 
  private:
   std::deque<Layout> layouts_;
-  std::deque<int> duals_;  // -1: not yet known
+  std::deque<int> duals_, sharded_;  // -1: not yet known
   absl::flat_hash_map<std::string, int> ids_;
 };
 

@@ -49,6 +49,61 @@ TEST(DualTest, SwapsReplicasAndPartialSumsAndIsItsOwnInverse) {
   EXPECT_EQ(table.Dual(plain), plain);
 }
 
+// Pieces partition the tensor; each device has one, out of the box that it held.
+void ExpectPartition(const Layout& whole, const Layout& cut) {
+  ASSERT_EQ(cut.shards.size(), whole.shards.size());
+  EXPECT_EQ(cut.replicas, 1);
+  int64_t covered = 0;
+  for (size_t i = 0; i < cut.shards.size(); ++i) {
+    const Region& piece = cut.shards[i].region;
+    EXPECT_EQ(cut.shards[i].device, whole.shards[i].device);
+    EXPECT_EQ(Intersect(piece, whole.shards[i].region), piece);
+    covered += piece.num_elements();
+    for (size_t j = 0; j < i; ++j) EXPECT_FALSE(Intersect(piece, cut.shards[j].region));
+  }
+  EXPECT_EQ(covered, NumElements(whole.dims));
+}
+
+TEST(ShardedTest, CutsEveryBoxAmongItsReplicas) {
+  // 3 replicas of each of 2 column blocks; the first dimension is not divisible by 3.
+  for (const Dims& dims : {Dims{1200, 8}, Dims{1000, 24}, Dims{2, 50, 24}}) {
+    std::vector<int> follows(dims.size(), kNotSplit);
+    follows.back() = 1;
+    const Layout whole = OperandLayout(dims, follows, {3, 2}, {5, 0, 3, 1, 4, 2}, false);
+    const Layout cut = Sharded(whole);
+    ASSERT_FALSE(cut == whole);
+    ExpectPartition(whole, cut);
+    LayoutTable table;
+    const int id = table.Intern(whole);
+    EXPECT_EQ(table.Get(table.Sharded(id)), cut);
+    EXPECT_EQ(table.Sharded(table.Sharded(id)), table.Sharded(id));
+  }
+}
+
+TEST(ShardedTest, PiecesFollowEachOtherInTheOrderOfTheirDevices) {
+  const Layout cut =
+      Sharded(OperandLayout({64, 32}, {kNotSplit, kNotSplit}, {4}, {2, 0, 3, 1}, false));
+  for (const Shard& shard : cut.shards) {
+    EXPECT_EQ(shard.region, (Region{{16 * shard.device, 0}, {16, 32}}));
+  }
+}
+
+TEST(ShardedTest, WhatIsSmallIndivisibleOrAloneStaysWhole) {
+  auto copies = [](const Dims& dims, int n) {
+    std::vector<int> devices;
+    for (int i = 0; i < n; ++i) devices.push_back(i);
+    return OperandLayout(dims, std::vector<int>(dims.size(), kNotSplit), {n}, devices, false);
+  };
+  for (const Layout& layout :
+       {copies({1023}, 3), copies({1111, 7}, 4), copies({4096}, 1), Dual(copies({4096}, 2)),
+        OperandLayout({4096}, {0}, {2}, {0, 1}, false),
+        OperandLayout({64, 64}, {0, kNotSplit}, {2, 2}, {0, 1, 2, 3}, false,
+                      {{{0, 0, 1, 1, 3}, 64}})}) {
+    EXPECT_EQ(Sharded(layout), layout) << ToString(layout);
+  }
+  EXPECT_FALSE(Sharded(copies({1024}, 2)) == copies({1024}, 2));
+}
+
 TEST(LayoutTableTest, EqualLayoutsHaveOneId) {
   LayoutTable table;
   const int a = table.Intern(OperandLayout({8, 4}, {0, kNotSplit}, {2}, {0, 1}, false));

@@ -172,6 +172,42 @@ class Cutter {
 
 }  // namespace
 
+std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
+                                             const Placement& placement, LayoutTable& layouts,
+                                             const Position& position) {
+  const int end = static_cast<int>(structure.positions.size());
+  const auto is_gradient = [&](ValueId v) {
+    return v != kNoValue && !structure.slots_of_value[v].empty() &&
+           structure.slots[structure.slots_of_value[v].back()].position == end;
+  };
+  const auto resolve = [&](const LayoutRef& ref) {
+    return Resolve(structure, placement, layouts, ref);
+  };
+  std::vector<std::pair<ValueId, int>> added;
+  if (position.role == Position::kScatter) {
+    const Slot& slot = structure.slots[position.first_slot];
+    const int pieces = resolve(slot.required);
+    if (is_gradient(slot.value) && pieces != resolve(structure.base[slot.value])) {
+      added.emplace_back(slot.value, pieces);
+    }
+    return added;
+  }
+  if (position.role == Position::kForward) return added;
+  for (ValueId v : structure.graph().node(position.node).outputs) {
+    if (!is_gradient(v)) continue;
+    const int base = resolve(structure.base[v]);
+    bool cut = false;  // at once, and added up in pieces
+    for (int s : structure.slots_of_value[v]) {
+      const Slot& slot = structure.slots[s];
+      cut = cut ||
+            (slot.position < end && structure.positions[slot.position].role == Position::kScatter &&
+             resolve(slot.required) != base);
+    }
+    if (!cut) added.emplace_back(v, base);
+  }
+  return added;
+}
+
 absl::Status CutBatch(int micro_batches, PcgStructure* structure) {
   if (micro_batches < 1) {
     return absl::InvalidArgumentError(

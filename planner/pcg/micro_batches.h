@@ -5,7 +5,11 @@
 // the same numbers.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "planner/pcg/placement.h"
 #include "planner/pcg/structure.h"
 
 namespace espalier {
@@ -16,5 +20,11 @@ namespace espalier {
 // batch, or that reads what another has summed over it (batch norm's statistics), or a batch that
 // `micro_batches` does not divide. With 1 nothing changes.
 absl::Status CutBatch(int micro_batches, PcgStructure* structure);
+
+// What `position` leaves of a micro-batch that is added to that of earlier ones: gradients of
+// parameters, each with the layout in which it waits for the last one.
+std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
+                                             const Placement& placement, LayoutTable& layouts,
+                                             const Position& position);
 
 }  // namespace espalier

@@ -3,6 +3,15 @@
 #include <utility>
 
 namespace espalier {
+namespace {
+
+// Of the operand, whatever the reference's mode.
+int Plain(const Placement& placement, const LayoutRef& ref) {
+  const ConfigEntry* entry = placement[ref.node];
+  return ref.output ? entry->outputs[ref.index] : entry->inputs[ref.index];
+}
+
+}  // namespace
 
 ConfigTable::ConfigTable(const PcgStructure& structure)
     : structure_(structure), entries_(structure.nodes.size()) {}
@@ -49,25 +58,40 @@ absl::StatusOr<const ReshardPlan*> ConfigTable::Reshard(int from, int to) {
 int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
             const LayoutRef& ref) {
   if (ref.mode == LayoutRef::kParameterSum) {
-    // Summed before the reduction where all parts lie alike, after it otherwise.
+    // Summed before the reduction where all parts lie alike and wait anyway, after it otherwise.
     const PcgStructure::ParameterSum& sum = structure.sums[ref.index];
-    const int storage = Resolve(structure, placement, layouts, sum.storage);
-    const int dual = layouts.Dual(storage);
+    const int target = Resolve(structure, placement, layouts, sum.target);
+    const int plain = Plain(placement, sum.target);
+    if (structure.zero_stage >= 2 && target != plain) return target;
+    const int dual = layouts.Dual(plain);
     for (const LayoutRef& contribution : sum.contributions) {
-      if (Resolve(structure, placement, layouts, contribution) != dual) return storage;
+      if (Resolve(structure, placement, layouts, contribution) != dual) return target;
     }
     return dual;
   }
-  const ConfigEntry* entry = placement[ref.node];
-  const int id = ref.output ? entry->outputs[ref.index] : entry->inputs[ref.index];
+  if (ref.mode == LayoutRef::kEarly) {
+    const PcgStructure::Early& early = structure.early[ref.index];
+    const int target = Resolve(structure, placement, layouts, early.target);
+    if (target != Plain(placement, early.target)) return target;
+    return Resolve(structure, placement, layouts, early.base);
+  }
+  const int id = Plain(placement, ref);
   switch (ref.mode) {
     case LayoutRef::kDual:
       return layouts.Dual(id);
     case LayoutRef::kReduced:
       return layouts.Get(id).partials > 1 ? layouts.Dual(id) : id;
+    case LayoutRef::kSharded:
+      return layouts.Sharded(id);
     default:
       return id;
   }
+}
+
+bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+           const LayoutRef& ref) {
+  return ref.mode == LayoutRef::kSharded &&
+         Resolve(structure, placement, layouts, ref) != Plain(placement, ref);
 }
 
 }  // namespace espalier

@@ -50,4 +50,8 @@ using Placement = std::vector<const ConfigEntry*>;
 int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
             const LayoutRef& ref);
 
+// Whether `ref` is to be cut among its replicas, and can be.
+bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+           const LayoutRef& ref);
+
 }  // namespace espalier

@@ -287,6 +287,39 @@ TEST(PlanReshardTest, RecognisesCollectives) {
   EXPECT_EQ(only(Rows({0, 1}), Columns({0, 1})).kind, Collective::ALL_TO_ALL);
 }
 
+// Partial sums -> pieces -> the whole: what ZeRO does to a parameter, on 2 x 3 devices in any
+// order, cut along any dimension.
+TEST(PlanReshardTest, PiecesOfReplicasAreScatteredAndGathered) {
+  std::mt19937 random(8);
+  std::vector<int> devices = {0, 1, 2, 3, 4, 5};
+  for (const Dims& dims : {Dims{36, 64}, Dims{32, 96}, Dims{8, 6, 64}}) {
+    for (int round = 0; round < 10; ++round) {
+      std::vector<int> follows(dims.size(), kNotSplit);
+      follows[random() % dims.size()] = 0;
+      const Layout whole = OperandLayout(dims, follows, {2, 3}, devices, false);
+      const Layout cut = Sharded(whole);
+      ASSERT_FALSE(cut == whole);
+      std::map<int, int> kinds;
+      ExpectRight(Dual(whole), cut, &kinds);
+      EXPECT_EQ(kinds, (std::map<int, int>{{Collective::REDUCE_SCATTER, 2}}));
+      kinds.clear();
+      ExpectRight(cut, whole, &kinds);
+      EXPECT_EQ(kinds, (std::map<int, int>{{Collective::ALL_GATHER, 2}}));
+      // A replica takes its own piece without asking anybody.
+      const absl::StatusOr<ReshardPlan> taken = PlanReshard(whole, cut);
+      ASSERT_TRUE(taken.ok()) << taken.status();
+      EXPECT_EQ(ElementsMoved(*taken, whole, cut), 0);
+      ExpectRight(whole, cut, &kinds);
+      std::shuffle(devices.begin(), devices.end(), random);
+    }
+  }
+  const Layout rows = Sharded(OperandLayout({64, 64}, {kNotSplit, kNotSplit}, {2}, {1, 0}, false));
+  const absl::StatusOr<ReshardPlan> gather =
+      PlanReshard(rows, OperandLayout({64, 64}, {kNotSplit, kNotSplit}, {2}, {1, 0}, false));
+  ASSERT_TRUE(gather.ok() && gather->collectives.size() == 1);
+  EXPECT_FALSE(gather->collectives[0].unpack);
+}
+
 TEST(PlanReshardTest, ReplicaOnTheSameDeviceCostsNothing) {
   absl::StatusOr<ReshardPlan> plan = PlanReshard(Copies({0, 1, 2}), Copies({2, 1}));
   ASSERT_TRUE(plan.ok());

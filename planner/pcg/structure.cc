@@ -19,10 +19,11 @@ std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
 
 class Builder {
  public:
-  Builder(const OpRegistry& registry, const Graph& graph, bool forward_only)
+  Builder(const OpRegistry& registry, const Graph& graph, bool forward_only, int zero_stage)
       : registry_(registry), forward_(graph) {
     out_.registry = &registry;
     out_.forward_only = forward_only;
+    out_.zero_stage = zero_stage;
   }
 
   absl::StatusOr<PcgStructure> Run() {
@@ -123,6 +124,9 @@ class Builder {
           }
           if (value.kind == ValueKind::kParameter && !out_.base[v].present()) {
             out_.base[v] = required;
+            if (out_.zero_stage == 3 && value.trainable) {
+              out_.base[v].mode = LayoutRef::kSharded;
+            }
           }
         }
         AddSlot(v, required);
@@ -145,6 +149,13 @@ class Builder {
     return ref;
   }
 
+  // The layout in which the update needs the gradient of parameter `v`.
+  LayoutRef UpdateRef(ValueId v) const {
+    LayoutRef ref = out_.base[v];
+    if (out_.zero_stage > 0) ref.mode = LayoutRef::kSharded;
+    return ref;
+  }
+
   absl::Status AddBackward(NodeId n) {
     const Node& node = out_.graph().node(n);
     Position position{Position::kBackward, n, node.forward, static_cast<int>(out_.slots.size())};
@@ -156,9 +167,9 @@ class Builder {
         return absl::InternalError(absl::StrCat("node '", node.name, "': no base"));
       if (forward_.value(of).kind == ValueKind::kParameter) {
         PcgStructure::ParameterSum sum;
-        sum.storage = out_.base[of];
+        sum.target = UpdateRef(of);
         for (ValueId v : node.inputs) sum.contributions.push_back(out_.base[v]);
-        ref = {sum.storage.node, false, static_cast<int>(out_.sums.size()),
+        ref = {sum.target.node, false, static_cast<int>(out_.sums.size()),
                LayoutRef::kParameterSum};
         out_.sums.push_back(std::move(sum));
       }
@@ -170,7 +181,29 @@ class Builder {
     }
     position.last_slot = static_cast<int>(out_.slots.size());
     out_.positions.push_back(std::move(position));
+    if (out_.zero_stage >= 2 && out_.positions.back().role == Position::kBackward) AddScatters(n);
     return absl::OkStatus();
+  }
+
+  // Behind the gradient node `n`: what it adds to parameters' gradients is cut.
+  void AddScatters(NodeId n) {
+    const Node& node = out_.graph().node(n);
+    const Node& forward = forward_.node(node.forward);
+    for (ValueId v : node.outputs) {
+      if (v == kNoValue) continue;
+      const LayoutRef base = out_.base[v];
+      const ValueId of = forward.inputs[base.index];
+      if (forward_.value(of).kind != ValueKind::kParameter || !forward_.value(of).trainable)
+        continue;
+      PcgStructure::Early early{UpdateRef(of), base};
+      Position position{Position::kScatter, kNoNode, kNoNode, static_cast<int>(out_.slots.size())};
+      position.outputs = {early.target};
+      AddSlot(v,
+              {early.target.node, false, static_cast<int>(out_.early.size()), LayoutRef::kEarly});
+      position.last_slot = static_cast<int>(out_.slots.size());
+      out_.early.push_back(std::move(early));
+      out_.positions.push_back(std::move(position));
+    }
   }
 
   // Operands and results of "x_grad".
@@ -220,12 +253,13 @@ class Builder {
         for (int s : out_.slots_of_value[v]) g.ready = std::max(g.ready, out_.slots[s].position);
       }
       for (size_t p = 0; p < out_.positions.size(); ++p) {
-        if (out_.positions[p].node == out_.graph().value(g.gradient).producer) {
+        if (out_.positions[p].node != kNoNode &&
+            out_.positions[p].node == out_.graph().value(g.gradient).producer) {
           g.ready = std::max(g.ready, static_cast<int>(p));
         }
       }
       g.slot = static_cast<int>(out_.slots.size());
-      AddSlot(g.gradient, out_.base[g.parameter]);
+      AddSlot(g.gradient, UpdateRef(g.parameter));
     }
   }
 
@@ -240,6 +274,7 @@ class Builder {
       if (ref.mode == LayoutRef::kParameterSum) {
         for (const LayoutRef& c : out_.sums[ref.index].contributions) all.push_back(c.node);
       }
+      if (ref.mode == LayoutRef::kEarly) all.push_back(out_.early[ref.index].base.node);
       return all;
     };
     for (size_t v = 0; v < out_.base.size(); ++v) {
@@ -275,9 +310,18 @@ std::vector<NodeId> PcgStructure::LiveNodes() const {
   return live;
 }
 
+absl::Status CheckZeroStage(int stage, const std::string& field) {
+  if (stage >= 0 && stage <= 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", stage,
+                   "; accepted: 0 (every replica keeps all), 1 (optimiser state is shared out), 2 "
+                   "(gradients too) or 3 (parameters too)"));
+}
+
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
-                                            bool forward_only) {
-  return Builder(registry, graph, forward_only).Run();
+                                            bool forward_only, int zero_stage) {
+  if (absl::Status status = CheckZeroStage(zero_stage, "zero_stage"); !status.ok()) return status;
+  return Builder(registry, graph, forward_only, zero_stage).Run();
 }
 
 }  // namespace espalier

@@ -12,6 +12,13 @@
 //  - a parameter is stored as its first consumer needs it; its gradient is needed there, fully
 //  reduced;
 //  - inputs and constants are loaded by every device as needed.
+// ZeRO (Rajbhandari et al., SC 2020) has trained parameters' replicas share out work and memory:
+//  - from stage 1 on a gradient is needed cut into pieces, one for each replica of its parameter,
+//    and is used so;
+//  - from stage 2 on it is cut as soon as it is there;
+//  - at stage 3 the parameter is stored in the same pieces.
+// Which parameters can be cut depends on their layout (Sharded in layout.h); all others are treated
+// as without.
 #pragma once
 
 #include <string>
@@ -30,6 +37,8 @@ struct LayoutRef {
     kDual,
     kReduced,  // plain, or its dual where that is partial sums: what a reader needs of a result
     kParameterSum,  // `index` into PcgStructure::sums
+    kSharded,       // plain, cut among its replicas
+    kEarly,         // `index` into PcgStructure::early
   };
   NodeId node = kNoNode;  // forward node
   bool output = false;
@@ -47,14 +56,15 @@ struct Slot {
 };
 
 struct Position {
-  enum Role { kForward, kBackward, kGradientSum, kSeed };
+  enum Role { kForward, kBackward, kGradientSum, kSeed, kScatter };
   Role role = kForward;
-  NodeId node = kNoNode;  // in the training graph
+  NodeId node = kNoNode;  // in the training graph; none: kScatter, which only needs its operand
   NodeId config_node =
       kNoNode;         // the forward node whose parts this runs as, kForward and kBackward
   int first_slot = 0;  // slots [first_slot, last_slot) are its operands in order
   int last_slot = 0;
-  std::vector<LayoutRef> outputs;  // one per output; the parts of kGradientSum and kSeed
+  // One per output; the parts of kGradientSum and kSeed; where kScatter's parameter is stored.
+  std::vector<LayoutRef> outputs;
 };
 
 struct PcgStructure {
@@ -67,8 +77,12 @@ struct PcgStructure {
     std::vector<int> positions;
   };
   struct ParameterSum {  // of the gradients of a parameter with several consumers
-    LayoutRef storage;
+    LayoutRef target;    // what the update needs
     std::vector<LayoutRef> contributions;
+  };
+  struct Early {  // cutting a gradient that was produced as `base`
+    LayoutRef target;
+    LayoutRef base;
   };
   struct GradientInfo {
     ValueId parameter = kNoValue;
@@ -81,12 +95,14 @@ struct PcgStructure {
   const OpRegistry* registry = nullptr;
   TrainingGraph training;  // `graph` alone when forward_only
   bool forward_only = false;
+  int zero_stage = 0;
   std::vector<Position> positions;
   std::vector<Slot> slots;
   std::vector<NodeInfo> nodes;                   // by forward node
   std::vector<LayoutRef> base;                   // by value: produced or stored; absent: loaded
   std::vector<std::vector<int>> slots_of_value;  // ascending
   std::vector<ParameterSum> sums;
+  std::vector<Early> early;
   std::vector<GradientInfo> gradients;                   // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
 
@@ -102,8 +118,11 @@ struct PcgStructure {
 };
 
 // `graph` must be bound. Nodes that neither the loss nor a metric depends on are left out.
-// InvalidArgument for a graph that cannot be trained.
+// InvalidArgument for a graph that cannot be trained, or a stage that is not 0 to 3.
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
-                                            bool forward_only);
+                                            bool forward_only, int zero_stage = 0);
+
+// InvalidArgument names `field` and what it may be.
+absl::Status CheckZeroStage(int stage, const std::string& field);
 
 }  // namespace espalier

@@ -179,10 +179,24 @@ const TaskList* CostTables::Sum(int layout, int element_bytes, int count) {
   return tasks.get();
 }
 
-const UpdateTasks* CostTables::Update(int layout, int element_bytes, int owner) {
-  std::unique_ptr<UpdateTasks>& tasks = updates_[{layout, element_bytes, owner}];
-  if (tasks != nullptr) return tasks.get();
-  tasks = std::make_unique<UpdateTasks>();
+absl::StatusOr<const UpdateTasks*> CostTables::Update(int layout, int storage, int element_bytes,
+                                                      int owner) {
+  std::unique_ptr<UpdateTasks>& kept = updates_[{layout, storage, element_bytes, owner}];
+  if (kept != nullptr) return kept.get();
+  auto tasks = std::make_unique<UpdateTasks>();
+  tasks->staging_bytes.assign(devices_.size(), 0);
+  const ReshardTasks* gather = nullptr;
+  if (layout != storage) {
+    absl::StatusOr<const ReshardTasks*> taken = Reshard(storage, layout, element_bytes);
+    if (!taken.ok()) return taken.status();
+    absl::StatusOr<const ReshardTasks*> given = Reshard(layout, storage, element_bytes);
+    if (!given.ok()) return given.status();
+    gather = *given;
+    tasks->update = (*taken)->tasks;
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      tasks->staging_bytes[d] = (*taken)->new_bytes[d] + gather->staging_bytes[d];
+    }
+  }
   // Parameter read and written, gradient read, each state read and written; both read again for
   // each sum, and by penalties, which write the gradient too.
   const Layout& whole = table_.layouts().Get(layout);
@@ -196,7 +210,11 @@ const UpdateTasks* CostTables::Update(int layout, int element_bytes, int owner) 
     tasks->update.push_back(MemoryTask(shard.device, passes * bytes));
     if (shard.replica == owner) tasks->squares.push_back(MemoryTask(shard.device, bytes));
   }
-  return tasks.get();
+  if (gather != nullptr) {
+    tasks->update.insert(tasks->update.end(), gather->tasks.begin(), gather->tasks.end());
+  }
+  kept = std::move(tasks);
+  return kept.get();
 }
 
 const std::vector<int64_t>& CostTables::BytesByDevice(int layout, int element_bytes) {

@@ -39,6 +39,7 @@ struct ReshardTasks {
 struct UpdateTasks {
   TaskList squares;  // norms of the shards that count
   TaskList update;
+  std::vector<int64_t> staging_bytes;  // by device: pieces of a parameter that is stored whole
 };
 
 class CostTables {
@@ -51,8 +52,9 @@ class CostTables {
   absl::StatusOr<const ReshardTasks*> Reshard(int from, int to, int element_bytes);
   // The sum of `count` gradients in one layout; count 0: the seed.
   const TaskList* Sum(int layout, int element_bytes, int count);
-  // `owner`: the replica that adds its part to the gradient norm (see OwnerOfNorm).
-  const UpdateTasks* Update(int layout, int element_bytes, int owner);
+  // `layout`: in which the update works, `storage`: in which the parameter is stored. `owner`: the
+  // replica that adds its part to the gradient norm (see OwnerOfNorm).
+  absl::StatusOr<const UpdateTasks*> Update(int layout, int storage, int element_bytes, int owner);
   // Bytes of the shards of `layout` by device, each aligned as in an arena.
   const std::vector<int64_t>& BytesByDevice(int layout, int element_bytes);
 
@@ -95,7 +97,7 @@ class CostTables {
   std::map<std::pair<NodeId, std::vector<int>>, std::vector<CostModel::Times>> times_;
   absl::flat_hash_map<std::tuple<int, int, int>, std::unique_ptr<ReshardTasks>> reshards_;
   absl::flat_hash_map<std::tuple<int, int, int>, std::unique_ptr<TaskList>> sums_;
-  absl::flat_hash_map<std::tuple<int, int, int>, std::unique_ptr<UpdateTasks>> updates_;
+  absl::flat_hash_map<std::tuple<int, int, int, int>, std::unique_ptr<UpdateTasks>> updates_;
   absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<std::vector<int64_t>>> bytes_;
   std::map<std::pair<std::vector<int>, int>, int> groups_;
   std::vector<std::vector<int>> group_ranks_;

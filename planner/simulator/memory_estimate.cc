@@ -52,6 +52,24 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     start_of_gradient[g] = start;
   }
 
+  // What the updates at the end need beside their operands, one after the other.
+  std::vector<int64_t> staging_at_end(devices_, 0);
+  auto at_end = [&](const std::vector<int64_t>& bytes) {
+    for (int d = 0; d < devices_; ++d) staging_at_end[d] = std::max(staging_at_end[d], bytes[d]);
+  };
+  // Of gradients that wait for the end only the first micro-batch's are kept: others are added to
+  // them.
+  auto added_up = [&](const std::vector<int64_t>& bytes, int first, int last) {
+    if (last < Reshards(end)) return;
+    for (int d = 0; d < devices_; ++d) gradient_change_[d][first] += bytes[d];
+  };
+  // The moment of the update that uses gradient `g`.
+  auto used_until = [&](int g) {
+    const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer()) &&
+                       structure_.micro_batches == 1;
+    return Runs(early ? structure_.gradients[g].ready : end);
+  };
+
   absl::InlinedVector<Held, 8> held;
   for (ValueId v = 0; v < static_cast<ValueId>(structure_.base.size()); ++v) {
     const Value& value = structure_.graph().value(v);
@@ -60,6 +78,8 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     const int element = ElementBytes(v);
     const bool loaded = !structure_.base[v].present();
     const bool parameter = value.kind == ValueKind::kParameter;
+    const bool gathered =
+        IsCut(structure_, placement_, table_.layouts(), structure_.base[v]);  // at each use
     held.clear();
     if (!loaded) {
       const int produced = parameter ? 0 : Runs(position_of_value_[v]);
@@ -67,10 +87,12 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     }
     for (int s : slots) {
       const int layout = Resolved(structure_.slots[s].required);
-      auto it =
-          std::find_if(held.begin(), held.end(), [&](const Held& h) { return h.layout == layout; });
+      const int needed = Reshards(structure_.slots[s].position);
+      auto it = std::find_if(held.begin(), held.end(), [&](const Held& h) {
+        return h.layout == layout && (!gathered || &h == &held[0] || h.first == needed);
+      });
       if (it == held.end()) {
-        held.push_back({layout, Reshards(structure_.slots[s].position), Runs(last_use_[s])});
+        held.push_back({layout, needed, Runs(last_use_[s])});
       } else {
         it->last = std::max(it->last, Runs(last_use_[s]));
       }
@@ -84,38 +106,64 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
       continue;
     }
     Held& base = held[0];
+    const int g = gradient_of_value_[v];
+    Held* pieces = nullptr;  // of a gradient that is cut for its update
+    if (g >= 0) {
+      const LayoutRef& required = structure_.slots[structure_.gradients[g].slot].required;
+      const int target = Resolved(required);
+      if (target != base.layout && IsCut(structure_, placement_, table_.layouts(), required)) {
+        pieces = std::find_if(held.begin(), held.end(),
+                              [&](const Held& h) { return h.layout == target; });
+        pieces->last = used_until(g);
+      }
+    }
     bool in_place = false;
     for (size_t i = 1; i < held.size(); ++i) {
       const ReshardTasks& reshard = **costs_.Reshard(base.layout, held[i].layout, element);
       in_place =
           !parameter && held.size() == 2 && reshard.all_reduce_only && base.last <= held[i].first;
       base.last = std::max(base.last, reshard.aliases || in_place ? held[i].last : held[i].first);
+      if (&held[i] == pieces && sync_tasks_[g] != nullptr) {
+        // Gradients are cut one after the other, each making room for the next one's pieces.
+        alive(reshard.new_bytes, Runs(end), held[i].last);
+        at_end(reshard.staging_bytes);
+        continue;
+      }
       if (!in_place) alive(reshard.new_bytes, held[i].first, held[i].last);
+      if (&held[i] == pieces) added_up(reshard.new_bytes, held[i].first, held[i].last);
       alive(reshard.staging_bytes, held[i].first, held[i].first);
     }
     const std::vector<int64_t>& bytes = costs_.BytesByDevice(base.layout, element);
     if (parameter) {
       for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
-      if (gradient_of_parameter_[v] < 0) continue;
+      const int updated = gradient_of_parameter_[v];
+      if (updated < 0) continue;
+      const int layout = Resolved(structure_.slots[structure_.gradients[updated].slot].required);
       const CostTables::Kept& state = costs_.KeptOf(v);
-      const std::vector<int64_t>& alike = costs_.BytesByDevice(base.layout, sizeof(float));
+      const std::vector<int64_t>& alike = costs_.BytesByDevice(layout, sizeof(float));
       for (int d = 0; d < devices_; ++d) kept[d] += state.alike * alike[d];
-      for (const Shard& shard : table_.layouts().Get(base.layout).shards) {
+      for (const Shard& shard : table_.layouts().Get(layout).shards) {
         kept[shard.device] += state.bytes;
+      }
+      const std::vector<int64_t>& staging = update_tasks_[updated]->staging_bytes;
+      const int when = used_until(updated);
+      if (when < Runs(end)) {
+        alive(staging, when, when);
+      } else {
+        at_end(staging);
       }
       continue;
     }
-    if (const int g = gradient_of_value_[v]; g >= 0) {
+    if (g >= 0 && pieces == nullptr) {
       if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
-      const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer());
-      base.last =
-          Runs(early && structure_.micro_batches == 1 ? structure_.gradients[g].ready : end);
-      for (int d = 0; d < devices_; ++d) gradient_change_[d][base.first] += bytes[d];
+      base.last = used_until(g);
     } else if (is_view_[v]) {
       continue;  // its operand's memory
     }
     alive(bytes, base.first, base.last);
+    if (g >= 0) added_up(bytes, base.first, base.last);
   }
+  alive(staging_at_end, Runs(end), Runs(end));
   return kept;
 }
 

@@ -1,4 +1,6 @@
 // Simulator: steps of several micro-batches.
+#include "planner/pcg/micro_batches.h"
+
 #include <algorithm>
 
 #include "planner/simulator/positions.h"
@@ -15,9 +17,9 @@ void Simulator::UpdateSchedule() {
 const std::vector<const TaskList*>& Simulator::AccumulationsOf(int p, int micro_batch) {
   accumulations_.clear();
   if (micro_batch == 0) return accumulations_;
-  for (ValueId v : structure_.graph().node(structure_.positions[p].node).outputs) {
-    if (v == kNoValue || gradient_of_value_[v] < 0) continue;
-    accumulations_.push_back(costs_.Sum(Resolved(structure_.base[v]), ElementBytes(v), 2));
+  for (const auto& [v, layout] :
+       AddedUp(structure_, placement_, table_.layouts(), structure_.positions[p])) {
+    accumulations_.push_back(costs_.Sum(layout, ElementBytes(v), 2));
   }
   return accumulations_;
 }

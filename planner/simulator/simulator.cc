@@ -35,6 +35,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
 
   for (size_t p = 0; p < structure.positions.size(); ++p) {
     const Position& position = structure.positions[p];
+    if (position.node == kNoNode) continue;
     for (ValueId v : structure.graph().node(position.node).outputs) {
       if (v == kNoValue) continue;
       position_of_value_[v] = static_cast<int>(p);
@@ -82,8 +83,11 @@ absl::Status Simulator::RebuildValue(ValueId v) {
   const int base = Resolved(base_ref);
   const int element = ElementBytes(v);
   absl::InlinedVector<int, 8> seen = {base};
+  const bool gathered = IsCut(structure_, placement_, table_.layouts(), base_ref);  // at each use
+  int before = -1;
   for (int s : structure_.slots_of_value[v]) {
     const Slot& slot = structure_.slots[s];
+    if (std::exchange(before, slot.position) != slot.position && gathered) seen.resize(1);
     const int layout = Resolved(slot.required);
     const ReshardTasks* tasks = nullptr;
     if (std::find(seen.begin(), seen.end(), layout) == seen.end()) {
@@ -105,22 +109,27 @@ absl::Status Simulator::RebuildValue(ValueId v) {
     }
   }
   if (const int g = gradient_of_parameter_[v]; g >= 0) {
-    const UpdateTasks* tasks =
-        costs_.Update(base, element, OwnerOfNorm(g, table_.layouts().Get(base)));
-    if (tasks != update_tasks_[g]) {
+    const int layout = Resolved(structure_.slots[structure_.gradients[g].slot].required);
+    absl::StatusOr<const UpdateTasks*> tasks =
+        costs_.Update(layout, base, element, OwnerOfNorm(g, table_.layouts().Get(layout)));
+    if (!tasks.ok()) return tasks.status();
+    if (*tasks != update_tasks_[g]) {
       undo_.updates.emplace_back(g, update_tasks_[g]);
-      update_tasks_[g] = tasks;
+      update_tasks_[g] = *tasks;
     }
   }
   return absl::OkStatus();
 }
 
 void Simulator::RebuildPosition(int p) {
+  static const TaskList* const kNothing = new TaskList;
   const Position& position = structure_.positions[p];
   const TaskList* tasks = nullptr;
   if (position.role == Position::kForward || position.role == Position::kBackward) {
     const NodeTasks* node = costs_.Node(position.config_node, placement_[position.config_node]);
     tasks = position.role == Position::kForward ? &node->forward : &node->backward;
+  } else if (position.role == Position::kScatter) {
+    tasks = kNothing;
   } else {
     const ValueId v = structure_.graph().node(position.node).outputs[0];
     tasks = costs_.Sum(Resolved(position.outputs[0]), ElementBytes(v),

@@ -14,9 +14,9 @@ namespace {
 // A graph with all that simulating it needs.
 struct Bench {
   Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32,
-        const proto::Optimizer& optimizer = TestOptimizer())
+        const proto::Optimizer& optimizer = TestOptimizer(), int zero_stage = 0)
       : graph(std::move(g)),
-        structure(*BuildStructure(TestRegistry(), graph, false)),
+        structure(*BuildStructure(TestRegistry(), graph, false, zero_stage)),
         table(structure),
         costs(structure, table, TestMachine(devices, memory), analytic, optimizer),
         space(structure, {.num_devices = devices}) {}
@@ -54,13 +54,16 @@ struct Bench {
 };
 
 TEST(SimulatorTest, DeltaEqualsFullExactly) {
-  const std::vector<std::pair<Graph, int64_t>> cases = {
-      {Mlp(), 1 << 30},
-      {Cnn(), 20000},
-      {Llama(SmallLlama(3)), 1 << 30},
-      {Llama(SmallLlama(2, true)), 100000}};  // with memory too small: penalties differ too
-  for (const auto& [graph, memory] : cases) {
-    Bench bench(graph, 4, memory);
+  const std::vector<std::tuple<Graph, int64_t, int>> cases = {
+      {Mlp(), 1 << 30, 0},
+      {Cnn(), 20000, 0},
+      {Llama(SmallLlama(3)), 1 << 30, 0},
+      {Llama(SmallLlama(2, true)), 100000, 0},  // with memory too small: penalties differ too
+      {Mlp(64, 64, 32, 10), 1 << 30, 1},
+      {Llama(LargerLlama(1, true)), 1 << 30, 2},
+      {Llama(LargerLlama(1, true)), 300000, 3}};
+  for (const auto& [graph, memory, stage] : cases) {
+    Bench bench(graph, 4, memory, TestOptimizer(), stage);
     Simulator delta(bench.structure, bench.table, bench.costs);
     Simulator full(bench.structure, bench.table, bench.costs);
     ASSERT_EQ(delta.Reset(bench.Single()), absl::OkStatus());
@@ -135,16 +138,20 @@ TEST(SimulatorTest, IndependentBranchesOverlap) {
 
 // The penalty of the search and the refusals of lowering speak of the same memory.
 TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
-  Random random(23);
   const std::pair<Graph, std::string> cases[] = {
       {Mlp(64, 64, 32, 10), "adam"},       {Mlp(64, 64, 32, 10), "sgd"},
       {Mlp(64, 64, 32, 10), "adafactor"},  {Cnn(32), "adam"},
-      {Llama(SmallLlama(3), 16), "adamw"}, {Llama(SmallLlama(2, true), 4), "adafactor"}};
-  for (const auto& [graph, optimizer] : cases) {
+      {Llama(SmallLlama(3), 16), "adamw"}, {Llama(SmallLlama(2, true), 4), "adafactor"},
+      {Llama(LargerLlama(2), 4), "adamw"}, {Llama(LargerLlama(2, true), 2), "adafactor"}};
+  Random random(23);
+  for (int run = 0; run < 4 * 8; ++run) {
+    const auto& [graph, optimizer] = cases[run % 8];
+    const int stage = run / 8;
+    if (run % 8 == 0) random = Random(23);  // the same placements at every stage
     for (int round = 0; round < 14; ++round) {
       // Without clipping gradients go as soon as they are used.
       const double clip_norm = round < 4 && round % 2 == 1 ? 0.0 : 1.0;
-      Bench bench(graph, 2, int64_t{1} << 32, TestOptimizer(clip_norm, optimizer));
+      Bench bench(graph, 2, int64_t{1} << 32, TestOptimizer(clip_norm, optimizer), stage);
       Placement placement =
           round < 2 ? bench.Single()
           : round < 4
@@ -171,9 +178,9 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
         // followed so closely.
         const double above = round < 4 ? 0.1 : 0.75;
         EXPECT_GE(static_cast<double>(estimate[d]), 0.9 * real)
-            << graph.name << " round " << round << " device " << d;
+            << graph.name << " stage " << stage << " round " << round << " device " << d;
         EXPECT_LE(static_cast<double>(estimate[d]), (1 + above) * real)
-            << graph.name << " round " << round << " device " << d;
+            << graph.name << " stage " << stage << " round " << round << " device " << d;
       }
     }
   }

@@ -98,6 +98,16 @@ inline LlamaConfig SmallLlama(int layers = 2, bool tied = false) {
   return config;
 }
 
+// With parameters that ZeRO cuts.
+inline LlamaConfig LargerLlama(int layers, bool tied = false) {
+  LlamaConfig config = SmallLlama(layers, tied);
+  config.vocab_size = 256;
+  config.hidden_size = 64;
+  config.intermediate_size = 128;
+  config.head_dim = 16;
+  return config;
+}
+
 inline Graph Llama(const LlamaConfig& config, int64_t batch = 8, int sequence = 16) {
   return Bound(BuildLlamaTraining(TestRegistry(), config, sequence), batch);
 }

@@ -55,8 +55,9 @@ class RankChecker {
                                 " reads '", program_.buffers(b).name(),
                                 "', which was not written or is overwritten"));
     }
-    const bool in_place = instruction.has_collective() &&
-                          instruction.collective().input() == instruction.collective().output();
+    const bool in_place = instruction.has_update() ||
+                          (instruction.has_collective() &&
+                           instruction.collective().input() == instruction.collective().output());
     for (const auto& [b, reads, writes] : accesses) {
       const proto::BufferKind kind = program_.buffers(b).kind();
       if (!writes || kind == proto::PARAMETER_SHARD || kind == proto::OPTIMIZER_STATE) continue;

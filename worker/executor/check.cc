@@ -353,7 +353,9 @@ class InstructionChecker {
     if (absl::Status s = Static(c.parameter(), "parameter"); !s.ok()) return s;
     if (absl::Status s = Static(c.gradient(), "gradient"); !s.ok()) return s;
     const TensorSpec& parameter = spec(c.parameter());
-    if (program_.buffers(c.parameter()).kind() != proto::PARAMETER_SHARD) {
+    // Pieces of a parameter that is kept whole are scratch.
+    const proto::BufferKind kind = program_.buffers(c.parameter()).kind();
+    if (kind != proto::PARAMETER_SHARD && kind != proto::SCRATCH) {
       return Bad("buffer '", program_.buffers(c.parameter()).name(), "' is no parameter");
     }
     if (spec(c.gradient()).dims != parameter.dims) {
