@@ -270,6 +270,11 @@ std::vector<FlagSpec> SearchFlags() {
       {"micro-batches", FlagType::kInt, "N",
        "parts that the batch runs in, gradients added up (1; several in a pipeline)", 0, 1,
        1 << 20},
+      {"zero-stage", FlagType::kInt, "N",
+       "what replicas share out: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too "
+       "(0, "
+       "or the lowest one that fits)",
+       0, 0, 3},
       {"import-strategy", FlagType::kText, "FILE", "use this plan instead of searching"},
       {"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"},
   };
@@ -310,6 +315,9 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   search.set_pipeline_stages(static_cast<int32_t>(flags.Int("pipeline-stages", 0)));
   if (flags.Has("micro-batches")) {
     search.set_micro_batches(static_cast<int32_t>(flags.Int("micro-batches", 1)));
+  }
+  if (flags.Has("zero-stage")) {
+    search.set_zero_stage(static_cast<int32_t>(flags.Int("zero-stage", 0)));
   }
   if (absl::Status s = FillMemory(flags, &search); !s.ok()) return s;
   return search;

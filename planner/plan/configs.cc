@@ -105,6 +105,8 @@ absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan) {
   if (plan.devices().empty()) {
     return absl::InvalidArgumentError("plan: field 'devices' is empty");
   }
+  absl::Status stage = CheckZeroStage(plan.zero_stage(), "plan: field 'zero_stage'");
+  if (!stage.ok()) return stage;
   const std::string fingerprint = GraphFingerprint(graph);
   if (plan.graph_fingerprint() == fingerprint) return absl::OkStatus();
 

@@ -26,7 +26,7 @@ inline int MicroBatchesOf(const proto::Plan& plan) {
 }
 
 // InvalidArgument, with both fingerprints and the first operator that does not match, if `plan` was
-// made for another graph or batch size.
+// made for another graph or batch size; with the field, if it is of another format.
 absl::Status CheckPlanIsFor(const Graph& graph, const proto::Plan& plan);
 
 }  // namespace espalier

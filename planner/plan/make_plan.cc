@@ -1,8 +1,9 @@
-// MakePlan: see planner.h.
+// MakePlanAtStage: see at_stage.h.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/at_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
@@ -141,8 +142,8 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
 
 }  // namespace
 
-absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
-                                     const proto::SearchOptions& options) {
+absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
+                                            const proto::SearchOptions& options, int zero_stage) {
   if (absl::Status status = CheckProblem(problem, options); !status.ok()) return status;
   const double begin = problem.seconds ? problem.seconds() : 0;
   int num_devices = static_cast<int>(problem.machine.devices.size());
@@ -154,7 +155,7 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
                                                           : MicroBatchesOf(options.imported());
   absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
       problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory(),
-      micro_batches);
+      {.zero_stage = zero_stage, .micro_batches = micro_batches});
   if (!made.ok()) return made.status();
   Planning& planning = **made;
 
@@ -197,7 +198,7 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
     }
     case proto::SearchOptions::SEARCH: {
       if (pipeline) {
-        absl::StatusOr<Pipeline> found = PlanPipeline(problem, num_devices, options);
+        absl::StatusOr<Pipeline> found = PlanPipeline(problem, num_devices, options, zero_stage);
         if (!found.ok()) return found.status();
         stages = *std::move(found);
         of_chosen = stages.planning.get();

@@ -9,7 +9,8 @@ namespace espalier {
 absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const proto::Plan& plan) {
   if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Planning>> planning =
-      Planning::Make(problem, plan.devices_size(), plan.memory(), MicroBatchesOf(plan));
+      Planning::Make(problem, plan.devices_size(), plan.memory(),
+                     {.zero_stage = plan.zero_stage(), .micro_batches = MicroBatchesOf(plan)});
   if (!planning.ok()) return planning.status();
   absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan((*planning)->structure(), plan);
   if (!configs.ok()) return configs.status();

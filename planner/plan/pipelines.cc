@@ -117,9 +117,9 @@ struct Found {
 };
 
 absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
-                          const proto::SearchOptions& options, int micro_batches) {
+                          const proto::SearchOptions& options, const StepShape& shape) {
   absl::StatusOr<std::unique_ptr<Planning>> planning =
-      Planning::Make(problem, num_devices, options.memory(), micro_batches);
+      Planning::Make(problem, num_devices, options.memory(), shape);
   if (!planning.ok()) return planning.status();
   Found found;
   found.pipeline.planning = *std::move(planning);
@@ -143,14 +143,15 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
 }  // namespace
 
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
-                                      const proto::SearchOptions& options) {
+                                      const proto::SearchOptions& options, int zero_stage) {
   const int stages = options.pipeline_stages();
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
   std::vector<Found> all;
   absl::Status first_error;
   for (int count : counts) {
-    absl::StatusOr<Found> found = Try(problem, num_devices, options, count);
+    absl::StatusOr<Found> found =
+        Try(problem, num_devices, options, {.zero_stage = zero_stage, .micro_batches = count});
     if (found.ok()) {
       all.push_back(*std::move(found));
     } else if (!absl::IsInvalidArgument(found.status())) {

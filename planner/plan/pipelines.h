@@ -18,6 +18,6 @@ struct Pipeline {
 // 4 or 8 times as many as there are stages. InvalidArgument if there are more stages than devices
 // or operators, or the batch cannot be cut (CutBatch).
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
-                                      const proto::SearchOptions& options);
+                                      const proto::SearchOptions& options, int zero_stage);
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,7 @@ namespace espalier {
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
                                                          int num_devices,
                                                          const proto::MemoryOptions& memory,
-                                                         int micro_batches) {
+                                                         const StepShape& shape) {
   if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
   std::unique_ptr<Planning> planning(new Planning(problem));
   planning->machine_ = problem.machine;
@@ -41,9 +42,9 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   absl::Status optimizer = CheckOptimizer(*problem.registry, planning->optimizer_);
   if (!optimizer.ok()) return optimizer;
   absl::StatusOr<PcgStructure> structure =
-      BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
+      BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false, shape.zero_stage);
   if (!structure.ok()) return structure.status();
-  if (absl::Status status = CutBatch(micro_batches, &*structure); !status.ok()) return status;
+  if (absl::Status status = CutBatch(shape.micro_batches, &*structure); !status.ok()) return status;
   planning->structure_ = *std::move(structure);
   planning->table_ = std::make_unique<ConfigTable>(planning->structure_);
   planning->LimitMemory(1.0);
@@ -161,16 +162,68 @@ double Planning::SecondsOf(NodeId node, const ConfigEntry* entry) {
   return ToSeconds(slowest);
 }
 
+absl::StatusOr<double> Planning::BytesMoved(ValueId value, int from, int to) {
+  LayoutTable& layouts = table_->layouts();
+  absl::StatusOr<const ReshardPlan*> reshard = table_->Reshard(from, to);
+  if (!reshard.ok()) return reshard.status();
+  return static_cast<double>(ElementsMoved(**reshard, layouts.Get(from), layouts.Get(to))) *
+         static_cast<double>(SizeOf(structure_.graph().value(value).type.dtype));
+}
+
+void Planning::AddOperatorsBetween(int from, int to, const std::string& tensor,
+                                   const std::string& consumer, double bytes, proto::Plan* plan) {
+  LayoutTable& layouts = table_->layouts();
+  for (const ParallelOp& op : ParallelOpsBetween(layouts.Get(from), layouts.Get(to))) {
+    proto::ParallelOperator* out = plan->add_parallel_operators();
+    out->set_kind(op.kind);
+    out->set_tensor(tensor);
+    out->set_consumer(consumer);
+    out->set_dimension(op.dimension);
+    out->set_degree(op.degree);
+    out->set_bytes(bytes);
+    bytes = 0;
+  }
+}
+
+absl::Status Planning::AddUpdateOperators(const Placement& placement,
+                                          const PcgStructure::GradientInfo& gradient,
+                                          proto::Plan* plan) {
+  LayoutTable& layouts = table_->layouts();
+  auto resolve = [&](const LayoutRef& ref) { return Resolve(structure_, placement, layouts, ref); };
+  const std::string& parameter = structure_.graph().value(gradient.parameter).name;
+  const LayoutRef& required = structure_.slots[gradient.slot].required;
+  const int from = resolve(structure_.base[gradient.gradient]), to = resolve(required);
+  const bool cut = IsCut(structure_, placement, layouts, required);
+  if (from != to) {
+    absl::StatusOr<double> bytes = BytesMoved(gradient.gradient, from, to);
+    if (!bytes.ok()) return bytes.status();
+    const std::string tensor = absl::StrCat(parameter, ".grad");
+    if (cut) {
+      AddOperatorsBetween(from, to, tensor, "update", *bytes, plan);
+    } else {
+      // The dual of reading the stored parameter on several devices: reduced, and kept by all of
+      // them.
+      proto::ParallelOperator* out = plan->add_parallel_operators();
+      out->set_kind(proto::ParallelOperator::REDUCE);
+      out->set_tensor(tensor);
+      out->set_consumer("update");
+      out->set_dimension(-1);
+      out->set_degree(layouts.Get(from).partials);
+      out->set_bytes(*bytes);
+    }
+  }
+  const int storage = resolve(structure_.base[gradient.parameter]);
+  if (!cut || storage == to) return absl::OkStatus();
+  absl::StatusOr<double> gathered = BytesMoved(gradient.parameter, to, storage);
+  if (!gathered.ok()) return gathered.status();
+  AddOperatorsBetween(to, storage, parameter, "update", *gathered, plan);
+  return absl::OkStatus();
+}
+
 absl::Status Planning::AddParallelOperators(const Placement& placement, proto::Plan* plan) {
   const Graph& graph = structure_.graph();
   LayoutTable& layouts = table_->layouts();
   auto resolve = [&](const LayoutRef& ref) { return Resolve(structure_, placement, layouts, ref); };
-  auto bytes_of = [&](ValueId v, int from, int to) -> absl::StatusOr<double> {
-    absl::StatusOr<const ReshardPlan*> reshard = table_->Reshard(from, to);
-    if (!reshard.ok()) return reshard.status();
-    return static_cast<double>(ElementsMoved(**reshard, layouts.Get(from), layouts.Get(to))) *
-           static_cast<double>(SizeOf(graph.value(v).type.dtype));
-  };
   // Gradients by the forward operand whose contribution they are.
   std::map<std::pair<NodeId, int>, ValueId> contribution;
   for (size_t v = 0; v < structure_.base.size(); ++v) {
@@ -179,18 +232,29 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, proto::P
       contribution.try_emplace({ref.node, ref.index}, static_cast<ValueId>(v));
     }
   }
-  auto add = [&](ValueId v, int from, int to, const std::string& tensor,
-                 const std::string& consumer, double bytes) {
-    for (const ParallelOp& op : ParallelOpsBetween(layouts.Get(from), layouts.Get(to))) {
-      proto::ParallelOperator* out = plan->add_parallel_operators();
-      out->set_kind(op.kind);
-      out->set_tensor(tensor);
-      out->set_consumer(consumer);
-      out->set_dimension(op.dimension);
-      out->set_degree(op.degree);
-      out->set_bytes(bytes);
-      bytes = 0;  // of the whole edge, stated once
+  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
+    const LayoutRef& ref = structure_.base[g.gradient];
+    contribution.erase({ref.node, ref.index});  // of the update
+  }
+  // Bytes that the readers of `v` behind the forward pass move to get it; a layout once for all, if
+  // it stays, or for each reader.
+  auto backward_bytes = [&](ValueId v, bool stays, NodeId reader) -> absl::StatusOr<double> {
+    const int from = resolve(structure_.base[v]);
+    std::set<int> seen = {from};
+    double total = 0;
+    for (int use : structure_.slots_of_value[v]) {
+      const Slot& slot = structure_.slots[use];
+      if (!stays) {
+        const Position& position = structure_.positions[slot.position];
+        if (position.role != Position::kBackward || position.config_node != reader) continue;
+      }
+      const int to = resolve(slot.required);
+      if (!seen.insert(to).second) continue;
+      absl::StatusOr<double> bytes = BytesMoved(v, from, to);
+      if (!bytes.ok()) return bytes.status();
+      total += *bytes;
     }
+    return total;
   };
 
   for (const Position& position : structure_.positions) {
@@ -200,39 +264,27 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, proto::P
       if (slot.value == kNoValue || !structure_.base[slot.value].present()) continue;
       const int from = resolve(structure_.base[slot.value]), to = resolve(slot.required);
       if (from == to) continue;
-      absl::StatusOr<double> bytes = bytes_of(slot.value, from, to);
+      absl::StatusOr<double> bytes = BytesMoved(slot.value, from, to);
       if (!bytes.ok()) return bytes.status();
       double total = *bytes;
+      if (IsCut(structure_, placement, layouts, structure_.base[slot.value])) {
+        bytes = backward_bytes(slot.value, /*stays=*/false, position.node);
+        if (!bytes.ok()) return bytes.status();
+        total += *bytes;
+      }
       const auto gradient = contribution.find({position.node, slot.required.index});
       if (gradient != contribution.end()) {
-        for (int use : structure_.slots_of_value[gradient->second]) {
-          const int back_from = resolve(structure_.base[gradient->second]);
-          const int back_to = resolve(structure_.slots[use].required);
-          if (back_from == back_to) continue;
-          bytes = bytes_of(gradient->second, back_from, back_to);
-          if (!bytes.ok()) return bytes.status();
-          total += *bytes;
-        }
+        bytes = backward_bytes(gradient->second, /*stays=*/true, kNoNode);
+        if (!bytes.ok()) return bytes.status();
+        total += *bytes;
       }
-      add(slot.value, from, to, graph.value(slot.value).name, graph.node(position.node).name,
-          total);
+      AddOperatorsBetween(from, to, graph.value(slot.value).name, graph.node(position.node).name,
+                          total, plan);
     }
   }
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    const int from = resolve(structure_.base[g.gradient]);
-    const int to = resolve(structure_.slots[g.slot].required);
-    if (from == to) continue;
-    absl::StatusOr<double> bytes = bytes_of(g.gradient, from, to);
-    if (!bytes.ok()) return bytes.status();
-    // The dual of reading the stored parameter on several devices: reduced, and kept by all of
-    // them.
-    proto::ParallelOperator* out = plan->add_parallel_operators();
-    out->set_kind(proto::ParallelOperator::REDUCE);
-    out->set_tensor(absl::StrCat(graph.value(g.parameter).name, ".grad"));
-    out->set_consumer("update");
-    out->set_dimension(-1);
-    out->set_degree(layouts.Get(from).partials);
-    out->set_bytes(*bytes);
+    absl::Status status = AddUpdateOperators(placement, g, plan);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -254,6 +306,7 @@ absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
   }
   plan.set_machine(machine_.name);
   if (structure_.micro_batches > 1) plan.set_micro_batches(structure_.micro_batches);
+  plan.set_zero_stage(structure_.zero_stage);
   *plan.mutable_memory() = memory_;
   for (const proto::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
   *plan.mutable_prediction() = candidate.prediction;

@@ -22,12 +22,18 @@ struct Candidate {
   std::vector<proto::MemoryPlan> memory;  // by device; empty if all fits as it is
 };
 
+// What of a plan is not said by the configurations of its operators.
+struct StepShape {
+  int zero_stage = 0;
+  int micro_batches = 1;
+};
+
 class Planning {
  public:
   // Errors as MakePlan, and those of CutBatch. `problem` must outlive this.
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
                                                         const proto::MemoryOptions& memory,
-                                                        int micro_batches);
+                                                        const StepShape& shape);
 
   // From here on the simulator believes that devices have `fraction` of their memory.
   void LimitMemory(double fraction);
@@ -59,6 +65,13 @@ class Planning {
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
   absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
+  // Of one parameter's gradient, and of what its update does to the parameter.
+  absl::Status AddUpdateOperators(const Placement& placement,
+                                  const PcgStructure::GradientInfo& gradient, proto::Plan* plan);
+  // Appends what leads from one layout to the other; `bytes` of the whole edge, with the first.
+  void AddOperatorsBetween(int from, int to, const std::string& tensor, const std::string& consumer,
+                           double bytes, proto::Plan* plan);
+  absl::StatusOr<double> BytesMoved(ValueId value, int from, int to);
 
   const PlanProblem& problem_;
   Machine machine_;  // the devices that may be used

@@ -84,6 +84,12 @@ std::string RenderPlan(const proto::Plan& plan) {
     absl::StrAppendFormat(&out, "The batch runs as %d micro-batches, one behind the other\n\n",
                           plan.micro_batches());
   }
+  if (plan.zero_stage() > 0) {
+    const char* const shared[] = {"optimiser state", "optimiser state and gradients",
+                                  "optimiser state, gradients and parameters"};
+    absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), ": replicas share out ",
+                    shared[std::min(plan.zero_stage(), 3) - 1], "\n\n");
+  }
   absl::StrAppend(&out, "Operators\n", Operators(plan), "\nParallel operators\n", Changes(plan),
                   "\nPredicted, per step\n");
   absl::StrAppend(&out, "  ", Pad("", 15), " ", Pad("step", 11), " ", Pad("compute", 11), " ",

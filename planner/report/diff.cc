@@ -185,8 +185,9 @@ std::vector<TextPair> SearchPairs(const proto::SearchSummary& a, const proto::Se
 }  // namespace
 
 bool PlanDiff::equal() const {
-  return identity.empty() && batch_a == batch_b && devices.empty() && operators.empty() &&
-         retimed == 0 && parallel.empty() && alternatives.empty() && search.empty() &&
+  return identity.empty() && step.empty() && batch_a == batch_b && devices.empty() &&
+         operators.empty() && retimed == 0 && parallel.empty() && alternatives.empty() &&
+         search.empty() &&
          std::none_of(prediction.begin(), prediction.end(),
                       [](const NumberPair& pair) { return Differs(pair.a, pair.b); });
 }
@@ -199,6 +200,9 @@ PlanDiff DiffPlans(const proto::Plan& a, const proto::Plan& b) {
   if (a.format_version() != b.format_version()) {
     diff.identity.push_back(
         {"format", absl::StrCat(a.format_version()), absl::StrCat(b.format_version())});
+  }
+  if (a.zero_stage() != b.zero_stage()) {
+    diff.step.push_back({"ZeRO stage", absl::StrCat(a.zero_stage()), absl::StrCat(b.zero_stage())});
   }
   diff.batch_a = a.batch_size();
   diff.batch_b = b.batch_size();

@@ -47,6 +47,7 @@ std::string PlanDiffToJson(const PlanDiff& diff, absl::string_view name_a,
                            absl::string_view name_b) {
   Json json = {{"a", std::string(name_a)}, {"b", std::string(name_b)}, {"equal", diff.equal()}};
   json["identity"] = PairsJson(diff.identity);
+  json["step"] = PairsJson(diff.step);
   json["batch_size"] = {{"a", diff.batch_a}, {"b", diff.batch_b}};
   Json& devices = json["devices"] = Json::array();
   for (const DeviceChange& change : diff.devices) {

@@ -193,6 +193,7 @@ std::string RenderPlanDiff(const PlanDiff& diff, absl::string_view name_a,
     identity.push_back({"batch", ReadableCount(diff.batch_a), ReadableCount(diff.batch_b)});
   }
   if (!identity.empty()) absl::StrAppend(&out, "\nFor other work\n", Texts(identity, a, b));
+  if (!diff.step.empty()) absl::StrAppend(&out, "\nHow a step runs\n", Texts(diff.step, a, b));
   if (!diff.devices.empty()) absl::StrAppend(&out, "\nDevices\n", Devices(diff, a, b));
   if (!diff.operators.empty()) {
     absl::StrAppend(&out, "\nOperators that differ: ", diff.operators.size(), " (", a, " has ",

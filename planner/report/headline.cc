@@ -38,6 +38,7 @@ std::string MemoryCard(const proto::Plan& plan) {
   if (peaks.empty()) return Card("Peak memory", "unknown", "");
   const int device = static_cast<int>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin());
   std::string more = absl::StrCat("of device ", device, ", the fullest");
+  if (plan.zero_stage() > 0) absl::StrAppend(&more, "; ZeRO stage ", plan.zero_stage());
   if (device < plan.devices_size() && plan.devices(device).memory_bytes() > 0) {
     const double limit = static_cast<double>(plan.devices(device).memory_bytes());
     absl::StrAppend(&more, "; ", ReadablePercent(static_cast<double>(peaks[device]) / limit),
