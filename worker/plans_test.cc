@@ -38,22 +38,26 @@ Graph Bound(absl::StatusOr<Graph> graph) {
   return *std::move(graph);
 }
 
-Graph Mlp() {
+Graph MlpOf(int64_t in, int64_t hidden) {
   GraphBuilder b(Registry(), "mlp");
   const Initializer init{Initializer::kNormal, 0.3};
-  ValueId h = b.Op(
-      "linear",
-      {b.Input("x", DType::kF32, {-1, 12}), b.Parameter("fc1.weight", DType::kF32, {16, 12}, init),
-       b.Parameter("fc1.bias", DType::kF32, {16}, init)},
-      {}, "fc1");
+  ValueId h = b.Op("linear",
+                   {b.Input("x", DType::kF32, {-1, in}),
+                    b.Parameter("fc1.weight", DType::kF32, {hidden, in}, init),
+                    b.Parameter("fc1.bias", DType::kF32, {hidden}, init)},
+                   {}, "fc1");
   h = b.Op("gelu", {h}, {}, "act");
   h = b.Op("dropout", {h}, {{"rate", 0.2}}, "drop");
-  h = b.Op("linear", {h, b.Parameter("fc2.weight", DType::kF32, {4, 16}, init)}, {}, "fc2");
+  h = b.Op("linear", {h, b.Parameter("fc2.weight", DType::kF32, {4, hidden}, init)}, {}, "fc2");
   const ValueId labels = b.Input("labels", DType::kI32, {-1});
   b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
   b.Output("accuracy", b.Op("accuracy", {h, labels}, {}, "accuracy"));
   return Bound(b.Build());
 }
+
+Graph Mlp() { return MlpOf(12, 16); }
+// With parameters that ZeRO cuts, in two or in three.
+Graph WideMlp() { return MlpOf(96, 768); }
 
 Graph Cnn() {
   GraphBuilder b(Registry(), "cnn");
@@ -89,7 +93,7 @@ Graph Cnn() {
   return Bound(b.Build());
 }
 
-Graph Llama() {
+LlamaConfig SmallLlama() {
   LlamaConfig config;
   config.vocab_size = 32;
   config.hidden_size = 16;
@@ -98,6 +102,19 @@ Graph Llama() {
   config.num_heads = 4;
   config.num_kv_heads = 2;
   config.head_dim = 4;
+  return config;
+}
+
+Graph Llama() { return Bound(BuildLlamaTraining(Registry(), SmallLlama(), 16)); }
+
+// With parameters that ZeRO cuts, one of them read twice.
+Graph WideLlama() {
+  LlamaConfig config = SmallLlama();
+  config.vocab_size = 96;
+  config.hidden_size = 48;
+  config.intermediate_size = 96;
+  config.head_dim = 12;
+  config.tie_word_embeddings = true;
   return Bound(BuildLlamaTraining(Registry(), config, 16));
 }
 
@@ -274,11 +291,12 @@ TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   Curve single =
       TrainPlan(graph, 1, proto::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
   single.evaluation = 0;
-  auto structure = BuildStructure(Registry(), graph, /*forward_only=*/false);
-  ASSERT_TRUE(structure.ok()) << structure.status();
-  const SearchSpace space(*structure, {.num_devices = 3});
   Random random(5);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 12 + 3 * 6; ++round) {
+    const int stage = round < 12 ? 0 : 1 + round % 3;  // of ZeRO
+    auto structure = BuildStructure(Registry(), graph, /*forward_only=*/false, stage);
+    ASSERT_TRUE(structure.ok()) << structure.status();
+    const SearchSpace space(*structure, {.num_devices = 3});
     ConfigTable table(*structure);
     Placement placement(structure->nodes.size(), nullptr);
     for (NodeId n : structure->LiveNodes()) placement[n] = table.Get(n, space.Draw(n, &random));
@@ -287,7 +305,8 @@ TEST_P(PlansTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
         LowerPlacement(*structure, placement, table, 3, Options(GetParam().optimizer), &kept);
     ASSERT_TRUE(programs.ok()) << programs.status();
     for (proto::Program& program : *programs) program.set_seed(3);
-    ExpectSame(single, Train(*programs, {}, steps), "placement " + std::to_string(round));
+    ExpectSame(single, Train(*programs, {}, steps),
+               "placement " + std::to_string(round) + " at stage " + std::to_string(stage));
   }
 }
 
@@ -299,12 +318,13 @@ TEST_P(PlansTest, TheSamePlanTwiceIsTheSameBitForBit) {
   EXPECT_EQ(once.evaluation, again.evaluation);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlansTest,
-                         testing::Values(Case{"Mlp", Mlp, "sgd"}, Case{"Cnn", Cnn, "sgd"},
-                                         Case{"Llama", Llama, "adam"},
-                                         Case{"MlpAdafactor", Mlp, "adafactor"},
-                                         Case{"CnnAdafactor", Cnn, "adafactor"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, PlansTest,
+    testing::Values(Case{"Mlp", Mlp, "sgd"}, Case{"Cnn", Cnn, "sgd"}, Case{"Llama", Llama, "adam"},
+                    Case{"WideMlp", WideMlp, "sgd"}, Case{"WideLlama", WideLlama, "adamw"},
+                    Case{"WideMlpAdafactor", WideMlp, "adafactor"},
+                    Case{"MlpAdafactor", Mlp, "adafactor"}, Case{"CnnAdafactor", Cnn, "adafactor"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace espalier

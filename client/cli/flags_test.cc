@@ -138,6 +138,20 @@ TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
   EXPECT_THAT(Bad({"--micro-batches=0"}), HasSubstr("--micro-batches"));
 }
 
+// No flag leaves the choice to the planner; 0 is a choice.
+TEST(TrainingFlagsTest, ZeroStage) {
+  proto::TrainingSpec spec;
+  ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
+  EXPECT_FALSE(spec.search().has_zero_stage());
+  for (int stage : {0, 3}) {
+    absl::Status status = FillTraining(Good({"--zero-stage=" + std::to_string(stage)}), &spec);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(spec.search().has_zero_stage());
+    EXPECT_EQ(spec.search().zero_stage(), stage);
+  }
+  EXPECT_THAT(Bad({"--zero-stage=4"}), HasSubstr("accepted: a whole number from 0 to 3"));
+}
+
 TEST(TrainingFlagsTest, MemoryByTflmsNames) {
   proto::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());

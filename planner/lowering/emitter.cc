@@ -237,13 +237,9 @@ void Emitter::DropGathered(const Position& position) {
   for (int s = position.first_slot; s < position.last_slot; ++s) {
     const Slot& slot = structure_.slots[s];
     if (slot.value == kNoValue) continue;
-    const LayoutRef& base = structure_.base[slot.value];
-    if (structure_.graph().value(slot.value).kind != ValueKind::kParameter ||
-        !IsCut(structure_, placement_, table_.layouts(), base)) {
-      continue;
-    }
+    if (!MadeForEachUse(structure_, placement_, table_.layouts(), slot.value)) continue;
     const int layout = Resolved(slot.required);
-    if (layout != Resolved(base)) instances_.erase({slot.value, layout});
+    if (layout != Resolved(structure_.base[slot.value])) instances_.erase({slot.value, layout});
   }
 }
 

@@ -59,8 +59,7 @@ class Emitter {
   void EmitReports(const Node& node);
 
   absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
-  // Forgets the whole copies of parameters that are stored in pieces: each use gathers them anew,
-  // so that they need not stay in between.
+  // Forgets the copies of operands that each use makes anew, so that they need not stay in between.
   void DropGathered(const Position& position);
   const Instance& Load(ValueId value, int layout, const std::string& node);
   // Into the buffers that hold `value` in `target` already, or new ones.

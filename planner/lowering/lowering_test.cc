@@ -113,9 +113,13 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
 // Programs that are made to fit a device still fit together, whatever is cut how.
 TEST(LowerPlanTest, ProgramsAreMadeToFit) {
   int rewritten = 0, refused = 0;
-  for (const Graph& graph : {Mlp(), Cnn(64), Llama(SmallLlama(6), 16, 32)}) {
-    for (bool forward_only : {false, true}) {
-      absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, forward_only);
+  const Graph graphs[] = {Mlp(), Cnn(64), Llama(SmallLlama(6), 16, 32),
+                          Llama(LargerLlama(2, true), 8)};
+  for (const Graph& graph : graphs) {
+    for (int stage : {0, 1, 2, 3, kForwardOnly, kForwardOnly + 3}) {
+      const bool forward_only = stage >= kForwardOnly;
+      absl::StatusOr<PcgStructure> structure =
+          BuildStructure(TestRegistry(), graph, forward_only, stage % kForwardOnly);
       ASSERT_TRUE(structure.ok()) << structure.status();
       const SearchSpace space(*structure, {.num_devices = 3});
       Random random(23);
@@ -189,10 +193,13 @@ TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {
   }
 }
 
-TEST(LowerPlanTest, EvaluationRunsInTheTrainingArena) {
-  const Graph graph = Llama(SmallLlama());
-  absl::StatusOr<LoweredPlan> lowered = LowerPlan(
-      TestRegistry(), graph, PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL), Options());
+class EvaluationTest : public testing::TestWithParam<int> {};
+
+TEST_P(EvaluationTest, RunsInTheTrainingArena) {
+  const Graph graph = Llama(LargerLlama(2));
+  proto::Plan plan = PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL);
+  plan.set_zero_stage(GetParam());
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, Options());
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   for (int rank = 0; rank < 2; ++rank) {
     std::map<std::string, int64_t> offsets;
@@ -211,6 +218,39 @@ TEST(LowerPlanTest, EvaluationRunsInTheTrainingArena) {
         EXPECT_EQ(offsets[b.name()], b.offset_bytes()) << b.name();
       }
     }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ZeroStages, EvaluationTest, testing::Values(0, 1, 2, 3));
+
+// At stage 3 what a use gathers dies with it.
+TEST(LowerPlanTest, GatheredParametersDoNotStay) {
+  const Graph graph = Llama(LargerLlama(2, true));
+  proto::Plan plan = PlanOf(graph, 2, proto::SearchOptions::DATA_PARALLEL);
+  plan.set_zero_stage(3);
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, Options());
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  for (const proto::Program& program : lowered->training) {
+    std::map<int, std::string> reader;  // gathered buffer -> the operator that reads it
+    std::map<std::string, int> times;   // parameter -> gathered so often
+    for (const proto::Instruction& i : program.instructions()) {
+      if (i.has_collective() && i.collective().kind() == proto::CollectiveInstruction::ALL_GATHER) {
+        const int output = i.collective().output();
+        const std::string& name = program.buffers(i.collective().input()).name();
+        if (graph.FindValue(name) == kNoValue) continue;
+        ++times[name];
+        reader[output] = "";
+      }
+      for (int input : i.compute().inputs()) {
+        const auto found = reader.find(input);
+        if (found == reader.end()) continue;
+        EXPECT_EQ(found->second, "")
+            << program.buffers(input).name() << " is read again by " << i.compute().op();
+        found->second = i.compute().op();
+      }
+    }
+    EXPECT_EQ(times["model.layers.0.mlp.up_proj.weight"], 2);
+    EXPECT_EQ(times["model.embed_tokens.weight"], 3);  // twice forward, once backward
   }
 }
 

@@ -94,4 +94,11 @@ bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTabl
          Resolve(structure, placement, layouts, ref) != Plain(placement, ref);
 }
 
+bool MadeForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+                    ValueId value) {
+  return structure.narrowed[value] ||
+         (structure.graph().value(value).kind == ValueKind::kParameter &&
+          IsCut(structure, placement, layouts, structure.base[value]));
+}
+
 }  // namespace espalier

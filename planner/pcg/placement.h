@@ -54,4 +54,8 @@ int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTab
 bool IsCut(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
            const LayoutRef& ref);
 
+// Whether what readers need of `value` in other layouts than its own is made anew for each of them.
+bool MadeForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
+                    ValueId value);
+
 }  // namespace espalier

@@ -39,6 +39,7 @@ class Builder {
     }
     out_.base.resize(out_.graph().values().size());
     out_.slots_of_value.resize(out_.graph().values().size());
+    out_.narrowed.resize(out_.graph().values().size());
     if (absl::Status status = FindReports(); !status.ok()) return status;
     MarkLive();
     if (absl::Status status = AddForward(); !status.ok()) return status;
@@ -124,9 +125,7 @@ class Builder {
           }
           if (value.kind == ValueKind::kParameter && !out_.base[v].present()) {
             out_.base[v] = required;
-            if (out_.zero_stage == 3 && value.trainable) {
-              out_.base[v].mode = LayoutRef::kSharded;
-            }
+            if (out_.zero_stage == 3 && IsTrained(v)) out_.base[v].mode = LayoutRef::kSharded;
           }
         }
         AddSlot(v, required);
@@ -137,9 +136,16 @@ class Builder {
         if (node.outputs[k] != kNoValue) out_.base[node.outputs[k]] = ref;
         position.outputs.push_back(ref);
       }
+      if (out_.zero_stage == 3 && node.op == "cast" && IsTrained(node.inputs[0])) {
+        out_.narrowed[node.outputs[0]] = true;
+      }
       out_.positions.push_back(std::move(position));
     }
     return absl::OkStatus();
+  }
+
+  bool IsTrained(ValueId v) const {
+    return forward_.value(v).kind == ValueKind::kParameter && forward_.value(v).trainable;
   }
 
   // The layout of forward value `v` as it was produced or stored.
@@ -193,8 +199,7 @@ class Builder {
       if (v == kNoValue) continue;
       const LayoutRef base = out_.base[v];
       const ValueId of = forward.inputs[base.index];
-      if (forward_.value(of).kind != ValueKind::kParameter || !forward_.value(of).trainable)
-        continue;
+      if (!IsTrained(of)) continue;
       PcgStructure::Early early{UpdateRef(of), base};
       Position position{Position::kScatter, kNoNode, kNoNode, static_cast<int>(out_.slots.size())};
       position.outputs = {early.target};

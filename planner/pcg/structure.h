@@ -16,7 +16,8 @@
 //  - from stage 1 on a gradient is needed cut into pieces, one for each replica of its parameter,
 //    and is used so;
 //  - from stage 2 on it is cut as soon as it is there;
-//  - at stage 3 the parameter is stored in the same pieces.
+//  - at stage 3 the parameter is stored in the same pieces, and each use makes what it needs of
+//    them anew, so that no whole copy stays between forward and backward.
 // Which parameters can be cut depends on their layout (Sharded in layout.h); all others are treated
 // as without.
 #pragma once
@@ -103,7 +104,8 @@ struct PcgStructure {
   std::vector<std::vector<int>> slots_of_value;  // ascending
   std::vector<ParameterSum> sums;
   std::vector<Early> early;
-  std::vector<GradientInfo> gradients;                   // in the order in which they become ready
+  std::vector<bool> narrowed;           // by value: at stage 3, a trained parameter in another type
+  std::vector<GradientInfo> gradients;  // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
 
   // The batch may run in parts, one behind the other (pcg/micro_batches.h): then all types and

@@ -100,6 +100,53 @@ TEST(MakePlanTest, RefusesBadOptions) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ZeroStageTest, IsWhatWasAskedForAndIsShown) {
+  const Graph graph = Mlp(16, 256, 64, 16);
+  proto::SearchOptions options = WithStrategy(proto::SearchOptions::DATA_PARALLEL);
+  EXPECT_EQ(Made(TestProblem(graph, 16, 4), options).zero_stage(), 0);
+  for (int stage : {0, 1, 2, 3}) {
+    options.set_zero_stage(stage);
+    const proto::Plan plan = Made(TestProblem(graph, 16, 4), options);
+    EXPECT_EQ(plan.zero_stage(), stage);
+    EXPECT_EQ(RenderPlan(plan).find("ZeRO stage") != std::string::npos, stage > 0);
+    // The step of the plan moves what its parallel operators say.
+    double bytes = 0;
+    for (const proto::ParallelOperator& op : plan.parallel_operators()) bytes += op.bytes();
+    EXPECT_DOUBLE_EQ(bytes, plan.prediction().bytes_moved()) << stage;
+    // Imported, it stays, unless another one is asked for.
+    proto::SearchOptions import = WithStrategy(proto::SearchOptions::IMPORTED);
+    *import.mutable_imported() = plan;
+    EXPECT_EQ(Made(TestProblem(graph, 16, 4), import).zero_stage(), stage);
+    import.set_zero_stage(3 - stage);
+    EXPECT_EQ(Made(TestProblem(graph, 16, 4), import).zero_stage(), 3 - stage);
+  }
+}
+
+TEST(ZeroStageTest, OutOfRangeNamesTheFieldAndWhatIsAccepted) {
+  const Graph graph = Mlp();
+  const PlanProblem problem = TestProblem(graph, 8, 2);
+  for (int stage : {-1, 4}) {
+    proto::SearchOptions options;
+    options.set_zero_stage(stage);
+    const absl::Status asked = MakePlan(problem, options).status();
+    EXPECT_EQ(asked.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(MessageOf(asked).find("search.zero_stage is"), std::string::npos) << asked;
+    EXPECT_NE(MessageOf(asked).find("accepted: 0 ("), std::string::npos) << asked;
+    proto::Plan plan = Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+    plan.set_zero_stage(stage);
+    proto::SearchOptions import = WithStrategy(proto::SearchOptions::IMPORTED);
+    *import.mutable_imported() = plan;
+    LoweringOptions lowering;
+    lowering.optimizer = TestOptimizer();
+    for (const absl::Status& status : {MakePlan(problem, import).status(),
+                                       LowerPlan(TestRegistry(), graph, plan, lowering).status(),
+                                       RenderPlanPage(problem, plan).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_NE(MessageOf(status).find("'zero_stage' is"), std::string::npos) << status;
+    }
+  }
+}
+
 TEST(ImportTest, ExportedPlanComesBackTheSame) {
   const Graph graph = Llama(SmallLlama());
   proto::SearchOptions options;

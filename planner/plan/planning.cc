@@ -267,7 +267,7 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, proto::P
       absl::StatusOr<double> bytes = BytesMoved(slot.value, from, to);
       if (!bytes.ok()) return bytes.status();
       double total = *bytes;
-      if (IsCut(structure_, placement, layouts, structure_.base[slot.value])) {
+      if (MadeForEachUse(structure_, placement, layouts, slot.value)) {
         bytes = backward_bytes(slot.value, /*stays=*/false, position.node);
         if (!bytes.ok()) return bytes.status();
         total += *bytes;

@@ -47,6 +47,7 @@ TEST(DiffTest, EachDifferenceCounts) {
       [](proto::Plan* p) { p->set_graph_fingerprint("other"); },
       [](proto::Plan* p) { p->set_format_version(2); },
       [](proto::Plan* p) { p->set_batch_size(16); },
+      [](proto::Plan* p) { p->set_zero_stage(2); },
       [](proto::Plan* p) { p->mutable_devices(3)->set_model("other"); },
       [](proto::Plan* p) { p->mutable_devices(3)->set_kind(proto::Device::CPU); },
       [](proto::Plan* p) { p->mutable_devices(3)->set_memory_bytes(5 << 20); },

@@ -78,8 +78,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     const int element = ElementBytes(v);
     const bool loaded = !structure_.base[v].present();
     const bool parameter = value.kind == ValueKind::kParameter;
-    const bool gathered =
-        IsCut(structure_, placement_, table_.layouts(), structure_.base[v]);  // at each use
+    const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
     held.clear();
     if (!loaded) {
       const int produced = parameter ? 0 : Runs(position_of_value_[v]);
@@ -89,7 +88,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
       const int layout = Resolved(structure_.slots[s].required);
       const int needed = Reshards(structure_.slots[s].position);
       auto it = std::find_if(held.begin(), held.end(), [&](const Held& h) {
-        return h.layout == layout && (!gathered || &h == &held[0] || h.first == needed);
+        return h.layout == layout && (!anew || &h == &held[0] || h.first == needed);
       });
       if (it == held.end()) {
         held.push_back({layout, needed, Runs(last_use_[s])});

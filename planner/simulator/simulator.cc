@@ -83,11 +83,11 @@ absl::Status Simulator::RebuildValue(ValueId v) {
   const int base = Resolved(base_ref);
   const int element = ElementBytes(v);
   absl::InlinedVector<int, 8> seen = {base};
-  const bool gathered = IsCut(structure_, placement_, table_.layouts(), base_ref);  // at each use
+  const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
   int before = -1;
   for (int s : structure_.slots_of_value[v]) {
     const Slot& slot = structure_.slots[s];
-    if (std::exchange(before, slot.position) != slot.position && gathered) seen.resize(1);
+    if (std::exchange(before, slot.position) != slot.position && anew) seen.resize(1);
     const int layout = Resolved(slot.required);
     const ReshardTasks* tasks = nullptr;
     if (std::find(seen.begin(), seen.end(), layout) == seen.end()) {

@@ -110,6 +110,87 @@ TEST(SimulatorTest, DataParallelMovesEachGradientTwice) {
   EXPECT_DOUBLE_EQ(simulator.Predict().bytes_moved(), 2 * 4 * parameters);
 }
 
+// Bytes that cross devices in a step of these programs, but for the scalars of the gradient norm.
+double BytesMoved(const std::vector<proto::Program>& programs) {
+  using Collective = proto::CollectiveInstruction;
+  double total = 0;
+  for (const proto::Program& program : programs) {
+    for (const proto::Instruction& i : program.instructions()) {
+      const auto bytes = [&](int buffer) {
+        double size = sizeof(float);
+        for (int64_t d : program.buffers(buffer).spec().dims()) size *= static_cast<double>(d);
+        return size;
+      };
+      if (i.has_send()) total += bytes(i.send().buffer());
+      if (!i.has_collective() || i.node() == "gradient_norm") continue;
+      // Of each rank's share.
+      const Collective& c = i.collective();
+      const double n = program.groups(c.group()).ranks_size(), others = n - 1;
+      switch (c.kind()) {
+        case Collective::ALL_REDUCE:
+          total += 2 * others / n * bytes(c.input());
+          break;
+        case Collective::ALL_GATHER:
+          total += others * bytes(c.input());
+          break;
+        default:
+          total += others / n * bytes(c.input());
+          break;
+      }
+    }
+  }
+  return total;
+}
+
+// At every ZeRO stage, data parallel and at random.
+TEST(SimulatorTest, BytesMovedAreThoseOfThePrograms) {
+  const Graph graphs[] = {Mlp(64, 64, 32, 16), Llama(LargerLlama(2, true), 4)};
+  for (const Graph& graph : graphs) {
+    for (int stage : {0, 1, 2, 3}) {
+      Bench bench(graph, 4, int64_t{1} << 32, TestOptimizer(), stage);
+      Simulator simulator(bench.structure, bench.table, bench.costs);
+      Random random(31);
+      for (int round = 0; round < 12; ++round) {
+        Placement placement =
+            bench.Everywhere([](const SplitRule& rule) { return DataParallel(rule, 4); });
+        for (NodeId n : bench.structure.LiveNodes()) {
+          if (round > 0) placement[n] = bench.table.Get(n, bench.space.Draw(n, &random));
+        }
+        ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
+        LoweringOptions options;
+        options.optimizer = TestOptimizer();
+        std::vector<int64_t> kept;
+        const auto programs =
+            LowerPlacement(bench.structure, placement, bench.table, 4, options, &kept);
+        ASSERT_TRUE(programs.ok()) << programs.status();
+        const double real = BytesMoved(*programs);
+        // Buckets are padded; integers of the batch are not moved.
+        EXPECT_NEAR(simulator.Predict().bytes_moved(), real, 0.01 * real)
+            << graph.name << " stage " << stage << " round " << round;
+      }
+    }
+  }
+}
+
+// ZeRO-3 gathers each parameter twice and scatters its gradient once.
+TEST(SimulatorTest, StagesMoveWhatThePaperSays) {
+  const double parameters = 4.0 * (512 * 64 + 64 * 512);
+  const Graph graph = Mlp(8, 512, 64, 64);
+  double moved[4];
+  for (int stage : {0, 1, 2, 3}) {
+    Bench bench(graph, 4, int64_t{1} << 32, TestOptimizer(), stage);
+    Simulator simulator(bench.structure, bench.table, bench.costs);
+    ASSERT_EQ(simulator.Reset(
+                  bench.Everywhere([](const SplitRule& rule) { return DataParallel(rule, 4); })),
+              absl::OkStatus());
+    moved[stage] = simulator.Predict().bytes_moved();
+  }
+  EXPECT_NEAR(moved[0], 2 * 3 * parameters, 0.02 * moved[0]);  // and the bias
+  EXPECT_DOUBLE_EQ(moved[1], moved[0]);
+  EXPECT_DOUBLE_EQ(moved[2], moved[0]);
+  EXPECT_NEAR(moved[3], 3 * 3 * parameters, 0.02 * moved[3]);
+}
+
 // Work on two devices that have nothing to do with each other takes the time of the slower one.
 TEST(SimulatorTest, IndependentBranchesOverlap) {
   GraphBuilder b(TestRegistry(), "branches");

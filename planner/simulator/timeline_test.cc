@@ -14,9 +14,9 @@ namespace espalier {
 namespace {
 
 struct Bench {
-  Bench(Graph g, const Machine& machine)
+  Bench(Graph g, const Machine& machine, int zero_stage = 0)
       : graph(std::move(g)),
-        structure(*BuildStructure(TestRegistry(), graph, false)),
+        structure(*BuildStructure(TestRegistry(), graph, false, zero_stage)),
         table(structure),
         costs(structure, table, machine, analytic, TestOptimizer()),
         space(structure, {.num_devices = static_cast<int>(machine.devices.size())}),
@@ -54,9 +54,10 @@ TEST(TimelineTest, IsTheSimulatedStep) {
   for (const bool topology : {false, true}) {
     const Machine machine = topology ? Preset("h200-cluster", 16) : TestMachine(4);
     const int devices = static_cast<int>(machine.devices.size());
-    Bench bench(Llama(SmallLlama(2), 16), machine);
     Random random(3);
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < 20 + 3 * 4; ++round) {
+      const int stage = round < 20 ? 0 : 1 + round % 3;
+      Bench bench(Llama(stage > 0 ? LargerLlama(1, true) : SmallLlama(2), 16), machine, stage);
       ASSERT_EQ(bench.simulator.Reset(bench.Draw(&random)), absl::OkStatus());
       const std::vector<int64_t> limits(devices, 12345);
       const Timeline timeline = bench.simulator.MakeTimeline(limits);

@@ -172,4 +172,28 @@ Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>&
   return {{}, {index % parts}};
 }
 
+Choice SamplesByParameters(int index, const SplitRule& rule) {
+  Choice choice;
+  for (AxisKind kind : {AxisKind::kSample, AxisKind::kParameter}) {
+    for (const Axis& axis : rule.axes) {
+      if (axis.kind != kind || axis.size % 2 != 0) continue;
+      choice.degrees[axis.name] = 2;
+      break;
+    }
+  }
+  if (choice.degrees.size() < 2) return SplitFirst(index, rule, {AxisKind::kSample}, 4);
+  choice.devices = {0, 1, 2, 3};
+  return choice;
+}
+
+absl::StatusOr<proto::Plan> AtZeroStage(const PlanProblem& problem,
+                                        const absl::StatusOr<proto::Plan>& plan, int stage) {
+  if (!plan.ok()) return plan.status();
+  proto::SearchOptions imported;
+  imported.set_strategy(proto::SearchOptions::IMPORTED);
+  *imported.mutable_imported() = *plan;
+  imported.mutable_imported()->set_zero_stage(stage);
+  return MakePlan(problem, imported);
+}
+
 }  // namespace espalier

@@ -57,4 +57,12 @@ absl::StatusOr<proto::Plan> HandMadePlan(
 // there is none, runs whole on device `index` % parts.
 Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>& kinds, int parts);
 
+// Samples x 2 and the first parameter axis x 2 on devices 0 to 3; where there is no parameter axis,
+// samples alone.
+Choice SamplesByParameters(int index, const SplitRule& rule);
+
+// `plan` with another ZeRO stage, planned and predicted anew.
+absl::StatusOr<proto::Plan> AtZeroStage(const PlanProblem& problem,
+                                        const absl::StatusOr<proto::Plan>& plan, int stage);
+
 }  // namespace espalier

@@ -38,6 +38,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     proto::SearchOptions search;
     search.set_strategy(devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
                                      : proto::SearchOptions::DATA_PARALLEL);
+    search.set_zero_stage(stage_);
     *search.mutable_memory() = options;
     return MakePlan(problem, search);
   }
@@ -109,6 +110,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   SmallJob job_;
   AnalyticCost cost_;
   double clip_ = 1.0;
+  int stage_ = 0;  // of ZeRO
 };
 
 TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
@@ -131,6 +133,14 @@ TEST_P(MemoryTest, SlowHostsAndEarlyUpdatesToo) {
 }
 
 TEST_P(MemoryTest, SeveralDevicesToo) { EXPECT_GE(ExpectSameBits(2, {}, "data parallel"), 1); }
+
+TEST_P(MemoryTest, ReplicasThatShareOutTheirStateToo) {
+  for (int stage : {1, 2, 3}) {
+    stage_ = stage;
+    clip_ = stage == 2 ? 0 : 1;
+    EXPECT_GE(ExpectSameBits(2, {}, "ZeRO"), 1) << stage;
+  }
+}
 
 TEST_P(MemoryTest, NothingIsDoneWhereItIsForbidden) {
   const absl::StatusOr<proto::Plan> roomy = PlanFor(1, int64_t{8} << 30);

@@ -1,0 +1,169 @@
+// A checkpoint belongs to no ZeRO stage and to no number of devices: what was written under one is
+// carried on under another, along the curve of one device that never stopped.
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "gtest/gtest.h"
+#include "ops/operators/register_all.h"
+#include "planner/cost/analytic.h"
+#include "tests/plans/in_process_training.h"
+#include "tests/plans/jobs.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/collective/in_process.h"
+#include "worker/device/device.h"
+#include "worker/training_job.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kHalf = 8;  // steps
+
+struct Part {
+  int stage = 0;
+  int devices = 1;
+  std::map<int64_t, double> losses;  // by step
+  double evaluation = 0;
+  std::string checkpoint;  // directory
+};
+
+class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    auto job = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    ASSERT_TRUE(job.ok()) << job.status();
+    job_ = *std::move(job);
+  }
+
+  absl::StatusOr<LoweredPlan> Lowered(int stage, int devices) {
+    PlanProblem problem;
+    problem.registry = &registry_;
+    problem.graph = &job_.graph;
+    problem.batch_size = job_.batch;
+    problem.machine = TestMachine(devices);
+    problem.optimizer = AdamW(3e-3);
+    problem.cost = &cost_;
+    proto::SearchOptions options;
+    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    options.set_zero_stage(stage);
+    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+    if (!plan.ok()) return plan.status();
+    return LowerPlan(registry_, job_.graph, *plan, {AdamW(3e-3), 11, job_.columns});
+  }
+
+  // Steps [first, last) from the checkpoint `from` (empty: from the initialisers), as workers run
+  // them, evaluation at the end.
+  Part Run(int stage, int devices, int first, int last, const std::string& from) {
+    Part part{stage, devices};
+    const absl::StatusOr<LoweredPlan> lowered = Lowered(stage, devices);
+    EXPECT_TRUE(lowered.ok()) << lowered.status();
+    if (!lowered.ok()) return part;
+    auto communicators = NewInProcessCommunicators(devices, absl::Seconds(60));
+    std::vector<ManifestFile> files(devices);
+    const std::string root =
+        ::testing::TempDir() + "/stage" + std::to_string(runs_++) + (GetParam() ? "l" : "c");
+    absl::Mutex mutex;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < devices; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 30});
+        TrainingJobOptions options;
+        options.device = device.get();
+        options.files = files_.get();
+        options.open_dataset = [&](const proto::Dataset&) { return job_.dataset; };
+        options.connect = [&](int, int, absl::Duration, std::function<bool()>) {
+          return std::move(communicators[rank]);
+        };
+        proto::LoadProgramRequest load;
+        *load.mutable_program() = lowered->training[rank];
+        *load.mutable_evaluation() = lowered->evaluation[rank];
+        load.set_batch_size(job_.batch);
+        load.set_checkpoint_dir(from);
+        absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(load, options);
+        EXPECT_TRUE(job.ok()) << job.status();
+        if (!job.ok()) return;
+        proto::RunRequest run;
+        run.set_first_step(first);
+        run.set_last_step(last);
+        run.set_checkpoint_root(root);
+        run.set_evaluate_at_end(true);
+        const absl::Status status = (*job)->Run(run, [&](const proto::RunEvent& event) {
+          absl::MutexLock lock(&mutex);
+          if (event.has_step() && event.step().values().count("loss") > 0) {
+            part.losses[event.step().step()] += event.step().values().at("loss");
+          }
+          if (event.has_evaluation() && event.evaluation().values().count("loss") > 0) {
+            part.evaluation += event.evaluation().values().at("loss");
+          }
+          if (event.has_shard()) {
+            part.checkpoint = event.shard().directory();
+            files[rank] = {event.shard().file(), event.shard().sha256(), event.shard().bytes()};
+          }
+          return absl::OkStatus();
+        });
+        EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+        ended_.Add((*job)->TakeCommunicator());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    Manifest manifest;
+    manifest.job_id = "zero";
+    manifest.steps_done = last;
+    manifest.files = files;
+    EXPECT_EQ(WriteManifest(*files_, part.checkpoint, manifest), absl::OkStatus());
+    return part;
+  }
+
+  // Communicators of ranks that are done, for those that still read from them.
+  struct Ended {
+    void Add(std::unique_ptr<Communicator> communicator) {
+      absl::MutexLock lock(&mutex);
+      all.push_back(std::move(communicator));
+    }
+    absl::Mutex mutex;
+    std::vector<std::unique_ptr<Communicator>> all;
+  };
+
+  OpRegistry registry_;
+  SmallJob job_;
+  AnalyticCost cost_;
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  Ended ended_;
+  int runs_ = 0;
+};
+
+TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
+  const Part whole = Run(0, 1, 0, 2 * kHalf, "");
+  ASSERT_EQ(whole.losses.size(), 2u * kHalf);
+  const std::pair<std::pair<int, int>, std::pair<int, int>> moves[] = {
+      {{0, 2}, {2, 4}}, {{2, 4}, {0, 2}}, {{3, 4}, {1, 2}}, {{1, 2}, {3, 4}}, {{3, 2}, {0, 1}}};
+  for (const auto& [writer, reader] : moves) {
+    const Part first = Run(writer.first, writer.second, 0, kHalf, "");
+    const Part second = Run(reader.first, reader.second, kHalf, 2 * kHalf, first.checkpoint);
+    std::map<int64_t, double> losses = first.losses;
+    losses.insert(second.losses.begin(), second.losses.end());
+    ASSERT_EQ(losses.size(), whole.losses.size());
+    // Each part of batch normalisation corrects the running variance by its own count of samples.
+    EXPECT_NEAR(second.evaluation, whole.evaluation, (GetParam() ? 1e-4 : 1e-3) * whole.evaluation);
+    double worst = 0;
+    for (const auto& [step, loss] : losses) {
+      worst = std::max(worst, std::abs(loss / whole.losses.at(step) - 1));
+    }
+    std::printf("stage %d on %d -> stage %d on %d: largest relative difference %.1e\n",
+                writer.first, writer.second, reader.first, reader.second, worst);
+    EXPECT_LT(worst, 1e-4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ZeroCheckpoint, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Llama" : "DigitsCnn"; });
+
+}  // namespace
+}  // namespace espalier

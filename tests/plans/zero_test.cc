@@ -1,0 +1,333 @@
+// ZeRO, trained: replicas that share out optimiser state, gradients and parameters compute what one
+// device computes, and each holds about its share of the bytes.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "ops/graph/precision.h"
+#include "ops/operators/register_all.h"
+#include "ops/program/accesses.h"
+#include "planner/cost/analytic.h"
+#include "tests/plans/in_process_training.h"
+#include "tests/plans/jobs.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kSteps = 40;
+constexpr double kTolerance = 1e-4;  // relative
+
+proto::Optimizer Momentum() {
+  proto::Optimizer optimizer;
+  optimizer.set_name("sgd");
+  optimizer.mutable_learning_rate()->set_peak(0.01);
+  (*optimizer.mutable_attributes())["momentum"].set_f(0.9);
+  return optimizer;
+}
+
+// With penalties, and sums over whole parameters before each update.
+proto::Optimizer Adafactor() {
+  proto::Optimizer optimizer;
+  optimizer.set_name("adafactor");
+  optimizer.mutable_learning_rate()->set_peak(0.02);
+  optimizer.set_clip_norm(1.0);
+  optimizer.add_regularizers()->set_l2(1e-3);
+  optimizer.set_report_penalties(true);
+  return optimizer;
+}
+
+class Zero : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    auto job = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    ASSERT_TRUE(job.ok()) << job.status();
+    job_ = *std::move(job);
+  }
+
+  PlanProblem Problem(int devices) {
+    PlanProblem problem;
+    problem.registry = &registry_;
+    problem.graph = &job_.graph;
+    problem.batch_size = job_.batch;
+    problem.machine = TestMachine(devices);
+    problem.optimizer = optimizer_;
+    problem.cost = &cost_;
+    return problem;
+  }
+
+  absl::StatusOr<proto::Plan> DataParallel(int devices, int stage) {
+    proto::SearchOptions options;
+    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    options.set_zero_stage(stage);
+    return MakePlan(Problem(devices), options);
+  }
+
+  LoweringOptions Lowering() { return {optimizer_, 11, job_.columns}; }
+
+  TrainingRun Train(const absl::StatusOr<proto::Plan>& plan, int steps = kSteps) {
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (!plan.ok()) return {};
+    TrainingRunOptions options;
+    options.steps = steps;
+    options.batch_size = job_.batch;
+    options.lowering = Lowering();
+    auto run = TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
+    EXPECT_TRUE(run.ok()) << run.status();
+    return run.ok() ? *std::move(run) : TrainingRun();
+  }
+
+  void ExpectSameCurve(const TrainingRun& reference, const TrainingRun& run,
+                       const std::string& what) {
+    ASSERT_EQ(run.losses.size(), reference.losses.size()) << what;
+    double worst = 0;
+    for (size_t step = 0; step < run.losses.size(); ++step) {
+      worst = std::max(worst, std::abs(run.losses[step] - reference.losses[step]) /
+                                  std::abs(reference.losses[step]));
+    }
+    std::printf("%-44s largest relative difference: %.1e\n", what.c_str(), worst);
+    EXPECT_LT(worst, kTolerance) << what;
+  }
+
+  std::vector<proto::Program> Programs(int devices, int stage) {
+    const absl::StatusOr<proto::Plan> plan = DataParallel(devices, stage);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (!plan.ok()) return {};
+    EXPECT_EQ(plan->zero_stage(), stage);
+    absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry_, job_.graph, *plan, Lowering());
+    EXPECT_TRUE(lowered.ok()) << lowered.status();
+    return lowered.ok() ? lowered->training : std::vector<proto::Program>();
+  }
+
+  OpRegistry registry_;
+  SmallJob job_;
+  AnalyticCost cost_;
+  proto::Optimizer optimizer_ = AdamW(3e-3);
+};
+
+TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
+  for (const proto::Optimizer& optimizer : {AdamW(3e-3), Momentum(), Adafactor()}) {
+    optimizer_ = optimizer;
+    const TrainingRun single = Train(DataParallel(1, 0));
+    ASSERT_FALSE(single.losses.empty());
+    EXPECT_LT(single.losses.back(), 0.95 * single.losses.front());
+    const auto two_by_two = HandMadePlan(
+        Problem(4),
+        [](int index, const Node&, const SplitRule& r) { return SamplesByParameters(index, r); });
+    for (int stage : {1, 2, 3}) {
+      const std::string what = optimizer.name() + ", stage " + std::to_string(stage);
+      for (int devices : {2, 4}) {
+        ExpectSameCurve(single, Train(DataParallel(devices, stage)),
+                        what + ", data x" + std::to_string(devices));
+      }
+      ExpectSameCurve(single, Train(AtZeroStage(Problem(4), two_by_two, stage)),
+                      what + ", data x2, parameters x2");
+    }
+  }
+}
+
+TEST_P(Zero, TheSamePlanTwiceGivesTheSameBits) {
+  for (int stage : {1, 2, 3}) {
+    const TrainingRun first = Train(DataParallel(4, stage), 15);
+    const TrainingRun second = Train(DataParallel(4, stage), 15);
+    EXPECT_EQ(first.losses, second.losses) << stage;
+    EXPECT_EQ(first.parameters, second.parameters) << stage;
+  }
+}
+
+// Copies of parameters in a narrow type are made for each use, too; bits stay.
+TEST_P(Zero, MixedPrecisionIsWhatItIsWithout) {
+  optimizer_.mutable_loss_scale()->set_initial(1024);
+  absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  job_.graph = *std::move(narrow);
+  const TrainingRun without = Train(DataParallel(2, 0), 15);
+  for (int stage : {1, 2, 3}) {
+    const TrainingRun run = Train(DataParallel(2, stage), 15);
+    ASSERT_EQ(run.losses.size(), 15u);
+    for (int step = 0; step < 15; ++step) {
+      EXPECT_NEAR(run.losses[step], without.losses[step], 1e-6 * without.losses[step])
+          << "stage " << stage << " step " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Zero, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Llama" : "DigitsCnn"; });
+
+// Models whose parameters are many, and nearly all of them large enough to be cut.
+class ZeroMemory : public Zero {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    auto job = GetParam() ? LanguageModel(registry_, 8, 8, 4) : DeepCnn(registry_, 12, 4);
+    ASSERT_TRUE(job.ok()) << job.status();
+    job_ = *std::move(job);
+  }
+
+  static int64_t BytesOf(const proto::Buffer& buffer) {
+    int64_t bytes = sizeof(float);
+    for (int64_t d : buffer.spec().dims()) bytes *= d;
+    return bytes;
+  }
+
+  static int64_t BytesOfKind(const proto::Program& program, proto::BufferKind kind) {
+    std::map<int64_t, int64_t> by_offset;  // views lie where their buffer does
+    for (const proto::Buffer& b : program.buffers()) {
+      if (b.kind() == kind) by_offset[b.offset_bytes()] = BytesOf(b);
+    }
+    int64_t total = 0;
+    for (const auto& [offset, bytes] : by_offset) total += bytes;
+    return total;
+  }
+
+  // Of gradients that were computed before the last operator of the backward pass and are used
+  // behind it.
+  static int64_t WaitingGradientBytes(const proto::Program& program) {
+    struct Life {
+      int first = 0, last = 0;  // instructions
+      int64_t bytes = 0;
+    };
+    int last = 0;
+    std::map<std::string, Life> used;
+    for (int i = 0; i < program.instructions_size(); ++i) {
+      const proto::Instruction& instruction = program.instructions(i);
+      if (absl::EndsWith(instruction.compute().op(), "_grad")) last = i;
+      for (const BufferAccess& access : AccessesOf(instruction)) {
+        std::string name = program.buffers(access.buffer).name();
+        name.resize(std::min(name.size(), name.find(".view")));
+        if (!absl::EndsWith(name.substr(0, name.find('#')), ".grad")) continue;
+        const auto [it, inserted] =
+            used.try_emplace(name, Life{i, i, BytesOf(program.buffers(access.buffer))});
+        it->second.last = i;
+      }
+    }
+    int64_t bytes = 0;
+    for (const auto& [name, life] : used) {
+      if (life.first < last && life.last > last) bytes += life.bytes;
+    }
+    return bytes;
+  }
+
+  static double Ratio(int64_t a, int64_t b) {
+    return static_cast<double>(a) / static_cast<double>(b);
+  }
+};
+
+TEST_P(ZeroMemory, EachStageSharesOutOneKindOfBytesMore) {
+  for (int devices : {2, 4}) {
+    const std::vector<proto::Program> all = Programs(devices, 0);
+    ASSERT_EQ(static_cast<int>(all.size()), devices);
+    const double share = 1.0 / devices, most = share + 0.12;  // vectors stay whole
+    for (int stage : {1, 2, 3}) {
+      const std::vector<proto::Program> programs = Programs(devices, stage);
+      ASSERT_EQ(static_cast<int>(programs.size()), devices);
+      for (int rank = 0; rank < devices; ++rank) {
+        const double state = Ratio(BytesOfKind(programs[rank], proto::OPTIMIZER_STATE),
+                                   BytesOfKind(all[rank], proto::OPTIMIZER_STATE));
+        const double gradients =
+            Ratio(WaitingGradientBytes(programs[rank]), WaitingGradientBytes(all[rank]));
+        const double parameters = Ratio(BytesOfKind(programs[rank], proto::PARAMETER_SHARD),
+                                        BytesOfKind(all[rank], proto::PARAMETER_SHARD));
+        const double arena = Ratio(programs[rank].arena_bytes(), all[rank].arena_bytes());
+        if (rank == 0) {
+          std::printf(
+              "%d devices, stage %d: state %.2f, gradients %.2f, parameters %.2f of what "
+              "they are without; arena %.2f\n",
+              devices, stage, state, gradients, parameters, arena);
+        }
+        EXPECT_LT(state, most) << "stage " << stage << " rank " << rank;
+        EXPECT_GE(state, share);
+        if (stage < 2) {
+          EXPECT_EQ(gradients, 1);
+        } else {
+          EXPECT_LT(gradients, most) << "stage " << stage << " rank " << rank;
+        }
+        if (stage < 3) {
+          EXPECT_EQ(parameters, 1);
+        } else {
+          EXPECT_LT(parameters, most) << "rank " << rank;
+        }
+      }
+    }
+  }
+}
+
+// What workers allocate falls from stage to stage, and by what the program and the plan said.
+TEST_P(ZeroMemory, MeasuredPeaksFall) {
+  std::vector<int64_t> before;
+  for (int stage : {0, 1, 2, 3}) {
+    const absl::StatusOr<proto::Plan> plan = DataParallel(4, stage);
+    const TrainingRun run = Train(plan, 2);
+    ASSERT_EQ(run.measured_peak_bytes.size(), 4u);
+    for (int rank = 0; rank < 4; ++rank) {
+      const int64_t measured = run.measured_peak_bytes[rank];
+      EXPECT_GE(measured, plan->prediction().peak_bytes(rank));
+      if (stage > 0) {
+        EXPECT_LT(measured, before[rank]) << "stage " << stage << " rank " << rank;
+      }
+    }
+    std::printf("stage %d: measured peak %ld bytes\n", stage,
+                static_cast<long>(run.measured_peak_bytes[0]));
+    before = run.measured_peak_bytes;
+  }
+}
+
+// Nobody asks for a stage; the devices have memory for one only.
+TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
+  std::vector<int64_t> need;
+  for (int stage : {0, 1, 2, 3}) {
+    const absl::StatusOr<proto::Plan> plan = DataParallel(4, stage);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    need.push_back(*std::max_element(plan->prediction().peak_bytes().begin(),
+                                     plan->prediction().peak_bytes().end()));
+  }
+  proto::SearchOptions options;
+  options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+  for (bool may_swap : {false, true}) {
+    options.mutable_memory()->set_disable_swap(!may_swap);
+    options.mutable_memory()->set_disable_recompute(!may_swap);
+    for (int stage : {0, 1, 2, 3}) {
+      PlanProblem problem = Problem(4);
+      for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(need[stage]);
+      const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      if (may_swap && plan->zero_stage() < stage) {
+        // Made to fit, and faster so.
+        EXPECT_GT(plan->memory_plans_size(), 0);
+        const absl::StatusOr<proto::Plan> other = AtZeroStage(problem, plan, stage);
+        ASSERT_TRUE(other.ok()) << other.status();
+        EXPECT_LT(plan->prediction().step_seconds(), other->prediction().step_seconds());
+      } else {
+        EXPECT_EQ(plan->zero_stage(), stage);
+        EXPECT_EQ(plan->memory_plans_size(), 0);
+      }
+    }
+  }
+  PlanProblem problem = Problem(4);
+  for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(need[3] / 2);
+  options.mutable_memory()->set_disable_swap(true);
+  options.mutable_memory()->set_disable_recompute(true);
+  const absl::Status refused = MakePlan(problem, options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "ZeRO, up to stage 3")) << refused;
+}
+
+TEST_P(ZeroMemory, NarrowCopiesDoNotStayEither) {
+  absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  job_.graph = *std::move(narrow);
+  const auto all = Programs(4, 2), cut = Programs(4, 3);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_LT(cut[rank].arena_bytes(), all[rank].arena_bytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ZeroMemory, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Llama" : "DeepCnn"; });
+
+}  // namespace
+}  // namespace espalier
