@@ -34,7 +34,7 @@ proto::Optimizer Momentum() {
 proto::Optimizer Adafactor() {
   proto::Optimizer optimizer;
   optimizer.set_name("adafactor");
-  optimizer.mutable_learning_rate()->set_peak(0.02);
+  optimizer.mutable_learning_rate()->set_peak(3e-3);
   optimizer.set_clip_norm(1.0);
   optimizer.add_regularizers()->set_l2(1e-3);
   optimizer.set_report_penalties(true);
@@ -115,7 +115,7 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
     optimizer_ = optimizer;
     const TrainingRun single = Train(DataParallel(1, 0));
     ASSERT_FALSE(single.losses.empty());
-    EXPECT_LT(single.losses.back(), 0.95 * single.losses.front());
+    EXPECT_LT(single.losses.back(), 0.98 * single.losses.front());
     const auto two_by_two = HandMadePlan(
         Problem(4),
         [](int index, const Node&, const SplitRule& r) { return SamplesByParameters(index, r); });
@@ -140,8 +140,10 @@ TEST_P(Zero, TheSamePlanTwiceGivesTheSameBits) {
   }
 }
 
-// Copies of parameters in a narrow type are made for each use, too; bits stay.
+// Copies of parameters in a narrow type are made for each use, too. Without clipping, whose norm is
+// a sum in another order, every bit stays.
 TEST_P(Zero, MixedPrecisionIsWhatItIsWithout) {
+  optimizer_.set_clip_norm(0);
   optimizer_.mutable_loss_scale()->set_initial(1024);
   absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
   ASSERT_TRUE(narrow.ok()) << narrow.status();
@@ -149,11 +151,7 @@ TEST_P(Zero, MixedPrecisionIsWhatItIsWithout) {
   const TrainingRun without = Train(DataParallel(2, 0), 15);
   for (int stage : {1, 2, 3}) {
     const TrainingRun run = Train(DataParallel(2, stage), 15);
-    ASSERT_EQ(run.losses.size(), 15u);
-    for (int step = 0; step < 15; ++step) {
-      EXPECT_NEAR(run.losses[step], without.losses[step], 1e-6 * without.losses[step])
-          << "stage " << stage << " step " << step;
-    }
+    EXPECT_EQ(run.losses, without.losses) << "stage " << stage;
   }
 }
 
