@@ -205,7 +205,6 @@ void Emitter::AccumulateGradients(const Position& position) {
         own[i] = sum;
       }
     }
-    if (micro_batch_ > 0) instances_.erase({v, id});
   }
 }
 

@@ -178,6 +178,26 @@ TEST_P(PipelineTest, WithoutClippingAndTwiceTheSameBits) {
   EXPECT_EQ(first->parameters, second->parameters);
 }
 
+TEST_P(PipelineTest, TogetherWithZeroToo) {
+  const auto whole = TrainWhole();
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (int zero_stage : {1, 2, 3}) {
+    proto::SearchOptions options;
+    options.set_zero_stage(zero_stage);
+    options.set_micro_batches(4);
+    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    ExpectSameCurve(*whole, Train(MakePlan(Problem(2), options)),
+                    absl::StrCat("data parallel, 4 parts, ZeRO stage ", zero_stage));
+    options.set_strategy(proto::SearchOptions::SEARCH);
+    options.set_pipeline_stages(2);
+    const auto plan = MakePlan(Problem(4), options);
+    const auto run = Train(plan);
+    ExpectSameCurve(*whole, run, absl::StrCat("2 stages on 4 devices, ZeRO stage ", zero_stage));
+    EXPECT_EQ(plan->zero_stage(), zero_stage);
+    EXPECT_EQ(plan->micro_batches(), 4);
+  }
+}
+
 TEST_P(PipelineTest, AnImportedPlanKeepsItsStages) {
   const auto plan = PlanFor(2, 2, 4);
   ASSERT_TRUE(plan.ok()) << plan.status();
