@@ -36,6 +36,15 @@ Configs DrawMove(const SearchSpace& space, const Placement& placement, Random* r
   return changes;
 }
 
+// The cost from which on a proposal is rejected, decided by a number drawn from [0, 1) beforehand,
+// so that simulating can stop where it is certain: u < exp(-alpha * worse) where worse is less than
+// -ln(u) / alpha.
+Picoseconds AcceptBelow(Picoseconds current, double alpha, double u) {
+  const double worse_ms = alpha > 0 ? -std::log(u) / alpha : HUGE_VAL;
+  if (worse_ms * 1e9 > 1e18) return Simulator::kNoLimit;
+  return current + static_cast<Picoseconds>(std::ceil(worse_ms * 1e9));
+}
+
 // The changes that lead from one placement to another.
 std::vector<Simulator::Change> Difference(const Placement& from, const Placement& to) {
   std::vector<Simulator::Change> changes;
@@ -73,10 +82,10 @@ absl::StatusOr<McmcResult> RunMcmc(const SearchSpace& space, ConfigTable& table,
     }
     ++result.proposals;
     if (!changes.empty()) {
-      absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
+      const Picoseconds limit = AcceptBelow(current, options.alpha, random.Real());
+      absl::StatusOr<Picoseconds> cost = simulator->Propose(changes, limit);
       if (!cost.ok()) return cost.status();
-      const double worse_ms = static_cast<double>(*cost - current) * 1e-9;
-      if (worse_ms < 0 || random.Real() < std::exp(-options.alpha * worse_ms)) {
+      if (*cost < limit) {
         simulator->Accept();
         current = *cost;
         ++result.accepted;

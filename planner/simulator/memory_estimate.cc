@@ -21,23 +21,11 @@ struct Held {
 
 }  // namespace
 
-std::vector<int64_t> Simulator::FindMemoryChanges() {
-  const int end = static_cast<int>(structure_.positions.size());
-  std::vector<int64_t> kept(devices_, 0);
-  change_.assign(devices_, {});
-  for (auto& change : change_) change.assign(Runs(end) + 2, 0);
-  auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
-    for (int d = 0; d < devices_; ++d) {
-      if (bytes[d] == 0) continue;
-      change_[d][first] += bytes[d];
-      change_[d][last + 1] -= bytes[d];
-    }
-  };
-
+void Simulator::FindGradientStarts(std::vector<int>* starts) {
   // Gradients that wait in a bucket live from the bucket's first member to the end.
   buckets_.Clear();
   absl::InlinedVector<int, 16> bucket_start;
-  std::vector<int> start_of_gradient(structure_.gradients.size(), -1);
+  starts->assign(structure_.gradients.size(), -1);
   for (size_t g = 0; g < sync_tasks_.size(); ++g) {
     if (sync_tasks_[g] == nullptr || !sync_tasks_[g]->all_reduce_only) continue;
     const ValueId v = structure_.gradients[g].gradient;
@@ -48,11 +36,27 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
       if (bucket == static_cast<int>(bucket_start.size())) bucket_start.push_back(produced);
       start = std::min(start, bucket_start[bucket]);
     }
-    start_of_gradient[g] = start;
+    (*starts)[g] = start;
   }
+}
+
+void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
+  const int end = static_cast<int>(structure_.positions.size());
+  const auto add = [this](int64_t bytes, int64_t* to) {
+    *to += bytes;
+    if (memory_undo_.used) memory_undo_.changes.emplace_back(to, bytes);
+  };
+  auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
+    for (int d = 0; d < devices_; ++d) {
+      if (bytes[d] == 0) continue;
+      add(sign * bytes[d], &change_[d][first]);
+      add(-sign * bytes[d], &change_[d][last + 1]);
+      total_[d] += sign * bytes[d];
+    }
+  };
 
   absl::InlinedVector<Held, 8> held;
-  for (ValueId v = 0; v < static_cast<ValueId>(structure_.base.size()); ++v) {
+  for (ValueId v : values) {
     const Value& value = structure_.graph().value(v);
     const std::vector<int>& slots = structure_.slots_of_value[v];
     if (slots.empty()) continue;
@@ -62,10 +66,10 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     held.clear();
     if (!loaded) {
       const int produced = parameter ? 0 : Runs(position_of_value_[v]);
-      held.push_back({Resolved(structure_.base[v]), produced, produced});
+      held.push_back({base_layout_[v], produced, produced});
     }
     for (int s : slots) {
-      const int layout = Resolved(structure_.slots[s].required);
+      const int layout = slot_layout_[s];
       auto it =
           std::find_if(held.begin(), held.end(), [&](const Held& h) { return h.layout == layout; });
       if (it == held.end()) {
@@ -77,7 +81,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     if (loaded) {
       for (const Held& h : held) {
         const std::vector<int64_t>& bytes = costs_.BytesByDevice(h.layout, element);
-        for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
+        for (int d = 0; d < devices_; ++d) kept_[d] += sign * bytes[d];
       }
       continue;
     }
@@ -93,18 +97,18 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     }
     const std::vector<int64_t>& bytes = costs_.BytesByDevice(base.layout, element);
     if (parameter) {
-      for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
+      for (int d = 0; d < devices_; ++d) kept_[d] += sign * bytes[d];
       if (gradient_of_parameter_[v] < 0) continue;
       const CostTables::Kept& state = costs_.KeptOf(v);
       const std::vector<int64_t>& alike = costs_.BytesByDevice(base.layout, sizeof(float));
-      for (int d = 0; d < devices_; ++d) kept[d] += state.alike * alike[d];
+      for (int d = 0; d < devices_; ++d) kept_[d] += sign * state.alike * alike[d];
       for (const Shard& shard : table_.layouts().Get(base.layout).shards) {
-        kept[shard.device] += state.bytes;
+        kept_[shard.device] += sign * state.bytes;
       }
       continue;
     }
     if (const int g = gradient_of_value_[v]; g >= 0) {
-      if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
+      if (starts_[g] >= 0) base.first = starts_[g];
       const bool early = sync_tasks_[g] == nullptr && UpdatesEarly(costs_.optimizer());
       base.last = Runs(early ? structure_.gradients[g].ready : end);
     } else if (is_view_[v]) {
@@ -112,11 +116,52 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     }
     alive(bytes, base.first, base.last);
   }
-  return kept;
 }
 
-std::vector<int64_t> Simulator::EstimateMemory() {
-  std::vector<int64_t> bytes = FindMemoryChanges();
+std::vector<int64_t> Simulator::FindMemoryChanges() {
+  memory_undo_.used = false;
+  kept_.assign(devices_, 0);
+  total_.assign(devices_, 0);
+  change_.resize(devices_);
+  for (auto& change : change_) {
+    change.assign(Runs(static_cast<int>(structure_.positions.size())) + 2, 0);
+  }
+  FindGradientStarts(&starts_);
+  AddMemory(all_values_, 1);
+  return kept_;
+}
+
+void Simulator::UpdateMemory() {
+  memory_undo_.used = true;
+  memory_undo_.kept = kept_;
+  memory_undo_.total = total_;
+  memory_undo_.starts = starts_;
+  memory_undo_.changes.clear();
+  std::vector<int> starts = starts_;
+  if (!undo_.syncs.empty()) FindGradientStarts(&starts);
+  for (size_t g = 0; g < starts.size(); ++g) {
+    const ValueId v = structure_.gradients[g].gradient;
+    if (starts[g] == starts_[g] || std::find(touched_.begin(), touched_.end(), v) != touched_.end())
+      continue;
+    touched_.push_back(v);
+  }
+  Flip();
+  AddMemory(touched_, -1);
+  Flip();
+  starts_ = std::move(starts);
+  AddMemory(touched_, 1);
+}
+
+void Simulator::RevertMemory() {
+  kept_ = memory_undo_.kept;
+  total_ = memory_undo_.total;
+  starts_ = memory_undo_.starts;
+  for (const auto& [to, bytes] : memory_undo_.changes) *to -= bytes;
+  memory_undo_.used = false;
+}
+
+std::vector<int64_t> Simulator::PeakMemory() const {
+  std::vector<int64_t> bytes = kept_;
   for (int d = 0; d < devices_; ++d) {
     int64_t now = 0, peak = 0;
     for (int64_t change : change_[d]) {
@@ -126,6 +171,11 @@ std::vector<int64_t> Simulator::EstimateMemory() {
     bytes[d] += peak;
   }
   return bytes;
+}
+
+std::vector<int64_t> Simulator::EstimateMemory() {
+  FindMemoryChanges();
+  return PeakMemory();
 }
 
 }  // namespace espalier
