@@ -27,11 +27,13 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       gradient_of_parameter_(structure.base.size(), -1),
       position_of_value_(structure.base.size(), -1),
       is_view_(structure.base.size(), false),
-      clocks_((structure.positions.size() + 1) * devices_, 0),
-      rests_((structure.positions.size() + 1) * devices_, 0),
+      stretches_(static_cast<int>(structure.positions.size()), devices_),
+      clocks_((stretches_.count() + 1) * devices_, 0),
+      rests_((stretches_.count() + 1) * devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
       position_stamp_(structure.positions.size(), 0),
+      stretch_stamp_(stretches_.count(), 0),
       scratch_(devices_, 0) {
   for (size_t v = 0; v < structure.base.size(); ++v) {
     all_values_.push_back(static_cast<ValueId>(v));
@@ -81,8 +83,11 @@ int Simulator::ElementBytes(ValueId v) const {
 }
 
 void Simulator::Touch(int position) {
-  first_dirty_ = std::min(first_dirty_, position);
-  last_dirty_ = std::max(last_dirty_, position);
+  const int stretch = stretches_.Of(position);
+  if (std::exchange(stretch_stamp_[stretch], stamp_) == stamp_) return;
+  dirty_.push_back(stretch);
+  first_dirty_ = std::min(first_dirty_, stretch);
+  last_dirty_ = std::max(last_dirty_, stretch);
 }
 
 absl::Status Simulator::RebuildValue(ValueId v) {
@@ -219,20 +224,29 @@ void Simulator::ForEachTaskOf(int p, Run run) const {
   for (const Task& task : *position_tasks_[p]) run(task);
 }
 
-void Simulator::RunPosition(int p, Picoseconds* clocks) const {
-  ForEachTaskOf(p, [clocks](const Task& task) { RunTask(task, clocks); });
+void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) const {
+  for (int p = begin; p < end; ++p) {
+    ForEachTaskOf(p, [clocks](const Task& task) { RunTask(task, clocks); });
+  }
+}
+
+// By a stretch that is as in the accepted placement.
+void Simulator::Advance(int stretch, Picoseconds* clocks) {
+  stretches_.Advance(stretch, clocks, [this, stretch](Picoseconds* row) {
+    RunPositions(stretches_.Begin(stretch), stretches_.End(stretch), row);
+  });
 }
 
 void Simulator::ExtendClocks(int row) {
   for (; clocks_known_ < row; ++clocks_known_) {
     Picoseconds* from = &clocks_[clocks_known_ * devices_];
     std::copy(from, from + devices_, from + devices_);
-    RunPosition(clocks_known_, from + devices_);
+    Advance(clocks_known_, from + devices_);
   }
 }
 
 void Simulator::ExtendRests(int row) {
-  const int count = static_cast<int>(structure_.positions.size());
+  const int count = stretches_.count();
   // A device that is through with a task has the longest rest of those that it was done with.
   const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* rests) {
     Picoseconds longest = 0;
@@ -272,12 +286,18 @@ void Simulator::ExtendRests(int row) {
   }
   absl::InlinedVector<const Task*, 64> tasks;
   while (rests_known_ > row) {
-    const Picoseconds* from = &rests_[rests_known_ * devices_];
+    const Picoseconds* after = &rests_[rests_known_ * devices_];
     --rests_known_;
     Picoseconds* rests = &rests_[rests_known_ * devices_];
-    std::copy(from, from + devices_, rests);
+    if (stretches_.Known(rests_known_)) {
+      stretches_.Precede(rests_known_, after, rests);
+      continue;
+    }
+    std::copy(after, after + devices_, rests);
     tasks.clear();
-    ForEachTaskOf(rests_known_, [&tasks](const Task& task) { tasks.push_back(&task); });
+    for (int p = stretches_.Begin(rests_known_); p < stretches_.End(rests_known_); ++p) {
+      ForEachTaskOf(p, [&tasks](const Task& task) { tasks.push_back(&task); });
+    }
     for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) before_task(**task, rests);
   }
 }
@@ -295,19 +315,23 @@ Picoseconds Simulator::Tail(Picoseconds* clocks) {
 
 Picoseconds Simulator::FullTime() {
   std::fill(scratch_.begin(), scratch_.end(), 0);
-  const int count = static_cast<int>(structure_.positions.size());
-  for (int p = 0; p < count; ++p) RunPosition(p, scratch_.data());
+  RunPositions(0, static_cast<int>(structure_.positions.size()), scratch_.data());
   return Tail(scratch_.data());
 }
 
 Picoseconds Simulator::DeltaTime() {
-  if (last_dirty_ < 0 && !tail_dirty_) return time_;
-  const int count = static_cast<int>(structure_.positions.size());
+  if (dirty_.empty() && !tail_dirty_) return time_;
   ExtendClocks(first_dirty_);
   const Picoseconds* from = &clocks_[first_dirty_ * devices_];
   std::copy(from, from + devices_, scratch_.begin());
-  const int end = tail_dirty_ ? count : last_dirty_ + 1;
-  for (int p = first_dirty_; p < end; ++p) RunPosition(p, scratch_.data());
+  const int end = tail_dirty_ ? stretches_.count() : last_dirty_ + 1;
+  for (int s = first_dirty_; s < end; ++s) {
+    if (stretch_stamp_[s] == stamp_) {
+      RunPositions(stretches_.Begin(s), stretches_.End(s), scratch_.data());
+    } else {
+      Advance(s, scratch_.data());
+    }
+  }
   if (tail_dirty_) return Tail(scratch_.data());
   ExtendRests(end);
   Picoseconds time = 0;
@@ -326,7 +350,8 @@ std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) cons
 absl::Status Simulator::Reset(const Placement& placement) {
   if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
   clocks_known_ = 0;
-  rests_known_ = static_cast<int>(structure_.positions.size()) + 1;
+  rests_known_ = stretches_.count() + 1;
+  for (int s = 0; s < stretches_.count(); ++s) stretches_.Forget(s);
   time_ = FullTime();
   if (limited_) FindMemoryChanges();
   penalty_ = Penalty();
@@ -357,9 +382,9 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
 }
 
 void Simulator::Accept() {
-  const int count = static_cast<int>(structure_.positions.size());
   clocks_known_ = std::min(clocks_known_, first_dirty_);
-  rests_known_ = std::max(rests_known_, tail_dirty_ ? count + 1 : last_dirty_ + 1);
+  rests_known_ = std::max(rests_known_, tail_dirty_ ? stretches_.count() + 1 : last_dirty_ + 1);
+  for (int stretch : dirty_) stretches_.Forget(stretch);
   memory_undo_.used = false;
   Settle();
 }
@@ -375,7 +400,8 @@ void Simulator::Reject() {
 void Simulator::Settle() {
   undo_.Clear();
   touched_.clear();
-  first_dirty_ = static_cast<int>(structure_.positions.size());
+  dirty_.clear();
+  first_dirty_ = stretches_.count();
   last_dirty_ = -1;
   tail_dirty_ = false;
 }

@@ -29,6 +29,7 @@
 #include "planner/pcg/buckets.h"
 #include "planner/report/timeline.h"
 #include "planner/simulator/costs.h"
+#include "planner/simulator/stretches.h"
 
 namespace espalier {
 
@@ -98,10 +99,10 @@ class Simulator {
   absl::Status Rebuild(const std::vector<Change>& changes);
   void Flip();
   void Settle();
-  // Runs the tasks of position `p`, or calls run(task) for each of them.
-  void RunPosition(int p, Picoseconds* clocks) const;
   template <typename Run>
   void ForEachTaskOf(int p, Run run) const;
+  void RunPositions(int begin, int end, Picoseconds* clocks) const;
+  void Advance(int stretch, Picoseconds* clocks);
   void ExtendClocks(int row);
   void ExtendRests(int row);
   Picoseconds DeltaTime();
@@ -146,7 +147,8 @@ class Simulator {
   std::vector<int> position_of_value_;      // that computes it, or -1
   std::vector<bool> is_view_;               // shares the memory of an operand
   std::vector<int> last_use_;               // by slot, views of the value included
-  // Rows of one number by device; row p is before position p, the last one after the last position.
+  Stretches stretches_;
+  // Rows of one number by device; a row before each stretch, the last one after the last stretch.
   std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
   std::vector<Picoseconds> rests_;   // time to the end of the step: rows from rests_known_ on
   int clocks_known_ = 0, rests_known_ = 0;
@@ -157,10 +159,11 @@ class Simulator {
   Undo undo_;
   MemoryUndo memory_undo_;
   Picoseconds old_time_ = 0, old_penalty_ = 0;
-  int first_dirty_ = 0, last_dirty_ = 0;  // positions
+  int first_dirty_ = 0, last_dirty_ = 0;  // stretches
+  std::vector<int> dirty_;                // stretches
   bool tail_dirty_ = false;
   std::vector<ValueId> touched_;  // values
-  std::vector<int> node_stamp_, value_stamp_, position_stamp_;
+  std::vector<int> node_stamp_, value_stamp_, position_stamp_, stretch_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
   std::vector<Picoseconds> scratch_;          // one row
