@@ -21,7 +21,7 @@ class Stretches {
  public:
   Stretches(int positions, int devices)
       : devices_(devices),
-        length_(std::clamp(devices, 4, kMostDevices)),
+        length_(std::clamp(devices / 2, 4, kMostDevices / 2)),
         count_((positions + length_ - 1) / length_),
         positions_(positions),
         runs_(count_, 0),

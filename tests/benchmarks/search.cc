@@ -61,7 +61,8 @@ absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64
   McmcOptions options;
   options.budget = proposals;
   options.alpha = 1.0;
-  absl::StatusOr<McmcResult> result = RunMcmc(space, table, &simulator, options);
+  Moves moves(space, table);
+  absl::StatusOr<McmcResult> result = RunMcmc(moves, &simulator, options);
   if (!result.ok()) return result.status();
   return Chain{Seconds() - start, result->cost};
 }
