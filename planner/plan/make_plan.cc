@@ -90,7 +90,7 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
     Simulator simulator(planning.structure(), planning.table(), planning.costs(),
                         options.only_full_simulation());
     absl::StatusOr<McmcResult> result =
-        FindPlacement(space, planning.table(), starts, mcmc, &simulator);
+        FindPlacement(space, planning.table(), planning.costs(), starts, mcmc, &simulator);
     if (!result.ok()) return result.status();
     summary->set_proposals(summary->proposals() + result->proposals);
     summary->set_accepted(summary->accepted() + result->accepted);

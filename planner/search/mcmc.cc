@@ -9,8 +9,8 @@ namespace {
 
 // Of annealing: how much slower, as a fraction, a step may get for one in e to be accepted, at the
 // beginning and at the end.
-constexpr double kHot = 0.03;
-constexpr double kCold = 0.0003;
+constexpr double kHot = 0.1;
+constexpr double kCold = 0.001;
 constexpr int kReturns = 10;  // to the best placement
 
 // The cost from which on a proposal is rejected, decided by a number drawn from [0, 1) beforehand,

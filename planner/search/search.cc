@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "planner/search/descent.h"
+#include "planner/search/elimination.h"
 
 namespace espalier {
 namespace {
@@ -20,8 +21,13 @@ int64_t DefaultBudget(const SearchSpace& space) {
 }
 
 absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& table,
-                                         const std::vector<Placement>& starts,
+                                         CostTables& costs, std::vector<Placement> starts,
                                          const McmcOptions& options, Simulator* simulator) {
+  if (!options.alpha.has_value() && options.budget > 0) {
+    absl::StatusOr<Placement> start = EliminationPlacement(space, table, costs, starts[0]);
+    if (!start.ok()) return start.status();
+    starts.push_back(*std::move(start));
+  }
   // Fastest first.
   std::vector<std::pair<Picoseconds, const Placement*>> order;
   for (const Placement& start : starts) {

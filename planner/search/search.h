@@ -1,5 +1,5 @@
-// The search for a placement: several chains from several starting points, each followed by the way
-// down to where no small change helps.
+// The search for a placement: dynamic programming, several chains from several starting points,
+// each followed by the way down to where no small change helps.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ namespace espalier {
 // The budget of a search that names none.
 int64_t DefaultBudget(const SearchSpace& space);
 
-// Searches from `starts`, at least one. `options` as for RunMcmc, the budget for all together: with
-// alpha one chain of FlexFlow's from the best start, without it several that are annealed.
-// `simulator` may hold anything; it is left at the result.
+// Searches from `starts`, at least one, and from where dynamic programming leads. `options` as for
+// RunMcmc, the budget for all together: with alpha one chain of FlexFlow's from the best of
+// `starts`, without it several that are annealed. `simulator` may hold anything; it is left at the
+// result.
 absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& table,
-                                         const std::vector<Placement>& starts,
+                                         CostTables& costs, std::vector<Placement> starts,
                                          const McmcOptions& options, Simulator* simulator);
 
 }  // namespace espalier

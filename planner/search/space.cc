@@ -137,6 +137,17 @@ std::vector<NodeConfig> SearchSpace::All(NodeId node) const {
   return all;
 }
 
+std::vector<NodeConfig> SearchSpace::OnFirstDevices(NodeId node) const {
+  std::vector<NodeConfig> configs;
+  for (int degrees = 0; degrees < static_cast<int>(degrees_[node].size()); ++degrees) {
+    configs.push_back(ConfigOf(node, {degrees, 1, 0}));
+  }
+  std::stable_sort(configs.begin(), configs.end(), [](const NodeConfig& a, const NodeConfig& b) {
+    return a.devices.size() > b.devices.size();
+  });
+  return configs;
+}
+
 int64_t SearchSpace::CountAll(NodeId node) const {
   const int n = options_.num_devices;
   int64_t count = 0;

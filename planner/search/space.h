@@ -71,6 +71,10 @@ class SearchSpace {
   std::vector<NodeConfig> All(NodeId node) const;
   int64_t CountAll(NodeId node) const;
 
+  // The configurations of `node` on devices from 0 on without gaps, those of most parts first.
+  std::vector<NodeConfig> OnFirstDevices(NodeId node) const;
+
+  const PcgStructure& structure() const { return structure_; }
   int num_devices() const { return options_.num_devices; }
   size_t num_nodes() const { return edges_.size(); }  // of the graph, dead ones too
 
