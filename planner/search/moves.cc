@@ -7,7 +7,9 @@ namespace {
 
 constexpr double kPropagate = 0.25;
 constexpr double kAllAlike = 0.25;
+constexpr double kTogether = 0.15;
 constexpr double kContinue = 0.75;
+constexpr int64_t kMostTogether = 6;
 
 bool Names(const Moves::Changes& changes, NodeId node) {
   return std::any_of(changes.begin(), changes.end(),
@@ -58,10 +60,28 @@ void Moves::Propagate(Random* random, Changes* changes) {
   } while (random->Real() < kContinue);
 }
 
+void Moves::Gather(size_t index, const SearchSpace::Choice& choice, Random* random,
+                   Changes* changes) {
+  const std::vector<NodeId>& nodes = space_.nodes();
+  const int parts = space_.Parts(nodes[index], choice);
+  const size_t end = std::min(nodes.size(), index + 2 + random->Below(kMostTogether - 1));
+  for (size_t i = index + 1; i < end; ++i) {
+    SearchSpace::Choice other = choice;
+    // Mostly the first draw will do; where none fits, the node stays as it is.
+    for (int tries = 0; tries < 8; ++tries) {
+      other.degrees = space_.DrawChoice(nodes[i], random).degrees;
+      if (space_.Parts(nodes[i], other) != parts) continue;
+      changes->emplace_back(nodes[i], Entry(nodes[i], other));
+      break;
+    }
+  }
+}
+
 void Moves::Draw(const Placement& placement, Random* random, Changes* changes) {
   changes->clear();
   const std::vector<NodeId>& nodes = space_.nodes();
-  const NodeId node = nodes[random->Below(static_cast<int64_t>(nodes.size()))];
+  const size_t index = random->Below(static_cast<int64_t>(nodes.size()));
+  const NodeId node = nodes[index];
   const double kind = random->Real();
   if (kind < kPropagate) {
     // Half of the time the node's own configuration is spread, else a new one.
@@ -75,6 +95,7 @@ void Moves::Draw(const Placement& placement, Random* random, Changes* changes) {
       for (NodeId alike : space_.Alike(node)) changes->emplace_back(alike, Entry(alike, choice));
     } else {
       changes->emplace_back(node, Entry(node, choice));
+      if (kind < kPropagate + kAllAlike + kTogether) Gather(index, choice, random, changes);
     }
   }
   changes->erase(std::remove_if(changes->begin(), changes->end(),

@@ -20,8 +20,8 @@ class Moves {
   // Both must outlive this.
   Moves(const SearchSpace& space, ConfigTable& table);
 
-  // A new configuration for one node, for all nodes alike (repeated layers), spread along edges, or
-  // of the devices of a few consecutive nodes. Without what would change nothing; may be empty.
+  // A new configuration for one node, for all nodes alike (repeated layers) or spread along edges,
+  // or other devices for a few consecutive nodes. Without what would change nothing; may be empty.
   void Draw(const Placement& placement, Random* random, Changes* changes);
 
   // Spreads what `changes` begin with along edges, chosen by tensor size, to neighbours that can
@@ -37,6 +37,9 @@ class Moves {
 
  private:
   const ConfigEntry* Entry(NodeId node, const SearchSpace::Choice& choice);
+
+  // Random degrees on the devices of `choice`, of nodes()[index], for some nodes after it.
+  void Gather(size_t index, const SearchSpace::Choice& choice, Random* random, Changes* changes);
 
   const SearchSpace& space_;
   ConfigTable& table_;

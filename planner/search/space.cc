@@ -112,17 +112,21 @@ std::vector<std::vector<int>> SearchSpace::DeviceLists(int parts) const {
 SearchSpace::Choice SearchSpace::DrawChoice(NodeId node, Random* random) const {
   Choice choice;
   choice.degrees = static_cast<int>(random->Below(static_cast<int64_t>(degrees_[node].size())));
-  const int parts = PartsOf(degrees_[node][choice.degrees]);
+  const int parts = Parts(node, choice);
   const int n = options_.num_devices;
   choice.stride = 1 + static_cast<int>(random->Below(parts > 1 ? (n - 1) / (parts - 1) : 1));
   choice.start = static_cast<int>(random->Below(n - (parts - 1) * choice.stride));
   return choice;
 }
 
+int SearchSpace::Parts(NodeId node, const Choice& choice) const {
+  return PartsOf(degrees_[node][choice.degrees]);
+}
+
 NodeConfig SearchSpace::ConfigOf(NodeId node, const Choice& choice) const {
   NodeConfig config;
   config.degrees = degrees_[node][choice.degrees];
-  const int parts = PartsOf(config.degrees);
+  const int parts = Parts(node, choice);
   for (int i = 0; i < parts; ++i) config.devices.push_back(choice.start + i * choice.stride);
   return config;
 }

@@ -43,6 +43,7 @@ class SearchSpace {
   // Degrees uniformly, then a device list uniformly by stride.
   Choice DrawChoice(NodeId node, Random* random) const;
   NodeConfig ConfigOf(NodeId node, const Choice& choice) const;
+  int Parts(NodeId node, const Choice& choice) const;
   NodeConfig Draw(NodeId node, Random* random) const {
     return ConfigOf(node, DrawChoice(node, random));
   }
