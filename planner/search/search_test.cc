@@ -112,6 +112,41 @@ TEST(McmcTest, ZeroAlphaAcceptsEverythingAndStillReturnsTheBest) {
   EXPECT_LE(result->cost, start);
 }
 
+// Stopping early, and counting memory only where it matters, change no decision. Memory too small
+// for most placements, so that penalties decide.
+TEST(McmcTest, FullAndDeltaSimulationGiveTheSameChain) {
+  for (const std::optional<double> alpha : {std::optional<double>(), std::optional<double>(1.0)}) {
+    auto run = [&alpha](bool full_only) {
+      const Graph graph = Llama(SmallLlama(2));
+      const PcgStructure structure = *BuildStructure(TestRegistry(), graph, false);
+      ConfigTable table(structure);
+      AnalyticCost analytic;
+      CostTables costs(structure, table, TestMachine(4, 120'000), analytic, TestOptimizer());
+      const SearchSpace space(structure, {.num_devices = 4});
+      Simulator simulator(structure, table, costs, full_only);
+      Moves moves(space, table);
+      Placement placement(structure.nodes.size(), nullptr);
+      for (NodeId n : structure.LiveNodes()) {
+        placement[n] = table.Get(n, DataParallel(structure.nodes[n].rule, 4));
+      }
+      EXPECT_EQ(simulator.Reset(placement), absl::OkStatus());
+      absl::StatusOr<McmcResult> result =
+          RunMcmc(moves, &simulator, {.budget = 3000, .alpha = alpha, .seed = 4});
+      EXPECT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(simulator.cost(), result->cost);
+      std::vector<NodeConfig> configs;
+      for (const ConfigEntry* entry : result->best) {
+        configs.push_back(entry == nullptr ? NodeConfig() : entry->config);
+      }
+      return std::make_tuple(configs, result->cost, result->accepted, result->proposals);
+    };
+    const auto delta = run(false);
+    EXPECT_EQ(delta, run(true));
+    EXPECT_GT(std::get<2>(delta), 20);
+    EXPECT_LT(std::get<2>(delta), 2900);
+  }
+}
+
 TEST(SearchSpaceTest, FlagsCloseAxes) {
   const Graph graph = Llama(SmallLlama());
   absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
