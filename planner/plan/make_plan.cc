@@ -7,12 +7,10 @@
 #include "planner/plan/configs.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
-#include "planner/search/mcmc.h"
+#include "planner/search/search.h"
 
 namespace espalier {
 namespace {
-
-constexpr double kDefaultAlpha = 1.0;
 
 absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions& options) {
   if (problem.registry == nullptr || problem.graph == nullptr) {
@@ -31,8 +29,8 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
         "search.budget is ", options.budget(), "; expected 0 (automatic) to 100000000 proposals"));
   }
   if (!(options.alpha() >= 0) || options.alpha() > 1e9) {
-    return absl::InvalidArgumentError(absl::StrCat("search.alpha is ", options.alpha(),
-                                                   "; expected 0 (1.0) or more, at most 1e9"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "search.alpha is ", options.alpha(), "; expected 0 (annealing) or more, at most 1e9"));
   }
   if (options.has_micro_batches() && options.micro_batches() < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -47,11 +45,6 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
         "search.pipeline_stages is set together with a strategy that has no stages; leave one out");
   }
   return absl::OkStatus();
-}
-
-int64_t DefaultBudget(const SearchSpace& space, int num_devices) {
-  const int64_t nodes = static_cast<int64_t>(space.nodes().size());
-  return std::clamp<int64_t>(100 * nodes * num_devices, 1'000, 40'000);
 }
 
 // The faster one that fits; null if neither does.
@@ -83,7 +76,7 @@ absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
   return best;
 }
 
-// Searches from the best of `starts`. Where the memory estimate was too low, the search is repeated
+// Searches from `starts`. Where the memory estimate was too low, the search is repeated
 // with as much less memory.
 absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::SearchOptions& options,
                                  const std::vector<Placement>& starts, Planning& planning,
@@ -94,13 +87,13 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
   space_options.attribute_parallel = !options.disable_attribute_parallel();
   const SearchSpace space(planning.structure(), space_options);
   McmcOptions mcmc;
-  mcmc.alpha = options.alpha() > 0 ? options.alpha() : kDefaultAlpha;
+  if (options.alpha() > 0) mcmc.alpha = options.alpha();
   mcmc.seed = options.seed();
   mcmc.budget = planning.num_devices() == 1 ? 0
                 : options.budget() > 0      ? options.budget()
-                                            : DefaultBudget(space, planning.num_devices());
+                                            : DefaultBudget(space);
   mcmc.progress = problem.progress;
-  summary->set_alpha(mcmc.alpha);
+  summary->set_alpha(options.alpha());
   summary->set_seed(mcmc.seed);
   summary->set_budget(mcmc.budget);
 
@@ -110,17 +103,8 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
     if (round > 0) planning.LimitMemory(fraction);
     Simulator simulator(planning.structure(), planning.table(), planning.costs(),
                         options.only_full_simulation());
-    const Placement* start = nullptr;
-    Picoseconds start_cost = 0;
-    for (const Placement& candidate : starts) {
-      if (absl::Status status = simulator.Reset(candidate); !status.ok()) return status;
-      if (start == nullptr || simulator.cost() < start_cost) {
-        start = &candidate;
-        start_cost = simulator.cost();
-      }
-    }
-    if (absl::Status status = simulator.Reset(*start); !status.ok()) return status;
-    absl::StatusOr<McmcResult> result = RunMcmc(space, planning.table(), &simulator, mcmc);
+    absl::StatusOr<McmcResult> result =
+        FindPlacement(space, planning.table(), planning.costs(), starts, mcmc, &simulator);
     if (!result.ok()) return result.status();
     summary->set_proposals(summary->proposals() + result->proposals);
     summary->set_accepted(summary->accepted() + result->accepted);

@@ -7,76 +7,58 @@
 namespace espalier {
 namespace {
 
-constexpr double kPropagate = 0.25;
-constexpr double kAllAlike = 0.25;
+// Of annealing: how much slower, as a fraction, a step may get for one in e to be accepted, at the
+// beginning and at the end.
+constexpr double kHot = 0.1;
+constexpr double kCold = 0.001;
+constexpr int kReturns = 10;  // to the best placement
 
-using Configs = std::vector<std::pair<NodeId, NodeConfig>>;
-
-Configs DrawMove(const SearchSpace& space, const Placement& placement, Random* random) {
-  const NodeId node = space.nodes()[random->Below(static_cast<int64_t>(space.nodes().size()))];
-  Configs changes;
-  const double kind = random->Real();
-  if (kind < kPropagate) {
-    // Half of the time the node's own configuration is spread, else a new one.
-    if (random->Real() < 0.5) {
-      changes.emplace_back(node, placement[node]->config);
-    } else {
-      changes.emplace_back(node, space.Draw(node, random));
-    }
-    const NodeConfig config = changes[0].second;
-    space.Propagate(node, config, random, &changes);
-    return changes;
-  }
-  const NodeConfig config = space.Draw(node, random);
-  if (kind < kPropagate + kAllAlike) {
-    for (NodeId alike : space.Alike(node)) changes.emplace_back(alike, config);
-  } else {
-    changes.emplace_back(node, config);
-  }
-  return changes;
-}
-
-// The changes that lead from one placement to another.
-std::vector<Simulator::Change> Difference(const Placement& from, const Placement& to) {
-  std::vector<Simulator::Change> changes;
-  for (size_t n = 0; n < from.size(); ++n) {
-    if (from[n] != to[n]) changes.emplace_back(static_cast<NodeId>(n), to[n]);
-  }
-  return changes;
+// The cost from which on a proposal is rejected, decided by a number drawn from [0, 1) beforehand,
+// so that simulating can stop where it is certain: u < exp(-worse / scale) where worse is less than
+// -ln(u) * scale.
+Picoseconds AcceptBelow(Picoseconds current, double scale, double u) {
+  const double worse = -std::log(u) * scale;
+  if (!(worse < 1e18)) return Simulator::kNoLimit;
+  return current + static_cast<Picoseconds>(std::ceil(worse));
 }
 
 }  // namespace
 
-absl::StatusOr<McmcResult> RunMcmc(const SearchSpace& space, ConfigTable& table,
-                                   Simulator* simulator, const McmcOptions& options) {
+absl::Status GoTo(const Placement& placement, Simulator* simulator) {
+  std::vector<Simulator::Change> changes;
+  for (size_t n = 0; n < placement.size(); ++n) {
+    if (simulator->placement()[n] == placement[n]) continue;
+    changes.emplace_back(static_cast<NodeId>(n), placement[n]);
+  }
+  if (changes.empty()) return absl::OkStatus();
+  absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
+  if (!cost.ok()) return cost.status();
+  simulator->Accept();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<McmcResult> RunMcmc(Moves& moves, Simulator* simulator, const McmcOptions& options) {
   Random random(options.seed);
   McmcResult result;
   result.best = simulator->placement();
   result.cost = simulator->cost();
-  const int64_t back_every = std::clamp<int64_t>(options.budget / 100, 1, 1000);
+  const int64_t back_every = options.alpha.has_value()
+                                 ? std::clamp<int64_t>(options.budget / 100, 1, 1000)
+                                 : options.budget / kReturns + 1;
   Picoseconds current = result.cost;
-  auto go_back = [&]() -> absl::Status {
-    const std::vector<Simulator::Change> changes = Difference(simulator->placement(), result.best);
-    if (changes.empty()) return absl::OkStatus();
-    absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
-    if (!cost.ok()) return cost.status();
-    simulator->Accept();
-    current = *cost;
-    return absl::OkStatus();
-  };
-
-  for (int64_t step = 0; step < options.budget && !space.nodes().empty(); ++step) {
-    std::vector<Simulator::Change> changes;
-    for (const auto& [node, config] : DrawMove(space, simulator->placement(), &random)) {
-      const ConfigEntry* entry = table.Get(node, config);
-      if (entry != simulator->placement()[node]) changes.emplace_back(node, entry);
-    }
+  std::vector<Simulator::Change> changes;
+  for (int64_t step = 0; step < options.budget && !moves.space().nodes().empty(); ++step) {
+    moves.Draw(simulator->placement(), &random, &changes);
     ++result.proposals;
     if (!changes.empty()) {
-      absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
+      const double done = static_cast<double>(step) / static_cast<double>(options.budget);
+      const double scale = options.alpha.has_value()
+                               ? 1e9 / *options.alpha
+                               : static_cast<double>(current) * kHot * std::pow(kCold / kHot, done);
+      const Picoseconds limit = AcceptBelow(current, scale, random.Real());
+      absl::StatusOr<Picoseconds> cost = simulator->Propose(changes, limit);
       if (!cost.ok()) return cost.status();
-      const double worse_ms = static_cast<double>(*cost - current) * 1e-9;
-      if (worse_ms < 0 || random.Real() < std::exp(-options.alpha * worse_ms)) {
+      if (*cost < limit) {
         simulator->Accept();
         current = *cost;
         ++result.accepted;
@@ -89,13 +71,14 @@ absl::StatusOr<McmcResult> RunMcmc(const SearchSpace& space, ConfigTable& table,
       }
     }
     if ((step + 1) % back_every == 0) {
-      if (absl::Status status = go_back(); !status.ok()) return status;
+      if (absl::Status status = GoTo(result.best, simulator); !status.ok()) return status;
+      current = result.cost;
       if (options.progress) {
         options.progress(static_cast<double>(step + 1) / static_cast<double>(options.budget));
       }
     }
   }
-  if (absl::Status status = go_back(); !status.ok()) return status;
+  if (absl::Status status = GoTo(result.best, simulator); !status.ok()) return status;
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
 #include "planner/search/mcmc.h"
+#include "planner/search/moves.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {
@@ -68,9 +69,10 @@ TEST(McmcTest, FindsTheOptimumOfSmallGraphs) {
       Bench bench(Mlp(batch, hidden, 64, 16), 2);
       const Picoseconds optimum = bench.BruteForce();
       Simulator simulator(bench.structure, bench.table, bench.costs);
+      Moves moves(bench.space, bench.table);
       ASSERT_EQ(simulator.Reset(bench.DataParallelOver(2)), absl::OkStatus());
       absl::StatusOr<McmcResult> result =
-          RunMcmc(bench.space, bench.table, &simulator, {.budget = 4000, .alpha = 1.0, .seed = 1});
+          RunMcmc(moves, &simulator, {.budget = 4000, .alpha = 1.0, .seed = 1});
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->cost, optimum) << "batch " << batch << " hidden " << hidden;
       EXPECT_EQ(simulator.cost(), result->cost);
@@ -82,9 +84,10 @@ TEST(McmcTest, SameSeedSamePlacement) {
   auto run = [](uint64_t seed) {
     Bench bench(Cnn(64), 4);
     Simulator simulator(bench.structure, bench.table, bench.costs);
+    Moves moves(bench.space, bench.table);
     EXPECT_EQ(simulator.Reset(bench.DataParallelOver(4)), absl::OkStatus());
     absl::StatusOr<McmcResult> result =
-        RunMcmc(bench.space, bench.table, &simulator, {.budget = 600, .alpha = 1.0, .seed = seed});
+        RunMcmc(moves, &simulator, {.budget = 600, .alpha = 1.0, .seed = seed});
     EXPECT_TRUE(result.ok());
     std::vector<NodeConfig> configs;
     for (const ConfigEntry* entry : result->best) {
@@ -99,13 +102,49 @@ TEST(McmcTest, SameSeedSamePlacement) {
 TEST(McmcTest, ZeroAlphaAcceptsEverythingAndStillReturnsTheBest) {
   Bench bench(Mlp(64), 2);
   Simulator simulator(bench.structure, bench.table, bench.costs);
+  Moves moves(bench.space, bench.table);
   ASSERT_EQ(simulator.Reset(bench.DataParallelOver(2)), absl::OkStatus());
   const Picoseconds start = simulator.cost();
   absl::StatusOr<McmcResult> result =
-      RunMcmc(bench.space, bench.table, &simulator, {.budget = 300, .alpha = 0, .seed = 2});
+      RunMcmc(moves, &simulator, {.budget = 300, .alpha = 0, .seed = 2});
   ASSERT_TRUE(result.ok());
   EXPECT_GT(result->accepted, 150);
   EXPECT_LE(result->cost, start);
+}
+
+// Stopping early, and counting memory only where it matters, change no decision. Memory too small
+// for most placements, so that penalties decide.
+TEST(McmcTest, FullAndDeltaSimulationGiveTheSameChain) {
+  for (const std::optional<double> alpha : {std::optional<double>(), std::optional<double>(1.0)}) {
+    auto run = [&alpha](bool full_only) {
+      const Graph graph = Llama(SmallLlama(2));
+      const PcgStructure structure = *BuildStructure(TestRegistry(), graph, false);
+      ConfigTable table(structure);
+      AnalyticCost analytic;
+      CostTables costs(structure, table, TestMachine(4, 120'000), analytic, TestOptimizer());
+      const SearchSpace space(structure, {.num_devices = 4});
+      Simulator simulator(structure, table, costs, full_only);
+      Moves moves(space, table);
+      Placement placement(structure.nodes.size(), nullptr);
+      for (NodeId n : structure.LiveNodes()) {
+        placement[n] = table.Get(n, DataParallel(structure.nodes[n].rule, 4));
+      }
+      EXPECT_EQ(simulator.Reset(placement), absl::OkStatus());
+      absl::StatusOr<McmcResult> result =
+          RunMcmc(moves, &simulator, {.budget = 3000, .alpha = alpha, .seed = 4});
+      EXPECT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(simulator.cost(), result->cost);
+      std::vector<NodeConfig> configs;
+      for (const ConfigEntry* entry : result->best) {
+        configs.push_back(entry == nullptr ? NodeConfig() : entry->config);
+      }
+      return std::make_tuple(configs, result->cost, result->accepted, result->proposals);
+    };
+    const auto delta = run(false);
+    EXPECT_EQ(delta, run(true));
+    EXPECT_GT(std::get<2>(delta), 20);
+    EXPECT_LT(std::get<2>(delta), 2900);
+  }
 }
 
 TEST(SearchSpaceTest, FlagsCloseAxes) {
@@ -135,16 +174,18 @@ TEST(SearchSpaceTest, PropagationKeepsTheTensorInPlace) {
   absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
   ASSERT_TRUE(structure.ok());
   const SearchSpace space(*structure, {.num_devices = 2});
+  ConfigTable table(*structure);
+  Moves moves(space, table);
   Random random(3);
   int spread = 0;
   for (int round = 0; round < 500; ++round) {
     const NodeId node = space.nodes()[random.Below(static_cast<int64_t>(space.nodes().size()))];
     const NodeConfig config = DataParallel(structure->nodes[node].rule, 2);
-    std::vector<std::pair<NodeId, NodeConfig>> changes = {{node, config}};
-    space.Propagate(node, config, &random, &changes);
+    Moves::Changes changes = {{node, table.Get(node, config)}};
+    moves.Propagate(&random, &changes);
     for (const auto& [changed, follows] : changes) {
-      EXPECT_EQ(CheckConfig(structure->nodes[changed].rule, follows, 2), absl::OkStatus());
-      EXPECT_EQ(follows.devices, config.devices);
+      EXPECT_EQ(CheckConfig(structure->nodes[changed].rule, follows->config, 2), absl::OkStatus());
+      EXPECT_EQ(follows->config.devices, config.devices);
     }
     spread += static_cast<int>(changes.size()) - 1;
   }

@@ -23,6 +23,12 @@ void Enumerate(const std::vector<std::vector<int>>& legal, size_t axis, int part
   }
 }
 
+int PartsOf(const std::vector<int>& degrees) {
+  int parts = 1;
+  for (int degree : degrees) parts *= degree;
+  return parts;
+}
+
 struct SignatureLess {
   static bool Less(const TensorType& a, const TensorType& b) {
     return std::tie(a.dtype, a.dims) < std::tie(b.dtype, b.dims);
@@ -103,29 +109,58 @@ std::vector<std::vector<int>> SearchSpace::DeviceLists(int parts) const {
   return lists;
 }
 
-NodeConfig SearchSpace::Draw(NodeId node, Random* random) const {
-  NodeConfig config;
-  config.degrees = degrees_[node][random->Below(static_cast<int64_t>(degrees_[node].size()))];
-  int parts = 1;
-  for (int degree : config.degrees) parts *= degree;
+SearchSpace::Choice SearchSpace::DrawChoice(NodeId node, Random* random) const {
+  Choice choice;
+  choice.degrees = static_cast<int>(random->Below(static_cast<int64_t>(degrees_[node].size())));
+  const int parts = Parts(node, choice);
   const int n = options_.num_devices;
-  const int strides = parts > 1 ? (n - 1) / (parts - 1) : 1;
-  const int stride = 1 + static_cast<int>(random->Below(strides));
-  const int start = static_cast<int>(random->Below(n - (parts - 1) * stride));
-  for (int i = 0; i < parts; ++i) config.devices.push_back(start + i * stride);
+  choice.stride = 1 + static_cast<int>(random->Below(parts > 1 ? (n - 1) / (parts - 1) : 1));
+  choice.start = static_cast<int>(random->Below(n - (parts - 1) * choice.stride));
+  return choice;
+}
+
+int SearchSpace::Parts(NodeId node, const Choice& choice) const {
+  return PartsOf(degrees_[node][choice.degrees]);
+}
+
+NodeConfig SearchSpace::ConfigOf(NodeId node, const Choice& choice) const {
+  NodeConfig config;
+  config.degrees = degrees_[node][choice.degrees];
+  const int parts = Parts(node, choice);
+  for (int i = 0; i < parts; ++i) config.devices.push_back(choice.start + i * choice.stride);
   return config;
 }
 
 std::vector<NodeConfig> SearchSpace::All(NodeId node) const {
   std::vector<NodeConfig> all;
   for (const std::vector<int>& degrees : degrees_[node]) {
-    int parts = 1;
-    for (int degree : degrees) parts *= degree;
-    for (std::vector<int>& devices : DeviceLists(parts)) {
+    for (std::vector<int>& devices : DeviceLists(PartsOf(degrees))) {
       all.push_back({degrees, std::move(devices)});
     }
   }
   return all;
+}
+
+std::vector<NodeConfig> SearchSpace::OnFirstDevices(NodeId node) const {
+  std::vector<NodeConfig> configs;
+  for (int degrees = 0; degrees < static_cast<int>(degrees_[node].size()); ++degrees) {
+    configs.push_back(ConfigOf(node, {degrees, 1, 0}));
+  }
+  std::stable_sort(configs.begin(), configs.end(), [](const NodeConfig& a, const NodeConfig& b) {
+    return a.devices.size() > b.devices.size();
+  });
+  return configs;
+}
+
+int64_t SearchSpace::CountAll(NodeId node) const {
+  const int n = options_.num_devices;
+  int64_t count = 0;
+  for (const std::vector<int>& degrees : degrees_[node]) {
+    const int parts = PartsOf(degrees);
+    const int strides = parts > 1 ? (n - 1) / (parts - 1) : 1;
+    for (int stride = 1; stride <= strides; ++stride) count += n - (parts - 1) * stride;
+  }
+  return count;
 }
 
 bool SearchSpace::Follow(NodeId node, const NodeConfig& config, const Edge& edge,
@@ -147,31 +182,16 @@ bool SearchSpace::Follow(NodeId node, const NodeConfig& config, const Edge& edge
   return CheckConfig(other, *out, options_.num_devices).ok();
 }
 
-void SearchSpace::Propagate(NodeId node, const NodeConfig& start, Random* random,
-                            std::vector<std::pair<NodeId, NodeConfig>>* changes) const {
-  NodeConfig config = start;
-  do {
-    double total = 0;
-    for (const Edge& edge : edges_[node]) total += edge.bytes;
-    if (total <= 0) return;
-    double at = random->Real() * total;
-    const Edge* chosen = &edges_[node].back();
-    for (const Edge& edge : edges_[node]) {
-      at -= edge.bytes;
-      if (at < 0) {
-        chosen = &edge;
-        break;
-      }
-    }
-    NodeConfig next;
-    if (!Follow(node, config, *chosen, &next)) return;
-    node = chosen->neighbour;
-    for (const auto& [changed, ignored] : *changes) {
-      if (changed == node) return;
-    }
-    changes->emplace_back(node, next);
-    config = std::move(next);
-  } while (random->Real() < 0.75);
+const SearchSpace::Edge* SearchSpace::DrawEdge(NodeId node, Random* random) const {
+  const std::vector<Edge>& edges = edges_[node];
+  double total = 0;
+  for (const Edge& edge : edges) total += edge.bytes;
+  double at = random->Real() * total;
+  for (const Edge& edge : edges) {
+    at -= edge.bytes;
+    if (at < 0) return &edge;
+  }
+  return edges.empty() ? nullptr : &edges.back();
 }
 
 }  // namespace espalier

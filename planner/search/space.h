@@ -34,22 +34,21 @@ class SearchSpace {
   // Nodes that have a choice.
   const std::vector<NodeId>& nodes() const { return nodes_; }
 
-  // Legal degrees uniformly, then a device list: contiguous, strided or one device.
-  NodeConfig Draw(NodeId node, Random* random) const;
+  // Legal degrees, an index, and a device list: contiguous, strided or one device.
+  struct Choice {
+    int degrees = 0;
+    int stride = 1;
+    int start = 0;
+  };
+  // Degrees uniformly, then a device list uniformly by stride.
+  Choice DrawChoice(NodeId node, Random* random) const;
+  NodeConfig ConfigOf(NodeId node, const Choice& choice) const;
+  int Parts(NodeId node, const Choice& choice) const;
+  NodeConfig Draw(NodeId node, Random* random) const {
+    return ConfigOf(node, DrawChoice(node, random));
+  }
 
-  // Spreads `config` of `node` along edges, chosen by tensor size, to neighbours that can hold the
-  // tensor between them in the same layout; goes on from each with probability 0.75. Appends to
-  // `changes`.
-  void Propagate(NodeId node, const NodeConfig& config, Random* random,
-                 std::vector<std::pair<NodeId, NodeConfig>>* changes) const;
-
-  // Nodes with the same operator, attributes and types as `node`, itself included: repeated layers.
-  const std::vector<NodeId>& Alike(NodeId node) const { return classes_[class_of_[node]]; }
-
-  // Every configuration of `node`; exponential, for tests and small graphs.
-  std::vector<NodeConfig> All(NodeId node) const;
-
- private:
+  // A tensor between two nodes, seen from one of them.
   struct Edge {
     NodeId neighbour = kNoNode;
     double bytes = 0;
@@ -57,10 +56,32 @@ class SearchSpace {
     int own_operand = 0;
     int neighbour_operand = 0;
   };
+  const std::vector<Edge>& EdgesOf(NodeId node) const { return edges_[node]; }
 
+  // The configuration of the edge's neighbour that holds the tensor as `config` of `node` does, on
+  // the same devices and split in nothing else. False if there is none.
+  bool Follow(NodeId node, const NodeConfig& config, const Edge& edge, NodeConfig* out) const;
+
+  // An edge of `node` by tensor size; null if it has none.
+  const Edge* DrawEdge(NodeId node, Random* random) const;
+
+  // Nodes with the same operator, attributes and types as `node`, itself included: repeated layers.
+  const std::vector<NodeId>& Alike(NodeId node) const { return classes_[class_of_[node]]; }
+
+  // Every configuration of `node`. Many on many devices: see CountAll.
+  std::vector<NodeConfig> All(NodeId node) const;
+  int64_t CountAll(NodeId node) const;
+
+  // The configurations of `node` on devices from 0 on without gaps, those of most parts first.
+  std::vector<NodeConfig> OnFirstDevices(NodeId node) const;
+
+  const PcgStructure& structure() const { return structure_; }
+  int num_devices() const { return options_.num_devices; }
+  size_t num_nodes() const { return edges_.size(); }  // of the graph, dead ones too
+
+ private:
   bool Allowed(const Axis& axis) const;
   std::vector<std::vector<int>> DeviceLists(int parts) const;
-  bool Follow(NodeId node, const NodeConfig& config, const Edge& edge, NodeConfig* out) const;
 
   const PcgStructure& structure_;
   const SpaceOptions options_;

@@ -21,24 +21,11 @@ struct Held {
 
 }  // namespace
 
-std::vector<int64_t> Simulator::FindMemoryChanges() {
-  const int end = static_cast<int>(structure_.positions.size());
-  std::vector<int64_t> kept(devices_, 0);
-  change_.assign(devices_, {});
-  for (auto& change : change_) change.assign(Runs(end) + 2, 0);
-  gradient_change_ = change_;
-  auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
-    for (int d = 0; d < devices_; ++d) {
-      if (bytes[d] == 0) continue;
-      change_[d][first] += bytes[d];
-      change_[d][last + 1] -= bytes[d];
-    }
-  };
-
+void Simulator::FindGradientStarts(std::vector<int>* starts) {
   // Gradients that wait in a bucket live from the bucket's first member to the end.
   buckets_.Clear();
   absl::InlinedVector<int, 16> bucket_start;
-  std::vector<int> start_of_gradient(structure_.gradients.size(), -1);
+  starts->assign(structure_.gradients.size(), -1);
   for (size_t g = 0; g < sync_tasks_.size(); ++g) {
     if (sync_tasks_[g] == nullptr || !sync_tasks_[g]->all_reduce_only) continue;
     const ValueId v = structure_.gradients[g].gradient;
@@ -49,8 +36,24 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
       if (bucket == static_cast<int>(bucket_start.size())) bucket_start.push_back(produced);
       start = std::min(start, bucket_start[bucket]);
     }
-    start_of_gradient[g] = start;
+    (*starts)[g] = start;
   }
+}
+
+void Simulator::AddMemory(const std::vector<ValueId>& values, int64_t sign) {
+  const int end = static_cast<int>(structure_.positions.size());
+  const auto add = [this](int64_t bytes, int64_t* to) {
+    *to += bytes;
+    if (memory_undo_.used) memory_undo_.changes.emplace_back(to, bytes);
+  };
+  auto alive = [&](const std::vector<int64_t>& bytes, int first, int last) {
+    for (int d = 0; d < devices_; ++d) {
+      if (bytes[d] == 0) continue;
+      add(sign * bytes[d], &change_[d][first]);
+      add(-sign * bytes[d], &change_[d][last + 1]);
+      total_[d] += sign * bytes[d];
+    }
+  };
 
   // What the updates at the end need beside their operands, one after the other.
   std::vector<int64_t> staging_at_end(devices_, 0);
@@ -71,7 +74,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
   };
 
   absl::InlinedVector<Held, 8> held;
-  for (ValueId v = 0; v < static_cast<ValueId>(structure_.base.size()); ++v) {
+  for (ValueId v : values) {
     const Value& value = structure_.graph().value(v);
     const std::vector<int>& slots = structure_.slots_of_value[v];
     if (slots.empty()) continue;
@@ -82,10 +85,10 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     held.clear();
     if (!loaded) {
       const int produced = parameter ? 0 : Runs(position_of_value_[v]);
-      held.push_back({Resolved(structure_.base[v]), produced, produced});
+      held.push_back({base_layout_[v], produced, produced});
     }
     for (int s : slots) {
-      const int layout = Resolved(structure_.slots[s].required);
+      const int layout = slot_layout_[s];
       const int needed = Reshards(structure_.slots[s].position);
       auto it = std::find_if(held.begin(), held.end(), [&](const Held& h) {
         return h.layout == layout && (!anew || &h == &held[0] || h.first == needed);
@@ -100,7 +103,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
       for (const Held& h : held) {
         const std::vector<int64_t>& bytes = costs_.BytesByDevice(h.layout, element);
         const int copies = structure_.BatchDim(v) < 0 ? 1 : structure_.micro_batches;
-        for (int d = 0; d < devices_; ++d) kept[d] += copies * bytes[d];
+        for (int d = 0; d < devices_; ++d) kept_[d] += sign * copies * bytes[d];
       }
       continue;
     }
@@ -134,15 +137,15 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     }
     const std::vector<int64_t>& bytes = costs_.BytesByDevice(base.layout, element);
     if (parameter) {
-      for (int d = 0; d < devices_; ++d) kept[d] += bytes[d];
+      for (int d = 0; d < devices_; ++d) kept_[d] += sign * bytes[d];
       const int updated = gradient_of_parameter_[v];
       if (updated < 0) continue;
       const int layout = Resolved(structure_.slots[structure_.gradients[updated].slot].required);
       const CostTables::Kept& state = costs_.KeptOf(v);
       const std::vector<int64_t>& alike = costs_.BytesByDevice(layout, sizeof(float));
-      for (int d = 0; d < devices_; ++d) kept[d] += state.alike * alike[d];
+      for (int d = 0; d < devices_; ++d) kept_[d] += sign * state.alike * alike[d];
       for (const Shard& shard : table_.layouts().Get(layout).shards) {
-        kept[shard.device] += state.bytes;
+        kept_[shard.device] += sign * state.bytes;
       }
       const std::vector<int64_t>& staging = update_tasks_[updated]->staging_bytes;
       const int when = used_until(updated);
@@ -154,7 +157,7 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
       continue;
     }
     if (g >= 0 && pieces == nullptr) {
-      if (start_of_gradient[g] >= 0) base.first = start_of_gradient[g];
+      if (starts_[g] >= 0) base.first = starts_[g];
       base.last = used_until(g);
     } else if (is_view_[v]) {
       continue;  // its operand's memory
@@ -163,11 +166,64 @@ std::vector<int64_t> Simulator::FindMemoryChanges() {
     if (g >= 0) added_up(bytes, base.first, base.last);
   }
   alive(staging_at_end, Runs(end), Runs(end));
-  return kept;
 }
 
-std::vector<int64_t> Simulator::EstimateMemory() {
-  std::vector<int64_t> bytes = FindMemoryChanges();
+std::vector<int64_t> Simulator::FindMemoryChanges() {
+  memory_undo_.used = false;
+  kept_.assign(devices_, 0);
+  total_.assign(devices_, 0);
+  change_.resize(devices_);
+  for (auto& change : change_) {
+    change.assign(Runs(static_cast<int>(structure_.positions.size())) + 2, 0);
+  }
+  gradient_change_ = change_;
+  FindGradientStarts(&starts_);
+  AddMemory(all_values_, 1);
+  return kept_;
+}
+
+void Simulator::UpdateMemory() {
+  memory_undo_.used = true;
+  memory_undo_.kept = kept_;
+  memory_undo_.total = total_;
+  memory_undo_.starts = starts_;
+  memory_undo_.changes.clear();
+  std::vector<int> starts = starts_;
+  if (!undo_.syncs.empty()) FindGradientStarts(&starts);
+  for (size_t g = 0; g < starts.size(); ++g) {
+    const ValueId v = structure_.gradients[g].gradient;
+    if (starts[g] == starts_[g] || std::find(touched_.begin(), touched_.end(), v) != touched_.end())
+      continue;
+    touched_.push_back(v);
+  }
+  Flip();
+  AddMemory(touched_, -1);
+  Flip();
+  starts_ = std::move(starts);
+  AddMemory(touched_, 1);
+}
+
+void Simulator::RevertMemory() {
+  kept_ = memory_undo_.kept;
+  total_ = memory_undo_.total;
+  starts_ = memory_undo_.starts;
+  for (const auto& [to, bytes] : memory_undo_.changes) *to -= bytes;
+  memory_undo_.used = false;
+}
+
+std::vector<int64_t> Simulator::PeakMemory() {
+  std::vector<int64_t> bytes = kept_;
+  if (structure_.micro_batches == 1) {
+    for (int d = 0; d < devices_; ++d) {
+      int64_t now = 0, peak = 0;
+      for (int64_t change : change_[d]) {
+        now += change;
+        peak = std::max(peak, now);
+      }
+      bytes[d] += peak;
+    }
+    return bytes;
+  }
   std::vector<int64_t> now(devices_, 0), peak(devices_, 0);
   const auto add = [&](int moment, int micro_batch) {
     for (int d = 0; d < devices_; ++d) {
@@ -184,6 +240,11 @@ std::vector<int64_t> Simulator::EstimateMemory() {
   add(Runs(end), 0);
   for (int d = 0; d < devices_; ++d) bytes[d] += peak[d];
   return bytes;
+}
+
+std::vector<int64_t> Simulator::EstimateMemory() {
+  FindMemoryChanges();
+  return PeakMemory();
 }
 
 }  // namespace espalier

@@ -24,20 +24,13 @@ const std::vector<const TaskList*>& Simulator::AccumulationsOf(int p, int micro_
   return accumulations_;
 }
 
-void Simulator::SweepMicroBatches() {
-  std::vector<Picoseconds> clocks(devices_, 0);
+void Simulator::RunMicroBatches(Picoseconds* clocks) {
   ForEachPosition([&](int p, int micro_batch) {
-    const Position& position = structure_.positions[p];
-    for (int s = position.first_slot; s < position.last_slot; ++s) {
-      if (slot_tasks_[s] == nullptr) continue;
-      for (const Task& task : slot_tasks_[s]->tasks) RunTask(task, clocks.data());
-    }
-    for (const Task& task : *position_tasks_[p]) RunTask(task, clocks.data());
+    RunPositions(p, p + 1, clocks);
     for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
-      for (const Task& task : *tasks) RunTask(task, clocks.data());
+      for (const Task& task : *tasks) RunTask(task, clocks);
     }
   });
-  std::copy(clocks.begin(), clocks.end(), rows_.end() - devices_);
 }
 
 }  // namespace espalier

@@ -16,6 +16,10 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
+      live_(structure.LiveNodes()),
+      placement_(structure.nodes.size(), nullptr),
+      base_layout_(structure.base.size(), -1),
+      slot_layout_(structure.slots.size(), -1),
       slot_tasks_(structure.slots.size(), nullptr),
       position_tasks_(structure.positions.size(), nullptr),
       sync_tasks_(structure.gradients.size(), nullptr),
@@ -24,9 +28,17 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       gradient_of_parameter_(structure.base.size(), -1),
       position_of_value_(structure.base.size(), -1),
       is_view_(structure.base.size(), false),
-      rows_((structure.positions.size() + 1) * devices_, 0),
+      stretches_(static_cast<int>(structure.positions.size()), devices_),
+      clocks_((stretches_.count() + 1) * devices_, 0),
+      rests_((stretches_.count() + 1) * devices_, 0),
+      node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
-      position_stamp_(structure.positions.size(), 0) {
+      position_stamp_(structure.positions.size(), 0),
+      stretch_stamp_(stretches_.count(), 0),
+      scratch_(devices_, 0) {
+  for (size_t v = 0; v < structure.base.size(); ++v) {
+    all_values_.push_back(static_cast<ValueId>(v));
+  }
   for (size_t g = 0; g < structure.gradients.size(); ++g) {
     gradient_of_value_[structure.gradients[g].gradient] = static_cast<int>(g);
     gradient_of_parameter_[structure.gradients[g].parameter] = static_cast<int>(g);
@@ -73,42 +85,70 @@ int Simulator::ElementBytes(ValueId v) const {
 }
 
 void Simulator::Touch(int position) {
-  first_dirty_ = std::min(first_dirty_, position);
-  last_dirty_ = std::max(last_dirty_, position);
+  const int stretch = stretches_.Of(position);
+  if (std::exchange(stretch_stamp_[stretch], stamp_) == stamp_) return;
+  dirty_.push_back(stretch);
+  first_dirty_ = std::min(first_dirty_, stretch);
+  last_dirty_ = std::max(last_dirty_, stretch);
 }
 
 absl::Status Simulator::RebuildValue(ValueId v) {
+  bool changed = false;
+  // Whether `layout`, of `ref`, is another one now.
+  const auto update = [&](const LayoutRef& ref, int* layout) {
+    const bool of_several = ref.mode == LayoutRef::kParameterSum || ref.mode == LayoutRef::kEarly;
+    if (node_stamp_[ref.node] != stamp_ && !of_several) return false;
+    const int now = Resolved(ref);
+    return std::exchange(*layout, now) != now;
+  };
   const LayoutRef& base_ref = structure_.base[v];
-  if (!base_ref.present()) return absl::OkStatus();  // loaded where it is needed
-  const int base = Resolved(base_ref);
+  const bool loaded = !base_ref.present();  // where it is needed
+  bool moved = full_only_;
+  if (!loaded) {
+    const int before = base_layout_[v];
+    if (update(base_ref, &base_layout_[v])) {
+      undo_.bases.emplace_back(v, before);
+      moved = changed = true;
+    }
+  }
+  const int base = base_layout_[v];
   const int element = ElementBytes(v);
   absl::InlinedVector<int, 8> seen = {base};
   const bool anew = MadeForEachUse(structure_, placement_, table_.layouts(), v);
-  int before = -1;
+  int position = -1;
   for (int s : structure_.slots_of_value[v]) {
     const Slot& slot = structure_.slots[s];
-    if (std::exchange(before, slot.position) != slot.position && anew) seen.resize(1);
-    const int layout = Resolved(slot.required);
+    if (std::exchange(position, slot.position) != slot.position && anew) seen.resize(1);
+    const bool sync = slot.position == static_cast<int>(structure_.positions.size());
+    const ReshardTasks*& current = sync ? sync_tasks_[gradient_of_value_[v]] : slot_tasks_[s];
+    const int before = slot_layout_[s];
+    bool same = !moved;
+    if (update(slot.required, &slot_layout_[s])) {
+      undo_.layouts.emplace_back(s, before);
+      changed = true;
+      same = false;
+    }
+    if (loaded) continue;
+    const int layout = slot_layout_[s];
     const ReshardTasks* tasks = nullptr;
     if (std::find(seen.begin(), seen.end(), layout) == seen.end()) {
       seen.push_back(layout);
+      if (same && current != nullptr) continue;
       absl::StatusOr<const ReshardTasks*> made = costs_.Reshard(base, layout, element);
       if (!made.ok()) return made.status();
       tasks = *made;
     }
-    if (slot.position == static_cast<int>(structure_.positions.size())) {
-      const int g = gradient_of_value_[v];
-      if (sync_tasks_[g] != tasks) {
-        undo_.syncs.emplace_back(g, sync_tasks_[g]);
-        sync_tasks_[g] = tasks;
-      }
-    } else if (slot_tasks_[s] != tasks) {
-      undo_.slots.emplace_back(s, slot_tasks_[s]);
-      slot_tasks_[s] = tasks;
+    if (current == tasks) continue;
+    if (sync) {
+      undo_.syncs.emplace_back(gradient_of_value_[v], current);
+      tail_dirty_ = true;
+    } else {
+      undo_.slots.emplace_back(s, current);
       Touch(slot.position);
     }
+    current = tasks;
   }
-  if (const int g = gradient_of_parameter_[v]; g >= 0) {
+  if (const int g = gradient_of_parameter_[v]; g >= 0 && moved) {
     const int layout = Resolved(structure_.slots[structure_.gradients[g].slot].required);
     absl::StatusOr<const UpdateTasks*> tasks =
         costs_.Update(layout, base, element, OwnerOfNorm(g, table_.layouts().Get(layout)));
@@ -116,8 +156,10 @@ absl::Status Simulator::RebuildValue(ValueId v) {
     if (*tasks != update_tasks_[g]) {
       undo_.updates.emplace_back(g, update_tasks_[g]);
       update_tasks_[g] = *tasks;
+      tail_dirty_ = true;
     }
   }
+  if (changed) touched_.push_back(v);
   return absl::OkStatus();
 }
 
@@ -142,8 +184,12 @@ void Simulator::RebuildPosition(int p) {
 }
 
 absl::Status Simulator::Rebuild(const std::vector<Change>& changes) {
-  for (const Change& change : changes) placement_[change.first] = change.second;
   ++stamp_;
+  for (const Change& change : changes) {
+    undo_.placement.emplace_back(change.first, placement_[change.first]);
+    placement_[change.first] = change.second;
+    node_stamp_[change.first] = stamp_;
+  }
   for (const Change& change : changes) {
     for (int p : structure_.nodes[change.first].positions) {
       if (std::exchange(position_stamp_[p], stamp_) != stamp_) RebuildPosition(p);
@@ -156,131 +202,235 @@ absl::Status Simulator::Rebuild(const std::vector<Change>& changes) {
   return absl::OkStatus();
 }
 
-// Recomputes the clocks from position `first` on; after `last` nothing has changed but the clocks.
-void Simulator::Sweep(int first, int last) {
-  if (structure_.micro_batches > 1) return SweepMicroBatches();
-  const int count = static_cast<int>(structure_.positions.size());
-  absl::InlinedVector<Picoseconds, 16> clocks(rows_.begin() + first * devices_,
-                                              rows_.begin() + (first + 1) * devices_);
-  for (int p = first; p < count; ++p) {
-    const Position& position = structure_.positions[p];
-    for (int s = position.first_slot; s < position.last_slot; ++s) {
-      if (slot_tasks_[s] == nullptr) continue;
-      for (const Task& task : slot_tasks_[s]->tasks) RunTask(task, clocks.data());
-    }
-    for (const Task& task : *position_tasks_[p]) RunTask(task, clocks.data());
+void Simulator::Undo::Clear() {
+  placement.clear();
+  bases.clear();
+  layouts.clear();
+  slots.clear();
+  positions.clear();
+  syncs.clear();
+  updates.clear();
+}
 
-    Picoseconds* row = &rows_[(p + 1) * devices_];
-    const Picoseconds shift = clocks[0] - row[0];
-    bool uniform = p >= last;
-    for (int d = 1; d < devices_ && uniform; ++d) uniform = clocks[d] - row[d] == shift;
-    if (uniform) {
-      if (shift != 0) {
-        for (size_t i = (p + 1) * devices_; i < rows_.size(); ++i) rows_[i] += shift;
-      }
-      return;
-    }
-    std::copy(clocks.begin(), clocks.end(), row);
+void Simulator::Flip() {
+  const auto flip = [](auto& log, auto& state) {
+    for (auto& [index, other] : log) std::swap(state[index], other);
+  };
+  flip(undo_.placement, placement_);
+  flip(undo_.bases, base_layout_);
+  flip(undo_.layouts, slot_layout_);
+  flip(undo_.slots, slot_tasks_);
+  flip(undo_.positions, position_tasks_);
+  flip(undo_.syncs, sync_tasks_);
+  flip(undo_.updates, update_tasks_);
+}
+
+template <typename Run>
+void Simulator::ForEachTaskOf(int p, Run run) const {
+  const Position& position = structure_.positions[p];
+  for (int s = position.first_slot; s < position.last_slot; ++s) {
+    if (slot_tasks_[s] == nullptr) continue;
+    for (const Task& task : slot_tasks_[s]->tasks) run(task);
+  }
+  for (const Task& task : *position_tasks_[p]) run(task);
+}
+
+void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) const {
+  for (int p = begin; p < end; ++p) {
+    ForEachTaskOf(p, [clocks](const Task& task) { RunTask(task, clocks); });
   }
 }
 
-// What follows the backward pass; it is short and depends on nearly everything: always swept whole.
-void Simulator::Tail() {
-  absl::InlinedVector<Picoseconds, 16> clocks(rows_.end() - devices_, rows_.end());
-  PlayTail([&](const Task& task, TailPart, int) { RunTask(task, clocks.data()); },
+// By a stretch that is as in the accepted placement.
+void Simulator::Advance(int stretch, Picoseconds* clocks) {
+  stretches_.Advance(stretch, clocks, [this, stretch](Picoseconds* row) {
+    RunPositions(stretches_.Begin(stretch), stretches_.End(stretch), row);
+  });
+}
+
+void Simulator::ExtendClocks(int row) {
+  for (; clocks_known_ < row; ++clocks_known_) {
+    Picoseconds* from = &clocks_[clocks_known_ * devices_];
+    std::copy(from, from + devices_, from + devices_);
+    Advance(clocks_known_, from + devices_);
+  }
+}
+
+void Simulator::ExtendRests(int row) {
+  const int count = stretches_.count();
+  // A device that is through with a task has the longest rest of those that it was done with.
+  const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* rests) {
+    Picoseconds longest = 0;
+    for (size_t i = 0; i < n; ++i) longest = std::max(longest, rests[ranks[i]]);
+    for (size_t i = 0; i < n; ++i) rests[ranks[i]] = longest + duration;
+  };
+  const auto before_task = [&before](const Task& task, Picoseconds* rests) {
+    const int pair[] = {task.device, task.peer};
+    if (!task.group.empty()) {
+      before(task.group.data(), task.group.size(), task.duration, rests);
+    } else {
+      before(pair, task.peer >= 0 ? 2 : 1, task.duration, rests);
+    }
+  };
+  if (rests_known_ > count) {
+    struct TailStep {
+      const Task* task;  // or a collective
+      const int* ranks;
+      size_t n;
+      Picoseconds duration;
+    };
+    std::vector<TailStep> steps;
+    PlayTail([&](const Task& task, TailPart, int) { steps.push_back({&task}); },
+             [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+               steps.push_back({nullptr, ranks.data(), ranks.size(), duration});
+             });
+    Picoseconds* rests = &rests_[count * devices_];
+    std::fill(rests, rests + devices_, 0);
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      if (step->task != nullptr) {
+        before_task(*step->task, rests);
+      } else {
+        before(step->ranks, step->n, step->duration, rests);
+      }
+    }
+    rests_known_ = count;
+  }
+  absl::InlinedVector<const Task*, 64> tasks;
+  while (rests_known_ > row) {
+    const Picoseconds* after = &rests_[rests_known_ * devices_];
+    --rests_known_;
+    Picoseconds* rests = &rests_[rests_known_ * devices_];
+    if (stretches_.Known(rests_known_)) {
+      stretches_.Precede(rests_known_, after, rests);
+      continue;
+    }
+    std::copy(after, after + devices_, rests);
+    tasks.clear();
+    for (int p = stretches_.Begin(rests_known_); p < stretches_.End(rests_known_); ++p) {
+      ForEachTaskOf(p, [&tasks](const Task& task) { tasks.push_back(&task); });
+    }
+    for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) before_task(**task, rests);
+  }
+}
+
+// What follows the backward pass, from these clocks on.
+Picoseconds Simulator::Tail(Picoseconds* clocks) {
+  PlayTail([&](const Task& task, TailPart, int) { RunTask(task, clocks); },
            [&](const std::vector<int>& ranks, Picoseconds duration, double) {
              Picoseconds start = 0;
              for (int device : ranks) start = std::max(start, clocks[device]);
              for (int device : ranks) clocks[device] = start + duration;
            });
-  time_ = *std::max_element(clocks.begin(), clocks.end());
+  return *std::max_element(clocks, clocks + devices_);
+}
+
+Picoseconds Simulator::FullTime() {
+  std::fill(scratch_.begin(), scratch_.end(), 0);
+  if (structure_.micro_batches > 1) {
+    RunMicroBatches(scratch_.data());
+  } else {
+    RunPositions(0, static_cast<int>(structure_.positions.size()), scratch_.data());
+  }
+  return Tail(scratch_.data());
+}
+
+Picoseconds Simulator::DeltaTime() {
+  if (dirty_.empty() && !tail_dirty_) return time_;
+  ExtendClocks(first_dirty_);
+  const Picoseconds* from = &clocks_[first_dirty_ * devices_];
+  std::copy(from, from + devices_, scratch_.begin());
+  const int end = tail_dirty_ ? stretches_.count() : last_dirty_ + 1;
+  for (int s = first_dirty_; s < end; ++s) {
+    if (stretch_stamp_[s] == stamp_) {
+      RunPositions(stretches_.Begin(s), stretches_.End(s), scratch_.data());
+    } else {
+      Advance(s, scratch_.data());
+    }
+  }
+  if (tail_dirty_) return Tail(scratch_.data());
+  ExtendRests(end);
+  Picoseconds time = 0;
+  for (int d = 0; d < devices_; ++d) {
+    time = std::max(time, scratch_[d] + rests_[end * devices_ + d]);
+  }
+  return time;
+}
+
+std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) const {
+  std::vector<Change> all;
+  for (NodeId n : live_) all.emplace_back(n, placement[n]);
+  return all;
 }
 
 absl::Status Simulator::Reset(const Placement& placement) {
-  placement_ = placement;
-  std::vector<Change> all;
-  for (NodeId n : structure_.LiveNodes()) all.emplace_back(n, placement[n]);
-  first_dirty_ = std::numeric_limits<int>::max();
-  last_dirty_ = -1;
-  undo_ = {};
-  if (absl::Status status = Rebuild(all); !status.ok()) return status;
-  std::fill(rows_.begin(), rows_.end(), -1);
-  std::fill(rows_.begin(), rows_.begin() + devices_, 0);
-  Sweep(0, static_cast<int>(structure_.positions.size()));
-  Tail();
+  if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
+  clocks_known_ = 0;
+  rests_known_ = stretches_.count() + 1;
+  for (int s = 0; s < stretches_.count(); ++s) stretches_.Forget(s);
+  time_ = FullTime();
+  if (limited_) FindMemoryChanges();
   penalty_ = Penalty();
-  undo_ = {};
+  Accept();
   return absl::OkStatus();
 }
 
-absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& changes) {
-  undo_.placement.clear();
-  undo_.slots.clear();
-  undo_.positions.clear();
-  undo_.syncs.clear();
-  undo_.updates.clear();
-  undo_.time = time_;
-  undo_.penalty = penalty_;
-  for (const Change& change : changes) {
-    undo_.placement.emplace_back(change.first, placement_[change.first]);
-  }
-  const int count = static_cast<int>(structure_.positions.size());
-  first_dirty_ = count;
-  last_dirty_ = -1;
-  if (absl::Status status = Rebuild(changes); !status.ok()) return status;
+absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& changes,
+                                               Picoseconds limit) {
+  Accept();
+  old_time_ = time_;
+  old_penalty_ = penalty_;
   if (full_only_) {
-    first_dirty_ = 0;
-    last_dirty_ = count;
     // Task lists from scratch as well.
-    std::vector<Change> all;
-    for (NodeId n : structure_.LiveNodes()) all.emplace_back(n, placement_[n]);
-    if (absl::Status status = Rebuild(all); !status.ok()) return status;
+    Placement placement = placement_;
+    for (const Change& change : changes) placement[change.first] = change.second;
+    if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
+  } else if (absl::Status status = Rebuild(changes); !status.ok()) {
+    return status;
   }
-  undo_.first_row = first_dirty_ + 1;
-  undo_.rows.clear();
-  if (first_dirty_ < count) {
-    undo_.rows.assign(rows_.begin() + undo_.first_row * devices_, rows_.end());
-    Sweep(first_dirty_, last_dirty_);
+  const bool delta = !full_only_ && structure_.micro_batches == 1;
+  time_ = delta ? DeltaTime() : FullTime();
+  if (!full_only_ && time_ >= limit) return time_;
+  if (limited_) {
+    // Of shared-out parameters the memory depends on more than what they themselves hold.
+    if (delta && structure_.zero_stage == 0) {
+      UpdateMemory();
+    } else {
+      FindMemoryChanges();
+    }
   }
-  Tail();
   penalty_ = Penalty();
   return cost();
 }
 
-void Simulator::Accept() {}
+void Simulator::Accept() {
+  clocks_known_ = std::min(clocks_known_, first_dirty_);
+  rests_known_ = std::max(rests_known_, tail_dirty_ ? stretches_.count() + 1 : last_dirty_ + 1);
+  for (int stretch : dirty_) stretches_.Forget(stretch);
+  memory_undo_.used = false;
+  Settle();
+}
 
 void Simulator::Reject() {
-  for (auto it = undo_.placement.rbegin(); it != undo_.placement.rend(); ++it) {
-    placement_[it->first] = it->second;
-  }
-  for (auto it = undo_.slots.rbegin(); it != undo_.slots.rend(); ++it) {
-    slot_tasks_[it->first] = it->second;
-  }
-  for (auto it = undo_.positions.rbegin(); it != undo_.positions.rend(); ++it) {
-    position_tasks_[it->first] = it->second;
-  }
-  for (auto it = undo_.syncs.rbegin(); it != undo_.syncs.rend(); ++it) {
-    sync_tasks_[it->first] = it->second;
-  }
-  for (auto it = undo_.updates.rbegin(); it != undo_.updates.rend(); ++it) {
-    update_tasks_[it->first] = it->second;
-  }
-  if (!undo_.rows.empty()) {
-    std::copy(undo_.rows.begin(), undo_.rows.end(), rows_.begin() + undo_.first_row * devices_);
-  }
-  time_ = undo_.time;
-  penalty_ = undo_.penalty;
+  if (memory_undo_.used) RevertMemory();
+  Flip();
+  time_ = old_time_;
+  penalty_ = old_penalty_;
+  Settle();
+}
+
+void Simulator::Settle() {
+  undo_.Clear();
+  touched_.clear();
+  dirty_.clear();
+  first_dirty_ = stretches_.count();
+  last_dirty_ = -1;
+  tail_dirty_ = false;
 }
 
 template <typename Run>
 void Simulator::ForEachTask(Run run) {
   ForEachPosition([&](int p, int micro_batch) {
-    const Position& position = structure_.positions[p];
-    for (int s = position.first_slot; s < position.last_slot; ++s) {
-      if (slot_tasks_[s] == nullptr) continue;
-      for (const Task& task : slot_tasks_[s]->tasks) run(task);
-    }
-    for (const Task& task : *position_tasks_[p]) run(task);
+    ForEachTaskOf(p, run);
     for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
       for (const Task& task : *tasks) run(task);
     }
@@ -324,11 +474,21 @@ proto::Prediction Simulator::Predict() {
 Picoseconds Simulator::Penalty() {
   if (!limited_) return 0;
   constexpr int64_t kPerMiB = 1'000'000'000;  // one millisecond
-  const std::vector<int64_t> peak = EstimateMemory();
+  const auto over = [this](int d, int64_t bytes) {
+    const int64_t limit = costs_.device(d).memory_bytes();
+    return limit > 0 && bytes > limit ? bytes - limit : 0;
+  };
+  bool within = true;  // even if all that is ever held were held at once
+  for (int d = 0; d < devices_ && within; ++d) {
+    within = over(d, kept_[d] + structure_.micro_batches * total_[d]) == 0;
+  }
+  if (within) return 0;
+  const std::vector<int64_t> peak = PeakMemory();
   Picoseconds penalty = 0;
   for (int d = 0; d < devices_; ++d) {
-    const int64_t limit = costs_.device(d).memory_bytes();
-    if (limit > 0 && peak[d] > limit) penalty += ((peak[d] - limit) / (1 << 20) + 1) * kPerMiB;
+    if (const int64_t bytes = over(d, peak[d]); bytes > 0) {
+      penalty += (bytes / (1 << 20) + 1) * kPerMiB;
+    }
   }
   return penalty;
 }

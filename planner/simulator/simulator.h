@@ -13,12 +13,17 @@
 // simulated whole.
 //
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
-// on them, and the sweep starts at the first changed one. After the last changed one it stops as
-// soon as all clocks differ from the old timeline by the same amount: the rest is the old timeline
-// shifted by it. Times are integers, so the result is exactly that of a full simulation.
+// on them, and only the positions from the first to the last changed one are swept. What lies
+// before is known as the clocks with which each position begins, what lies after as the time from
+// each device's clock to the end of the step along the longest chain of tasks that wait for each
+// other (the critical path, as Kelley and Walker computed it in 1959). Both are kept for the
+// accepted placement and brought up to date only as far as they are asked for. Memory is counted
+// last, from what changed values hold, and only where the time alone does not decide. Times are
+// integers, so the result is exactly that of a full simulation.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -28,6 +33,7 @@
 #include "planner/pcg/schedule.h"
 #include "planner/report/timeline.h"
 #include "planner/simulator/costs.h"
+#include "planner/simulator/stretches.h"
 
 namespace espalier {
 
@@ -42,15 +48,21 @@ class Simulator {
   // Starts over from `placement`.
   absl::Status Reset(const Placement& placement);
 
-  // Simulates with these nodes changed; Accept or Reject must follow. Returns the step's time plus
-  // the penalty of devices over their memory (1 ms per MiB).
-  absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes);
+  static constexpr Picoseconds kNoLimit = std::numeric_limits<Picoseconds>::max();
+
+  // Simulates with these nodes changed, each named once; Accept or Reject must follow. Returns the
+  // step's time plus the penalty of devices over their memory (1 ms per MiB). A cost of `limit` or
+  // more need not be exact; such a proposal must be rejected.
+  absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes,
+                                      Picoseconds limit = kNoLimit);
   void Accept();
   void Reject();
 
   Picoseconds time() const { return time_; }  // of the step, without the penalty
   Picoseconds cost() const { return time_ + penalty_; }
   const Placement& placement() const { return placement_; }
+
+  // What follows is of the accepted placement: not while a proposal waits for Accept or Reject.
 
   // Estimated peak memory by device: an arena without fragmentation.
   std::vector<int64_t> EstimateMemory();
@@ -63,43 +75,69 @@ class Simulator {
   proto::Prediction Predict();
 
  private:
+  // What a proposal replaced. Flip exchanges it with what is in force.
   struct Undo {
     std::vector<Change> placement;
+    std::vector<std::pair<ValueId, int>> bases;
+    std::vector<std::pair<int, int>> layouts;
     std::vector<std::pair<int, const ReshardTasks*>> slots;
     std::vector<std::pair<int, const TaskList*>> positions;
     std::vector<std::pair<int, const ReshardTasks*>> syncs;
     std::vector<std::pair<int, const UpdateTasks*>> updates;
-    int first_row = 0;
-    std::vector<Picoseconds> rows;
-    Picoseconds time = 0, penalty = 0;
+    void Clear();
+  };
+  // The memory that a proposal has changed, as it was.
+  struct MemoryUndo {
+    bool used = false;
+    std::vector<int> starts;
+    std::vector<int64_t> kept, total;
+    std::vector<std::pair<int64_t*, int64_t>> changes;  // and what was added to them
   };
 
+  std::vector<Change> AllOf(const Placement& placement) const;
   int Resolved(const LayoutRef& ref);
   int ElementBytes(ValueId v) const;
   absl::Status RebuildValue(ValueId v);
   void RebuildPosition(int p);
   void Touch(int position);
   absl::Status Rebuild(const std::vector<Change>& changes);
-  void Sweep(int first, int last);
-  // Sweep for more than one micro-batch: all of it, in the order of the schedule.
-  void SweepMicroBatches();
+  void Flip();
+  void Settle();
+  template <typename Run>
+  void ForEachTaskOf(int p, Run run) const;
+  void RunPositions(int begin, int end, Picoseconds* clocks) const;
+  void Advance(int stretch, Picoseconds* clocks);
+  void ExtendClocks(int row);
+  void ExtendRests(int row);
+  Picoseconds DeltaTime();
+  Picoseconds FullTime();
+  Picoseconds Tail(Picoseconds* clocks);
   // Calls run(position, micro-batch) in the order of the step.
   template <typename Run>
   void ForEachPosition(Run run);
+  // RunPositions for more than one micro-batch, in the order of the schedule.
+  void RunMicroBatches(Picoseconds* clocks);
   void UpdateSchedule();
   // What adds the parameters' gradients of a position to those of earlier micro-batches.
   const std::vector<const TaskList*>& AccumulationsOf(int position, int micro_batch);
-  void Tail();
   // Calls run(task, part, gradient) and all_reduce(ranks, duration, bytes of each) in order.
   enum class TailPart { kSync, kUpdate };
   template <typename RunTask, typename RunGroup>
   void PlayTail(RunTask run, RunGroup all_reduce);
+
+  // Of each gradient that waits in a bucket: the moment from which it is held; else -1.
+  void FindGradientStarts(std::vector<int>* starts);
+  // Adds what these values hold to kept_, change_ and total_, or takes it away (sign -1).
+  void AddMemory(const std::vector<ValueId>& values, int64_t sign);
   // Bytes that are kept all the time, by device; sets change_ to what changes at each moment (two
   // for each position: its operands change layout, then it runs; and one at the end).
   std::vector<int64_t> FindMemoryChanges();
   int64_t ChangeAt(int device, int moment, int micro_batch) const {
     return change_[device][moment] - (micro_batch > 0 ? gradient_change_[device][moment] : 0);
   }
+  void UpdateMemory();
+  void RevertMemory();
+  std::vector<int64_t> PeakMemory();
   template <typename Run>
   void ForEachTask(Run run);  // all of the step, in order
   Picoseconds Penalty();
@@ -109,33 +147,50 @@ class Simulator {
   CostTables& costs_;
   const bool full_only_;
   const int devices_;
+  const std::vector<NodeId> live_;
   Placement placement_;
 
+  std::vector<int> base_layout_;                  // by value
+  std::vector<int> slot_layout_;                  // by slot: what it requires
   std::vector<const ReshardTasks*> slot_tasks_;   // by slot; null: nothing to do
   std::vector<const TaskList*> position_tasks_;   // by position
   std::vector<const ReshardTasks*> sync_tasks_;   // by gradient; null: in place already
   std::vector<const UpdateTasks*> update_tasks_;  // by gradient
-  std::vector<int> gradient_of_value_;            // index into structure.gradients or -1
-  std::vector<int> gradient_of_parameter_;        // likewise
-  std::vector<int> position_of_value_;            // that computes it, or -1
-  std::vector<bool> is_view_;                     // shares the memory of an operand
-  std::vector<int> last_use_;                     // by slot, views of the value included
-  std::vector<Picoseconds> rows_;                 // clocks before each position and after the last
+  std::vector<ValueId> all_values_;
+  std::vector<int> gradient_of_value_;      // index into structure.gradients or -1
+  std::vector<int> gradient_of_parameter_;  // likewise
+  std::vector<int> position_of_value_;      // that computes it, or -1
+  std::vector<bool> is_view_;               // shares the memory of an operand
+  std::vector<int> last_use_;               // by slot, views of the value included
+  Stretches stretches_;
+  // Rows of one number by device; a row before each stretch, the last one after the last stretch.
+  std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
+  std::vector<Picoseconds> rests_;   // time to the end of the step: rows from rests_known_ on
+  int clocks_known_ = 0, rests_known_ = 0;
   Picoseconds time_ = 0;
   Picoseconds penalty_ = 0;
   bool limited_ = false;  // some device states its memory
 
   Undo undo_;
-  int first_dirty_ = 0, last_dirty_ = 0;
-  std::vector<int> value_stamp_, position_stamp_;
+  MemoryUndo memory_undo_;
+  Picoseconds old_time_ = 0, old_penalty_ = 0;
+  int first_dirty_ = 0, last_dirty_ = 0;  // stretches
+  std::vector<int> dirty_;                // stretches
+  bool tail_dirty_ = false;
+  std::vector<ValueId> touched_;  // values
+  std::vector<int> node_stamp_, value_stamp_, position_stamp_, stretch_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
-  std::vector<int> stages_;                            // by position; of schedule_
-  std::vector<ScheduleItem> schedule_;                 // with micro-batches
-  std::vector<const TaskList*> accumulations_;         // scratch of AccumulationsOf
-  std::vector<bool> takes_part_;                       // scratch of PlayTail
-  std::vector<int> norm_ranks_;                        // likewise
-  std::vector<std::vector<int64_t>> change_;           // by device; see FindMemoryChanges
+  std::vector<int> stages_;                     // by position; of schedule_
+  std::vector<ScheduleItem> schedule_;          // with micro-batches
+  std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
+  std::vector<Picoseconds> scratch_;            // one row
+  std::vector<bool> takes_part_;                // scratch of PlayTail
+  std::vector<int> norm_ranks_;                 // likewise
+  std::vector<int> starts_;                     // see FindGradientStarts
+  std::vector<int64_t> kept_;                   // by device; see FindMemoryChanges
+  std::vector<int64_t> total_;                // by device: of all that is ever held, besides kept_
+  std::vector<std::vector<int64_t>> change_;  // by device; see FindMemoryChanges
   std::vector<std::vector<int64_t>> gradient_change_;  // of it, what later micro-batches lack
 };
 

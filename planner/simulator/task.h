@@ -31,7 +31,7 @@ using TaskList = std::vector<Task>;
 // Advances the devices' clocks by `task`.
 inline void RunTask(const Task& task, Picoseconds* clocks) {
   if (!task.group.empty()) {
-    Picoseconds start = 0;
+    Picoseconds start = clocks[task.group[0]];
     for (int device : task.group) start = start > clocks[device] ? start : clocks[device];
     for (int device : task.group) clocks[device] = start + task.duration;
   } else if (task.peer >= 0) {

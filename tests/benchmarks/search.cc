@@ -17,7 +17,7 @@
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
-ABSL_FLAG(int64_t, proposals, 3000,
+ABSL_FLAG(int64_t, proposals, 10000,
           "of the same chain, for the rates of full and delta simulation");
 ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
 
@@ -33,7 +33,7 @@ struct Case {
 
 struct Chain {
   double seconds = 0;
-  Picoseconds cost = 0;
+  McmcResult result;
 };
 
 proto::Link MakeLink(double bytes_per_second, double latency) {
@@ -56,14 +56,19 @@ absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64
   for (NodeId n : structure->LiveNodes()) {
     placement[n] = table.Get(n, DataParallel(structure->nodes[n].rule, devices));
   }
-  if (absl::Status s = simulator.Reset(placement); !s.ok()) return s;
-  const double start = Seconds();
+  Moves moves(space, table);
   McmcOptions options;
   options.budget = proposals;
-  options.alpha = 1.0;
-  absl::StatusOr<McmcResult> result = RunMcmc(space, table, &simulator, options);
-  if (!result.ok()) return result.status();
-  return Chain{Seconds() - start, result->cost};
+  Chain chain;
+  // The first time fills the tables of costs, which both ways of simulating share.
+  for (int time = 0; time < 2; ++time) {
+    if (absl::Status s = simulator.Reset(placement); !s.ok()) return s;
+    const double start = Seconds();
+    absl::StatusOr<McmcResult> result = RunMcmc(moves, &simulator, options);
+    if (!result.ok()) return result.status();
+    chain = {Seconds() - start, *std::move(result)};
+  }
+  return chain;
 }
 
 absl::Status Run(Report* report) {
@@ -98,14 +103,16 @@ absl::Status Run(Report* report) {
     if (!full.ok()) return full.status();
     absl::StatusOr<Chain> delta = RunChain(problem, false, proposals);
     if (!delta.ok()) return delta.status();
-    if (full->cost != delta->cost) {
-      return absl::InternalError(absl::StrCat(c.workload, " on ", c.devices,
-                                              ": full and delta simulation end at ", full->cost,
-                                              " and ", delta->cost, " ps"));
+    if (full->result.cost != delta->result.cost ||
+        full->result.accepted != delta->result.accepted) {
+      return absl::InternalError(
+          absl::StrCat(c.workload, " on ", c.devices, ": full and delta simulation end at ",
+                       full->result.cost, " and ", delta->result.cost, " ps"));
     }
     const double n = static_cast<double>(proposals);
     rates.push_back({Text(c.workload), Number(c.devices, 0), Text(c.link_name),
                      Number(static_cast<double>(work->graph.nodes().size()), 0),
+                     Number(100 * static_cast<double>(delta->result.accepted) / n, 0),
                      Number(n / full->seconds, 0), Number(n / delta->seconds, 0),
                      Number(full->seconds / delta->seconds, 1)});
 
@@ -126,9 +133,12 @@ absl::Status Run(Report* report) {
   }
   report->Table(absl::StrCat("Placements tried per second, the same chain of ",
                              absl::GetFlag(FLAGS_proposals), " proposals"),
-                {"model", "devices", "link", "operators", "full /s", "delta /s", "delta gains"});
+                {"model", "devices", "link", "operators", "accepted %", "full /s", "delta /s",
+                 "delta gains"});
   for (auto& row : rates) report->Row(std::move(row));
-  report->Note("Full and delta simulation ended at the same cost to the picosecond in every case.");
+  report->Note(
+      "Full and delta simulation accepted as many proposals and ended at the same cost to the "
+      "picosecond in every case. Tables of costs were filled by the same chain before.");
   report->Table("Plans: search time and predicted gain",
                 {"model", "devices", "link", "proposals", "search s", "single ms",
                  "data parallel ms", "searched ms", "gain over data parallel", "gain over single"});

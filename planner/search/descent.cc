@@ -1,0 +1,113 @@
+#include "planner/search/descent.h"
+
+#include <utility>
+
+namespace espalier {
+namespace {
+
+using Edge = SearchSpace::Edge;
+
+class Descent {
+ public:
+  Descent(Moves& moves, Simulator* simulator, int64_t budget)
+      : moves_(moves), simulator_(*simulator), budget_(budget) {}
+
+  absl::StatusOr<DescentResult> Run() {
+    using Neighbourhood = void (Descent::*)(NodeId);
+    constexpr Neighbourhood kAll[] = {&Descent::Alone, &Descent::Alike, &Descent::WithFollowers,
+                                      &Descent::WithEachNeighbour};
+    size_t widest = 0;
+    while (widest < std::size(kAll)) {
+      // Round the nodes until none has improved since it was last tried.
+      const std::vector<NodeId>& nodes = moves_.space().nodes();
+      const int64_t before = result_.accepted;
+      size_t unimproved = 0;
+      for (size_t i = 0; unimproved < nodes.size(); i = (i + 1) % nodes.size()) {
+        const int64_t accepted = result_.accepted;
+        (this->*kAll[widest])(nodes[i]);
+        if (!status_.ok()) return status_;
+        if (Spent()) return result_;
+        unimproved = result_.accepted > accepted ? 0 : unimproved + 1;
+        if (widest > 0 && unimproved == 0) break;
+      }
+      widest = widest > 0 && result_.accepted > before ? 0 : widest + 1;
+    }
+    result_.finished = true;
+    return result_;
+  }
+
+ private:
+  bool Spent() const { return result_.proposals >= budget_; }
+  const ConfigEntry* Now(NodeId node) const { return simulator_.placement()[node]; }
+
+  void Alone(NodeId node) {
+    for (const ConfigEntry* entry : moves_.All(node)) Try({{node, entry}});
+  }
+
+  void Alike(NodeId node) {
+    const std::vector<NodeId>& alike = moves_.space().Alike(node);
+    if (alike.size() < 2 || node != alike[0]) return;
+    for (size_t i = 0; i < moves_.All(node).size(); ++i) {
+      Moves::Changes changes;
+      for (NodeId other : alike) changes.emplace_back(other, moves_.All(other)[i]);
+      Try(std::move(changes));
+    }
+  }
+
+  void WithFollowers(NodeId node) {
+    for (const ConfigEntry* entry : moves_.All(node)) {
+      Moves::Changes all = {{node, entry}};
+      for (const Edge& edge : moves_.space().EdgesOf(node)) {
+        const ConfigEntry* follower = moves_.Follow(node, entry, edge);
+        if (follower == nullptr || follower == Now(edge.neighbour)) continue;
+        bool first = true;
+        for (const auto& [other, ignored] : all) first = first && other != edge.neighbour;
+        if (first) all.emplace_back(edge.neighbour, follower);
+        Try({{node, entry}, {edge.neighbour, follower}});
+      }
+      if (all.size() > 2) Try(std::move(all));
+    }
+  }
+
+  void WithEachNeighbour(NodeId node) {
+    for (const Edge& edge : moves_.space().EdgesOf(node)) {
+      if (!edge.to_consumer) continue;
+      for (const ConfigEntry* entry : moves_.All(node)) {
+        for (const ConfigEntry* other : moves_.All(edge.neighbour)) {
+          Try({{node, entry}, {edge.neighbour, other}});
+        }
+      }
+    }
+  }
+
+  void Try(Moves::Changes changes) {
+    if (!status_.ok() || Spent()) return;
+    std::erase_if(changes, [this](const auto& c) { return Now(c.first) == c.second; });
+    if (changes.empty()) return;
+    ++result_.proposals;
+    const Picoseconds current = simulator_.cost();
+    absl::StatusOr<Picoseconds> cost = simulator_.Propose(changes, current);
+    if (!cost.ok()) {
+      status_ = cost.status();
+    } else if (*cost < current) {
+      simulator_.Accept();
+      ++result_.accepted;
+    } else {
+      simulator_.Reject();
+    }
+  }
+
+  Moves& moves_;
+  Simulator& simulator_;
+  const int64_t budget_;
+  DescentResult result_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::StatusOr<DescentResult> Descend(Moves& moves, Simulator* simulator, int64_t budget) {
+  return Descent(moves, simulator, budget).Run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,27 @@
+// A starting point by dynamic programming, as if operators ran one after the other.
+//
+// Then a step is a sum: of each operator under its configuration, and of each tensor's way from the
+// layout in which it is made to those in which it is needed, which two configurations decide. Such
+// a sum over a graph is minimised exactly by eliminating one operator at a time, keeping its best
+// configuration for each of its neighbours' (Jia, Lin, Qi, Aiken, "Exploring hidden dimensions in
+// parallelizing convolutional neural networks", ICML 2018; Bertele and Brioschi, "Nonserial dynamic
+// programming", 1972); along a chain, and at operators through which everything passes, this is the
+// dynamic programming of Unity over sequences.
+//
+// What the sum does not know: branches that run at the same time on different devices, memory, and
+// what waits for what. The search goes on from here.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "planner/pcg/placement.h"
+#include "planner/search/space.h"
+#include "planner/simulator/costs.h"
+
+namespace espalier {
+
+// Every operator on the first so many devices, all degrees tried. `other` stands in where that
+// would be too much: for operators that too many others depend on.
+absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigTable& table,
+                                               CostTables& costs, const Placement& other);
+
+}  // namespace espalier

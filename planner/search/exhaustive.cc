@@ -1,0 +1,51 @@
+#include "planner/search/exhaustive.h"
+
+#include <utility>
+
+namespace espalier {
+
+double CountPlacements(const SearchSpace& space) {
+  double count = 1;
+  for (NodeId n : space.nodes()) count *= static_cast<double>(space.All(n).size());
+  return count;
+}
+
+absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchSpace& space,
+                                    ConfigTable& table, Simulator* simulator) {
+  const std::vector<NodeId> nodes = structure.LiveNodes();
+  std::vector<std::vector<const ConfigEntry*>> choices;
+  Optimum best;
+  best.placement.assign(structure.nodes.size(), nullptr);
+  for (NodeId n : nodes) {
+    choices.emplace_back();
+    for (const NodeConfig& config : space.All(n)) choices.back().push_back(table.Get(n, config));
+    best.placement[n] = choices.back()[0];
+  }
+  if (absl::Status status = simulator->Reset(best.placement); !status.ok()) return status;
+  best.cost = simulator->cost();
+  best.placements = 1;
+
+  // An odometer. The last operator turns fastest: its forward and backward pass are neighbours, so
+  // that little of the step changes.
+  std::vector<size_t> at(nodes.size(), 0);
+  std::vector<Simulator::Change> changes;
+  while (true) {
+    changes.clear();
+    size_t i = nodes.size();
+    while (i-- > 0) {
+      at[i] = at[i] + 1 < choices[i].size() ? at[i] + 1 : 0;
+      changes.emplace_back(nodes[i], choices[i][at[i]]);
+      if (at[i] > 0) break;
+    }
+    if (i == static_cast<size_t>(-1)) return best;
+    absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
+    if (!cost.ok()) return cost.status();
+    simulator->Accept();
+    ++best.placements;
+    if (*cost >= best.cost) continue;
+    best.cost = *cost;
+    best.placement = simulator->placement();
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,77 @@
+#include "planner/search/search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/search/descent.h"
+#include "planner/search/elimination.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kChains = 4;
+// Of the budget: what descents may use. What they leave is left.
+constexpr double kDescent = 0.4;
+
+}  // namespace
+
+int64_t DefaultBudget(const SearchSpace& space) {
+  const int64_t nodes = static_cast<int64_t>(space.nodes().size());
+  return std::clamp<int64_t>(100 * nodes * space.num_devices(), 10'000, 40'000);
+}
+
+absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& table,
+                                         CostTables& costs, std::vector<Placement> starts,
+                                         const McmcOptions& options, Simulator* simulator) {
+  if (!options.alpha.has_value() && options.budget > 0) {
+    absl::StatusOr<Placement> start = EliminationPlacement(space, table, costs, starts[0]);
+    if (!start.ok()) return start.status();
+    starts.push_back(*std::move(start));
+  }
+  // Fastest first.
+  std::vector<std::pair<Picoseconds, const Placement*>> order;
+  for (const Placement& start : starts) {
+    if (absl::Status status = simulator->Reset(start); !status.ok()) return status;
+    order.emplace_back(simulator->cost(), &start);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+
+  Moves moves(space, table);
+  McmcResult best;
+  best.cost = order[0].first;
+  best.best = *order[0].second;
+  const int chains = options.alpha.has_value() ? 1 : kChains;
+  const int64_t steps = static_cast<int64_t>(static_cast<double>(options.budget) * (1 - kDescent));
+  for (int chain = 0; chain < chains && options.budget > 0; ++chain) {
+    // The starts first, then the best so far.
+    const bool fresh = chain < static_cast<int>(order.size());
+    absl::Status status = simulator->Reset(fresh ? *order[chain].second : best.best);
+    if (!status.ok()) return status;
+    McmcOptions mcmc = options;
+    mcmc.budget = steps / chains;
+    mcmc.seed = options.seed * kChains + chain;
+    if (options.progress) {
+      mcmc.progress = [&, chain](double fraction) {
+        options.progress((chain + fraction) / static_cast<double>(chains));
+      };
+    }
+    absl::StatusOr<McmcResult> found = RunMcmc(moves, simulator, mcmc);
+    if (!found.ok()) return found.status();
+    best.proposals += found->proposals;
+    best.accepted += found->accepted;
+    absl::StatusOr<DescentResult> descent =
+        Descend(moves, simulator, (options.budget - steps) / chains);
+    if (!descent.ok()) return descent.status();
+    best.proposals += descent->proposals;
+    best.accepted += descent->accepted;
+    if (simulator->cost() < best.cost) {
+      best.cost = simulator->cost();
+      best.best = simulator->placement();
+    }
+  }
+  if (absl::Status status = simulator->Reset(best.best); !status.ok()) return status;
+  return best;
+}
+
+}  // namespace espalier

@@ -1,0 +1,184 @@
+// How close the search comes to the optimum, on problems so small that all placements can be tried:
+// random graphs on 2 to 4 devices, and the first layers of real models. The search is what MakePlan
+// does by default.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "planner/cost/analytic.h"
+#include "planner/search/exhaustive.h"
+#include "planner/search/small_problems.h"
+#include "tests/benchmarks/report.h"
+#include "tests/benchmarks/workload.h"
+
+ABSL_FLAG(bool, json, false, "print JSON instead of tables");
+ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
+ABSL_FLAG(int, graphs, 240, "random ones");
+ABSL_FLAG(double, placements, 600'000, "at most so many of a problem; larger ones lose operators");
+ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
+ABSL_FLAG(uint64_t, seed, 0, "of the search");
+ABSL_FLAG(bool, verbose, false, "a line for each problem on standard error");
+
+namespace espalier {
+namespace {
+
+struct Comparison {
+  std::string name;
+  int devices = 0;
+  double operators = 0;
+  double placements = 0;
+  double optimum = 0;  // seconds
+  double found = 0;    // likewise
+  double proposals = 0;
+  double enumeration_seconds = 0;
+  double search_seconds = 0;
+  double ratio() const { return found / optimum; }
+};
+
+constexpr int kMostOperators = 9;
+
+// Compares on the largest beginning of a problem that has few enough placements.
+template <typename Make>
+absl::StatusOr<Comparison> Compare(const Make& make) {
+  for (int operators = kMostOperators; operators > 0; --operators) {
+    const SmallProblem small = make(operators);
+    PlanProblem problem = small.Problem();
+    AnalyticCost cost;
+    problem.cost = &cost;
+    problem.seconds = Seconds;
+    absl::StatusOr<PcgStructure> structure =
+        BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
+    if (!structure.ok()) return structure.status();
+    Comparison c;
+    c.name = small.name;
+    c.devices = static_cast<int>(problem.machine.devices.size());
+    c.operators = static_cast<double>(structure->LiveNodes().size());
+    const SearchSpace space(*structure, {.num_devices = c.devices});
+    c.placements = CountPlacements(space);
+    if (c.placements > absl::GetFlag(FLAGS_placements) && operators > 1) continue;
+
+    ConfigTable table(*structure);
+    CostTables costs(*structure, table, problem.machine, cost, problem.optimizer);
+    Simulator simulator(*structure, table, costs);
+    const double begin = Seconds();
+    absl::StatusOr<Optimum> optimum = FindOptimum(*structure, space, table, &simulator);
+    if (!optimum.ok()) return optimum.status();
+    c.enumeration_seconds = Seconds() - begin;
+    c.optimum = ToSeconds(optimum->cost);
+
+    proto::SearchOptions options;
+    options.set_budget(absl::GetFlag(FLAGS_budget));
+    options.set_seed(absl::GetFlag(FLAGS_seed));
+    absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+    if (!plan.ok()) return plan.status();
+    c.found = plan->prediction().step_seconds();
+    c.proposals = static_cast<double>(plan->search().proposals());
+    c.search_seconds = plan->search().seconds();
+    if (c.ratio() < 1 - 1e-9) {
+      return absl::InternalError(absl::StrCat(small.name, ": the search found ", c.found,
+                                              " s, less than the optimum ", c.optimum));
+    }
+    if (absl::GetFlag(FLAGS_verbose)) {
+      std::fprintf(stderr, "%s on %d: %.0f operators, %.0f placements, ratio %.4f, %.1f s\n",
+                   c.name.c_str(), c.devices, c.operators, c.placements, c.ratio(),
+                   c.enumeration_seconds);
+    }
+    return c;
+  }
+  return absl::InternalError("no operators");
+}
+
+void Distribution(const std::string& name, const std::vector<Comparison>& all, Report* report) {
+  const double n = static_cast<double>(all.size());
+  const auto within = [&](double bound) {
+    return Number(100.0 *
+                      static_cast<double>(std::count_if(
+                          all.begin(), all.end(),
+                          [&](const Comparison& c) { return c.ratio() <= bound + 1e-9; })) /
+                      n,
+                  1);
+  };
+  double worst = 1, placements = 0, proposals = 0, seconds = 0, enumeration = 0;
+  for (const Comparison& c : all) {
+    worst = std::max(worst, c.ratio());
+    placements += c.placements;
+    proposals += c.proposals;
+    seconds += c.search_seconds;
+    enumeration += c.enumeration_seconds;
+  }
+  report->Row({Text(name), Number(n, 0), within(1), within(1.01), within(1.05), within(1.1),
+               Number(worst, 3), Number(placements / n, 0), Number(proposals / n, 0),
+               Number(1e3 * seconds / n, 0), Number(placements / enumeration, 0)});
+}
+
+proto::Link MakeLink(double bytes_per_second, double latency) {
+  proto::Link link;
+  link.set_bandwidth(bytes_per_second);
+  link.set_latency_seconds(latency);
+  return link;
+}
+
+absl::Status Run(Report* report) {
+  std::vector<Comparison> random, real;
+  for (int i = 0; i < absl::GetFlag(FLAGS_graphs); ++i) {
+    absl::StatusOr<Comparison> c =
+        Compare([i](int operators) { return RandomProblem(i, 2 + i % 3, operators); });
+    if (!c.ok()) return c.status();
+    random.push_back(*std::move(c));
+  }
+  const std::pair<const char*, proto::Link> links[] = {{"1 Gb/s", MakeLink(1.25e8, 100e-6)},
+                                                       {"100 Gb/s", MakeLink(1.25e10, 5e-6)}};
+  for (const std::string& model : ModelsWithFirstLayers()) {
+    for (int devices = 2; devices <= 4; ++devices) {
+      for (const auto& [link_name, link] : links) {
+        absl::StatusOr<Comparison> c = Compare(
+            [&, l = &link](int operators) { return FirstLayers(model, *l, devices, operators); });
+        if (!c.ok()) return c.status();
+        absl::StrAppend(&c->name, ", ", link_name);
+        real.push_back(*std::move(c));
+      }
+    }
+  }
+  std::vector<Comparison> all = random;
+  all.insert(all.end(), real.begin(), real.end());
+
+  report->Table(
+      "Step time of the searched plan over the optimum of all placements",
+      {"problems", "number", "optimal %", "within 1 % %", "within 5 % %", "within 10 % %", "worst",
+       "placements, mean", "proposals, mean", "search ms, mean", "enumerated /s"});
+  Distribution("random graphs", random, report);
+  Distribution("first layers of models", real, report);
+  Distribution("all", all, report);
+  report->Note(
+      "The optimum is over every placement of the search space, all tried. Predicted with the "
+      "analytic cost model; search with the planner's default budget, lowering of the "
+      "alternatives included.");
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Comparison& a, const Comparison& b) { return a.ratio() > b.ratio(); });
+  report->Table("The worst", {"problem", "devices", "operators", "placements", "optimum ms",
+                              "searched ms", "ratio"});
+  for (size_t i = 0; i < all.size() && i < 10; ++i) {
+    const Comparison& c = all[i];
+    report->Row({Text(c.name), Number(c.devices, 0), Number(c.operators, 0),
+                 Number(c.placements, 0), Number(1e3 * c.optimum, 3), Number(1e3 * c.found, 3),
+                 Number(c.ratio(), 4)});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  espalier::Report report("search_optimality");
+  if (absl::Status status = espalier::Run(&report); !status.ok()) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 1;
+  }
+  return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));
+}
