@@ -10,6 +10,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "ops/graph/precision.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/structure.h"
 #include "planner/testing/graphs.h"
@@ -80,6 +81,23 @@ TEST_P(EveryModel, TrainsAllOfItsParametersThroughAllOfItsOperators) {
     if (value.kind != ValueKind::kParameter || !value.trainable) continue;
     EXPECT_EQ(moved.count(v), 1u) << value.name << " has no gradient";
   }
+}
+
+TEST_P(EveryModel, TrainsInBf16) {
+  absl::StatusOr<Graph> graph =
+      WithPrecision(TestRegistry(), BoundAtItsBatch(GetParam()), DType::kBF16);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), *graph, false);
+  ASSERT_TRUE(structure.ok()) << structure.status();
+  // Norms, sums and the loss stay in f32; they are little of the work.
+  double narrow = 0, all = 0;
+  for (NodeId n = 0; n < static_cast<NodeId>(graph->nodes().size()); ++n) {
+    const OpDef* def = TestRegistry().Find(graph->node(n).op);
+    const double flops = def->cost ? def->cost(graph->TypesOf(n)).flops : 0;
+    all += flops;
+    if (graph->TypesOf(n).outputs[0].dtype == DType::kBF16) narrow += flops;
+  }
+  EXPECT_GT(narrow, 0.98 * all);
 }
 
 // A pipeline can be made of every model but those whose batch norm needs the whole batch at once.
