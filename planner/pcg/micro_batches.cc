@@ -10,9 +10,10 @@ namespace {
 
 class Cutter {
  public:
-  Cutter(int parts, PcgStructure* structure) : parts_(parts), structure_(*structure) {}
+  Cutter(int parts, const PcgStructure& structure) : parts_(parts), structure_(structure) {}
 
-  absl::Status Run() {
+  // What belongs to the batch.
+  absl::Status Find() {
     const Graph& graph = structure_.graph();
     const NodeId forward = structure_.training.first_backward;
     dims_.assign(graph.values().size(), -1);
@@ -37,14 +38,36 @@ class Cutter {
       open_.pop_back();
       Spread(v);
     }
-    if (!error_.ok()) return error_;
-    for (NodeId n = 0; n < forward; ++n) {
+    return error_;
+  }
+
+  absl::Status Check() const {
+    for (size_t n = 0; n < axes_.size(); ++n) {
       if (structure_.nodes[n].def == nullptr) continue;
-      if (absl::Status status = CheckNode(n); !status.ok()) return status;
+      if (absl::Status status = CheckNode(static_cast<NodeId>(n)); !status.ok()) return status;
     }
-    Apply();
     return absl::OkStatus();
   }
+
+  void Apply(PcgStructure* structure) {
+    Graph& graph = structure->training.graph;
+    dims_.resize(graph.values().size(), -1);
+    for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
+      const ValueId of = structure->training.gradient_of[v];
+      if (of != kNoValue) dims_[v] = dims_[of];
+      if (dims_[v] >= 0) graph.mutable_value(v).type.dims[dims_[v]] /= parts_;
+    }
+    for (size_t n = 0; n < axes_.size(); ++n) {
+      PcgStructure::NodeInfo& info = structure->nodes[n];
+      if (info.def == nullptr) continue;
+      info.types = graph.TypesOf(static_cast<NodeId>(n));
+      if (axes_[n] >= 0) info.rule.axes[axes_[n]].size /= parts_;
+    }
+    structure->micro_batches = parts_;
+    structure->batch_dims = std::move(dims_);
+  }
+
+  const std::vector<int>& axes() const { return axes_; }
 
  private:
   absl::Status Error(absl::string_view what) const {
@@ -143,26 +166,8 @@ class Cutter {
     return absl::OkStatus();
   }
 
-  void Apply() {
-    Graph& graph = structure_.training.graph;
-    dims_.resize(graph.values().size(), -1);
-    for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
-      const ValueId of = structure_.training.gradient_of[v];
-      if (of != kNoValue) dims_[v] = dims_[of];
-      if (dims_[v] >= 0) graph.mutable_value(v).type.dims[dims_[v]] /= parts_;
-    }
-    for (size_t n = 0; n < axes_.size(); ++n) {
-      PcgStructure::NodeInfo& info = structure_.nodes[n];
-      if (info.def == nullptr) continue;
-      info.types = graph.TypesOf(static_cast<NodeId>(n));
-      if (axes_[n] >= 0) info.rule.axes[axes_[n]].size /= parts_;
-    }
-    structure_.micro_batches = parts_;
-    structure_.batch_dims = std::move(dims_);
-  }
-
   const int parts_;
-  PcgStructure& structure_;
+  const PcgStructure& structure_;
   std::vector<int> dims_;  // by value
   std::vector<int> axes_;  // by forward node
   std::vector<std::vector<NodeId>> consumers_;
@@ -171,6 +176,12 @@ class Cutter {
 };
 
 }  // namespace
+
+std::vector<int> BatchAxes(const PcgStructure& structure) {
+  Cutter cutter(1, structure);
+  cutter.Find().IgnoreError();
+  return cutter.axes();
+}
 
 std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
                                              const Placement& placement, LayoutTable& layouts,
@@ -208,13 +219,33 @@ std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,
   return added;
 }
 
-absl::Status CutBatch(int micro_batches, PcgStructure* structure) {
-  if (micro_batches < 1) {
+namespace {
+
+absl::Status Cut(int parts, bool only_costs, PcgStructure* structure) {
+  if (parts < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("micro_batches is ", micro_batches, "; expected 1 or more"));
+        absl::StrCat("micro_batches is ", parts, "; expected 1 or more"));
   }
-  if (micro_batches == 1) return absl::OkStatus();
-  return Cutter(micro_batches, structure).Run();
+  if (parts == 1) return absl::OkStatus();
+  Cutter cutter(parts, *structure);
+  absl::Status status = cutter.Find();
+  if (status.ok() && !only_costs) status = cutter.Check();
+  if (status.ok()) cutter.Apply(structure);
+  if (status.ok() && only_costs) {
+    structure->micro_batches = 1;
+    structure->batch_dims.clear();
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status CutBatch(int micro_batches, PcgStructure* structure) {
+  return Cut(micro_batches, /*only_costs=*/false, structure);
+}
+
+absl::Status CutForCosts(int parts, PcgStructure* structure) {
+  return Cut(parts, /*only_costs=*/true, structure);
 }
 
 }  // namespace espalier

@@ -21,6 +21,14 @@ namespace espalier {
 // `micro_batches` does not divide. With 1 nothing changes.
 absl::Status CutBatch(int micro_batches, PcgStructure* structure);
 
+// `structure` with so much less of everything that belongs to the batch, as if that were all of it;
+// for costs. Errors as CutBatch, but that what sums over the batch may be read: it sums over less.
+absl::Status CutForCosts(int parts, PcgStructure* structure);
+
+// By forward node: the axis that is the batch, -1 where there is none. What stands in the way of
+// CutBatch is passed over.
+std::vector<int> BatchAxes(const PcgStructure& structure);
+
 // What `position` leaves of a micro-batch that is added to that of earlier ones: gradients of
 // parameters, each with the layout in which it waits for the last one.
 std::vector<std::pair<ValueId, int>> AddedUp(const PcgStructure& structure,

@@ -22,6 +22,28 @@ struct ShardGroup {
   std::vector<int> targets;
 };
 
+// Each shard's box as the number of the first shard with the same one.
+std::vector<int> FirstAlike(const std::vector<Shard>& shards) {
+  std::map<std::pair<Dims, Dims>, int> seen;
+  std::vector<int> first;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    first.push_back(
+        seen.try_emplace({shards[i].region.start, shards[i].region.size}, static_cast<int>(i))
+            .first->second);
+  }
+  return first;
+}
+
+bool Meet(const Region& a, const Region& b) {
+  for (size_t d = 0; d < a.size.size(); ++d) {
+    if (std::max(a.start[d], b.start[d]) >=
+        std::min(a.start[d] + a.size[d], b.start[d] + b.size[d])) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   const int n = static_cast<int>(from.shards.size()), m = static_cast<int>(to.shards.size());
   std::vector<int> parent(n + m);
@@ -30,9 +52,24 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
     while (parent[i] != i) i = parent[i] = parent[parent[i]];
     return i;
   };
+  // Replicas lie alike: their boxes are compared once.
+  const std::vector<int> sources = FirstAlike(from.shards), targets = FirstAlike(to.shards);
   for (int s = 0; s < n; ++s) {
+    if (sources[s] != s) continue;
     for (int t = 0; t < m; ++t) {
-      if (Intersect(from.shards[s].region, to.shards[t].region)) parent[find(s)] = find(n + t);
+      if (targets[t] != t) continue;
+      if (Meet(from.shards[s].region, to.shards[t].region)) parent[find(s)] = find(n + t);
+    }
+  }
+  // Boxes without elements meet nothing, not even each other.
+  for (int s = 0; s < n; ++s) {
+    if (sources[s] != s && from.shards[s].region.num_elements() > 0) {
+      parent[find(s)] = find(sources[s]);
+    }
+  }
+  for (int t = 0; t < m; ++t) {
+    if (targets[t] != t && to.shards[t].region.num_elements() > 0) {
+      parent[find(n + t)] = find(n + targets[t]);
     }
   }
   std::map<int, int> index;

@@ -15,6 +15,13 @@
 #include "planner/plan/configs.h"
 
 namespace espalier {
+namespace {
+
+// Programs of more instructions, all devices together, are not written only to see how much memory
+// they need: the simulator's estimate stands.
+constexpr double kMostLowered = 1e6;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& problem,
                                                          int num_devices,
@@ -44,7 +51,9 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false, shape.zero_stage);
   if (!structure.ok()) return structure.status();
-  if (absl::Status status = CutBatch(shape.micro_batches, &*structure); !status.ok()) return status;
+  absl::Status cut = shape.only_costs ? CutForCosts(shape.micro_batches, &*structure)
+                                      : CutBatch(shape.micro_batches, &*structure);
+  if (!cut.ok()) return cut;
   planning->structure_ = *std::move(structure);
   planning->table_ = std::make_unique<ConfigTable>(planning->structure_);
   planning->LimitMemory(1.0);
@@ -103,6 +112,14 @@ Placement Planning::ParameterParallelPlacement() {
   return FromConfigs(configs);
 }
 
+double Planning::Instructions(const Placement& placement) const {
+  double parts = 0;
+  for (NodeId n : structure_.LiveNodes()) {
+    parts += static_cast<double>(placement[n]->config.devices.size());
+  }
+  return 3 * parts * structure_.micro_batches;
+}
+
 absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Placement& placement) {
   Candidate candidate;
   candidate.name = name;
@@ -110,6 +127,17 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   Simulator simulator(structure_, *table_, *costs_);
   if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
   candidate.prediction = simulator.Predict();
+  if (Instructions(placement) > kMostLowered) {
+    for (int d = 0; d < num_devices(); ++d) {
+      const int64_t memory = machine_.devices[d].memory_bytes();
+      if (memory <= 0 || candidate.prediction.peak_bytes(d) <= memory) continue;
+      candidate.refused =
+          absl::StrCat("device ", d, " needs about ", candidate.prediction.peak_bytes(d),
+                       " bytes but has ", memory);
+      break;
+    }
+    return candidate;
+  }
 
   LoweringOptions options;
   options.optimizer = optimizer_;
@@ -130,6 +158,12 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   }
   limits.options = memory_;
   if (fits || !limits.may_change_programs()) return candidate;
+  for (int d = 0; d < num_devices(); ++d) {
+    if (limits.bytes[d] <= 0 || kept[d] <= limits.bytes[d]) continue;
+    absl::StrAppend(&candidate.refused, " (parameters and optimiser states alone take ", kept[d],
+                    ")");
+    return candidate;
+  }
 
   for (NodeId n : structure_.LiveNodes()) {
     limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(n, placement[n]);

@@ -26,6 +26,7 @@ struct Candidate {
 struct StepShape {
   int zero_stage = 0;
   int micro_batches = 1;
+  bool only_costs = false;  // see CutForCosts; not for plans
 };
 
 class Planning {
@@ -45,8 +46,9 @@ class Planning {
   // over all devices, the rest as data parallel.
   Placement ParameterParallelPlacement();
 
-  // Simulates and lowers; a program that does not fit is made to, if the options allow it, and what
-  // that costs is part of the prediction.
+  // Simulates and lowers (but for machines so large that programs would take too long to write:
+  // there the memory is the simulator's estimate); a program that does not fit is made to, if the
+  // options allow it, and what that costs is part of the prediction.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
   // Predicted seconds of a node, forward and backward, slowest part; of one micro-batch.
@@ -64,6 +66,8 @@ class Planning {
  private:
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
+  // About how many all programs have.
+  double Instructions(const Placement& placement) const;
   absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
   // Of one parameter's gradient, and of what its update does to the parameter.
   absl::Status AddUpdateOperators(const Placement& placement,

@@ -86,7 +86,7 @@ SearchSpace::SearchSpace(const PcgStructure& structure, const SpaceOptions& opti
 bool SearchSpace::Allowed(const Axis& axis) const {
   switch (axis.kind) {
     case AxisKind::kSample:
-      return true;
+      return options_.sample_parallel;
     case AxisKind::kAttribute:
       return options_.attribute_parallel;
     case AxisKind::kParameter:

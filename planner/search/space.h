@@ -25,6 +25,7 @@ struct SpaceOptions {
   int num_devices = 1;
   bool parameter_parallel = true;  // axes of kinds kParameter and kReduction
   bool attribute_parallel = true;
+  bool sample_parallel = true;
 };
 
 class SearchSpace {

@@ -24,6 +24,20 @@ const std::vector<const TaskList*>& Simulator::AccumulationsOf(int p, int micro_
   return accumulations_;
 }
 
+std::vector<double> Simulator::SecondsByNode() {
+  std::vector<double> seconds(structure_.nodes.size(), 0);
+  std::vector<Picoseconds> clocks(devices_);
+  for (int p = 0; p < static_cast<int>(structure_.positions.size()); ++p) {
+    const Position& position = structure_.positions[p];
+    const NodeId node =
+        position.config_node != kNoNode ? position.config_node : position.outputs[0].node;
+    std::fill(clocks.begin(), clocks.end(), 0);
+    RunPositions(p, p + 1, clocks.data());
+    seconds[node] += ToSeconds(*std::max_element(clocks.begin(), clocks.end()));
+  }
+  return seconds;
+}
+
 void Simulator::RunMicroBatches(Picoseconds* clocks) {
   ForEachPosition([&](int p, int micro_batch) {
     RunPositions(p, p + 1, clocks);

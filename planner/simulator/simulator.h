@@ -71,6 +71,10 @@ class Simulator {
   // counted as rings) and the estimated memory. `memory_limits`, by device, are only shown.
   Timeline MakeTimeline(const std::vector<int64_t>& memory_limits);
 
+  // By forward node: seconds of one micro-batch, forward and backward, with the changes of layout
+  // that it needs, as if nothing else ran. Synchronisation and updates are left out.
+  std::vector<double> SecondsByNode();
+
   // Seconds and bytes of the current placement; peak_bytes as EstimateMemory.
   proto::Prediction Predict();
 

@@ -1,0 +1,371 @@
+#include "planner/plan/grid.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "planner/pcg/micro_batches.h"
+#include "planner/plan/sequence.h"
+#include "planner/search/search.h"
+#include "planner/search/stages.h"
+
+namespace espalier {
+namespace {
+
+// Larger groups of devices only of small graphs: operators times devices.
+constexpr int kMostTensor = 8;
+constexpr int64_t kMostShared = 4'000;
+constexpr int kMostStages = 64;
+// Candidates whose rough estimate of memory is so much too high are left out.
+constexpr double kMemorySlack = 1.25;
+
+// Into how many pieces the parameters of a node are cut: the largest of its parameters' splits.
+int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
+  const SplitRule& rule = structure.nodes[n].rule;
+  const Node& node = structure.graph().node(n);
+  int pieces = 1;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == kNoValue ||
+        structure.graph().value(node.inputs[i]).kind != ValueKind::kParameter) {
+      continue;
+    }
+    int of_this = 1;
+    for (int axis : rule.inputs[i]) {
+      if (axis != kNotSplit) of_this *= config.degrees[axis];
+    }
+    pieces = std::max(pieces, of_this);
+  }
+  return pieces;
+}
+
+// `config`, of one replica, for all of `shape.data` replicas, on devices from `first` on.
+NodeConfig Spread(const SplitRule& rule, const NodeConfig& config, int batch_axis, int first,
+                  const GridShape& shape) {
+  NodeConfig out = config;
+  int replicas = 1;
+  if (batch_axis >= 0) {
+    const int64_t size = rule.axes[batch_axis].size;
+    replicas = shape.data;
+    while (size % (static_cast<int64_t>(config.degrees[batch_axis]) * replicas) != 0) --replicas;
+    out.degrees[batch_axis] *= replicas;
+  }
+  const int parts =
+      std::accumulate(out.degrees.begin(), out.degrees.end(), 1, std::multiplies<int>());
+  out.devices.clear();
+  for (int part = 0; part < parts; ++part) {
+    // Of the part's place along each axis, the replica and the part within it.
+    int rest = part, within = 0, stride = 1, replica = 0;
+    for (size_t a = out.degrees.size(); a-- > 0;) {
+      int at = rest % out.degrees[a];
+      rest /= out.degrees[a];
+      if (static_cast<int>(a) == batch_axis) {
+        replica = at / config.degrees[a];
+        at %= config.degrees[a];
+      }
+      within += at * stride;
+      stride *= config.degrees[a];
+    }
+    out.devices.push_back(first + replica * shape.tensor + config.devices[within]);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string ToString(const GridShape& shape) {
+  std::string text = absl::StrCat(shape.stages, shape.stages == 1 ? " stage x " : " stages x ",
+                                  shape.data, shape.data == 1 ? " replica x " : " replicas x ",
+                                  shape.tensor, shape.tensor == 1 ? " part" : " parts");
+  if (shape.mixed) absl::StrAppend(&text, " (mixed)");
+  if (shape.micro_batches > 1) absl::StrAppend(&text, ", ", shape.micro_batches, " micro-batches");
+  if (shape.zero_stage > 0) absl::StrAppend(&text, ", ZeRO ", shape.zero_stage);
+  return text;
+}
+
+GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
+                         const proto::MemoryOptions& memory, int64_t budget, Share share)
+    : problem_(problem),
+      num_devices_(num_devices),
+      memory_(memory),
+      budget_(budget),
+      share_(std::move(share)),
+      group_problem_(problem) {
+  group_problem_.progress = nullptr;
+  for (proto::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
+}
+
+absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(int tensor, int parts) {
+  return Planning::Make(group_problem_, tensor, memory_,
+                        {.zero_stage = 0, .micro_batches = parts, .only_costs = true});
+}
+
+absl::StatusOr<CostTables*> GridPlanner::Costs() {
+  if (all_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<Planning>> made =
+        Planning::Make(group_problem_, num_devices_, memory_, {});
+    if (!made.ok()) return made.status();
+    all_ = *std::move(made);
+  }
+  return &all_->costs();
+}
+
+bool GridPlanner::CanCut(int parts) {
+  auto [it, inserted] = can_cut_.try_emplace(parts, true);
+  if (inserted) {
+    it->second = Planning::Make(group_problem_, 1, memory_, {.micro_batches = parts}).ok();
+  }
+  return it->second;
+}
+
+std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
+  std::vector<GridShape> shapes;
+  const int64_t batch = problem_.batch_size;
+  const int64_t nodes = static_cast<int64_t>(problem_.graph->nodes().size());
+  for (int tensor = 1; tensor <= num_devices_; tensor *= 2) {
+    if (num_devices_ % tensor != 0 || (tensor > kMostTensor && nodes * tensor > kMostShared)) {
+      continue;
+    }
+    const int groups = num_devices_ / tensor;
+    for (int stages = 1; stages <= std::min(kMostStages, groups); ++stages) {
+      if (groups % stages != 0) continue;
+      const int data = groups / stages;
+      if (batch % data != 0) continue;
+      std::vector<int> counts;
+      const int most = static_cast<int>(std::min<int64_t>(batch / data, 8 * stages));
+      for (int count = 1; count <= most; count *= 2) {
+        if (stages == 1 || count >= stages || count * 2 > most) counts.push_back(count);
+      }
+      if (micro_batches > 0) counts = {micro_batches};
+      for (int count : counts) {
+        if (batch % (static_cast<int64_t>(data) * count) != 0 || !CanCut(count)) continue;
+        shapes.push_back({stages, data, tensor, count, zero_stage, /*mixed=*/false});
+        if (tensor > 1 && !share_)
+          shapes.push_back({stages, data, tensor, count, zero_stage, true});
+      }
+    }
+  }
+  return shapes;
+}
+
+absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape& shape) {
+  const int tensor = shape.tensor;
+  // As small a part of the batch as there is work for every device.
+  int parts = 1;
+  while (problem_.batch_size % (2 * parts) == 0 && 2 * parts <= num_devices_ / tensor) parts *= 2;
+  absl::StatusOr<std::unique_ptr<Planning>> made = PlanningOfGroup(tensor, parts);
+  if (!made.ok()) made = PlanningOfGroup(tensor, 1);
+  if (!made.ok()) return made.status();
+  Planning& planning = **made;
+  const PcgStructure& structure = planning.structure();
+  std::vector<NodeConfig> configs(structure.nodes.size());
+  if (share_ || tensor == 1) {
+    for (NodeId n : structure.LiveNodes()) {
+      configs[n] =
+          tensor == 1 ? OnDevice(structure.nodes[n].rule, 0) : share_(structure, n, tensor);
+    }
+    return configs;
+  }
+  SpaceOptions options;
+  options.num_devices = tensor;
+  options.sample_parallel = shape.mixed;
+  const SearchSpace space(structure, options);
+  McmcOptions mcmc;
+  mcmc.budget = budget_;
+  std::vector<Placement> starts = {planning.ParameterParallelPlacement()};
+  if (shape.mixed) {
+    starts.push_back(planning.DataParallelPlacement());
+  } else {
+    // What has nothing but samples to split runs whole.
+    std::vector<NodeConfig> start(structure.nodes.size());
+    for (NodeId n : structure.LiveNodes()) {
+      const SplitRule& rule = structure.nodes[n].rule;
+      start[n] = starts[0][n]->config;
+      for (size_t a = 0; a < rule.axes.size(); ++a) {
+        const bool samples = rule.axes[a].kind == AxisKind::kSample;
+        if (samples && start[n].degrees[a] > 1) start[n] = OnDevice(rule, 0);
+      }
+    }
+    starts = {planning.FromConfigs(start)};
+  }
+  Simulator simulator(structure, planning.table(), planning.costs());
+  absl::StatusOr<McmcResult> found =
+      FindPlacement(space, planning.table(), planning.costs(), std::move(starts), mcmc, &simulator);
+  if (!found.ok()) return found.status();
+  for (NodeId n : structure.LiveNodes()) configs[n] = found->best[n]->config;
+  return configs;
+}
+
+absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridShape& shape) {
+  auto it = templates_.find({shape.tensor, shape.mixed});
+  if (it == templates_.end()) {
+    it = templates_.emplace(std::pair(shape.tensor, shape.mixed), SearchGroup(shape)).first;
+  }
+  if (!it->second.ok()) return it->second.status();
+  return &*it->second;
+}
+
+absl::StatusOr<const GridPlanner::Group*> GridPlanner::GroupOf(const GridShape& shape) {
+  const std::tuple<int, bool, int> key(shape.tensor, shape.mixed, shape.data * shape.micro_batches);
+  auto it = groups_.find(key);
+  if (it == groups_.end()) {
+    Group group;
+    const absl::Status status = Fill(shape, &group);
+    it = status.ok() ? groups_.emplace(key, std::move(group)).first
+                     : groups_.emplace(key, status).first;
+  }
+  if (!it->second.ok()) return it->second.status();
+  return &*it->second;
+}
+
+absl::Status GridPlanner::Fill(const GridShape& shape, Group* group) {
+  absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(shape);
+  if (!configs.ok()) return configs.status();
+  absl::StatusOr<std::unique_ptr<Planning>> made =
+      PlanningOfGroup(shape.tensor, shape.data * shape.micro_batches);
+  if (!made.ok()) return made.status();
+  Planning& planning = **made;
+  const PcgStructure& structure = planning.structure();
+  // A split that a smaller part of the batch does not allow is not a candidate.
+  for (NodeId n : structure.LiveNodes()) {
+    absl::Status status = CheckConfig(structure.nodes[n].rule, (**configs)[n], shape.tensor);
+    if (!status.ok()) return status;
+  }
+  Simulator simulator(structure, planning.table(), planning.costs());
+  absl::Status status = simulator.Reset(planning.FromConfigs(**configs));
+  if (!status.ok()) return status;
+  const std::vector<double> by_node = simulator.SecondsByNode();
+  const Sequence sequence(structure);
+  for (size_t i = 0; i < sequence.nodes().size(); ++i) {
+    const NodeId n = sequence.nodes()[i];
+    group->seconds.push_back(by_node[n]);
+    group->crossing.push_back(sequence.Crossing(static_cast<int>(i)));
+    group->parameter_bytes.push_back(sequence.ParameterBytes(static_cast<int>(i)) /
+                                     Pieces(structure, n, (**configs)[n]));
+    group->kept_bytes += group->parameter_bytes.back();
+  }
+  for (const PcgStructure::GradientInfo& g : structure.gradients) {
+    group->states = std::max<double>(group->states, planning.costs().KeptOf(g.parameter).alike);
+  }
+  const std::vector<int64_t> peak = simulator.EstimateMemory();
+  const double most = static_cast<double>(*std::max_element(peak.begin(), peak.end()));
+  group->activation_bytes = std::max(0.0, most - (2 + group->states) * group->kept_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape, double* slowest) {
+  absl::StatusOr<const Group*> group = GroupOf(shape);
+  if (!group.ok()) return group.status();
+  StageProblem slices;
+  slices.operators = static_cast<int>((*group)->seconds.size());
+  slices.stages = shape.stages;
+  slices.devices = shape.stages;
+  slices.counts = {1};
+  slices.seconds = [&](int op, int, int) { return (*group)->seconds[op]; };
+  const int next = std::min(shape.data * shape.tensor, num_devices_ - 1);
+  absl::StatusOr<CostTables*> costs = Costs();
+  if (!costs.ok()) return costs.status();
+  // Every device of a group sends its part.
+  slices.transfer = [&](int op) {
+    return 2 * (*costs)->Transfer(0, next, (*group)->crossing[op] / shape.tensor);
+  };
+  const std::vector<Stage> stages = SliceStages(slices);
+  if (stages.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no ", shape.stages, " stages of ", slices.operators, " operators"));
+  }
+  if (slowest != nullptr) *slowest = SlowestStage(slices, stages);
+  std::vector<int> stage_of;
+  for (size_t s = 0; s < stages.size(); ++s) stage_of.resize(stages[s].last, static_cast<int>(s));
+  return stage_of;
+}
+
+absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
+  double slowest = 0;
+  absl::StatusOr<std::vector<int>> stage_of = StageOfEach(shape, &slowest);
+  if (!stage_of.ok()) return stage_of.status();
+  absl::StatusOr<const Group*> group = GroupOf(shape);
+  if (!group.ok()) return group.status();
+  GridEstimate estimate{.shape = shape};
+  estimate.seconds = slowest * (shape.micro_batches + shape.stages - 1);
+  std::vector<double> parameters(shape.stages, 0);
+  for (size_t i = 0; i < stage_of->size(); ++i) {
+    parameters[(*stage_of)[i]] += (*group)->parameter_bytes[i];
+  }
+  const double most = *std::max_element(parameters.begin(), parameters.end());
+  if (shape.data > 1) {
+    absl::StatusOr<CostTables*> costs = Costs();
+    if (!costs.ok()) return costs.status();
+    std::vector<int> ranks;
+    for (int r = 0; r < shape.data; ++r) ranks.push_back(r * shape.tensor);
+    const double sync = (*costs)->Collective(proto::CollectiveInstruction::ALL_REDUCE, ranks, most);
+    // Half of it is scattering, the other gathering.
+    const double halves = shape.zero_stage < 2    ? 2
+                          : shape.zero_stage == 2 ? 1 + shape.micro_batches
+                                                  : 3 * shape.micro_batches;
+    estimate.seconds += sync / 2 * halves;
+  }
+  const auto shared = [&](int from) { return shape.zero_stage >= from ? 1.0 / shape.data : 1.0; };
+  estimate.bytes =
+      most * (shared(3) + shared(2) + (*group)->states * shared(1)) +
+      (*group)->activation_bytes / shape.stages * std::min(shape.micro_batches, shape.stages);
+  return estimate;
+}
+
+absl::StatusOr<GridPlan> GridPlanner::Make(const GridShape& shape) {
+  absl::StatusOr<std::vector<int>> stage_of = StageOfEach(shape, nullptr);
+  if (!stage_of.ok()) return stage_of.status();
+  absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(shape);
+  if (!configs.ok()) return configs.status();
+  absl::StatusOr<std::unique_ptr<Planning>> made =
+      Planning::Make(problem_, num_devices_, memory_,
+                     {.zero_stage = shape.zero_stage, .micro_batches = shape.micro_batches});
+  if (!made.ok()) return made.status();
+  GridPlan plan{.shape = shape, .planning = *std::move(made)};
+  const PcgStructure& structure = plan.planning->structure();
+  const std::vector<int> batch_axes = BatchAxes(structure);
+  const std::vector<NodeId> nodes = structure.LiveNodes();
+  std::vector<NodeConfig> spread(structure.nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeId n = nodes[i];
+    const int first = (*stage_of)[i] * shape.data * shape.tensor;
+    spread[n] = Spread(structure.nodes[n].rule, (**configs)[n], batch_axes[n], first, shape);
+    absl::Status status = CheckConfig(structure.nodes[n].rule, spread[n], num_devices_);
+    if (!status.ok()) return status;
+  }
+  plan.placement = plan.planning->FromConfigs(spread);
+  Simulator simulator(structure, plan.planning->table(), plan.planning->costs());
+  if (absl::Status status = simulator.Reset(plan.placement); !status.ok()) return status;
+  plan.cost = simulator.cost();
+  return plan;
+}
+
+absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes, int exact) {
+  double memory = 0;
+  for (const proto::Device& device : problem_.machine.devices) {
+    const double bytes = static_cast<double>(device.memory_bytes());
+    if (bytes > 0 && (memory == 0 || bytes < memory)) memory = bytes;
+  }
+  // Too large by so many bytes, then slow.
+  std::vector<std::pair<std::pair<double, double>, GridShape>> order;
+  for (const GridShape& shape : shapes) {
+    absl::StatusOr<GridEstimate> estimate = Estimate(shape);
+    if (!estimate.ok()) continue;
+    const double over = memory == 0 ? 0 : std::max(0.0, estimate->bytes - kMemorySlack * memory);
+    order.push_back({{over, estimate->seconds}, shape});
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  absl::StatusOr<GridPlan> best = absl::NotFoundError(
+      absl::StrCat("no grid of ", num_devices_, " devices can run graph '", problem_.graph->name,
+                   "' with a batch of ", problem_.batch_size));
+  for (size_t i = 0, made = 0; i < order.size() && made < static_cast<size_t>(exact); ++i) {
+    absl::StatusOr<GridPlan> plan = Make(order[i].second);
+    if (!plan.ok()) continue;
+    ++made;
+    if (!best.ok() || plan->cost < best->cost) best = std::move(plan);
+  }
+  return best;
+}
+
+}  // namespace espalier

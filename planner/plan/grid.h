@@ -1,0 +1,111 @@
+// Plans for many devices: a grid of pipeline stages, replicas and parts.
+//
+// The devices form stages of equal size, each stage `data` replicas, each replica `tensor` devices
+// that share every operator; stages are the outermost, parts the innermost, so that those that talk
+// most are next to each other, as in Megatron-LM (Narayanan et al., "Efficient large-scale language
+// model training on GPU clusters using Megatron-LM", SC 2021). How the devices of one replica share
+// an operator is found by searching on such a group alone; where stages begin by dynamic
+// programming: the two levels of Alpa (Zheng et al., OSDI 2022). Candidates are ranked by
+// slowest stage x (micro-batches + stages - 1) plus the synchronisation of gradients; the first of
+// them are then simulated whole, on all devices.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/plan/planning.h"
+
+namespace espalier {
+
+struct GridShape {
+  int stages = 1;
+  int data = 1;
+  int tensor = 1;
+  int micro_batches = 1;
+  int zero_stage = 0;
+  // Whether the devices of a replica may split its samples, too, where that is faster for an
+  // operator.
+  bool mixed = false;
+};
+
+// "8 stages x 16 replicas x 8 parts, 32 micro-batches, ZeRO 1"
+std::string ToString(const GridShape& shape);
+
+struct GridPlan {
+  GridShape shape;
+  std::unique_ptr<Planning> planning;
+  Placement placement;
+  Picoseconds cost = 0;  // simulated; penalty for memory included
+};
+
+struct GridEstimate {
+  GridShape shape;
+  double seconds = 0;
+  double bytes = 0;  // of a device, roughly
+};
+
+class GridPlanner {
+ public:
+  // How `tensor` devices share an operator, by hand instead of by search: a configuration on
+  // devices 0 to tensor - 1.
+  using Share = std::function<NodeConfig(const PcgStructure& structure, NodeId node, int tensor)>;
+
+  // `problem` must outlive this. `budget`: proposals of each search within a group.
+  GridPlanner(const PlanProblem& problem, int num_devices, const proto::MemoryOptions& memory,
+              int64_t budget, Share share = nullptr);
+
+  // Shapes that use all devices and divide the batch, at one ZeRO stage; several stages only of a
+  // graph whose batch can be cut. `micro_batches` 0: several are tried.
+  std::vector<GridShape> Shapes(int zero_stage, int micro_batches);
+
+  absl::StatusOr<GridEstimate> Estimate(const GridShape& shape);
+
+  // Simulated whole. Errors as Planning::Make.
+  absl::StatusOr<GridPlan> Make(const GridShape& shape);
+
+  // The fastest of `shapes`: estimates all, makes the first `exact` that should fit. NotFound if no
+  // shape can be made.
+  absl::StatusOr<GridPlan> Best(const std::vector<GridShape>& shapes, int exact);
+
+ private:
+  // What a group of devices makes of one micro-batch of one replica.
+  struct Group {
+    std::vector<double> seconds;   // by operator of the sequence
+    std::vector<double> crossing;  // bytes, in front of each
+    std::vector<double> parameter_bytes;
+    double kept_bytes = 0;        // parameters, of a device
+    double activation_bytes = 0;  // likewise
+    double states = 0;            // optimiser states for each parameter
+  };
+
+  absl::StatusOr<const std::vector<NodeConfig>*> Template(const GridShape& shape);
+  absl::StatusOr<const Group*> GroupOf(const GridShape& shape);
+  absl::Status Fill(const GridShape& shape, Group* group);
+  absl::StatusOr<std::vector<NodeConfig>> SearchGroup(const GridShape& shape);
+  // Which stage each operator of the sequence is in.
+  absl::StatusOr<std::vector<int>> StageOfEach(const GridShape& shape, double* slowest);
+  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(int tensor, int parts);
+  bool CanCut(int parts);
+  absl::StatusOr<CostTables*> Costs();  // of all devices
+
+  const PlanProblem& problem_;
+  const int num_devices_;
+  const proto::MemoryOptions memory_;
+  const int64_t budget_;
+  const Share share_;
+  PlanProblem group_problem_;  // devices without a limit of their memory
+  // By tensor and mixed; an error where there is none.
+  std::map<std::pair<int, bool>, absl::StatusOr<std::vector<NodeConfig>>> templates_;
+  // By tensor, mixed and parts of the batch; likewise.
+  std::map<std::tuple<int, bool, int>, absl::StatusOr<Group>> groups_;
+  std::map<int, bool> can_cut_;
+  std::unique_ptr<Planning> all_;  // for its costs
+};
+
+}  // namespace espalier

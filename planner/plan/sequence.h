@@ -1,0 +1,27 @@
+// A graph's operators one behind the other, in its order: what pipelines are cut from.
+#pragma once
+
+#include <vector>
+
+#include "planner/plan/planning.h"
+
+namespace espalier {
+
+class Sequence {
+ public:
+  explicit Sequence(const PcgStructure& structure);
+
+  // Forward nodes.
+  const std::vector<NodeId>& nodes() const { return nodes_; }
+  // Bytes of one micro-batch that cross the cut in front of operator `i` on the way forward.
+  double Crossing(int i) const { return crossing_[i]; }
+  // Of the parameters that are stored with operator `i`.
+  double ParameterBytes(int i) const { return parameter_bytes_[i]; }
+
+ private:
+  std::vector<NodeId> nodes_;
+  std::vector<double> crossing_;
+  std::vector<double> parameter_bytes_;
+};
+
+}  // namespace espalier
