@@ -277,9 +277,29 @@ absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
   return sums;
 }
 
+bool Emitter::HasViews(const PcgStructure::GradientInfo& g) {
+  const DType dtype = structure_.graph().value(g.parameter).type.dtype;
+  return UpdatesInPlace(LayoutOf(StorageOf(g)), LayoutOf(UpdateLayoutOf(g)),
+                        static_cast<int64_t>(SizeOf(dtype)));
+}
+
 absl::Status Emitter::TakePieces(const PcgStructure::GradientInfo& g) {
+  const int storage = StorageOf(g), pieces = UpdateLayoutOf(g);
+  if (pieces != storage && HasViews(g) && instances_.count({g.parameter, pieces}) == 0) {
+    const Value& parameter = structure_.graph().value(g.parameter);
+    Instance views;
+    for (size_t i = 0; i < LayoutOf(pieces).shards.size(); ++i) {
+      const Shard& piece = LayoutOf(pieces).shards[i];
+      const int64_t begin = *StretchBegin(piece.region, LayoutOf(storage).shards[i].region) *
+                            static_cast<int64_t>(SizeOf(parameter.type.dtype));
+      views.push_back(ranks_[piece.device].AddStretch(parameter.name, SpecOf(g.parameter, piece),
+                                                      instances_.at({g.parameter, storage})[i],
+                                                      begin));
+    }
+    instances_[{g.parameter, pieces}] = std::move(views);
+  }
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
-  return Ensure(g.parameter, UpdateLayoutOf(g), node).status();
+  return Ensure(g.parameter, pieces, node).status();
 }
 
 absl::Status Emitter::ReturnPieces(const PcgStructure::GradientInfo& g) {
@@ -287,13 +307,13 @@ absl::Status Emitter::ReturnPieces(const PcgStructure::GradientInfo& g) {
   if (pieces == storage) return absl::OkStatus();
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
   absl::Status status = Reshard(g.parameter, pieces, storage, node);
-  DropPieces(g);
+  DropCopies(g);
   return status;
 }
 
-void Emitter::DropPieces(const PcgStructure::GradientInfo& g) {
+void Emitter::DropCopies(const PcgStructure::GradientInfo& g) {
   const int pieces = UpdateLayoutOf(g);
-  if (pieces != StorageOf(g)) instances_.erase({g.parameter, pieces});
+  if (pieces != StorageOf(g) && !HasViews(g)) instances_.erase({g.parameter, pieces});
 }
 
 absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
@@ -305,7 +325,7 @@ absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
     for (int sum : (*sums)[i]) update->add_sums(sum);
   }
   updated_.insert(g.parameter);
-  return ReturnPieces(g);
+  return HasViews(g) ? absl::OkStatus() : ReturnPieces(g);
 }
 
 absl::Status Emitter::UpdateEarly(int position) {
@@ -314,21 +334,29 @@ absl::Status Emitter::UpdateEarly(int position) {
     if (g.ready != position || instances_.count({g.gradient, UpdateLayoutOf(g)}) == 0) continue;
     absl::Status status = EmitPenalty(g);
     if (status.ok()) status = UpdateParameter(g);
+    if (status.ok() && HasViews(g)) status = ReturnPieces(g);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 absl::Status Emitter::UpdateParameters() {
+  std::vector<const PcgStructure::GradientInfo*> left;
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    if (updated_.count(g.parameter) > 0) continue;
-    if (absl::Status status = EmitPenalty(g); !status.ok()) return status;
-    DropPieces(g);  // the update takes them anew: not all are there at once
+    if (updated_.count(g.parameter) == 0) left.push_back(&g);
+  }
+  for (const PcgStructure::GradientInfo* g : left) {
+    if (absl::Status status = EmitPenalty(*g); !status.ok()) return status;
+    DropCopies(*g);  // the update takes them anew: not all are there at once
   }
   EmitFactors();
-  for (const PcgStructure::GradientInfo& g : structure_.gradients) {
-    if (updated_.count(g.parameter) > 0) continue;
-    if (absl::Status status = UpdateParameter(g); !status.ok()) return status;
+  for (const PcgStructure::GradientInfo* g : left) {
+    if (absl::Status status = UpdateParameter(*g); !status.ok()) return status;
+  }
+  // Behind all updates: neighbours can be made by one kernel.
+  for (const PcgStructure::GradientInfo* g : left) {
+    absl::Status status = HasViews(*g) ? ReturnPieces(*g) : absl::OkStatus();
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

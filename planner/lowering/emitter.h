@@ -77,11 +77,12 @@ class Emitter {
   absl::Status UpdateEarly(int position);
   absl::Status UpdateParameters();
   absl::Status UpdateParameter(const PcgStructure::GradientInfo& g);
-  // Where a parameter is stored whole but updated in pieces: takes the pieces, and gathers what
-  // became of them.
+  // Where a parameter is stored whole but updated in pieces: takes the pieces, as views or copies,
+  // and gathers what became of them.
   absl::Status TakePieces(const PcgStructure::GradientInfo& g);
   absl::Status ReturnPieces(const PcgStructure::GradientInfo& g);
-  void DropPieces(const PcgStructure::GradientInfo& g);
+  void DropCopies(const PcgStructure::GradientInfo& g);
+  bool HasViews(const PcgStructure::GradientInfo& g);
   // Adds the penalty of a parameter to its gradient, and to the loss that is reported if asked for.
   absl::Status EmitPenalty(const PcgStructure::GradientInfo& g);
   // What the update of every shard of `parameter` waits for: sums over the parameter. By shard, in

@@ -53,7 +53,13 @@ int RankProgram::AddBuffer(const std::string& name, const TensorSpec& spec, prot
 }
 
 int RankProgram::AddAlias(const std::string& name, const TensorSpec& spec, int buffer) {
-  return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer], offset_in_allocation_[buffer]);
+  return AddStretch(name, spec, buffer, 0);
+}
+
+int RankProgram::AddStretch(const std::string& name, const TensorSpec& spec, int buffer,
+                            int64_t begin_bytes) {
+  return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer],
+                   offset_in_allocation_[buffer] + begin_bytes);
 }
 
 int RankProgram::CloneInto(int buffer, int allocation) {

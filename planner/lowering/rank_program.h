@@ -30,6 +30,9 @@ class RankProgram {
   // A buffer over the same memory as `buffer`, seen as `spec`.
   int AddAlias(const std::string& name, const TensorSpec& spec, int buffer);
 
+  // A buffer over the part of the memory of `buffer` that begins `begin_bytes` in it.
+  int AddStretch(const std::string& name, const TensorSpec& spec, int buffer, int64_t begin_bytes);
+
   proto::Buffer* buffer(int index) { return program_.mutable_buffers(index); }
   const TensorSpec& spec(int index) const { return specs_[index]; }
   proto::BufferKind kind(int index) const { return program_.buffers(index).kind(); }

@@ -1,10 +1,14 @@
-// What becomes of gradients: which wait for each other, and which are used at once. The all-reduces
-// are gathered into few large ones: each costs a latency, and they all come at the end of the step.
+// What becomes of gradients: which wait for each other, which are used at once, and where. The
+// all-reduces are gathered into few large ones: each costs a latency, and they all come at the end
+// of the step.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "ops/tensor/stretch.h"
+#include "planner/memory/arena.h"
 #include "planner/pcg/layout.h"
 #include "proto/program.pb.h"
 
@@ -54,6 +58,17 @@ inline int OwnerOfNorm(int gradient, const Layout& layout) { return gradient % l
 // computed of all gradients first.
 inline bool UpdatesEarly(const proto::Optimizer& optimizer) {
   return optimizer.clip_norm() == 0 && !optimizer.has_loss_scale();
+}
+
+// Whether pieces of a parameter (Sharded in layout.h) are updated where they lie in the whole one,
+// instead of in a copy: each must be one stretch of memory that begins as a buffer may.
+inline bool UpdatesInPlace(const Layout& storage, const Layout& pieces, int64_t element_bytes) {
+  for (size_t i = 0; i < storage.shards.size(); ++i) {
+    const std::optional<int64_t> begin =
+        StretchBegin(pieces.shards[i].region, storage.shards[i].region);
+    if (!begin.has_value() || *begin * element_bytes % kArenaAlignment != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace espalier

@@ -74,8 +74,9 @@ Layout Dual(const Layout& layout);
 constexpr int64_t kLeastSharded = 1024;
 
 // Every box cut into one piece for each of its replicas, along its first dimension that can be:
-// none are left. The pieces of a box follow each other in the order of their devices, as
-// collectives want them. `layout` itself where there is nothing to cut, or too little.
+// none are left. Shards keep their order and device; the pieces of a box follow each other in the
+// order of their devices, as collectives want them. `layout` itself where there is nothing to cut,
+// or too little.
 Layout Sharded(const Layout& layout);
 
 // The common box, if there is one with elements in it.

@@ -5,6 +5,7 @@
 
 #include "planner/machine/rates.h"
 #include "planner/memory/arena.h"
+#include "planner/pcg/buckets.h"
 
 namespace espalier {
 namespace {
@@ -185,16 +186,21 @@ absl::StatusOr<const UpdateTasks*> CostTables::Update(int layout, int storage, i
   if (kept != nullptr) return kept.get();
   auto tasks = std::make_unique<UpdateTasks>();
   tasks->staging_bytes.assign(devices_.size(), 0);
-  const ReshardTasks* gather = nullptr;
+  const ReshardTasks* gather = nullptr;  // of a copy
   if (layout != storage) {
     absl::StatusOr<const ReshardTasks*> taken = Reshard(storage, layout, element_bytes);
     if (!taken.ok()) return taken.status();
     absl::StatusOr<const ReshardTasks*> given = Reshard(layout, storage, element_bytes);
     if (!given.ok()) return given.status();
-    gather = *given;
-    tasks->update = (*taken)->tasks;
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      tasks->staging_bytes[d] = (*taken)->new_bytes[d] + gather->staging_bytes[d];
+    if (UpdatesInPlace(table_.layouts().Get(storage), table_.layouts().Get(layout),
+                       element_bytes)) {
+      tasks->gather = (*given)->tasks;
+    } else {
+      gather = *given;
+      tasks->update = (*taken)->tasks;
+      for (size_t d = 0; d < devices_.size(); ++d) {
+        tasks->staging_bytes[d] = (*taken)->new_bytes[d] + gather->staging_bytes[d];
+      }
     }
   }
   // Parameter read and written, gradient read, each state read and written; both read again for

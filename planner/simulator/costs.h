@@ -39,7 +39,8 @@ struct ReshardTasks {
 struct UpdateTasks {
   TaskList squares;  // norms of the shards that count
   TaskList update;
-  std::vector<int64_t> staging_bytes;  // by device: pieces of a parameter that is stored whole
+  TaskList gather;                     // of pieces that were updated in place, behind all updates
+  std::vector<int64_t> staging_bytes;  // by device: of pieces that are updated in a copy
 };
 
 class CostTables {

@@ -444,6 +444,7 @@ void Simulator::ForEachTask(Run run) {
       for (const Task& task : update->squares) run(task);
     }
     for (const Task& task : update->update) run(task);
+    for (const Task& task : update->gather) run(task);
   }
 }
 

@@ -39,9 +39,11 @@ void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
     }
     reduce(norm_ranks_, sizeof(float));
   }
-  for (size_t g = 0; g < update_tasks_.size(); ++g) {
-    for (const Task& task : update_tasks_[g]->update) {
-      run(task, TailPart::kUpdate, static_cast<int>(g));
+  for (const auto part : {&UpdateTasks::update, &UpdateTasks::gather}) {
+    for (size_t g = 0; g < update_tasks_.size(); ++g) {
+      for (const Task& task : update_tasks_[g]->*part) {
+        run(task, TailPart::kUpdate, static_cast<int>(g));
+      }
     }
   }
 }

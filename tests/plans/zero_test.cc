@@ -175,12 +175,16 @@ class ZeroMemory : public Zero {
   }
 
   static int64_t BytesOfKind(const proto::Program& program, proto::BufferKind kind) {
-    std::map<int64_t, int64_t> by_offset;  // views lie where their buffer does
+    std::map<int64_t, int64_t> ends;  // by offset; views lie inside their buffers
     for (const proto::Buffer& b : program.buffers()) {
-      if (b.kind() == kind) by_offset[b.offset_bytes()] = BytesOf(b);
+      int64_t& end = ends[b.offset_bytes()];
+      if (b.kind() == kind) end = std::max(end, b.offset_bytes() + BytesOf(b));
     }
-    int64_t total = 0;
-    for (const auto& [offset, bytes] : by_offset) total += bytes;
+    int64_t total = 0, covered = 0;
+    for (const auto& [begin, end] : ends) {
+      total += std::max<int64_t>(0, end - std::max(begin, covered));
+      covered = std::max(covered, end);
+    }
     return total;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
 #include "ops/optimizer/schedule.h"
+#include "ops/tensor/stretch.h"
 
 namespace espalier {
 namespace {
@@ -96,6 +98,34 @@ std::vector<std::string> FindTensorNames(const proto::Program& program) {
     result.push_back(std::move(name));
   }
   return result;
+}
+
+// Whether shard `a` of a parameter is, by region and by place, a stretch of shard `b`.
+bool LiesIn(const proto::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
+  if (specs[a].dtype != specs[b].dtype || specs[a].global != specs[b].global) return false;
+  const std::optional<int64_t> begin =
+      StretchBegin({specs[a].offset, specs[a].dims}, {specs[b].offset, specs[b].dims});
+  int64_t place = 0;
+  return begin.has_value() &&
+         !__builtin_add_overflow(program.buffers(b).offset_bytes(),
+                                 *begin * static_cast<int64_t>(SizeOf(specs[a].dtype)), &place) &&
+         place == program.buffers(a).offset_bytes();
+}
+
+// Regions of parameters that an update moves by themselves, though the parameter is kept whole.
+void FindStretches(const proto::Program& program, CheckedProgram* checked) {
+  std::map<std::string, std::vector<int>> shards;  // by tensor
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    if (program.buffers(i).kind() != proto::PARAMETER_SHARD || checked->alias_of[i] >= 0) continue;
+    std::vector<int>& earlier = shards[checked->tensor_names[i]];
+    const auto found = std::find_if(earlier.begin(), earlier.end(),
+                                    [&](int j) { return LiesIn(program, checked->specs, i, j); });
+    if (found == earlier.end()) {
+      earlier.push_back(i);
+    } else {
+      checked->alias_of[i] = *found;
+    }
+  }
 }
 
 absl::Status CheckBuffer(const proto::Program& program, const proto::Buffer& buffer,
@@ -495,6 +525,7 @@ absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program) {
   }
   checked.alias_of = FindAliases(program, checked.specs);
   checked.tensor_names = FindTensorNames(program);
+  FindStretches(program, &checked);
   for (int i = 0; i < program.buffers_size(); ++i) {
     absl::Status status =
         CheckBuffer(program, program.buffers(i), checked.specs[i], checked.alias_of[i] >= 0);

@@ -14,7 +14,8 @@ namespace espalier {
 struct CheckedProgram {
   std::vector<TensorSpec> specs;  // by buffer
   // By buffer: the earlier buffer of the same kind whose memory this one sees in another shape, or
-  // -1. Only for buffers that are kept between steps.
+  // the earlier shard of the same parameter in whose memory this region of it lies; else -1. Only
+  // for buffers that are kept between steps.
   std::vector<int> alias_of;
   // By buffer: the tensor's name in the graph. A rank that holds several shards of one parameter
   // names them "w", "w#2", ...; all are "w" here.

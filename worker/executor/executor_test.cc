@@ -145,6 +145,46 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   }
 }
 
+// A region of a parameter that is kept whole is moved by itself, and is no tensor of its own.
+TEST_F(ExecutorTest, AnUpdateMayMoveAStretchOfAParameter) {
+  ProgramWriter w;
+  const int whole = w.Buffer("p", {64}, proto::PARAMETER_SHARD), g = w.Buffer("g", {16}),
+            hyper = w.Buffer("schedule", {2}, proto::SCHEDULE),
+            part = w.Buffer("p#2", {16}, proto::PARAMETER_SHARD);
+  w.program.mutable_buffers(whole)->mutable_initializer()->set_kind(proto::Initializer::ONES);
+  proto::Buffer* stretch = w.program.mutable_buffers(part);
+  stretch->mutable_spec()->add_offset(16);
+  stretch->mutable_spec()->add_global(64);
+  stretch->set_offset_bytes(16 * sizeof(float));
+  auto* fill = w.Add("g")->mutable_fill();
+  fill->set_buffer(g);
+  fill->set_value(1);
+  auto* update = w.Add("p")->mutable_update();
+  update->set_parameter(part);
+  update->set_gradient(g);
+  update->set_scale(-1);
+  update->set_hyper(hyper);
+  update->set_op("sgd_update");
+  update->add_state(-1);
+  w.program.mutable_optimizer()->mutable_learning_rate()->set_peak(0.5);
+  auto executor = Make(w.program);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  ASSERT_TRUE((*executor)->Step(0).ok());
+  float values[64];
+  ASSERT_TRUE((*executor)->ReadBuffer(whole, values, sizeof(values)).ok());
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(values[i], i >= 16 && i < 32 ? 0.5f : 1.0f) << i;
+  EXPECT_TRUE((*executor)->is_alias(part));
+  EXPECT_FALSE((*executor)->is_alias(whole));
+  EXPECT_EQ((*executor)->tensor_name(part), "p");
+
+  // Elsewhere in the parameter than its region says, or of another one.
+  stretch->set_offset_bytes(2 * 16 * sizeof(float));
+  ExpectRefused(w.program, "share memory");
+  stretch->set_offset_bytes(16 * sizeof(float));
+  stretch->set_name("q");
+  ExpectRefused(w.program, "share memory");
+}
+
 // Parameters of these sizes, each moved by `op` with `states` buffers; the gradient is the
 // sine of the parameter. Something stands between the updates if they are `apart`.
 ProgramWriter Updates(const std::vector<int64_t>& sizes, const std::string& op, int states,

@@ -51,7 +51,8 @@ char* ProgramMemory::FindParameter(int buffer, const ProgramMemory& other) const
         other.checked_->alias_of[j] < 0 &&
         other.checked_->tensor_names[j] == checked_->tensor_names[original] &&
         other.checked_->specs[j] == checked_->specs[original]) {
-      return other.data(j);
+      return other.data(j) + (program_->buffers(buffer).offset_bytes() -
+                              program_->buffers(original).offset_bytes());
     }
   }
   return nullptr;

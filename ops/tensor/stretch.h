@@ -1,0 +1,29 @@
+// Boxes of a dense tensor that lie in one stretch of its memory.
+#pragma once
+
+#include <optional>
+
+#include "ops/tensor/shape.h"
+
+namespace espalier {
+
+// Which element of dense `box` is the first one of `piece`, if `piece` lies inside and its elements
+// follow each other there without others in between.
+inline std::optional<int64_t> StretchBegin(const Region& piece, const Region& box) {
+  const size_t rank = box.size.size();
+  if (piece.size.size() != rank) return std::nullopt;
+  int64_t begin = 0;
+  bool cut = false;  // by a dimension further in
+  for (size_t d = 0; d < rank; ++d) {
+    const int64_t offset = piece.start[d] - box.start[d];
+    if (offset < 0 || piece.size[d] > box.size[d] - offset) return std::nullopt;
+    begin = begin * box.size[d] + offset;
+  }
+  for (size_t d = rank; d-- > 0;) {
+    if (cut && piece.size[d] != 1) return std::nullopt;
+    cut = cut || piece.size[d] != box.size[d];
+  }
+  return begin;
+}
+
+}  // namespace espalier
