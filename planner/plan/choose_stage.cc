@@ -24,6 +24,7 @@ bool Faster(const absl::StatusOr<proto::Plan>& a, const absl::StatusOr<proto::Pl
 // The lowest stage that fits, or what makes a lower one fit, if that is faster.
 absl::StatusOr<proto::Plan> LowestStage(const PlanProblem& problem,
                                         const proto::SearchOptions& options) {
+  const double begin = problem.seconds ? problem.seconds() : 0;
   absl::StatusOr<proto::Plan> best = MakePlanAtStage(problem, options, 0);
   const bool memory_is_short =
       best.ok() ? !FitsAsItIs(best) : absl::IsResourceExhausted(best.status());
@@ -32,7 +33,7 @@ absl::StatusOr<proto::Plan> LowestStage(const PlanProblem& problem,
     return best;
   }
   PlanProblem again = problem;
-  again.progress = nullptr;  // it was told that all is done
+  again.progress = nullptr;  // it would begin anew
   for (int stage = 1; stage <= kLastStage; ++stage) {
     absl::StatusOr<proto::Plan> plan = MakePlanAtStage(again, options, stage);
     if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
@@ -40,7 +41,11 @@ absl::StatusOr<proto::Plan> LowestStage(const PlanProblem& problem,
     if (Faster(plan, best)) best = std::move(plan);
     if (fits) break;
   }
-  if (best.ok()) return best;
+  if (best.ok()) {
+    if (problem.progress) problem.progress(1.0);
+    if (problem.seconds) best->mutable_search()->set_seconds(problem.seconds() - begin);
+    return best;
+  }
   return absl::ResourceExhaustedError(absl::StrCat(best.status().message(), "; ZeRO, up to stage ",
                                                    kLastStage, ", does not make it fit"));
 }

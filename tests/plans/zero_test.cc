@@ -61,9 +61,12 @@ class Zero : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<proto::Plan> DataParallel(int devices, int stage) {
+  absl::StatusOr<proto::Plan> PlanAt(
+      int devices, int stage,
+      proto::SearchOptions::Strategy strategy = proto::SearchOptions::DATA_PARALLEL) {
     proto::SearchOptions options;
-    options.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    options.set_strategy(strategy);
+    options.set_budget(300);
     options.set_zero_stage(stage);
     return MakePlan(Problem(devices), options);
   }
@@ -95,7 +98,7 @@ class Zero : public ::testing::TestWithParam<bool> {
   }
 
   std::vector<proto::Program> Programs(int devices, int stage) {
-    const absl::StatusOr<proto::Plan> plan = DataParallel(devices, stage);
+    const absl::StatusOr<proto::Plan> plan = PlanAt(devices, stage);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
     EXPECT_EQ(plan->zero_stage(), stage);
@@ -113,7 +116,7 @@ class Zero : public ::testing::TestWithParam<bool> {
 TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
   for (const proto::Optimizer& optimizer : {AdamW(3e-3), Momentum(), Adafactor()}) {
     optimizer_ = optimizer;
-    const TrainingRun single = Train(DataParallel(1, 0));
+    const TrainingRun single = Train(PlanAt(1, 0));
     ASSERT_FALSE(single.losses.empty());
     EXPECT_LT(single.losses.back(), 0.98 * single.losses.front());
     const auto two_by_two = HandMadePlan(
@@ -122,19 +125,21 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
     for (int stage : {1, 2, 3}) {
       const std::string what = optimizer.name() + ", stage " + std::to_string(stage);
       for (int devices : {2, 4}) {
-        ExpectSameCurve(single, Train(DataParallel(devices, stage)),
+        ExpectSameCurve(single, Train(PlanAt(devices, stage)),
                         what + ", data x" + std::to_string(devices));
       }
       ExpectSameCurve(single, Train(AtZeroStage(Problem(4), two_by_two, stage)),
                       what + ", data x2, parameters x2");
+      ExpectSameCurve(single, Train(PlanAt(4, stage, proto::SearchOptions::SEARCH)),
+                      what + ", searched");
     }
   }
 }
 
 TEST_P(Zero, TheSamePlanTwiceGivesTheSameBits) {
   for (int stage : {1, 2, 3}) {
-    const TrainingRun first = Train(DataParallel(4, stage), 15);
-    const TrainingRun second = Train(DataParallel(4, stage), 15);
+    const TrainingRun first = Train(PlanAt(4, stage), 15);
+    const TrainingRun second = Train(PlanAt(4, stage), 15);
     EXPECT_EQ(first.losses, second.losses) << stage;
     EXPECT_EQ(first.parameters, second.parameters) << stage;
   }
@@ -148,9 +153,9 @@ TEST_P(Zero, MixedPrecisionIsWhatItIsWithout) {
   absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
   ASSERT_TRUE(narrow.ok()) << narrow.status();
   job_.graph = *std::move(narrow);
-  const TrainingRun without = Train(DataParallel(2, 0), 15);
+  const TrainingRun without = Train(PlanAt(2, 0), 15);
   for (int stage : {1, 2, 3}) {
-    const TrainingRun run = Train(DataParallel(2, stage), 15);
+    const TrainingRun run = Train(PlanAt(2, stage), 15);
     EXPECT_EQ(run.losses, without.losses) << "stage " << stage;
   }
 }
@@ -264,7 +269,7 @@ TEST_P(ZeroMemory, EachStageSharesOutOneKindOfBytesMore) {
 TEST_P(ZeroMemory, MeasuredPeaksFall) {
   std::vector<int64_t> before;
   for (int stage : {0, 1, 2, 3}) {
-    const absl::StatusOr<proto::Plan> plan = DataParallel(4, stage);
+    const absl::StatusOr<proto::Plan> plan = PlanAt(4, stage);
     const TrainingRun run = Train(plan, 2);
     ASSERT_EQ(run.measured_peak_bytes.size(), 4u);
     for (int rank = 0; rank < 4; ++rank) {
@@ -284,7 +289,7 @@ TEST_P(ZeroMemory, MeasuredPeaksFall) {
 TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
   std::vector<int64_t> need;
   for (int stage : {0, 1, 2, 3}) {
-    const absl::StatusOr<proto::Plan> plan = DataParallel(4, stage);
+    const absl::StatusOr<proto::Plan> plan = PlanAt(4, stage);
     ASSERT_TRUE(plan.ok()) << plan.status();
     need.push_back(*std::max_element(plan->prediction().peak_bytes().begin(),
                                      plan->prediction().peak_bytes().end()));
