@@ -7,6 +7,20 @@
 #include "planner/simulator/tail.h"
 
 namespace espalier {
+namespace {
+
+// With more devices, the times by device of every list of tasks take too much memory.
+constexpr int kMostBounded = 64;
+
+void AddBusy(const Task& task, Picoseconds* busy) {
+  if (task.group.empty()) {
+    busy[task.device] += task.duration;
+    if (task.peer >= 0) busy[task.peer] += task.duration;
+  }
+  for (int device : task.group) busy[device] += task.duration;
+}
+
+}  // namespace
 
 Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTables& costs,
                      bool full_only)
@@ -15,6 +29,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
+      bounded_(!full_only && devices_ <= kMostBounded),
       live_(structure.LiveNodes()),
       placement_(structure.nodes.size(), nullptr),
       base_layout_(structure.base.size(), -1),
@@ -30,6 +45,9 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       stretches_(static_cast<int>(structure.positions.size()), devices_),
       clocks_((stretches_.count() + 1) * devices_, 0),
       rests_((stretches_.count() + 1) * devices_, 0),
+      busy_(devices_, 0),
+      tail_busy_(devices_, 0),
+      no_tail_(devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
       position_stamp_(structure.positions.size(), 0),
@@ -167,28 +185,75 @@ void Simulator::RebuildPosition(int p) {
                        position.last_slot - position.first_slot);
   }
   if (position_tasks_[p] == tasks) return;
+  if (position_tasks_[p] != nullptr) Count(*position_tasks_[p], -1);
+  Count(*tasks, 1);
   undo_.positions.emplace_back(p, position_tasks_[p]);
   position_tasks_[p] = tasks;
   Touch(p);
 }
 
-absl::Status Simulator::Rebuild(const std::vector<Change>& changes) {
+absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Picoseconds limit) {
   ++stamp_;
+  values_.clear();
+  bool tail = false;  // may change
   for (const Change& change : changes) {
     undo_.placement.emplace_back(change.first, placement_[change.first]);
     placement_[change.first] = change.second;
     node_stamp_[change.first] = stamp_;
+    for (ValueId v : structure_.nodes[change.first].values) {
+      if (std::exchange(value_stamp_[v], stamp_) == stamp_) continue;
+      values_.push_back(v);
+      tail = tail || gradient_of_value_[v] >= 0 || gradient_of_parameter_[v] >= 0;
+    }
   }
+  // From here on only what is added is unknown: each check holds for the whole.
+  const auto over = [&, this]() {
+    return bounded_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
+  };
+  for (ValueId v : values_) CountValue(v, -1);
   for (const Change& change : changes) {
     for (int p : structure_.nodes[change.first].positions) {
       if (std::exchange(position_stamp_[p], stamp_) != stamp_) RebuildPosition(p);
     }
-    for (ValueId v : structure_.nodes[change.first].values) {
-      if (std::exchange(value_stamp_[v], stamp_) == stamp_) continue;
-      if (absl::Status status = RebuildValue(v); !status.ok()) return status;
-    }
   }
-  return absl::OkStatus();
+  if (over()) return false;
+  for (ValueId v : values_) {
+    if (absl::Status status = RebuildValue(v); !status.ok()) return status;
+    CountValue(v, 1);
+    if (over()) return false;
+  }
+  return true;
+}
+
+void Simulator::Count(const TaskList& tasks, int sign) {
+  if (!bounded_) return;
+  std::vector<Picoseconds>& busy = busy_of_[&tasks];
+  if (busy.empty()) {
+    busy.assign(devices_, 0);
+    for (const Task& task : tasks) AddBusy(task, busy.data());
+  }
+  for (int d = 0; d < devices_; ++d) busy_[d] += sign * busy[d];
+}
+
+void Simulator::CountValue(ValueId v, int sign) {
+  if (!bounded_) return;
+  for (int s : structure_.slots_of_value[v]) {
+    if (slot_tasks_[s] != nullptr) Count(slot_tasks_[s]->tasks, sign);
+  }
+}
+
+Picoseconds Simulator::BusiestDevice(const std::vector<Picoseconds>& tail) const {
+  Picoseconds most = 0;
+  for (int d = 0; d < devices_; ++d) most = std::max(most, busy_[d] + tail[d]);
+  return most;
+}
+
+void Simulator::FindTailBusy(std::vector<Picoseconds>* busy) {
+  busy->assign(devices_, 0);
+  PlayTail([&](const Task& task, TailPart, int) { AddBusy(task, busy->data()); },
+           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+             for (int device : ranks) (*busy)[device] += duration;
+           });
 }
 
 void Simulator::Undo::Clear() {
@@ -319,8 +384,14 @@ Picoseconds Simulator::FullTime() {
   return Tail(scratch_.data());
 }
 
-Picoseconds Simulator::DeltaTime() {
+// A time of `limit` or more need not be exact.
+Picoseconds Simulator::DeltaTime(Picoseconds limit) {
   if (dirty_.empty() && !tail_dirty_) return time_;
+  if (bounded_) {
+    if (tail_dirty_) FindTailBusy(&new_tail_busy_);
+    const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
+    if (least >= limit) return least;
+  }
   ExtendClocks(first_dirty_);
   const Picoseconds* from = &clocks_[first_dirty_ * devices_];
   std::copy(from, from + devices_, scratch_.begin());
@@ -348,7 +419,9 @@ std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) cons
 }
 
 absl::Status Simulator::Reset(const Placement& placement) {
-  if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
+  if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok())
+    return status;
+  if (bounded_) FindTailBusy(&new_tail_busy_);
   clocks_known_ = 0;
   rests_known_ = stretches_.count() + 1;
   for (int s = 0; s < stretches_.count(); ++s) stretches_.Forget(s);
@@ -364,16 +437,21 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
   Accept();
   old_time_ = time_;
   old_penalty_ = penalty_;
+  old_busy_ = busy_;
   if (full_only_) {
     // Task lists from scratch as well.
     Placement placement = placement_;
     for (const Change& change : changes) placement[change.first] = change.second;
-    if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
+    if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok()) {
+      return status;
+    }
     time_ = FullTime();
     if (limited_) FindMemoryChanges();
   } else {
-    if (absl::Status status = Rebuild(changes); !status.ok()) return status;
-    time_ = DeltaTime();
+    absl::StatusOr<bool> whole = Rebuild(changes, limit);
+    if (!whole.ok()) return whole.status();
+    if (!*whole) return limit;
+    time_ = DeltaTime(limit);
     if (time_ >= limit) return time_;
     if (limited_) UpdateMemory();
   }
@@ -386,6 +464,7 @@ void Simulator::Accept() {
   rests_known_ = std::max(rests_known_, tail_dirty_ ? stretches_.count() + 1 : last_dirty_ + 1);
   for (int stretch : dirty_) stretches_.Forget(stretch);
   memory_undo_.used = false;
+  if (tail_dirty_) tail_busy_ = new_tail_busy_;
   Settle();
 }
 
@@ -394,6 +473,7 @@ void Simulator::Reject() {
   Flip();
   time_ = old_time_;
   penalty_ = old_penalty_;
+  busy_ = old_busy_;
   Settle();
 }
 

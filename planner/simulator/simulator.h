@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/pcg/buckets.h"
@@ -96,7 +97,14 @@ class Simulator {
   absl::Status RebuildValue(ValueId v);
   void RebuildPosition(int p);
   void Touch(int position);
-  absl::Status Rebuild(const std::vector<Change>& changes);
+  // True if it went through; false if it left off because the step will take `limit` or more.
+  absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
+  // Adds the time for which these tasks hold each device to busy_, or takes it away (sign -1).
+  void Count(const TaskList& tasks, int sign);
+  void CountValue(ValueId v, int sign);
+  // What the step takes at least: no device ends before it has done all its tasks.
+  Picoseconds BusiestDevice(const std::vector<Picoseconds>& tail) const;
+  void FindTailBusy(std::vector<Picoseconds>* busy);
   void Flip();
   void Settle();
   template <typename Run>
@@ -105,7 +113,7 @@ class Simulator {
   void Advance(int stretch, Picoseconds* clocks);
   void ExtendClocks(int row);
   void ExtendRests(int row);
-  Picoseconds DeltaTime();
+  Picoseconds DeltaTime(Picoseconds limit);
   Picoseconds FullTime();
   Picoseconds Tail(Picoseconds* clocks);
   // Calls run(task, part, gradient) and all_reduce(ranks, duration, bytes of each) in order.
@@ -132,6 +140,7 @@ class Simulator {
   CostTables& costs_;
   const bool full_only_;
   const int devices_;
+  const bool bounded_;  // busy times are known
   const std::vector<NodeId> live_;
   Placement placement_;
 
@@ -159,10 +168,15 @@ class Simulator {
   Undo undo_;
   MemoryUndo memory_undo_;
   Picoseconds old_time_ = 0, old_penalty_ = 0;
+  // Time for which tasks hold each device, of all positions and of the tail.
+  std::vector<Picoseconds> busy_, tail_busy_;
+  std::vector<Picoseconds> old_busy_, new_tail_busy_, no_tail_;
+  absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
   int first_dirty_ = 0, last_dirty_ = 0;  // stretches
   std::vector<int> dirty_;                // stretches
   bool tail_dirty_ = false;
-  std::vector<ValueId> touched_;  // values
+  std::vector<ValueId> touched_;  // values of which some layout has changed
+  std::vector<ValueId> values_;   // that may have to be rebuilt
   std::vector<int> node_stamp_, value_stamp_, position_stamp_, stretch_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
