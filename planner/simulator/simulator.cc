@@ -47,6 +47,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       rests_((stretches_.count() + 1) * devices_, 0),
       busy_(devices_, 0),
       tail_busy_(devices_, 0),
+      value_busy_(bounded_ ? structure.base.size() * devices_ : 0, 0),
       no_tail_(devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
@@ -185,8 +186,10 @@ void Simulator::RebuildPosition(int p) {
                        position.last_slot - position.first_slot);
   }
   if (position_tasks_[p] == tasks) return;
-  if (position_tasks_[p] != nullptr) Count(*position_tasks_[p], -1);
-  Count(*tasks, 1);
+  if (bounded_) {
+    if (position_tasks_[p] != nullptr) AddRow(BusyOf(*position_tasks_[p]), -1);
+    AddRow(BusyOf(*tasks), 1);
+  }
   undo_.positions.emplace_back(p, position_tasks_[p]);
   position_tasks_[p] = tasks;
   Touch(p);
@@ -210,7 +213,9 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
   const auto over = [&, this]() {
     return bounded_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
   };
-  for (ValueId v : values_) CountValue(v, -1);
+  if (bounded_) {
+    for (ValueId v : values_) AddRow(&value_busy_[v * devices_], -1);
+  }
   for (const Change& change : changes) {
     for (int p : structure_.nodes[change.first].positions) {
       if (std::exchange(position_stamp_[p], stamp_) != stamp_) RebuildPosition(p);
@@ -219,27 +224,38 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
   if (over()) return false;
   for (ValueId v : values_) {
     if (absl::Status status = RebuildValue(v); !status.ok()) return status;
-    CountValue(v, 1);
+    if (bounded_) CountValue(v);
     if (over()) return false;
   }
   return true;
 }
 
-void Simulator::Count(const TaskList& tasks, int sign) {
-  if (!bounded_) return;
+void Simulator::AddRow(const Picoseconds* row, int sign) {
+  for (int d = 0; d < devices_; ++d) busy_[d] += sign * row[d];
+}
+
+const Picoseconds* Simulator::BusyOf(const TaskList& tasks) {
   std::vector<Picoseconds>& busy = busy_of_[&tasks];
   if (busy.empty()) {
     busy.assign(devices_, 0);
     for (const Task& task : tasks) AddBusy(task, busy.data());
   }
-  for (int d = 0; d < devices_; ++d) busy_[d] += sign * busy[d];
+  return busy.data();
 }
 
-void Simulator::CountValue(ValueId v, int sign) {
-  if (!bounded_) return;
+void Simulator::CountValue(ValueId v) {
+  const bool changed =
+      !undo_.slots.empty() && structure_.slots[undo_.slots.back().first].value == v;
+  if (!changed) return AddRow(&value_busy_[v * devices_], 1);
+  const size_t begin = new_busy_.size();
+  new_busy_.resize(begin + devices_, 0);
   for (int s : structure_.slots_of_value[v]) {
-    if (slot_tasks_[s] != nullptr) Count(slot_tasks_[s]->tasks, sign);
+    if (slot_tasks_[s] == nullptr) continue;
+    const Picoseconds* busy = BusyOf(slot_tasks_[s]->tasks);
+    for (int d = 0; d < devices_; ++d) new_busy_[begin + d] += busy[d];
   }
+  busy_values_.push_back(v);
+  AddRow(&new_busy_[begin], 1);
 }
 
 Picoseconds Simulator::BusiestDevice(const std::vector<Picoseconds>& tail) const {
@@ -465,6 +481,9 @@ void Simulator::Accept() {
   for (int stretch : dirty_) stretches_.Forget(stretch);
   memory_undo_.used = false;
   if (tail_dirty_) tail_busy_ = new_tail_busy_;
+  for (size_t i = 0; i < busy_values_.size(); ++i) {
+    std::copy_n(&new_busy_[i * devices_], devices_, &value_busy_[busy_values_[i] * devices_]);
+  }
   Settle();
 }
 
@@ -480,6 +499,8 @@ void Simulator::Reject() {
 void Simulator::Settle() {
   undo_.Clear();
   touched_.clear();
+  busy_values_.clear();
+  new_busy_.clear();
   dirty_.clear();
   first_dirty_ = stretches_.count();
   last_dirty_ = -1;

@@ -99,9 +99,11 @@ class Simulator {
   void Touch(int position);
   // True if it went through; false if it left off because the step will take `limit` or more.
   absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
-  // Adds the time for which these tasks hold each device to busy_, or takes it away (sign -1).
-  void Count(const TaskList& tasks, int sign);
-  void CountValue(ValueId v, int sign);
+  // The time for which these tasks hold each device.
+  const Picoseconds* BusyOf(const TaskList& tasks);
+  // Adds a row to busy_, or takes it away (sign -1).
+  void AddRow(const Picoseconds* row, int sign);
+  void CountValue(ValueId v);
   // What the step takes at least: no device ends before it has done all its tasks.
   Picoseconds BusiestDevice(const std::vector<Picoseconds>& tail) const;
   void FindTailBusy(std::vector<Picoseconds>* busy);
@@ -170,6 +172,9 @@ class Simulator {
   Picoseconds old_time_ = 0, old_penalty_ = 0;
   // Time for which tasks hold each device, of all positions and of the tail.
   std::vector<Picoseconds> busy_, tail_busy_;
+  std::vector<Picoseconds> value_busy_;  // of each value's changes of layout: accepted rows
+  std::vector<ValueId> busy_values_;     // of which the proposal has other rows, in new_busy_
+  std::vector<Picoseconds> new_busy_;
   std::vector<Picoseconds> old_busy_, new_tail_busy_, no_tail_;
   absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
   int first_dirty_ = 0, last_dirty_ = 0;  // stretches
