@@ -9,8 +9,10 @@
 namespace espalier {
 namespace {
 
-// With more devices, the times by device of every list of tasks take too much memory.
-constexpr int kMostBounded = 64;
+// Positions that become one step: where matrices of devices by devices begin to be cheaper.
+int StretchLength(int devices) { return std::clamp(devices / 2, 4, 32); }
+// Tasks for each device from which on a list is one step.
+constexpr size_t kLongList = 3;
 
 void AddBusy(const Task& task, Picoseconds* busy) {
   if (task.group.empty()) {
@@ -29,7 +31,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
-      bounded_(!full_only && devices_ <= kMostBounded),
+      summarize_(!full_only && devices_ <= Chains::kMostDevices),
       live_(structure.LiveNodes()),
       placement_(structure.nodes.size(), nullptr),
       base_layout_(structure.base.size(), -1),
@@ -42,17 +44,18 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       gradient_of_parameter_(structure.base.size(), -1),
       position_of_value_(structure.base.size(), -1),
       is_view_(structure.base.size(), false),
-      stretches_(static_cast<int>(structure.positions.size()), devices_),
-      clocks_((stretches_.count() + 1) * devices_, 0),
-      rests_((stretches_.count() + 1) * devices_, 0),
+      stretch_length_(StretchLength(devices_)),
+      stretches_((structure.positions.size() + stretch_length_ - 1) / stretch_length_),
+      clocks_((stretches_.size() + 1) * devices_, 0),
+      rests_((stretches_.size() + 1) * devices_, 0),
       busy_(devices_, 0),
       tail_busy_(devices_, 0),
-      value_busy_(bounded_ ? structure.base.size() * devices_ : 0, 0),
+      value_busy_(summarize_ ? structure.base.size() * devices_ : 0, 0),
       no_tail_(devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
       position_stamp_(structure.positions.size(), 0),
-      stretch_stamp_(stretches_.count(), 0),
+      stretch_stamp_(stretches_.size(), 0),
       scratch_(devices_, 0) {
   for (size_t v = 0; v < structure.base.size(); ++v) {
     all_values_.push_back(static_cast<ValueId>(v));
@@ -102,7 +105,7 @@ int Simulator::ElementBytes(ValueId v) const {
 }
 
 void Simulator::Touch(int position) {
-  const int stretch = stretches_.Of(position);
+  const int stretch = position / stretch_length_;
   if (std::exchange(stretch_stamp_[stretch], stamp_) == stamp_) return;
   dirty_.push_back(stretch);
   first_dirty_ = std::min(first_dirty_, stretch);
@@ -186,9 +189,9 @@ void Simulator::RebuildPosition(int p) {
                        position.last_slot - position.first_slot);
   }
   if (position_tasks_[p] == tasks) return;
-  if (bounded_) {
-    if (position_tasks_[p] != nullptr) AddRow(BusyOf(*position_tasks_[p]), -1);
-    AddRow(BusyOf(*tasks), 1);
+  if (summarize_) {
+    if (position_tasks_[p] != nullptr) AddRow(SummaryOf(*position_tasks_[p]).busy.data(), -1);
+    AddRow(SummaryOf(*tasks).busy.data(), 1);
   }
   undo_.positions.emplace_back(p, position_tasks_[p]);
   position_tasks_[p] = tasks;
@@ -211,9 +214,9 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
   }
   // From here on only what is added is unknown: each check holds for the whole.
   const auto over = [&, this]() {
-    return bounded_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
+    return summarize_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
   };
-  if (bounded_) {
+  if (summarize_) {
     for (ValueId v : values_) AddRow(&value_busy_[v * devices_], -1);
   }
   for (const Change& change : changes) {
@@ -224,7 +227,7 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
   if (over()) return false;
   for (ValueId v : values_) {
     if (absl::Status status = RebuildValue(v); !status.ok()) return status;
-    if (bounded_) CountValue(v);
+    if (summarize_) CountValue(v);
     if (over()) return false;
   }
   return true;
@@ -234,13 +237,14 @@ void Simulator::AddRow(const Picoseconds* row, int sign) {
   for (int d = 0; d < devices_; ++d) busy_[d] += sign * row[d];
 }
 
-const Picoseconds* Simulator::BusyOf(const TaskList& tasks) {
-  std::vector<Picoseconds>& busy = busy_of_[&tasks];
-  if (busy.empty()) {
-    busy.assign(devices_, 0);
-    for (const Task& task : tasks) AddBusy(task, busy.data());
+Simulator::Summary& Simulator::SummaryOf(const TaskList& tasks) {
+  std::unique_ptr<Summary>& summary = summaries_[&tasks];
+  if (summary == nullptr) {
+    summary = std::make_unique<Summary>();
+    summary->busy.assign(devices_, 0);
+    for (const Task& task : tasks) AddBusy(task, summary->busy.data());
   }
-  return busy.data();
+  return *summary;
 }
 
 void Simulator::CountValue(ValueId v) {
@@ -251,7 +255,7 @@ void Simulator::CountValue(ValueId v) {
   new_busy_.resize(begin + devices_, 0);
   for (int s : structure_.slots_of_value[v]) {
     if (slot_tasks_[s] == nullptr) continue;
-    const Picoseconds* busy = BusyOf(slot_tasks_[s]->tasks);
+    const std::vector<Picoseconds>& busy = SummaryOf(slot_tasks_[s]->tasks).busy;
     for (int d = 0; d < devices_; ++d) new_busy_[begin + d] += busy[d];
   }
   busy_values_.push_back(v);
@@ -305,16 +309,32 @@ void Simulator::ForEachTaskOf(int p, Run run) const {
   for (const Task& task : *position_tasks_[p]) run(task);
 }
 
-void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) const {
+void Simulator::RunList(const TaskList& tasks, Picoseconds* clocks) {
+  const auto run = [&tasks](Picoseconds* row) {
+    for (const Task& task : tasks) RunTask(task, row);
+  };
+  if (!summarize_ || tasks.size() < kLongList * devices_) return run(clocks);
+  SummaryOf(tasks).chains.Advance(devices_, clocks, run);
+}
+
+void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) {
   for (int p = begin; p < end; ++p) {
-    ForEachTaskOf(p, [clocks](const Task& task) { RunTask(task, clocks); });
+    const Position& position = structure_.positions[p];
+    for (int s = position.first_slot; s < position.last_slot; ++s) {
+      if (slot_tasks_[s] != nullptr) RunList(slot_tasks_[s]->tasks, clocks);
+    }
+    RunList(*position_tasks_[p], clocks);
   }
+}
+
+int Simulator::StretchEnd(int stretch) const {
+  return std::min(static_cast<int>(structure_.positions.size()), StretchBegin(stretch + 1));
 }
 
 // By a stretch that is as in the accepted placement.
 void Simulator::Advance(int stretch, Picoseconds* clocks) {
-  stretches_.Advance(stretch, clocks, [this, stretch](Picoseconds* row) {
-    RunPositions(stretches_.Begin(stretch), stretches_.End(stretch), row);
+  stretches_[stretch].Advance(devices_, clocks, [this, stretch](Picoseconds* row) {
+    RunPositions(StretchBegin(stretch), StretchEnd(stretch), row);
   });
 }
 
@@ -327,7 +347,7 @@ void Simulator::ExtendClocks(int row) {
 }
 
 void Simulator::ExtendRests(int row) {
-  const int count = stretches_.count();
+  const int count = num_stretches();
   // A device that is through with a task has the longest rest of those that it was done with.
   const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* rests) {
     Picoseconds longest = 0;
@@ -370,13 +390,13 @@ void Simulator::ExtendRests(int row) {
     const Picoseconds* after = &rests_[rests_known_ * devices_];
     --rests_known_;
     Picoseconds* rests = &rests_[rests_known_ * devices_];
-    if (stretches_.Known(rests_known_)) {
-      stretches_.Precede(rests_known_, after, rests);
+    if (stretches_[rests_known_].known()) {
+      stretches_[rests_known_].Precede(devices_, after, rests);
       continue;
     }
     std::copy(after, after + devices_, rests);
     tasks.clear();
-    for (int p = stretches_.Begin(rests_known_); p < stretches_.End(rests_known_); ++p) {
+    for (int p = StretchBegin(rests_known_); p < StretchEnd(rests_known_); ++p) {
       ForEachTaskOf(p, [&tasks](const Task& task) { tasks.push_back(&task); });
     }
     for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) before_task(**task, rests);
@@ -403,7 +423,7 @@ Picoseconds Simulator::FullTime() {
 // A time of `limit` or more need not be exact.
 Picoseconds Simulator::DeltaTime(Picoseconds limit) {
   if (dirty_.empty() && !tail_dirty_) return time_;
-  if (bounded_) {
+  if (summarize_) {
     if (tail_dirty_) FindTailBusy(&new_tail_busy_);
     const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
     if (least >= limit) return least;
@@ -411,10 +431,10 @@ Picoseconds Simulator::DeltaTime(Picoseconds limit) {
   ExtendClocks(first_dirty_);
   const Picoseconds* from = &clocks_[first_dirty_ * devices_];
   std::copy(from, from + devices_, scratch_.begin());
-  const int end = tail_dirty_ ? stretches_.count() : last_dirty_ + 1;
+  const int end = tail_dirty_ ? num_stretches() : last_dirty_ + 1;
   for (int s = first_dirty_; s < end; ++s) {
     if (stretch_stamp_[s] == stamp_) {
-      RunPositions(stretches_.Begin(s), stretches_.End(s), scratch_.data());
+      RunPositions(StretchBegin(s), StretchEnd(s), scratch_.data());
     } else {
       Advance(s, scratch_.data());
     }
@@ -437,10 +457,10 @@ std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) cons
 absl::Status Simulator::Reset(const Placement& placement) {
   if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok())
     return status;
-  if (bounded_) FindTailBusy(&new_tail_busy_);
+  if (summarize_) FindTailBusy(&new_tail_busy_);
   clocks_known_ = 0;
-  rests_known_ = stretches_.count() + 1;
-  for (int s = 0; s < stretches_.count(); ++s) stretches_.Forget(s);
+  rests_known_ = num_stretches() + 1;
+  for (Chains& stretch : stretches_) stretch.Forget();
   time_ = FullTime();
   if (limited_) FindMemoryChanges();
   penalty_ = Penalty();
@@ -477,8 +497,8 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
 
 void Simulator::Accept() {
   clocks_known_ = std::min(clocks_known_, first_dirty_);
-  rests_known_ = std::max(rests_known_, tail_dirty_ ? stretches_.count() + 1 : last_dirty_ + 1);
-  for (int stretch : dirty_) stretches_.Forget(stretch);
+  rests_known_ = std::max(rests_known_, tail_dirty_ ? num_stretches() + 1 : last_dirty_ + 1);
+  for (int stretch : dirty_) stretches_[stretch].Forget();
   memory_undo_.used = false;
   if (tail_dirty_) tail_busy_ = new_tail_busy_;
   for (size_t i = 0; i < busy_values_.size(); ++i) {
@@ -502,7 +522,7 @@ void Simulator::Settle() {
   busy_values_.clear();
   new_busy_.clear();
   dirty_.clear();
-  first_dirty_ = stretches_.count();
+  first_dirty_ = num_stretches();
   last_dirty_ = -1;
   tail_dirty_ = false;
 }

@@ -10,17 +10,19 @@
 // they are counted at the end, which is the same for the device itself.
 //
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
-// on them, and only the positions from the first to the last changed one are swept. What lies
-// before is known as the clocks with which each position begins, what lies after as the time from
-// each device's clock to the end of the step along the longest chain of tasks that wait for each
-// other (the critical path, as Kelley and Walker computed it in 1959). Both are kept for the
-// accepted placement and brought up to date only as far as they are asked for. Memory is counted
-// last, from what changed values hold, and only where the time alone does not decide. Times are
-// integers, so the result is exactly that of a full simulation.
+// on them, and only stretches of positions in which something has changed are swept; those between
+// them are one step each (chains.h). What lies before the first one is known as the clocks with
+// which it begins, what lies after the last one as the time from each device's clock to the end of
+// the step along the longest chain of tasks that wait for each other (the critical path of Kelley
+// and Walker, 1959). All that is kept for the accepted placement and brought up to date only as far
+// as it is asked for. A proposal that only matters below a limit is left off as soon as the tasks
+// of some device alone take as long, and its memory, counted from what changed values hold, is
+// looked at last. Times are integers, so the result is exactly that of a full simulation.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -29,8 +31,8 @@
 #include "absl/status/statusor.h"
 #include "planner/pcg/buckets.h"
 #include "planner/report/timeline.h"
+#include "planner/simulator/chains.h"
 #include "planner/simulator/costs.h"
-#include "planner/simulator/stretches.h"
 
 namespace espalier {
 
@@ -99,8 +101,12 @@ class Simulator {
   void Touch(int position);
   // True if it went through; false if it left off because the step will take `limit` or more.
   absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
-  // The time for which these tasks hold each device.
-  const Picoseconds* BusyOf(const TaskList& tasks);
+  // What is known of a list of tasks.
+  struct Summary {
+    std::vector<Picoseconds> busy;  // for how long it holds each device
+    Chains chains;
+  };
+  Summary& SummaryOf(const TaskList& tasks);
   // Adds a row to busy_, or takes it away (sign -1).
   void AddRow(const Picoseconds* row, int sign);
   void CountValue(ValueId v);
@@ -111,7 +117,11 @@ class Simulator {
   void Settle();
   template <typename Run>
   void ForEachTaskOf(int p, Run run) const;
-  void RunPositions(int begin, int end, Picoseconds* clocks) const;
+  void RunList(const TaskList& tasks, Picoseconds* clocks);
+  void RunPositions(int begin, int end, Picoseconds* clocks);
+  int StretchBegin(int stretch) const { return stretch * stretch_length_; }
+  int StretchEnd(int stretch) const;
+  int num_stretches() const { return static_cast<int>(stretches_.size()); }
   void Advance(int stretch, Picoseconds* clocks);
   void ExtendClocks(int row);
   void ExtendRests(int row);
@@ -142,7 +152,7 @@ class Simulator {
   CostTables& costs_;
   const bool full_only_;
   const int devices_;
-  const bool bounded_;  // busy times are known
+  const bool summarize_;  // lists of tasks; not where everything is to be simulated
   const std::vector<NodeId> live_;
   Placement placement_;
 
@@ -158,7 +168,8 @@ class Simulator {
   std::vector<int> position_of_value_;      // that computes it, or -1
   std::vector<bool> is_view_;               // shares the memory of an operand
   std::vector<int> last_use_;               // by slot, views of the value included
-  Stretches stretches_;
+  const int stretch_length_;
+  std::vector<Chains> stretches_;  // consecutive positions, of the accepted placement
   // Rows of one number by device; a row before each stretch, the last one after the last stretch.
   std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
   std::vector<Picoseconds> rests_;   // time to the end of the step: rows from rests_known_ on
@@ -176,7 +187,7 @@ class Simulator {
   std::vector<ValueId> busy_values_;     // of which the proposal has other rows, in new_busy_
   std::vector<Picoseconds> new_busy_;
   std::vector<Picoseconds> old_busy_, new_tail_busy_, no_tail_;
-  absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
+  absl::flat_hash_map<const TaskList*, std::unique_ptr<Summary>> summaries_;
   int first_dirty_ = 0, last_dirty_ = 0;  // stretches
   std::vector<int> dirty_;                // stretches
   bool tail_dirty_ = false;
