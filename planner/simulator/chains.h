@@ -5,8 +5,8 @@
 // matrix, entry (e, d) the longest chain of its tasks from device e before it to device d after it:
 // clock d after = max over e of clock e before + entry (e, d). Exact, as times are integers.
 //
-// A matrix costs as much as running the tasks once for each device; it is made when they have been
-// run so often without.
+// Making a matrix costs a few times as much as running the tasks; so it is made when they have been
+// run that often without.
 #pragma once
 
 #include <algorithm>
@@ -26,47 +26,71 @@ class Chains {
   bool known() const { return runs_ == kKnown; }
   void Forget() { runs_ = 0; }
 
-  // run(clocks) advances clocks by the tasks. It is called once, or for each device, or not at all.
-  template <typename Run>
-  void Advance(int devices, Picoseconds* clocks, const Run& run) {
+  // for_each(visit) calls visit(task) for all tasks in order; it is called once or not at all.
+  template <typename ForEach>
+  void Advance(int devices, Picoseconds* clocks, const ForEach& for_each) {
     if (!known()) {
-      if (devices > kMostDevices || ++runs_ < devices) return run(clocks);
-      Make(devices, run);
+      if (devices > kMostDevices || ++runs_ < kPays) {
+        return for_each([clocks](const Task& task) { RunTask(task, clocks); });
+      }
+      Make(devices, for_each);
     }
     const absl::InlinedVector<Picoseconds, 16> before(clocks, clocks + devices);
-    std::fill(clocks, clocks + devices, kNever);
     const Picoseconds* entry = matrix_.data();
-    for (const Picoseconds clock : before) {
-      for (int d = 0; d < devices; ++d) clocks[d] = std::max(clocks[d], clock + *entry++);
+    for (int d = 0; d < devices; ++d) {
+      Picoseconds latest = kNever;
+      for (int e = 0; e < devices; ++e) latest = std::max(latest, before[e] + *entry++);
+      clocks[d] = latest;
     }
   }
 
   // The longest chain from each device before the tasks, given those after them. REQUIRES: known.
   void Precede(int devices, const Picoseconds* after, Picoseconds* before) const {
     const Picoseconds* entry = matrix_.data();
-    for (int e = 0; e < devices; ++e) {
-      before[e] = kNever;
-      for (int d = 0; d < devices; ++d) before[e] = std::max(before[e], after[d] + *entry++);
+    std::fill(before, before + devices, kNever);
+    for (int d = 0; d < devices; ++d) {
+      for (int e = 0; e < devices; ++e) before[e] = std::max(before[e], after[d] + *entry++);
     }
   }
 
  private:
+  static constexpr int kPays = 3;  // runs
   static constexpr int kKnown = std::numeric_limits<int>::max();
   // No chain. Sums of it with any times of a step neither overflow nor get near a time.
   static constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::min() / 4;
 
-  template <typename Run>
-  void Make(int devices, const Run& run) {
+  // Runs the tasks on the clocks of all beginnings at once.
+  template <typename ForEach>
+  void Make(int devices, const ForEach& for_each) {
     matrix_.assign(static_cast<size_t>(devices) * devices, kNever);
-    for (int e = 0; e < devices; ++e) {
-      matrix_[e * devices + e] = 0;
-      run(&matrix_[e * devices]);
-    }
+    for (int d = 0; d < devices; ++d) matrix_[d * devices + d] = 0;
+    const auto row = [this, devices](int d) { return matrix_.data() + d * devices; };
+    std::vector<Picoseconds> latest(devices);
+    const auto meet = [&](const int* ranks, size_t n, Picoseconds duration) {
+      std::copy_n(row(ranks[0]), devices, latest.data());
+      for (size_t i = 1; i < n; ++i) {
+        const Picoseconds* other = row(ranks[i]);
+        for (int e = 0; e < devices; ++e) latest[e] = std::max(latest[e], other[e]);
+      }
+      for (int e = 0; e < devices; ++e) latest[e] += duration;
+      for (size_t i = 0; i < n; ++i) std::copy_n(latest.data(), devices, row(ranks[i]));
+    };
+    for_each([&](const Task& task) {
+      if (!task.group.empty()) {
+        meet(task.group.data(), task.group.size(), task.duration);
+      } else if (task.peer >= 0) {
+        const int pair[] = {task.device, task.peer};
+        meet(pair, 2, task.duration);
+      } else {
+        Picoseconds* own = row(task.device);
+        for (int e = 0; e < devices; ++e) own[e] += task.duration;
+      }
+    });
     runs_ = kKnown;
   }
 
-  int runs_ = 0;  // without the matrix, or kKnown
-  std::vector<Picoseconds> matrix_;
+  int runs_ = 0;                     // without the matrix, or kKnown
+  std::vector<Picoseconds> matrix_;  // row d: entries (e, d)
 };
 
 }  // namespace espalier

@@ -11,8 +11,6 @@ namespace {
 
 // Positions that become one step: where matrices of devices by devices begin to be cheaper.
 int StretchLength(int devices) { return std::clamp(devices / 2, 4, 32); }
-// Tasks for each device from which on a list is one step.
-constexpr size_t kLongList = 3;
 
 void AddBusy(const Task& task, Picoseconds* busy) {
   if (task.group.empty()) {
@@ -31,7 +29,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
-      summarize_(!full_only && devices_ <= Chains::kMostDevices),
+      bounded_(!full_only && devices_ <= Chains::kMostDevices),
       live_(structure.LiveNodes()),
       placement_(structure.nodes.size(), nullptr),
       base_layout_(structure.base.size(), -1),
@@ -50,7 +48,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       rests_((stretches_.size() + 1) * devices_, 0),
       busy_(devices_, 0),
       tail_busy_(devices_, 0),
-      value_busy_(summarize_ ? structure.base.size() * devices_ : 0, 0),
+      value_busy_(bounded_ ? structure.base.size() * devices_ : 0, 0),
       no_tail_(devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
@@ -189,9 +187,9 @@ void Simulator::RebuildPosition(int p) {
                        position.last_slot - position.first_slot);
   }
   if (position_tasks_[p] == tasks) return;
-  if (summarize_) {
-    if (position_tasks_[p] != nullptr) AddRow(SummaryOf(*position_tasks_[p]).busy.data(), -1);
-    AddRow(SummaryOf(*tasks).busy.data(), 1);
+  if (bounded_) {
+    if (position_tasks_[p] != nullptr) AddRow(BusyOf(*position_tasks_[p]), -1);
+    AddRow(BusyOf(*tasks), 1);
   }
   undo_.positions.emplace_back(p, position_tasks_[p]);
   position_tasks_[p] = tasks;
@@ -214,9 +212,9 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
   }
   // From here on only what is added is unknown: each check holds for the whole.
   const auto over = [&, this]() {
-    return summarize_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
+    return bounded_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
   };
-  if (summarize_) {
+  if (bounded_) {
     for (ValueId v : values_) AddRow(&value_busy_[v * devices_], -1);
   }
   for (const Change& change : changes) {
@@ -227,7 +225,7 @@ absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Pico
   if (over()) return false;
   for (ValueId v : values_) {
     if (absl::Status status = RebuildValue(v); !status.ok()) return status;
-    if (summarize_) CountValue(v);
+    if (bounded_) CountValue(v);
     if (over()) return false;
   }
   return true;
@@ -237,14 +235,13 @@ void Simulator::AddRow(const Picoseconds* row, int sign) {
   for (int d = 0; d < devices_; ++d) busy_[d] += sign * row[d];
 }
 
-Simulator::Summary& Simulator::SummaryOf(const TaskList& tasks) {
-  std::unique_ptr<Summary>& summary = summaries_[&tasks];
-  if (summary == nullptr) {
-    summary = std::make_unique<Summary>();
-    summary->busy.assign(devices_, 0);
-    for (const Task& task : tasks) AddBusy(task, summary->busy.data());
+const Picoseconds* Simulator::BusyOf(const TaskList& tasks) {
+  std::vector<Picoseconds>& busy = busy_of_[&tasks];
+  if (busy.empty()) {
+    busy.assign(devices_, 0);
+    for (const Task& task : tasks) AddBusy(task, busy.data());
   }
-  return *summary;
+  return busy.data();
 }
 
 void Simulator::CountValue(ValueId v) {
@@ -255,7 +252,7 @@ void Simulator::CountValue(ValueId v) {
   new_busy_.resize(begin + devices_, 0);
   for (int s : structure_.slots_of_value[v]) {
     if (slot_tasks_[s] == nullptr) continue;
-    const std::vector<Picoseconds>& busy = SummaryOf(slot_tasks_[s]->tasks).busy;
+    const Picoseconds* busy = BusyOf(slot_tasks_[s]->tasks);
     for (int d = 0; d < devices_; ++d) new_busy_[begin + d] += busy[d];
   }
   busy_values_.push_back(v);
@@ -309,21 +306,9 @@ void Simulator::ForEachTaskOf(int p, Run run) const {
   for (const Task& task : *position_tasks_[p]) run(task);
 }
 
-void Simulator::RunList(const TaskList& tasks, Picoseconds* clocks) {
-  const auto run = [&tasks](Picoseconds* row) {
-    for (const Task& task : tasks) RunTask(task, row);
-  };
-  if (!summarize_ || tasks.size() < kLongList * devices_) return run(clocks);
-  SummaryOf(tasks).chains.Advance(devices_, clocks, run);
-}
-
-void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) {
+void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) const {
   for (int p = begin; p < end; ++p) {
-    const Position& position = structure_.positions[p];
-    for (int s = position.first_slot; s < position.last_slot; ++s) {
-      if (slot_tasks_[s] != nullptr) RunList(slot_tasks_[s]->tasks, clocks);
-    }
-    RunList(*position_tasks_[p], clocks);
+    ForEachTaskOf(p, [clocks](const Task& task) { RunTask(task, clocks); });
   }
 }
 
@@ -333,8 +318,8 @@ int Simulator::StretchEnd(int stretch) const {
 
 // By a stretch that is as in the accepted placement.
 void Simulator::Advance(int stretch, Picoseconds* clocks) {
-  stretches_[stretch].Advance(devices_, clocks, [this, stretch](Picoseconds* row) {
-    RunPositions(StretchBegin(stretch), StretchEnd(stretch), row);
+  stretches_[stretch].Advance(devices_, clocks, [this, stretch](const auto& visit) {
+    for (int p = StretchBegin(stretch); p < StretchEnd(stretch); ++p) ForEachTaskOf(p, visit);
   });
 }
 
@@ -423,7 +408,7 @@ Picoseconds Simulator::FullTime() {
 // A time of `limit` or more need not be exact.
 Picoseconds Simulator::DeltaTime(Picoseconds limit) {
   if (dirty_.empty() && !tail_dirty_) return time_;
-  if (summarize_) {
+  if (bounded_) {
     if (tail_dirty_) FindTailBusy(&new_tail_busy_);
     const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
     if (least >= limit) return least;
@@ -457,7 +442,7 @@ std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) cons
 absl::Status Simulator::Reset(const Placement& placement) {
   if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok())
     return status;
-  if (summarize_) FindTailBusy(&new_tail_busy_);
+  if (bounded_) FindTailBusy(&new_tail_busy_);
   clocks_known_ = 0;
   rests_known_ = num_stretches() + 1;
   for (Chains& stretch : stretches_) stretch.Forget();

@@ -22,7 +22,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -101,12 +100,8 @@ class Simulator {
   void Touch(int position);
   // True if it went through; false if it left off because the step will take `limit` or more.
   absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
-  // What is known of a list of tasks.
-  struct Summary {
-    std::vector<Picoseconds> busy;  // for how long it holds each device
-    Chains chains;
-  };
-  Summary& SummaryOf(const TaskList& tasks);
+  // The time for which these tasks hold each device.
+  const Picoseconds* BusyOf(const TaskList& tasks);
   // Adds a row to busy_, or takes it away (sign -1).
   void AddRow(const Picoseconds* row, int sign);
   void CountValue(ValueId v);
@@ -117,8 +112,7 @@ class Simulator {
   void Settle();
   template <typename Run>
   void ForEachTaskOf(int p, Run run) const;
-  void RunList(const TaskList& tasks, Picoseconds* clocks);
-  void RunPositions(int begin, int end, Picoseconds* clocks);
+  void RunPositions(int begin, int end, Picoseconds* clocks) const;
   int StretchBegin(int stretch) const { return stretch * stretch_length_; }
   int StretchEnd(int stretch) const;
   int num_stretches() const { return static_cast<int>(stretches_.size()); }
@@ -152,7 +146,7 @@ class Simulator {
   CostTables& costs_;
   const bool full_only_;
   const int devices_;
-  const bool summarize_;  // lists of tasks; not where everything is to be simulated
+  const bool bounded_;  // busy times are known
   const std::vector<NodeId> live_;
   Placement placement_;
 
@@ -187,7 +181,7 @@ class Simulator {
   std::vector<ValueId> busy_values_;     // of which the proposal has other rows, in new_busy_
   std::vector<Picoseconds> new_busy_;
   std::vector<Picoseconds> old_busy_, new_tail_busy_, no_tail_;
-  absl::flat_hash_map<const TaskList*, std::unique_ptr<Summary>> summaries_;
+  absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
   int first_dirty_ = 0, last_dirty_ = 0;  // stretches
   std::vector<int> dirty_;                // stretches
   bool tail_dirty_ = false;
