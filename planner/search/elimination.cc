@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "planner/pcg/buckets.h"
 
 namespace espalier {
@@ -24,19 +25,31 @@ class Elimination {
  public:
   // choices: by variable. given: what a variable is fixed to if eliminating it is too much.
   Elimination(std::vector<int> choices, std::vector<int> given)
-      : choices_(std::move(choices)), given_(std::move(given)) {}
+      : choices_(std::move(choices)), given_(std::move(given)), factors_of_(choices_.size()) {}
 
-  void Add(Factor factor) { factors_.push_back(std::move(factor)); }
+  void Add(Factor factor) {
+    for (int v : factor.variables) factors_of_[v].push_back(static_cast<int>(factors_.size()));
+    factors_.push_back(std::move(factor));
+  }
 
   // The best choice of each variable.
   std::vector<int> Run() {
-    std::vector<int> left;
-    for (size_t v = 0; v < choices_.size(); ++v) left.push_back(static_cast<int>(v));
+    std::vector<double> sums(choices_.size());
+    std::set<std::pair<double, int>> left;  // cheapest first
+    for (size_t v = 0; v < choices_.size(); ++v) {
+      sums[v] = Sums(static_cast<int>(v));
+      left.emplace(sums[v], v);
+    }
     while (!left.empty()) {
-      auto next = std::min_element(left.begin(), left.end(),
-                                   [this](int a, int b) { return Sums(a) < Sums(b); });
-      Eliminate(*next);
-      left.erase(next);
+      const int next = left.begin()->second;
+      left.erase(left.begin());
+      const std::vector<int> neighbours = Scope(next);
+      Eliminate(next);
+      for (int v : neighbours) {
+        left.erase({sums[v], v});
+        sums[v] = Sums(v);
+        left.emplace(sums[v], v);
+      }
     }
     std::vector<int> best(choices_.size(), 0);
     for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
@@ -56,9 +69,8 @@ class Elimination {
 
   std::vector<int> Scope(int variable) const {
     std::set<int> scope;
-    for (const Factor& f : factors_) {
-      if (!Has(f, variable)) continue;
-      scope.insert(f.variables.begin(), f.variables.end());
+    for (int f : factors_of_[variable]) {
+      scope.insert(factors_[f].variables.begin(), factors_[f].variables.end());
     }
     scope.erase(variable);
     return {scope.begin(), scope.end()};
@@ -70,29 +82,20 @@ class Elimination {
     return sums;
   }
 
-  static bool Has(const Factor& f, int variable) {
-    return std::find(f.variables.begin(), f.variables.end(), variable) != f.variables.end();
-  }
-
   void Eliminate(int variable) {
     const bool fixed = Sums(variable) > kMostSums;
     Step step{variable, Scope(variable), {}};
     std::vector<Factor> taken;
-    for (size_t i = 0; i < factors_.size();) {
-      if (Has(factors_[i], variable)) {
-        taken.push_back(std::move(factors_[i]));
-        factors_[i] = std::move(factors_.back());
-        factors_.pop_back();
-      } else {
-        ++i;
-      }
+    for (int f : std::exchange(factors_of_[variable], {})) {
+      taken.push_back(std::exchange(factors_[f], {}));
+      for (int v : taken.back().variables) std::erase(factors_of_[v], f);
     }
     if (fixed) {
       step.scope.clear();
       step.best = {given_[variable]};
-      for (const Factor& f : taken) factors_.push_back(Fix(f, variable));
-    } else if (Factor rest = Minimise(variable, taken, &step); !rest.variables.empty()) {
-      factors_.push_back(std::move(rest));
+      for (const Factor& f : taken) Add(Fix(f, variable));
+    } else {
+      Add(Minimise(variable, taken, &step));
     }
     steps_.push_back(std::move(step));
   }
@@ -165,7 +168,8 @@ class Elimination {
   }
 
   const std::vector<int> choices_, given_;
-  std::vector<Factor> factors_;
+  std::vector<Factor> factors_;               // empty: taken
+  std::vector<std::vector<int>> factors_of_;  // by variable
   std::vector<Step> steps_;
 };
 
@@ -179,7 +183,12 @@ class SerialSteps {
         costs_(costs),
         placement_(other),
         live_(structure_.LiveNodes()),
-        variable_(structure_.nodes.size(), -1) {
+        variable_(structure_.nodes.size(), -1),
+        gradients_of_(structure_.nodes.size()) {
+    for (size_t g = 0; g < structure_.gradients.size(); ++g) {
+      const LayoutRef& stored = structure_.base[structure_.gradients[g].parameter];
+      gradients_of_[stored.node].push_back(static_cast<int>(g));
+    }
     // Where each pair of layouts takes long to plan, fewer of them.
     const double pair = static_cast<double>(space.num_devices()) * space.num_devices();
     const size_t most = static_cast<size_t>(std::clamp(std::sqrt(1e7 / pair), 4.0, 64.0));
@@ -212,10 +221,14 @@ class SerialSteps {
   }
 
  private:
+  // Of tasks that begin at once on all devices.
   double Span(const TaskList& tasks) {
+    const auto [it, inserted] = spans_.try_emplace(&tasks, 0);
+    if (!inserted) return it->second;
     clocks_.assign(costs_.num_devices(), 0);
     for (const Task& task : tasks) RunTask(task, clocks_.data());
-    return static_cast<double>(*std::max_element(clocks_.begin(), clocks_.end()));
+    it->second = static_cast<double>(*std::max_element(clocks_.begin(), clocks_.end()));
+    return it->second;
   }
 
   int LayoutOf(const LayoutRef& ref) {
@@ -236,11 +249,10 @@ class SerialSteps {
         cost += Span(*costs_.Sum(LayoutOf(position.outputs[0]), ElementBytes(OutputOf(position)),
                                  position.last_slot - position.first_slot));
       }
-      for (size_t g = 0; g < structure_.gradients.size(); ++g) {
+      for (int g : gradients_of_[node]) {
         const ValueId parameter = structure_.gradients[g].parameter;
-        if (structure_.base[parameter].node != node) continue;
         const int layout = LayoutOf(structure_.slots[structure_.gradients[g].slot].required);
-        const int owner = OwnerOfNorm(static_cast<int>(g), table_.layouts().Get(layout));
+        const int owner = OwnerOfNorm(g, table_.layouts().Get(layout));
         absl::StatusOr<const UpdateTasks*> update = costs_.Update(
             layout, LayoutOf(structure_.base[parameter]), ElementBytes(parameter), owner);
         if (!update.ok()) return update.status();
@@ -304,6 +316,8 @@ class SerialSteps {
   const std::vector<NodeId> live_;
   std::vector<int> variable_;                             // by node
   std::vector<std::vector<const ConfigEntry*>> choices_;  // by variable; of `other` first
+  std::vector<std::vector<int>> gradients_of_;            // of the parameters that lie as a node
+  absl::flat_hash_map<const TaskList*, double> spans_;
   std::vector<Picoseconds> clocks_;
 };
 

@@ -10,8 +10,6 @@ namespace espalier {
 namespace {
 
 constexpr int kChains = 4;
-// Of the budget: what descents may use. What they leave is left.
-constexpr double kDescent = 0.4;
 
 }  // namespace
 
@@ -19,6 +17,8 @@ int64_t DefaultBudget(const SearchSpace& space) {
   const int64_t nodes = static_cast<int64_t>(space.nodes().size());
   return std::clamp<int64_t>(100 * nodes * space.num_devices(), 10'000, 40'000);
 }
+
+int64_t DescentBudget(int64_t budget) { return budget * 2 / 5; }
 
 absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& table,
                                          CostTables& costs, std::vector<Placement> starts,
@@ -42,14 +42,14 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
   best.cost = order[0].first;
   best.best = *order[0].second;
   const int chains = options.alpha.has_value() ? 1 : kChains;
-  const int64_t steps = static_cast<int64_t>(static_cast<double>(options.budget) * (1 - kDescent));
+  const int64_t budget = options.budget / chains;
   for (int chain = 0; chain < chains && options.budget > 0; ++chain) {
     // The starts first, then the best so far.
     const bool fresh = chain < static_cast<int>(order.size());
     absl::Status status = simulator->Reset(fresh ? *order[chain].second : best.best);
     if (!status.ok()) return status;
     McmcOptions mcmc = options;
-    mcmc.budget = steps / chains;
+    mcmc.budget = budget - DescentBudget(budget);
     mcmc.seed = options.seed * kChains + chain;
     if (options.progress) {
       mcmc.progress = [&, chain](double fraction) {
@@ -60,8 +60,7 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     if (!found.ok()) return found.status();
     best.proposals += found->proposals;
     best.accepted += found->accepted;
-    absl::StatusOr<DescentResult> descent =
-        Descend(moves, simulator, (options.budget - steps) / chains);
+    absl::StatusOr<DescentResult> descent = Descend(moves, simulator, DescentBudget(budget));
     if (!descent.ok()) return descent.status();
     best.proposals += descent->proposals;
     best.accepted += descent->accepted;

@@ -17,6 +17,9 @@ namespace espalier {
 // The budget of a search that names none.
 int64_t DefaultBudget(const SearchSpace& space);
 
+// The part of a budget that is for the way down.
+int64_t DescentBudget(int64_t budget);
+
 // Searches from `starts`, at least one, and from where dynamic programming leads. `options` as for
 // RunMcmc, the budget for all together: with alpha one chain of FlexFlow's from the best of
 // `starts`, without it several that are annealed. `simulator` may hold anything; it is left at the

@@ -8,6 +8,20 @@
 #include "planner/simulator/tail.h"
 
 namespace espalier {
+namespace {
+
+// Positions that become one step: where matrices of devices by devices begin to be cheaper.
+int StretchLength(int devices) { return std::clamp(devices / 2, 4, 32); }
+
+void AddBusy(const Task& task, Picoseconds* busy) {
+  if (task.group.empty()) {
+    busy[task.device] += task.duration;
+    if (task.peer >= 0) busy[task.peer] += task.duration;
+  }
+  for (int device : task.group) busy[device] += task.duration;
+}
+
+}  // namespace
 
 Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTables& costs,
                      bool full_only)
@@ -16,6 +30,7 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       costs_(costs),
       full_only_(full_only),
       devices_(costs.num_devices()),
+      bounded_(!full_only && devices_ <= Chains::kMostDevices),
       live_(structure.LiveNodes()),
       placement_(structure.nodes.size(), nullptr),
       base_layout_(structure.base.size(), -1),
@@ -28,13 +43,18 @@ Simulator::Simulator(const PcgStructure& structure, ConfigTable& table, CostTabl
       gradient_of_parameter_(structure.base.size(), -1),
       position_of_value_(structure.base.size(), -1),
       is_view_(structure.base.size(), false),
-      stretches_(static_cast<int>(structure.positions.size()), devices_),
-      clocks_((stretches_.count() + 1) * devices_, 0),
-      rests_((stretches_.count() + 1) * devices_, 0),
+      stretch_length_(StretchLength(devices_)),
+      stretches_((structure.positions.size() + stretch_length_ - 1) / stretch_length_),
+      clocks_((stretches_.size() + 1) * devices_, 0),
+      rests_((stretches_.size() + 1) * devices_, 0),
+      busy_(devices_, 0),
+      tail_busy_(devices_, 0),
+      value_busy_(bounded_ ? structure.base.size() * devices_ : 0, 0),
+      no_tail_(devices_, 0),
       node_stamp_(structure.nodes.size(), 0),
       value_stamp_(structure.base.size(), 0),
       position_stamp_(structure.positions.size(), 0),
-      stretch_stamp_(stretches_.count(), 0),
+      stretch_stamp_(stretches_.size(), 0),
       scratch_(devices_, 0) {
   for (size_t v = 0; v < structure.base.size(); ++v) {
     all_values_.push_back(static_cast<ValueId>(v));
@@ -85,7 +105,7 @@ int Simulator::ElementBytes(ValueId v) const {
 }
 
 void Simulator::Touch(int position) {
-  const int stretch = stretches_.Of(position);
+  const int stretch = position / stretch_length_;
   if (std::exchange(stretch_stamp_[stretch], stamp_) == stamp_) return;
   dirty_.push_back(stretch);
   first_dirty_ = std::min(first_dirty_, stretch);
@@ -178,28 +198,90 @@ void Simulator::RebuildPosition(int p) {
                        position.last_slot - position.first_slot);
   }
   if (position_tasks_[p] == tasks) return;
+  if (bounded_) {
+    if (position_tasks_[p] != nullptr) AddRow(BusyOf(*position_tasks_[p]), -1);
+    AddRow(BusyOf(*tasks), 1);
+  }
   undo_.positions.emplace_back(p, position_tasks_[p]);
   position_tasks_[p] = tasks;
   Touch(p);
 }
 
-absl::Status Simulator::Rebuild(const std::vector<Change>& changes) {
+absl::StatusOr<bool> Simulator::Rebuild(const std::vector<Change>& changes, Picoseconds limit) {
   ++stamp_;
+  values_.clear();
+  bool tail = false;  // may change
   for (const Change& change : changes) {
     undo_.placement.emplace_back(change.first, placement_[change.first]);
     placement_[change.first] = change.second;
     node_stamp_[change.first] = stamp_;
+    for (ValueId v : structure_.nodes[change.first].values) {
+      if (std::exchange(value_stamp_[v], stamp_) == stamp_) continue;
+      values_.push_back(v);
+      tail = tail || gradient_of_value_[v] >= 0 || gradient_of_parameter_[v] >= 0;
+    }
+  }
+  // From here on only what is added is unknown: each check holds for the whole.
+  const auto over = [&, this]() {
+    return bounded_ && BusiestDevice(tail ? no_tail_ : tail_busy_) >= limit;
+  };
+  if (bounded_) {
+    for (ValueId v : values_) AddRow(&value_busy_[v * devices_], -1);
   }
   for (const Change& change : changes) {
     for (int p : structure_.nodes[change.first].positions) {
       if (std::exchange(position_stamp_[p], stamp_) != stamp_) RebuildPosition(p);
     }
-    for (ValueId v : structure_.nodes[change.first].values) {
-      if (std::exchange(value_stamp_[v], stamp_) == stamp_) continue;
-      if (absl::Status status = RebuildValue(v); !status.ok()) return status;
-    }
   }
-  return absl::OkStatus();
+  if (over()) return false;
+  for (ValueId v : values_) {
+    if (absl::Status status = RebuildValue(v); !status.ok()) return status;
+    if (bounded_) CountValue(v);
+    if (over()) return false;
+  }
+  return true;
+}
+
+void Simulator::AddRow(const Picoseconds* row, int sign) {
+  for (int d = 0; d < devices_; ++d) busy_[d] += sign * row[d];
+}
+
+const Picoseconds* Simulator::BusyOf(const TaskList& tasks) {
+  std::vector<Picoseconds>& busy = busy_of_[&tasks];
+  if (busy.empty()) {
+    busy.assign(devices_, 0);
+    for (const Task& task : tasks) AddBusy(task, busy.data());
+  }
+  return busy.data();
+}
+
+void Simulator::CountValue(ValueId v) {
+  const bool changed =
+      !undo_.slots.empty() && structure_.slots[undo_.slots.back().first].value == v;
+  if (!changed) return AddRow(&value_busy_[v * devices_], 1);
+  const size_t begin = new_busy_.size();
+  new_busy_.resize(begin + devices_, 0);
+  for (int s : structure_.slots_of_value[v]) {
+    if (slot_tasks_[s] == nullptr) continue;
+    const Picoseconds* busy = BusyOf(slot_tasks_[s]->tasks);
+    for (int d = 0; d < devices_; ++d) new_busy_[begin + d] += busy[d];
+  }
+  busy_values_.push_back(v);
+  AddRow(&new_busy_[begin], 1);
+}
+
+Picoseconds Simulator::BusiestDevice(const std::vector<Picoseconds>& tail) const {
+  Picoseconds most = 0;
+  for (int d = 0; d < devices_; ++d) most = std::max(most, busy_[d] + tail[d]);
+  return most;
+}
+
+void Simulator::FindTailBusy(std::vector<Picoseconds>* busy) {
+  busy->assign(devices_, 0);
+  PlayTail([&](const Task& task, TailPart, int) { AddBusy(task, busy->data()); },
+           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+             for (int device : ranks) (*busy)[device] += duration;
+           });
 }
 
 void Simulator::Undo::Clear() {
@@ -241,10 +323,14 @@ void Simulator::RunPositions(int begin, int end, Picoseconds* clocks) const {
   }
 }
 
+int Simulator::StretchEnd(int stretch) const {
+  return std::min(static_cast<int>(structure_.positions.size()), StretchBegin(stretch + 1));
+}
+
 // By a stretch that is as in the accepted placement.
 void Simulator::Advance(int stretch, Picoseconds* clocks) {
-  stretches_.Advance(stretch, clocks, [this, stretch](Picoseconds* row) {
-    RunPositions(stretches_.Begin(stretch), stretches_.End(stretch), row);
+  stretches_[stretch].Advance(devices_, clocks, [this, stretch](const auto& visit) {
+    for (int p = StretchBegin(stretch); p < StretchEnd(stretch); ++p) ForEachTaskOf(p, visit);
   });
 }
 
@@ -257,7 +343,7 @@ void Simulator::ExtendClocks(int row) {
 }
 
 void Simulator::ExtendRests(int row) {
-  const int count = stretches_.count();
+  const int count = num_stretches();
   // A device that is through with a task has the longest rest of those that it was done with.
   const auto before = [](const int* ranks, size_t n, Picoseconds duration, Picoseconds* rests) {
     Picoseconds longest = 0;
@@ -300,13 +386,13 @@ void Simulator::ExtendRests(int row) {
     const Picoseconds* after = &rests_[rests_known_ * devices_];
     --rests_known_;
     Picoseconds* rests = &rests_[rests_known_ * devices_];
-    if (stretches_.Known(rests_known_)) {
-      stretches_.Precede(rests_known_, after, rests);
+    if (stretches_[rests_known_].known()) {
+      stretches_[rests_known_].Precede(devices_, after, rests);
       continue;
     }
     std::copy(after, after + devices_, rests);
     tasks.clear();
-    for (int p = stretches_.Begin(rests_known_); p < stretches_.End(rests_known_); ++p) {
+    for (int p = StretchBegin(rests_known_); p < StretchEnd(rests_known_); ++p) {
       ForEachTaskOf(p, [&tasks](const Task& task) { tasks.push_back(&task); });
     }
     for (auto task = tasks.rbegin(); task != tasks.rend(); ++task) before_task(**task, rests);
@@ -334,15 +420,21 @@ Picoseconds Simulator::FullTime() {
   return Tail(scratch_.data());
 }
 
-Picoseconds Simulator::DeltaTime() {
+// A time of `limit` or more need not be exact.
+Picoseconds Simulator::DeltaTime(Picoseconds limit) {
   if (dirty_.empty() && !tail_dirty_) return time_;
+  if (bounded_) {
+    if (tail_dirty_) FindTailBusy(&new_tail_busy_);
+    const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
+    if (least >= limit) return least;
+  }
   ExtendClocks(first_dirty_);
   const Picoseconds* from = &clocks_[first_dirty_ * devices_];
   std::copy(from, from + devices_, scratch_.begin());
-  const int end = tail_dirty_ ? stretches_.count() : last_dirty_ + 1;
+  const int end = tail_dirty_ ? num_stretches() : last_dirty_ + 1;
   for (int s = first_dirty_; s < end; ++s) {
     if (stretch_stamp_[s] == stamp_) {
-      RunPositions(stretches_.Begin(s), stretches_.End(s), scratch_.data());
+      RunPositions(StretchBegin(s), StretchEnd(s), scratch_.data());
     } else {
       Advance(s, scratch_.data());
     }
@@ -363,10 +455,12 @@ std::vector<Simulator::Change> Simulator::AllOf(const Placement& placement) cons
 }
 
 absl::Status Simulator::Reset(const Placement& placement) {
-  if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
+  if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok())
+    return status;
+  if (bounded_) FindTailBusy(&new_tail_busy_);
   clocks_known_ = 0;
-  rests_known_ = stretches_.count() + 1;
-  for (int s = 0; s < stretches_.count(); ++s) stretches_.Forget(s);
+  rests_known_ = num_stretches() + 1;
+  for (Chains& stretch : stretches_) stretch.Forget();
   time_ = FullTime();
   if (limited_) FindMemoryChanges();
   penalty_ = Penalty();
@@ -379,16 +473,21 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
   Accept();
   old_time_ = time_;
   old_penalty_ = penalty_;
+  old_busy_ = busy_;
   if (full_only_) {
     // Task lists from scratch as well.
     Placement placement = placement_;
     for (const Change& change : changes) placement[change.first] = change.second;
-    if (absl::Status status = Rebuild(AllOf(placement)); !status.ok()) return status;
-  } else if (absl::Status status = Rebuild(changes); !status.ok()) {
-    return status;
+    if (absl::Status status = Rebuild(AllOf(placement), kNoLimit).status(); !status.ok()) {
+      return status;
+    }
+  } else {
+    absl::StatusOr<bool> whole = Rebuild(changes, limit);
+    if (!whole.ok()) return whole.status();
+    if (!*whole) return limit;
   }
   const bool delta = !full_only_ && structure_.micro_batches == 1;
-  time_ = delta ? DeltaTime() : FullTime();
+  time_ = delta ? DeltaTime(limit) : FullTime();
   if (!full_only_ && time_ >= limit) return time_;
   if (limited_) {
     // Of shared-out parameters the memory depends on more than what they themselves hold.
@@ -404,9 +503,13 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
 
 void Simulator::Accept() {
   clocks_known_ = std::min(clocks_known_, first_dirty_);
-  rests_known_ = std::max(rests_known_, tail_dirty_ ? stretches_.count() + 1 : last_dirty_ + 1);
-  for (int stretch : dirty_) stretches_.Forget(stretch);
+  rests_known_ = std::max(rests_known_, tail_dirty_ ? num_stretches() + 1 : last_dirty_ + 1);
+  for (int stretch : dirty_) stretches_[stretch].Forget();
   memory_undo_.used = false;
+  if (tail_dirty_) tail_busy_ = new_tail_busy_;
+  for (size_t i = 0; i < busy_values_.size(); ++i) {
+    std::copy_n(&new_busy_[i * devices_], devices_, &value_busy_[busy_values_[i] * devices_]);
+  }
   Settle();
 }
 
@@ -415,14 +518,17 @@ void Simulator::Reject() {
   Flip();
   time_ = old_time_;
   penalty_ = old_penalty_;
+  busy_ = old_busy_;
   Settle();
 }
 
 void Simulator::Settle() {
   undo_.Clear();
   touched_.clear();
+  busy_values_.clear();
+  new_busy_.clear();
   dirty_.clear();
-  first_dirty_ = stretches_.count();
+  first_dirty_ = num_stretches();
   last_dirty_ = -1;
   tail_dirty_ = false;
 }

@@ -13,13 +13,14 @@
 // simulated whole.
 //
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
-// on them, and only the positions from the first to the last changed one are swept. What lies
-// before is known as the clocks with which each position begins, what lies after as the time from
-// each device's clock to the end of the step along the longest chain of tasks that wait for each
-// other (the critical path, as Kelley and Walker computed it in 1959). Both are kept for the
-// accepted placement and brought up to date only as far as they are asked for. Memory is counted
-// last, from what changed values hold, and only where the time alone does not decide. Times are
-// integers, so the result is exactly that of a full simulation.
+// on them, and only stretches of positions in which something has changed are swept; those between
+// them are one step each (chains.h). What lies before the first one is known as the clocks with
+// which it begins, what lies after the last one as the time from each device's clock to the end of
+// the step along the longest chain of tasks that wait for each other (the critical path of Kelley
+// and Walker, 1959). All that is kept for the accepted placement and brought up to date only as far
+// as it is asked for. A proposal that only matters below a limit is left off as soon as the tasks
+// of some device alone take as long, and its memory, counted from what changed values hold, is
+// looked at last. Times are integers, so the result is exactly that of a full simulation.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +28,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/pcg/buckets.h"
 #include "planner/pcg/schedule.h"
 #include "planner/report/timeline.h"
+#include "planner/simulator/chains.h"
 #include "planner/simulator/costs.h"
-#include "planner/simulator/stretches.h"
 
 namespace espalier {
 
@@ -104,16 +106,28 @@ class Simulator {
   absl::Status RebuildValue(ValueId v);
   void RebuildPosition(int p);
   void Touch(int position);
-  absl::Status Rebuild(const std::vector<Change>& changes);
+  // True if it went through; false if it left off because the step will take `limit` or more.
+  absl::StatusOr<bool> Rebuild(const std::vector<Change>& changes, Picoseconds limit);
+  // The time for which these tasks hold each device.
+  const Picoseconds* BusyOf(const TaskList& tasks);
+  // Adds a row to busy_, or takes it away (sign -1).
+  void AddRow(const Picoseconds* row, int sign);
+  void CountValue(ValueId v);
+  // What the step takes at least: no device ends before it has done all its tasks.
+  Picoseconds BusiestDevice(const std::vector<Picoseconds>& tail) const;
+  void FindTailBusy(std::vector<Picoseconds>* busy);
   void Flip();
   void Settle();
   template <typename Run>
   void ForEachTaskOf(int p, Run run) const;
   void RunPositions(int begin, int end, Picoseconds* clocks) const;
+  int StretchBegin(int stretch) const { return stretch * stretch_length_; }
+  int StretchEnd(int stretch) const;
+  int num_stretches() const { return static_cast<int>(stretches_.size()); }
   void Advance(int stretch, Picoseconds* clocks);
   void ExtendClocks(int row);
   void ExtendRests(int row);
-  Picoseconds DeltaTime();
+  Picoseconds DeltaTime(Picoseconds limit);
   Picoseconds FullTime();
   Picoseconds Tail(Picoseconds* clocks);
   // Calls run(position, micro-batch) in the order of the step.
@@ -151,6 +165,7 @@ class Simulator {
   CostTables& costs_;
   const bool full_only_;
   const int devices_;
+  const bool bounded_;  // busy times are known
   const std::vector<NodeId> live_;
   Placement placement_;
 
@@ -166,7 +181,8 @@ class Simulator {
   std::vector<int> position_of_value_;      // that computes it, or -1
   std::vector<bool> is_view_;               // shares the memory of an operand
   std::vector<int> last_use_;               // by slot, views of the value included
-  Stretches stretches_;
+  const int stretch_length_;
+  std::vector<Chains> stretches_;  // consecutive positions, of the accepted placement
   // Rows of one number by device; a row before each stretch, the last one after the last stretch.
   std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
   std::vector<Picoseconds> rests_;   // time to the end of the step: rows from rests_known_ on
@@ -178,10 +194,18 @@ class Simulator {
   Undo undo_;
   MemoryUndo memory_undo_;
   Picoseconds old_time_ = 0, old_penalty_ = 0;
+  // Time for which tasks hold each device, of all positions and of the tail.
+  std::vector<Picoseconds> busy_, tail_busy_;
+  std::vector<Picoseconds> value_busy_;  // of each value's changes of layout: accepted rows
+  std::vector<ValueId> busy_values_;     // of which the proposal has other rows, in new_busy_
+  std::vector<Picoseconds> new_busy_;
+  std::vector<Picoseconds> old_busy_, new_tail_busy_, no_tail_;
+  absl::flat_hash_map<const TaskList*, std::vector<Picoseconds>> busy_of_;
   int first_dirty_ = 0, last_dirty_ = 0;  // stretches
   std::vector<int> dirty_;                // stretches
   bool tail_dirty_ = false;
-  std::vector<ValueId> touched_;  // values
+  std::vector<ValueId> touched_;  // values of which some layout has changed
+  std::vector<ValueId> values_;   // that may have to be rebuilt
   std::vector<int> node_stamp_, value_stamp_, position_stamp_, stretch_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;

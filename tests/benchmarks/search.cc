@@ -1,6 +1,8 @@
 // The search: how fast it tries placements, with full and with delta simulation, how long a plan
 // takes, and what is predicted to be gained over data parallelism and over one device. The device
 // is this machine's, calibrated with one thread; links are measured (loopback) or stated.
+#include "planner/search/search.h"
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -9,7 +11,8 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
-#include "planner/search/mcmc.h"
+#include "planner/search/descent.h"
+#include "planner/search/elimination.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/ranks.h"
 #include "tests/benchmarks/report.h"
@@ -18,7 +21,7 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int64_t, proposals, 10000,
-          "of the same chain, for the rates of full and delta simulation");
+          "of the same search, for the rates of full and delta simulation");
 ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
 
 namespace espalier {
@@ -33,7 +36,9 @@ struct Case {
 
 struct Chain {
   double seconds = 0;
-  McmcResult result;
+  Picoseconds cost = 0;
+  int64_t proposals = 0;
+  int64_t accepted = 0;
 };
 
 proto::Link MakeLink(double bytes_per_second, double latency) {
@@ -43,6 +48,7 @@ proto::Link MakeLink(double bytes_per_second, double latency) {
   return link;
 }
 
+// One chain of the search and the way down from it, as in a search of so many proposals.
 absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64_t proposals) {
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
@@ -52,21 +58,25 @@ absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64
   Simulator simulator(*structure, table, costs, full_only);
   const int devices = static_cast<int>(problem.machine.devices.size());
   const SearchSpace space(*structure, {.num_devices = devices});
-  Placement placement(structure->nodes.size(), nullptr);
+  Placement data(structure->nodes.size(), nullptr);
   for (NodeId n : structure->LiveNodes()) {
-    placement[n] = table.Get(n, DataParallel(structure->nodes[n].rule, devices));
+    data[n] = table.Get(n, DataParallel(structure->nodes[n].rule, devices));
   }
+  absl::StatusOr<Placement> begin = EliminationPlacement(space, table, costs, data);
+  if (!begin.ok()) return begin.status();
   Moves moves(space, table);
-  McmcOptions options;
-  options.budget = proposals;
   Chain chain;
   // The first time fills the tables of costs, which both ways of simulating share.
   for (int time = 0; time < 2; ++time) {
-    if (absl::Status s = simulator.Reset(placement); !s.ok()) return s;
+    if (absl::Status s = simulator.Reset(*begin); !s.ok()) return s;
     const double start = Seconds();
-    absl::StatusOr<McmcResult> result = RunMcmc(moves, &simulator, options);
+    absl::StatusOr<McmcResult> result =
+        RunMcmc(moves, &simulator, {.budget = proposals - DescentBudget(proposals)});
     if (!result.ok()) return result.status();
-    chain = {Seconds() - start, *std::move(result)};
+    absl::StatusOr<DescentResult> descent = Descend(moves, &simulator, DescentBudget(proposals));
+    if (!descent.ok()) return descent.status();
+    chain = {Seconds() - start, simulator.cost(), result->proposals + descent->proposals,
+             result->accepted + descent->accepted};
   }
   return chain;
 }
@@ -103,16 +113,15 @@ absl::Status Run(Report* report) {
     if (!full.ok()) return full.status();
     absl::StatusOr<Chain> delta = RunChain(problem, false, proposals);
     if (!delta.ok()) return delta.status();
-    if (full->result.cost != delta->result.cost ||
-        full->result.accepted != delta->result.accepted) {
-      return absl::InternalError(
-          absl::StrCat(c.workload, " on ", c.devices, ": full and delta simulation end at ",
-                       full->result.cost, " and ", delta->result.cost, " ps"));
+    if (full->cost != delta->cost || full->accepted != delta->accepted) {
+      return absl::InternalError(absl::StrCat(c.workload, " on ", c.devices,
+                                              ": full and delta simulation end at ", full->cost,
+                                              " and ", delta->cost, " ps"));
     }
-    const double n = static_cast<double>(proposals);
+    const double n = static_cast<double>(delta->proposals);
     rates.push_back({Text(c.workload), Number(c.devices, 0), Text(c.link_name),
                      Number(static_cast<double>(work->graph.nodes().size()), 0),
-                     Number(100 * static_cast<double>(delta->result.accepted) / n, 0),
+                     Number(100 * static_cast<double>(delta->accepted) / n, 0),
                      Number(n / full->seconds, 0), Number(n / delta->seconds, 0),
                      Number(full->seconds / delta->seconds, 1)});
 
@@ -131,7 +140,7 @@ absl::Status Run(Report* report) {
                      Number(1e3 * data, 2), Number(1e3 * searched, 2), Number(data / searched, 2),
                      Number(single / searched, 2)});
   }
-  report->Table(absl::StrCat("Placements tried per second, the same chain of ",
+  report->Table(absl::StrCat("Placements tried per second, the same chain and descent of ",
                              absl::GetFlag(FLAGS_proposals), " proposals"),
                 {"model", "devices", "link", "operators", "accepted %", "full /s", "delta /s",
                  "delta gains"});

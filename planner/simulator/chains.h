@@ -1,0 +1,96 @@
+// What a run of tasks does to the clocks of the devices, in one step.
+//
+// Tasks add to clocks and wait for the latest of some: linear in the algebra of maximum and sum
+// (Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity", 1992). So the run is a
+// matrix, entry (e, d) the longest chain of its tasks from device e before it to device d after it:
+// clock d after = max over e of clock e before + entry (e, d). Exact, as times are integers.
+//
+// Making a matrix costs a few times as much as running the tasks; so it is made when they have been
+// run that often without.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "planner/simulator/task.h"
+
+namespace espalier {
+
+class Chains {
+ public:
+  // With more devices, matrices are larger than what they stand for.
+  static constexpr int kMostDevices = 64;
+
+  bool known() const { return runs_ == kKnown; }
+  void Forget() { runs_ = 0; }
+
+  // for_each(visit) calls visit(task) for all tasks in order; it is called once or not at all.
+  template <typename ForEach>
+  void Advance(int devices, Picoseconds* clocks, const ForEach& for_each) {
+    if (!known()) {
+      if (devices > kMostDevices || ++runs_ < kPays) {
+        return for_each([clocks](const Task& task) { RunTask(task, clocks); });
+      }
+      Make(devices, for_each);
+    }
+    const absl::InlinedVector<Picoseconds, 16> before(clocks, clocks + devices);
+    const Picoseconds* entry = matrix_.data();
+    for (int d = 0; d < devices; ++d) {
+      Picoseconds latest = kNever;
+      for (int e = 0; e < devices; ++e) latest = std::max(latest, before[e] + *entry++);
+      clocks[d] = latest;
+    }
+  }
+
+  // The longest chain from each device before the tasks, given those after them. REQUIRES: known.
+  void Precede(int devices, const Picoseconds* after, Picoseconds* before) const {
+    const Picoseconds* entry = matrix_.data();
+    std::fill(before, before + devices, kNever);
+    for (int d = 0; d < devices; ++d) {
+      for (int e = 0; e < devices; ++e) before[e] = std::max(before[e], after[d] + *entry++);
+    }
+  }
+
+ private:
+  static constexpr int kPays = 3;  // runs
+  static constexpr int kKnown = std::numeric_limits<int>::max();
+  // No chain. Sums of it with any times of a step neither overflow nor get near a time.
+  static constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::min() / 4;
+
+  // Runs the tasks on the clocks of all beginnings at once.
+  template <typename ForEach>
+  void Make(int devices, const ForEach& for_each) {
+    matrix_.assign(static_cast<size_t>(devices) * devices, kNever);
+    for (int d = 0; d < devices; ++d) matrix_[d * devices + d] = 0;
+    const auto row = [this, devices](int d) { return matrix_.data() + d * devices; };
+    std::vector<Picoseconds> latest(devices);
+    const auto meet = [&](const int* ranks, size_t n, Picoseconds duration) {
+      std::copy_n(row(ranks[0]), devices, latest.data());
+      for (size_t i = 1; i < n; ++i) {
+        const Picoseconds* other = row(ranks[i]);
+        for (int e = 0; e < devices; ++e) latest[e] = std::max(latest[e], other[e]);
+      }
+      for (int e = 0; e < devices; ++e) latest[e] += duration;
+      for (size_t i = 0; i < n; ++i) std::copy_n(latest.data(), devices, row(ranks[i]));
+    };
+    for_each([&](const Task& task) {
+      if (!task.group.empty()) {
+        meet(task.group.data(), task.group.size(), task.duration);
+      } else if (task.peer >= 0) {
+        const int pair[] = {task.device, task.peer};
+        meet(pair, 2, task.duration);
+      } else {
+        Picoseconds* own = row(task.device);
+        for (int e = 0; e < devices; ++e) own[e] += task.duration;
+      }
+    });
+    runs_ = kKnown;
+  }
+
+  int runs_ = 0;                     // without the matrix, or kKnown
+  std::vector<Picoseconds> matrix_;  // row d: entries (e, d)
+};
+
+}  // namespace espalier
