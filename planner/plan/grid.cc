@@ -84,10 +84,12 @@ std::string ToString(const GridShape& shape) {
 }
 
 GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
-                         const proto::MemoryOptions& memory, int64_t budget, Share share)
+                         const proto::MemoryOptions& memory, const SpaceOptions& space,
+                         int64_t budget, Share share)
     : problem_(problem),
       num_devices_(num_devices),
       memory_(memory),
+      space_(space),
       budget_(budget),
       share_(std::move(share)),
       group_problem_(problem) {
@@ -166,7 +168,7 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
     }
     return configs;
   }
-  SpaceOptions options;
+  SpaceOptions options = space_;
   options.num_devices = tensor;
   options.sample_parallel = shape.mixed;
   const SearchSpace space(structure, options);

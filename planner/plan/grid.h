@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/plan/planning.h"
+#include "planner/search/space.h"
 
 namespace espalier {
 
@@ -56,9 +57,10 @@ class GridPlanner {
   // devices 0 to tensor - 1.
   using Share = std::function<NodeConfig(const PcgStructure& structure, NodeId node, int tensor)>;
 
-  // `problem` must outlive this. `budget`: proposals of each search within a group.
+  // `problem` must outlive this. `space`: which axes a group may split. `budget`: proposals of each
+  // search within a group.
   GridPlanner(const PlanProblem& problem, int num_devices, const proto::MemoryOptions& memory,
-              int64_t budget, Share share = nullptr);
+              const SpaceOptions& space, int64_t budget, Share share = nullptr);
 
   // Shapes that use all devices and divide the batch, at one ZeRO stage; several stages only of a
   // graph whose batch can be cut. `micro_batches` 0: several are tried.
@@ -97,6 +99,7 @@ class GridPlanner {
   const PlanProblem& problem_;
   const int num_devices_;
   const proto::MemoryOptions memory_;
+  const SpaceOptions space_;
   const int64_t budget_;
   const Share share_;
   PlanProblem group_problem_;  // devices without a limit of their memory

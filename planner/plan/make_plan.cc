@@ -1,10 +1,12 @@
 // MakePlanAtStage: see at_stage.h.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/plan/at_stage.h"
 #include "planner/plan/configs.h"
+#include "planner/plan/grid.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
 #include "planner/search/search.h"
@@ -124,6 +126,38 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
   return best;
 }
 
+// A plan of stages, replicas and parts has to be so much faster than one without: its prediction
+// leaves out more.
+constexpr double kGridGain = 0.95;
+// Up to so many devices the search over all operators finds what grids of one stage have to offer.
+constexpr int kFewDevices = 8;
+// From so many on it would take minutes, and grids are all there is.
+constexpr int kManyDevices = 64;
+constexpr int kGridsMade = 4;
+
+// The best grid that fits; nothing if there is none, or FlexFlow's own search is asked for.
+absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
+                                                 const proto::SearchOptions& options,
+                                                 int num_devices, int zero_stage) {
+  if (num_devices == 1 || options.alpha() > 0) return std::optional<Pipeline>();
+  SpaceOptions space;
+  space.parameter_parallel = !options.disable_parameter_parallel();
+  space.attribute_parallel = !options.disable_attribute_parallel();
+  const bool few = num_devices <= kFewDevices;
+  GridPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
+  std::vector<GridShape> shapes = planner.Shapes(zero_stage, options.micro_batches());
+  if (few) {
+    std::erase_if(shapes, [](const GridShape& s) { return s.stages == 1; });
+  }
+  absl::StatusOr<GridPlan> best = planner.Best(shapes, kGridsMade);
+  if (absl::IsNotFound(best.status())) return std::optional<Pipeline>();
+  if (!best.ok()) return best.status();
+  absl::StatusOr<Candidate> candidate =
+      best->planning->Evaluate(ToString(best->shape), best->placement);
+  if (!candidate.ok()) return candidate.status();
+  return std::optional<Pipeline>(Pipeline{std::move(best->planning), *std::move(candidate)});
+}
+
 }  // namespace
 
 absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
@@ -193,11 +227,26 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       if (!options.disable_parameter_parallel()) {
         starts.push_back(planning.ParameterParallelPlacement());
       }
-      absl::StatusOr<Candidate> candidate = Search(problem, options, starts, planning, &summary);
-      if (!candidate.ok()) return candidate.status();
-      own = *std::move(candidate);
-      chosen = Better(Better(&own, &*data), &*single);
-      if (chosen == nullptr) chosen = &own;
+      if (num_devices <= kManyDevices || options.budget() > 0) {
+        absl::StatusOr<Candidate> candidate = Search(problem, options, starts, planning, &summary);
+        if (!candidate.ok()) return candidate.status();
+        own = *std::move(candidate);
+        chosen = Better(Better(&own, &*data), &*single);
+        if (chosen == nullptr) chosen = &own;
+      } else {
+        chosen = Better(&*data, &*single);
+        if (chosen == nullptr) chosen = &*data;
+      }
+      absl::StatusOr<std::optional<Pipeline>> grid =
+          FindGrid(problem, options, num_devices, zero_stage);
+      if (!grid.ok()) return grid.status();
+      if (!grid->has_value() || !(**grid).candidate.refused.empty()) break;
+      const double seconds = (**grid).candidate.prediction.step_seconds();
+      if (!chosen->refused.empty() || seconds < kGridGain * chosen->prediction.step_seconds()) {
+        stages = std::move(**grid);
+        of_chosen = stages.planning.get();
+        chosen = &stages.candidate;
+      }
       break;
     }
     default:

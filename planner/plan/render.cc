@@ -73,6 +73,10 @@ std::string MemoryLines(const proto::Plan& plan) {
   return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
 }
 
+std::string Temperature(const proto::SearchSummary& search) {
+  return search.alpha() > 0 ? absl::StrFormat("alpha %g", search.alpha()) : "annealed";
+}
+
 }  // namespace
 
 std::string RenderPlan(const proto::Plan& plan) {
@@ -108,9 +112,9 @@ std::string RenderPlan(const proto::Plan& plan) {
   }
   absl::StrAppend(&out, MemoryLines(plan));
   if (plan.search().budget() > 0) {
-    absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (alpha %g, seed %d)\n",
+    absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (%s, seed %d)\n",
                           plan.search().proposals(), plan.search().accepted(),
-                          ReadableSeconds(plan.search().seconds()), plan.search().alpha(),
+                          ReadableSeconds(plan.search().seconds()), Temperature(plan.search()),
                           plan.search().seed());
   }
   return out;

@@ -81,9 +81,11 @@ std::string SearchCard(const proto::Plan& plan) {
   const proto::SearchSummary& search = plan.search();
   if (search.budget() <= 0) return Card("Search", "none", "the strategy was given");
   return Card("Search", absl::StrCat(ReadableCount(search.proposals()), " proposals"),
-              absl::StrFormat("%s accepted, in %s; budget %s, alpha %g, seed %d",
-                              ReadableCount(search.accepted()), ReadableSeconds(search.seconds()),
-                              ReadableCount(search.budget()), search.alpha(), search.seed()));
+              absl::StrFormat(
+                  "%s accepted, in %s; budget %s, %s, seed %d", ReadableCount(search.accepted()),
+                  ReadableSeconds(search.seconds()), ReadableCount(search.budget()),
+                  search.alpha() > 0 ? absl::StrFormat("alpha %g", search.alpha()) : "annealed",
+                  search.seed()));
 }
 
 }  // namespace

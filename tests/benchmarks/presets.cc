@@ -137,7 +137,7 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
 
   std::optional<Found> data, zero, hand, ours;
   {
-    GridPlanner by_hand(problem, devices, {}, 0, Megatron);
+    GridPlanner by_hand(problem, devices, {}, {}, 0, Megatron);
     const auto only = [](std::vector<GridShape> shapes, bool replicas) {
       std::erase_if(shapes,
                     [&](const GridShape& s) { return replicas && (s.stages > 1 || s.tensor > 1); });
@@ -152,7 +152,7 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
     }
   }
   const double start = Seconds();
-  GridPlanner planner(problem, devices, {}, absl::GetFlag(FLAGS_budget));
+  GridPlanner planner(problem, devices, {}, {}, absl::GetFlag(FLAGS_budget));
   for (int stage = 0; stage <= kLastZeroStage; ++stage) {
     Keep(planner.Best(planner.Shapes(stage, 0), exact), &ours);
     if (ours.has_value() && ours->fits && stage >= 1) break;

@@ -18,7 +18,8 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, graphs, 240, "random ones");
-ABSL_FLAG(double, placements, 1'000'000, "at most so many of a problem; larger ones lose operators");
+ABSL_FLAG(double, placements, 1'000'000,
+          "at most so many of a problem; larger ones lose operators");
 ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
 ABSL_FLAG(uint64_t, seed, 0, "of the search");
 ABSL_FLAG(bool, verbose, false, "a line for each problem on standard error");

@@ -1,0 +1,157 @@
+// Grids of stages, replicas and parts train as one device does, and are what large machines and
+// small memories are planned with.
+#include "planner/plan/grid.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "planner/cost/analytic.h"
+#include "planner/machine/presets.h"
+#include "planner/machine/topology.h"
+#include "tests/plans/in_process_training.h"
+#include "tests/plans/jobs.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kSteps = 15;
+constexpr double kTolerance = 1e-4;  // relative
+
+class GridTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    auto job = GetParam() ? LanguageModel(registry_, 4, 16, 16) : DeepCnn(registry_, 8, 32);
+    ASSERT_TRUE(job.ok()) << job.status();
+    job_ = *std::move(job);
+  }
+
+  PlanProblem Problem(int devices) {
+    PlanProblem problem;
+    problem.registry = &registry_;
+    problem.graph = &job_.graph;
+    problem.batch_size = job_.batch;
+    problem.machine = TestMachine(devices);
+    problem.optimizer = AdamW(3e-3);
+    problem.cost = &cost_;
+    return problem;
+  }
+
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan) {
+    if (!plan.ok()) return plan.status();
+    TrainingRunOptions options;
+    options.steps = kSteps;
+    options.batch_size = job_.batch;
+    options.lowering.optimizer = AdamW(3e-3);
+    options.lowering.seed = 11;
+    options.lowering.columns = job_.columns;
+    return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
+  }
+
+  void ExpectSameCurve(const TrainingRun& whole, const absl::StatusOr<TrainingRun>& run,
+                       const std::string& what) {
+    ASSERT_TRUE(run.ok()) << what << ": " << run.status();
+    double worst = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      worst = std::max(
+          worst, std::abs(run->losses[step] - whole.losses[step]) / std::abs(whole.losses[step]));
+    }
+    std::printf("%-64s %.1e\n", what.c_str(), worst);
+    EXPECT_LT(worst, kTolerance) << what;
+  }
+
+  OpRegistry registry_;
+  SmallJob job_;
+  AnalyticCost cost_;
+};
+
+TEST_P(GridTest, EveryGridGivesTheLossCurveOfOneDevice) {
+  proto::SearchOptions single;
+  single.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+  const auto whole = Train(MakePlan(Problem(1), single));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const PlanProblem problem = Problem(4);
+  GridPlanner planner(problem, 4, {}, {}, /*budget=*/200);
+  std::set<std::string> shapes;
+  for (int zero_stage : {0, 1, 3}) {
+    for (const GridShape& shape : planner.Shapes(zero_stage, 0)) {
+      if (shape.micro_batches > 4 || (zero_stage > 0 && shape.data == 1)) continue;
+      absl::StatusOr<GridPlan> made = planner.Make(shape);
+      // A group may have found a split that so small a part of the batch does not allow.
+      if (absl::IsInvalidArgument(made.status())) continue;
+      ASSERT_TRUE(made.ok()) << ToString(shape) << ": " << made.status();
+      absl::StatusOr<Candidate> candidate =
+          made->planning->Evaluate(ToString(shape), made->placement);
+      ASSERT_TRUE(candidate.ok()) << candidate.status();
+      const absl::StatusOr<proto::Plan> plan = made->planning->ToPlan(*candidate);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->zero_stage(), zero_stage);
+      ExpectSameCurve(*whole, Train(plan), ToString(shape));
+      shapes.insert(ToString(shape));
+    }
+  }
+  // All of the three ways, and together.
+  for (const char* expected :
+       {"4 stages x 1 replica x 1 part, 4 micro-batches", "1 stage x 1 replica x 4 parts",
+        "1 stage x 2 replicas x 2 parts", "2 stages x 1 replica x 2 parts, 2 micro-batches",
+        "1 stage x 4 replicas x 1 part, ZeRO 3"}) {
+    EXPECT_EQ(shapes.count(expected), 1u) << expected;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GridTest, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Llama" : "DeepCnn"; });
+
+// On hundreds of devices: in seconds, and better than what one would do without thinking.
+TEST(LargeMachines, ArePlannedInSeconds) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  LlamaConfig config;
+  config.vocab_size = 32000;
+  config.hidden_size = 8192;
+  config.intermediate_size = 28672;
+  config.num_layers = 8;
+  config.num_heads = 64;
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  absl::StatusOr<Graph> graph = BuildLlamaTraining(registry, config, 1024);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  constexpr int kDevices = 256;
+  ASSERT_EQ(BindAndInfer(registry, kDevices, &*graph), absl::OkStatus());
+  absl::StatusOr<MachineModel> machine = PresetMachine("a100-cluster", kDevices);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  AnalyticCost cost;
+  PlanProblem problem;
+  problem.registry = &registry;
+  problem.graph = &*graph;
+  problem.batch_size = kDevices;
+  problem.machine.devices = machine->devices;
+  problem.machine.topology = std::make_shared<const Topology>(machine->topology);
+  problem.optimizer = AdamW(1e-4);
+  problem.cost = &cost;
+  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::set<int> used;
+  for (const proto::OperatorPlan& op : plan->operators()) {
+    used.insert(op.devices().begin(), op.devices().end());
+  }
+  EXPECT_EQ(used.size(), static_cast<size_t>(kDevices));
+  for (const proto::Alternative& other : plan->alternatives()) {
+    std::printf("%s: %.3f s%s\n", other.name().c_str(), other.prediction().step_seconds(),
+                other.refused().empty() ? "" : ", does not fit");
+    EXPECT_TRUE(!other.refused().empty() ||
+                other.prediction().step_seconds() >= plan->prediction().step_seconds());
+  }
+  for (int64_t bytes : plan->prediction().peak_bytes()) {
+    EXPECT_LE(bytes, machine->devices[0].memory_bytes());
+  }
+}
+
+}  // namespace
+}  // namespace espalier
