@@ -78,8 +78,8 @@ absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
   return best;
 }
 
-// Searches from `starts`. Where the memory estimate was too low, the search is repeated
-// with as much less memory.
+// Searches from `starts`. Where the memory estimate was too low, the search is repeated with as
+// much less memory.
 absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::SearchOptions& options,
                                  const std::vector<Placement>& starts, Planning& planning,
                                  proto::SearchSummary* summary) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs all benchmarks and writes docs/benchmarks/DATE.md, with machine, load, commit and tables,
-# and DATE.json beside it. Takes about five minutes on two cores; run it on a machine that does nothing else.
+# and DATE.json beside it. Takes about eight minutes on two cores; run it on a machine that does nothing else.
 #
 #   tests/benchmarks/run.sh                  all of them
 #   tests/benchmarks/run.sh --only=decoding  one: simulator_accuracy, training_throughput, decoding, search,
