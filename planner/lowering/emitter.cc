@@ -162,9 +162,19 @@ absl::Status Emitter::Run() {
   of_micro_batch_.assign(structure_.micro_batches, instances_);  // the parameters
   const std::vector<int> stages =
       StagesOf(structure_, placement_, table_.layouts(), static_cast<int>(ranks_.size()));
+  const std::vector<bool> crossing = CrossingSlots(structure_, stages);
   for (const ScheduleItem& item : MakeSchedule(structure_, stages)) {
     SelectMicroBatch(item.micro_batch);
-    for (int p = item.first; p < item.last; ++p) {
+    for (int p = item.first; p < item.last && item.transfers; ++p) {
+      const Position& position = structure_.positions[p];
+      for (int s = position.first_slot; s < position.last_slot; ++s) {
+        if (!crossing[s]) continue;
+        const Slot& slot = structure_.slots[s];
+        const auto made = Ensure(slot.value, Resolved(slot.required), PlanNode(position).name);
+        if (!made.ok()) return made.status();
+      }
+    }
+    for (int p = item.first; p < item.last && !item.transfers; ++p) {
       const Position& position = structure_.positions[p];
       if (absl::Status status = RunPosition(position); !status.ok()) return status;
       if (structure_.micro_batches > 1) {

@@ -79,7 +79,16 @@ std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
   std::vector<MicroBatch> waiting(count);
   std::vector<int64_t> free(num_stages, 0);
   std::vector<int> under_way(num_stages, 0);
-  std::vector<ScheduleItem> schedule;
+  std::vector<ScheduleItem> schedule, wave;  // that begin at one time
+  int64_t wave_start = -1;
+  const auto end_wave = [&] {
+    for (ScheduleItem item : wave) {
+      item.transfers = true;
+      schedule.push_back(item);
+    }
+    schedule.insert(schedule.end(), wave.begin(), wave.end());
+    wave.clear();
+  };
   while (true) {
     int chosen = -1;
     int64_t start = 0;
@@ -105,14 +114,29 @@ std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
     if (m.next == leaves[segment.stage]) --under_way[segment.stage];
     m.ready = free[segment.stage] = start + (segment.backward ? 2 : 1);
     ++m.next;
-    if (!schedule.empty() && schedule.back().micro_batch == chosen &&
-        schedule.back().last == segment.first) {
-      schedule.back().last = segment.last;
-    } else {
-      schedule.push_back({segment.first, segment.last, chosen});
+    if (start != wave_start) end_wave();
+    wave_start = start;
+    wave.push_back({segment.first, segment.last, chosen});
+  }
+  end_wave();
+  return schedule;
+}
+
+std::vector<bool> CrossingSlots(const PcgStructure& structure, const std::vector<int>& stages) {
+  std::vector<int> stage_of_value(structure.base.size(), -1);
+  for (size_t p = 0; p < structure.positions.size(); ++p) {
+    if (structure.positions[p].node == kNoNode) continue;
+    for (ValueId v : structure.graph().node(structure.positions[p].node).outputs) {
+      if (v != kNoValue) stage_of_value[v] = stages[p];
     }
   }
-  return schedule;
+  std::vector<bool> crossing;
+  for (const Slot& slot : structure.slots) {
+    const bool computed = slot.value != kNoValue && stage_of_value[slot.value] >= 0 &&
+                          slot.position < static_cast<int>(stages.size());
+    crossing.push_back(computed && stage_of_value[slot.value] != stages[slot.position]);
+  }
+  return crossing;
 }
 
 }  // namespace espalier

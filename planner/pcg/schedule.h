@@ -8,11 +8,12 @@
 
 namespace espalier {
 
-// Positions [first, last) of one micro-batch.
+// Positions [first, last) of one micro-batch; or, before them, what they read of other stages.
 struct ScheduleItem {
   int first = 0;
   int last = 0;
   int micro_batch = 0;
+  bool transfers = false;
 
   bool operator==(const ScheduleItem&) const = default;
 };
@@ -30,5 +31,8 @@ std::vector<int> StagesOf(const PcgStructure& structure, const Placement& placem
 // so nothing waits that this order does not make wait.
 std::vector<ScheduleItem> MakeSchedule(const PcgStructure& structure,
                                        const std::vector<int>& stages);
+
+// By slot: whether the value was computed by another stage than that which reads it.
+std::vector<bool> CrossingSlots(const PcgStructure& structure, const std::vector<int>& stages);
 
 }  // namespace espalier

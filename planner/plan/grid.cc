@@ -16,9 +16,12 @@ namespace {
 // Larger groups of devices only of small graphs: operators times devices.
 constexpr int kMostTensor = 8;
 constexpr int64_t kMostShared = 4'000;
-constexpr int kMostStages = 64;
+constexpr int kMostStages = 64;  // and parts
 // Candidates whose rough estimate of memory is so much too high are left out.
 constexpr double kMemorySlack = 1.25;
+constexpr int kMoreWhereNoneFits = 4;
+// What a lean way of sharing may have of the fastest one's memory.
+constexpr double kLean = 0.85;
 
 // Into how many pieces the parameters of a node are cut: the largest of its parameters' splits.
 int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
@@ -78,6 +81,7 @@ std::string ToString(const GridShape& shape) {
                                   shape.data, shape.data == 1 ? " replica x " : " replicas x ",
                                   shape.tensor, shape.tensor == 1 ? " part" : " parts");
   if (shape.mixed) absl::StrAppend(&text, " (mixed)");
+  if (shape.lean) absl::StrAppend(&text, " (lean)");
   if (shape.micro_batches > 1) absl::StrAppend(&text, ", ", shape.micro_batches, " micro-batches");
   if (shape.zero_stage > 0) absl::StrAppend(&text, ", ZeRO ", shape.zero_stage);
   return text;
@@ -97,9 +101,13 @@ GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
   for (proto::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
 }
 
-absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(int tensor, int parts) {
-  return Planning::Make(group_problem_, tensor, memory_,
-                        {.zero_stage = 0, .micro_batches = parts, .only_costs = true});
+absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(int tensor, int parts,
+                                                                       int64_t memory) {
+  const StepShape shape = {.zero_stage = 0, .micro_batches = parts, .only_costs = true};
+  if (memory == 0) return Planning::Make(group_problem_, tensor, memory_, shape);
+  lean_problem_ = group_problem_;
+  for (proto::Device& device : lean_problem_.machine.devices) device.set_memory_bytes(memory);
+  return Planning::Make(lean_problem_, tensor, memory_, shape);
 }
 
 absl::StatusOr<CostTables*> GridPlanner::Costs() {
@@ -124,7 +132,7 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
   std::vector<GridShape> shapes;
   const int64_t batch = problem_.batch_size;
   const int64_t nodes = static_cast<int64_t>(problem_.graph->nodes().size());
-  for (int tensor = 1; tensor <= num_devices_; tensor *= 2) {
+  for (int tensor = 1; tensor <= std::min(num_devices_, kMostStages); tensor *= 2) {
     if (num_devices_ % tensor != 0 || (tensor > kMostTensor && nodes * tensor > kMostShared)) {
       continue;
     }
@@ -156,8 +164,23 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
   int parts = 1;
   while (problem_.batch_size % (2 * parts) == 0 && 2 * parts <= num_devices_ / tensor) parts *= 2;
   absl::StatusOr<std::unique_ptr<Planning>> made = PlanningOfGroup(tensor, parts);
-  if (!made.ok()) made = PlanningOfGroup(tensor, 1);
+  if (!made.ok()) made = PlanningOfGroup(tensor, parts = 1);
   if (!made.ok()) return made.status();
+  std::vector<NodeConfig> fastest;
+  if (shape.lean) {
+    GridShape other = shape;
+    other.lean = false;
+    absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(other);
+    if (!configs.ok()) return configs.status();
+    fastest = **configs;
+    Simulator simulator((*made)->structure(), (*made)->table(), (*made)->costs());
+    absl::Status status = simulator.Reset((*made)->FromConfigs(fastest));
+    if (!status.ok()) return status;
+    const std::vector<int64_t> peak = simulator.EstimateMemory();
+    const double most = static_cast<double>(*std::max_element(peak.begin(), peak.end()));
+    made = PlanningOfGroup(tensor, parts, static_cast<int64_t>(kLean * most));
+    if (!made.ok()) return made.status();
+  }
   Planning& planning = **made;
   const PcgStructure& structure = planning.structure();
   std::vector<NodeConfig> configs(structure.nodes.size());
@@ -199,16 +222,17 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
 }
 
 absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridShape& shape) {
-  auto it = templates_.find({shape.tensor, shape.mixed});
-  if (it == templates_.end()) {
-    it = templates_.emplace(std::pair(shape.tensor, shape.mixed), SearchGroup(shape)).first;
-  }
+  const std::tuple<int, bool, bool> key(shape.tensor, shape.mixed, shape.lean);
+  auto it = templates_.find(key);
+  if (it == templates_.end()) it = templates_.emplace(key, SearchGroup(shape)).first;
+
   if (!it->second.ok()) return it->second.status();
   return &*it->second;
 }
 
 absl::StatusOr<const GridPlanner::Group*> GridPlanner::GroupOf(const GridShape& shape) {
-  const std::tuple<int, bool, int> key(shape.tensor, shape.mixed, shape.data * shape.micro_batches);
+  const std::tuple<int, bool, bool, int> key(shape.tensor, shape.mixed, shape.lean,
+                                             shape.data * shape.micro_batches);
   auto it = groups_.find(key);
   if (it == groups_.end()) {
     Group group;
@@ -339,6 +363,7 @@ absl::StatusOr<GridPlan> GridPlanner::Make(const GridShape& shape) {
   Simulator simulator(structure, plan.planning->table(), plan.planning->costs());
   if (absl::Status status = simulator.Reset(plan.placement); !status.ok()) return status;
   plan.cost = simulator.cost();
+  plan.fits = simulator.cost() == simulator.time();
   return plan;
 }
 
@@ -361,8 +386,12 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   absl::StatusOr<GridPlan> best = absl::NotFoundError(
       absl::StrCat("no grid of ", num_devices_, " devices can run graph '", problem_.graph->name,
                    "' with a batch of ", problem_.batch_size));
-  for (size_t i = 0, made = 0; i < order.size() && made < static_cast<size_t>(exact); ++i) {
-    absl::StatusOr<GridPlan> plan = Make(order[i].second);
+  // Estimates of memory are rough: where none of the first fits, more are made.
+  int made = 0;
+  for (const auto& [rank, shape] : order) {
+    const bool fits = best.ok() && best->fits;
+    if (made >= (fits ? exact : kMoreWhereNoneFits * exact)) break;
+    absl::StatusOr<GridPlan> plan = Make(shape);
     if (!plan.ok()) continue;
     ++made;
     if (!best.ok() || plan->cost < best->cost) best = std::move(plan);

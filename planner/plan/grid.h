@@ -33,6 +33,8 @@ struct GridShape {
   // Whether the devices of a replica may split its samples, too, where that is faster for an
   // operator.
   bool mixed = false;
+  // Whether they share operators so that each needs less memory than in the fastest way.
+  bool lean = false;
 };
 
 // "8 stages x 16 replicas x 8 parts, 32 micro-batches, ZeRO 1"
@@ -43,6 +45,7 @@ struct GridPlan {
   std::unique_ptr<Planning> planning;
   Placement placement;
   Picoseconds cost = 0;  // simulated; penalty for memory included
+  bool fits = false;
 };
 
 struct GridEstimate {
@@ -71,7 +74,8 @@ class GridPlanner {
   // Simulated whole. Errors as Planning::Make.
   absl::StatusOr<GridPlan> Make(const GridShape& shape);
 
-  // The fastest of `shapes`: estimates all, makes the first `exact` that should fit. NotFound if no
+  // The fastest of `shapes`: estimates all, makes the first `exact` that should fit (more if none
+  // of them does). NotFound if no
   // shape can be made.
   absl::StatusOr<GridPlan> Best(const std::vector<GridShape>& shapes, int exact);
 
@@ -92,7 +96,9 @@ class GridPlanner {
   absl::StatusOr<std::vector<NodeConfig>> SearchGroup(const GridShape& shape);
   // Which stage each operator of the sequence is in.
   absl::StatusOr<std::vector<int>> StageOfEach(const GridShape& shape, double* slowest);
-  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(int tensor, int parts);
+  // `memory`: of each device; 0: any.
+  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(int tensor, int parts,
+                                                            int64_t memory = 0);
   bool CanCut(int parts);
   absl::StatusOr<CostTables*> Costs();  // of all devices
 
@@ -103,10 +109,11 @@ class GridPlanner {
   const int64_t budget_;
   const Share share_;
   PlanProblem group_problem_;  // devices without a limit of their memory
-  // By tensor and mixed; an error where there is none.
-  std::map<std::pair<int, bool>, absl::StatusOr<std::vector<NodeConfig>>> templates_;
-  // By tensor, mixed and parts of the batch; likewise.
-  std::map<std::tuple<int, bool, int>, absl::StatusOr<Group>> groups_;
+  PlanProblem lean_problem_;   // with one
+  // By tensor, mixed and lean; an error where there is none.
+  std::map<std::tuple<int, bool, bool>, absl::StatusOr<std::vector<NodeConfig>>> templates_;
+  // By these and parts of the batch; likewise.
+  std::map<std::tuple<int, bool, bool, int>, absl::StatusOr<Group>> groups_;
   std::map<int, bool> can_cut_;
   std::unique_ptr<Planning> all_;  // for its costs
 };

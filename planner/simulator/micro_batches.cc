@@ -12,6 +12,7 @@ void Simulator::UpdateSchedule() {
   if (stages == stages_ && !schedule_.empty()) return;
   stages_ = std::move(stages);
   schedule_ = MakeSchedule(structure_, stages_);
+  crossing_ = CrossingSlots(structure_, stages_);
 }
 
 const std::vector<const TaskList*>& Simulator::AccumulationsOf(int p, int micro_batch) {
@@ -39,12 +40,14 @@ std::vector<double> Simulator::SecondsByNode() {
 }
 
 void Simulator::RunMicroBatches(Picoseconds* clocks) {
-  ForEachPosition([&](int p, int micro_batch) {
-    RunPositions(p, p + 1, clocks);
-    for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
-      for (const Task& task : *tasks) RunTask(task, clocks);
-    }
-  });
+  const auto run = [clocks](const TaskList& tasks) {
+    for (const Task& task : tasks) RunTask(task, clocks);
+  };
+  ForEachOfSchedule([&](const TaskList& tasks, int) { run(tasks); },
+                    [&](int p, int micro_batch) {
+                      run(*position_tasks_[p]);
+                      for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) run(*tasks);
+                    });
 }
 
 }  // namespace espalier

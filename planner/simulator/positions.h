@@ -13,7 +13,22 @@ void Simulator::ForEachPosition(Run run) {
   }
   UpdateSchedule();
   for (const ScheduleItem& item : schedule_) {
-    for (int p = item.first; p < item.last; ++p) run(p, item.micro_batch);
+    for (int p = item.first; p < item.last && !item.transfers; ++p) run(p, item.micro_batch);
+  }
+}
+
+template <typename Transfer, typename Run>
+void Simulator::ForEachOfSchedule(Transfer transfer, Run run) {
+  UpdateSchedule();
+  for (const ScheduleItem& item : schedule_) {
+    for (int p = item.first; p < item.last; ++p) {
+      const Position& position = structure_.positions[p];
+      for (int s = position.first_slot; s < position.last_slot; ++s) {
+        if (slot_tasks_[s] == nullptr || crossing_[s] != item.transfers) continue;
+        transfer(slot_tasks_[s]->tasks, p);
+      }
+      if (!item.transfers) run(p, item.micro_batch);
+    }
   }
 }
 

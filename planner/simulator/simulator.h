@@ -133,6 +133,10 @@ class Simulator {
   // Calls run(position, micro-batch) in the order of the step.
   template <typename Run>
   void ForEachPosition(Run run);
+  // With micro-batches, in the order of their schedule: transfer(changes of layout, position), and
+  // run(position, micro-batch) for what the position itself does.
+  template <typename Transfer, typename Run>
+  void ForEachOfSchedule(Transfer transfer, Run run);
   // RunPositions for more than one micro-batch, in the order of the schedule.
   void RunMicroBatches(Picoseconds* clocks);
   void UpdateSchedule();
@@ -210,6 +214,7 @@ class Simulator {
   int stamp_ = 0;
   GradientBuckets buckets_;
   std::vector<int> stages_;                     // by position; of schedule_
+  std::vector<bool> crossing_;                  // by slot; see CrossingSlots
   std::vector<ScheduleItem> schedule_;          // with micro-batches
   std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
   std::vector<Picoseconds> scratch_;            // one row

@@ -95,25 +95,40 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     std::vector<Picoseconds> clocks;
   };
   std::vector<Moment> moments;
-  ForEachPosition([&](int p, int micro_batch) {
+  const auto name_of = [&](int p) {
     const Position& position = structure_.positions[p];
-    const NodeId owner =
-        position.config_node != kNoNode ? position.config_node : position.outputs[0].node;
-    const std::string& node = graph.node(owner).name;
-    moments.push_back({2 * p, micro_batch, clocks});
-    for (int s = position.first_slot; s < position.last_slot; ++s) {
-      if (slot_tasks_[s] == nullptr) continue;
-      for (const Task& task : slot_tasks_[s]->tasks) run(task, TimelineTask::kReshard, node);
-    }
+    return graph
+        .node(position.config_node != kNoNode ? position.config_node : position.outputs[0].node)
+        .name;
+  };
+  const auto transfer = [&](const TaskList& tasks, int p) {
+    for (const Task& task : tasks) run(task, TimelineTask::kReshard, name_of(p));
+  };
+  const auto execute = [&](int p, int micro_batch) {
     moments.push_back({2 * p + 1, micro_batch, clocks});
-    const bool forward = position.role == Position::kForward;
+    const bool forward = structure_.positions[p].role == Position::kForward;
     for (const Task& task : *position_tasks_[p]) {
-      run(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, node);
+      run(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, name_of(p));
     }
     for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
-      for (const Task& task : *tasks) run(task, TimelineTask::kBackward, node);
+      for (const Task& task : *tasks) run(task, TimelineTask::kBackward, name_of(p));
     }
-  });
+  };
+  if (structure_.micro_batches == 1) {
+    ForEachPosition([&](int p, int micro_batch) {
+      moments.push_back({2 * p, micro_batch, clocks});
+      const Position& position = structure_.positions[p];
+      for (int s = position.first_slot; s < position.last_slot; ++s) {
+        if (slot_tasks_[s] != nullptr) transfer(slot_tasks_[s]->tasks, p);
+      }
+      execute(p, micro_batch);
+    });
+  } else {
+    ForEachOfSchedule(transfer, [&](int p, int micro_batch) {
+      moments.push_back({2 * p, micro_batch, clocks});
+      execute(p, micro_batch);
+    });
+  }
   const int end = 2 * static_cast<int>(structure_.positions.size());
   for (int m = 0; m < structure_.micro_batches; ++m) moments.push_back({end, m, clocks});
   PlayTail(

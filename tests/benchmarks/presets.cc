@@ -31,7 +31,7 @@ ABSL_FLAG(std::string, machine, "h200-cluster", "a preset");
 ABSL_FLAG(std::string, devices, "1,8,64,1024", "how many");
 ABSL_FLAG(std::string, models, "", "names, with commas; empty: all");
 ABSL_FLAG(int64_t, budget, 2000, "proposals of each search within a group of devices");
-ABSL_FLAG(int, exact, 6, "candidates that are simulated whole");
+ABSL_FLAG(int, exact, 10, "candidates that are simulated whole");
 
 namespace espalier {
 namespace {
@@ -153,10 +153,12 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
   }
   const double start = Seconds();
   GridPlanner planner(problem, devices, {}, {}, absl::GetFlag(FLAGS_budget));
+  std::vector<GridShape> shapes;
   for (int stage = 0; stage <= kLastZeroStage; ++stage) {
-    Keep(planner.Best(planner.Shapes(stage, 0), exact), &ours);
-    if (ours.has_value() && ours->fits && stage >= 1) break;
+    const std::vector<GridShape> more = planner.Shapes(stage, 0);
+    shapes.insert(shapes.end(), more.begin(), more.end());
   }
+  Keep(planner.Best(shapes, exact), &ours);
   const double seconds = Seconds() - start;
   double best = 0;
   for (const std::optional<Found>* made : {&data, &zero, &hand}) {
