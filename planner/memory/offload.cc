@@ -37,6 +37,11 @@ class Planner {
             "step ", worst, " needs ", live_[worst], " bytes of ", limit_,
             ", and nothing more of it can leave: what it works on, and what stays for good (",
             fixed_, " bytes), must be there at once");
+        for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
+          if (Present(t, worst)) plan.present.push_back(t);
+        }
+        std::stable_sort(plan.present.begin(), plan.present.end(),
+                         [&](int a, int b) { return tensors_[a].bytes > tensors_[b].bytes; });
         break;
       }
     }

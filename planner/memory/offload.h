@@ -69,6 +69,7 @@ struct OffloadPlan {
   // Empty if it fits; otherwise what stands in the way, with the step's number in `stuck`.
   std::string problem;
   int stuck = -1;
+  std::vector<int> present;  // tensors that are there in that step, the largest first
 };
 
 // Repeatable. Work grows with steps x tensors in the worst case, in practice far less.
