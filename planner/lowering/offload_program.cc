@@ -358,12 +358,12 @@ absl::StatusOr<proto::MemoryPlan> OffloadProgram(const OffloadRequest& request,
     plan = PlanOffload(view.problem, request.settings);
     if (!plan.problem.empty()) {
       const std::string node = NodeAt(*program, plan.stuck);
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "device ", program->program().rank(), " needs ", report.bytes_without(),
-          " bytes but has ", request.limit,
-          ", and swapping and recomputation do not make it fit: at '", node, "' ", plan.problem,
-          ". What is left there: ", WhatIsPresent(view, plan, *program), "; kernels' workspace ",
-          request.workspace));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("device ", program->program().rank(), " needs ", report.bytes_without(),
+                       " bytes but has ", request.limit,
+                       ", and swapping and recomputation do not make it fit: at '", node, "' ",
+                       plan.problem, ". What is left there: ", WhatIsPresent(view, plan, *program),
+                       "; kernels' workspace ", request.workspace));
     }
     arena = Place(view, plan, *program);
     const int64_t over = fixed + arena.bytes - (request.limit - request.workspace);

@@ -65,8 +65,7 @@ absl::StatusOr<Enlarged> Enlarge(const Digits& digits, int64_t example, int64_t 
   const float most = std::max(1.0f, *std::max_element(pixels.begin(), pixels.end()));
   for (int64_t row = 0; row < edge; ++row) {
     for (int64_t column = 0; column < edge; ++column) {
-      const int64_t from =
-          row * kDigitEdge / edge * kDigitEdge + column * kDigitEdge / edge;
+      const int64_t from = row * kDigitEdge / edge * kDigitEdge + column * kDigitEdge / edge;
       out.ink.push_back(pixels[from] / most);
     }
   }
@@ -136,17 +135,19 @@ absl::StatusOr<PictureJob> MakePictureJob(const std::string& name) {
   auto dataset = images ? Images(*digits) : Volumes(*digits);
   if (!dataset.ok()) return dataset.status();
   job.dataset = *std::move(dataset);
-  job.description = images ? absl::StrCat("ResNet-50, ", kResNet.width, " channels for 64, images "
-                                          "of ", kResNet.edge, "^2")
-                           : absl::StrCat("3D U-Net, ", kUnet.width, " channels for 32, volumes of ",
-                                          kUnet.edge, "^3");
+  job.description = images ? absl::StrCat("ResNet-50, ", kResNet.width,
+                                          " channels for 64, images "
+                                          "of ",
+                                          kResNet.edge, "^2")
+                           : absl::StrCat("3D U-Net, ", kUnet.width,
+                                          " channels for 32, volumes of ", kUnet.edge, "^3");
   return job;
 }
 
 absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string& name,
                                    int64_t batch) {
-  absl::StatusOr<Graph> graph = absl::InvalidArgumentError(absl::StrCat(
-      "model '", name, "'; accepted: resnet50, unet3d, unet3d_group_norm"));
+  absl::StatusOr<Graph> graph = absl::InvalidArgumentError(
+      absl::StrCat("model '", name, "'; accepted: resnet50, unet3d, unet3d_group_norm"));
   if (name == "resnet50") {
     graph = zoo::BuildResNet50(registry, kResNet);
   } else if (name == "unet3d") {
