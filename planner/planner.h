@@ -74,6 +74,8 @@ struct LoweringOptions {
 // Devices whose programs must fit, and how they are made to: swaps and recomputation.
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
+  // More of the device, in which kernels' workspace may lie but not the program; empty: none.
+  std::vector<int64_t> beside;
   proto::MemoryOptions options;
   // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
   // can hide behind.

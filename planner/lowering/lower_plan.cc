@@ -59,13 +59,14 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
 }
 
 absl::StatusOr<proto::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
-                                          int64_t limit, int64_t reserved_bytes,
+                                          int device, int64_t reserved_bytes,
                                           RankProgram* program) {
   absl::StatusOr<OffloadSettings> settings = SettingsOf(limits.options);
   if (!settings.ok()) return settings.status();
   OffloadRequest request;
-  request.limit = limit;
-  request.workspace = Workspace(*structure.registry, *program);
+  request.limit = limits.bytes[device];
+  const int64_t beside = limits.beside.empty() ? 0 : limits.beside[device];
+  request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - beside);
   request.reserved_bytes = reserved_bytes;
   request.settings = *settings;
   // Slices share the time of their operator.
@@ -97,7 +98,7 @@ absl::StatusOr<std::vector<proto::Program>> LowerInSlices(
     if (limits != nullptr && limits->may_change_programs() && !limits->bytes.empty() &&
         limits->bytes[r] > 0) {
       absl::StatusOr<proto::MemoryPlan> plan =
-          Offload(structure, *limits, limits->bytes[r], (*kept_bytes)[r], &rank);
+          Offload(structure, *limits, r, (*kept_bytes)[r], &rank);
       if (!plan.ok()) return plan.status();
       if (memory_plans != nullptr) (*memory_plans)[r] = *std::move(plan);
     }
@@ -180,11 +181,13 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   programs = Lower(registry, graph, plan, options, none, /*forward_only=*/true, &kept);
   if (!programs.ok()) return programs.status();
   bool fits = true;
+  limits.beside.assign(limits.bytes.size(), 0);
   for (int r = 0; r < plan.devices_size(); ++r) {
     const int64_t training = lowered.training[r].arena_bytes();
     const int64_t evaluation = (*programs)[r].arena_bytes(), memory = limits.bytes[r];
     if (memory <= 0 || evaluation <= training || training + evaluation <= memory) continue;
     limits.bytes[r] = training;
+    limits.beside[r] = memory - training;
     fits = false;
   }
   if (!fits) {

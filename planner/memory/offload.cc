@@ -10,8 +10,10 @@
 namespace espalier {
 namespace {
 
-// Candidates of each kind that are simulated before one is taken.
+// Candidates of each kind that are simulated before one is taken: of long programs fewer, as each
+// simulation takes longer and each tensor matters less.
 constexpr size_t kShortlist = 4;
+constexpr int kLong = 2000;  // steps
 
 class Planner {
  public:
@@ -28,20 +30,16 @@ class Planner {
   OffloadPlan Run() {
     OffloadPlan plan;
     Simulate();
+    const int hopeless = Hopeless();
     while (true) {
       const int worst = Worst();
       if (worst < 0) break;
+      if (hopeless >= 0) {
+        GiveUp(hopeless, /*all=*/false, &plan);
+        break;
+      }
       if (!Relieve(worst)) {
-        plan.stuck = worst;
-        plan.problem = absl::StrCat(
-            "step ", worst, " needs ", live_[worst], " bytes of ", limit_,
-            ", and nothing more of it can leave: what it works on, and what stays for good (",
-            fixed_, " bytes), must be there at once");
-        for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
-          if (Present(t, worst)) plan.present.push_back(t);
-        }
-        std::stable_sort(plan.present.begin(), plan.present.end(),
-                         [&](int a, int b) { return tensors_[a].bytes > tensors_[b].bytes; });
+        GiveUp(worst, /*all=*/true, &plan);
         break;
       }
     }
@@ -61,6 +59,36 @@ class Planner {
     Absence absence;
     int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
   };
+
+  // The step that works on most, if that alone is over the limit, or -1.
+  int Hopeless() const {
+    std::vector<int64_t> bytes(steps_, fixed_);
+    for (const OffloadTensor& t : tensors_) {
+      for (int k : t.uses) bytes[k] += t.bytes;
+    }
+    const auto most = std::max_element(bytes.begin(), bytes.end());
+    return most == bytes.end() || *most <= limit_ ? -1 : static_cast<int>(most - bytes.begin());
+  }
+
+  // What step `stuck` works on cannot leave, and if `all`, nothing else that is there.
+  void GiveUp(int stuck, bool all, OffloadPlan* plan) const {
+    std::vector<int>& present = plan->present;
+    int64_t bytes = fixed_;
+    for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
+      const std::vector<int>& uses = tensors_[t].uses;
+      const bool used = std::binary_search(uses.begin(), uses.end(), stuck);
+      if (!used && !(all && Present(t, stuck))) continue;
+      present.push_back(t);
+      bytes += tensors_[t].bytes;
+    }
+    std::stable_sort(present.begin(), present.end(),
+                     [&](int a, int b) { return tensors_[a].bytes > tensors_[b].bytes; });
+    plan->stuck = stuck;
+    plan->problem = absl::StrCat(
+        "step ", stuck, " needs ", all ? live_[stuck] : bytes, " bytes of ", limit_,
+        ", and nothing more of it can leave: what it works on, and what stays for good (", fixed_,
+        " bytes), must be there at once");
+  }
 
   double CopySeconds(int tensor) const {
     return settings_.host_latency +
@@ -148,7 +176,8 @@ class Planner {
         return tensors_[a.decision.absence.tensor].bytes >
                tensors_[b.decision.absence.tensor].bytes;
       });
-      if (kind->size() > kShortlist) kind->resize(kShortlist);
+      const size_t shortlist = steps_ > kLong ? 1 : kShortlist;
+      if (kind->size() > shortlist) kind->resize(shortlist);
       best.insert(best.end(), kind->begin(), kind->end());
     }
     const double before = total_;

@@ -30,7 +30,7 @@ ABSL_FLAG(int, threads, 1, "of the kernels");
 namespace espalier {
 namespace {
 
-constexpr int kSlices = 16, kMicroBatches = 8, kLossSteps = 6;
+constexpr int kSlices = 8, kMicroBatches = 8, kLossSteps = 6;
 constexpr int64_t kRoomy = int64_t{1} << 40;
 
 // Without planning the largest batch is then between 4 and 16.
@@ -122,10 +122,10 @@ class Bench {
     return low > 0 ? absl::OkStatus() : refused;
   }
 
-  // The least memory, to a hundredth, in which `batch` trains; at most `high`.
+  // The least memory, to a twentieth, in which `batch` trains; at most `high`.
   absl::StatusOr<int64_t> LeastMemory(const Variant& v, int64_t batch, int64_t high) {
     int64_t low = 0;
-    while (high - low > high / 100) {
+    while (high - low > high / 20) {
       const int64_t middle = (low + high) / 2;
       const absl::Status status = Check(v, batch, middle);
       if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
