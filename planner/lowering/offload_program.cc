@@ -355,7 +355,8 @@ absl::StatusOr<proto::MemoryPlan> OffloadProgram(const OffloadRequest& request,
 
   // The arena needs a little more than what lives at once: it has holes.
   for (int round = 0; round < kRounds; ++round) {
-    plan = PlanOffload(view.problem, request.settings);
+    plan = LargestStep(view.problem);
+    if (plan.problem.empty()) plan = PlanOffload(view.problem, request.settings);
     if (!plan.problem.empty()) {
       const std::string node = NodeAt(*program, plan.stuck);
       return absl::ResourceExhaustedError(

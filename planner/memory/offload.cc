@@ -30,14 +30,9 @@ class Planner {
   OffloadPlan Run() {
     OffloadPlan plan;
     Simulate();
-    const int hopeless = Hopeless();
     while (true) {
       const int worst = Worst();
       if (worst < 0) break;
-      if (hopeless >= 0) {
-        GiveUp(hopeless, /*all=*/false, &plan);
-        break;
-      }
       if (!Relieve(worst)) {
         GiveUp(worst, /*all=*/true, &plan);
         break;
@@ -54,21 +49,25 @@ class Planner {
     return plan;
   }
 
- private:
-  struct Decision {
-    Absence absence;
-    int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
-  };
-
-  // The step that works on most, if that alone is over the limit, or -1.
-  int Hopeless() const {
+  OffloadPlan LargestStep() const {
+    OffloadPlan plan;
     std::vector<int64_t> bytes(steps_, fixed_);
     for (const OffloadTensor& t : tensors_) {
       for (int k : t.uses) bytes[k] += t.bytes;
     }
     const auto most = std::max_element(bytes.begin(), bytes.end());
-    return most == bytes.end() || *most <= limit_ ? -1 : static_cast<int>(most - bytes.begin());
+    plan.peak_bytes = most == bytes.end() ? fixed_ : *most;
+    if (plan.peak_bytes > limit_ && most != bytes.end()) {
+      GiveUp(static_cast<int>(most - bytes.begin()), /*all=*/false, &plan);
+    }
+    return plan;
   }
+
+ private:
+  struct Decision {
+    Absence absence;
+    int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
+  };
 
   // What step `stuck` works on cannot leave, and if `all`, nothing else that is there.
   void GiveUp(int stuck, bool all, OffloadPlan* plan) const {
@@ -355,6 +354,10 @@ class Planner {
 
 OffloadPlan PlanOffload(const OffloadProblem& problem, const OffloadSettings& settings) {
   return Planner(problem, settings).Run();
+}
+
+OffloadPlan LargestStep(const OffloadProblem& problem) {
+  return Planner(problem, {}).LargestStep();
 }
 
 }  // namespace espalier

@@ -75,4 +75,8 @@ struct OffloadPlan {
 // Repeatable. Work grows with steps x tensors in the worst case, in practice far less.
 OffloadPlan PlanOffload(const OffloadProblem& problem, const OffloadSettings& settings);
 
+// What no plan can do without: `peak_bytes` is what the step that works on most works on, and
+// `problem` says so if that alone is over the limit. Quick.
+OffloadPlan LargestStep(const OffloadProblem& problem);
+
 }  // namespace espalier

@@ -220,7 +220,7 @@ absl::Status CompareLosses(Bench& bench, Rows* rows) {
     if (!memory.ok()) return memory.status();
     absl::StatusOr<TrainingRun> run = bench.Train(variants[i], batch, *memory, kLossSteps);
     // Kernels may need more workspace than was kept free for them.
-    while (absl::IsResourceExhausted(run.status()) && *memory < *most) {
+    while (absl::IsResourceExhausted(run.status()) && *memory < 4 * *most) {
       *memory += *most / 20;
       run = bench.Train(variants[i], batch, *memory, kLossSteps);
     }
