@@ -58,15 +58,16 @@ class SlicesTest : public ::testing::Test {
     problem.registry = &registry_;
     problem.graph = &graph_;
     problem.batch_size = kBatch;
-    problem.machine = TestMachine(1);
+    problem.machine = TestMachine(devices_);
     problem.optimizer = optimizer_;
     problem.cost = &cost_;
     proto::SearchOptions search;
-    search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+    search.set_strategy(devices_ == 1 ? proto::SearchOptions::SINGLE_DEVICE
+                                      : proto::SearchOptions::DATA_PARALLEL);
     absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
     if (!plan.ok()) return plan.status();
     need_ = plan->prediction().peak_bytes(0);
-    plan->mutable_devices(0)->set_memory_bytes(memory);
+    for (proto::Device& device : *plan->mutable_devices()) device.set_memory_bytes(memory);
     TrainingRunOptions options;
     options.steps = 1;
     options.batch_size = kBatch;
@@ -75,11 +76,14 @@ class SlicesTest : public ::testing::Test {
     return TrainInProcess(registry_, graph_, *plan, dataset_, options);
   }
 
+  void ExpectTheSame(int percent);
+
   OpRegistry registry_;
   Graph graph_;
   std::shared_ptr<const Dataset> dataset_;
   proto::Optimizer optimizer_;
   AnalyticCost cost_;
+  int devices_ = 1;
   int64_t need_ = 0;
 };
 
@@ -97,14 +101,15 @@ double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name
   return std::sqrt(apart / std::max(norm, 1e-30));
 }
 
-TEST_F(SlicesTest, TrainsWhereSwapsDoNotReach) {
+// With so many percent of the memory that the whole batch needs.
+void SlicesTest::ExpectTheSame(int percent) {
   const absl::StatusOr<TrainingRun> whole = Train(int64_t{8} << 30, 1);
   ASSERT_TRUE(whole.ok()) << whole.status();
-  const int64_t memory = need_ * 40 / 100;
+  const int64_t memory = need_ * percent / 100;
   EXPECT_TRUE(absl::IsResourceExhausted(Train(memory, 1).status()));
   const absl::StatusOr<TrainingRun> sliced = Train(memory, 8);
   ASSERT_TRUE(sliced.ok()) << sliced.status();
-  EXPECT_LE(sliced->measured_peak_bytes[0], memory);
+  for (int64_t peak : sliced->measured_peak_bytes) EXPECT_LE(peak, memory);
   EXPECT_NEAR(sliced->losses[0], whole->losses[0], 1e-5 * whole->losses[0]);
   ASSERT_EQ(sliced->parameters.size(), whole->parameters.size());
   int statistics = 0;
@@ -116,6 +121,13 @@ TEST_F(SlicesTest, TrainsWhereSwapsDoNotReach) {
     EXPECT_LE(Apart(*sliced, *whole, name), statistic ? 1e-4 : 0.1) << name;
   }
   EXPECT_GT(statistics, 0);
+}
+
+TEST_F(SlicesTest, TrainsWhereSwapsDoNotReach) { ExpectTheSame(40); }
+
+TEST_F(SlicesTest, ReplicasDoToo) {
+  devices_ = 2;
+  ExpectTheSame(50);
 }
 
 }  // namespace
