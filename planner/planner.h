@@ -66,8 +66,9 @@ struct LoweringOptions {
   uint64_t seed = 0;
   // Graph input -> dataset column for LoadBatch.
   std::map<std::string, std::string> columns;
-  // A program that swaps and recomputation cannot make fit may work on the batch in 2, 4, ... and up
-  // to so many slices, operator by operator. Sums over the batch are then rounded in another order.
+  // A program that swaps and recomputation cannot make fit may work on the batch in 2, 4, ... and
+  // up to so many slices, operator by operator. Sums over the batch are then rounded in another
+  // order.
   int max_batch_slices = 1;
 };
 
