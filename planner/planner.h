@@ -68,11 +68,17 @@ struct LoweringOptions {
   uint64_t seed = 0;
   // Graph input -> dataset column for LoadBatch.
   std::map<std::string, std::string> columns;
+  // A program that swaps and recomputation cannot make fit may work on the batch in 2, 4, ... and
+  // up to so many slices, operator by operator. Sums over the batch are then rounded in another
+  // order.
+  int max_batch_slices = 1;
 };
 
 // Devices whose programs must fit, and how they are made to: swaps and recomputation.
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
+  // More of the device, in which kernels' workspace may lie but not the program; empty: none.
+  std::vector<int64_t> beside;
   proto::MemoryOptions options;
   // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
   // can hide behind.

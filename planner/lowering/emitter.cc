@@ -45,8 +45,12 @@ uint64_t NodeKey(const std::string& node_name) {
 }
 
 Emitter::Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-                 int num_ranks, const LoweringOptions& options)
-    : structure_(structure), placement_(placement), table_(table), options_(options) {
+                 int num_ranks, const LoweringOptions& options, int batch_slices)
+    : structure_(structure),
+      placement_(placement),
+      table_(table),
+      options_(options),
+      batch_slices_(batch_slices) {
   for (int rank = 0; rank < num_ranks; ++rank) ranks_.emplace_back(rank, num_ranks);
   for (const Value& value : structure.graph().values()) names_.push_back(value.name);
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
@@ -313,7 +317,7 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
       compute.add_outputs(results[k] == nullptr ? -1 : (*results[k])[part]);
     }
     compute.set_node_key(NodeKey(plan_node.name));
-    *rank.Emit(plan_node.name)->mutable_compute() = std::move(compute);
+    EmitSliced(position, devices[part], plan_node.name, compute);
   }
 }
 
@@ -335,18 +339,19 @@ void Emitter::EmitSumOrSeed(const Position& position,
       report->set_name("loss_scale");
       continue;
     }
-    proto::Instruction* instruction = rank.Emit(plan_node.name);
     if (position.role == Position::kSeed) {
+      proto::Instruction* instruction = rank.Emit(plan_node.name);
       instruction->mutable_fill()->set_buffer(result.back());
       instruction->mutable_fill()->set_value(node.attributes.Float("value", 1));
       continue;
     }
-    proto::ComputeInstruction* compute = instruction->mutable_compute();
-    compute->set_op(node.op);
-    AttributesToProto(node.attributes, compute->mutable_attributes());
-    for (const Instance* operand : operands) compute->add_inputs((*operand)[part]);
-    compute->add_outputs(result.back());
-    compute->set_node_key(NodeKey(node.name));
+    proto::ComputeInstruction compute;
+    compute.set_op(node.op);
+    AttributesToProto(node.attributes, compute.mutable_attributes());
+    for (const Instance* operand : operands) compute.add_inputs((*operand)[part]);
+    compute.add_outputs(result.back());
+    compute.set_node_key(NodeKey(node.name));
+    EmitSliced(position, layout.shards[part].device, plan_node.name, compute);
   }
   instances_[{node.outputs[0], id}] = std::move(result);
 }

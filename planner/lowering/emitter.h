@@ -22,9 +22,10 @@ namespace espalier {
 
 class Emitter {
  public:
-  // All must outlive the emitter.
+  // All must outlive the emitter. With `batch_slices` above 1, operators run in so many pieces of
+  // their samples where they can (emit_slices.cc).
   Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-          int num_ranks, const LoweringOptions& options);
+          int num_ranks, const LoweringOptions& options, int batch_slices = 1);
 
   // Forward and, unless structure.forward_only, backward, synchronisation and update. Errors are
   // Internal and name node and tensor.
@@ -57,6 +58,11 @@ class Emitter {
   void EmitCompute(const Position& position, const std::vector<const Instance*>& operands);
   void EmitSumOrSeed(const Position& position, const std::vector<const Instance*>& operands);
   void EmitReports(const Node& node);
+  // At the end of rank `rank`, in slices where `position` allows it, else as it is.
+  void EmitSliced(const Position& position, int rank, const std::string& node,
+                  const proto::ComputeInstruction& whole);
+  // Piece `slice` of the buffer, along dimension 0.
+  int SliceOf(int rank, int buffer, int slice);
 
   absl::StatusOr<const Instance*> Ensure(ValueId value, int layout, const std::string& node);
   // Forgets the copies of operands that each use makes anew, so that they need not stay in between.
@@ -126,7 +132,9 @@ class Emitter {
   const Placement& placement_;
   ConfigTable& table_;
   const LoweringOptions& options_;
-  UpdateChoice update_;  // unless forward_only
+  const int batch_slices_;
+  std::map<std::pair<int, int>, std::vector<int>> slices_;  // of a rank's buffer
+  UpdateChoice update_;                                     // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value
   using Instances = std::map<std::pair<ValueId, int>, Instance>;

@@ -2,6 +2,9 @@
 // parameters, literals and inputs lie at the same offsets in both, and its scratch lies above
 // everything that the training program keeps.
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -56,17 +59,58 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
 }
 
 absl::StatusOr<proto::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
-                                          int64_t limit, int64_t reserved_bytes,
+                                          int device, int64_t reserved_bytes,
                                           RankProgram* program) {
   absl::StatusOr<OffloadSettings> settings = SettingsOf(limits.options);
   if (!settings.ok()) return settings.status();
   OffloadRequest request;
-  request.limit = limit;
-  request.workspace = Workspace(*structure.registry, *program);
+  request.limit = limits.bytes[device];
+  const int64_t beside = limits.beside.empty() ? 0 : limits.beside[device];
+  request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - beside);
   request.reserved_bytes = reserved_bytes;
   request.settings = *settings;
-  request.seconds = [&](const proto::Instruction& i) { return SecondsOf(i, limits); };
+  // Slices share the time of their operator.
+  std::map<std::pair<std::string, std::string>, int> runs;  // by node and operator
+  for (const proto::Instruction& i : program->program().instructions()) {
+    if (i.has_compute()) ++runs[{i.node(), i.compute().op()}];
+  }
+  request.seconds = [&](const proto::Instruction& i) {
+    const auto found = runs.find({i.node(), i.compute().op()});
+    if (found == runs.end()) return 0.0;
+    return SecondsOf(i, limits) / std::max(1, found->second / structure.micro_batches);
+  };
   return OffloadProgram(request, program);
+}
+
+// LowerPlacement, with the batch in `batch_slices` slices.
+absl::StatusOr<std::vector<proto::Program>> LowerInSlices(
+    const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
+    const LoweringOptions& options, int batch_slices, std::vector<int64_t>* kept_bytes,
+    const MemoryLimits* limits, std::vector<proto::MemoryPlan>* memory_plans) {
+  Emitter emitter(structure, placement, table, num_devices, options, batch_slices);
+  if (absl::Status status = emitter.Run(); !status.ok()) return status;
+  std::vector<proto::Program> programs;
+  kept_bytes->resize(num_devices, 0);
+  if (memory_plans != nullptr) memory_plans->assign(num_devices, {});
+  for (int r = 0; r < num_devices; ++r) {
+    RankProgram& rank = emitter.ranks()[r];
+    if (batch_slices > 1) rank.SplitIntoPieces();
+    if (limits != nullptr && limits->may_change_programs() && !limits->bytes.empty() &&
+        limits->bytes[r] > 0) {
+      absl::StatusOr<proto::MemoryPlan> plan =
+          Offload(structure, *limits, r, (*kept_bytes)[r], &rank);
+      if (!plan.ok()) return plan.status();
+      if (memory_plans != nullptr) (*memory_plans)[r] = *std::move(plan);
+    }
+    (*kept_bytes)[r] = rank.Finish((*kept_bytes)[r]);
+    proto::Program program = rank.TakeProgram();
+    program.set_name(
+        absl::StrCat(structure.graph().name, structure.forward_only ? "/evaluation" : "/training"));
+    program.set_seed(options.seed);
+    if (!structure.forward_only) *program.mutable_optimizer() = options.optimizer;
+    programs.push_back(std::move(program));
+  }
+  return programs;
 }
 
 absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, const Graph& graph,
@@ -100,29 +144,17 @@ absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,
     std::vector<proto::MemoryPlan>* memory_plans) {
-  Emitter emitter(structure, placement, table, num_devices, options);
-  if (absl::Status status = emitter.Run(); !status.ok()) return status;
-  std::vector<proto::Program> programs;
-  kept_bytes->resize(num_devices, 0);
-  if (memory_plans != nullptr) memory_plans->assign(num_devices, {});
-  for (int r = 0; r < num_devices; ++r) {
-    RankProgram& rank = emitter.ranks()[r];
-    if (limits != nullptr && limits->may_change_programs() && !limits->bytes.empty() &&
-        limits->bytes[r] > 0) {
-      absl::StatusOr<proto::MemoryPlan> plan =
-          Offload(structure, *limits, limits->bytes[r], (*kept_bytes)[r], &rank);
-      if (!plan.ok()) return plan.status();
-      if (memory_plans != nullptr) (*memory_plans)[r] = *std::move(plan);
+  std::vector<int64_t> kept;
+  for (int slices = 1;; slices *= 2) {
+    kept = *kept_bytes;
+    absl::StatusOr<std::vector<proto::Program>> programs = LowerInSlices(
+        structure, placement, table, num_devices, options, slices, &kept, limits, memory_plans);
+    if (absl::IsResourceExhausted(programs.status()) && 2 * slices <= options.max_batch_slices) {
+      continue;
     }
-    (*kept_bytes)[r] = rank.Finish((*kept_bytes)[r]);
-    proto::Program program = rank.TakeProgram();
-    program.set_name(
-        absl::StrCat(structure.graph().name, structure.forward_only ? "/evaluation" : "/training"));
-    program.set_seed(options.seed);
-    if (!structure.forward_only) *program.mutable_optimizer() = options.optimizer;
-    programs.push_back(std::move(program));
+    *kept_bytes = std::move(kept);
+    return programs;
   }
-  return programs;
 }
 
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
@@ -149,11 +181,13 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   programs = Lower(registry, graph, plan, options, none, /*forward_only=*/true, &kept);
   if (!programs.ok()) return programs.status();
   bool fits = true;
+  limits.beside.assign(limits.bytes.size(), 0);
   for (int r = 0; r < plan.devices_size(); ++r) {
     const int64_t training = lowered.training[r].arena_bytes();
     const int64_t evaluation = (*programs)[r].arena_bytes(), memory = limits.bytes[r];
     if (memory <= 0 || evaluation <= training || training + evaluation <= memory) continue;
     limits.bytes[r] = training;
+    limits.beside[r] = memory - training;
     fits = false;
   }
   if (!fits) {

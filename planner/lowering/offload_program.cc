@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "ops/program/accesses.h"
 #include "planner/memory/arena.h"
 
@@ -17,6 +18,9 @@ namespace {
 
 // How often the limit is lowered because the arena has holes.
 constexpr int kRounds = 12;
+
+// How many tensors a refusal names.
+constexpr size_t kNamed = 8;
 
 // The program as memory planning sees it. Tensors are the allocations of scratch memory.
 struct View {
@@ -284,6 +288,23 @@ std::string NodeAt(const RankProgram& program, int step) {
   return program.program().instructions(step).node();
 }
 
+// "a.grad (4096), b (1024) and 3 smaller ones": what is there where nothing more can leave.
+std::string WhatIsPresent(const View& view, const OffloadPlan& plan, const RankProgram& program) {
+  std::map<int, std::string> names;  // by tensor
+  for (int b = 0; b < program.program().buffers_size(); ++b) {
+    const int t = view.tensor_of_allocation[program.allocation_of(b)];
+    if (t >= 0) names.try_emplace(t, program.program().buffers(b).name());
+  }
+  std::vector<std::string> out;
+  for (int t : plan.present) {
+    if (out.size() == kNamed) break;
+    out.push_back(absl::StrCat(names[t], " (", view.problem.tensors[t].bytes, ")"));
+  }
+  const size_t more = plan.present.size() - out.size();
+  return absl::StrCat(absl::StrJoin(out, ", "),
+                      more == 0 ? "" : absl::StrCat(" and ", more, " smaller ones"));
+}
+
 }  // namespace
 
 absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options) {
@@ -334,13 +355,16 @@ absl::StatusOr<proto::MemoryPlan> OffloadProgram(const OffloadRequest& request,
 
   // The arena needs a little more than what lives at once: it has holes.
   for (int round = 0; round < kRounds; ++round) {
-    plan = PlanOffload(view.problem, request.settings);
+    plan = LargestStep(view.problem);
+    if (plan.problem.empty()) plan = PlanOffload(view.problem, request.settings);
     if (!plan.problem.empty()) {
       const std::string node = NodeAt(*program, plan.stuck);
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "device ", program->program().rank(), " needs ", report.bytes_without(),
-          " bytes but has ", request.limit,
-          ", and swapping and recomputation do not make it fit: at '", node, "' ", plan.problem));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("device ", program->program().rank(), " needs ", report.bytes_without(),
+                       " bytes but has ", request.limit,
+                       ", and swapping and recomputation do not make it fit: at '", node, "' ",
+                       plan.problem, ". What is left there: ", WhatIsPresent(view, plan, *program),
+                       "; kernels' workspace ", request.workspace));
     }
     arena = Place(view, plan, *program);
     const int64_t over = fixed + arena.bytes - (request.limit - request.workspace);

@@ -124,6 +124,79 @@ void RankProgram::SetInstructions(std::vector<proto::Instruction> instructions,
   }
 }
 
+void RankProgram::SplitIntoPieces() {
+  PutFirstInFront();
+  std::vector<bool> touched(program_.buffers_size(), false);
+  for (const proto::Instruction& instruction : program_.instructions()) {
+    for (const BufferAccess& access : AccessesOf(instruction)) touched[access.buffer] = true;
+  }
+  std::vector<std::vector<int>> buffers(num_allocations());
+  for (int b = 0; b < program_.buffers_size(); ++b) {
+    const int a = allocation_of_[b];
+    if (kind_of_[a] != proto::SCRATCH) {
+      touched[b] = true;
+    } else if (touched[b]) {
+      buffers[a].push_back(b);
+    }
+  }
+  const int before = num_allocations();
+  for (int a = 0; a < before; ++a) {
+    if (buffers[a].size() < 2 || kept_.count(a) > 0) continue;
+    std::vector<int>& of = buffers[a];
+    std::stable_sort(of.begin(), of.end(), [this](int x, int y) {
+      return offset_in_allocation_[x] < offset_in_allocation_[y];
+    });
+    int64_t begin = 0, end = 0;
+    int piece = a;
+    for (int b : of) {
+      const int64_t at = offset_in_allocation_[b];
+      if (at >= end && at > 0 && at % kArenaAlignment == 0) {
+        allocation_bytes_[piece] = end - begin;
+        piece = Allocate(0);
+        begin = at;
+      }
+      end = std::max(end, at + specs_[b].bytes());
+      allocation_of_[b] = piece;
+      offset_in_allocation_[b] = at - begin;
+      if (piece != a) {
+        --allocation_users_[a];
+        ++allocation_users_[piece];
+      }
+    }
+    allocation_bytes_[piece] = end - begin;
+  }
+  KeepBuffers(touched);
+}
+
+void RankProgram::KeepBuffers(const std::vector<bool>& keep) {
+  std::vector<int> renamed(keep.size(), -1);
+  google::protobuf::RepeatedPtrField<proto::Buffer> left;
+  for (size_t b = 0; b < keep.size(); ++b) {
+    if (!keep[b]) {
+      names_.erase(program_.buffers(static_cast<int>(b)).name());
+      --allocation_users_[allocation_of_[b]];
+      continue;
+    }
+    const int to = left.size();
+    renamed[b] = to;
+    *left.Add() = std::move(*program_.mutable_buffers(static_cast<int>(b)));
+    specs_[to] = specs_[b];
+    allocation_of_[to] = allocation_of_[b];
+    offset_in_allocation_[to] = offset_in_allocation_[b];
+  }
+  specs_.resize(left.size());
+  allocation_of_.resize(left.size());
+  offset_in_allocation_.resize(left.size());
+  program_.mutable_buffers()->Swap(&left);
+  for (proto::Instruction& instruction : *program_.mutable_instructions()) {
+    RenameBuffers(renamed, &instruction);
+  }
+  // What no buffer lies in takes no memory.
+  for (int a = 0; a < num_allocations(); ++a) {
+    if (allocation_users_[a] == 0) allocation_bytes_[a] = 0;
+  }
+}
+
 RankProgram::Kept RankProgram::PlaceKept(int64_t reserved_bytes) const {
   const int allocations = num_allocations();
   Kept kept;

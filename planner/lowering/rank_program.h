@@ -52,6 +52,10 @@ class RankProgram {
   // Keeps the contents of `buffer` until the end of the program.
   void KeepToEnd(int buffer) { kept_.insert(allocation_of_[buffer]); }
 
+  // Memory that instructions touch only in pieces becomes memory of each piece; scratch buffers
+  // that none touches are gone. Indices of buffers are others afterwards.
+  void SplitIntoPieces();
+
   // For memory planning (offload_program.h), which rewrites a program that is otherwise complete.
   void PutFirstInFront();  // what EmitFirst emitted is now an ordinary part of the program
   int num_allocations() const { return static_cast<int>(allocation_bytes_.size()); }
@@ -85,6 +89,8 @@ class RankProgram {
     int64_t end = 0;
   };
   Kept PlaceKept(int64_t reserved_bytes) const;
+  // Keeps the buffers of which `keep` is true, and renames them in all instructions.
+  void KeepBuffers(const std::vector<bool>& keep);
 
   proto::Program program_;
   std::vector<proto::Instruction> first_;

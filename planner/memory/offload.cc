@@ -10,8 +10,10 @@
 namespace espalier {
 namespace {
 
-// Candidates of each kind that are simulated before one is taken.
+// Candidates of each kind that are simulated before one is taken: of long programs fewer, as each
+// simulation takes longer and each tensor matters less.
 constexpr size_t kShortlist = 4;
+constexpr int kLong = 2000;  // steps
 
 class Planner {
  public:
@@ -32,11 +34,7 @@ class Planner {
       const int worst = Worst();
       if (worst < 0) break;
       if (!Relieve(worst)) {
-        plan.stuck = worst;
-        plan.problem = absl::StrCat(
-            "step ", worst, " needs ", live_[worst], " bytes of ", limit_,
-            ", and nothing more of it can leave: what it works on, and what stays for good (",
-            fixed_, " bytes), must be there at once");
+        GiveUp(worst, /*all=*/true, &plan);
         break;
       }
     }
@@ -51,11 +49,45 @@ class Planner {
     return plan;
   }
 
+  OffloadPlan LargestStep() const {
+    OffloadPlan plan;
+    std::vector<int64_t> bytes(steps_, fixed_);
+    for (const OffloadTensor& t : tensors_) {
+      for (int k : t.uses) bytes[k] += t.bytes;
+    }
+    const auto most = std::max_element(bytes.begin(), bytes.end());
+    plan.peak_bytes = most == bytes.end() ? fixed_ : *most;
+    if (plan.peak_bytes > limit_ && most != bytes.end()) {
+      GiveUp(static_cast<int>(most - bytes.begin()), /*all=*/false, &plan);
+    }
+    return plan;
+  }
+
  private:
   struct Decision {
     Absence absence;
     int must_from = 0, must_to = 0;  // steps in which its memory has to be free, both included
   };
+
+  // What step `stuck` works on cannot leave, and if `all`, nothing else that is there.
+  void GiveUp(int stuck, bool all, OffloadPlan* plan) const {
+    std::vector<int>& present = plan->present;
+    int64_t bytes = fixed_;
+    for (int t = 0; t < static_cast<int>(tensors_.size()); ++t) {
+      const std::vector<int>& uses = tensors_[t].uses;
+      const bool used = std::binary_search(uses.begin(), uses.end(), stuck);
+      if (!used && !(all && Present(t, stuck))) continue;
+      present.push_back(t);
+      bytes += tensors_[t].bytes;
+    }
+    std::stable_sort(present.begin(), present.end(),
+                     [&](int a, int b) { return tensors_[a].bytes > tensors_[b].bytes; });
+    plan->stuck = stuck;
+    plan->problem = absl::StrCat(
+        "step ", stuck, " needs ", all ? live_[stuck] : bytes, " bytes of ", limit_,
+        ", and nothing more of it can leave: what it works on, and what stays for good (", fixed_,
+        " bytes), must be there at once");
+  }
 
   double CopySeconds(int tensor) const {
     return settings_.host_latency +
@@ -143,7 +175,8 @@ class Planner {
         return tensors_[a.decision.absence.tensor].bytes >
                tensors_[b.decision.absence.tensor].bytes;
       });
-      if (kind->size() > kShortlist) kind->resize(kShortlist);
+      const size_t shortlist = steps_ > kLong ? 1 : kShortlist;
+      if (kind->size() > shortlist) kind->resize(shortlist);
       best.insert(best.end(), kind->begin(), kind->end());
     }
     const double before = total_;
@@ -321,6 +354,10 @@ class Planner {
 
 OffloadPlan PlanOffload(const OffloadProblem& problem, const OffloadSettings& settings) {
   return Planner(problem, settings).Run();
+}
+
+OffloadPlan LargestStep(const OffloadProblem& problem) {
+  return Planner(problem, {}).LargestStep();
 }
 
 }  // namespace espalier

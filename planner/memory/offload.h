@@ -69,9 +69,14 @@ struct OffloadPlan {
   // Empty if it fits; otherwise what stands in the way, with the step's number in `stuck`.
   std::string problem;
   int stuck = -1;
+  std::vector<int> present;  // tensors that are there in that step, the largest first
 };
 
 // Repeatable. Work grows with steps x tensors in the worst case, in practice far less.
 OffloadPlan PlanOffload(const OffloadProblem& problem, const OffloadSettings& settings);
+
+// What no plan can do without: `peak_bytes` is what the step that works on most works on, and
+// `problem` says so if that alone is over the limit. Quick.
+OffloadPlan LargestStep(const OffloadProblem& problem);
 
 }  // namespace espalier

@@ -146,8 +146,13 @@ TEST(Offload, SaysWhatStandsInTheWay) {
   const OffloadPlan plan = PlanOffload(problem, {});
   EXPECT_NE(plan.problem.find("450 bytes of 449"), std::string::npos) << plan.problem;
   EXPECT_EQ(Replay(problem, plan), 450);
+  // Known without planning, with the four named.
+  const OffloadPlan at_once = LargestStep(problem);
+  EXPECT_NE(at_once.problem.find("450 bytes of 449"), std::string::npos) << at_once.problem;
+  EXPECT_EQ(at_once.present.size(), 4u);
   problem.limit += 1;
   EXPECT_EQ(PlanOffload(problem, {}).problem, "");
+  EXPECT_EQ(LargestStep(problem).problem, "");
 }
 
 TEST(Offload, SettingsAreObeyed) {

@@ -113,6 +113,27 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_vie
   return dataset;
 }
 
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromColumns(std::vector<Column> columns,
+                                                                    double holdout_fraction) {
+  int64_t examples = 0;
+  for (const Column& column : columns) {
+    const int64_t bytes = static_cast<int64_t>(column.data.size());
+    const int64_t each = column.example.bytes();
+    const bool whole = each > 0 && bytes > 0 && bytes % each == 0;
+    if (&column == &columns[0] && whole) examples = bytes / each;
+    if (!whole || bytes / each != examples) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", column.name, "' has ", bytes, " bytes; expected those of ",
+                       examples, " examples, as in the first column, of ", each));
+    }
+  }
+  auto dataset = std::make_shared<Dataset>();
+  if (examples == 0) return absl::InvalidArgumentError("a dataset needs a column with examples");
+  dataset->columns_ = std::move(columns);
+  if (absl::Status s = dataset->SetParts(examples, holdout_fraction); !s.ok()) return s;
+  return dataset;
+}
+
 absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromText(std::string bytes,
                                                                  int64_t sequence_length,
                                                                  double holdout_fraction) {

@@ -26,6 +26,9 @@ class Dataset {
   // Every member is a column; all must have as many examples.
   static absl::StatusOr<std::shared_ptr<const Dataset>> FromNpz(absl::string_view bytes,
                                                                 double holdout_fraction);
+  // Columns that were made here, all with as many examples and with at least one.
+  static absl::StatusOr<std::shared_ptr<const Dataset>> FromColumns(std::vector<Column> columns,
+                                                                    double holdout_fraction);
   // Window i is bytes [i * S, i * S + S + 1): columns "tokens" and "targets", i32 [S].
   static absl::StatusOr<std::shared_ptr<const Dataset>> FromText(std::string bytes,
                                                                  int64_t sequence_length,

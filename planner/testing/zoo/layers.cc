@@ -80,6 +80,14 @@ Features Layers::BatchNorm(const std::string& name, Features x, const BatchNormO
           x.width};
 }
 
+Features Layers::GroupNorm(const std::string& name, Features x, int64_t groups) {
+  return {b_.Op("group_norm",
+                {x.value, Scale(name + ".weight", x.width, Initializer::kOnes),
+                 Scale(name + ".bias", x.width, Initializer::kZeros)},
+                {{"groups", groups}}, name),
+          x.width};
+}
+
 Features Layers::Pool2d(const std::string& name, Features x, const std::string& kind,
                         const Window& window) {
   return {b_.Op("pool2d", {x.value},

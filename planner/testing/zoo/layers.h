@@ -56,6 +56,8 @@ class Layers {
 
   Features BatchNorm(const std::string& name, Features x, const BatchNormOptions& options = {});
 
+  Features GroupNorm(const std::string& name, Features x, int64_t groups);
+
   Features Pool2d(const std::string& name, Features x, const std::string& kind,
                   const Window& window);
   // The mean over the two dimensions of an image.

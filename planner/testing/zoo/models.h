@@ -11,11 +11,29 @@
 namespace espalier::zoo {
 
 absl::StatusOr<Graph> BuildAlexNet(const OpRegistry& registry);
-absl::StatusOr<Graph> BuildResNet50(const OpRegistry& registry);
+
+// As published, unless said otherwise: what is run on a small machine is narrower, on less detail.
+struct ResNetSizes {
+  int64_t edge = 224;  // of the images, in pixels
+  int64_t colours = 3;
+  int64_t width = 64;  // channels behind the first convolution; all others are multiples
+  int64_t classes = 1000;
+};
+absl::StatusOr<Graph> BuildResNet50(const OpRegistry& registry, const ResNetSizes& sizes = {});
+
 absl::StatusOr<Graph> BuildInceptionV3(const OpRegistry& registry);
 absl::StatusOr<Graph> BuildDlrm(const OpRegistry& registry);
 absl::StatusOr<Graph> BuildBertLarge(const OpRegistry& registry);
-absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry);
+
+struct Unet3dSizes {
+  int64_t edge = 128;  // of the volumes, in voxels; a multiple of 8
+  int64_t colours = 3;
+  int64_t width = 32;  // channels behind the first convolution, likewise
+  int64_t classes = 3;
+  // 0: batch norm. Otherwise groups of group norm, whose examples do not depend on each other.
+  int64_t norm_groups = 0;
+};
+absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry, const Unet3dSizes& sizes = {});
 
 struct GptSizes {
   int layers = 0;

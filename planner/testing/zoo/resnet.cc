@@ -24,19 +24,21 @@ Features Bottleneck(Layers& l, const std::string& name, Features x, int64_t widt
 
 }  // namespace
 
-absl::StatusOr<Graph> BuildResNet50(const OpRegistry& registry) {
+absl::StatusOr<Graph> BuildResNet50(const OpRegistry& registry, const ResNetSizes& sizes) {
   Layers l(registry, "resnet50");
-  Features x = {l.builder().Input("image", DType::kF32, {-1, 3, 224, 224}), 3};
-  x = l.BatchNorm("bn1", l.Conv("conv1", x, 64, {{7, 7}, 2, {3, 3}}));
+  Features x = {
+      l.builder().Input("image", DType::kF32, {-1, sizes.colours, sizes.edge, sizes.edge}),
+      sizes.colours};
+  x = l.BatchNorm("bn1", l.Conv("conv1", x, sizes.width, {{7, 7}, 2, {3, 3}}));
   x = l.Pool2d("maxpool", x, "max", {{3, 3}, 2, {1, 1}});
   const int blocks[] = {3, 4, 6, 3};
   for (int stage = 0; stage < 4; ++stage) {
     for (int i = 0; i < blocks[stage]; ++i) {
-      x = Bottleneck(l, absl::StrCat("layer", stage + 1, ".", i), x, int64_t{64} << stage,
+      x = Bottleneck(l, absl::StrCat("layer", stage + 1, ".", i), x, sizes.width << stage,
                      stage > 0 && i == 0 ? 2 : 1);
     }
   }
-  return l.Classify(l.Linear("fc", l.GlobalAverage("avgpool", x), 1000));
+  return l.Classify(l.Linear("fc", l.GlobalAverage("avgpool", x), sizes.classes));
 }
 
 }  // namespace espalier::zoo

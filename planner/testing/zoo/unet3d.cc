@@ -10,11 +10,15 @@
 namespace espalier::zoo {
 namespace {
 
-constexpr int64_t kEdge = 128, kClasses = 3;
 constexpr int kLevels = 4;
 
-Features ConvNorm(Layers& l, const std::string& name, Features x, int64_t out) {
-  return l.BatchNorm(name + ".bn", l.Conv(name + ".conv", x, out, {{3, 3, 3}, 1, {1, 1, 1}}));
+// `norm_groups` as in Unet3dSizes.
+Features ConvNorm(Layers& l, const std::string& name, Features x, int64_t out,
+                  int64_t norm_groups) {
+  x = l.Conv(name + ".conv", x, out, {{3, 3, 3}, 1, {1, 1, 1}});
+  if (norm_groups == 0) return l.BatchNorm(name + ".bn", x);
+  x = l.GroupNorm(name + ".gn", x, norm_groups);
+  return {l.builder().Op("relu", {x.value}, {}, name + ".relu"), x.width};
 }
 
 // Maximum over cubes of two voxels a side. There is no pooling of volumes; with each dimension
@@ -30,15 +34,17 @@ Features Halve(Layers& l, const std::string& name, Features x, int64_t edge) {
 
 }  // namespace
 
-absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry) {
+absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry, const Unet3dSizes& sizes) {
   Layers l(registry, "unet3d");
-  Features x = {l.builder().Input("volume", DType::kF32, {-1, 3, kEdge, kEdge, kEdge}), 3};
+  const int64_t edge = sizes.edge, norm_groups = sizes.norm_groups;
+  Features x = {l.builder().Input("volume", DType::kF32, {-1, sizes.colours, edge, edge, edge}),
+                sizes.colours};
   std::vector<Features> skips;
   for (int level = 0; level < kLevels; ++level) {
     const std::string name = absl::StrCat("encoder.", level);
-    if (level > 0) x = Halve(l, name + ".pool", x, kEdge >> (level - 1));
-    x = ConvNorm(l, name + ".0", x, int64_t{32} << level);
-    x = ConvNorm(l, name + ".1", x, int64_t{64} << level);
+    if (level > 0) x = Halve(l, name + ".pool", x, edge >> (level - 1));
+    x = ConvNorm(l, name + ".0", x, sizes.width << level, norm_groups);
+    x = ConvNorm(l, name + ".1", x, 2 * sizes.width << level, norm_groups);
     skips.push_back(x);
   }
   for (int level = kLevels - 2; level >= 0; --level) {
@@ -46,13 +52,13 @@ absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry) {
     x = l.UpConv3d(name + ".up", x, x.width);
     x = l.Concat(name + ".skip", {x, skips[level]});
     const int64_t width = skips[level].width;
-    x = ConvNorm(l, name + ".0", x, width);
-    x = ConvNorm(l, name + ".1", x, width);
+    x = ConvNorm(l, name + ".0", x, width, norm_groups);
+    x = ConvNorm(l, name + ".1", x, width, norm_groups);
   }
-  x = l.Conv("head", x, kClasses, {{1, 1, 1}}, Bias::kFused);
+  x = l.Conv("head", x, sizes.classes, {{1, 1, 1}}, Bias::kFused);
   x.value = l.builder().Op("transpose", {x.value}, {{"perm", std::vector<int64_t>{0, 2, 3, 4, 1}}},
                            "head.classes_last");
-  return l.Classify(x, {-1, kEdge, kEdge, kEdge});
+  return l.Classify(x, {-1, edge, edge, edge});
 }
 
 }  // namespace espalier::zoo

@@ -34,7 +34,7 @@ const std::vector<ZooModel>& Zoo() {
        .published_parameters = 25'557'032,
        .parameter_tolerance = 0.001,
        .batch_per_device = 64,
-       .build = zoo::BuildResNet50},
+       .build = [](const OpRegistry& r) { return zoo::BuildResNet50(r); }},
       {.name = "inception_v3",
        .source = "Szegedy et al., Rethinking the Inception architecture for computer vision, 2016, "
                  "without the auxiliary head",
@@ -83,7 +83,7 @@ const std::vector<ZooModel>& Zoo() {
        .published_parameters = 19'069'955,
        .parameter_tolerance = 0.001,
        .batch_per_device = 2,
-       .build = zoo::BuildUnet3d},
+       .build = [](const OpRegistry& r) { return zoo::BuildUnet3d(r); }},
   };
   return *models;
 }

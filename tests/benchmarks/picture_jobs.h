@@ -1,0 +1,27 @@
+// ResNet-50 and the 3D U-Net at their full depth, narrower and on smaller pictures than published,
+// so that two cores train them: the handwritten digits, enlarged.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ops/graph/graph.h"
+#include "worker/data/dataset.h"
+
+namespace espalier {
+
+struct PictureJob {
+  std::string name, description;
+  std::shared_ptr<const Dataset> dataset;
+};
+
+// "resnet50", "unet3d" or "unet3d_group_norm". Run from the repository.
+absl::StatusOr<PictureJob> MakePictureJob(const std::string& name);
+
+// Its training graph, bound to `batch`.
+absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string& name,
+                                   int64_t batch);
+
+}  // namespace espalier
