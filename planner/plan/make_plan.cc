@@ -131,8 +131,8 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
 constexpr double kGridGain = 0.95;
 // Up to so many devices the search over all operators finds what grids of one stage have to offer.
 constexpr int kFewDevices = 8;
-// From so many on it would take minutes, and grids are all there is.
-constexpr int kManyDevices = 64;
+// Of more it would take minutes and gigabytes, and grids are all there is.
+constexpr int kManyDevices = 16;
 constexpr int kGridsMade = 4;
 
 // The best grid that fits; nothing if there is none, or FlexFlow's own search is asked for.

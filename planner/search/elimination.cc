@@ -12,6 +12,9 @@
 namespace espalier {
 namespace {
 
+// Of all plans from one layout to another: their parts on each two devices.
+constexpr double kMostPieces = 2e7;
+
 constexpr int64_t kMostSums = 4'000'000;  // in one elimination
 
 // A summand: what it costs for each choice of its variables, the first outermost.
@@ -189,9 +192,14 @@ class SerialSteps {
       const LayoutRef& stored = structure_.base[structure_.gradients[g].parameter];
       gradients_of_[stored.node].push_back(static_cast<int>(g));
     }
-    // Where each pair of layouts takes long to plan, fewer of them.
-    const double pair = static_cast<double>(space.num_devices()) * space.num_devices();
-    const size_t most = static_cast<size_t>(std::clamp(std::sqrt(1e7 / pair), 4.0, 64.0));
+    // Each pair of layouts between two kinds of operators is planned once, and kept: fewer choices
+    // where that would take too much time and memory.
+    int kinds = 0;
+    for (NodeId n : space.nodes()) kinds += space.Alike(n)[0] == n;
+    const double devices = space.num_devices();
+    const double plans = kMostPieces / (devices * devices);
+    const double edges = 4.0 * std::max(1, kinds);
+    const size_t most = static_cast<size_t>(std::clamp(std::sqrt(plans / edges), 4.0, 64.0));
     for (NodeId n : live_) {
       variable_[n] = static_cast<int>(choices_.size());
       choices_.push_back({other[n]});
