@@ -74,6 +74,7 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     proto::SearchOptions options;
     options.set_budget(absl::GetFlag(FLAGS_budget));
     options.set_seed(absl::GetFlag(FLAGS_seed));
+    options.set_micro_batches(1);  // what is enumerated has no others
     absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
     if (!plan.ok()) return plan.status();
     c.found = plan->prediction().step_seconds();
