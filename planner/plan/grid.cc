@@ -16,7 +16,7 @@ namespace {
 // Larger groups of devices only of small graphs: operators times devices times devices.
 constexpr int kMostTensor = 8;
 constexpr int64_t kMostShared = 60'000;
-constexpr int kMostStages = 64;  // and parts
+constexpr int kMostStages = 64, kMostParts = 64;
 // Candidates whose rough estimate of memory is so much too high are left out.
 constexpr double kMemorySlack = 1.25;
 constexpr int kMoreWhereNoneFits = 4;
@@ -132,7 +132,7 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
   std::vector<GridShape> shapes;
   const int64_t batch = problem_.batch_size;
   const int64_t nodes = static_cast<int64_t>(problem_.graph->nodes().size());
-  for (int tensor = 1; tensor <= std::min(num_devices_, kMostStages); tensor *= 2) {
+  for (int tensor = 1; tensor <= std::min(num_devices_, kMostParts); tensor *= 2) {
     if (num_devices_ % tensor != 0 ||
         (tensor > kMostTensor && nodes * tensor * tensor > kMostShared)) {
       continue;

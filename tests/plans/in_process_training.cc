@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <thread>
 #include <utility>
@@ -102,6 +103,16 @@ absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Gra
   run.losses = run.reported["loss"];
   run.parameters = std::move(results[0].parameters);
   return run;
+}
+
+double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun& run) {
+  double worst = 0;
+  for (size_t step = 0; step < reference.losses.size(); ++step) {
+    const double difference =
+        std::abs(run.losses[step] - reference.losses[step]) / std::abs(reference.losses[step]);
+    if (!(difference <= worst)) worst = difference;  // NaN stays
+  }
+  return worst;
 }
 
 Machine TestMachine(int count) {

@@ -38,6 +38,9 @@ absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Gra
                                            std::shared_ptr<const Dataset> dataset,
                                            const TrainingRunOptions& options);
 
+// Of the losses of a run from those of another with as many steps, at any step.
+double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun& run);
+
 // `count` equal CPU devices joined by a fast link, with plausible rates.
 Machine TestMachine(int count);
 

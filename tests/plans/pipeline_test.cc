@@ -108,11 +108,8 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
   void ExpectSameCurve(const TrainingRun& whole, const absl::StatusOr<TrainingRun>& run,
                        const std::string& what) {
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
-    double worst = 0;
-    for (int step = 0; step < kSteps; ++step) {
-      worst = std::max(
-          worst, std::abs(run->losses[step] - whole.losses[step]) / std::abs(whole.losses[step]));
-    }
+    ASSERT_EQ(run->losses.size(), whole.losses.size()) << what;
+    const double worst = LargestRelativeDifference(whole, *run);
     std::printf("%-44s largest relative difference over %d steps: %.1e\n", what.c_str(), kSteps,
                 worst);
     EXPECT_LT(worst, kTolerance) << what;

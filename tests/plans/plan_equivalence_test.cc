@@ -58,11 +58,8 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
   void ExpectSameCurve(const TrainingRun& reference, const absl::StatusOr<TrainingRun>& run,
                        const char* what) {
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
-    double worst = 0;
-    for (int step = 0; step < kSteps; ++step) {
-      worst = std::max(worst, std::abs(run->losses[step] - reference.losses[step]) /
-                                  std::abs(reference.losses[step]));
-    }
+    ASSERT_EQ(run->losses.size(), reference.losses.size()) << what;
+    const double worst = LargestRelativeDifference(reference, *run);
     std::printf("%-28s largest relative difference over %d steps: %.1e\n", what, kSteps, worst);
     EXPECT_LT(worst, kTolerance) << what;
   }

@@ -88,11 +88,7 @@ class Zero : public ::testing::TestWithParam<bool> {
   void ExpectSameCurve(const TrainingRun& reference, const TrainingRun& run,
                        const std::string& what) {
     ASSERT_EQ(run.losses.size(), reference.losses.size()) << what;
-    double worst = 0;
-    for (size_t step = 0; step < run.losses.size(); ++step) {
-      worst = std::max(worst, std::abs(run.losses[step] - reference.losses[step]) /
-                                  std::abs(reference.losses[step]));
-    }
+    const double worst = LargestRelativeDifference(reference, run);
     std::printf("%-44s largest relative difference: %.1e\n", what.c_str(), worst);
     EXPECT_LT(worst, kTolerance) << what;
   }
