@@ -29,8 +29,8 @@ ESPALIER_INLINE Float<W> LoadWidePartial(const T* p, int64_t n) {
 }
 
 // products[r * C + c] = dot(a[r], b[c]) over n elements; R * C must be W.
-template <int W, int R, int C, typename T>
-ESPALIER_INLINE Float<W> DotTile(const T* const* a, const T* const* b, int64_t n) {
+template <int W, int R, int C, typename A, typename B>
+ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n) {
   static_assert(R * C == W);
   Float<W> acc[W] = {};
   int64_t k = 0;

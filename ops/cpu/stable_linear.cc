@@ -23,15 +23,16 @@ float ReadBias(const void* bias, int64_t i) {
   return static_cast<const float*>(bias)[i];
 }
 
-template <int W, typename T>
+// T is the type of x, bias and y, B of the weights.
+template <int W, typename T, typename B>
 struct Columns {
   template <int R, int C>
   static ESPALIER_INLINE void Tile(const StableLinearArgs& g, int64_t row, int64_t column,
                                    int64_t end) {
     const T* x = static_cast<const T*>(g.x);
-    const T* weight = static_cast<const T*>(g.weight);
+    const B* weight = static_cast<const B*>(g.weight);
     const T* a[R];
-    const T* b[C];
+    const B* b[C];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) a[r] = x + std::min(row + r, g.rows - 1) * g.in;
 #pragma GCC unroll 16
@@ -58,7 +59,7 @@ struct Columns {
     // A lone last row is cheaper by itself, two or more in a tile that repeats one of them.
     const int64_t blocked = g.rows % kRows == 1 ? g.rows - 1 : g.rows;
     const int64_t block =
-        std::max<int64_t>(W, kBlockBytes / std::max<int64_t>(1, g.in * sizeof(T)) / W * W);
+        std::max<int64_t>(W, kBlockBytes / std::max<int64_t>(1, g.in * sizeof(B)) / W * W);
     for (int64_t first = begin; first < end; first += block) {
       const int64_t last = std::min(end, first + block);
       for (int64_t row = 0; row < blocked; row += kRows) {
@@ -74,14 +75,21 @@ struct Columns {
 template <int W>
 struct ColumnsF32 {
   static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
-    Columns<W, float>::Run(*g, begin, end);
+    Columns<W, float, float>::Run(*g, begin, end);
   }
 };
 
 template <int W>
 struct ColumnsBF16 {
   static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
-    Columns<W, uint16_t>::Run(*g, begin, end);
+    Columns<W, uint16_t, uint16_t>::Run(*g, begin, end);
+  }
+};
+
+template <int W>
+struct ColumnsMixed {
+  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+    Columns<W, float, uint16_t>::Run(*g, begin, end);
   }
 };
 
@@ -96,6 +104,8 @@ void StableLinear(const StableLinearArgs& args) {
     const int64_t first = begin * kGroup, last = std::min(end * kGroup, args.out);
     if (args.dtype == DType::kBF16) {
       simd::Dispatch<ColumnsBF16>(&args, first, last);
+    } else if (args.weight_dtype == DType::kBF16) {
+      simd::Dispatch<ColumnsMixed>(&args, first, last);
     } else {
       simd::Dispatch<ColumnsF32>(&args, first, last);
     }

@@ -9,12 +9,13 @@
 namespace espalier {
 
 struct StableLinearArgs {
-  DType dtype;  // of all operands: f32 or bf16; sums are f32
+  DType dtype;  // of x, bias and y: f32 or bf16; sums are f32
   int64_t rows, in, out;
-  const void* x;       // [rows, in]
-  const void* weight;  // [out, in]
-  const void* bias;    // [out] or null
-  void* y;             // [rows, out]
+  const void* x;               // [rows, in]
+  const void* weight;          // [out, in]
+  const void* bias;            // [out] or null
+  void* y;                     // [rows, out]
+  DType weight_dtype = dtype;  // bf16 may stand beside f32
 };
 
 void StableLinear(const StableLinearArgs& args);

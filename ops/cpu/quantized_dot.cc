@@ -1,0 +1,294 @@
+#include "ops/cpu/quantized_dot.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/vectorize.h"
+#include "ops/tensor/narrow.h"
+
+namespace espalier {
+namespace {
+
+// Rows that pass over a block together.
+constexpr int kMostRows = 8;
+// Bytes of weights to ask memory for before they are needed.
+constexpr int64_t kAhead = 2048;
+
+#define ESPALIER_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")))
+#define ESPALIER_AVX2 __attribute__((target("avx2,fma,f16c")))
+
+int32_t Word(const int8_t* q) {
+  int32_t word;
+  std::memcpy(&word, q, sizeof(word));
+  return word;
+}
+
+struct Tile {
+  const PackedWeights& shape;
+  const uint8_t* block;
+  const QuantizedRows& x;
+  int64_t row;
+
+  const int8_t* Q(int r, int64_t group) const {
+    return x.q + ((row + r) * x.groups + group) * kPackGroup;
+  }
+  float Scale(int r, int64_t group) const { return x.scale[(row + r) * x.groups + group]; }
+  int32_t Sum(int r, int64_t group) const { return x.sum[(row + r) * x.groups + group]; }
+  const uint8_t* Scales(int64_t group) const {
+    return block + shape.scales_offset() + group * kPackOutputs * 2;
+  }
+  const uint8_t* Minima(int64_t group) const {
+    return block + shape.minima_offset() + group * kPackOutputs * 2;
+  }
+};
+
+// The plain forms of these two leave a register undefined, of which GCC 12 warns.
+ESPALIER_VNNI inline __m512 HalvesToFloats(const uint8_t* f16) {
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(f16)));
+}
+
+ESPALIER_VNNI inline __m512 WholeToFloats(__m512i x) { return _mm512_maskz_cvtepi32_ps(0xffff, x); }
+
+// A tile's sums are f32[R][16].
+template <int R, bool kFourBits>
+ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
+  const __m512i low = _mm512_set1_epi8(15);
+  __m512 total[R];
+  for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
+  const uint8_t* weights = t.block;
+  for (int64_t g = 0; g < t.x.groups; ++g, weights += t.shape.group_bytes()) {
+    const int8_t* q[R];
+    // Each product waits for the one before it: few rows need more than one chain of them.
+    constexpr int kChains = R < 4 ? 2 : 1;
+    __m512i dot[kChains * R];
+    for (int r = 0; r < R; ++r) {
+      dot[(kChains - 1) * R + r] = _mm512_setzero_si512();
+      q[r] = t.Q(r, g);
+      // Eight bits are stored with 128 added.
+      dot[r] = kFourBits ? _mm512_setzero_si512() : _mm512_set1_epi32(-128 * t.Sum(r, g));
+    }
+    for (int k = 0; k < (kFourBits ? 4 : 8); ++k) {
+      const __m512i w = _mm512_loadu_si512(weights + 64 * k);
+      if (t.row == 0) {  // the first to pass over the block
+        _mm_prefetch(reinterpret_cast<const char*>(weights + 64 * k + kAhead), _MM_HINT_T0);
+      }
+      if constexpr (kFourBits) {
+        const __m512i first = _mm512_and_si512(w, low);
+        const __m512i second = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+        for (int r = 0; r < R; ++r) {
+          dot[r] = _mm512_dpbusd_epi32(dot[r], first, _mm512_set1_epi32(Word(q[r] + 8 * k)));
+          __m512i& odd = dot[(kChains - 1) * R + r];
+          odd = _mm512_dpbusd_epi32(odd, second, _mm512_set1_epi32(Word(q[r] + 8 * k + 4)));
+        }
+      } else {
+        for (int r = 0; r < R; ++r) {
+          __m512i& chain = dot[k % kChains * R + r];
+          chain = _mm512_dpbusd_epi32(chain, w, _mm512_set1_epi32(Word(q[r] + 4 * k)));
+        }
+      }
+    }
+    const __m512 scale = HalvesToFloats(t.Scales(g));
+    for (int r = 0; r < R; ++r) {
+      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(t.Scale(r, g)));
+      total[r] = _mm512_fmadd_ps(
+          WholeToFloats(kChains == 2 ? _mm512_add_epi32(dot[r], dot[(kChains - 1) * R + r])
+                                     : dot[r]),
+          factor, total[r]);
+    }
+    if constexpr (kFourBits) {
+      const __m512 minimum = HalvesToFloats(t.Minima(g));
+      for (int r = 0; r < R; ++r) {
+        const float sum = t.Scale(r, g) * static_cast<float>(t.Sum(r, g));
+        total[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sum), total[r]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) _mm512_storeu_ps(sums + r * kPackOutputs, total[r]);
+}
+
+// Sums of the four products of unsigned and signed bytes of each word.
+ESPALIER_AVX2 inline __m256i DotBytes(__m256i w, __m256i x) {
+  const __m256i even = _mm256_set1_epi16(0xff);
+  const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+  const __m256i x_odd = _mm256_srai_epi16(x, 8);
+  return _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(w, even), x_even),
+                          _mm256_madd_epi16(_mm256_srli_epi16(w, 8), x_odd));
+}
+
+template <int R, bool kFourBits>
+ESPALIER_AVX2 void TileAvx2(const Tile& t, float* sums) {
+  const __m256i low = _mm256_set1_epi8(15);
+  for (int half = 0; half < 2; ++half) {  // eight outputs each
+    __m256 total[R];
+    for (int r = 0; r < R; ++r) total[r] = _mm256_setzero_ps();
+    const uint8_t* weights = t.block + 32 * half;
+    for (int64_t g = 0; g < t.x.groups; ++g, weights += t.shape.group_bytes()) {
+      __m256i dot[R];
+      for (int r = 0; r < R; ++r) {
+        dot[r] = kFourBits ? _mm256_setzero_si256() : _mm256_set1_epi32(-128 * t.Sum(r, g));
+      }
+      for (int k = 0; k < (kFourBits ? 4 : 8); ++k) {
+        const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + 64 * k));
+        for (int r = 0; r < R; ++r) {
+          const int8_t* const q = t.Q(r, g);
+          if constexpr (kFourBits) {
+            const __m256i first = _mm256_set1_epi32(Word(q + 8 * k));
+            const __m256i second = _mm256_set1_epi32(Word(q + 8 * k + 4));
+            dot[r] = _mm256_add_epi32(dot[r], DotBytes(_mm256_and_si256(w, low), first));
+            dot[r] = _mm256_add_epi32(
+                dot[r], DotBytes(_mm256_and_si256(_mm256_srli_epi16(w, 4), low), second));
+          } else {
+            dot[r] = _mm256_add_epi32(dot[r], DotBytes(w, _mm256_set1_epi32(Word(q + 4 * k))));
+          }
+        }
+      }
+      const auto halves = [&](const uint8_t* f16) ESPALIER_AVX2 {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(f16 + 16 * half)));
+      };
+      const __m256 scale = halves(t.Scales(g));
+      for (int r = 0; r < R; ++r) {
+        const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(t.Scale(r, g)));
+        total[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r]), factor, total[r]);
+      }
+      if constexpr (kFourBits) {
+        const __m256 minimum = halves(t.Minima(g));
+        for (int r = 0; r < R; ++r) {
+          const float sum = t.Scale(r, g) * static_cast<float>(t.Sum(r, g));
+          total[r] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(sum), total[r]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) _mm256_storeu_ps(sums + r * kPackOutputs + 8 * half, total[r]);
+  }
+}
+
+template <int R, bool kFourBits>
+void TilePortable(const Tile& t, float* sums) {
+  std::fill_n(sums, R * kPackOutputs, 0.0f);
+  for (int64_t g = 0; g < t.x.groups; ++g) {
+    const uint8_t* const weights = t.block + g * t.shape.group_bytes();
+    for (int r = 0; r < R; ++r) {
+      const int8_t* const q = t.Q(r, g);
+      const float x_scale = t.Scale(r, g);
+      for (int64_t o = 0; o < kPackOutputs; ++o) {
+        int32_t dot = kFourBits ? 0 : -128 * t.Sum(r, g);
+        for (int64_t i = 0; i < kPackGroup; ++i) {
+          const uint8_t byte = weights[t.shape.ByteOf(i, o)];
+          dot += q[i] * (kFourBits ? (i % 8 < 4 ? byte & 15 : byte >> 4) : byte);
+        }
+        const auto f16 = [&](const uint8_t* from) {
+          uint16_t value;
+          std::memcpy(&value, from + 2 * o, sizeof(value));
+          return F16ToF32(value);
+        };
+        float& sum = sums[r * kPackOutputs + o];
+        sum = std::fma(static_cast<float>(dot), f16(t.Scales(g)) * x_scale, sum);
+        if constexpr (kFourBits) {
+          sum = std::fma(f16(t.Minima(g)), x_scale * static_cast<float>(t.Sum(r, g)), sum);
+        }
+      }
+    }
+  }
+}
+
+template <int R, bool kFourBits>
+void RunTile(QuantizedIsa isa, const Tile& tile, float* sums) {
+  switch (isa) {
+    case QuantizedIsa::kAvx512Vnni:
+      return TileVnni<R, kFourBits>(tile, sums);
+    case QuantizedIsa::kAvx2:
+      return TileAvx2<R, kFourBits>(tile, sums);
+    case QuantizedIsa::kPortable:
+      return TilePortable<R, kFourBits>(tile, sums);
+  }
+}
+
+template <int R>
+void RunTile(QuantizedIsa isa, const Tile& tile, float* sums) {
+  if (tile.shape.bits == 4) {
+    RunTile<R, true>(isa, tile, sums);
+  } else {
+    RunTile<R, false>(isa, tile, sums);
+  }
+}
+
+}  // namespace
+
+QuantizedIsa BestQuantizedIsa() {
+  static const QuantizedIsa best = [] {
+    if (simd::BestIsa() == simd::Isa::kAvx512 && __builtin_cpu_supports("avx512vnni")) {
+      return QuantizedIsa::kAvx512Vnni;
+    }
+    // Every CPU with AVX2 and FMA has F16C.
+    return simd::BestIsa() != simd::Isa::kSse2 ? QuantizedIsa::kAvx2 : QuantizedIsa::kPortable;
+  }();
+  return best;
+}
+
+void QuantizeRows(const float* x, int64_t in, const QuantizedRows& to) {
+  const auto group = [](const float* x, int64_t n, int8_t* q, float* scale, int32_t* sum) {
+    float padded[kPackGroup] = {};
+    std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(float));
+    float largest = 0, any = 0;
+#pragma omp simd reduction(max : largest) reduction(+ : any)
+    for (int64_t i = 0; i < kPackGroup; ++i) {
+      largest = std::max(largest, std::fabs(padded[i]));
+      any += padded[i] * 0.0f;  // NaN for an infinity or a NaN
+    }
+    const bool finite = any == 0.0f;
+    const float inverse = finite && largest > 1e-30f ? 127.0f / largest : 0.0f;
+    *scale =
+        !finite ? std::numeric_limits<float>::quiet_NaN() : (inverse > 0 ? largest / 127.0f : 0.0f);
+    int32_t total = 0;
+    int32_t rounded[kPackGroup];
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < kPackGroup; ++i) {
+      // Adding 1.5 * 2^23 rounds to an integer.
+      const float shifted = (finite ? padded[i] : 0.0f) * inverse + 12582912.0f;
+      rounded[i] = static_cast<int32_t>(shifted - 12582912.0f);
+      total += rounded[i];
+    }
+    for (int64_t i = 0; i < kPackGroup; ++i) q[i] = static_cast<int8_t>(rounded[i]);
+    *sum = total;
+  };
+  ParallelFor(to.rows * to.groups, 4 * kPackGroup, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / to.groups, first = i % to.groups * kPackGroup;
+      Vectorize(group, x + row * in + first, std::min(kPackGroup, in - first),
+                to.q + i * kPackGroup, to.scale + i, to.sum + i);
+    }
+  });
+}
+
+void QuantizedProduct(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,
+                      const QuantizedRows& x, int64_t begin, int64_t end, float* y) {
+  float sums[kMostRows * kPackOutputs];
+  for (int64_t block = begin; block < end; ++block) {
+    const int64_t first = block * kPackOutputs, valid = std::min(kPackOutputs, shape.out - first);
+    for (int64_t row = 0; row < x.rows;) {
+      const Tile tile{shape, weights + block * shape.block_bytes(), x, row};
+      const int64_t left = x.rows - row;
+      const int64_t rows = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      if (rows == 8) {
+        RunTile<8>(isa, tile, sums);
+      } else if (rows == 4) {
+        RunTile<4>(isa, tile, sums);
+      } else if (rows == 2) {
+        RunTile<2>(isa, tile, sums);
+      } else {
+        RunTile<1>(isa, tile, sums);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        std::copy_n(sums + r * kPackOutputs, valid, y + (row + r) * shape.out + first);
+      }
+      row += rows;
+    }
+  }
+}
+
+}  // namespace espalier

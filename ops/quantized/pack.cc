@@ -1,0 +1,103 @@
+#include "ops/quantized/pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "ops/tensor/narrow.h"
+
+namespace espalier {
+namespace {
+
+struct Group {
+  uint16_t scale = 0, minimum = 0;  // f16
+  float step = 0, offset = 0;       // what they stand for; offset is q = 0's value
+  int levels = 0;
+
+  uint8_t Round(float weight) const {
+    if (!(step > 0)) return levels == 15 ? 0 : 128;
+    const float q = std::nearbyint((weight - offset) / step);
+    return static_cast<uint8_t>(std::clamp(q, 0.0f, static_cast<float>(levels)));
+  }
+};
+
+Group MakeGroup(int bits, const float* weights, int64_t n) {
+  Group group;
+  if (bits == 8) {
+    float largest = 0;
+    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(weights[i]));
+    group.scale = F32ToF16(largest / 127);
+    group.step = F16ToF32(group.scale);
+    group.offset = -128 * group.step;
+    group.levels = 255;
+  } else {
+    const auto [least, largest] = std::minmax_element(weights, weights + n);
+    group.scale = F32ToF16((*largest - *least) / 15);
+    group.minimum = F32ToF16(*least);
+    group.step = F16ToF32(group.scale);
+    group.offset = F16ToF32(group.minimum);
+    group.levels = 15;
+  }
+  return group;
+}
+
+void StoreF16(uint8_t* to, uint16_t value) { std::memcpy(to, &value, sizeof(value)); }
+
+float LoadF16(const uint8_t* from) {
+  uint16_t value;
+  std::memcpy(&value, from, sizeof(value));
+  return F16ToF32(value);
+}
+
+}  // namespace
+
+absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
+                  uint8_t* packed) {
+  std::fill_n(packed, shape.blocks() * shape.block_bytes(), 0);
+  for (int64_t o = 0; o < shape.out; ++o) {
+    uint8_t* const block = packed + o / kPackOutputs * shape.block_bytes();
+    const int64_t lane = o % kPackOutputs;
+    for (int64_t g = 0; g < shape.groups(); ++g) {
+      const int64_t first = g * kPackGroup, n = std::min(kPackGroup, shape.in - first);
+      const float* const row = weights + o * shape.in + first;
+      const Group group = MakeGroup(shape.bits, row, n);
+      for (int64_t i = 0; i < n; ++i) {
+        if (!std::isfinite(row[i]) || !std::isfinite(group.step) || !std::isfinite(group.offset)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("weight '", name, "': row ", o, ", column ", first + i, " is ", row[i],
+                           std::isfinite(row[i]) ? ", too large for a group scale of f16" : "",
+                           "; such a matrix cannot be held in ", shape.bits, " bits"));
+        }
+        const uint8_t q = group.Round(row[i]);
+        uint8_t& byte = block[g * shape.group_bytes() + shape.ByteOf(i, lane)];
+        byte = static_cast<uint8_t>(shape.bits == 8 ? q : byte | (i % 8 < 4 ? q : q << 4));
+      }
+      const int64_t at = (g * kPackOutputs + lane) * 2;
+      StoreF16(block + shape.scales_offset() + at, group.scale);
+      if (shape.bits == 4) StoreF16(block + shape.minima_offset() + at, group.minimum);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed) {
+  std::vector<float> weights(static_cast<size_t>(shape.out * shape.in));
+  for (int64_t o = 0; o < shape.out; ++o) {
+    const uint8_t* const block = packed + o / kPackOutputs * shape.block_bytes();
+    const int64_t lane = o % kPackOutputs;
+    for (int64_t i = 0; i < shape.in; ++i) {
+      const int64_t g = i / kPackGroup, in_group = i % kPackGroup;
+      const int64_t at = (g * kPackOutputs + lane) * 2;
+      const uint8_t byte = block[g * shape.group_bytes() + shape.ByteOf(in_group, lane)];
+      const float scale = LoadF16(block + shape.scales_offset() + at);
+      weights[static_cast<size_t>(o * shape.in + i)] =
+          shape.bits == 8 ? static_cast<float>(byte - 128) * scale
+                          : static_cast<float>(in_group % 8 < 4 ? byte & 15 : byte >> 4) * scale +
+                                LoadF16(block + shape.minima_offset() + at);
+    }
+  }
+  return weights;
+}
+
+}  // namespace espalier

@@ -1,0 +1,23 @@
+// Weight matrices in 8 and 4 bits (see ops/kernel/packed_weights.h for how they lie in memory).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "ops/kernel/packed_weights.h"
+
+namespace espalier {
+
+// Rounds a matrix f32[out, in] to nearest. 8 bits: symmetric, the largest magnitude of a group is
+// 127 steps. 4 bits: the 16 values between the least and the largest of a group. `packed` takes
+// blocks() * block_bytes() bytes. InvalidArgument with the row and column, and `name`, for a weight
+// that is not finite or too large for a scale of f16.
+absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
+                  uint8_t* packed);
+
+// f32[out, in] that the packed numbers stand for.
+std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed);
+
+}  // namespace espalier

@@ -1,0 +1,141 @@
+#include "ops/quantized/pack.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "ops/cpu/quantized_dot.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<float> Normal(int64_t n, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::vector<uint8_t> Packed(const PackedWeights& shape, const std::vector<float>& weights) {
+  std::vector<uint8_t> packed(static_cast<size_t>(shape.blocks() * shape.block_bytes()), 0xaa);
+  EXPECT_TRUE(Pack("w", shape, weights.data(), packed.data()).ok());
+  return packed;
+}
+
+// The product by the instruction set named, of rows that are rounded first.
+std::vector<float> Product(QuantizedIsa isa, const PackedWeights& shape,
+                           const std::vector<uint8_t>& packed, const std::vector<float>& x) {
+  QuantizedRows rows;
+  rows.rows = static_cast<int64_t>(x.size()) / shape.in;
+  rows.groups = shape.groups();
+  const auto groups = static_cast<size_t>(rows.rows * rows.groups);
+  std::vector<int8_t> q(groups * kPackGroup);
+  std::vector<float> scale(groups), y(static_cast<size_t>(rows.rows * shape.out));
+  std::vector<int32_t> sum(groups);
+  rows.q = q.data();
+  rows.scale = scale.data();
+  rows.sum = sum.data();
+  QuantizeRows(x.data(), shape.in, rows);
+  QuantizedProduct(isa, shape, packed.data(), rows, 0, shape.blocks(), y.data());
+  return y;
+}
+
+std::vector<QuantizedIsa> Isas() {
+  std::vector<QuantizedIsa> isas;
+  for (int i = 0; i <= static_cast<int>(BestQuantizedIsa()); ++i) {
+    isas.push_back(static_cast<QuantizedIsa>(i));
+  }
+  return isas;
+}
+
+constexpr PackedWeights kShapes[] = {{8, 16, 32},  {4, 16, 32}, {8, 1, 1},   {4, 1, 1},
+                                     {8, 17, 33},  {4, 17, 33}, {8, 40, 95}, {4, 40, 95},
+                                     {8, 64, 256}, {4, 64, 256}};
+
+TEST(PackTest, EveryWeightIsWithinHalfAStepOfItsGroup) {
+  for (const PackedWeights& shape : kShapes) {
+    const std::vector<float> weights = Normal(shape.out * shape.in, shape.bits);
+    const std::vector<float> back = Unpack(shape, Packed(shape, weights).data());
+    for (int64_t o = 0; o < shape.out; ++o) {
+      for (int64_t first = 0; first < shape.in; first += kPackGroup) {
+        const float* const row = weights.data() + o * shape.in;
+        const int64_t end = std::min(shape.in, first + kPackGroup);
+        const auto [least, most] = std::minmax_element(row + first, row + end);
+        const float largest = std::max(std::fabs(*least), std::fabs(*most));
+        const float step = shape.bits == 8 ? largest / 127 : (*most - *least) / 15;
+        // Half a step; scale and minimum are rounded to f16 (2^-11), over up to 127 or 15 steps.
+        const float bound = step * 0.5f + 1.1f * largest / 1024;
+        for (int64_t i = first; i < end; ++i) {
+          EXPECT_NEAR(back[static_cast<size_t>(o * shape.in + i)], row[i], bound)
+              << shape.bits << " bits, " << o << ", " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {
+  for (const int bits : {8, 4}) {
+    const PackedWeights shape{bits, 3, 40};
+    std::vector<uint8_t> packed(static_cast<size_t>(shape.blocks() * shape.block_bytes()));
+    std::vector<float> weights(120, 0.5f);
+    weights[2 * 40 + 35] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_THAT(std::string(Pack("layers.3.up", shape, weights.data(), packed.data()).message()),
+                AllOf(HasSubstr("layers.3.up"), HasSubstr("row 2, column 35 is nan")));
+    weights[2 * 40 + 35] = 1e9f;
+    EXPECT_THAT(std::string(Pack("layers.3.up", shape, weights.data(), packed.data()).message()),
+                HasSubstr("too large"));
+  }
+}
+
+// x of whole numbers whose largest is 127 is not rounded, so the product is that of Unpack.
+TEST(QuantizedProductTest, IsTheProductOfWhatThePackedNumbersStandFor) {
+  std::mt19937 random(7);
+  std::uniform_int_distribution<int> whole(-127, 127);
+  for (const PackedWeights& shape : kShapes) {
+    const std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 3));
+    const std::vector<float> weights = Unpack(shape, packed.data());
+    std::vector<float> x(static_cast<size_t>(11 * shape.in));
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<int64_t>(i) % shape.in % kPackGroup == 0
+                 ? 127.0f
+                 : static_cast<float>(whole(random));
+    }
+    for (const QuantizedIsa isa : Isas()) {
+      const std::vector<float> y = Product(isa, shape, packed, x);
+      for (int64_t r = 0; r < 11; ++r) {
+        for (int64_t o = 0; o < shape.out; ++o) {
+          double sum = 0, size = 0;
+          for (int64_t i = 0; i < shape.in; ++i) {
+            const double term =
+                static_cast<double>(weights[o * shape.in + i]) * x[r * shape.in + i];
+            sum += term;
+            size += std::fabs(term);
+          }
+          EXPECT_NEAR(y[r * shape.out + o], sum, 1e-6 * size + 1e-6)
+              << shape.bits << " bits, " << shape.out << " x " << shape.in << ", isa "
+              << static_cast<int>(isa);
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
+  for (const PackedWeights& shape : kShapes) {
+    const std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 4));
+    const std::vector<float> x = Normal(13 * shape.in, 5);
+    const std::vector<float> portable = Product(QuantizedIsa::kPortable, shape, packed, x);
+    for (const QuantizedIsa isa : Isas()) EXPECT_EQ(Product(isa, shape, packed, x), portable);
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,53 @@
+#include "ops/quantized/quantize_graph.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+
+namespace espalier {
+namespace {
+
+TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  LlamaConfig config;
+  config.vocab_size = 256;
+  config.hidden_size = 64;
+  config.intermediate_size = 96;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  for (const bool tied : {false, true}) {
+    config.tie_word_embeddings = tied;
+    ServingShape shape;
+    shape.max_rows = shape.max_output_rows = 4;
+    shape.kv_slots = shape.max_context_slots = 32;
+    shape.max_sequences = 2;
+    shape.max_ancestor_slots = 8;
+    const auto graph = BuildLlamaServing(registry, config, shape);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (const WeightFormat format :
+         {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+      const auto quantized = QuantizeLinears(registry, *graph, format);
+      ASSERT_TRUE(quantized.ok()) << quantized.status();
+      ASSERT_EQ(quantized->nodes().size(), graph->nodes().size());
+      int matrices = 0;
+      for (size_t n = 0; n < graph->nodes().size(); ++n) {
+        const Node &old = graph->nodes()[n], &now = quantized->nodes()[n];
+        const bool packed = old.op == "linear" && format != WeightFormat::kF32;
+        EXPECT_EQ(now.op, packed ? "quantized_linear" : old.op);
+        matrices += packed;
+      }
+      EXPECT_EQ(matrices, format == WeightFormat::kF32 ? 0 : 2 * 7 + 1);
+      // The embedding is read row by row and stays, even if the last matrix is made of it too.
+      EXPECT_NE(quantized->FindValue("model.embed_tokens.weight"), kNoValue);
+      EXPECT_EQ(quantized->FindValue("model.layers.0.mlp.up_proj.weight") == kNoValue,
+                format != WeightFormat::kF32);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier
