@@ -1,0 +1,213 @@
+// Decoding and reading prompts with weights of 32, 16, 8 and 4 bits: one LLaMA of random weights,
+// run by the serving executor. A step for one row reads all matrices once, so its time is held
+// against what the same threads read from an array of that size.
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "ops/quantized/quantize_graph.h"
+#include "planner/planner.h"
+#include "tests/benchmarks/bandwidth.h"
+#include "tests/benchmarks/report.h"
+#include "tests/benchmarks/workload.h"
+#include "worker/device/device.h"
+#include "worker/runner/program_model_runner.h"
+
+ABSL_FLAG(bool, json, false, "print JSON instead of tables");
+ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
+ABSL_FLAG(int, threads, 2, "for the model and for the bandwidth");
+ABSL_FLAG(int, layers, 6, "of the model; all else is LLaMA 1B's");
+ABSL_FLAG(int, rounds, 7, "turns");
+ABSL_FLAG(int, context, 64, "tokens before those of a step");
+
+namespace espalier {
+namespace {
+
+constexpr int kRows[] = {1, 4, 8, 21, 256};
+constexpr int kMostRows = 256;
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8,
+                                     WeightFormat::kInt4};
+
+LlamaConfig Config() {
+  LlamaConfig config;
+  config.vocab_size = 4096;
+  config.hidden_size = 2048;
+  config.intermediate_size = 5632;
+  config.num_layers = absl::GetFlag(FLAGS_layers);
+  config.num_heads = 32;
+  config.num_kv_heads = 4;
+  config.head_dim = 64;
+  config.max_position_embeddings = 1024;
+  return config;
+}
+
+struct Model {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ProgramModelRunner> runner;
+  double matrix_bytes = 0;  // that a step reads
+  double flops = 0;         // of the matrices, for each row
+};
+
+// Every parameter has normal values; the matrices those of one generator, in any format.
+absl::Status Fill(const Graph& graph, Executor& executor, Model* model) {
+  for (const Node& node : graph.nodes()) {
+    const bool packed = node.op == "quantized_linear";
+    if (!packed && node.op != "linear") continue;
+    const Value& weight = graph.value(node.inputs[1]);
+    const int64_t out = graph.value(node.outputs[0]).type.dims.back();
+    const int64_t in = graph.value(node.inputs[0]).type.dims.back();
+    std::mt19937 random(static_cast<unsigned>(out + in));
+    std::normal_distribution<float> normal(0, 0.02f);
+    // Rows repeat, to save time; the bytes in memory are different ones all the same.
+    std::vector<float> values(static_cast<size_t>(out * in));
+    const size_t some = std::min(values.size(), size_t{1} << 16);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = i < some ? normal(random) : values[i - some];
+    }
+    std::vector<char> bytes(reinterpret_cast<const char*>(values.data()),
+                            reinterpret_cast<const char*>(values.data() + values.size()));
+    if (packed) {
+      const int bits = static_cast<int>(node.attributes.Int("bits"));
+      absl::StatusOr<std::vector<char>> made =
+          QuantizeWeight(weight.name, bits, out, in, values.data());
+      if (!made.ok()) return made.status();
+      bytes = *std::move(made);
+    }
+    const int buffer = executor.FindBuffer(weight.name);
+    if (buffer < 0) return absl::NotFoundError(weight.name);
+    absl::Status status =
+        executor.WriteBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()));
+    if (!status.ok()) return status;
+    model->matrix_bytes += static_cast<double>(bytes.size());
+    model->flops += 2.0 * static_cast<double>(out) * static_cast<double>(in);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Model> Make(const OpRegistry& registry, WeightFormat format) {
+  const LlamaConfig config = Config();
+  ServingShape shape;
+  shape.max_rows = shape.max_output_rows = kMostRows;
+  shape.kv_slots = shape.max_context_slots = kMostRows + absl::GetFlag(FLAGS_context);
+  shape.max_sequences = 1;
+  shape.max_ancestor_slots = 1;
+  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
+  if (!graph.ok()) return graph.status();
+  if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
+  absl::StatusOr<Graph> quantized = QuantizeLinears(registry, *graph, format);
+  if (!quantized.ok()) return quantized.status();
+  absl::StatusOr<proto::Program> program = LowerServing(registry, *quantized);
+  if (!program.ok()) return program.status();
+  Model model;
+  model.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{12} << 30});
+  auto runner = ProgramModelRunner::Create(
+      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
+  if (!runner.ok()) return runner.status();
+  model.runner = *std::move(runner);
+  if (absl::Status s = Fill(*quantized, model.runner->executor(), &model); !s.ok()) return s;
+  return model;
+}
+
+// `rows` tokens of one sequence behind the context.
+RunnerBatch Batch(int rows) {
+  const int context = absl::GetFlag(FLAGS_context);
+  RunnerBatch batch;
+  for (int r = 0; r < rows; ++r) {
+    batch.tokens.push_back(r + 1);
+    batch.positions.push_back(context + r);
+    batch.slots.push_back(context + r);
+    batch.row_sequence.push_back(0);
+    batch.row_prefix.push_back(context + r + 1);
+    batch.logit_rows.push_back(r);
+  }
+  batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
+  batch.sequence_start = {0, context + rows};
+  for (int i = 0; i < context + rows; ++i) batch.sequence_slots.push_back(i);
+  return batch;
+}
+
+absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch, int repeats) {
+  RunnerLogits logits;
+  const double start = Seconds();
+  for (int i = 0; i < repeats; ++i) {
+    if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
+  }
+  return (Seconds() - start) / repeats;
+}
+
+absl::Status Run(Report* report) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  std::vector<Model> models;
+  std::vector<RunnerBatch> batches;
+  for (const int rows : kRows) batches.push_back(Batch(rows));
+  for (const WeightFormat format : kFormats) {
+    absl::StatusOr<Model> model = Make(registry, format);
+    if (!model.ok()) return model.status();
+    models.push_back(*std::move(model));
+    // The context's own keys, and memory touched.
+    if (absl::Status s = StepSeconds(models.back(), batches.back(), 1).status(); !s.ok()) return s;
+    std::fprintf(stderr, "%s: %.0f MB of matrices\n", Name(format),
+                 models.back().matrix_bytes / 1e6);
+  }
+  const int threads = absl::GetFlag(FLAGS_threads);
+  std::vector<std::vector<std::vector<double>>> seconds(
+      models.size(), std::vector<std::vector<double>>(batches.size()));
+  std::vector<std::vector<double>> bandwidth(models.size());
+  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    for (size_t m = 0; m < models.size(); ++m) {
+      bandwidth[m].push_back(ReadBandwidth(threads, static_cast<int64_t>(models[m].matrix_bytes)));
+      for (size_t b = 0; b < batches.size(); ++b) {
+        absl::StatusOr<double> one = StepSeconds(models[m], batches[b], kRows[b] > 32 ? 1 : 4);
+        if (!one.ok()) return one.status();
+        seconds[m][b].push_back(*one);
+      }
+    }
+  }
+  report->Table(absl::StrCat("One row: decoding, ", threads, " threads"),
+                {"weights", "MB", "ms per token", "tokens/s", "GB/s", "readable GB/s", "share"});
+  for (size_t m = 0; m < models.size(); ++m) {
+    const double step = Median(seconds[m][0]), read = models[m].matrix_bytes / step;
+    const double can = Median(bandwidth[m]);
+    report->Row({Text(Name(kFormats[m])), Number(models[m].matrix_bytes / 1e6, 0),
+                 Number(step * 1e3, 2), Number(1 / step, 1), Number(read / 1e9, 2),
+                 Number(can / 1e9, 2), Number(read / can, 2)});
+  }
+  std::vector<std::string> columns = {"weights"};
+  for (const int rows : kRows) columns.push_back(absl::StrCat(rows, " rows: ms"));
+  columns.push_back("256 rows: GFLOP/s");
+  report->Table("A step of several rows: token trees, prompts", columns);
+  for (size_t m = 0; m < models.size(); ++m) {
+    std::vector<Cell> cells = {Text(Name(kFormats[m]))};
+    for (size_t b = 0; b < batches.size(); ++b) {
+      cells.push_back(Number(Median(seconds[m][b]) * 1e3, 2));
+    }
+    cells.push_back(Number(models[m].flops * kMostRows / Median(seconds[m].back()) / 1e9, 0));
+    report->Row(std::move(cells));
+  }
+  report->Note(
+      "Medians; formats in turns. A step also computes attention over the context, norms "
+      "and logits; GFLOP/s count the matrices alone.");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  espalier::Report report("weight formats");
+  if (absl::Status status = espalier::Run(&report); !status.ok()) {
+    std::fprintf(stderr, "weight_formats: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));
+}
