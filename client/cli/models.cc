@@ -71,7 +71,7 @@ absl::StatusOr<proto::Artifact::Kind> KindOf(const ParsedFlags& flags, const std
         absl::StrCat("--kind is \"", Printable(kind), "\"; accepted: dataset, onnx, model"));
   }
   std::error_code error;
-  if (fs::is_directory(path, error)) return proto::Artifact::MODEL;
+  if (fs::is_directory(path, error) || absl::EndsWith(path, ".gguf")) return proto::Artifact::MODEL;
   return absl::EndsWith(path, ".onnx") ? proto::Artifact::ONNX : proto::Artifact::DATASET;
 }
 
@@ -154,6 +154,7 @@ Command ModelsCommand() {
              {"replace", FlagType::kSwitch, "", "upload over an artifact of that name"}};
   c.examples = {{"what is there", "espalier models"},
                 {"a Hugging Face folder", "espalier models upload tinyllama ./tinyllama"},
+                {"a GGUF file", "espalier models upload tinyllama ./tinyllama-q8_0.gguf"},
                 {"take a trained model home: safetensors, and ONNX where ONNX has its operators",
                  "espalier models download cnn ./cnn"}};
   c.run = Run;

@@ -8,6 +8,7 @@
 #include "ops/cpu/convert.h"
 #include "ops/cpu/dot_tile.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/vector_math.h"
 
 namespace espalier {
 namespace {
@@ -24,7 +25,8 @@ enum Input {
   kAncestorStart,
   kAncestorSlots,
   kSequenceStart,
-  kSequenceSlots
+  kSequenceSlots,
+  kSlopes
 };
 
 // The keys that one row sees.
@@ -32,7 +34,8 @@ struct Keys {
   const int32_t* prefix;
   int64_t prefix_size;
   const int32_t* ancestors;
-  int64_t size;  // prefix and ancestors
+  int64_t size;       // prefix and ancestors
+  int64_t first = 0;  // position of key 0: how many lie before the window
 
   ESPALIER_INLINE int64_t Slot(int64_t j) const {
     return j < prefix_size ? prefix[j] : ancestors[j - prefix_size];
@@ -46,6 +49,9 @@ struct Head {
   int64_t width;  // from one slot to the next
   int64_t dim;
   float scale;
+  float softcap;  // 0: none
+  float slope;    // 0: no ALiBi
+  bool alibi_bf16;
   float* scores;  // keys.size rounded up to 16
   float* y;       // [dim]
 };
@@ -76,6 +82,15 @@ ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head& h, int64_t d) {
   for (int p = 0; p < P; ++p) Store<W>(h.y + d + p * W, acc[0][p] + acc[1][p]);
 }
 
+ESPALIER_INLINE float RoundToBF16(float x) { return BF16ToF32(F32ToBF16(x)); }
+
+// What ALiBi adds to the scaled product with key j.
+ESPALIER_INLINE float Alibi(const Keys& keys, const Head& h, int64_t j) {
+  if (!h.alibi_bf16) return h.slope * static_cast<float>(j - (keys.size - 1));
+  return RoundToBF16(RoundToBF16(h.slope) * RoundToBF16(static_cast<float>(keys.first + j))) *
+         h.scale;
+}
+
 template <int W>
 struct AttendHead {
   static ESPALIER_INLINE void Run(const Keys* keys, const Head* head) {
@@ -90,6 +105,12 @@ struct AttendHead {
         rows[c] = h.k_cache + keys->Slot(std::min(j + c, n - 1)) * h.width;
       }
       Float<W> scores = DotTile<W, 1, W>(&h.q, rows, h.dim) * h.scale;
+      if (h.softcap > 0) {
+        for (int c = 0; c < W; ++c) scores[c] = h.softcap * FastTanh(scores[c] / h.softcap);
+      }
+      if (h.slope != 0) {
+        for (int c = 0; c < W; ++c) scores[c] += Alibi(*keys, h, j + c);
+      }
       for (int64_t c = n - j; c < W; ++c) scores[c] = lowest;
       Store<W>(h.scores + j, scores);
       top = Max<W>(top, scores);
@@ -128,7 +149,11 @@ std::string OutOfRange(const std::string& name, int64_t value, int64_t least, in
 class PagedAttention : public Kernel {
  public:
   explicit PagedAttention(const KernelSpec& spec)
-      : head_dim_(spec.attributes.Int("head_dim")), parts_(MaxThreads()) {
+      : head_dim_(spec.attributes.Int("head_dim")),
+        window_(spec.attributes.Int("window")),
+        softcap_(static_cast<float>(spec.attributes.Float("softcap"))),
+        alibi_bf16_(spec.attributes.String("alibi") == "bf16"),
+        parts_(MaxThreads()) {
     const double scale = spec.attributes.Float("scale");
     scale_ =
         static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_)));
@@ -153,6 +178,7 @@ class PagedAttention : public Kernel {
     }
     if (!args.outputs[0].present()) return KernelStatus::Ok();
     const int64_t kv_heads = width / head_dim_, group = q_width / width;
+    const float* slopes = args.inputs.size() > kSlopes ? args.inputs[kSlopes].as<float>() : nullptr;
     ParallelParts(rows * kv_heads, work_per_row_ * group * head_dim_ / 4, parts_,
                   [&](int64_t begin, int64_t end, int part) {
                     float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
@@ -161,7 +187,8 @@ class PagedAttention : public Kernel {
                       for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
                         const int64_t at = row * q_width + h * head_dim_;
                         Attend(row, {args.inputs[kQ].as<float>() + at, k_cache + kv * head_dim_,
-                                     v_cache + kv * head_dim_, width, head_dim_, scale_, scores,
+                                     v_cache + kv * head_dim_, width, head_dim_, scale_, softcap_,
+                                     slopes != nullptr ? slopes[h] : 0.0f, alibi_bf16_, scores,
                                      args.outputs[0].as<float>() + at});
                       }
                     }
@@ -177,6 +204,16 @@ class PagedAttention : public Kernel {
       return;
     }
     simd::Dispatch<AttendHead>(&keys, &head);
+  }
+
+  void KeepWindow(Keys* keys) const {
+    if (window_ <= 0 || keys->size <= window_) return;
+    keys->first = keys->size - window_;
+    const int64_t of_prefix = std::min(keys->first, keys->prefix_size);
+    keys->prefix += of_prefix;
+    keys->prefix_size -= of_prefix;
+    keys->ancestors += keys->first - of_prefix;
+    keys->size = window_;
   }
 
   // Fills keys_ after checking every index that will be used; a sentence if one is out of range.
@@ -230,6 +267,7 @@ class PagedAttention : public Kernel {
       longest_[sequence] = std::max(longest_[sequence], prefix);
       keys_[r] = {data(kSequenceSlots) + start, prefix, data(kAncestorSlots) + first,
                   prefix + last - first};
+      KeepWindow(&keys_[r]);
       work_per_row_ += keys_[r].size;
     }
     work_per_row_ = rows > 0 ? work_per_row_ / rows + 1 : 0;
@@ -245,6 +283,9 @@ class PagedAttention : public Kernel {
   }
 
   int64_t head_dim_;
+  int64_t window_;
+  float softcap_;
+  bool alibi_bf16_;
   int parts_;
   float scale_;
   int64_t part_floats_;

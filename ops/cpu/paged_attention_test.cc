@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "ops/cpu/op_runner.h"
+#include "ops/tensor/narrow.h"
 
 namespace espalier {
 namespace {
@@ -67,10 +70,14 @@ class PagedAttention : public ::testing::Test {
             ints(sequence_slots)};
   }
 
+  Attributes attributes_ = {{"head_dim", kDim}};
+  std::vector<float> slopes_;
+
   KernelStatus TryStep(std::vector<TestTensor> inputs, TestTensor* y) {
     std::vector<TestTensor> outputs;
-    const KernelStatus status = Ops().TryRun("paged_attention", {{"head_dim", kDim}}, &inputs,
-                                             &outputs, {.row_stable = true});
+    if (!slopes_.empty()) inputs.push_back(F32({kHeads}, slopes_));
+    const KernelStatus status =
+        Ops().TryRun("paged_attention", attributes_, &inputs, &outputs, {.row_stable = true});
     k_cache_ = inputs[3];
     v_cache_ = inputs[4];
     if (status.ok()) *y = outputs[0];
@@ -97,6 +104,45 @@ class PagedAttention : public ::testing::Test {
         Ops().Run("attention", {{"head_dim", kDim}, {"causal", true}}, {q, k, v})[0];
     const float* last = y.as<float>() + (path.size() - 1) * kHeads * kDim;
     return std::vector<float>(last, last + kHeads * kDim);
+  }
+
+  // The same from the definition, with all that may happen to scores.
+  std::vector<double> ByDefinition(const std::vector<int>& path) const {
+    std::vector<Row> rows;
+    for (int token : path) rows.push_back({token, 0, 0, 0, {}});
+    const TestTensor q = Rows(rows, kHeads * kDim, 1), k = Rows(rows, kKvHeads * kDim, 2),
+                     v = Rows(rows, kKvHeads * kDim, 3);
+    const int64_t n = static_cast<int64_t>(path.size()), window = attributes_.Int("window");
+    const int64_t first = window > 0 ? std::max<int64_t>(0, n - window) : 0;
+    const double cap = attributes_.Float("softcap");
+    const double scale = attributes_.Float("scale", 1 / std::sqrt(static_cast<double>(kDim)));
+    std::vector<double> y(kHeads * kDim);
+    for (int64_t h = 0; h < kHeads; ++h) {
+      const int64_t kv = h / (kHeads / kKvHeads) * kDim;
+      double total = 0;
+      for (int64_t j = first; j < n; ++j) {
+        double score = 0;
+        for (int64_t d = 0; d < kDim; ++d) {
+          score += static_cast<double>(q.at((n - 1) * kHeads * kDim + h * kDim + d)) *
+                   k.at(j * kKvHeads * kDim + kv + d);
+        }
+        score *= scale;
+        if (cap > 0) score = cap * std::tanh(score / cap);
+        if (!slopes_.empty() && attributes_.String("alibi") == "bf16") {
+          score += BF16ToF32(F32ToBF16(BF16ToF32(F32ToBF16(slopes_[h])) *
+                                       BF16ToF32(F32ToBF16(static_cast<float>(j))))) *
+                   scale;
+        } else if (!slopes_.empty()) {
+          score += slopes_[h] * static_cast<double>(j - (n - 1));
+        }
+        total += std::exp(score);
+        for (int64_t d = 0; d < kDim; ++d) {
+          y[h * kDim + d] += std::exp(score) * v.at(j * kKvHeads * kDim + kv + d);
+        }
+      }
+      for (int64_t d = 0; d < kDim; ++d) y[h * kDim + d] /= total;
+    }
+    return y;
   }
 
   static void ExpectRow(const TestTensor& y, int row, const std::vector<int>& path) {
@@ -160,6 +206,49 @@ TEST_F(PagedAttention, BitsDoNotDependOnHowKeysComeOrOnTheBatch) {
     const TestTensor y =
         Step(tree, {std::vector<int>(sequence.begin(), sequence.begin() + cut), {60}});
     EXPECT_TRUE(SameRow(single, 0, y, static_cast<int>(tree.size()) - 1)) << "cut at " << cut;
+  }
+}
+
+// Windows and ALiBi go by position, wherever the keys lie and however they come.
+TEST_F(PagedAttention, WindowSoftcapAndAlibiFollowTheirDefinitions) {
+  const std::vector<float> slopes = {0.5f, 0.07f, 0.003f, 1.0f / 3};
+  const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
+      {{{"head_dim", kDim}, {"window", int64_t{7}}}, {}},
+      {{{"head_dim", kDim}, {"window", int64_t{1}}}, {}},
+      {{{"head_dim", kDim}, {"softcap", 0.4}, {"scale", 0.9}}, {}},
+      {{{"head_dim", kDim}}, slopes},
+      {{{"head_dim", kDim}, {"alibi", std::string("bf16")}}, slopes},
+      {{{"head_dim", kDim}, {"window", int64_t{20}}, {"softcap", 1.0}}, slopes},
+      {{{"head_dim", kDim}, {"window", int64_t{5}}, {"alibi", std::string("bf16")}}, slopes},
+  };
+  for (const auto& [attributes, given] : variants) {
+    attributes_ = attributes;
+    slopes_ = given;
+    std::vector<int> slots, path;
+    std::vector<Row> prompt;
+    for (int i = 0; i < 33; ++i) {
+      slots.push_back((i * 23 + 5) % kSlots);
+      prompt.push_back({i, slots.back(), 0, i + 1, {}});
+    }
+    const TestTensor whole = Step(prompt, {slots});
+    for (int i = 0; i < 33; ++i) {
+      path.push_back(i);
+      const std::vector<double> expected = ByDefinition(path);
+      for (int64_t e = 0; e < kHeads * kDim; ++e) {
+        ASSERT_NEAR(whole.at(i * kHeads * kDim + e), expected[e], 1e-5) << "row " << i;
+      }
+    }
+    // The window's start in the sequence, at its end, and within the branch.
+    for (const int cut : {32, 28, 25, 13}) {
+      std::vector<Row> tree;
+      std::vector<int> branch;
+      for (int i = cut; i < 33; ++i) {
+        branch.push_back(slots[i]);
+        tree.push_back({i, slots[i], 0, cut, branch});
+      }
+      const TestTensor y = Step(tree, {std::vector<int>(slots.begin(), slots.begin() + cut)});
+      for (int i = cut; i < 33; ++i) EXPECT_TRUE(SameRow(whole, i, y, i - cut)) << cut;
+    }
   }
 }
 

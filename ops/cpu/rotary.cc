@@ -1,5 +1,6 @@
 // Rotary position embedding in Hugging Face's "rotate half" form. Sines and cosines of a position
 // are computed once per kernel, as Hugging Face does: frequencies and angles rounded to f32.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/convert.h"
@@ -12,19 +13,27 @@ class RotaryKernel : public Kernel {
  public:
   // `direction` -1 turns back, which is the gradient.
   RotaryKernel(const Attributes& attributes, float direction)
-      : half_(attributes.Int("head_dim") / 2), direction_(direction) {
-    const double theta = attributes.Float("theta");
-    for (int64_t i = 0; i < half_; ++i) {
-      frequencies_.push_back(static_cast<float>(
-          1.0 / std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(2 * half_))));
+      : head_dim_(attributes.Int("head_dim")),
+        magnitude_(static_cast<float>(attributes.Float("magnitude", 1.0))),
+        direction_(direction) {
+    for (double frequency : attributes.Floats("frequencies")) {
+      frequencies_.push_back(static_cast<float>(frequency));
     }
+    if (frequencies_.empty()) {
+      const double theta = attributes.Float("theta");
+      for (int64_t i = 0; i < head_dim_ / 2; ++i) {
+        frequencies_.push_back(static_cast<float>(
+            1.0 / std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(head_dim_))));
+      }
+    }
+    half_ = static_cast<int64_t>(frequencies_.size());
   }
 
  protected:
   KernelStatus Turn(const TensorView& x, const TensorView* positions, const TensorView& y) {
     const Dims& dims = x.dims();
     const int64_t rows = dims[dims.size() - 2], width = dims.back();
-    const int64_t heads = width / (2 * half_);
+    const int64_t heads = width / head_dim_;
     int64_t batches = 1;
     for (size_t d = 0; d + 2 < dims.size(); ++d) batches *= dims[d];
     if (x.num_elements() == 0) return KernelStatus::Ok();
@@ -55,7 +64,7 @@ class RotaryKernel : public Kernel {
         const float* cosine = row_turns_[r % rows];
         const float* sine = cosine + half_;
         for (int64_t h = 0; h < heads; ++h) {
-          const int64_t at = r * width + h * 2 * half_;
+          const int64_t at = r * width + h * head_dim_;
           TurnHead(x.as<float>() + at, cosine, sine, y.as<float>() + at);
         }
       }
@@ -71,8 +80,8 @@ class RotaryKernel : public Kernel {
   void Compute(int64_t position, float* turns) const {
     for (int64_t i = 0; i < half_; ++i) {
       const float angle = static_cast<float>(position) * frequencies_[i];
-      turns[i] = std::cos(angle);
-      turns[half_ + i] = std::sin(angle);
+      turns[i] = std::cos(angle) * magnitude_;
+      turns[half_ + i] = std::sin(angle) * magnitude_;
     }
   }
 
@@ -89,9 +98,12 @@ class RotaryKernel : public Kernel {
       y[i] = a * cosine[i] - b * s;
       y[i + half_] = b * cosine[i] + a * s;
     }
+    if (y != x) std::copy(x + 2 * half_, x + head_dim_, y + 2 * half_);
   }
 
-  int64_t half_;
+  int64_t head_dim_;
+  int64_t half_;  // pairs of a head that turn
+  float magnitude_;
   float direction_;
   std::vector<float> frequencies_;
   std::vector<float> table_;  // [position][cosines, sines], grown to the largest position seen

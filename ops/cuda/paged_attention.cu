@@ -27,12 +27,32 @@ enum Input {
   kAncestorStart,
   kAncestorSlots,
   kSequenceStart,
-  kSequenceSlots
+  kSequenceSlots,
+  kSlopes
 };
 
 constexpr int kWarps = 4;
 constexpr int kKeysAtOnce = 4;  // of one warp
 constexpr int kMostDim = 256;
+
+// What happens to scaled products.
+struct Scores {
+  float scale, softcap;  // softcap 0: none
+  const float* slopes;   // null: no ALiBi
+  bool alibi_bf16;
+  int64_t window;  // 0: all keys
+
+  // With key number j of `size`, before which `first` lie outside the window.
+  __device__ float Of(float dot, int head, int64_t j, int64_t size, int64_t first) const {
+    float score = dot * scale;
+    if (softcap > 0) score = softcap * tanhf(score / softcap);
+    if (slopes == nullptr) return score;
+    const float slope = slopes[head];
+    if (!alibi_bf16) return score + slope * static_cast<float>(j - (size - 1));
+    const auto round = [](float x) { return __bfloat162float(__float2bfloat16_rn(x)); };
+    return score + round(round(slope) * round(static_cast<float>(first + j))) * scale;
+  }
+};
 
 // The batch's tables and their sizes.
 struct Batch {
@@ -52,9 +72,20 @@ struct Keys {
   const int32_t* prefix;
   const int32_t* ancestors;
   int64_t prefix_size, size;
+  int64_t first;  // position of key 0: how many lie before the window
+
+  __device__ void KeepWindow(int64_t window) {
+    if (window <= 0 || size <= window) return;
+    first = size - window;
+    const int64_t of_prefix = first < prefix_size ? first : prefix_size;
+    prefix += of_prefix;
+    prefix_size -= of_prefix;
+    ancestors += first - of_prefix;
+    size = window;
+  }
 
   __device__ static Keys Of(const Batch& b, int64_t row) {
-    const Keys none{nullptr, nullptr, 0, 0};
+    const Keys none{nullptr, nullptr, 0, 0, 0};
     const int64_t sequence = b.row_sequence[row];
     if (sequence < 0 || sequence >= b.sequences) {
       b.faults.Report(FaultKind::kSequence, row, sequence, b.sequences);
@@ -71,7 +102,7 @@ struct Keys {
       b.faults.Report(FaultKind::kSequence, row, last, b.ancestors);
       return none;
     }
-    return {b.sequence_slots + start, b.ancestor_slots + first, prefix, prefix + last - first};
+    return {b.sequence_slots + start, b.ancestor_slots + first, prefix, prefix + last - first, 0};
   }
 
   __device__ int64_t Slot(const Batch& b, int64_t row, int64_t j) const {
@@ -128,7 +159,7 @@ __device__ __forceinline__ void LoadLane(const C* head, int lane, int dim, float
 template <typename T, typename C, int kPerLane, bool whole>
 __global__ void __launch_bounds__(32 * kWarps)
     AttendKernel(const T* q, const C* k_cache, const C* v_cache, T* y, Batch batch, int heads,
-                 int kv_heads, int dim, float scale) {
+                 int kv_heads, int dim, Scores how) {
   __shared__ float part_most[kWarps], part_sum[kWarps];
   __shared__ float part_values[kWarps][kMostDim];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -137,7 +168,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int kv = head / (heads / kv_heads);
   const int64_t width = static_cast<int64_t>(kv_heads) * dim;
   const int64_t q_at = (row * heads + head) * dim;
-  const Keys keys = Keys::Of(batch, row);
+  Keys keys = Keys::Of(batch, row);
+  keys.KeepWindow(how.window);
 
   float query[kPerLane];
   LoadLane<T, kPerLane, false>(q + q_at, lane, dim, query);
@@ -161,7 +193,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     float next = most;
 #pragma unroll
     for (int u = 0; u < kKeysAtOnce; ++u) {
-      scores[u] = WarpReduce<SumOp>(scores[u]) * scale;
+      scores[u] = how.Of(WarpReduce<SumOp>(scores[u]), head, j0 + u, keys.size, keys.first);
       if (j0 + u >= keys.size) scores[u] = -INFINITY;
       next = fmaxf(next, scores[u]);
     }
@@ -211,7 +243,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 struct Shape {
   int64_t rows, width;
   int heads, kv_heads, dim;
-  float scale;
+  Scores scores;
 };
 
 template <typename T, typename C, int kPerLane, bool whole>
@@ -219,7 +251,7 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s) 
   AttendKernel<T, C, kPerLane, whole>
       <<<static_cast<unsigned>(s.rows * s.heads), 32 * kWarps, 0, StreamOf(args)>>>(
           args.inputs[kQ].as<T>(), args.inputs[kKCache].as<C>(), args.inputs[kVCache].as<C>(),
-          args.outputs[0].as<T>(), batch, s.heads, s.kv_heads, s.dim, s.scale);
+          args.outputs[0].as<T>(), batch, s.heads, s.kv_heads, s.dim, s.scores);
   return LaunchStatus("paged_attention");
 }
 
@@ -244,7 +276,7 @@ KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s) 
   return Launch<T, C, 8, false>(args, batch, s);
 }
 
-KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, float scale) {
+KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, Scores scores) {
   DeviceContext* context = nullptr;
   ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
   const auto table = [&](Input i) { return args.inputs[i].as<int32_t>(); };
@@ -255,12 +287,13 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, 
       size(kKCache),         size(kSequenceStart) - 1, size(kAncestorSlots),  size(kSequenceSlots),
       context->faults()};
   const int64_t q_width = args.inputs[kQ].dims()[1], width = args.inputs[kK].dims()[1];
+  scores.slopes = Has(args.inputs, kSlopes) ? args.inputs[kSlopes].as<float>() : nullptr;
   const Shape shape{size(kQ),
                     width,
                     static_cast<int>(q_width / dim),
                     static_cast<int>(width / dim),
                     static_cast<int>(dim),
-                    scale};
+                    scores};
   for (Input i : {kSlots, kRowSequence, kRowPrefix}) {
     if (size(i) < shape.rows) {
       return KernelStatus::Error("paged_attention: the batch's row arrays are shorter than 'q'");
@@ -303,8 +336,11 @@ void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contex
         const double given = spec.attributes.Float("scale");
         const float scale =
             static_cast<float>(given > 0 ? given : 1.0 / std::sqrt(static_cast<double>(dim)));
-        return MakeKernel([&contexts, dim, scale](const KernelArgs& args) {
-          return Run(contexts, args, dim, scale);
+        const Scores scores{scale, static_cast<float>(spec.attributes.Float("softcap")), nullptr,
+                            spec.attributes.String("alibi") == "bf16",
+                            spec.attributes.Int("window")};
+        return MakeKernel([&contexts, dim, scores](const KernelArgs& args) {
+          return Run(contexts, args, dim, scores);
         });
       });
 }

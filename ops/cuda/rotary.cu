@@ -14,7 +14,7 @@ struct Frequencies {
   float value[kMostPairs];
 };
 
-// Element i is a pair (d, d + half) of one head of one row.
+// Element i is a pair (d, d + turning) of one head of one row; pairs beyond `turning` are copied.
 template <typename T>
 struct TurnPair {
   const T* x;
@@ -22,13 +22,19 @@ struct TurnPair {
   const int32_t* positions;  // may be null
   int64_t rows;              // of one batch element
   int64_t first;             // position of row 0 where none are given
-  int64_t heads, half;
-  float direction;
+  int64_t heads, half, turning;
+  float magnitude, direction;
   Frequencies frequencies;
   FaultSink faults;
 
   __device__ void operator()(int64_t i) const {
     const int64_t pair = i % half, head = i / half % heads, row = i / (half * heads);
+    const int64_t head_at = (row * heads + head) * 2 * half;
+    if (pair >= turning) {
+      y[head_at + 2 * pair] = x[head_at + 2 * pair];
+      y[head_at + 2 * pair + 1] = x[head_at + 2 * pair + 1];
+      return;
+    }
     const int64_t s = row % rows;
     int64_t position = first + s;
     if (positions != nullptr) {
@@ -41,11 +47,12 @@ struct TurnPair {
     const float angle = static_cast<float>(position) * frequencies.value[pair];
     float sine, cosine;
     sincosf(angle, &sine, &cosine);
-    sine *= direction;
-    const int64_t at = (row * heads + head) * 2 * half + pair;
-    const float a = ToFloat(x[at]), b = ToFloat(x[at + half]);
+    cosine *= magnitude;
+    sine *= magnitude * direction;
+    const int64_t at = head_at + pair;
+    const float a = ToFloat(x[at]), b = ToFloat(x[at + turning]);
     y[at] = FromFloat<T>(a * cosine - b * sine);
-    y[at + half] = FromFloat<T>(b * cosine + a * sine);
+    y[at + turning] = FromFloat<T>(b * cosine + a * sine);
   }
 };
 
@@ -53,9 +60,17 @@ class RotaryKernel : public Kernel {
  public:
   // Turning back is the gradient.
   RotaryKernel(DeviceContexts& contexts, const Attributes& attributes, bool back)
-      : contexts_(contexts), half_(attributes.Int("head_dim") / 2), back_(back) {
+      : contexts_(contexts),
+        half_(attributes.Int("head_dim") / 2),
+        magnitude_(static_cast<float>(attributes.Float("magnitude", 1.0))),
+        back_(back) {
+    const std::vector<double> given = attributes.Floats("frequencies");
+    turning_ = given.empty() ? half_ : static_cast<int64_t>(given.size());
+    for (size_t i = 0; i < given.size(); ++i) {
+      frequencies_.value[i] = static_cast<float>(given[i]);
+    }
     const double theta = attributes.Float("theta");
-    for (int64_t i = 0; i < half_; ++i) {
+    for (int64_t i = 0; given.empty() && i < half_; ++i) {
       frequencies_.value[i] = static_cast<float>(
           1.0 / std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(2 * half_)));
     }
@@ -80,6 +95,8 @@ class RotaryKernel : public Kernel {
                              x.spec.offset.empty() ? 0 : x.spec.offset[rows_dim],
                              dims.back() / (2 * half_),
                              half_,
+                             turning_,
+                             magnitude_,
                              back_ ? -1.0f : 1.0f,
                              frequencies_,
                              context->faults()};
@@ -90,6 +107,8 @@ class RotaryKernel : public Kernel {
  private:
   DeviceContexts& contexts_;
   const int64_t half_;
+  int64_t turning_ = 0;  // pairs of a head
+  const float magnitude_;
   const bool back_;
   Frequencies frequencies_ = {};
 };

@@ -179,50 +179,11 @@ absl::StatusOr<Graph> BuildLlamaTraining(const OpRegistry& registry, const Llama
 absl::StatusOr<Graph> BuildLlamaServing(const OpRegistry& registry, const LlamaConfig& config,
                                         const ServingShape& shape) {
   if (absl::Status s = Validate(config); !s.ok()) return s;
-  const std::pair<const char*, int> sizes[] = {{"max_rows", shape.max_rows},
-                                               {"max_output_rows", shape.max_output_rows},
-                                               {"kv_slots", shape.kv_slots},
-                                               {"max_sequences", shape.max_sequences},
-                                               {"max_context_slots", shape.max_context_slots},
-                                               {"max_ancestor_slots", shape.max_ancestor_slots}};
-  for (const auto& [name, value] : sizes) {
-    if (value < 1)
-      return Refuse(absl::StrCat("serving shape: ", name), absl::StrCat(value), "1 or more");
-  }
-  GraphBuilder b(registry, "llama_serving");
-  Describe(&b, config);
-  auto input = [&](const std::string& name, int64_t length, const char* dynamic) {
-    if (dynamic != nullptr) b.Metadata("dynamic." + name, dynamic);
-    return b.Input(name, DType::kI32, {length});
-  };
-  ValueId tokens = input("tokens", shape.max_rows, "rows");
-  ValueId positions = input("positions", shape.max_rows, "rows");
-  ValueId slots = input("slots", shape.max_rows, "rows");
-  ValueId row_sequence = input("row_sequence", shape.max_rows, "rows");
-  ValueId row_prefix = input("row_prefix", shape.max_rows, "rows");
-  ValueId ancestor_start = input("ancestor_start", int64_t{shape.max_rows} + 1, nullptr);
-  ValueId ancestor_slots = input("ancestor_slots", shape.max_ancestor_slots, nullptr);
-  ValueId sequence_start = input("sequence_start", int64_t{shape.max_sequences} + 1, nullptr);
-  ValueId sequence_slots = input("sequence_slots", shape.max_context_slots, nullptr);
-  ValueId logit_rows = input("logit_rows", shape.max_output_rows, "output_rows");
-
-  const Dims cache = {shape.kv_slots, config.num_kv_heads * config.head_dim};
-  LlamaBody body(&b, config);
-  ValueId hidden = body.Hidden(tokens, [&](int layer, ValueId q, ValueId k, ValueId v) {
-    const std::string p = absl::StrCat("layers.", layer, ".");
-    ValueId k_cache = b.State(p + "k_cache", DType::kF32, cache);
-    ValueId v_cache = b.State(p + "v_cache", DType::kF32, cache);
-    q = Rotary(&b, config, p + "self_attn.q_rotary", q, positions);
-    k = Rotary(&b, config, p + "self_attn.k_rotary", k, positions);
-    return b.Op("paged_attention",
-                {q, k, v, k_cache, v_cache, slots, row_sequence, row_prefix, ancestor_start,
-                 ancestor_slots, sequence_start, sequence_slots},
-                {{"head_dim", config.head_dim}}, p + "self_attn.attention");
-  });
-  ValueId wanted =
-      b.Op("gather", {hidden, logit_rows}, {{"axis", int64_t{0}}}, "logit_rows.gather");
-  b.Output("logits", body.Logits(wanted));
-  return b.Build();
+  const absl::StatusOr<LanguageModel> model = ReadModel(ToConfigJson(config));
+  if (!model.ok()) return model.status();
+  absl::StatusOr<ServingModel> serving = BuildServing(registry, *model, shape);
+  if (!serving.ok()) return serving.status();
+  return std::move(serving->graph);
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// The LLaMA family: one configuration, and the graphs that train it and serve it. Both graphs name
-// their parameters as Hugging Face's LlamaForCausalLM does, so a checkpoint of one loads into the
-// other.
+// LLaMA as we train it: its configuration and its training graph. Parameters are named as Hugging
+// Face's LlamaForCausalLM names them, so that the serving graph, and others, read what training
+// wrote.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/graph/graph.h"
+#include "ops/models/model.h"
 
 namespace espalier {
 
@@ -53,22 +54,8 @@ absl::StatusOr<LlamaConfig> LlamaConfigFromJson(absl::string_view text);
 absl::StatusOr<Graph> BuildLlamaTraining(const OpRegistry& registry, const LlamaConfig& config,
                                          int sequence_length);
 
-// Largest sizes of one step; see serving/engine/model_runner.h, whose RunnerLimits they become.
-struct ServingShape {
-  int max_rows = 0;
-  int max_output_rows = 0;
-  int kv_slots = 0;
-  int max_sequences = 0;
-  int max_context_slots = 0;
-  int max_ancestor_slots = 0;
-};
-
-// Inputs, all i32, as the fields of RunnerBatch: tokens, positions, slots, row_sequence, row_prefix
-// [max_rows]; ancestor_start [max_rows + 1]; ancestor_slots; sequence_start [max_sequences + 1];
-// sequence_slots; logit_rows [max_output_rows]. States "layers.N.k_cache" and "layers.N.v_cache",
-// f32 [kv_slots, kv_heads * head_dim]. Output "logits", f32 [max_output_rows, vocab_size]. Metadata
-// as above, and "dynamic.<input>" = "rows" or "output_rows" for inputs whose length follows the
-// batch.
+// BuildServing (model.h) of ToConfigJson: its parameters are named and shaped as the training
+// graph's, and as Hugging Face's.
 absl::StatusOr<Graph> BuildLlamaServing(const OpRegistry& registry, const LlamaConfig& config,
                                         const ServingShape& shape);
 

@@ -20,6 +20,7 @@ enum Input {
   kAncestorSlots,
   kSequenceStart,
   kSequenceSlots,
+  kSlopes,
   kNumInputs
 };
 
@@ -34,7 +35,8 @@ constexpr const char* kNames[kNumInputs] = {"q",
                                             "ancestor_start",
                                             "ancestor_slots",
                                             "sequence_start",
-                                            "sequence_slots"};
+                                            "sequence_slots",
+                                            "slopes"};
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const auto input = [&](int i) { return InputRef{"paged_attention", kNames[i], types.inputs[i]}; };
@@ -74,6 +76,26 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
     ESPALIER_RETURN_IF_ERROR(ExpectDType(input(i), {DType::kI32}));
     ESPALIER_RETURN_IF_ERROR(ExpectRank(input(i), 1));
   }
+  if (types.has_input(kSlopes)) {
+    const int64_t heads = types.inputs[kQ].dims[1] / head_dim;
+    ESPALIER_RETURN_IF_ERROR(ExpectDType(input(kSlopes), {DType::kF32}));
+    ESPALIER_RETURN_IF_ERROR(
+        ExpectShape(input(kSlopes), {heads}, absl::StrCat("'q' has ", heads, " heads")));
+  }
+  const std::string alibi = types.attributes.String("alibi");
+  if (alibi != "relative" && alibi != "bf16") {
+    return AttributeError("paged_attention", "alibi", "'" + alibi + "'", "'relative' or 'bf16'");
+  }
+  const double softcap = types.attributes.Float("softcap");
+  if (!(softcap >= 0)) {
+    return AttributeError("paged_attention", "softcap", std::to_string(softcap),
+                          "a positive number, or 0 for none");
+  }
+  if (types.attributes.Int("window") < 0) {
+    return AttributeError("paged_attention", "window",
+                          std::to_string(types.attributes.Int("window")),
+                          "a positive number of keys, or 0 for all");
+  }
   const double scale = types.attributes.Float("scale");
   if (!(scale >= 0)) {
     return AttributeError("paged_attention", "scale", std::to_string(scale),
@@ -86,9 +108,12 @@ SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
   rule.axes = {
       {"heads", AxisKind::kParameter, types.inputs[kK].dims[1] / types.attributes.Int("head_dim")}};
-  for (int i = 0; i < kNumInputs; ++i) {
+  for (int i = 0; i < kSlopes; ++i) {
     rule.inputs.push_back(i <= kVCache ? std::vector<int>{kNotSplit, 0}
                                        : std::vector<int>{kNotSplit});
+  }
+  if (types.inputs.size() > kSlopes) {
+    rule.inputs.push_back(types.has_input(kSlopes) ? std::vector<int>{0} : std::vector<int>{});
   }
   rule.outputs = {{kNotSplit, 0}};
   return rule;
@@ -106,10 +131,20 @@ void RegisterPagedAttention(OpRegistry& registry) {
       "sequence_start[*], sequence_slots[*] -> like q: K and V of every row go to its slot; then "
       "row r "
       "attends over the first row_prefix[r] slots of its sequence and over its ancestors, in this "
-      "order";
-  for (const char* name : kNames) def.inputs.push_back({name});
+      "order: key number j has position j, the row itself that of its last key. slopes[Hq]? are "
+      "ALiBi's";
+  for (int i = 0; i < kSlopes; ++i) def.inputs.push_back({kNames[i]});
+  def.inputs.push_back({.name = "slopes", .optional = true, .own_type = true});
   def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},
-                    {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"}};
+                    {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"},
+                    {"window", AttributeKind::kInt, int64_t{0}, false,
+                     "a row sees this many keys, the last ones, itself among them; 0: all"},
+                    {"softcap", AttributeKind::kFloat, 0.0, false,
+                     "c: scaled products s become c * tanh(s / c); 0: they stay"},
+                    {"alibi", AttributeKind::kString, std::string("relative"), false,
+                     "relative: slope * (position of the key - that of the row) is added to the "
+                     "scaled product; bf16: slope * position of the key, factors and product "
+                     "rounded to bf16, is added before scaling, as Falcon was trained"}};
   def.infer = Infer;
   def.split = Split;
   def.cost = [](const NodeTypes& types) {

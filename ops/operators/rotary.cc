@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
@@ -22,6 +24,21 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const double theta = types.attributes.Float("theta");
   if (!(theta > 0)) {
     return AttributeError("rotary", "theta", std::to_string(theta), "a positive number");
+  }
+  const std::vector<double> frequencies = types.attributes.Floats("frequencies");
+  if (2 * static_cast<int64_t>(frequencies.size()) > head_dim) {
+    return AttributeError("rotary", "frequencies",
+                          absl::StrCat("a list of ", frequencies.size(), " numbers"),
+                          absl::StrCat("at most head_dim / 2, ", head_dim / 2, " of them"));
+  }
+  for (double frequency : frequencies) {
+    if (!std::isfinite(frequency)) {
+      return AttributeError("rotary", "frequencies", absl::StrCat(frequency), "finite numbers");
+    }
+  }
+  if (!std::isfinite(types.attributes.Float("magnitude"))) {
+    return AttributeError("rotary", "magnitude",
+                          std::to_string(types.attributes.Float("magnitude")), "a finite number");
   }
   if (types.has_input(1)) {
     const InputRef positions{"rotary", "positions", types.inputs[1]};
@@ -56,10 +73,16 @@ void RegisterRotary(OpRegistry& registry) {
   def.name = "rotary";
   def.doc =
       "x[..., S, H*D], positions[S]? -> like x: in each head, elements i and i + D/2 turn by "
-      "position * theta^(-2i/D); without positions row s of the whole tensor has position s";
+      "position * theta^(-2i/D); with n frequencies elements i and i + n turn by position * "
+      "frequencies[i] and those from 2n on stay; without positions row s of the whole tensor has "
+      "position s";
   def.inputs = {{"x"}, {"positions", /*optional=*/true}};
-  def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D, even"},
-                    {"theta", AttributeKind::kFloat, 10000.0, false, "base of the wave lengths"}};
+  def.attributes = {
+      {"head_dim", AttributeKind::kInt, std::nullopt, true, "D, even"},
+      {"theta", AttributeKind::kFloat, 10000.0, false, "base of the wave lengths"},
+      {"frequencies", AttributeKind::kFloats, std::vector<double>{}, false,
+       "radians per position, at most D/2 of them; empty: those of theta"},
+      {"magnitude", AttributeKind::kFloat, 1.0, false, "what sines and cosines are multiplied by"}};
   def.infer = Infer;
   def.split = Split;
   def.cost = [](const NodeTypes& types) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
 #include "server/inference/model_server.h"
+#include "worker/checkpoint/file_system.h"
 
 namespace espalier {
 
@@ -18,7 +20,7 @@ struct ArtifactLoaderOptions {
       0;  // bytes of one model with its KV cache; 0: three quarters of the machine's
 };
 
-// LLaMA-family folders with the byte-level tokenizer, each model on a device of its own.
+// Folders of all families that ops/models knows, each model on a device of its own.
 class ArtifactLoader : public ModelLoader {
  public:
   explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}
@@ -33,9 +35,11 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const Described& model,
                                                           const ServingShape& shape,
-                                                          EngineParts* parts) const;
+                                                          EngineParts* parts,
+                                                          int64_t* parameters) const;
 
   const ArtifactLoaderOptions options_;
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
 };
 
 }  // namespace espalier

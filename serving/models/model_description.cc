@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -11,26 +10,6 @@
 
 namespace espalier {
 namespace {
-
-constexpr char kArchitecture[] = "LlamaForCausalLM";
-
-// REQUIRES: LlamaConfigFromJson took the text, so it is a JSON object of sane depth.
-absl::Status CheckArchitecture(absl::string_view config_json) {
-  const auto json = nlohmann::json::parse(config_json.data(),
-                                          config_json.data() + config_json.size(), nullptr, false);
-  if (json.is_discarded() || !json.is_object()) return absl::OkStatus();
-  const auto field = json.find("architectures");
-  if (field == json.end() || field->is_null()) return absl::OkStatus();
-  if (field->is_array()) {
-    for (const auto& name : *field) {
-      if (name == kArchitecture) return absl::OkStatus();
-    }
-  }
-  return absl::UnimplementedError(absl::StrCat(
-      "config.json: field \"architectures\" is ",
-      field->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 80),
-      "; accepted: [\"", kArchitecture, "\"]"));
-}
 
 absl::StatusOr<int> Positions(int64_t model_positions, int asked) {
   if (asked < 0 || asked > model_positions) {
@@ -51,6 +30,7 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
                                                    slots, " KV slots; accepted: 1 to ", INT32_MAX));
   }
   ServingShape shape;
+  shape.max_positions = static_cast<int>(std::min<int64_t>(positions, INT32_MAX));
   shape.max_rows = size.max_tokens_per_batch;
   shape.max_output_rows = size.max_tokens_per_batch;
   shape.kv_slots = static_cast<int>(slots);
@@ -64,39 +44,35 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
 }  // namespace
 
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json) {
-  absl::StatusOr<LlamaConfig> config = LlamaConfigFromJson(config_json);
-  if (!config.ok()) return config.status();
-  if (absl::Status status = CheckArchitecture(config_json); !status.ok()) return status;
-  if (config->tokenizer != "bytes") {
+  absl::StatusOr<LanguageModel> model = ReadModel(config_json);
+  if (!model.ok()) return model.status();
+  const ModelFacts& facts = model->facts;
+  if (facts.tokenizer != "bytes") {
     return absl::UnimplementedError(
         "config.json: without \"tokenizer\": \"bytes\" the model needs its tokenizer.json, which "
         "cannot be read yet; the byte-level tokenizer is what is there so far");
   }
-  ModelDescription model;
-  model.llama = *std::move(config);
   absl::StatusOr<std::unique_ptr<ByteTokenizer>> tokenizer = ByteTokenizer::Create(
-      static_cast<int>(std::min<int64_t>(model.llama.vocab_size, INT32_MAX)), model.llama.eos);
+      static_cast<int>(std::min<int64_t>(facts.vocab_size, INT32_MAX)), facts.eos);
   if (!tokenizer.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("config.json: ", tokenizer.status().message()));
   }
-  model.tokenizer = *std::move(tokenizer);
-  return model;
+  return ModelDescription{*std::move(model), *std::move(tokenizer)};
 }
 
-absl::StatusOr<ServingShape> LlmShape(const LlamaConfig& llm, const ServingSize& size,
+absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms) {
-  const absl::StatusOr<int> positions =
-      Positions(llm.max_position_embeddings, size.max_sequence_length);
+  const absl::StatusOr<int> positions = Positions(llm.max_positions, size.max_sequence_length);
   if (!positions.ok()) return positions.status();
   return Shape(*positions, expansion.nodes(expansion.depth()) * ssms, expansion.depth(), size);
 }
 
-absl::StatusOr<ServingShape> SsmShape(const LlamaConfig& ssm, const ServingShape& llm,
+absl::StatusOr<ServingShape> SsmShape(const ModelFacts& ssm, const ServingShape& llm,
                                       const ServingSize& size, const Expansion& expansion,
                                       int ssms) {
   const int trees = expansion.nodes(expansion.depth()) * ssms;
   const int64_t positions = llm.kv_slots / std::max(1, size.max_requests) - trees;
-  return Shape(std::min(ssm.max_position_embeddings, positions), trees, expansion.depth(), size);
+  return Shape(std::min(ssm.max_positions, positions), trees, expansion.depth(), size);
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
 // What must be known of a model's folder before it can be served: its family and sizes, its
-// tokenizer. From the text of config.json alone; weights are the worker's. One family so far,
-// LLaMA.
+// tokenizer. From the text of config.json alone; weights are the worker's. Families are
+// ops/models'.
 #pragma once
 
 #include <memory>
@@ -8,20 +8,19 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "ops/models/llama.h"
+#include "ops/models/model.h"
 #include "serving/speculative/expansion.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {
 
 struct ModelDescription {
-  LlamaConfig llama;
+  LanguageModel model;
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 
-// Errors name the field: those of LlamaConfigFromJson; Unimplemented for "architectures" without
-// LlamaForCausalLM and for tokenizers other than the byte-level one; InvalidArgument for an
-// eos_token_id outside the vocabulary.
+// Errors name the field: those of ReadModel; Unimplemented for tokenizers other than the byte-level
+// one.
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json);
 
 // How large the steps of a served model may get.
@@ -33,12 +32,12 @@ struct ServingSize {
 
 // Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees.
 // InvalidArgument with both numbers if max_sequence_length is more than the model has.
-absl::StatusOr<ServingShape> LlmShape(const LlamaConfig& llm, const ServingSize& size,
+absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms);
 
 // Sizes for one of the SSMs beside that LLM. If the SSM has fewer positions, the engine drafts only
 // up to them.
-absl::StatusOr<ServingShape> SsmShape(const LlamaConfig& ssm, const ServingShape& llm,
+absl::StatusOr<ServingShape> SsmShape(const ModelFacts& ssm, const ServingShape& llm,
                                       const ServingSize& size, const Expansion& expansion,
                                       int ssms);
 

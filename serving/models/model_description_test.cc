@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ops/models/llama.h"
+
 namespace espalier {
 namespace {
 
@@ -20,13 +22,18 @@ LlamaConfig Ours() {
   return config;
 }
 
+ModelFacts Facts(const LlamaConfig& config) { return ReadModel(ToConfigJson(config))->facts; }
+
 std::string Error(const std::string& json) {
   return std::string(DescribeModel(json).status().message());
 }
 
 TEST(DescribeModel, ReadsWhatOurTrainingExports) {
   const ModelDescription model = *DescribeModel(ToConfigJson(Ours()));
-  EXPECT_EQ(model.llama, Ours());
+  EXPECT_EQ(model.model.facts.family, "llama");
+  EXPECT_EQ(model.model.facts.vocab_size, Ours().vocab_size);
+  EXPECT_EQ(model.model.facts.max_positions, 512);
+  EXPECT_EQ(model.model.facts.config, ToConfigJson(Ours()));
   EXPECT_EQ(model.tokenizer->vocabulary(), 256);
   EXPECT_TRUE(model.tokenizer->eos().empty());
 }
@@ -51,8 +58,9 @@ TEST(DescribeModel, SaysWhatOtherFoldersLack) {
 TEST(DescribeModel, RefusesOtherFamiliesByName) {
   std::string json = ToConfigJson(Ours());
   const size_t at = json.find("LlamaForCausalLM");
-  json.replace(at, 16, "OPTForCausalLM");
-  EXPECT_THAT(Error(json), HasSubstr("OPTForCausalLM"));
+  json.replace(at, 16, "BloomForCausalLM");
+  EXPECT_THAT(Error(json), HasSubstr("BloomForCausalLM"));
+  EXPECT_THAT(Error(json), HasSubstr("LlamaForCausalLM"));
   EXPECT_EQ(DescribeModel(json).status().code(), absl::StatusCode::kUnimplemented);
 }
 
@@ -69,18 +77,19 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   const Expansion expansion = *Expansion::Parse("1,1,3,1,1");
   const ServingSize size = {
       .max_sequence_length = 100, .max_requests = 4, .max_tokens_per_batch = 64};
-  const ServingShape llm = *LlmShape(Ours(), size, expansion, 2);
+  const ServingShape llm = *LlmShape(Facts(Ours()), size, expansion, 2);
   EXPECT_EQ(llm.kv_slots, 4 * (100 + 2 * 11));
   EXPECT_EQ(llm.max_rows, 64);
   EXPECT_EQ(llm.max_ancestor_slots, 64 * 5);
-  EXPECT_EQ(SsmShape(Ours(), llm, size, expansion, 2)->kv_slots, llm.kv_slots);
+  EXPECT_EQ(SsmShape(Facts(Ours()), llm, size, expansion, 2)->kv_slots, llm.kv_slots);
   LlamaConfig narrow = Ours();
   narrow.max_position_embeddings = 50;
-  EXPECT_EQ(SsmShape(narrow, llm, size, expansion, 2)->kv_slots, 4 * (50 + 2 * 11));
+  EXPECT_EQ(SsmShape(Facts(narrow), llm, size, expansion, 2)->kv_slots, 4 * (50 + 2 * 11));
   EXPECT_THAT(
-      std::string(LlmShape(Ours(), {.max_sequence_length = 513}, expansion, 1).status().message()),
+      std::string(
+          LlmShape(Facts(Ours()), {.max_sequence_length = 513}, expansion, 1).status().message()),
       HasSubstr("513, the model has max_position_embeddings 512"));
-  EXPECT_FALSE(LlmShape(Ours(), {.max_requests = 2147483647}, expansion, 1).ok());
+  EXPECT_FALSE(LlmShape(Facts(Ours()), {.max_requests = 2147483647}, expansion, 1).ok());
 }
 
 }  // namespace

@@ -340,6 +340,13 @@ void AddNetworks(std::vector<Case>* cases) {
                       .inputs = {Uniform(t, {5, 128}), Given(kI32, {0, 7, 100, 3, 1000})},
                       .slack = 16});
     cases->push_back({.op = "rotary",
+                      .name = "frequencies",
+                      .attributes = {{"head_dim", int64_t{16}},
+                                     {"frequencies", std::vector<double>{0.7, 0.1, 0.03}},
+                                     {"magnitude", 1.3}},
+                      .inputs = {Uniform(t, {5, 32}), Given(kI32, {0, 7, 100, 3, 1000})},
+                      .slack = 16});
+    cases->push_back({.op = "rotary",
                       .name = "shard",
                       .attributes = {{"head_dim", int64_t{8}}},
                       .inputs = {Uniform(t, {2, 5, 16})},
@@ -412,6 +419,25 @@ void AddAttention(std::vector<Case>* cases) {
                       Given(kI32, {3, 0, 7, 9, 4, 15, 2, 14, 23})},
            .sum_length = dim,
            .slack = 4});
+      for (const char* alibi : {"relative", "bf16"}) {
+        Case shaped = cases->back();
+        shaped.name = "head " + std::to_string(dim) + ", window, cap, alibi " + alibi;
+        shaped.attributes.Set("window", int64_t{3});
+        shaped.attributes.Set("softcap", 2.0);
+        shaped.attributes.Set("alibi", std::string(alibi));
+        if (shaped.inputs.size() == 12) shaped.inputs.push_back(Uniform(kF32, {4}));
+        cases->push_back(std::move(shaped));
+      }
+    }
+    for (bool gates : {false, true}) {
+      std::vector<CaseInput> inputs = {Uniform(t, {5, 40}), Uniform(t, {4, 24, 40}),
+                                       GivenAs(kI32, {5, 2}, {0, 3, 3, 1, 2, 0, 1, 3, 2, 2})};
+      if (gates) inputs.push_back(Uniform(t, {5, 2}));
+      cases->push_back({.op = "expert_linear",
+                        .name = gates ? "gates" : "choices",
+                        .inputs = std::move(inputs),
+                        .sum_length = 80,
+                        .slack = 4});
     }
   }
 }

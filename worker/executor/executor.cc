@@ -497,12 +497,13 @@ absl::Status Executor::ReadBuffer(int index, void* host, int64_t bytes) {
   return state_->options().device->CopyToHost(host, state_->data(index), bytes);
 }
 
-absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes) {
-  if (index < 0 || index >= num_buffers() || bytes < 0 || bytes > state_->bytes(index)) {
+absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, int64_t offset) {
+  if (index < 0 || index >= num_buffers() || bytes < 0 || offset < 0 ||
+      offset > state_->bytes(index) || bytes > state_->bytes(index) - offset) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no room for ", bytes, " bytes in buffer ", index));
+        absl::StrCat("no room for ", bytes, " bytes at ", offset, " in buffer ", index));
   }
-  return state_->options().device->CopyToDevice(state_->data(index), host, bytes);
+  return state_->options().device->CopyToDevice(state_->data(index) + offset, host, bytes);
 }
 
 const proto::Program& Executor::program() const { return state_->program(); }

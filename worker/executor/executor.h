@@ -83,7 +83,8 @@ class Executor {
   int FindBuffer(const std::string& name) const;
   // `bytes` from the start of the buffer (all of it, or less); host memory.
   absl::Status ReadBuffer(int index, void* host, int64_t bytes);
-  absl::Status WriteBuffer(int index, const void* host, int64_t bytes);
+  // From byte `offset` of the buffer on.
+  absl::Status WriteBuffer(int index, const void* host, int64_t bytes, int64_t offset = 0);
 
   const proto::Program& program() const;
   // What was allocated, but for what swapped tensors take on the host: arena, largest workspace,

@@ -1,108 +1,156 @@
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
-#include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/weights/weight_files.h"
 
 namespace espalier {
 namespace {
 
-using nlohmann::json;
+// Elements that are read, converted and handed to the device at a time: what loading takes besides
+// the weights themselves.
+constexpr int64_t kChunk = 1 << 20;
 
-constexpr int64_t kMaxIndex = 64 << 20;
+class Loader {
+ public:
+  Loader(const WeightFiles& files, const std::string& folder, Executor& executor)
+      : files_(files), folder_(folder), executor_(executor) {}
 
-absl::StatusOr<std::vector<std::string>> WeightFiles(FileSystem& files, const std::string& folder) {
-  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
-  if (!names.ok()) return names.status();
-  auto has = [&](const char* name) {
-    return std::find(names->begin(), names->end(), name) != names->end();
-  };
-  if (has("model.safetensors")) return std::vector<std::string>{"model.safetensors"};
-  const char* index_name = "model.safetensors.index.json";
-  if (!has(index_name)) {
-    return absl::NotFoundError(
-        absl::StrCat("'", folder, "' has neither model.safetensors nor ", index_name));
-  }
-  absl::StatusOr<std::string> text = ReadWholeFile(files, JoinPath(folder, index_name), kMaxIndex);
-  if (!text.ok()) return text.status();
-  const json index = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  std::set<std::string> shards;
-  if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
-    for (const auto& [tensor, shard] : index["weight_map"].items()) {
-      // A name within the folder, never a path out of it.
-      if (!shard.is_string() || shard.get<std::string>().find('/') != std::string::npos) {
-        shards.clear();
-        break;
-      }
-      shards.insert(shard.get<std::string>());
+  // Buffer `index` from what the map says of it.
+  absl::Status Load(int index, const WeightMap& map) {
+    const std::string& name = executor_.buffer(index).name();
+    const TensorSpec& spec = executor_.spec(index);
+    if (!IsFloat(spec.dtype) || !(spec.dims == spec.global)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter '", name, "' is ", ToString(spec.type()),
+                       "; only whole floating-point parameters can be loaded"));
     }
+    const auto found = map.sources.find(name);
+    WeightSource whole{{{name, spec.dims, false, 0, spec.dims.empty() ? 1 : spec.dims[0]}}, 0};
+    const WeightSource& source = found != map.sources.end() ? found->second : whole;
+    int64_t at = 0;
+    for (const WeightPiece& piece : source.pieces) {
+      if (absl::Status s = LoadPiece(index, piece, source.add, &at); !s.ok()) return s;
+    }
+    if (at != spec.num_elements()) {
+      return absl::InternalError(absl::StrCat("the pieces of parameter '", name, "' hold ", at,
+                                              " elements, not ", spec.num_elements()));
+    }
+    return absl::OkStatus();
   }
-  if (shards.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", JoinPath(folder, index_name),
-                                                   "': weight_map must map tensors to file names"));
+
+  // What nobody read.
+  absl::Status CheckRest(const WeightMap& map) const {
+    std::vector<std::string> rest;
+    for (const auto& [name, tensor] : files_.tensors()) {
+      const bool ignored =
+          std::any_of(map.ignored.begin(), map.ignored.end(),
+                      [&name = name](const std::string& end) { return absl::EndsWith(name, end); });
+      if (!ignored && used_.count(name) == 0) rest.push_back(name);
+    }
+    if (rest.empty()) return absl::OkStatus();
+    std::string some;
+    for (size_t i = 0; i < std::min<size_t>(rest.size(), 3); ++i) {
+      absl::StrAppend(&some, i == 0 ? "'" : ", '", rest[i], "'");
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("the weights in '", folder_, "' hold ", rest.size(),
+                     " tensors that the model of config.json does not have: ", some,
+                     rest.size() > 3 ? ", ..." : ""));
   }
-  return std::vector<std::string>(shards.begin(), shards.end());
-}
+
+ private:
+  using Entry = std::pair<const std::string, WeightFiles::Tensor>;
+
+  // Under its name, or without the model's prefix ("transformer."), which bare models lack.
+  const Entry* Find(const std::string& name) const {
+    auto found = files_.tensors().find(name);
+    if (found == files_.tensors().end())
+      found = files_.tensors().find(name.substr(name.find('.') + 1));
+    return found == files_.tensors().end() ? nullptr : &*found;
+  }
+
+  absl::Status LoadPiece(int index, const WeightPiece& piece, double add, int64_t* at) {
+    const Entry* entry = Find(piece.tensor);
+    if (entry == nullptr) {
+      return absl::NotFoundError(absl::StrCat("the weights in '", folder_, "' have no tensor '",
+                                              piece.tensor, "'; does config.json belong to them?"));
+    }
+    const auto& [name, tensor] = *entry;
+    used_.insert(name);
+    if (tensor.dims != piece.dims) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", tensor.file, "': tensor '", name, "' has shape ", ToString(tensor.dims),
+                       ", config.json asks for ", ToString(piece.dims)));
+    }
+    if (piece.transposed) return LoadTransposed(index, piece, name, add, at);
+    const int64_t row =
+        piece.dims.empty() || piece.dims[0] == 0 ? 1 : NumElements(piece.dims) / piece.dims[0];
+    for (int64_t from = piece.begin * row; from < piece.end * row; from += kChunk) {
+      const int64_t count = std::min(kChunk, piece.end * row - from);
+      wide_.resize(static_cast<size_t>(count));
+      if (absl::Status s = files_.Read(name, from, count, wide_.data()); !s.ok()) return s;
+      if (absl::Status s = Store(index, add, at); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadTransposed(int index, const WeightPiece& piece, const std::string& name,
+                              double add, int64_t* at) {
+    const int64_t in = piece.dims[0], out = piece.dims[1];
+    std::vector<float> whole(static_cast<size_t>(in * out));
+    if (absl::Status s = files_.Read(name, 0, in * out, whole.data()); !s.ok()) return s;
+    for (int64_t row = piece.begin; row < piece.end; ++row) {
+      wide_.resize(static_cast<size_t>(in));
+      for (int64_t i = 0; i < in; ++i) wide_[i] = whole[i * out + row];
+      if (absl::Status s = Store(index, add, at); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  // wide_ into the buffer, from element *at on.
+  absl::Status Store(int index, double add, int64_t* at) {
+    const TensorSpec& spec = executor_.spec(index);
+    const int64_t count = static_cast<int64_t>(wide_.size()), size = SizeOf(spec.dtype);
+    if (add != 0) {
+      for (float& value : wide_) value += static_cast<float>(add);
+    }
+    const void* data = wide_.data();
+    if (spec.dtype != DType::kF32) {
+      narrow_.resize(static_cast<size_t>(count * size));
+      FromF32(spec.dtype, wide_.data(), narrow_.data(), count);
+      data = narrow_.data();
+    }
+    absl::Status status = executor_.WriteBuffer(index, data, count * size, *at * size);
+    *at += count;
+    return status;
+  }
+
+  const WeightFiles& files_;
+  const std::string& folder_;
+  Executor& executor_;
+  std::set<std::string> used_;
+  std::vector<float> wide_;
+  std::vector<char> narrow_;
+};
 
 }  // namespace
 
-absl::Status LoadWeights(const std::string& folder, Executor& executor) {
-  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  absl::StatusOr<std::vector<std::string>> names = WeightFiles(*files, folder);
-  if (!names.ok()) return names.status();
-  std::vector<std::unique_ptr<SafetensorsFile>> open;
-  std::map<std::string, std::pair<const SafetensorsFile*, const SafetensorsEntry*>> tensors;
-  for (const std::string& name : *names) {
-    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-        SafetensorsFile::Open(*files, JoinPath(folder, name));
-    if (!file.ok()) return file.status();
-    for (const auto& [tensor, entry] : (*file)->tensors()) {
-      tensors[tensor] = {file->get(), &entry};
-    }
-    open.push_back(*std::move(file));
-  }
-  std::vector<char> raw, converted;
-  std::vector<float> wide;
+absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor) {
+  std::unique_ptr<FileSystem> system = NewPosixFileSystem();
+  absl::StatusOr<std::unique_ptr<WeightFiles>> files = OpenWeights(*system, folder);
+  if (!files.ok()) return files.status();
+  Loader loader(**files, folder, executor);
   for (int i = 0; i < executor.num_buffers(); ++i) {
     if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
-    const std::string& name = executor.buffer(i).name();
-    const TensorSpec& spec = executor.spec(i);
-    auto found = tensors.find(name);
-    if (found == tensors.end()) {
-      return absl::NotFoundError(absl::StrCat("the weights in '", folder, "' have no tensor '",
-                                              name, "'; does config.json belong to them?"));
-    }
-    const auto& [file, entry] = found->second;
-    if (entry->type.dims != spec.dims || !(spec.dims == spec.global)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", file->path(), "': tensor '", name, "' has shape ",
-                       ToString(entry->type.dims), ", config.json asks for ", ToString(spec.dims)));
-    }
-    if (!IsFloat(entry->type.dtype) || !IsFloat(spec.dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", file->path(), "': tensor '", name,
-                                                     "' is ", entry->dtype_name,
-                                                     "; accepted: F32, BF16, F16"));
-    }
-    raw.resize(static_cast<size_t>(entry->bytes));
-    if (absl::Status s = file->Read(*entry, 0, entry->bytes, raw.data()); !s.ok()) return s;
-    const void* data = raw.data();
-    if (entry->type.dtype != spec.dtype) {
-      wide.resize(static_cast<size_t>(spec.num_elements()));
-      converted.resize(static_cast<size_t>(spec.bytes()));
-      ToF32(entry->type.dtype, raw.data(), wide.data(), spec.num_elements());
-      FromF32(spec.dtype, wide.data(), converted.data(), spec.num_elements());
-      data = converted.data();
-    }
-    if (absl::Status s = executor.WriteBuffer(i, data, spec.bytes()); !s.ok()) return s;
+    if (absl::Status s = loader.Load(i, map); !s.ok()) return s;
   }
-  return absl::OkStatus();
+  return loader.CheckRest(map);
 }
 
 }  // namespace espalier

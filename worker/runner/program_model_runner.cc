@@ -48,7 +48,8 @@ absl::Status CheckCount(size_t count, const char* name, int limit) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
-    const proto::Program& program, const std::string& folder, int max_positions, Device* device) {
+    const proto::Program& program, const std::string& folder, int max_positions, Device* device,
+    const WeightMap& weights) {
   ExecutorOptions options;
   options.device = device;
   options.training = false;
@@ -59,7 +60,7 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
   runner->limits_.max_positions = max_positions;
   if (absl::Status s = runner->FindBuffers(); !s.ok()) return s;
   if (!folder.empty()) {
-    if (absl::Status s = LoadWeights(folder, *runner->executor_); !s.ok()) return s;
+    if (absl::Status s = LoadWeights(folder, weights, *runner->executor_); !s.ok()) return s;
   }
   return runner;
 }
@@ -68,13 +69,15 @@ absl::Status ProgramModelRunner::FindBuffers() {
   const proto::Program& program = executor_->program();
   for (int input = 0; input < kNumInputs; ++input) {
     const int buffer = executor_->FindBuffer(kInputNames[input]);
+    inputs_[input] = buffer;
+    // A model with ALiBi has no use for positions.
+    if (buffer < 0 && input == kPositions) continue;
     if (buffer < 0 || executor_->buffer(buffer).kind() != proto::HOST_INPUT ||
         executor_->spec(buffer).dtype != DType::kI32 || executor_->spec(buffer).dims.size() != 1) {
       return absl::InvalidArgumentError(absl::StrCat("the serving program '", program.name(),
                                                      "' has no i32 vector input '",
                                                      kInputNames[input], "'"));
     }
-    inputs_[input] = buffer;
   }
   auto size = [&](Input input) {
     return static_cast<int>(executor_->spec(inputs_[input]).dims[0]);
@@ -85,7 +88,7 @@ absl::Status ProgramModelRunner::FindBuffers() {
   limits_.max_ancestor_slots = size(kAncestorSlots);
   max_output_rows_ = size(kLogitRows);
   for (Input input : {kPositions, kSlots, kRowSequence, kRowPrefix}) {
-    if (size(input) != limits_.max_rows) {
+    if (inputs_[input] >= 0 && size(input) != limits_.max_rows) {
       return absl::InvalidArgumentError(absl::StrCat("input '", kInputNames[input], "' has ",
                                                      size(input), " rows, 'tokens' has ",
                                                      limits_.max_rows));
@@ -182,6 +185,7 @@ absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* lo
       &batch.row_prefix,     &batch.ancestor_start, &batch.ancestor_slots, &batch.sequence_start,
       &batch.sequence_slots, &batch.logit_rows};
   for (int input = 0; input < kNumInputs; ++input) {
+    if (inputs_[input] < 0) continue;
     absl::Status s =
         executor_->WriteBuffer(inputs_[input], values[input]->data(),
                                static_cast<int64_t>(values[input]->size() * sizeof(int32_t)));

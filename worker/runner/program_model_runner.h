@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ops/models/model.h"
 #include "proto/program.pb.h"
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
@@ -13,21 +14,22 @@
 
 namespace espalier {
 
-// Fills every parameter of the program from the safetensors files of a folder in Hugging Face
-// layout (model.safetensors, or model.safetensors.index.json and its shards), by name, converting
-// between f32, bf16 and f16. NotFound names a missing tensor, InvalidArgument one of another shape.
-absl::Status LoadWeights(const std::string& folder, Executor& executor);
+// Fills every parameter of the program from the files of a model's folder (OpenWeights in
+// worker/weights), as `map` says, converting between f32, bf16 and f16. NotFound names a missing
+// tensor; InvalidArgument one of another shape or type, or one that no parameter is made of.
+absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor);
 
 class ProgramModelRunner : public ModelRunner {
  public:
-  // `program` comes from LowerServing (planner/planner.h) of BuildLlamaServing
-  // (ops/models/llama.h). `folder` holds the weights; empty: they keep the program's initial
-  // values. `max_positions` is the model's max_position_embeddings. `device` outlives the runner
-  // and serves it alone.
+  // `program` comes from LowerServing (planner/planner.h) of BuildServing (ops/models/model.h),
+  // which also gives `weights`. `folder` holds the weights; empty: they keep the program's initial
+  // values. `max_positions` is the longest sequence that the program was made for. `device`
+  // outlives the runner and serves it alone.
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(const proto::Program& program,
                                                                     const std::string& folder,
                                                                     int max_positions,
-                                                                    Device* device);
+                                                                    Device* device,
+                                                                    const WeightMap& weights = {});
 
   RunnerLimits limits() const override { return limits_; }
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
@@ -56,7 +58,7 @@ class ProgramModelRunner : public ModelRunner {
   std::unique_ptr<Executor> executor_;
   RunnerLimits limits_;
   int max_output_rows_ = 0;
-  int inputs_[kNumInputs] = {};
+  int inputs_[kNumInputs] = {};  // -1: the program does not read it
   int logits_ = -1;
 };
 

@@ -203,6 +203,21 @@ TEST_F(RunnerTest, LoadsAHuggingFaceFolderByName) {
   write(2, tensors.size());
   ASSERT_TRUE(Make(folder)->Step(PromptRows(prompt_, 0, 8, {7}), &found).ok());
   EXPECT_NE(expected.values, found.values);
+  // A tensor that no parameter is made of belongs to another model, unless the family says so.
+  tensors.push_back({"model.layers.9.mlp.extra", {DType::kF32, {2}}});
+  buffers.push_back(buffers.front());
+  write(1, tensors.size());
+  auto extra = ProgramModelRunner::Create(ServingProgram(Config()), folder, 64, device_.get());
+  EXPECT_NE(std::string(extra.status().message()).find("'model.layers.9.mlp.extra'"),
+            std::string::npos)
+      << extra.status();
+  WeightMap tolerant;
+  tolerant.ignored = {".mlp.extra"};
+  auto ignored =
+      ProgramModelRunner::Create(ServingProgram(Config()), folder, 64, device_.get(), tolerant);
+  EXPECT_TRUE(ignored.ok()) << ignored.status();
+  tensors.pop_back();
+  buffers.pop_back();
   write(1, tensors.size() - 1);
   auto missing = ProgramModelRunner::Create(ServingProgram(Config()), folder, 64, device_.get());
   EXPECT_NE(std::string(missing.status().message()).find(tensors.back().name), std::string::npos)

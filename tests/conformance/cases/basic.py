@@ -163,15 +163,18 @@ def _():
             lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-3) * w, {"sum": 100, "scale": 4})
 
 
-def rotate(x, head_dim, theta, positions):
+def rotate(x, head_dim, theta, positions, frequencies=(), magnitude=1.0):
     shape = x.shape
     x = x.view(*shape[:-1], -1, head_dim)
     inverse = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if frequencies:
+        inverse = torch.tensor(frequencies, dtype=torch.float64)
     angles = positions.to(torch.float64)[:, None] * inverse
-    cos, sin = (torch.cat([f(angles)] * 2, -1)[:, None, :] for f in (torch.cos, torch.sin))
-    half = head_dim // 2
+    cos, sin = (magnitude * torch.cat([f(angles)] * 2, -1)[:, None, :] for f in (torch.cos, torch.sin))
+    half = len(inverse)
+    x, stays = x[..., :2 * half], x[..., 2 * half:]
     turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-    return (x * cos + turned * sin).reshape(shape)
+    return torch.cat([x * cos + turned * sin, stays], -1).reshape(shape)
 
 
 @case("rotary")
@@ -185,6 +188,20 @@ def _():
         return rotate(x, d, 10000.0, torch.arange(s) if p is None else p)
 
     return {"head_dim": d, "theta": 10000.0}, [rand(*lead, s, h * d), positions], reference, {"scale": 20}
+
+
+@case("rotary")
+def _():
+    """Frequencies of its own, for some of a head's pairs."""
+    d, h, s = random.choice([4, 8, 16]), random.randint(1, 4), random.randint(1, 9)
+    frequencies = [round(random.random(), 3) for _ in range(random.randint(1, d // 2))]
+    positions = torch.randint(0, 50, (s,), dtype=torch.int32)
+
+    def reference(x, p):
+        return rotate(x, d, 1.0, p, frequencies, 1.25)
+
+    return ({"head_dim": d, "frequencies": frequencies, "magnitude": 1.25}, [rand(s, h * d), positions], reference,
+            {"scale": 20})
 
 
 def attend(q, k, v, mask, d, causal, scale):

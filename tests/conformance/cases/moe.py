@@ -46,6 +46,24 @@ def _():
             lambda x, a: group(x, a, n, alpha), {"sum": 4})
 
 
+@case("expert_linear", count=16)
+def _():
+    """Without capacity: every choice is computed."""
+    samples, k, n, _, assign = problem()
+    wide, out = random.randint(1, 20), random.randint(1, 20)
+    each = random.random() < 0.5  # a row for each choice
+    x = rand(samples, k, wide) if each else rand(samples, wide)
+    gates = rand(samples, k) if random.random() < 0.5 else None
+
+    def reference(x, weight, assign, gates):
+        rows = x if each else x[:, None, :].expand(-1, k, -1)
+        y = torch.einsum("tkoi,tki->tko", weight[assign.long()], rows)
+        return y if gates is None else (gates[:, :, None] * y).sum(1)
+
+    return ({}, [x, rand(n, out, wide), assign, gates], reference,
+            {"forward_only": True, "sum": wide * k, "request": {}})
+
+
 def balance(gates, assign):
     samples, n = gates.shape
     counts = torch.tensor(rows_of(assign, n)[1], dtype=torch.float64)

@@ -42,4 +42,8 @@ def _():
     inputs = [rand(rows, heads * group * head_dim), rand(rows, heads * head_dim), rand(rows, heads * head_dim),
               rand(rows + 3, heads * head_dim), rand(rows + 3, heads * head_dim), order, row_sequence, row_prefix,
               torch.zeros(rows + 1, dtype=torch.int32), ints([]), starts, order]
-    return {"head_dim": head_dim}, inputs, None, {"forward_only": True, "sum": 100, "scale": 4}
+    attributes = {"head_dim": head_dim, "window": random.choice([0, 2]), "softcap": random.choice([0.0, 1.5])}
+    if random.random() < 0.5:
+        inputs.append(torch.rand(heads * group, dtype=torch.float64))
+        attributes["alibi"] = random.choice(["relative", "bf16"])
+    return attributes, inputs, None, {"forward_only": True, "sum": 100, "scale": 4}

@@ -1,0 +1,125 @@
+// The families that are known. A new one is a file that defines LanguageModel Read<Name>(
+// ConfigReader&), and a line here.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "ops/models/family.h"
+#include "ops/models/serving_builder.h"
+
+namespace espalier {
+
+// Name of the function, "architectures", "model_type".
+#define ESPALIER_FAMILIES(FAMILY)                         \
+  FAMILY(Llama, "LlamaForCausalLM", "llama")              \
+  FAMILY(Mistral, "MistralForCausalLM", "mistral")        \
+  FAMILY(Qwen2, "Qwen2ForCausalLM", "qwen2")              \
+  FAMILY(Qwen3, "Qwen3ForCausalLM", "qwen3")              \
+  FAMILY(Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe")    \
+  FAMILY(Mixtral, "MixtralForCausalLM", "mixtral")        \
+  FAMILY(Gemma, "GemmaForCausalLM", "gemma")              \
+  FAMILY(Gemma2, "Gemma2ForCausalLM", "gemma2")           \
+  FAMILY(Gemma3, "Gemma3ForCausalLM", "gemma3_text")      \
+  FAMILY(Phi3, "Phi3ForCausalLM", "phi3")                 \
+  FAMILY(Opt, "OPTForCausalLM", "opt")                    \
+  FAMILY(Falcon, "FalconForCausalLM", "falcon")           \
+  FAMILY(FalconRw, "RWForCausalLM", "RefinedWebModel")    \
+  FAMILY(Gpt2, "GPT2LMHeadModel", "gpt2")                 \
+  FAMILY(BigCode, "GPTBigCodeForCausalLM", "gpt_bigcode") \
+  FAMILY(Mpt, "MptForCausalLM", "mpt")                    \
+  FAMILY(MptOriginal, "MPTForCausalLM", "mosaic_mpt")
+
+#define ESPALIER_DECLARE(Name, architecture, type) LanguageModel Read##Name(ConfigReader&);
+ESPALIER_FAMILIES(ESPALIER_DECLARE)
+#undef ESPALIER_DECLARE
+
+namespace {
+
+struct Family {
+  const char* architecture;
+  const char* model_type;
+  LanguageModel (*read)(ConfigReader&);
+};
+#define ESPALIER_ENTRY(Name, architecture, type) {architecture, type, Read##Name},
+constexpr Family kFamilies[] = {ESPALIER_FAMILIES(ESPALIER_ENTRY)};
+#undef ESPALIER_ENTRY
+
+const Family* Find(ConfigReader& config) {
+  const std::vector<std::string> named = config.Texts("architectures");
+  const std::string type = config.Text("model_type", named.empty() ? "llama" : "");
+  for (const Family& family : kFamilies) {
+    const bool is = named.empty()
+                        ? type == family.model_type
+                        : std::find(named.begin(), named.end(), family.architecture) != named.end();
+    if (is) return &family;
+  }
+  std::string accepted;
+  for (const std::string& name : KnownArchitectures()) {
+    absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", name);
+  }
+  config.Refuse(named.empty() ? "model_type" : "architectures", accepted, /*unsupported=*/true);
+  return nullptr;
+}
+
+absl::Status CheckShape(const ServingShape& shape) {
+  const std::pair<const char*, int> sizes[] = {{"max_rows", shape.max_rows},
+                                               {"max_output_rows", shape.max_output_rows},
+                                               {"kv_slots", shape.kv_slots},
+                                               {"max_sequences", shape.max_sequences},
+                                               {"max_context_slots", shape.max_context_slots},
+                                               {"max_ancestor_slots", shape.max_ancestor_slots}};
+  for (const auto& [name, value] : sizes) {
+    if (value >= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("serving shape: ", name, " is ", value, "; accepted: 1 or more"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> KnownArchitectures() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.push_back(family.architecture);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<LanguageModel> ReadModel(absl::string_view config_json) {
+  absl::StatusOr<ConfigReader> config = ConfigReader::Parse(config_json);
+  if (!config.ok()) return config.status();
+  const Family* family = Find(*config);
+  if (!config->status().ok()) return config->status();
+  config->OnlyAbsent("quantization_config", "f32, bf16 or f16 weights");
+  LanguageModel model = family->read(*config);
+  ModelFacts& facts = model.facts;
+  facts.family = family->model_type;
+  facts.config = std::string(config_json);
+  facts.eos = config->TokenIds("eos_token_id");
+  for (int id : facts.eos) {
+    if (id < facts.vocab_size) continue;
+    config->Fail(absl::InvalidArgumentError(absl::StrCat(
+        "config.json: eos_token_id is ", id, "; accepted: 0 to ", facts.vocab_size - 1)));
+  }
+  config->OnlyText("tokenizer", {"bytes"});
+  facts.tokenizer = config->Text("tokenizer", "");
+  if (!config->status().ok()) return config->status();
+  return model;
+}
+
+absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const LanguageModel& model,
+                                          const ServingShape& shape) {
+  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
+  ServingBuilder builder(registry, model, shape);
+  const ValueId logits = model.build(builder);
+  return builder.Finish(logits);
+}
+
+int64_t CountParameters(const Graph& graph) {
+  int64_t count = 0;
+  for (const Value& value : graph.values()) {
+    if (value.kind == ValueKind::kParameter) count += value.type.num_elements();
+  }
+  return count;
+}
+
+}  // namespace espalier

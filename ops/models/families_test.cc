@@ -1,0 +1,192 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/models/model.h"
+#include "ops/models/rope.h"
+#include "ops/models/serving_builder.h"
+#include "ops/operators/register_all.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kLlama[] =
+    R"("architectures": ["LlamaForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kDecoder[] =
+    R"("vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+       "num_attention_heads": 2, "num_key_value_heads": 1)";
+
+absl::Status Read(const std::string& fields) { return ReadModel("{" + fields + "}").status(); }
+
+struct Refused {
+  const char* what;
+  const char* base;
+  const char* change;
+  const char* field;
+};
+void PrintTo(const Refused& r, std::ostream* out) { *out << r.what; }
+
+class RefusedTest : public ::testing::TestWithParam<Refused> {};
+
+// A switch that changes the mathematics is honoured (family_logits_test) or refused by its name.
+TEST_P(RefusedTest, SwitchesThatAreNotSupportedAreNamed) {
+  const std::string base = GetParam().base;
+  const absl::Status good = Read(base);
+  ASSERT_TRUE(good.ok()) << good;
+  const absl::Status status = Read(base + ", " + GetParam().change);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("\"") + GetParam().field));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("accepted"));
+}
+
+constexpr char kOpt[] =
+    R"("architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 8, "ffn_dim": 12,
+       "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kFalcon[] =
+    R"("architectures": ["FalconForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kMpt[] =
+    R"("architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 8, "n_layers": 1,
+       "n_heads": 2)";
+constexpr char kGpt2[] =
+    R"("architectures": ["GPT2LMHeadModel"], "vocab_size": 16, "n_embd": 8, "n_layer": 1,
+       "n_head": 2)";
+constexpr char kGemma3[] =
+    R"("architectures": ["Gemma3ForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+       "num_key_value_heads": 1, "head_dim": 4)";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedTest,
+    ::testing::Values(
+        Refused{"RopeType", kLlama, R"("rope_scaling": {"rope_type": "magic"})",
+                "rope_scaling.rope_type"},
+        Refused{"RopeFactor", kLlama, R"("rope_scaling": {"type": "linear", "factor": 0})",
+                "rope_scaling.factor"},
+        Refused{"LongRopeLength", kLlama,
+                R"("rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1, 1]})",
+                "rope_scaling.short_factor"},
+        Refused{"Activation", kLlama, R"("hidden_act": "quick_gelu")", "hidden_act"},
+        Refused{"Quantised", kLlama, R"("quantization_config": {"bits": 4})",
+                "quantization_config"},
+        Refused{"KvHeads", kLlama, R"("num_key_value_heads": 3)", "num_key_value_heads"},
+        Refused{"Huge", kLlama, R"("head_dim": 99999999999)", "head_dim"},
+        Refused{"Infinite", kLlama, R"("rope_theta": -1)", "rope_theta"},
+        Refused{"OptGroups", kOpt, R"("num_key_value_heads": 1)", "num_key_value_heads"},
+        Refused{"FalconNorms", kFalcon, R"("num_ln_in_parallel_attn": 2)",
+                "num_ln_in_parallel_attn"},
+        Refused{"FalconSerialGroups", kFalcon,
+                R"("new_decoder_architecture": true, "parallel_attn": false)", "parallel_attn"},
+        Refused{"MptMultiQuery", kMpt, R"("attn_config": {"attn_type": "multiquery_attention"})",
+                "attn_config.attn_type"},
+        Refused{"MptPositions", kMpt, R"("attn_config": {"alibi": false})", "attn_config.alibi"},
+        Refused{"MptPrefix", kMpt, R"("attn_config": {"prefix_lm": true})",
+                "attn_config.prefix_lm"},
+        Refused{"MptBias", kMpt, R"("no_bias": false)", "no_bias"},
+        Refused{"MptLogits", kMpt, R"("logit_scale": 0.5)", "logit_scale"},
+        Refused{"GptCross", kGpt2, R"("add_cross_attention": true)", "add_cross_attention"},
+        Refused{"GemmaBidirectional", kGemma3, R"("use_bidirectional_attention": true)",
+                "use_bidirectional_attention"},
+        Refused{"GemmaCap", kGemma3, R"("attn_logit_softcapping": 50.0)", "attn_logit_softcapping"},
+        Refused{"LayerTypes", kGemma3, R"("layer_types": ["full_attention"])", "layer_types"},
+        Refused{"LayerTypeName", kGemma3, R"("layer_types": ["full_attention", "linear"])",
+                "layer_types"}),
+    [](const ::testing::TestParamInfo<Refused>& info) { return std::string(info.param.what); });
+
+TEST(ReadModelTest, EachArchitectureNamesWhatItMisses) {
+  for (const std::string& name : KnownArchitectures()) {
+    const absl::Status status = Read("\"architectures\": [\"" + name + "\"]");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"vocab_size\" is missing")) << name;
+  }
+  const absl::Status status = Read(R"("architectures": ["BloomForCausalLM"])");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("MistralForCausalLM"));
+  EXPECT_THAT(std::string(Read(R"("model_type": "rwkv")").message()), HasSubstr("\"model_type\""));
+}
+
+// Whatever the number in whatever field: an answer.
+TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
+  for (const char* field :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+        "sliding_window", "rope_theta", "partial_rotary_factor", "rms_norm_eps", "eos_token_id"}) {
+    for (const char* number : {"0", "-1", "1e400", "9223372036854775807", "18446744073709551615",
+                               "1e-320", "true", "[]", "{}", "\"8\""}) {
+      std::string text = std::string(R"("architectures": ["MistralForCausalLM"], )") + kDecoder;
+      const size_t at = text.find(std::string("\"") + field + "\"");
+      if (at != std::string::npos) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        text.replace(at, end - at, std::string("\"") + field + "\": " + number);
+      } else {
+        text += std::string(", \"") + field + "\": " + number;
+      }
+      absl::StatusOr<LanguageModel> model = ReadModel("{" + text + "}");
+      if (!model.ok()) continue;
+      OpRegistry registry;
+      RegisterAllOperators(registry);
+      auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+      if (serving.ok()) (void)BindAndInfer(registry, 1, &serving->graph);
+    }
+  }
+}
+
+TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
+  const auto model = ReadModel(
+      R"({"architectures": ["RWForCausalLM"], "vocab_size": 16, "hidden_size": 12, "n_layer": 3,
+          "n_head": 3, "multi_query": true, "parallel_attn": true, "bias": false})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  const absl::Status bound = BindAndInfer(registry, 1, &serving->graph);
+  ASSERT_TRUE(bound.ok()) << bound;
+  EXPECT_EQ(serving->graph.value(serving->graph.FindValue("layers.2.k_cache")).type.dims,
+            (Dims{8, 4}));
+  const WeightSource& q = serving->weights.sources.at("transformer.h.1.self_attention.q.weight");
+  ASSERT_EQ(q.pieces.size(), 1u);
+  EXPECT_EQ(q.pieces[0],
+            (WeightPiece{
+                "transformer.h.1.self_attention.query_key_value.weight", {20, 12}, false, 0, 12}));
+}
+
+// longrope: one set of frequencies for the whole life of the served model, by its longest sequence.
+TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
+  const auto model =
+      ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder +
+                R"(, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
+         "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto second = [&](int max_positions) {
+    ServingShape shape{4, 4, 8, 1, 8, 8, max_positions};
+    auto serving = BuildServing(registry, *model, shape);
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    for (const Node& node : serving->graph.nodes()) {
+      if (node.op == "rotary") return node.attributes.Floats("frequencies")[1];
+    }
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(second(16), 0.01);
+  EXPECT_DOUBLE_EQ(second(17), 0.01 / 8);
+  EXPECT_DOUBLE_EQ(second(0), 0.01 / 8);
+}
+
+TEST(AlibiSlopesTest, FollowTheDefinitionForAnyNumberOfHeads) {
+  const std::vector<float> eight = AlibiSlopes(8);
+  for (int i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(eight[i], std::exp2(-static_cast<float>(i + 1)));
+  const std::vector<float> six = AlibiSlopes(6);
+  EXPECT_EQ(six.size(), 6u);
+  EXPECT_FLOAT_EQ(six[0], std::exp2(-2.0f));
+  EXPECT_FLOAT_EQ(six[4], std::exp2(-1.0f));
+  EXPECT_FLOAT_EQ(six[5], std::exp2(-3.0f));
+}
+
+}  // namespace
+}  // namespace espalier

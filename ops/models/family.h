@@ -1,0 +1,24 @@
+// What a family's file needs: it defines `LanguageModel Read<Name>(ConfigReader&)`, which fills in
+// vocab_size, max_positions and build, and reports what it cannot honour through the reader. The
+// result is not used if the reader has an error.
+#pragma once
+
+#include "ops/models/config_reader.h"
+#include "ops/models/model.h"
+#include "ops/models/rope.h"
+#include "ops/models/serving_builder.h"
+
+namespace espalier {
+
+// Sizes that most configurations have under these names, checked: heads divides into kv_heads.
+struct CommonSizes {
+  int64_t vocab_size = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t max_positions = 0;
+};
+// Names as in LLaMA's files. `max_positions` and `kv_heads` (0: as many as heads): where the field
+// is missing.
+CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_heads);
+// head_dim of hidden / heads, or an error.
+int64_t DivideHeads(ConfigReader& config, int64_t hidden, int64_t heads);
+
+}  // namespace espalier

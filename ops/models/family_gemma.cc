@@ -1,0 +1,79 @@
+// Gemma 1, 2 and 3 (text). Norms multiply by 1 + weight; embeddings are scaled.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/models/decoder.h"
+
+namespace espalier {
+namespace {
+
+Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
+  Decoder decoder = ReadDecoder(config, defaults);
+  if (!config.Has("head_dim")) {
+    decoder.sizes.head_dim = 256;  // of all Gemmas, whatever hidden_size
+    decoder.ropes = {ReadRope(
+        config, 256, {.theta = defaults.theta, .max_positions = decoder.sizes.max_positions})};
+  }
+  decoder.norm_add = 1;
+  // Where older files say "gelu" in "hidden_act" they mean its tanh approximation, too.
+  config.OnlyText("hidden_act", {"gelu", "gelu_pytorch_tanh"});
+  decoder.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
+  decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.sizes.hidden));
+  decoder.qkv_bias = decoder.output_bias = config.Flag("attention_bias", false);
+  return decoder;
+}
+
+// What Gemma 2 and 3 share.
+void ReadNewer(ConfigReader& config, Decoder* decoder) {
+  decoder->post_norms = true;
+  decoder->attention_scale = 1 / std::sqrt(config.Positive("query_pre_attn_scalar", 256));
+  config.OnlyFlag("use_bidirectional_attention", false, false);
+}
+
+double ReadSoftcap(ConfigReader& config, const std::string& field, double otherwise) {
+  return config.Positive(field, config.Named(field) ? 0 : otherwise);
+}
+
+// Every `period`-th layer sees everything.
+std::vector<bool> Sliding(size_t layers, int64_t period) {
+  std::vector<bool> sliding(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    sliding[i] = (static_cast<int64_t>(i) + 1) % period != 0;
+  }
+  return sliding;
+}
+
+}  // namespace
+
+LanguageModel ReadGemma(ConfigReader& config) {
+  return ToModel(ReadGemmaDecoder(config, {.max_positions = 8192, .tied = true}));
+}
+
+LanguageModel ReadGemma2(ConfigReader& config) {
+  Decoder decoder = ReadGemmaDecoder(config, {.max_positions = 8192, .tied = true, .kv_heads = 4});
+  ReadNewer(config, &decoder);
+  decoder.attention_softcap = ReadSoftcap(config, "attn_logit_softcapping", 50);
+  decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 30);
+  ReadWindows(config, ReadWindow(config, 4096), Sliding(decoder.layers.size(), 2), &decoder);
+  return ToModel(std::move(decoder));
+}
+
+LanguageModel ReadGemma3(ConfigReader& config) {
+  Decoder decoder = ReadGemmaDecoder(
+      config, {.max_positions = 131072, .tied = true, .theta = 1e6, .kv_heads = 4});
+  ReadNewer(config, &decoder);
+  decoder.head_norms = true;
+  config.OnlyAbsent("attn_logit_softcapping", "Gemma 3 has none");
+  decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 0);
+  ReadWindows(config, ReadWindow(config, 4096),
+              Sliding(decoder.layers.size(), config.Size("sliding_window_pattern", 6)), &decoder);
+  // Layers with a window have a base of their own, without scaling.
+  const int64_t head_dim = decoder.sizes.head_dim;
+  decoder.ropes = {
+      ReadRope(config, head_dim, {.theta = 1e6, .max_positions = decoder.sizes.max_positions}),
+      PlainRope(head_dim, config.Positive("rope_local_base_freq", 10000))};
+  for (DecoderLayer& layer : decoder.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  return ToModel(std::move(decoder));
+}
+
+}  // namespace espalier

@@ -1,0 +1,104 @@
+// A language model as it is served: what its config.json says, the graph that runs it, and where
+// each of the graph's parameters lies in the weights' files. Families (LLaMA, OPT, Falcon, ...)
+// each have a file of their own that makes one of a config.json; families.cc lists them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "ops/graph/graph.h"
+
+namespace espalier {
+
+// Largest sizes of one step; see serving/engine/model_runner.h, whose RunnerLimits they become.
+struct ServingShape {
+  int max_rows = 0;
+  int max_output_rows = 0;
+  int kv_slots = 0;
+  int max_sequences = 0;
+  int max_context_slots = 0;
+  int max_ancestor_slots = 0;
+  // Longest sequence that will be served; 0: the model's. Rotary embeddings that differ for short
+  // and long contexts (longrope) are chosen by it, once, so that a row's result never depends on
+  // how long the sequence gets.
+  int max_positions = 0;
+};
+
+// Rows of a tensor in the weights' files.
+struct WeightPiece {
+  std::string tensor;  // its name there
+  Dims dims;           // its shape there
+  // Rank 2 only: the tensor is [in, out] there (GPT-2's Conv1D); rows below are those of the
+  // transposed one.
+  bool transposed = false;
+  int64_t begin = 0, end = 0;  // rows, of dimension 0
+
+  bool operator==(const WeightPiece&) const = default;
+};
+
+// What a parameter is made of: the pieces one after another, each element plus `add`.
+struct WeightSource {
+  std::vector<WeightPiece> pieces;
+  double add = 0;
+
+  bool operator==(const WeightSource&) const = default;
+};
+
+// Parameters that are not named here lie under their own name, in their own shape.
+struct WeightMap {
+  std::map<std::string, WeightSource> sources;
+  // Tensors that a file may hold and nobody reads, by the ends of their names:
+  // ".rotary_emb.inv_freq". Any other tensor that no parameter is made of is an error.
+  std::vector<std::string> ignored;
+};
+
+struct ModelFacts {
+  std::string family;  // "llama"
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;
+  std::vector<int> eos;   // empty: the model never ends by itself
+  std::string tokenizer;  // "bytes": token i is byte i. Empty: the folder's tokenizer files
+  std::string config;     // the text of config.json
+};
+
+class ServingBuilder;
+
+struct LanguageModel {
+  ModelFacts facts;
+  // Adds everything from the tokens to the logits, which it returns.
+  std::function<ValueId(ServingBuilder&)> build;
+};
+
+// By "architectures", or "model_type" where that is missing. InvalidArgument for text that is no
+// JSON object or a field that is missing, of the wrong type or out of range; Unimplemented, by
+// name, for families that are not known and for switches that change the mathematics and are not
+// supported. Where Hugging Face's configuration class has a default it is taken.
+absl::StatusOr<LanguageModel> ReadModel(absl::string_view config_json);
+
+// The architectures that ReadModel takes, sorted.
+std::vector<std::string> KnownArchitectures();
+
+struct ServingModel {
+  Graph graph;
+  WeightMap weights;
+};
+
+// Inputs, all i32, as the fields of RunnerBatch: tokens, positions, slots, row_sequence, row_prefix
+// [max_rows]; ancestor_start [max_rows + 1]; ancestor_slots; sequence_start [max_sequences + 1];
+// sequence_slots; logit_rows [max_output_rows]. States "layers.N.k_cache" and "layers.N.v_cache",
+// f32 [kv_slots, kv_heads * head_dim]. Output "logits", f32 [max_output_rows, vocab_size].
+// Metadata: "family", "config", and "dynamic.<input>" = "rows" or "output_rows" for inputs whose
+// length follows the batch.
+absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const LanguageModel& model,
+                                          const ServingShape& shape);
+
+// Elements of all parameters of a graph.
+int64_t CountParameters(const Graph& graph);
+
+}  // namespace espalier

@@ -1,0 +1,143 @@
+#include "ops/models/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace espalier {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// theta^(-2i/dim) for the pairs of the part of a head that turns.
+std::vector<double> Plain(double theta, int64_t dim) {
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < dim / 2; ++i) {
+    frequencies.push_back(1.0 /
+                          std::pow(theta, static_cast<double>(2 * i) / static_cast<double>(dim)));
+  }
+  return frequencies;
+}
+
+// Wave lengths far below the original context stay, those far above are stretched by `factor`, and
+// between them the two are mixed.
+void Llama3(ConfigReader& scaling, Rope* rope) {
+  const double factor = scaling.Positive("factor", 1);
+  const double low = scaling.Positive("low_freq_factor", 1);
+  const double high = scaling.Positive("high_freq_factor", 4);
+  const double original = static_cast<double>(scaling.Size("original_max_position_embeddings"));
+  if (!(high > low)) scaling.Refuse("high_freq_factor", "more than low_freq_factor");
+  for (double& frequency : rope->frequencies) {
+    const double turns = original * frequency / (2 * kPi);  // within the original context
+    if (turns > high) continue;
+    const double kept = turns < low ? 0 : (turns - low) / (high - low);
+    frequency = (1 - kept) * frequency / factor + kept * frequency;
+  }
+}
+
+void Yarn(ConfigReader& scaling, int64_t max_positions, int64_t dim, Rope* rope) {
+  const double factor = scaling.Positive("factor", 1);
+  const double original = static_cast<double>(
+      scaling.Size("original_max_position_embeddings", std::max<int64_t>(1, max_positions)));
+  const double fast = scaling.Positive("beta_fast", 32), slow = scaling.Positive("beta_slow", 1);
+  const auto magnitude = [factor](double scale) {
+    return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
+  };
+  const double one = scaling.Number("mscale", 0), all = scaling.Number("mscale_all_dim", 0);
+  rope->magnitude = scaling.Positive(
+      "attention_factor", one != 0 && all != 0 ? magnitude(one) / magnitude(all) : magnitude(1));
+  if (!(rope->theta > 1)) {
+    scaling.Fail(absl::InvalidArgumentError("config.json: yarn needs a rope_theta above 1"));
+    return;
+  }
+  // The pair that turns `rotations` times within the original context.
+  const double width = static_cast<double>(dim);
+  const auto pair_of = [&](double rotations) {
+    return width * std::log(original / (rotations * 2 * kPi)) / (2 * std::log(rope->theta));
+  };
+  double first = pair_of(fast), last = pair_of(slow);
+  if (scaling.Flag("truncate", true)) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, width - 1);
+  if (first == last) last += 0.001;
+  for (size_t i = 0; i < rope->frequencies.size(); ++i) {
+    const double stretched =
+        std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
+    rope->frequencies[i] *= stretched / factor + (1 - stretched);
+  }
+}
+
+void LongRope(ConfigReader& config, ConfigReader& scaling, int64_t max_positions, Rope* rope) {
+  const std::vector<double> by_short = scaling.Numbers("short_factor");
+  const std::vector<double> by_long = scaling.Numbers("long_factor");
+  for (const auto& [field, factors] :
+       {std::pair("short_factor", &by_short), std::pair("long_factor", &by_long)}) {
+    const bool good = factors->size() == rope->frequencies.size() &&
+                      std::all_of(factors->begin(), factors->end(), [](double f) { return f > 0; });
+    if (good) continue;
+    scaling.Refuse(field, std::to_string(rope->frequencies.size()) +
+                              " numbers above 0, one for each pair of a head that turns");
+    return;
+  }
+  double factor = scaling.Positive("factor", 1);
+  rope->short_positions = std::max<int64_t>(1, max_positions);
+  const char* kOriginal = "original_max_position_embeddings";
+  if (config.Has(kOriginal) || scaling.Has(kOriginal)) {
+    rope->short_positions =
+        config.Has(kOriginal) ? config.Size(kOriginal) : scaling.Size(kOriginal);
+    factor = static_cast<double>(max_positions) / static_cast<double>(rope->short_positions);
+  }
+  const double original = static_cast<double>(std::max<int64_t>(2, rope->short_positions));
+  rope->magnitude = scaling.Positive(
+      "attention_factor", factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original)));
+  rope->long_frequencies = rope->frequencies;
+  for (size_t i = 0; i < rope->frequencies.size(); ++i) {
+    rope->frequencies[i] /= by_short[i];
+    rope->long_frequencies[i] /= by_long[i];
+  }
+}
+
+}  // namespace
+
+Rope PlainRope(int64_t head_dim, double theta) {
+  return {.head_dim = head_dim, .theta = theta, .frequencies = Plain(theta, head_dim)};
+}
+
+Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults) {
+  const std::string field = config.OneOf({"rope_scaling", "rope_parameters"});
+  ConfigReader scaling = config.Object(field);
+  double theta = config.Positive("rope_theta", defaults.theta);
+  theta = scaling.Positive("rope_theta", theta);
+  const int64_t dim = static_cast<int64_t>(static_cast<double>(head_dim) * defaults.partial);
+  if (dim < 2 || dim % 2 != 0 || dim > head_dim) {
+    config.Fail(absl::InvalidArgumentError(
+        "config.json: rotary embeddings turn " + std::to_string(dim) + " of the " +
+        std::to_string(head_dim) + " elements of a head; accepted: an even number of them"));
+    return {};
+  }
+  Rope rope = PlainRope(head_dim, theta);
+  if (dim != head_dim) rope.frequencies = Plain(theta, dim);
+  const std::string kind = scaling.OneOf({"rope_type", "type"});
+  const std::string type = scaling.Text(kind, "default");
+  if (type == "linear") {
+    const double factor = scaling.Positive("factor", 1);
+    for (double& frequency : rope.frequencies) frequency /= factor;
+  } else if (type == "dynamic") {
+    scaling.Positive("factor", 1);
+  } else if (type == "llama3") {
+    Llama3(scaling, &rope);
+  } else if (type == "yarn") {
+    Yarn(scaling, defaults.max_positions, dim, &rope);
+  } else if (type == "longrope" || type == "su") {
+    LongRope(config, scaling, defaults.max_positions, &rope);
+  } else if (type != "default") {
+    scaling.Refuse(kind, "\"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\", \"longrope\"",
+                   /*unsupported=*/true);
+  }
+  return rope;
+}
+
+}  // namespace espalier

@@ -1,0 +1,39 @@
+// Rotary embeddings as config.json describes them: the rate at which each pair of a head turns.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/models/config_reader.h"
+
+namespace espalier {
+
+struct Rope {
+  int64_t head_dim = 0;
+  double theta = 10000.0;
+  // Radians per position of the first pairs of a head; those that have none stay. Empty: all pairs
+  // of a head turn, by theta.
+  std::vector<double> frequencies;
+  // longrope's frequencies for contexts beyond `short_positions`.
+  std::vector<double> long_frequencies;
+  int64_t short_positions = 0;
+  double magnitude = 1;  // sines and cosines are multiplied by it
+};
+
+struct RopeDefaults {
+  double theta = 10000.0;
+  int64_t max_positions = 0;
+  // Share of a head that turns: the family reads "partial_rotary_factor" itself.
+  double partial = 1;
+};
+
+// "rope_theta" with "rope_scaling" or "rope_parameters" (newer files): types default, linear,
+// dynamic, llama3 (Llama 3.1), yarn (Peng et al. 2023), longrope (Ding et al. 2024; "su" before).
+// dynamic changes nothing up to max_positions, and nothing is served beyond. Unimplemented for
+// other types.
+Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaults);
+
+// Plain rotary embedding of that base.
+Rope PlainRope(int64_t head_dim, double theta);
+
+}  // namespace espalier

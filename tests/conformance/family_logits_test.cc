@@ -1,0 +1,242 @@
+// Every family's logits are those of Hugging Face's transformers, through the whole path: folder,
+// config.json, weights by name, graph, lowering, executor, runner. families.json holds the cases;
+// make_family_golden.py makes it and says how weights are drawn.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "ops/models/model.h"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/runner/program_model_runner.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kSlots = 96;
+
+// A test's parameter prints as its name alone.
+struct Case {
+  json data;
+  const json& operator[](const char* key) const { return data.at(key); }
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c["name"].get<std::string>(); }
+
+std::vector<Case> Cases() {
+  std::ifstream file("tests/conformance/families.json");
+  std::vector<Case> cases;
+  for (json& data : json::parse(file)) cases.push_back({std::move(data)});
+  return cases;
+}
+
+std::vector<float> Draw(const std::string& name, int64_t count, double mean, double scale) {
+  uint64_t state = 0xcbf29ce484222325u;
+  for (unsigned char byte : name) state = (state ^ byte) * 0x100000001b3u;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) {
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    const double uniform = static_cast<double>(z >> 40) / (1 << 23) - 1;
+    value = static_cast<float>(mean + scale * uniform);
+  }
+  return values;
+}
+
+class FamilyLogitsTest : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const Case& c = GetParam();
+    RegisterAllOperators(registry_);
+    folder_ = JoinPath(::testing::TempDir(), c["name"].get<std::string>());
+    ASSERT_NO_FATAL_FAILURE(WriteFolder());
+    tokens_ = c["tokens"].get<std::vector<int32_t>>();
+    std::string bytes;
+    ASSERT_TRUE(absl::Base64Unescape(c["logits"].get<std::string>(), &bytes));
+    expected_.resize(bytes.size() / sizeof(float));
+    std::memcpy(expected_.data(), bytes.data(), bytes.size());
+  }
+
+  void WriteFolder() {
+    ASSERT_TRUE(files_->CreateDirectories(folder_).ok());
+    ASSERT_TRUE(
+        WriteFileAtomically(*files_, JoinPath(folder_, "config.json"), GetParam()["config"].dump())
+            .ok());
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    for (const auto& [name, spec] : GetParam()["tensors"].items()) {
+      tensors.push_back({name, {DType::kF32, spec[0].get<Dims>()}});
+    }
+    SafetensorsWriter writer(*files_, JoinPath(folder_, "model.safetensors"));
+    ASSERT_TRUE(writer.Begin(tensors, {}).ok());
+    for (const SafetensorsWriter::Tensor& tensor : tensors) {
+      const json& spec = GetParam()["tensors"][tensor.name];
+      const std::vector<float> values = Draw(tensor.name, tensor.type.num_elements(),
+                                             spec[1].get<double>(), spec[2].get<double>());
+      ASSERT_TRUE(writer.Append(values.data(), tensor.type.bytes()).ok());
+    }
+    ASSERT_TRUE(writer.Finish().ok());
+  }
+
+  // A folder that holds the case "llama" as a GGUF file and nothing else.
+  void UseGguf() {
+    folder_ += "-gguf";
+    ASSERT_TRUE(files_->CreateDirectories(folder_).ok());
+    std::ifstream file("tests/conformance/llama.gguf", std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    ASSERT_TRUE(WriteFileAtomically(*files_, JoinPath(folder_, "llama.gguf"), bytes).ok());
+  }
+
+  std::unique_ptr<ProgramModelRunner> Runner() {
+    absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder_);
+    EXPECT_TRUE(config.ok()) << config.status();
+    absl::StatusOr<LanguageModel> model = ReadModel(*config);
+    if (!model.ok()) {
+      ADD_FAILURE() << model.status();
+      return nullptr;
+    }
+    vocabulary_ = model->facts.vocab_size;
+    ServingShape shape{.max_rows = 32,
+                       .max_output_rows = 32,
+                       .kv_slots = kSlots,
+                       .max_sequences = 2,
+                       .max_context_slots = 64,
+                       .max_ancestor_slots = 256,
+                       .max_positions = GetParam()["max_positions"].get<int>()};
+    absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
+    if (!serving.ok()) {
+      ADD_FAILURE() << serving.status();
+      return nullptr;
+    }
+    const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
+    EXPECT_TRUE(bound.ok()) << bound;
+    absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    EXPECT_TRUE(program.ok()) << program.status();
+    devices_.push_back(NewCpuDevice({2, 1 << 26}));
+    auto runner =
+        ProgramModelRunner::Create(*program, folder_, static_cast<int>(model->facts.max_positions),
+                                   devices_.back().get(), serving->weights);
+    if (!runner.ok()) {
+      ADD_FAILURE() << runner.status();
+      return nullptr;
+    }
+    return *std::move(runner);
+  }
+
+  // Where the token at a position lies: nowhere near its place.
+  static int32_t Slot(int position) { return (position * 37 + 11) % kSlots; }
+
+  // Rows [begin, end) of the sequence itself.
+  RunnerBatch Rows(int begin, int end) const {
+    RunnerBatch batch;
+    for (int i = begin; i < end; ++i) AddRow(&batch, tokens_[i], i, Slot(i), i + 1, {});
+    batch.sequence_start = {0, end};
+    for (int i = 0; i < end; ++i) batch.sequence_slots.push_back(Slot(i));
+    return batch;
+  }
+
+  static void AddRow(RunnerBatch* batch, int32_t token, int position, int32_t slot, int prefix,
+                     const std::vector<int32_t>& ancestors) {
+    if (batch->ancestor_start.empty()) batch->ancestor_start = {0};
+    batch->logit_rows.push_back(batch->rows());
+    batch->tokens.push_back(token);
+    batch->positions.push_back(position);
+    batch->slots.push_back(slot);
+    batch->row_sequence.push_back(0);
+    batch->row_prefix.push_back(prefix);
+    batch->ancestor_slots.insert(batch->ancestor_slots.end(), ancestors.begin(), ancestors.end());
+    batch->ancestor_start.push_back(static_cast<int32_t>(batch->ancestor_slots.size()));
+  }
+
+  RunnerLogits Step(ProgramModelRunner& runner, const RunnerBatch& batch) {
+    RunnerLogits logits;
+    const absl::Status status = runner.Step(batch, &logits);
+    EXPECT_TRUE(status.ok()) << status;
+    return logits;
+  }
+
+  void ExpectSameBits(const RunnerLogits& a, int row_a, const RunnerLogits& b, int row_b) {
+    EXPECT_EQ(std::memcmp(a.row(row_a), b.row(row_b), vocabulary_ * sizeof(float)), 0)
+        << "position " << row_a;
+  }
+
+  OpRegistry registry_;
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::string folder_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> expected_;
+  int64_t vocabulary_ = 0;
+};
+
+TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
+  const int n = static_cast<int>(tokens_.size());
+  auto runner = Runner();
+  ASSERT_NE(runner, nullptr);
+  const RunnerLogits all = Step(*runner, Rows(0, n));
+  ASSERT_EQ(all.values.size(), expected_.size());
+  float worst = 0;
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(all.values[i]));
+    worst = std::max(worst, std::fabs(all.values[i] - expected_[i]));
+  }
+  EXPECT_LE(worst, 1e-4f);
+  RecordProperty("largest_error", std::to_string(worst));
+
+  if (GetParam()["name"] == "llama") {
+    UseGguf();
+    auto gguf = Runner();
+    ASSERT_NE(gguf, nullptr);
+    EXPECT_EQ(Step(*gguf, Rows(0, n)).values, all.values);
+  }
+
+  // Decoding token by token: the same bits.
+  auto stepwise = Runner();
+  ASSERT_NE(stepwise, nullptr);
+  for (int i = 0; i < n; ++i) {
+    const RunnerLogits one = Step(*stepwise, Rows(i, i + 1));
+    ExpectSameBits(all, i, one, 0);
+  }
+
+  // The second half as a path through a tree that has another branch at each node.
+  auto tree = Runner();
+  ASSERT_NE(tree, nullptr);
+  const int prefix = n / 2;
+  Step(*tree, Rows(0, prefix));
+  RunnerBatch batch;
+  std::vector<int32_t> path;
+  std::vector<int> row_of;
+  for (int i = prefix; i < n; ++i) {
+    std::vector<int32_t> other = path;
+    other.push_back((Slot(i) + 48) % kSlots);
+    AddRow(&batch, (tokens_[i] + 1) % static_cast<int32_t>(vocabulary_), i, other.back(), prefix,
+           other);
+    path.push_back(Slot(i));
+    row_of.push_back(batch.rows());
+    AddRow(&batch, tokens_[i], i, Slot(i), prefix, path);
+  }
+  batch.sequence_start = {0, prefix};
+  for (int i = 0; i < prefix; ++i) batch.sequence_slots.push_back(Slot(i));
+  const RunnerLogits branches = Step(*tree, batch);
+  for (int i = prefix; i < n; ++i) ExpectSameBits(all, i, branches, row_of[i - prefix]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilyLogitsTest, ::testing::ValuesIn(Cases()),
+                         [](const ::testing::TestParamInfo<Case>& info) {
+                           return info.param["name"].get<std::string>();
+                         });
+
+}  // namespace
+}  // namespace espalier

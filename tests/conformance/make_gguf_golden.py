@@ -1,0 +1,87 @@
+"""GGUF files for tests, written by the gguf package (0.19) from PyPI: run by hand, once for each change.
+
+    python tests/conformance/make_gguf_golden.py tests/conformance/families.json
+
+writes tests/conformance/llama.gguf, the case "llama" of families.json as llama.cpp's converter would write it, and
+worker/weights/testdata/blocks.gguf, which holds a tensor "x.<type>" of every type that we read and, in f32, what the
+package makes of it ("y.<type>").
+"""
+import json
+import sys
+
+import gguf
+import numpy as np
+from make_family_golden import uniform
+
+TYPES = gguf.GGMLQuantizationType
+
+
+def write_blocks(path):
+    writer = gguf.GGUFWriter(path, "test")
+    writer.add_uint32("test.answer", 42)
+    writer.add_float64("test.half", 0.5)
+    writer.add_bool("test.flag", True)
+    writer.add_array("test.words", ["a", "bb", ""])
+    writer.add_string("test.text", "grüße")
+    x = np.random.default_rng(1).normal(size=(3, 512)).astype(np.float32)
+    for kind in (TYPES.F32, TYPES.F16, TYPES.BF16, TYPES.Q8_0, TYPES.Q4_0, TYPES.Q4_K, TYPES.Q6_K):
+        if kind in (TYPES.Q4_K, TYPES.Q6_K):  # which the package only reads: any bits, with sane scales
+            size = gguf.GGML_QUANT_SIZES[kind][1]
+            data = np.random.default_rng(kind).integers(0, 256, size=(6, size), dtype=np.uint8)
+            scales = np.linspace(0.01, 0.06, 6).astype(np.float16).view(np.uint8).reshape(6, 2)
+            if kind == TYPES.Q4_K:
+                data[:, 0:2], data[:, 2:4] = scales, scales[::-1]
+            else:
+                data[:, 208:210] = scales
+            data = data.reshape(3, 2 * size)
+        else:
+            data = gguf.quants.quantize(x, kind)
+        writer.add_tensor("x." + kind.name, data, raw_dtype=kind)
+        writer.add_tensor("y." + kind.name, gguf.quants.dequantize(data, kind).astype(np.float32).reshape(3, 512))
+    finish(writer)
+
+
+def permute(weight, heads):
+    """As convert_hf_to_gguf.py does for q and k of LLaMA."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_llama(path, case):
+    config = case["config"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_token_list(["<%d>" % i for i in range(config["vocab_size"])])
+    writer.add_eos_token_id(2)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for name, (shape, mean, scale) in case["tensors"].items():
+        weight = (mean + scale * uniform(name, int(np.prod(shape)))).astype(np.float32).reshape(shape)
+        if "q_proj" in name:
+            weight = permute(weight, config["num_attention_heads"])
+        if "k_proj" in name:
+            weight = permute(weight, config["num_key_value_heads"])
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(weight))
+    finish(writer)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    with open(sys.argv[1]) as file:
+        cases = {case["name"]: case for case in json.load(file)}
+    write_llama("tests/conformance/llama.gguf", cases["llama"])
+    write_blocks("worker/weights/testdata/blocks.gguf")
+
+
+main()

@@ -1,0 +1,23 @@
+// Any config.json is a graph that binds, or an error.
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/models/model.h"
+#include "ops/operators/register_all.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace espalier;
+  static const OpRegistry* const registry = [] {
+    auto* built = new OpRegistry;
+    RegisterAllOperators(*built);
+    return built;
+  }();
+  absl::StatusOr<LanguageModel> model =
+      ReadModel(absl::string_view(reinterpret_cast<const char*>(data), size));
+  if (!model.ok()) return 0;
+  absl::StatusOr<ServingModel> serving = BuildServing(*registry, *model, {4, 4, 16, 2, 16, 16});
+  if (!serving.ok()) return 0;
+  // Whatever a configuration holds, its graph is one: errors would have been about the field.
+  if (!BindAndInfer(*registry, 1, &serving->graph).ok()) __builtin_trap();
+  return 0;
+}

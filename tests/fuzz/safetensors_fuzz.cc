@@ -1,0 +1,21 @@
+// Any bytes are tensors or an error, and what a header promises can be read.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/fuzz/memory_files.h"
+#include "worker/checkpoint/safetensors.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace espalier;
+  MemoryFiles files(std::string(reinterpret_cast<const char*>(data), size));
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(files, "x");
+  if (!file.ok()) return 0;
+  for (const auto& [name, entry] : (*file)->tensors()) {
+    std::vector<char> bytes(static_cast<size_t>(entry.bytes));
+    if (!(*file)->Read(entry, 0, entry.bytes, bytes.data()).ok()) __builtin_trap();
+    if ((*file)->Read(entry, 1, entry.bytes, bytes.data()).ok()) __builtin_trap();
+  }
+  return 0;
+}

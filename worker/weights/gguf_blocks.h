@@ -1,0 +1,19 @@
+// GGUF's element types: blocks of quantised numbers, as f32. Layouts are those of ggml.
+#pragma once
+
+#include <cstdint>
+
+namespace espalier {
+
+struct GgufType {
+  uint32_t id;
+  const char* name;
+  int64_t elements;  // of a block
+  int64_t bytes;     // of a block
+  void (*decode)(const unsigned char* block, float* out);
+};
+
+// Null for a type that cannot be read. F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K.
+const GgufType* FindGgufType(uint32_t id);
+
+}  // namespace espalier

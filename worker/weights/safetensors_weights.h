@@ -1,0 +1,18 @@
+// A folder's safetensors as WeightFiles.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+
+// `names`: what the folder holds. Null, without an error, if there are no safetensors.
+absl::StatusOr<std::unique_ptr<WeightFiles>> OpenSafetensors(FileSystem& files,
+                                                             const std::string& folder,
+                                                             const std::vector<std::string>& names);
+
+}  // namespace espalier

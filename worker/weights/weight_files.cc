@@ -1,0 +1,58 @@
+#include "worker/weights/weight_files.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "worker/weights/gguf_model.h"
+#include "worker/weights/safetensors_weights.h"
+
+namespace espalier {
+namespace {
+
+// The one *.gguf among the names; empty if there is none.
+absl::StatusOr<std::string> FindGguf(const std::string& folder,
+                                     const std::vector<std::string>& names) {
+  std::string found;
+  for (const std::string& name : names) {
+    if (!absl::EndsWith(name, ".gguf")) continue;
+    if (!found.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("'", folder, "' has both '", found, "' and '",
+                                                     name, "'; accepted: one GGUF file"));
+    }
+    found = name;
+  }
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
+                                                         const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  if (!names.ok()) return names.status();
+  absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenSafetensors(files, folder, *names);
+  if (!weights.ok() || *weights != nullptr) return weights;
+  absl::StatusOr<std::string> gguf = FindGguf(folder, *names);
+  if (!gguf.ok()) return gguf.status();
+  if (!gguf->empty()) return OpenGgufModel(files, JoinPath(folder, *gguf));
+  return absl::NotFoundError(absl::StrCat(
+      "'", folder,
+      "' has neither model.safetensors nor model.safetensors.index.json nor a *.gguf"));
+}
+
+absl::StatusOr<std::string> ReadModelConfig(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  if (!names.ok()) return names.status();
+  if (std::find(names->begin(), names->end(), "config.json") != names->end()) {
+    return ReadWholeFile(files, JoinPath(folder, "config.json"), 1 << 20);
+  }
+  absl::StatusOr<std::string> gguf = FindGguf(folder, *names);
+  if (!gguf.ok()) return gguf.status();
+  if (!gguf->empty()) return GgufConfig(files, JoinPath(folder, *gguf));
+  return absl::InvalidArgumentError("has no config.json, and no *.gguf that could stand for it");
+}
+
+}  // namespace espalier

@@ -1,0 +1,195 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/weights/gguf.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Written by the gguf package: see tests/conformance/make_gguf_golden.py.
+constexpr char kBlocks[] = "worker/weights/testdata/blocks.gguf";
+
+std::string Bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class WeightsTest : public ::testing::Test {
+ protected:
+  WeightsTest() {
+    folder_ = JoinPath(
+        ::testing::TempDir(),
+        absl::StrCat("weights-", ::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    EXPECT_TRUE(files_->CreateDirectories(folder_).ok());
+    absl::StatusOr<std::vector<std::string>> old = files_->List(folder_);
+    EXPECT_TRUE(old.ok());
+    for (const std::string& name : *old) EXPECT_TRUE(files_->Remove(Path(name)).ok());
+  }
+
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+
+  void WriteText(const std::string& name, const std::string& text) {
+    std::ofstream(Path(name), std::ios::binary) << text;
+  }
+
+  // A safetensors file of vectors that count up from `first`.
+  void WriteShard(const std::string& name, const std::vector<std::string>& tensors, float first) {
+    std::vector<SafetensorsWriter::Tensor> specs;
+    for (const std::string& tensor : tensors) specs.push_back({tensor, {DType::kF32, {3}}});
+    SafetensorsWriter writer(*files_, Path(name));
+    ASSERT_TRUE(writer.Begin(specs, {}).ok());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const float values[] = {first, first + 1, first + 2};
+      ASSERT_TRUE(writer.Append(values, sizeof(values)).ok());
+    }
+    ASSERT_TRUE(writer.Finish().ok());
+  }
+
+  std::string OpenError() { return std::string(OpenWeights(*files_, folder_).status().message()); }
+
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::string folder_;
+};
+
+TEST_F(WeightsTest, ShardsAreOneSetOfTensors) {
+  WriteShard("a.safetensors", {"one", "two"}, 1);
+  WriteShard("b.safetensors", {"three"}, 10);
+  WriteText("model.safetensors.index.json",
+            R"({"weight_map": {"one": "a.safetensors", "two": "a.safetensors",
+                "three": "b.safetensors"}})");
+  auto weights = OpenWeights(*files_, folder_);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ((*weights)->tensors().size(), 3u);
+  float values[2];
+  ASSERT_TRUE((*weights)->Read("three", 1, 2, values).ok());
+  EXPECT_EQ(values[0], 11);
+  EXPECT_EQ(values[1], 12);
+  EXPECT_FALSE((*weights)->Read("three", 2, 2, values).ok());
+  EXPECT_FALSE((*weights)->Read("four", 0, 1, values).ok());
+}
+
+TEST_F(WeightsTest, AnIndexThatDoesNotFitItsShardsIsRefusedByName) {
+  WriteShard("a.safetensors", {"one"}, 1);
+  const auto index = [&](const std::string& map) {
+    WriteText("model.safetensors.index.json", "{\"weight_map\": {" + map + "}}");
+    return OpenError();
+  };
+  EXPECT_THAT(index(R"("one": "a.safetensors", "two": "a.safetensors")"), HasSubstr("'two'"));
+  EXPECT_THAT(index(R"("one": "c.safetensors")"), HasSubstr("'c.safetensors'"));
+  EXPECT_THAT(index(R"("one": "../a.safetensors")"), HasSubstr("weight_map"));
+  EXPECT_THAT(index(R"("one": 3)"), HasSubstr("weight_map"));
+  EXPECT_THAT(index(""), HasSubstr("weight_map"));
+  WriteText("model.safetensors.index.json", std::string(100000, '['));
+  EXPECT_THAT(OpenError(), HasSubstr("weight_map"));
+  WriteShard("b.safetensors", {"one"}, 5);
+  EXPECT_THAT(index(R"("one": "a.safetensors", "x": "b.safetensors")"), HasSubstr("both in"));
+}
+
+TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
+  EXPECT_THAT(OpenError(), HasSubstr("model.safetensors"));
+  EXPECT_THAT(OpenError(), HasSubstr("*.gguf"));
+  EXPECT_THAT(std::string(ReadModelConfig(*files_, folder_).status().message()),
+              HasSubstr("no config.json"));
+  WriteText("a.gguf", "");
+  WriteText("b.gguf", "");
+  EXPECT_THAT(OpenError(), HasSubstr("'a.gguf' and 'b.gguf'"));
+}
+
+TEST_F(WeightsTest, GgufMetadataIsRead) {
+  auto file = GgufFile::Open(*files_, kBlocks);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto& metadata = (*file)->metadata();
+  EXPECT_EQ(std::get<int64_t>(metadata.at("test.answer")), 42);
+  EXPECT_EQ(std::get<double>(metadata.at("test.half")), 0.5);
+  EXPECT_EQ(std::get<bool>(metadata.at("test.flag")), true);
+  EXPECT_EQ(std::get<GgufFile::Array>(metadata.at("test.words")).size, 3u);
+  EXPECT_EQ(std::get<std::string>(metadata.at("test.text")),
+            "gr\xc3\xbc\xc3\x9f"
+            "e");
+}
+
+// Of each type, and of any part of a tensor, what the gguf package makes of it.
+TEST_F(WeightsTest, GgufBlocksAreWhatTheirWriterMeant) {
+  auto file = GgufFile::Open(*files_, kBlocks);
+  ASSERT_TRUE(file.ok()) << file.status();
+  for (const std::string type : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"}) {
+    const GgufFile::Tensor& x = (*file)->tensors().at("x." + type);
+    EXPECT_EQ(x.type->name, type);
+    EXPECT_EQ(x.dims, (Dims{3, 512}));
+    std::vector<float> found(3 * 512), expected(3 * 512);
+    ASSERT_TRUE((*file)->Read(x, 0, 3 * 512, found.data()).ok());
+    ASSERT_TRUE(
+        (*file)->Read((*file)->tensors().at("y." + type), 0, 3 * 512, expected.data()).ok());
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_NEAR(found[i], expected[i], 1e-6 * (1 + std::fabs(expected[i]))) << type << " " << i;
+    }
+    for (const auto& [begin, count] : {std::pair(0, 1), std::pair(31, 2), std::pair(255, 600),
+                                       std::pair(1500, 36), std::pair(256, 256)}) {
+      std::vector<float> part(static_cast<size_t>(count));
+      ASSERT_TRUE((*file)->Read(x, begin, count, part.data()).ok());
+      for (int i = 0; i < count; ++i) ASSERT_EQ(part[i], found[begin + i]) << type;
+    }
+    EXPECT_FALSE((*file)->Read(x, 1500, 37, found.data()).ok());
+  }
+}
+
+TEST_F(WeightsTest, DamagedGgufIsRefusedAndNamesTheFile) {
+  const std::string good = Bytes(kBlocks);
+  ASSERT_GT(good.size(), 1000u);
+  const auto error = [&](const std::string& bytes) {
+    WriteText("x.gguf", bytes);
+    return std::string(GgufFile::Open(*files_, Path("x.gguf")).status().message());
+  };
+  EXPECT_EQ(error(good), "");
+  // Ending anywhere in its header, and within the last tensor.
+  for (size_t end = 0; end < 1200; ++end) {
+    EXPECT_THAT(error(good.substr(0, end)), HasSubstr("x.gguf")) << end;
+  }
+  EXPECT_THAT(error(good.substr(0, good.size() - 1)), HasSubstr("tensor '"));
+  const auto with = [&](size_t at, const std::string& bytes) {
+    std::string changed = good;
+    return error(changed.replace(at, bytes.size(), bytes));
+  };
+  EXPECT_THAT(with(0, "GGML"), HasSubstr("GGUF"));
+  EXPECT_THAT(with(4, std::string("\4\0\0\0", 4)), HasSubstr("version 4"));
+  EXPECT_THAT(with(4, std::string("\0\0\0\3", 4)), HasSubstr("little-endian"));
+  EXPECT_THAT(with(8, std::string(8, '\xff')), HasSubstr("18446744073709551615 tensors"));
+  EXPECT_THAT(with(24, std::string(8, '\xff')), HasSubstr("string of 18446744073709551615 bytes"));
+}
+
+TEST_F(WeightsTest, GgufOfAnUnknownArchitectureIsRefusedByName) {
+  WriteText("x.gguf", Bytes(kBlocks));
+  EXPECT_THAT(OpenError(), HasSubstr("general.architecture is 'test'; accepted: llama"));
+  EXPECT_EQ(ReadModelConfig(*files_, folder_).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(WeightsTest, GgufMetadataBecomesAConfiguration) {
+  WriteText("x.gguf", Bytes("tests/conformance/llama.gguf"));
+  absl::StatusOr<std::string> text = ReadModelConfig(*files_, folder_);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const nlohmann::json config = nlohmann::json::parse(*text);
+  EXPECT_EQ(config["architectures"], nlohmann::json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(config["vocab_size"], 17);
+  EXPECT_EQ(config["num_attention_heads"], 4);
+  EXPECT_EQ(config["num_key_value_heads"], 2);
+  EXPECT_EQ(config["eos_token_id"], 2);
+  EXPECT_EQ(config["tie_word_embeddings"], false);
+  auto weights = OpenWeights(*files_, folder_);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ((*weights)->tensors().at("model.layers.1.self_attn.k_proj.weight").dims,
+            (Dims{12, 24}));
+  EXPECT_EQ((*weights)->tensors().count("lm_head.weight"), 1u);
+}
+
+}  // namespace
+}  // namespace espalier
