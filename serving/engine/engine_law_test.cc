@@ -36,12 +36,22 @@ std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters
 
 // Chi-square of kDraws answers with seeds 0, 1, ...; degrees of freedom in *freedom.
 double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vector<FakeModel>& ssms,
-                 const char* expansion, SamplingParameters sampling, int* freedom) {
+                 const char* expansion, SamplingParameters sampling, int* freedom,
+                 const SpeculationOptions& speculation = {}) {
   const std::vector<double> law = ExpectedLaw(claimed, sampling);
   EngineHarness harness(kVocabulary);
   harness.SetLlm(llm);
   for (const FakeModel& ssm : ssms) harness.AddSsm(ssm);
-  EXPECT_TRUE(harness.Start({.max_requests = 32}, expansion).ok());
+  // Whatever a clock may say: here it says something else at every look.
+  double now = 0;
+  uint64_t state = 1;
+  EngineOptions options{.max_requests = 32};
+  options.speculation = speculation;
+  options.seconds = [&] {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return now += 1e-6 * static_cast<double>(state >> 40);
+  };
+  EXPECT_TRUE(harness.Start(options, expansion).ok());
   std::vector<int64_t> counts(kCells, 0);
   std::map<RequestId, std::vector<int>> tokens;
   int64_t accepted = 0;
@@ -62,7 +72,12 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
       tokens.erase(event.id);
     }
   }
-  EXPECT_GT(accepted, ssms.empty() ? -1 : kDraws / 4);
+  if (speculation.tune) {
+    EXPECT_GT(harness.engine().statistics().drafted_tokens, kDraws / 10);
+    EXPECT_GT(harness.engine().statistics().speculation.tuned_off, 100);
+  }
+  const bool always = !ssms.empty() && !speculation.tune;
+  EXPECT_GT(accepted, always ? kDraws / 4 : speculation.lookup.depth > 0 ? 100 : -1);
   double sum = 0;
   *freedom = -1;
   for (int cell = 0; cell < kCells; ++cell) {
@@ -93,6 +108,7 @@ struct LawCase {
   std::vector<FakeModel> ssms;
   const char* expansion;
   SamplingParameters sampling;
+  SpeculationOptions speculation;
 };
 
 class AnswerLaw : public ::testing::TestWithParam<int> {};
@@ -102,14 +118,46 @@ TEST_P(AnswerLaw, IsTheModels) {
       {"incremental", {}, "", {.temperature = 1}},
       {"tree", {Far()}, "3,2", {.temperature = 0.7}},
       {"two SSMs", {Near(), Far()}, "2,1", {.temperature = 1}},
-      {"truncated", {Near(), Far()}, "2,2", {.temperature = 1, .top_p = 0.8, .top_k = 3}}};
+      {"truncated", {Near(), Far()}, "2,2", {.temperature = 1, .top_p = 0.8, .top_k = 3}},
+      {"without replacement",
+       {Near(), Far()},
+       "3,2",
+       {.temperature = 1},
+       {.sampled = SampledDrafts::kWithoutReplacement}},
+      {"shared noise", {Far()}, "", {.temperature = 0.7},
+       {.max_nodes = 6, .sampled = SampledDrafts::kShared}},
+      {"shared noise, truncated",
+       {Near(), Far()},
+       "",
+       {.temperature = 1, .top_p = 0.8, .top_k = 3},
+       {.max_nodes = 5, .sampled = SampledDrafts::kShared}},
+      // The law must not depend on when and why trees are drawn, however wildly that is chosen.
+      {"tuned draws", {Near(), Far()}, "2,2", {.temperature = 1}, {.tune = true}},
+      {"tuned draws without replacement",
+       {Near()},
+       "3,1",
+       {.temperature = 1},
+       {.tune = true, .sampled = SampledDrafts::kWithoutReplacement}},
+      {"tuned, shared noise",
+       {Near(), Far()},
+       "",
+       {.temperature = 1},
+       {.tune = true, .sampled = SampledDrafts::kShared}},
+      {"lookups alone", {}, "", {.temperature = 0.7}, {.lookup = {.depth = 2}}},
+      {"lookups and draws", {Near()}, "2,1", {.temperature = 1}, {.lookup = {.depth = 3}}},
+      {"lookups, tuned",
+       {Near()},
+       "2,1",
+       {.temperature = 1},
+       {.tune = true, .lookup = {.depth = 3}}}};
   const LawCase& law = cases[GetParam()];
   int freedom = 0;
-  const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom);
+  const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom,
+                               law.speculation);
   EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 4));
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 13));
 
 // The statistic has the power to see a model that is off by a few parts in a hundred.
 TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {
