@@ -10,7 +10,7 @@ namespace espalier {
 namespace {
 
 constexpr int kTunedNodes = 32;     // of a tree, unless the options say
-constexpr int kChooseEvery = 8;     // steps, while the load stays the same
+constexpr int kChooseEvery = 8;     // steps, while the load stays the same and much is learned
 constexpr double kMargin = 0.01;    // by which drafting must be better to begin
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
@@ -197,6 +197,7 @@ std::vector<const Request*> Speculator::Offered(int ssm,
 
 void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
   chosen_at_ = steps_;
+  ++choices_;
   chosen_for_ = load.decoding;
   // The best SSM first; then each of the others as an addition. What a further one adds is less
   // than it would be worth alone: it counts only where the tokens of the first one fail.
@@ -245,7 +246,9 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
   if (decoding.empty() || ssms_.empty()) return;
   const int changed = std::abs(load.decoding - chosen_for_);
-  if (chosen_at_ < 0 || steps_ - chosen_at_ >= kChooseEvery || changed * 8 > chosen_for_) {
+  // The first choices rest on little: they are made again soon.
+  const int64_t every = std::min<int64_t>(kChooseEvery, 1 + choices_ / kChooseEvery);
+  if (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_) {
     Choose(decoding, load);
   }
   bool any = false;
@@ -469,7 +472,7 @@ void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& r
                        absl::Span<const Trial> trials) {
   Acceptance& acceptance = learned.Of(request);
   for (const Trial& trial : trials) {
-    factor.Observe(acceptance.OfProbability(trial.probability), trial.accepted);
+    factor.Observe(acceptance.OfProbability(trial.probability, trial.rank), trial.accepted);
     acceptance.Observe(trial);
   }
   if (trials.empty()) factor.Fade();

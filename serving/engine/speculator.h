@@ -186,6 +186,7 @@ class Speculator {
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests
+  int64_t choices_ = 0;
   double probe_credit_ = 0;  // seconds
   int64_t probe_turn_ = 0;   // whose SSM's probe is next
   double last_step_seconds_ = 0;

@@ -19,47 +19,57 @@ double BinOf(double probability) {
   return std::log(p / (1 - p)) + 7;
 }
 
+double ProbabilityOf(int bin) { return 1 / (1 + std::exp(7.0 - bin)); }
+
 double RankPrior(int rank) { return rank == 0 ? 0.6 : 0.3 / ((rank + 1) * rank); }
 
 }  // namespace
 
-void Acceptance::Rate::Add(bool hit, double memory) {
-  const double keep = 1 - 1 / memory;
-  accepted = accepted * keep + (hit ? 1 : 0);
-  trials = trials * keep + 1;
+double Acceptance::Rate::Shrunk(double prior) const {
+  return (accepted + kPriorTrials * prior) / (trials + kPriorTrials);
 }
 
-Acceptance::Acceptance() {
-  for (int bin = 0; bin < kBins; ++bin) {
-    by_probability_[bin] = {kPriorTrials / (1 + std::exp(7.0 - bin)), kPriorTrials};
-  }
-  for (auto& ranks : by_rank_) {
-    for (int rank = 0; rank < kRanks; ++rank) {
-      ranks[rank] = {kPriorTrials * RankPrior(rank), kPriorTrials};
-    }
-  }
+void Acceptance::Rate::Add(double weight, bool hit) {
+  const double keep = 1 - weight / kMemory;
+  accepted = accepted * keep + (hit ? weight : 0);
+  trials = trials * keep + weight;
 }
 
 void Acceptance::Observe(const Trial& trial) {
-  const int bin =
-      std::clamp(static_cast<int>(std::lround(BinOf(trial.probability))), 0, kBins - 1);
-  by_probability_[bin].Add(trial.accepted, kMemory);
+  // Between two bins both learn, as OfProbability reads them.
+  const double at = std::clamp(BinOf(trial.probability), 0.0, kBins - 1.0);
+  const int low = std::min(static_cast<int>(at), kBins - 2);
+  auto& bins = by_probability_[std::min(trial.rank, kRankClasses - 1)];
+  bins[low].Add(1 - (at - low), trial.accepted);
+  bins[low + 1].Add(at - low, trial.accepted);
   const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
-  if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(trial.accepted, kMemory);
+  if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(1, trial.accepted);
+  stale_ = true;
 }
 
-double Acceptance::OfProbability(double probability) const {
+double Acceptance::OfProbability(double probability, int rank) const {
   const double at = std::clamp(BinOf(probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const double share = at - low;
-  const double value =
-      (1 - share) * by_probability_[low].value() + share * by_probability_[low + 1].value();
-  return std::min(value, kMost);
+  const auto& bins = by_probability_[std::min(rank, kRankClasses - 1)];
+  return std::min((1 - share) * bins[low].Shrunk(ProbabilityOf(low)) +
+                      share * bins[low + 1].Shrunk(ProbabilityOf(low + 1)),
+                  kMost);
 }
 
 double Acceptance::OfRank(int depth, int rank) const {
   if (rank >= kRanks) return 0;
-  return std::min(by_rank_[std::clamp(depth, 1, kDepths) - 1][rank].value(), kMost);
+  if (stale_) {
+    stale_ = false;
+    for (int r = 0; r < kRanks; ++r) {
+      double above = RankPrior(r);
+      for (int d = 0; d < kDepths; ++d) {
+        above = std::min(by_rank_[d][r].Shrunk(above), kMost);
+        rank_values_[d][r] = above;
+      }
+    }
+  }
+  return rank_values_[std::clamp(depth, 1, kDepths) - 1][rank];
 }
 
 std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count) const {

@@ -25,13 +25,13 @@ class Acceptance {
   static constexpr int kRanks = 8;
   static constexpr double kMost = 0.98;  // no chance is higher, so values fall along every path
 
-  Acceptance();
-
   void Observe(const Trial& trial);
 
-  // Of a candidate to which the drafter gives this probability.
-  double OfProbability(double probability) const;
-  // Of the candidate of this rank at this depth (from 1), whatever its probability.
+  // Of a candidate to which the drafter gives this probability and rank: the best one is right more
+  // often than its probability says if the drafter is unsure of itself, and the others less.
+  double OfProbability(double probability, int rank) const;
+  // Of the candidate of this rank at this depth (from 1), whatever its probability. Depths that were
+  // hardly tried are taken to be like the ones above them.
   double OfRank(int depth, int rank) const;
 
   // Expected number of accepted nodes of the best trees of 1, 2, ... nodes with at most `depth`
@@ -47,13 +47,16 @@ class Acceptance {
  private:
   struct Rate {
     double accepted = 0, trials = 0;
-    double value() const { return accepted / trials; }
-    void Add(bool hit, double memory);
+    double Shrunk(double prior) const;
+    void Add(double weight, bool hit);
   };
   static constexpr int kBins = 14;
+  static constexpr int kRankClasses = 3;  // first, second, others
 
-  std::array<Rate, kBins> by_probability_;
+  std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
+  mutable std::array<std::array<double, kRanks>, kDepths> rank_values_{};
+  mutable bool stale_ = true;  // rank_values_
 };
 
 // How much better or worse one request does than the drafter's average: a factor on chances,

@@ -143,15 +143,22 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
   const int most =
       std::min({max_rows, limits.max_rows, limits.kv_slots, limits.max_context_slots});
   const int apart = std::min(most, limits.max_sequences);
-  for (int rows = 1; rows <= most; rows = rows < 4 ? rows + 1 : rows + rows / 2) {
+  // Doublings first, so that a small budget still spans the range; then what lies between: every
+  // size that has a bucket of its own and steps of a quarter.
+  std::vector<int> sizes;
+  for (int rows = 1; rows <= most; rows *= 2) sizes.push_back(rows);
+  for (int rows = 3; rows <= most; rows += rows < 16 ? 1 : rows / 4) {
+    if ((rows & (rows - 1)) != 0) sizes.push_back(rows);
+  }
+  for (const int rows : sizes) {
+    const RunnerBatch batch = rows <= apart ? CalibrationBatch(0, rows, true)
+                                            : CalibrationBatch(0, std::min(rows, limits.max_positions),
+                                                               false);
     for (int i = 0; i < kRepeats; ++i) {
-      const RunnerBatch batch = rows <= apart
-                                    ? CalibrationBatch(0, rows, true)
-                                    : CalibrationBatch(0, std::min(rows, limits.max_positions), false);
       if (absl::Status s = time(batch, &took); !s.ok()) return s;
       cost->Observe(batch.rows(), 0, took);
     }
-    if (seconds() - begin > budget_seconds) return absl::OkStatus();
+    if (seconds() - begin > budget_seconds) break;
   }
 
   // One row that sees a long sequence, against one that sees itself.

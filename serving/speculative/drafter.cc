@@ -273,9 +273,10 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
             ? TopChoices(draft.logits[i], how.width)
             : SharedChoices(draft.logits[i], how.width, job.sampling, position);
     if (!choices.ok()) return choices.status();
+    int rank = 0;
     for (const Choice& choice : *choices) {
       const double worth = how.acceptance != nullptr
-                               ? how.acceptance->OfProbability(choice.probability)
+                               ? how.acceptance->OfProbability(choice.probability, rank++)
                                : choice.probability;
       const double chance =
           draft.tree.chance(parent) * std::min(worth * how.factor, Acceptance::kMost);

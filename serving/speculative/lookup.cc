@@ -38,7 +38,8 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
         if (state.tree.Child(node, token) < 0) {
           if (state.tree.drafted() >= max_nodes) break;
           const double guess = Guess(match.length + i);
-          const double worth = acceptance != nullptr ? acceptance->OfProbability(guess) : guess;
+          const int rank = static_cast<int>(state.tree.children(node).size());
+          const double worth = acceptance != nullptr ? acceptance->OfProbability(guess, rank) : guess;
           // Behind siblings there is only what they leave.
           double left = 1;
           for (const int sibling : state.tree.children(node)) {

@@ -90,7 +90,10 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
                 .rate = rate,
                 .gain = value * factors,
                 .seconds = drafting,
-                .price = Price(with, llm, with.nodes, rate)};
+                // Beyond a stair rows are dear, yet a tree of this size pays: its least node is worth
+                // a row.
+                .price = std::min(Price(with, llm, with.nodes, rate),
+                                  nodes[k - 1].value * factors / m)};
       }
     }
   }
