@@ -449,7 +449,8 @@ EngineStatistics Engine::statistics() const {
   out.waiting = static_cast<int>(waiting_.size());
   out.running = static_cast<int>(running_.size());
   out.kv = kv_.statistics();
-  for (int s = 0; s < speculator_->ssms(); ++s) out.ssm_kv.push_back(speculator_->kv(s).statistics());
+  for (int s = 0; s < speculator_->ssms(); ++s)
+    out.ssm_kv.push_back(speculator_->kv(s).statistics());
   out.ssm_batches = speculator_->batches();
   out.speculation = speculator_->statistics();
   return out;
@@ -471,9 +472,9 @@ absl::Status Engine::CheckInvariants() const {
                                               s.used, " are in use"));
     }
     if (kv.sequences_with_slots() != running) {
-      return absl::InternalError(absl::StrCat(kv.sequences_with_slots(), " sequences have slots of ",
-                                              whose, " KV cache, but ", running,
-                                              " running requests do"));
+      return absl::InternalError(absl::StrCat(kv.sequences_with_slots(),
+                                              " sequences have slots of ", whose, " KV cache, but ",
+                                              running, " running requests do"));
     }
     return kv.CheckInvariants();
   };

@@ -35,10 +35,10 @@
 namespace espalier {
 
 struct EngineOptions {
-  Expansion expansion;             // of each SSM; without effect if there is none
+  Expansion expansion;  // of each SSM; without effect if there is none
   SpeculationOptions speculation;
   bool prefix_cache = true;  // requests share the KV slots of tokens with which all of them begin
-  int max_requests = 16;           // that run at once
+  int max_requests = 16;     // that run at once
   int max_tokens_per_batch = 256;  // rows of one LLM step; cut to the runner's limit
   int max_queue = 256;             // that wait
   int max_sequence_length = 0;  // prompt and answer; 0: all that the model and its KV cache allow
@@ -95,8 +95,8 @@ class Engine {
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
   bool Cancel(RequestId id);
 
-  // One iteration; does nothing if idle. If the LLM fails, all running requests end with that error,
-  // which is also returned; waiting ones stay. An SSM that fails is not used again.
+  // One iteration; does nothing if idle. If the LLM fails, all running requests end with that
+  // error, which is also returned; waiting ones stay. An SSM that fails is not used again.
   absl::Status Step();
 
   // Events since the last call, in order.
@@ -119,7 +119,7 @@ class Engine {
   struct Work {
     Entry* entry;
     Assignment assignment;
-    TokenTree tree;  // what the LLM verifies
+    TokenTree tree;              // what the LLM verifies
     std::vector<int32_t> slots;  // of the tree's nodes from 1 on
   };
 

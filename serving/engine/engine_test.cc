@@ -176,8 +176,7 @@ TEST_F(EngineTest, AFailingSsmIsSetAsideAndRequestsGoOn) {
   const absl::Status status = engine().statistics().speculation.ssm_status[0];
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("SSM 0"));
-  EXPECT_THAT(harness_.answer(id).tokens,
-              ElementsAreArray(GreedyContinuation(Llm(), {1, 2}, 40)));
+  EXPECT_THAT(harness_.answer(id).tokens, ElementsAreArray(GreedyContinuation(Llm(), {1, 2}, 40)));
   EXPECT_GT(harness_.answer(id).usage.accepted_tokens, 0);
   // Later requests do not meet it.
   const int64_t steps = harness_.ssm(0).steps();

@@ -9,13 +9,13 @@
 namespace espalier {
 namespace {
 
-constexpr int kTunedNodes = 32;     // of a tree, unless the options say
-constexpr int kChooseEvery = 8;     // steps, while the load stays the same and much is learned
-constexpr double kMargin = 0.01;    // by which drafting must be better to begin
+constexpr int kTunedNodes = 32;   // of a tree, unless the options say
+constexpr int kChooseEvery = 8;   // steps, while the load stays the same and much is learned
+constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
-constexpr int64_t kRefresh = 512;   // steps after which the plain step's time is measured again
-constexpr int kLowPool = 8;         // of an SSM's slots: below this share idle requests lose theirs
+constexpr int64_t kRefresh = 512;  // steps after which the plain step's time is measured again
+constexpr int kLowPool = 8;        // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
 
@@ -63,9 +63,8 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
                                                      vocabulary, ": they must be equal"));
     }
     Ssm ssm;
-    ssm.drafter =
-        std::make_unique<Drafter>(*out->setup_.ssms[i], static_cast<int>(i), out->setup_.expansion,
-                                  out->setup_.share_prefixes);
+    ssm.drafter = std::make_unique<Drafter>(*out->setup_.ssms[i], static_cast<int>(i),
+                                            out->setup_.expansion, out->setup_.share_prefixes);
     ssm.limit = std::min({limits.max_positions, limits.kv_slots - tree, limits.max_context_slots});
     out->ssms_.push_back(std::move(ssm));
   }
@@ -80,11 +79,10 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
 
 absl::Status Speculator::CalibrateAll() {
   const double budget = options_.calibration_seconds;
-  absl::Status status =
-      Calibrate(*setup_.llm, setup_.max_rows, budget, setup_.seconds, &llm_cost_);
+  absl::Status status = Calibrate(*setup_.llm, setup_.max_rows, budget, setup_.seconds, &llm_cost_);
   for (size_t i = 0; i < ssms_.size() && status.ok(); ++i) {
-    const absl::Status ssm = Calibrate(*setup_.ssms[i], setup_.max_rows, budget, setup_.seconds,
-                                       &ssms_[i].cost);
+    const absl::Status ssm =
+        Calibrate(*setup_.ssms[i], setup_.max_rows, budget, setup_.seconds, &ssms_[i].cost);
     if (!ssm.ok()) SetAside(static_cast<int>(i), ssm);
   }
   return status;
@@ -155,8 +153,8 @@ void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad*
     for (int node = 1; node < tree.size(); ++node) chances.push_back(tree.chance(node));
   }
   std::sort(chances.rbegin(), chances.rend());
-  load->nodes = ChooseNodes(*load, llm_cost_, chances,
-                            setup_.max_rows - load->decoding - load->other_rows);
+  load->nodes =
+      ChooseNodes(*load, llm_cost_, chances, setup_.max_rows - load->decoding - load->other_rows);
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
   const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
   for (const Request* request : decoding) {
@@ -173,10 +171,10 @@ void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
     for (int s = 0; s < ssms(); ++s) {
       Part& part = state.parts[s];
       const bool shaped = options_.max_nodes == 0 || Draws(*request);
-      part.depth = DepthFor(ssms_[s], *request,
-                            shaped ? setup_.expansion.depth() : options_.max_depth);
-      part.nodes = shaped ? setup_.expansion.nodes(part.depth)
-                          : (part.depth > 0 ? options_.max_nodes : 0);
+      part.depth =
+          DepthFor(ssms_[s], *request, shaped ? setup_.expansion.depth() : options_.max_depth);
+      part.nodes =
+          shaped ? setup_.expansion.nodes(part.depth) : (part.depth > 0 ? options_.max_nodes : 0);
       part.drafts = part.nodes > 0;
     }
   }
@@ -219,9 +217,8 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
                           .catch_up = std::max(0, behind)});
       }
       const bool mostly_drawn = drawn * 2 > static_cast<int>(offers.size());
-      const DraftBounds bounds = {.depth = options_.max_depth,
-                                  .nodes = options_.max_nodes,
-                                  .rows = setup_.max_rows};
+      const DraftBounds bounds = {
+          .depth = options_.max_depth, .nodes = options_.max_nodes, .rows = setup_.max_rows};
       const bool on = ssm.choice.requests > 0;
       const DraftChoice choice =
           ChooseDraft(with, llm_cost_, ssm.cost, ssm.learned.acceptance[mostly_drawn ? 1 : 0],
@@ -264,7 +261,8 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
       Part& part = StateOf(*offered[i]).parts[s];
       if (Draws(*offered[i])) {
         part.depth = DepthFor(ssm, *offered[i], setup_.expansion.depth());
-        while (part.depth > 0 && setup_.expansion.nodes(part.depth) > 2 * choice.nodes) --part.depth;
+        while (part.depth > 0 && setup_.expansion.nodes(part.depth) > 2 * choice.nodes)
+          --part.depth;
         part.nodes = setup_.expansion.nodes(part.depth);
       } else {
         // More than the average: this request's text may be easier than others' now.
@@ -375,8 +373,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
                      .tokens = request.tokens(),
                      .follow = item.end,
                      .sampling = request.options().sampling,
-                     .without_replacement =
-                         options_.sampled == SampledDrafts::kWithoutReplacement,
+                     .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement,
                      .tree = &item.tree};
     if (assignment.decodes && part.drafts) {
       // Shares of what the scheduler gave beside the lookup; the first SSMs get the remainder.
@@ -503,7 +500,8 @@ void Speculator::Commit(const Request& request, const TokenTree& tree,
     }
     return false;
   };
-  for (int n = 1; n < tree.size(); ++n) statistics_.lookup_drafted += from_lookup(tree.parent(n), n);
+  for (int n = 1; n < tree.size(); ++n)
+    statistics_.lookup_drafted += from_lookup(tree.parent(n), n);
   for (const int token : accepted) {
     const int child = tree.Child(node, token);
     statistics_.lookup_accepted += from_lookup(node, child);

@@ -5,10 +5,10 @@
 //
 // Sequences that begin with the same tokens share slots, because K and V of a token depend on it
 // and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
-// tokens: Publish enters every full one under (the block before it, its tokens), AttachPrefix starts
-// a sequence with the longest chain of blocks that its tokens begin with. A block's slots are never
-// written again, so nothing is ever copied. Blocks that no sequence uses stay until their slots are
-// needed: the least recently used goes first, and no block before those that continue it.
+// tokens: Publish enters every full one under (the block before it, its tokens), AttachPrefix
+// starts a sequence with the longest chain of blocks that its tokens begin with. A block's slots
+// are never written again, so nothing is ever copied. Blocks that no sequence uses stay until their
+// slots are needed: the least recently used goes first, and no block before those that continue it.
 //
 // Invariant: every slot is free; or scratch of one sequence; or counted once by each sequence that
 // lists it and once by its block, if it is in one. Operations check it where it could break and

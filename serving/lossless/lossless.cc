@@ -147,8 +147,8 @@ class Verifier {
                                                      field.least, " to ", field.most));
     }
     if (!(options_.temperature > 0)) {
-      return absl::InvalidArgumentError(absl::StrCat("temperature is ", options_.temperature,
-                                                     ", expected more than 0"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("temperature is ", options_.temperature, ", expected more than 0"));
     }
     return absl::OkStatus();
   }
@@ -209,8 +209,8 @@ class Verifier {
                         .cases = static_cast<int64_t>(found->size())};
     for (size_t i = 0; i < found->size(); ++i) {
       if ((*found)[i] == (*expected)[i]) continue;
-      const auto at = std::mismatch((*found)[i].begin(), (*found)[i].end(),
-                                    (*expected)[i].begin(), (*expected)[i].end());
+      const auto at = std::mismatch((*found)[i].begin(), (*found)[i].end(), (*expected)[i].begin(),
+                                    (*expected)[i].end());
       const auto place = at.first - (*found)[i].begin();
       absl::StatusOr<double> margin = MarginAfter(options_.prompts[i], (*expected)[i], place);
       if (!margin.ok()) return margin.status();
@@ -224,8 +224,8 @@ class Verifier {
                             static_cast<double>(std::max<int64_t>(1, statistics.verifications));
     if (!sampled) report_.accepted_per_step = accepted;
     if (check.passed) {
-      check.detail = absl::StrCat("all answers equal, ", accepted, " drafted tokens accepted per ",
-                                  "step");
+      check.detail =
+          absl::StrCat("all answers equal, ", accepted, " drafted tokens accepted per ", "step");
     }
     report_.checks.push_back(check);
     return absl::OkStatus();
@@ -295,8 +295,7 @@ class Verifier {
             for (int i = 0; i < children; ++i) {
               const int token = enumeration.Choose(*q);
               const int before = draft.size();
-              const int node_of =
-                  draft.Propose(node, token, static_cast<int>(s), whole, taken);
+              const int node_of = draft.Propose(node, token, static_cast<int>(s), whole, taken);
               if (node_of == before) next.push_back(node_of);
               if (!without_replacement) continue;
               taken.push_back(token);
@@ -401,8 +400,7 @@ class Verifier {
     const double threshold = freedom * std::pow(1 - a + kQuantile * std::sqrt(a), 3);
     check.passed = sum < threshold;
     check.detail = absl::StrCat("chi-square ", sum, " with ", freedom,
-                                " degrees of freedom; above ", threshold,
-                                " once in a million");
+                                " degrees of freedom; above ", threshold, " once in a million");
     return check;
   }
 
@@ -418,8 +416,7 @@ class Verifier {
       auto engine = Engine::Create(&watched_, ssms_, &tokenizer_, with);
       if (!engine.ok()) return engine.status();
       const auto run = [&](const Path& tokens, int count, Usage* usage) -> absl::StatusOr<Path> {
-        const auto id =
-            (*engine)->Submit(tokens, {.max_tokens = count, .ignore_eos = true});
+        const auto id = (*engine)->Submit(tokens, {.max_tokens = count, .ignore_eos = true});
         if (!id.ok()) return id.status();
         Path out;
         while (!(*engine)->idle()) {
@@ -456,8 +453,8 @@ class Verifier {
                                   " tokens of answers taken over");
       if (taken_over == 0) {
         check.passed = false;
-        check.detail = absl::StrCat("no answer is long enough to fill a block of ",
-                                    KvCache::kBlock, " tokens: nothing was checked");
+        check.detail = absl::StrCat("no answer is long enough to fill a block of ", KvCache::kBlock,
+                                    " tokens: nothing was checked");
       }
     }
     report_.checks.push_back(check);

@@ -16,9 +16,7 @@ using ::testing::HasSubstr;
 constexpr int kVocabulary = 10;
 
 FakeModel Llm() { return HashModel(1, kVocabulary, 4); }
-FakeModel Ssm(int i) {
-  return AgreeingModel(Llm(), HashModel(2 + i, kVocabulary, 4), 0.7, 9);
-}
+FakeModel Ssm(int i) { return AgreeingModel(Llm(), HashModel(2 + i, kVocabulary, 4), 0.7, 9); }
 
 LosslessOptions Options(const char* expansion) {
   LosslessOptions options;
@@ -112,7 +110,8 @@ TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
   // Rows that share a batch with another sequence lean towards token 3.
   BrokenRunner leaning(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
     if (batch.sequence_start.size() < 3) return;
-    for (size_t i = 0; i < batch.logit_rows.size(); ++i) logits->values[i * kVocabulary + 3] += 0.2f;
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i)
+      logits->values[i * kVocabulary + 3] += 0.2f;
   });
   FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
   LosslessOptions options = Options("1,1");

@@ -17,8 +17,8 @@ namespace espalier {
 
 // E(x) at this position.
 inline double SharedClock(uint64_t seed, uint64_t position, int token) {
-  return -std::log1p(-RequestUniform(seed, NoiseStream::kShared, 0, position,
-                                     static_cast<uint64_t>(token)));
+  return -std::log1p(
+      -RequestUniform(seed, NoiseStream::kShared, 0, position, static_cast<uint64_t>(token)));
 }
 
 // The token that decides the position. Never one of probability zero.

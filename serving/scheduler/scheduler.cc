@@ -89,12 +89,11 @@ class Planner {
     for (const RequestView& view : input_.running) {
       if (view.prompt_left() == 0) decoding.push_back(&view);
     }
-    std::stable_sort(
-        decoding.begin(), decoding.end(),
-        [](const RequestView* a, const RequestView* b) {
-          return a->priority != b->priority ? a->priority < b->priority
-                                            : a->last_step < b->last_step;
-        });
+    std::stable_sort(decoding.begin(), decoding.end(),
+                     [](const RequestView* a, const RequestView* b) {
+                       return a->priority != b->priority ? a->priority < b->priority
+                                                         : a->last_step < b->last_step;
+                     });
     const int for_prompts = RowsKeptForPrompts();
     int roots_left = static_cast<int>(decoding.size());
     for (const RequestView* view : decoding) {
@@ -210,7 +209,8 @@ class Planner {
       if (more <= 0) continue;
       for (size_t pool = 0; pool < free_.size(); ++pool) {
         const int at = static_cast<int>(pool);
-        free_[pool] -= Need(view, at, assignment.rows + more, 0) - Need(view, at, assignment.rows, 0);
+        free_[pool] -=
+            Need(view, at, assignment.rows + more, 0) - Need(view, at, assignment.rows, 0);
       }
       assignment.rows += more;
       rows_ -= more;

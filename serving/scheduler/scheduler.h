@@ -72,8 +72,8 @@ struct Schedule {
 };
 
 // REQUIRES: max_rows > the tree_nodes of any request that may not shrink; each pool can hold any
-// single request with its tree. Then, if anything is running or waiting, `work` is not empty, unless
-// slots were shared and `preempt` is not empty.
+// single request with its tree. Then, if anything is running or waiting, `work` is not empty,
+// unless slots were shared and `preempt` is not empty.
 Schedule MakeSchedule(const SchedulerInput& input);
 
 }  // namespace espalier

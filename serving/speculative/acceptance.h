@@ -30,8 +30,8 @@ class Acceptance {
   // Of a candidate to which the drafter gives this probability and rank: the best one is right more
   // often than its probability says if the drafter is unsure of itself, and the others less.
   double OfProbability(double probability, int rank) const;
-  // Of the candidate of this rank at this depth (from 1), whatever its probability. Depths that were
-  // hardly tried are taken to be like the ones above them.
+  // Of the candidate of this rank at this depth (from 1), whatever its probability. Depths that
+  // were hardly tried are taken to be like the ones above them.
   double OfRank(int depth, int rank) const;
 
   // Expected number of accepted nodes of the best trees of 1, 2, ... nodes with at most `depth`

@@ -33,8 +33,8 @@ absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, i
     return absl::InternalError("its logits are no numbers: are the weights intact?");
   }
   std::vector<Choice> out;
-  for (const int token : Best(static_cast<int>(logits.size()), count,
-                              [&](int t) { return logits[t]; })) {
+  for (const int token :
+       Best(static_cast<int>(logits.size()), count, [&](int t) { return logits[t]; })) {
     out.push_back({token, std::exp(logits[token] - most) / sum});
   }
   return out;
@@ -48,7 +48,8 @@ absl::StatusOr<std::vector<Choice>> SharedChoices(absl::Span<const float> logits
   if (!q.ok()) return q.status();
   std::vector<Choice> race;
   double sum = 0;
-  for (const int token : Best(static_cast<int>(q->size()), kRunners, [&](int t) { return (*q)[t]; })) {
+  for (const int token :
+       Best(static_cast<int>(q->size()), kRunners, [&](int t) { return (*q)[t]; })) {
     if ((*q)[token] <= 0) break;
     const double clock = SharedClock(sampling.seed, static_cast<uint64_t>(position), token);
     race.push_back({token, (*q)[token] / std::max(clock, 1e-300)});

@@ -6,12 +6,12 @@
 namespace espalier {
 namespace {
 
-constexpr int kKept = 15;       // times per bucket
-constexpr int kExact = 8;       // up to here each number of rows has its own bucket
-constexpr int kPerOctave = 8;   // beyond, buckets per doubling
+constexpr int kKept = 15;      // times per bucket
+constexpr int kExact = 8;      // up to here each number of rows has its own bucket
+constexpr int kPerOctave = 8;  // beyond, buckets per doubling
 constexpr int kBuckets = kExact + kPerOctave * 24;
-constexpr int kRepeats = 3;     // of each calibration batch
-constexpr int kContext = 512;   // positions of the calibration's long sequence
+constexpr int kRepeats = 3;    // of each calibration batch
+constexpr int kContext = 512;  // positions of the calibration's long sequence
 
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
@@ -116,8 +116,9 @@ double StepCost::Seconds(int rows) const {
     return low.seconds + share * (above->seconds - low.seconds);
   }
   const Point& first = curve_.front();
-  const double slope = low.rows > first.rows ? (low.seconds - first.seconds) / (low.rows - first.rows)
-                                             : low.seconds / low.rows;
+  const double slope = low.rows > first.rows
+                           ? (low.seconds - first.seconds) / (low.rows - first.rows)
+                           : low.seconds / low.rows;
   return low.seconds + slope * (x - low.rows);
 }
 
@@ -140,8 +141,7 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
   // The first step of all allocates and reads weights from disk.
   if (absl::Status s = time(CalibrationBatch(0, 1, true), &took); !s.ok()) return s;
 
-  const int most =
-      std::min({max_rows, limits.max_rows, limits.kv_slots, limits.max_context_slots});
+  const int most = std::min({max_rows, limits.max_rows, limits.kv_slots, limits.max_context_slots});
   const int apart = std::min(most, limits.max_sequences);
   // Doublings first, so that a small budget still spans the range; then what lies between: every
   // size that has a bucket of its own and steps of a quarter.
@@ -151,9 +151,9 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
     if ((rows & (rows - 1)) != 0) sizes.push_back(rows);
   }
   for (const int rows : sizes) {
-    const RunnerBatch batch = rows <= apart ? CalibrationBatch(0, rows, true)
-                                            : CalibrationBatch(0, std::min(rows, limits.max_positions),
-                                                               false);
+    const RunnerBatch batch =
+        rows <= apart ? CalibrationBatch(0, rows, true)
+                      : CalibrationBatch(0, std::min(rows, limits.max_positions), false);
     for (int i = 0; i < kRepeats; ++i) {
       if (absl::Status s = time(batch, &took); !s.ok()) return s;
       cost->Observe(batch.rows(), 0, took);
@@ -162,8 +162,8 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
   }
 
   // One row that sees a long sequence, against one that sees itself.
-  const int context = std::min(
-      {kContext, limits.kv_slots, limits.max_context_slots, limits.max_positions});
+  const int context =
+      std::min({kContext, limits.kv_slots, limits.max_context_slots, limits.max_positions});
   int computed = 0;
   while (computed + 1 < context) {
     const int rows = std::min(most, context - 1 - computed);

@@ -269,9 +269,8 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
     const int parent = draft.frontier[i];
     const absl::StatusOr<std::vector<Choice>> choices =
-        job.sampling.greedy()
-            ? TopChoices(draft.logits[i], how.width)
-            : SharedChoices(draft.logits[i], how.width, job.sampling, position);
+        job.sampling.greedy() ? TopChoices(draft.logits[i], how.width)
+                              : SharedChoices(draft.logits[i], how.width, job.sampling, position);
     if (!choices.ok()) return choices.status();
     int rank = 0;
     for (const Choice& choice : *choices) {

@@ -6,9 +6,9 @@
 //
 // Three ways to grow a tree, level by level. By beam search, in the shape of an expansion. By draws
 // in that shape, for the laws of verify.h. Best first: of all continuations the most probable ones
-// up to a number of nodes, whatever their shape; a level runs only nodes that could still be parents
-// of such (a child is never more probable than its parent), so the outcome is that of popping the
-// best node one by one, in as many runs as there are levels.
+// up to a number of nodes, whatever their shape; a level runs only nodes that could still be
+// parents of such (a child is never more probable than its parent), so the outcome is that of
+// popping the best node one by one, in as many runs as there are levels.
 #pragma once
 
 #include <cstdint>

@@ -248,8 +248,8 @@ TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
                                                     .best_first = {.width = 64, .price = price},
                                                     .tree = &tree}})
                   .ok());
-  EXPECT_EQ(tree.drafted(), std::count_if(all.begin(), all.end(),
-                                          [&](const auto& c) { return c.first >= price; }));
+  EXPECT_EQ(tree.drafted(),
+            std::count_if(all.begin(), all.end(), [&](const auto& c) { return c.first >= price; }));
   const int64_t rows = runner_.rows();
   ASSERT_TRUE(drafter
                   .Draft(std::vector<Drafter::Job>{{.request = 2,
@@ -313,18 +313,17 @@ TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
     EXPECT_EQ(trials[rank].rank, rank);
     EXPECT_EQ(trials[rank].depth, 1);
     EXPECT_EQ(trials[rank].accepted, rank == 1);
-    EXPECT_NEAR(trials[rank].probability,
-                std::exp(LogProbability(model_, tokens_, order[rank])), 1e-6);
+    EXPECT_NEAR(trials[rank].probability, std::exp(LogProbability(model_, tokens_, order[rank])),
+                1e-6);
   }
 }
 
 TEST_F(DrafterTest, LogitsThatAreNoNumbersAreAnError) {
   for (const bool greedy : {true, false}) {
     for (const int width : {0, 4}) {
-      FakeModelRunner broken(FakeModelRunner::RoomyLimits(kVocabulary),
-                             [](absl::Span<const int>) {
-                               return std::vector<float>(kVocabulary, NAN);
-                             });
+      FakeModelRunner broken(FakeModelRunner::RoomyLimits(kVocabulary), [](absl::Span<const int>) {
+        return std::vector<float>(kVocabulary, NAN);
+      });
       Drafter drafter(broken, 0, Shape("2,2"));
       TokenTree tree(4);
       const std::vector<Drafter::Job> jobs = {{.request = 1,

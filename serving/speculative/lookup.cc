@@ -27,8 +27,8 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
   depth = std::min(depth, options_.depth);
   // Its own text first: what a request said before is the best guess at what it says again.
   int branches = options_.branches;
-  for (const ContextIndex* index : {&std::as_const(state.index), &std::as_const(*newer_),
-                                    &std::as_const(*older_)}) {
+  for (const ContextIndex* index :
+       {&std::as_const(state.index), &std::as_const(*newer_), &std::as_const(*older_)}) {
     for (const ContextIndex::Match& match : index->Find(tokens, branches)) {
       --branches;
       int node = 0;
@@ -39,14 +39,14 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
           if (state.tree.drafted() >= max_nodes) break;
           const double guess = Guess(match.length + i);
           const int rank = static_cast<int>(state.tree.children(node).size());
-          const double worth = acceptance != nullptr ? acceptance->OfProbability(guess, rank) : guess;
+          const double worth =
+              acceptance != nullptr ? acceptance->OfProbability(guess, rank) : guess;
           // Behind siblings there is only what they leave.
           double left = 1;
           for (const int sibling : state.tree.children(node)) {
             left -= state.tree.chance(sibling) / state.tree.chance(node);
           }
-          const double share =
-              std::min({worth * factor, std::max(left, 0.0), Acceptance::kMost});
+          const double share = std::min({worth * factor, std::max(left, 0.0), Acceptance::kMost});
           state.tree.Propose(node, token, kSource, nullptr, {}, state.tree.chance(node) * share);
           state.probabilities.push_back(guess);
         }

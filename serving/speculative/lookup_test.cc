@@ -97,8 +97,8 @@ TEST(LookupDrafter, TheHistoryStaysWithinItsBound) {
     ASSERT_LE(drafter.history_size(), 1000 + 2);
   }
   // The latest is there, the first is not.
-  EXPECT_GT(drafter.Draft(999, std::vector<int>{299 * 37, 299 * 37 + 1}, 8, 9, nullptr, 1).drafted(),
-            0);
+  EXPECT_GT(
+      drafter.Draft(999, std::vector<int>{299 * 37, 299 * 37 + 1}, 8, 9, nullptr, 1).drafted(), 0);
   EXPECT_EQ(drafter.Draft(998, std::vector<int>{0, 1}, 8, 9, nullptr, 1).drafted(), 0);
 }
 

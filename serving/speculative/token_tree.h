@@ -49,8 +49,8 @@ class TokenTree {
   // Adds a proposal of `token` under `parent` and returns the node, which may have been there
   // before. REQUIRES: 0 <= parent < size(); if drawn_from is given, it can yield the token.
   int Propose(int parent, int token, int source,
-              std::shared_ptr<const Distribution> drawn_from = nullptr,
-              std::vector<int> taken = {}, double chance = 0);
+              std::shared_ptr<const Distribution> drawn_from = nullptr, std::vector<int> taken = {},
+              double chance = 0);
 
   // Adds all proposals of `other` after those that are here. InvalidArgument if the roots differ.
   absl::Status Merge(const TokenTree& other);

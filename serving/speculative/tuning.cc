@@ -24,20 +24,24 @@ std::vector<int> RowsByLevel(const std::vector<Acceptance::Node>& nodes, int cou
   return rows;
 }
 
-// The price of a row at this size of the step, over the next few rows, so that a stair counts.
-double Price(const StepLoad& load, const StepCost& llm, int nodes, double rate) {
-  const int next = std::max(1, load.decoding / 2);
-  return rate * (StepSeconds(load, llm, nodes + next) - StepSeconds(load, llm, nodes)) / next;
+// What a row of the trees costs in tokens that the time would yield otherwise, on average. (Not at
+// the margin: a good choice ends before a stair, where the next row is dear and the last was free.)
+double Price(const StepLoad& before, const StepLoad& with, const StepCost& llm, double rate) {
+  const int rows = with.nodes - before.nodes;
+  StepLoad tree = with;
+  tree.drafting = before.drafting;
+  return rate * (StepSeconds(tree, llm, with.nodes) - StepSeconds(before, llm, before.nodes)) /
+         rows;
 }
 
 }  // namespace
 
 double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes) {
   const int without = load.decoding + load.other_rows;
-  const double rows = load.other_rows == 0
-                          ? llm.Seconds(without + nodes)
-                          : llm.Seconds(load.decoding) + llm.Seconds(without + nodes) -
-                                llm.Seconds(without);
+  const double rows =
+      load.other_rows == 0
+          ? llm.Seconds(without + nodes)
+          : llm.Seconds(load.decoding) + llm.Seconds(without + nodes) - llm.Seconds(without);
   return rows + llm.seconds_per_position() * load.context * (load.decoding + nodes) + load.drafting;
 }
 
@@ -51,7 +55,6 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
                         const DraftBounds& bounds, double margin) {
   DraftChoice best;
   best.rate = StepRate(load, llm);
-  best.price = Price(load, llm, load.nodes, best.rate);
   if (load.decoding == 0 || best.rate <= 0 || offers.empty()) return best;
   const int room = bounds.rows - load.decoding - load.other_rows - load.nodes;
   double needed = best.rate * (1 + margin);
@@ -90,10 +93,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
                 .rate = rate,
                 .gain = value * factors,
                 .seconds = drafting,
-                // Beyond a stair rows are dear, yet a tree of this size pays: its least node is worth
-                // a row.
-                .price = std::min(Price(with, llm, with.nodes, rate),
-                                  nodes[k - 1].value * factors / m)};
+                .price = std::min(Price(load, with, llm, rate), nodes[k - 1].value * factors / m)};
       }
     }
   }

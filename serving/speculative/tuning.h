@@ -42,7 +42,7 @@ struct DraftChoice {
   double rate = 0;     // expected tokens per second of the step
   double gain = 0;     // expected tokens of all the trees
   double seconds = 0;  // of drafting
-  double price = 0;    // expected tokens that a node must bring to be worth its row
+  double price = 0;    // what a row costs, in expected tokens; 0 without requests
 };
 
 // A request that could be drafted for.
@@ -52,9 +52,9 @@ struct DraftOffer {
 };
 
 struct DraftBounds {
-  int depth = 8;   // at most
-  int nodes = 32;  // per request, at most
-  int rows = 256;  // of the step, at most
+  int depth = 8;        // at most
+  int nodes = 32;       // per request, at most
+  int rows = 256;       // of the step, at most
   double horizon = 64;  // steps over which the cost of catching up is spread
 };
 

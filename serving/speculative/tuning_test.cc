@@ -141,8 +141,8 @@ TEST(ChooseNodes, IsTheBestOfAllCounts) {
   std::uniform_real_distribution<double> uniform;
   for (int run = 0; run < 200; ++run) {
     const double fixed = uniform(random) * 5, row = uniform(random) * 0.5, block = uniform(random);
-    const StepCost llm = CostOf(
-        [&](int rows) { return fixed + row * rows + block * ((rows + 7) / 8); });
+    const StepCost llm =
+        CostOf([&](int rows) { return fixed + row * rows + block * ((rows + 7) / 8); });
     std::vector<double> chances;
     for (int i = 0; i < 60; ++i) chances.push_back(uniform(random));
     std::sort(chances.rbegin(), chances.rend());

@@ -10,8 +10,7 @@ namespace {
 // What a proposal was drawn from: q, but for the tokens that were taken before it.
 class DrawnFrom {
  public:
-  explicit DrawnFrom(const Proposal& proposal)
-      : q_(*proposal.drawn_from), taken_(proposal.taken) {
+  explicit DrawnFrom(const Proposal& proposal) : q_(*proposal.drawn_from), taken_(proposal.taken) {
     double gone = 0;
     for (const int token : taken_) gone += q_[token];
     scale_ = taken_.empty() ? 1 : 1 / (1 - gone);

@@ -273,10 +273,8 @@ TEST(SampledLaw, DrawsWithoutReplacement) {
 }
 
 TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {
-  const Ssm wrong{.law = RandomLaw(120, 3),
-                  .children = {2},
-                  .without_replacement = true,
-                  .forgetful = true};
+  const Ssm wrong{
+      .law = RandomLaw(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
   EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
 }
 
@@ -285,8 +283,8 @@ TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
   Branching branching;
   do {
-    const TokenTree tree = DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0,
-                                    branching);
+    const TokenTree tree =
+        DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
     BranchingNoise noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, noise);

@@ -44,7 +44,8 @@ struct Run {
   double accepted = 0;  // per verification
 };
 
-absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string& text, int batch, int round) {
+absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string& text, int batch,
+                           int round) {
   auto tokenizer = ByteTokenizer::Create();
   EngineOptions options;
   absl::StatusOr<Expansion> expansion = Expansion::Parse(absl::GetFlag(FLAGS_expansion));
@@ -150,11 +151,9 @@ absl::Status Measure(Report* report) {
   shape.max_sequences = 16;
   shape.max_context_slots = 4096;
   shape.max_ancestor_slots = 320 * 16;
-  absl::StatusOr<ServedModel> llm =
-      LoadForServing(registry, "llm", *llm_weights, shape, threads);
+  absl::StatusOr<ServedModel> llm = LoadForServing(registry, "llm", *llm_weights, shape, threads);
   if (!llm.ok()) return llm.status();
-  absl::StatusOr<ServedModel> ssm =
-      LoadForServing(registry, "ssm", *ssm_weights, shape, threads);
+  absl::StatusOr<ServedModel> ssm = LoadForServing(registry, "ssm", *ssm_weights, shape, threads);
   if (!ssm.ok()) return ssm.status();
   const std::string text = ServingText();
 

@@ -132,8 +132,7 @@ absl::Status Measure(Report* report) {
     options.prefix_cache = false;
     options.speculation.tune = tune;
     options.speculation.lookup.depth = lookup;
-    options.speculation.sampled =
-        tune ? SampledDrafts::kShared : SampledDrafts::kDraws;
+    options.speculation.sampled = tune ? SampledDrafts::kShared : SampledDrafts::kDraws;
     options.seconds = Seconds;
     std::vector<ModelRunner*> ssms;
     if (ssm) ssms.push_back(models.at("ssm").counting.get());
@@ -164,8 +163,7 @@ absl::Status Measure(Report* report) {
   for (int round = -1; round < absl::GetFlag(FLAGS_rounds); ++round) {
     for (const int load : loads) {
       for (Mode& mode : modes) {
-        absl::StatusOr<Run> run =
-            Decode(*mode.engine, llm, **tokenizer, text, load, round + 1);
+        absl::StatusOr<Run> run = Decode(*mode.engine, llm, **tokenizer, text, load, round + 1);
         if (!run.ok()) return run.status();
         if (round >= 0) mode.runs[load].push_back(*run);
       }
