@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/sampling/shared_noise.h"
 
 namespace espalier {
 
@@ -32,17 +33,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
         "max_requests, max_tokens_per_batch and max_queue are ", set.max_requests, ", ",
         set.max_tokens_per_batch, " and ", set.max_queue, ", expected at least 1, 1 and 0"));
   }
-  const int draft = set.expansion.nodes(set.expansion.depth());
-  const int tree = draft * static_cast<int>(ssms.size());
-  if (tree >= set.max_tokens_per_batch) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expansion ", set.expansion.ToString(), " with ", ssms.size(), " SSMs has ", tree,
-        " nodes; with the root they must fit max_tokens_per_batch, ", set.max_tokens_per_batch));
-  }
   if (!ssms.empty() && set.expansion.depth() > limits.max_ancestor_slots) {
     return absl::InvalidArgumentError(absl::StrCat("expansion has depth ", set.expansion.depth(),
                                                    ", the model runner allows ",
                                                    limits.max_ancestor_slots));
+  }
+  const int draft = set.expansion.nodes(set.expansion.depth()) * static_cast<int>(ssms.size());
+  const int tree = draft + set.speculation.lookup.depth * set.speculation.lookup.branches;
+  if (tree >= set.max_tokens_per_batch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expansion ", set.expansion.ToString(), " with ", ssms.size(), " SSMs has ", draft,
+        " nodes, lookups add ", tree - draft,
+        "; with the root they must fit max_tokens_per_batch, ", set.max_tokens_per_batch));
   }
   if (set.max_sequence_length < 0 || set.max_sequence_length > limits.max_positions) {
     return absl::InvalidArgumentError(absl::StrCat("max_sequence_length is ",
@@ -58,19 +60,20 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
                      limits.max_positions, " positions and ", limits.kv_slots,
                      " KV slots, of which a tree takes ", tree));
   }
-  for (size_t i = 0; i < ssms.size(); ++i) {
-    const RunnerLimits ssm = ssms[i]->limits();
-    if (ssm.vocabulary != limits.vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat("SSM ", i, " has a vocabulary of ",
-                                                     ssm.vocabulary, ", the LLM one of ",
-                                                     limits.vocabulary, ": they must be equal"));
-    }
-    engine->drafters_.push_back(
-        {.drafter = std::make_unique<Drafter>(*ssms[i], static_cast<int>(i), set.expansion),
-         .limit = std::min({ssm.max_positions, ssm.kv_slots - tree, ssm.max_context_slots})});
-  }
-  engine->statistics_.drafted_by_depth.resize(set.expansion.depth());
-  engine->statistics_.accepted_by_depth.resize(set.expansion.depth());
+  auto speculator = Speculator::Create({.llm = llm,
+                                        .ssms = std::move(ssms),
+                                        .expansion = set.expansion,
+                                        .options = set.speculation,
+                                        .share_prefixes = set.prefix_cache,
+                                        .max_rows = set.max_tokens_per_batch,
+                                        .seconds = set.seconds});
+  if (!speculator.ok()) return speculator.status();
+  engine->speculator_ = *std::move(speculator);
+  const bool best_first = set.speculation.tune || set.speculation.max_nodes > 0;
+  const int depth = std::max({set.expansion.depth(), set.speculation.lookup.depth,
+                              best_first ? set.speculation.max_depth : 0});
+  engine->statistics_.drafted_by_depth.resize(depth);
+  engine->statistics_.accepted_by_depth.resize(depth);
   return engine;
 }
 
@@ -98,8 +101,18 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
   requests_[id] = {
       .request = std::make_unique<Request>(id, std::move(prompt), std::move(options), *tokenizer_),
       .submitted = Now()};
-  waiting_.push_back(id);
+  Enqueue(id, waiting_);
   return id;
+}
+
+// Behind all that outrank it.
+void Engine::Enqueue(RequestId id, std::deque<RequestId>& queue) {
+  const auto rank = [&](RequestId one) {
+    return std::make_pair(requests_.at(one).request->options().priority, one);
+  };
+  queue.insert(std::upper_bound(queue.begin(), queue.end(), id,
+                                [&](RequestId a, RequestId b) { return rank(a) < rank(b); }),
+               id);
 }
 
 bool Engine::Cancel(RequestId id) {
@@ -117,56 +130,102 @@ std::vector<RequestEvent> Engine::TakeEvents() {
   return out;
 }
 
-// How deep this SSM can draft now: the tree's last level and the token after it must be allowed to
-// the request, and the levels that are run must be positions of the SSM.
-int Engine::DraftDepth(const Request& request, const Ssm& ssm) const {
-  if (!request.options().speculate || request.length() > ssm.limit) return 0;
-  return std::max(0, std::min({options_.expansion.depth(), request.Remaining(context_) - 1,
-                               ssm.limit - request.length() + 1}));
+// Only its last token is still to be run.
+bool Engine::Decodes(const Entry& entry) const {
+  const Request& request = *entry.request;
+  return request.emitted() > 0 && kv_.length(request.id()) == request.length() - 1;
 }
 
 RequestView Engine::View(const Entry& entry) const {
   const Request& request = *entry.request;
-  RequestView view{.id = request.id(),
+  const RequestId id = request.id();
+  RequestView view{.id = id,
                    .length = request.length(),
                    .started = request.emitted() > 0,
-                   .computed = {kv_.length(request.id())},
-                   .tree_may_shrink = request.options().sampling.greedy(),
-                   .last_step = entry.last_step};
-  for (const Ssm& ssm : drafters_) {
-    const bool follows = request.options().speculate && request.length() <= ssm.limit;
-    view.computed.push_back(follows ? ssm.drafter->kv().length(request.id()) : -1);
-    if (view.started) view.tree_nodes += options_.expansion.nodes(DraftDepth(request, ssm));
+                   .computed = {kv_.length(id)},
+                   .tree_may_shrink = speculator_->TreeMayShrink(request),
+                   .last_step = entry.last_step,
+                   .priority = request.options().priority,
+                   .shared = {kv_.shared(id)}};
+  for (int s = 0; s < speculator_->ssms(); ++s) {
+    view.computed.push_back(speculator_->Computed(s, request));
+    view.shared.push_back(speculator_->kv(s).shared(id));
   }
+  if (Decodes(entry)) view.tree_nodes = speculator_->TreeNodes(request);
   return view;
 }
 
-std::vector<Engine::Work> Engine::Plan() {
+void Engine::PlanSpeculation() {
+  std::vector<const Request*> decoding;
+  int64_t prompt_rows = 0;
+  for (const RequestId id : running_) {
+    const Entry& entry = requests_.at(id);
+    if (Decodes(entry)) {
+      decoding.push_back(entry.request.get());
+    } else {
+      prompt_rows += entry.request->length() - kv_.length(id);
+    }
+  }
+  for (const RequestId id : waiting_) {
+    if (static_cast<int>(running_.size()) >= options_.max_requests) break;
+    prompt_rows += requests_.at(id).request->length();
+  }
+  const int64_t room = options_.max_tokens_per_batch - static_cast<int64_t>(decoding.size());
+  speculator_->Plan(decoding, static_cast<int>(std::clamp<int64_t>(prompt_rows, 0, room)),
+                    context_);
+}
+
+SchedulerInput Engine::TakeStock() const {
   SchedulerInput input{.max_rows = options_.max_tokens_per_batch,
                        .max_running = options_.max_requests,
                        .free_slots = {kv_.free_slots()},
                        .total_slots = {limits_.kv_slots}};
-  for (const Ssm& ssm : drafters_) {
-    input.free_slots.push_back(ssm.drafter->kv().free_slots());
-    input.total_slots.push_back(ssm.drafter->kv().statistics().slots);
+  for (int s = 0; s < speculator_->ssms(); ++s) {
+    input.free_slots.push_back(speculator_->kv(s).free_slots());
+    input.total_slots.push_back(speculator_->kv(s).statistics().slots);
   }
   for (const RequestId id : running_) input.running.push_back(View(requests_.at(id)));
+  const bool full = static_cast<int>(running_.size()) >= options_.max_requests;
   for (const RequestId id : waiting_) {
-    if (static_cast<int>(input.waiting.size()) >= options_.max_requests) break;
-    input.waiting.push_back(View(requests_.at(id)));
+    if (static_cast<int>(input.waiting.size()) >= (full ? 1 : options_.max_requests)) break;
+    RequestView view = View(requests_.at(id));
+    if (options_.prefix_cache) {
+      // The last token is run in any case: its logits are wanted.
+      const absl::Span<const int> tokens = requests_.at(id).request->tokens();
+      const KvCache::Prefix prefix = kv_.FindPrefix(tokens.subspan(0, tokens.size() - 1));
+      view.computed[0] = prefix.length;
+      view.idle_prefix = prefix.idle;
+    }
+    input.waiting.push_back(std::move(view));
   }
-  const Schedule schedule = MakeSchedule(input);
+  return input;
+}
+
+std::vector<Engine::Work> Engine::Plan() {
+  PlanSpeculation();
+  const Schedule schedule = MakeSchedule(TakeStock());
   for (const RequestId id : schedule.preempt) {
     ReleaseSlots(id);
     requests_.at(id).request->Preempt();
     running_.erase(std::find(running_.begin(), running_.end(), id));
-    waiting_.push_front(id);
+    Enqueue(id, waiting_);
     ++statistics_.preemptions;
   }
   for (const RequestId id : schedule.admit) {
-    requests_.at(id).request->Admit();
-    waiting_.pop_front();
-    running_.push_back(id);
+    Entry& entry = requests_.at(id);
+    Request& request = *entry.request;
+    if (options_.prefix_cache) {
+      const int cached =
+          kv_.AttachPrefix(id, request.tokens().subspan(0, request.tokens().size() - 1));
+      if (!entry.admitted) {
+        request.usage().cached_tokens = cached;
+        statistics_.cached_tokens += cached;
+      }
+    }
+    entry.admitted = true;
+    request.Admit();
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
+    Enqueue(id, running_);
   }
   std::vector<Work> work;
   for (const Assignment& assignment : schedule.work) {
@@ -177,34 +236,16 @@ std::vector<Engine::Work> Engine::Plan() {
   return work;
 }
 
-absl::Status Engine::Draft(std::vector<Work>& work) {
-  const int sources = static_cast<int>(drafters_.size());
-  for (int s = 0; s < sources; ++s) {
-    const Ssm& ssm = drafters_[s];
-    std::vector<Drafter::Job> jobs;
-    for (Work& item : work) {
-      const Request& request = *item.entry->request;
-      const Assignment& assignment = item.assignment;
-      if (!request.options().speculate || request.length() > ssm.limit) continue;
-      Drafter::Job job{.request = request.id(),
-                       .tokens = request.tokens(),
-                       .follow = kv_.length(request.id()) + assignment.rows,
-                       .sampling = request.options().sampling,
-                       .tree = &item.tree};
-      if (assignment.decodes && assignment.tree_nodes > 0) {
-        job.depth = DraftDepth(request, ssm);
-        // Shares of what the scheduler gave; the first SSMs get the remainder.
-        job.max_nodes = (assignment.tree_nodes + sources - 1 - s) / sources;
-      }
-      // The root is left for the draft that will ask for its logits.
-      if (job.depth == 0 && job.follow == request.length()) --job.follow;
-      jobs.push_back(job);
-    }
-    if (absl::Status status = ssm.drafter->Draft(jobs); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("SSM ", s, ": ", status.message()));
-    }
+void Engine::Draft(std::vector<Work>& work) {
+  std::vector<DraftWork> drafts;
+  for (Work& item : work) {
+    const Request& request = *item.entry->request;
+    drafts.push_back({.request = request,
+                      .assignment = item.assignment,
+                      .end = kv_.length(request.id()) + item.assignment.rows,
+                      .tree = item.tree});
   }
-  return absl::OkStatus();
+  speculator_->Draft(drafts);
 }
 
 absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
@@ -253,28 +294,54 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
 absl::Status Engine::Step() {
   if (idle()) return absl::OkStatus();
   ++statistics_.steps;
+  const int64_t preempted = statistics_.preemptions;
   std::vector<Work> work = Plan();
-  absl::Status status =
-      work.empty() ? absl::InternalError("the scheduler found no work although requests wait")
-                   : Draft(work);
-  if (status.ok()) {
-    absl::StatusOr<StepLogits> logits = RunLlm(work);
-    status = logits.status();
-    for (size_t i = 0; status.ok() && i < work.size(); ++i) {
-      status = Verify(work[i], static_cast<int>(i), *logits);
-    }
+  if (work.empty()) {
+    // Slots that requests had shared come back only with the last of them: in the next step.
+    if (statistics_.preemptions > preempted) return absl::OkStatus();
+    const absl::Status status =
+        absl::InternalError("the scheduler found no work although requests wait");
+    FailRunning(status);
+    return status;
   }
-  if (!status.ok()) FailRunning(status);
+  Draft(work);
+  const double start = Now();
+  int rows = 0;
+  int64_t visible = 0;
+  for (const Work& item : work) {
+    const int own = item.assignment.rows + item.tree.drafted();
+    rows += own;
+    visible += static_cast<int64_t>(own) * (kv_.length(item.assignment.id) + item.assignment.rows);
+  }
+  absl::StatusOr<StepLogits> logits = RunLlm(work);
+  absl::Status status = logits.status();
+  for (size_t i = 0; status.ok() && i < work.size(); ++i) {
+    status = Verify(work[i], static_cast<int>(i), *logits);
+  }
+  if (!status.ok()) {
+    FailRunning(status);
+  } else {
+    speculator_->ObserveLlm(rows, visible, Now() - start);
+  }
   return status;
 }
 
 absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   const Request& request = *work.entry->request;
   const RequestId id = request.id();
+  if (options_.prefix_cache) kv_.Publish(id, request.tokens());
   if (kv_.length(id) < request.length()) return absl::OkStatus();  // in the middle of the prompt
   // Wanted rows are the root and then the nodes, as the tree numbers them.
   absl::StatusOr<Verification> verification;
-  if (request.options().sampling.greedy()) {
+  const SamplingParameters& sampling = request.options().sampling;
+  if (!sampling.greedy() && options_.speculation.sampled == SampledDrafts::kShared) {
+    verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
+      const absl::StatusOr<Distribution> p =
+          SamplingDistribution(logits.at(index, node), limits_.vocabulary, sampling);
+      if (!p.ok()) return p.status();
+      return SharedChoice(*p, sampling.seed, request.length() + work.tree.depth(node));
+    });
+  } else if (sampling.greedy()) {
     verification = VerifyGreedy(
         work.tree, [&](int node) { return Argmax(logits.at(index, node), limits_.vocabulary); });
   } else {
@@ -327,17 +394,16 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification) {
   for (const int node : verification.path) accepted.push_back(work.slots[node - 1]);
   absl::Status status = kv_.CommitScratch(id, accepted);
   kv_.DropScratch(id);
-  const absl::Span<const int> tokens =
-      absl::MakeConstSpan(verification.tokens).subspan(0, verification.path.size());
-  for (const Ssm& ssm : drafters_) {
-    status.Update(ssm.drafter->Commit(id, tokens));
-    if (request.length() > ssm.limit) ssm.drafter->Release(id);
-  }
-  return status;
+  if (!status.ok()) return status;
+  const size_t accepted_tokens = verification.path.size();
+  speculator_->Commit(request, work.tree,
+                      absl::MakeConstSpan(verification.tokens).subspan(0, accepted_tokens),
+                      verification.tokens[accepted_tokens]);
+  return absl::OkStatus();
 }
 
 void Engine::FailRunning(const absl::Status& status) {
-  for (const RequestId id : std::vector<RequestId>(running_)) {
+  for (const RequestId id : std::vector<RequestId>(running_.begin(), running_.end())) {
     Entry& entry = requests_.at(id);
     entry.request->Finish(FinishReason::kError);
     Report(entry, status);
@@ -365,16 +431,15 @@ void Engine::Report(Entry& entry, const absl::Status& error) {
 
 void Engine::ReleaseSlots(RequestId id) {
   kv_.Release(id);
-  for (const Ssm& ssm : drafters_) ssm.drafter->Release(id);
+  speculator_->Release(*requests_.at(id).request, /*for_good=*/false);
 }
 
 void Engine::Retire(RequestId id) {
-  ReleaseSlots(id);
-  const auto running = std::find(running_.begin(), running_.end(), id);
-  if (running != running_.end()) {
-    running_.erase(running);
-  } else {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
+  kv_.Release(id);
+  speculator_->Release(*requests_.at(id).request, /*for_good=*/true);
+  for (std::deque<RequestId>* queue : {&running_, &waiting_}) {
+    const auto found = std::find(queue->begin(), queue->end(), id);
+    if (found != queue->end()) queue->erase(found);
   }
   requests_.erase(id);
 }
@@ -384,28 +449,38 @@ EngineStatistics Engine::statistics() const {
   out.waiting = static_cast<int>(waiting_.size());
   out.running = static_cast<int>(running_.size());
   out.kv = kv_.statistics();
-  for (const Ssm& ssm : drafters_) {
-    out.ssm_kv.push_back(ssm.drafter->kv().statistics());
-    out.ssm_batches += ssm.drafter->batches();
-  }
+  for (int s = 0; s < speculator_->ssms(); ++s)
+    out.ssm_kv.push_back(speculator_->kv(s).statistics());
+  out.ssm_batches = speculator_->batches();
+  out.speculation = speculator_->statistics();
   return out;
 }
 
 absl::Status Engine::CheckInvariants() const {
-  int running_slots = 0;
-  for (const RequestId id : running_) running_slots += kv_.length(id);
-  if (running_slots != kv_.statistics().used) {
-    return absl::InternalError(absl::StrCat("running requests have ", running_slots,
-                                            " KV slots, but ", kv_.statistics().used,
-                                            " are in use"));
-  }
-  absl::Status status = kv_.CheckInvariants();
-  for (const Ssm& ssm : drafters_) {
-    const KvCache& kv = ssm.drafter->kv();
-    int slots = 0;
-    for (const RequestId id : running_) slots += kv.length(id);
-    if (slots != kv.statistics().used) status.Update(absl::InternalError("an SSM's KV slot leaks"));
-    status.Update(kv.CheckInvariants());
+  const auto check = [&](const KvCache& kv, absl::string_view whose) {
+    int running = 0, slots = 0, shared = 0;
+    for (const RequestId id : running_) {
+      running += kv.length(id) > 0;
+      slots += kv.length(id);
+      shared += kv.shared(id);
+    }
+    const KvCache::Statistics s = kv.statistics();
+    // Shared slots are counted once: at least one of the sharers' counts stands for them.
+    if (s.used > slots || s.used < slots - shared) {
+      return absl::InternalError(absl::StrCat("running requests have ", slots, " slots of ", whose,
+                                              " KV cache, ", shared, " of them shared, but ",
+                                              s.used, " are in use"));
+    }
+    if (kv.sequences_with_slots() != running) {
+      return absl::InternalError(absl::StrCat(kv.sequences_with_slots(),
+                                              " sequences have slots of ", whose, " KV cache, but ",
+                                              running, " running requests do"));
+    }
+    return kv.CheckInvariants();
+  };
+  absl::Status status = check(kv_, "the LLM's");
+  for (int s = 0; s < speculator_->ssms(); ++s) {
+    status.Update(check(speculator_->kv(s), absl::StrCat("SSM ", s, "'s")));
   }
   return status;
 }

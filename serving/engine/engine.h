@@ -23,10 +23,10 @@
 #include "absl/status/statusor.h"
 #include "serving/engine/model_runner.h"
 #include "serving/engine/row_packer.h"
+#include "serving/engine/speculator.h"
 #include "serving/kv/kv_cache.h"
 #include "serving/request/request.h"
 #include "serving/scheduler/scheduler.h"
-#include "serving/speculative/drafter.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/token_tree.h"
 #include "serving/speculative/verify.h"
@@ -35,13 +35,15 @@
 namespace espalier {
 
 struct EngineOptions {
-  Expansion expansion;             // of each SSM; without effect if there is none
-  int max_requests = 16;           // that run at once
+  Expansion expansion;  // of each SSM; without effect if there is none
+  SpeculationOptions speculation;
+  bool prefix_cache = true;  // requests share the KV slots of tokens with which all of them begin
+  int max_requests = 16;     // that run at once
   int max_tokens_per_batch = 256;  // rows of one LLM step; cut to the runner's limit
   int max_queue = 256;             // that wait
   int max_sequence_length = 0;  // prompt and answer; 0: all that the model and its KV cache allow
   std::function<double()>
-      seconds;  // monotonic; only for the times in Usage, which are 0 without it
+      seconds;  // monotonic; for the times in Usage, which are 0 without it, and for tuning
 };
 
 struct RequestEvent {
@@ -69,6 +71,8 @@ struct EngineStatistics {
   std::vector<int64_t> drafted_by_depth;  // index 0: depth 1
   std::vector<int64_t> accepted_by_depth;
   int64_t preemptions = 0;
+  int64_t cached_tokens = 0;  // of prompts, that did not have to be computed
+  SpeculationStatistics speculation;
   std::map<FinishReason, int64_t> finished;
   KvCache::Statistics kv;
   std::vector<KvCache::Statistics> ssm_kv;
@@ -77,7 +81,8 @@ struct EngineStatistics {
 class Engine {
  public:
   // The runners and the tokenizer must outlive the engine. InvalidArgument with both numbers if
-  // vocabularies differ, a tree does not fit a batch, or the context would be too small.
+  // vocabularies differ, a tree does not fit a batch, or the context would be too small. If
+  // speculation is tuned, the runners are timed here.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(ModelRunner* llm,
                                                         std::vector<ModelRunner*> ssms,
                                                         const Tokenizer* tokenizer,
@@ -90,15 +95,15 @@ class Engine {
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
   bool Cancel(RequestId id);
 
-  // One iteration; does nothing if idle. If a model runner fails, all running requests end with
-  // that error, which is also returned; waiting ones stay.
+  // One iteration; does nothing if idle. If the LLM fails, all running requests end with that
+  // error, which is also returned; waiting ones stay. An SSM that fails is not used again.
   absl::Status Step();
 
   // Events since the last call, in order.
   std::vector<RequestEvent> TakeEvents();
 
   bool idle() const { return requests_.empty(); }
-  bool has_ssms() const { return !drafters_.empty(); }
+  bool has_ssms() const { return speculator_->ssms() > 0; }
   int context() const { return context_; }  // tokens of prompt and answer together
   EngineStatistics statistics() const;
   // Internal if a KV slot is lost, has two owners, or belongs to a request that is not running.
@@ -108,25 +113,25 @@ class Engine {
   struct Entry {
     std::unique_ptr<Request> request;
     double submitted = 0;
+    bool admitted = false;  // ever
     int64_t last_step = 0;
-  };
-  struct Ssm {
-    std::unique_ptr<Drafter> drafter;
-    int limit = 0;  // the longest sequence that it follows
   };
   struct Work {
     Entry* entry;
     Assignment assignment;
-    TokenTree tree;
+    TokenTree tree;              // what the LLM verifies
     std::vector<int32_t> slots;  // of the tree's nodes from 1 on
   };
 
   Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options);
 
   RequestView View(const Entry& entry) const;
-  int DraftDepth(const Request& request, const Ssm& ssm) const;
+  void PlanSpeculation();
+  SchedulerInput TakeStock() const;
+  bool Decodes(const Entry& entry) const;
+  void Enqueue(RequestId id, std::deque<RequestId>& queue);
   std::vector<Work> Plan();
-  absl::Status Draft(std::vector<Work>& work);
+  void Draft(std::vector<Work>& work);
   absl::StatusOr<StepLogits> RunLlm(std::vector<Work>& work);
   absl::Status Verify(Work& work, int index, const StepLogits& logits);
   absl::Status Conclude(Work& work, const Verification& verification);
@@ -142,11 +147,11 @@ class Engine {
   RunnerLimits limits_;
   int context_ = 0;
   KvCache kv_;
-  std::vector<Ssm> drafters_;
+  std::unique_ptr<Speculator> speculator_;
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;
-  std::deque<RequestId> waiting_;   // in order of arrival
-  std::vector<RequestId> running_;  // oldest first; all older than those that wait
+  std::deque<RequestId> waiting_;  // by rank: priority, then age
+  std::deque<RequestId> running_;  // by rank
   std::vector<RequestEvent> events_;
   EngineStatistics statistics_;
 };

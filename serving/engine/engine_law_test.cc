@@ -36,17 +36,33 @@ std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters
 
 // Chi-square of kDraws answers with seeds 0, 1, ...; degrees of freedom in *freedom.
 double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vector<FakeModel>& ssms,
-                 const char* expansion, SamplingParameters sampling, int* freedom) {
+                 const char* expansion, SamplingParameters sampling, int* freedom,
+                 const SpeculationOptions& speculation = {}, int draws = kDraws) {
   const std::vector<double> law = ExpectedLaw(claimed, sampling);
   EngineHarness harness(kVocabulary);
   harness.SetLlm(llm);
   for (const FakeModel& ssm : ssms) harness.AddSsm(ssm);
-  EXPECT_TRUE(harness.Start({.max_requests = 32}, expansion).ok());
+  // By this clock drafts are cheap at times and dear at others.
+  double now = 0;
+  int64_t llm_steps = 0, ssm_steps = 0;
+  EngineOptions options{.max_requests = 32};
+  options.speculation = speculation;
+  options.seconds = [&] {
+    const bool dear = llm_steps / 500 % 2 == 1;
+    now += static_cast<double>(harness.llm().steps() - llm_steps);
+    llm_steps = harness.llm().steps();
+    if (!ssms.empty()) {
+      now += (dear ? 3 : 0.05) * static_cast<double>(harness.ssm(0).steps() - ssm_steps);
+      ssm_steps = harness.ssm(0).steps();
+    }
+    return now;
+  };
+  EXPECT_TRUE(harness.Start(options, expansion).ok());
   std::vector<int64_t> counts(kCells, 0);
   std::map<RequestId, std::vector<int>> tokens;
   int64_t accepted = 0;
-  for (int submitted = 0, finished = 0; finished < kDraws;) {
-    for (; submitted < kDraws && submitted < finished + 64; ++submitted) {
+  for (int submitted = 0, finished = 0; finished < draws;) {
+    for (; submitted < draws && submitted < finished + 64; ++submitted) {
       sampling.seed = submitted;
       EXPECT_TRUE(
           harness.engine().Submit(Prompt(), {.max_tokens = kAnswer, .sampling = sampling}).ok());
@@ -62,7 +78,12 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
       tokens.erase(event.id);
     }
   }
-  EXPECT_GT(accepted, ssms.empty() ? -1 : kDraws / 4);
+  if (speculation.tune) {
+    EXPECT_GT(harness.engine().statistics().drafted_tokens, draws / 10);
+    EXPECT_GT(harness.engine().statistics().speculation.tuned_off, 100);
+  }
+  const bool always = !ssms.empty() && !speculation.tune;
+  EXPECT_GT(accepted, always ? draws / 4 : speculation.lookup.depth > 0 ? 100 : -1);
   double sum = 0;
   *freedom = -1;
   for (int cell = 0; cell < kCells; ++cell) {
@@ -71,7 +92,7 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
       continue;
     }
     ++*freedom;
-    const double expected = law[cell] * kDraws;
+    const double expected = law[cell] * draws;
     sum += (static_cast<double>(counts[cell]) - expected) *
            (static_cast<double>(counts[cell]) - expected) / expected;
   }
@@ -93,6 +114,7 @@ struct LawCase {
   std::vector<FakeModel> ssms;
   const char* expansion;
   SamplingParameters sampling;
+  SpeculationOptions speculation;
 };
 
 class AnswerLaw : public ::testing::TestWithParam<int> {};
@@ -102,14 +124,49 @@ TEST_P(AnswerLaw, IsTheModels) {
       {"incremental", {}, "", {.temperature = 1}},
       {"tree", {Far()}, "3,2", {.temperature = 0.7}},
       {"two SSMs", {Near(), Far()}, "2,1", {.temperature = 1}},
-      {"truncated", {Near(), Far()}, "2,2", {.temperature = 1, .top_p = 0.8, .top_k = 3}}};
+      {"truncated", {Near(), Far()}, "2,2", {.temperature = 1, .top_p = 0.8, .top_k = 3}},
+      {"without replacement",
+       {Near(), Far()},
+       "3,2",
+       {.temperature = 1},
+       {.sampled = SampledDrafts::kWithoutReplacement}},
+      {"shared noise",
+       {Far()},
+       "",
+       {.temperature = 0.7},
+       {.max_nodes = 6, .sampled = SampledDrafts::kShared}},
+      {"shared noise, truncated",
+       {Near(), Far()},
+       "",
+       {.temperature = 1, .top_p = 0.8, .top_k = 3},
+       {.max_nodes = 5, .sampled = SampledDrafts::kShared}},
+      // The law must not depend on when and why trees are drawn, however wildly that is chosen.
+      {"tuned draws", {Near(), Far()}, "2,2", {.temperature = 1}, {.tune = true}},
+      {"tuned draws without replacement",
+       {Near()},
+       "3,1",
+       {.temperature = 1},
+       {.tune = true, .sampled = SampledDrafts::kWithoutReplacement}},
+      {"tuned, shared noise",
+       {Near(), Far()},
+       "",
+       {.temperature = 1},
+       {.tune = true, .sampled = SampledDrafts::kShared}},
+      {"lookups alone", {}, "", {.temperature = 0.7}, {.lookup = {.depth = 2}}},
+      {"lookups and draws", {Near()}, "2,1", {.temperature = 1}, {.lookup = {.depth = 3}}},
+      {"lookups, tuned",
+       {Near()},
+       "2,1",
+       {.temperature = 1},
+       {.tune = true, .lookup = {.depth = 3}}}};
   const LawCase& law = cases[GetParam()];
   int freedom = 0;
-  const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom);
+  const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom,
+                               law.speculation, GetParam() < 4 ? kDraws : kDraws / 2);
   EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 4));
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 13));
 
 // The statistic has the power to see a model that is off by a few parts in a hundred.
 TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {

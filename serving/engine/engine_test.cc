@@ -166,14 +166,54 @@ TEST_F(EngineTest, AFailingLlmEndsTheRunningRequestsAndSparesTheWaiting) {
               ElementsAreArray(GreedyContinuation(Llm(), {3}, 16)));
 }
 
-TEST_F(EngineTest, AFailingSsmIsAnErrorThatNamesIt) {
+TEST_F(EngineTest, AFailingSsmIsSetAsideAndRequestsGoOn) {
   Start();
-  const RequestId id = *engine().Submit({1, 2}, {});
-  harness_.ssm(0).FailFrom(2);
-  absl::Status status;
-  while (status.ok() && !engine().idle()) status = harness_.Step();
+  const RequestId id = *engine().Submit({1, 2}, {.max_tokens = 40});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness_.Step().ok());
+  EXPECT_TRUE(engine().statistics().speculation.ssm_status[0].ok());
+  harness_.ssm(0).FailFrom(harness_.ssm(0).steps() + 2);  // in the middle of a tree
+  harness_.RunToEnd();
+  const absl::Status status = engine().statistics().speculation.ssm_status[0];
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("SSM 0"));
-  EXPECT_EQ(harness_.answer(id).reason, FinishReason::kError);
+  EXPECT_THAT(harness_.answer(id).tokens, ElementsAreArray(GreedyContinuation(Llm(), {1, 2}, 40)));
+  EXPECT_GT(harness_.answer(id).usage.accepted_tokens, 0);
+  // Later requests do not meet it.
+  const int64_t steps = harness_.ssm(0).steps();
+  const RequestId later = *engine().Submit({3}, {});
+  harness_.RunToEnd();
+  EXPECT_EQ(harness_.answer(later).reason, FinishReason::kLength);
+  EXPECT_EQ(harness_.ssm(0).steps(), steps);
+}
+
+TEST(Engine, AnSsmWhoseLogitsAreNoNumbersIsSetAsideAndTheOtherGoesOn) {
+  for (const double temperature : {0.0, 1.0}) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    harness.AddSsm([](absl::Span<const int> path) {
+      std::vector<float> logits = Llm()(path);
+      if (path.size() > 9) logits[path.size() % kVocabulary] = NAN;
+      return logits;
+    });
+    harness.AddSsm(Llm());
+    ASSERT_TRUE(harness.Start({}, "1,2,1").ok());
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 5; ++i) {
+      ids.push_back(*harness.engine().Submit(
+          {i, 2}, {.max_tokens = 40, .sampling = {.temperature = temperature, .seed = 3}}));
+    }
+    harness.RunToEnd();
+    const SpeculationStatistics statistics = harness.engine().statistics().speculation;
+    EXPECT_THAT(std::string(statistics.ssm_status[0].message()), HasSubstr("SSM 0"));
+    EXPECT_TRUE(statistics.ssm_status[1].ok());
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(harness.answer(ids[i]).reason, FinishReason::kLength);
+      EXPECT_LT(harness.answer(ids[i]).usage.verification_steps, 30);  // still drafted for
+      if (temperature > 0) continue;
+      EXPECT_THAT(harness.answer(ids[i]).tokens,
+                  ElementsAreArray(GreedyContinuation(Llm(), {i, 2}, 40)));
+    }
+  }
 }
 
 TEST(Engine, LogitsThatAreNoNumbersEndOnlyTheirRequest) {

@@ -15,9 +15,12 @@ KvCache::Statistics KvCache::statistics() const {
   return {.slots = total_,
           .used = total_ - free_slots(),
           .peak_used = peak_used_,
+          .cached = kBlock * idle_blocks_,
           .sequences = static_cast<int>(sequences_.size()),
           .committed_total = committed_total_,
-          .scratch_total = scratch_total_};
+          .scratch_total = scratch_total_,
+          .attached_total = attached_total_,
+          .evicted_total = evicted_total_};
 }
 
 int KvCache::length(SequenceId id) const { return static_cast<int>(slots(id).size()); }
@@ -34,9 +37,10 @@ absl::Status KvCache::Take(int count, std::vector<int32_t>& out) {
     return absl::ResourceExhaustedError(
         absl::StrCat(count, " KV slots are needed, ", free_slots(), " of ", total_, " are free"));
   }
+  while (count > static_cast<int>(free_.size())) EvictOne();
   out.insert(out.end(), free_.rbegin(), free_.rbegin() + count);
   free_.resize(free_.size() - count);
-  peak_used_ = std::max(peak_used_, total_ - free_slots());
+  NotePeak();
   return absl::OkStatus();
 }
 
@@ -89,10 +93,19 @@ void KvCache::DropScratch(SequenceId id) {
 void KvCache::Truncate(SequenceId id, int length) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
-  std::vector<int32_t>& slots = it->second.slots;
-  while (static_cast<int>(slots.size()) > std::max(length, 0)) {
-    Give(slots.back());
-    slots.pop_back();
+  Sequence& sequence = it->second;
+  length = std::max(length, 0);
+  while (static_cast<int>(sequence.slots.size()) > length) {
+    const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;
+    if (static_cast<int>(sequence.slots.size()) > in_blocks) {
+      Give(sequence.slots.back());
+      sequence.slots.pop_back();
+      continue;
+    }
+    // A block is used whole or not at all: what is cut inside one is computed again.
+    Unuse(sequence.blocks.back());
+    sequence.blocks.pop_back();
+    sequence.slots.resize(sequence.slots.size() - kBlock);
   }
 }
 
@@ -102,18 +115,211 @@ void KvCache::Release(SequenceId id) {
   sequences_.erase(id);
 }
 
+uint64_t KvCache::Key(int parent, absl::Span<const int> tokens) {
+  uint64_t hash = static_cast<uint64_t>(parent + 2) * 0x9E3779B97F4A7C15ull;
+  for (const int token : tokens) {
+    hash = (hash ^ static_cast<uint64_t>(token)) * 0xBF58476D1CE4E5B9ull;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+int KvCache::FindBlock(int parent, absl::Span<const int> tokens) const {
+  const auto found = index_.find(Key(parent, tokens));
+  if (found == index_.end()) return -1;
+  for (const int block : found->second) {
+    if (blocks_[block].parent == parent && absl::MakeConstSpan(blocks_[block].tokens) == tokens) {
+      return block;
+    }
+  }
+  return -1;
+}
+
+int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots) {
+  int block = static_cast<int>(blocks_.size());
+  if (unused_blocks_.empty()) {
+    blocks_.emplace_back();
+  } else {
+    block = unused_blocks_.back();
+    unused_blocks_.pop_back();
+  }
+  blocks_[block] = {.parent = parent,
+                    .tokens = {tokens.begin(), tokens.end()},
+                    .slots = {slots.begin(), slots.end()},
+                    .users = 1,
+                    .depth = parent < 0 ? 0 : blocks_[parent].depth + 1,
+                    .last_use = ++clock_};
+  if (parent >= 0) ++blocks_[parent].children;
+  index_[Key(parent, tokens)].push_back(block);
+  return block;
+}
+
+void KvCache::Use(int block) {
+  Block& b = blocks_[block];
+  if (b.users++ > 0) return;
+  --idle_blocks_;
+  if (b.children == 0) evictable_.erase(KeyOf(block, b));
+}
+
+void KvCache::Unuse(int block) {
+  Block& b = blocks_[block];
+  if (--b.users > 0) return;
+  ++idle_blocks_;
+  b.last_use = ++clock_;
+  if (b.children == 0) evictable_.insert(KeyOf(block, b));
+}
+
+// REQUIRES: idle_blocks_ > 0. Then some idle block has no children: those that continue an idle one
+// are idle too, because a sequence uses a chain from its beginning.
+void KvCache::EvictOne() {
+  const int block = std::get<2>(*evictable_.begin());
+  evictable_.erase(evictable_.begin());
+  Block& b = blocks_[block];
+  for (const int32_t slot : b.slots) Give(slot);
+  std::vector<int>& same = index_[Key(b.parent, b.tokens)];
+  same.erase(std::find(same.begin(), same.end(), block));
+  if (same.empty()) index_.erase(Key(b.parent, b.tokens));
+  if (b.parent >= 0) {
+    Block& parent = blocks_[b.parent];
+    if (--parent.children == 0 && parent.users == 0) evictable_.insert(KeyOf(b.parent, parent));
+  }
+  b = Block();
+  unused_blocks_.push_back(block);
+  --idle_blocks_;
+  ++evicted_total_;
+}
+
+void KvCache::NotePeak() { peak_used_ = std::max(peak_used_, total_ - free_slots()); }
+
+KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens) const {
+  Prefix out;
+  for (int block = -1; out.length + kBlock <= static_cast<int>(tokens.size());
+       out.length += kBlock) {
+    block = FindBlock(block, tokens.subspan(out.length, kBlock));
+    if (block < 0) break;
+    if (blocks_[block].users == 0) out.idle += kBlock;
+  }
+  return out;
+}
+
+int KvCache::sequences_with_slots() const {
+  return static_cast<int>(
+      std::count_if(sequences_.begin(), sequences_.end(),
+                    [](const auto& entry) { return !entry.second.slots.empty(); }));
+}
+
+int KvCache::shared(SequenceId id) const {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return 0;
+  int count = 0;
+  // Who uses a block uses those before it: from the first that is used alone, all are.
+  for (const int block : it->second.blocks) {
+    if (blocks_[block].users < 2) break;
+    count += kBlock;
+  }
+  return count;
+}
+
+int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens) {
+  if (length(id) > 0) return 0;
+  const int shared = FindPrefix(tokens).length;
+  if (shared == 0) return 0;
+  Sequence& sequence = sequences_[id];
+  for (int at = 0, block = -1; at < shared; at += kBlock) {
+    block = FindBlock(block, tokens.subspan(at, kBlock));
+    Use(block);
+    sequence.blocks.push_back(block);
+    sequence.slots.insert(sequence.slots.end(), blocks_[block].slots.begin(),
+                          blocks_[block].slots.end());
+  }
+  attached_total_ += shared;
+  NotePeak();
+  return shared;
+}
+
+void KvCache::Publish(SequenceId id, absl::Span<const int> tokens) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  Sequence& sequence = it->second;
+  for (;;) {
+    const int at = static_cast<int>(sequence.blocks.size()) * kBlock;
+    const int end = at + kBlock;
+    if (end > static_cast<int>(std::min(sequence.slots.size(), tokens.size()))) return;
+    const int parent = sequence.blocks.empty() ? -1 : sequence.blocks.back();
+    const absl::Span<const int> own = tokens.subspan(at, kBlock);
+    int block = FindBlock(parent, own);
+    if (block < 0) {
+      block = NewBlock(parent, own, absl::MakeConstSpan(sequence.slots).subspan(at, kBlock));
+    } else {
+      Use(block);
+      for (int i = 0; i < kBlock; ++i) {
+        Give(sequence.slots[at + i]);
+        sequence.slots[at + i] = blocks_[block].slots[i];
+      }
+    }
+    sequence.blocks.push_back(block);
+  }
+}
+
 absl::Status KvCache::CheckInvariants() const {
   std::vector<int> owners(total_, 0);
-  const auto count = [&](const std::vector<int32_t>& slots) {
+  bool in_range = true;
+  const auto count = [&](absl::Span<const int32_t> slots) {
     for (const int32_t slot : slots) {
-      if (slot < 0 || slot >= total_) return false;
-      ++owners[slot];
+      in_range = in_range && slot >= 0 && slot < total_;
+      if (in_range) ++owners[slot];
     }
-    return true;
   };
-  bool in_range = count(free_);
+  count(free_);
+  std::vector<int> users(blocks_.size(), 0), children(blocks_.size(), 0);
   for (const auto& [id, sequence] : sequences_) {
-    in_range = count(sequence.slots) && count(sequence.scratch) && in_range;
+    const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;
+    if (in_blocks > static_cast<int>(sequence.slots.size())) {
+      return absl::InternalError(absl::StrCat("sequence ", id, " is shorter than its KV blocks"));
+    }
+    count(absl::MakeConstSpan(sequence.slots).subspan(in_blocks));
+    count(sequence.scratch);
+    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
+      const Block& block = blocks_[sequence.blocks[i]];
+      ++users[sequence.blocks[i]];
+      if (block.parent != (i == 0 ? -1 : sequence.blocks[i - 1]) ||
+          absl::MakeConstSpan(sequence.slots).subspan(i * kBlock, kBlock) !=
+              absl::MakeConstSpan(block.slots)) {
+        return absl::InternalError(absl::StrCat("sequence ", id, " lists other KV slots than its ",
+                                                "block ", sequence.blocks[i], " has"));
+      }
+    }
+  }
+  int entries = 0, idle = 0, evictable = 0;
+  for (const auto& [key, blocks] : index_) {
+    for (const int block : blocks) {
+      const Block& b = blocks_[block];
+      if (Key(b.parent, b.tokens) != key || b.slots.size() != kBlock) {
+        return absl::InternalError(absl::StrCat("KV block ", block, " is filed wrongly"));
+      }
+      ++entries;
+      count(b.slots);
+      if (b.parent >= 0) ++children[b.parent];
+    }
+  }
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& b = blocks_[i];
+    if (b.users != users[i] || b.children != children[i]) {
+      return absl::InternalError(absl::StrCat("KV block ", i, " counts ", b.users, " users and ",
+                                              b.children, " children, found ", users[i], " and ",
+                                              children[i]));
+    }
+    if (b.slots.empty() || b.users > 0) continue;
+    ++idle;
+    if (b.children > 0) continue;
+    ++evictable;
+    if (!evictable_.contains(KeyOf(static_cast<int>(i), b))) {
+      return absl::InternalError(absl::StrCat("KV block ", i, " can never be evicted"));
+    }
+  }
+  if (idle != idle_blocks_ || evictable != static_cast<int>(evictable_.size()) ||
+      entries + unused_blocks_.size() != blocks_.size()) {
+    return absl::InternalError("the count of KV blocks is wrong");
   }
   if (!in_range) return absl::InternalError("a KV slot is outside the pool");
   for (int slot = 0; slot < total_; ++slot) {

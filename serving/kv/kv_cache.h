@@ -3,11 +3,21 @@
 // hold scratch slots: the nodes of a draft tree, which either join the list (commit) or go back
 // (drop).
 //
-// Invariant: every slot is free, or in exactly one place of exactly one sequence. Operations check
-// it where it could break and answer Internal without changing anything.
+// Sequences that begin with the same tokens share slots, because K and V of a token depend on it
+// and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
+// tokens: Publish enters every full one under (the block before it, its tokens), AttachPrefix
+// starts a sequence with the longest chain of blocks that its tokens begin with. A block's slots
+// are never written again, so nothing is ever copied. Blocks that no sequence uses stay until their
+// slots are needed: the least recently used goes first, and no block before those that continue it.
+//
+// Invariant: every slot is free; or scratch of one sequence; or counted once by each sequence that
+// lists it and once by its block, if it is in one. Operations check it where it could break and
+// answer Internal without changing anything.
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,25 +30,52 @@ namespace espalier {
 class KvCache {
  public:
   using SequenceId = int64_t;
+  static constexpr int kBlock = 16;
 
   struct Statistics {
     int slots = 0;
-    int used = 0;       // scratch included
+    int used = 0;       // by sequences, each slot once; scratch included
     int peak_used = 0;  // since construction
+    int cached = 0;     // in blocks that no sequence uses now; they count as free
     int sequences = 0;
     int64_t committed_total = 0;  // slots that ever became part of a sequence
     int64_t scratch_total = 0;    // slots that were ever handed out as scratch
+    int64_t attached_total = 0;   // slots that sequences took over from blocks
+    int64_t evicted_total = 0;    // blocks that were given up
   };
 
   explicit KvCache(int slots);
 
-  int free_slots() const { return static_cast<int>(free_.size()); }
+  // Those that can be had, blocks out of use included.
+  int free_slots() const { return static_cast<int>(free_.size()) + kBlock * idle_blocks_; }
   Statistics statistics() const;
 
   // Positions of the sequence that have a slot; 0 for one that is not known.
   int length(SequenceId id) const;
   // In order of position. Valid until the next call that changes the sequence.
   absl::Span<const int32_t> slots(SequenceId id) const;
+
+  int sequences_with_slots() const;
+
+  // How many positions a new sequence of these tokens could take over, and how many of those are
+  // in blocks that count as free now.
+  struct Prefix {
+    int length = 0;
+    int idle = 0;
+  };
+  Prefix FindPrefix(absl::Span<const int> tokens) const;
+
+  // Slots of the sequence that it does not have alone: releasing it would not free them.
+  int shared(SequenceId id) const;
+
+  // Gives an empty sequence the longest known prefix of `tokens`; returns its length. No effect (0)
+  // on a sequence that has slots.
+  int AttachPrefix(SequenceId id, absl::Span<const int> tokens);
+
+  // Enters the full blocks of the sequence, whose tokens these are (at least length(id) of them),
+  // into the index. Where an equal block is known, its slots replace the sequence's own, which are
+  // freed. Not between the run of a batch and its commit: slots may change.
+  void Publish(SequenceId id, absl::Span<const int> tokens);
 
   // Adds `count` slots at the end of the sequence, which is created if need be. ResourceExhausted
   // with the numbers if fewer are free; nothing changes then.
@@ -53,10 +90,11 @@ class KvCache {
   // Frees the scratch slots of the sequence that were not committed.
   void DropScratch(SequenceId id);
 
-  // Frees the slots of all positions from `length` on; no effect if it is shorter.
+  // Gives up the slots of all positions from `length` on; no effect if it is shorter. A published
+  // block is given up whole, so the sequence may end before `length`.
   void Truncate(SequenceId id, int length);
 
-  // Frees everything that the sequence has and forgets it.
+  // Gives up everything that the sequence has and forgets it.
   void Release(SequenceId id);
 
   // Counts all slots anew. Internal with the slot if one is lost or has two owners.
@@ -66,17 +104,45 @@ class KvCache {
   struct Sequence {
     std::vector<int32_t> slots;
     std::vector<int32_t> scratch;
+    std::vector<int> blocks;  // of its first positions
   };
+  struct Block {
+    int parent = -1;  // the block before it
+    std::vector<int> tokens;
+    std::vector<int32_t> slots;
+    int users = 0;     // sequences
+    int children = 0;  // blocks that continue it
+    int depth = 0;     // blocks before it
+    int64_t last_use = 0;
+  };
+  using IdleKey = std::tuple<int64_t, int, int>;  // last use, minus depth, block
 
   absl::Status Take(int count, std::vector<int32_t>& out);
   void Give(int32_t slot) { free_.push_back(slot); }
+  int FindBlock(int parent, absl::Span<const int> tokens) const;  // -1: none
+  int NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots);
+  void Use(int block);
+  void Unuse(int block);
+  void EvictOne();
+  void NotePeak();
+
+  static uint64_t Key(int parent, absl::Span<const int> tokens);
+  static IdleKey KeyOf(int block, const Block& b) { return {b.last_use, -b.depth, block}; }
 
   int total_;
   std::vector<int32_t> free_;  // a stack: what was used last is still in the processor's caches
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
+  std::vector<Block> blocks_;
+  std::vector<int> unused_blocks_;  // entries of blocks_ that stand for nothing
+  absl::flat_hash_map<uint64_t, std::vector<int>> index_;  // by Key
+  std::set<IdleKey> evictable_;                            // no users, no children
+  int idle_blocks_ = 0;                                    // no users
+  int64_t clock_ = 0;                                      // of last_use
   int peak_used_ = 0;
   int64_t committed_total_ = 0;
   int64_t scratch_total_ = 0;
+  int64_t attached_total_ = 0;
+  int64_t evicted_total_ = 0;
 };
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 namespace espalier {
@@ -76,6 +77,150 @@ TEST(KvCache, RandomUseLosesAndDoublesNoSlot) {
   }
   for (int64_t id = 0; id < 6; ++id) kv.Release(id);
   EXPECT_EQ(kv.free_slots(), 64);
+}
+
+std::vector<int> Tokens(int count, int first = 0) {
+  std::vector<int> out(count);
+  for (int i = 0; i < count; ++i) out[i] = first + i;
+  return out;
+}
+
+TEST(KvCachePrefix, ASecondSequenceSharesWholeBlocksAndOnlyThose) {
+  KvCache kv(200);
+  std::vector<int> tokens = Tokens(40);
+  ASSERT_TRUE(kv.Append(1, 40).ok());
+  kv.Publish(1, tokens);
+  EXPECT_EQ(kv.AttachPrefix(2, tokens), 32);
+  EXPECT_EQ(kv.slots(2), kv.slots(1).subspan(0, 32));
+  EXPECT_EQ(kv.statistics().used, 40);
+  EXPECT_EQ(kv.shared(1), 32);
+  // Different in its second block: the first one alone.
+  tokens[20] = 999;
+  EXPECT_EQ(kv.AttachPrefix(3, tokens), 16);
+  // Equal second block after another first one: nothing, since K and V depend on what is before.
+  tokens = Tokens(40);
+  tokens[3] = 999;
+  EXPECT_EQ(kv.AttachPrefix(4, tokens), 0);
+  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+}
+
+TEST(KvCachePrefix, EqualBlocksThatTwoSequencesComputedBecomeOne) {
+  KvCache kv(100);
+  const std::vector<int> tokens = Tokens(34);
+  for (const int64_t id : {1, 2}) ASSERT_TRUE(kv.Append(id, 34).ok());
+  const int32_t tail = kv.slots(2)[33];
+  kv.Publish(1, tokens);
+  kv.Publish(2, tokens);
+  EXPECT_EQ(kv.slots(2).subspan(0, 32), kv.slots(1).subspan(0, 32));
+  EXPECT_EQ(kv.slots(2)[33], tail);
+  EXPECT_EQ(kv.statistics().used, 36);
+  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+}
+
+TEST(KvCachePrefix, BlocksOutOfUseStayUntilTheirSlotsAreNeeded) {
+  KvCache kv(64);
+  const std::vector<int> old = Tokens(32), recent = Tokens(32, 100);
+  ASSERT_TRUE(kv.Append(1, 32).ok());
+  kv.Publish(1, old);
+  kv.Release(1);
+  ASSERT_TRUE(kv.Append(2, 32).ok());
+  kv.Publish(2, recent);
+  kv.Release(2);
+  EXPECT_EQ(kv.free_slots(), 64);
+  EXPECT_EQ(kv.statistics().used, 0);
+  EXPECT_EQ(kv.statistics().cached, 64);
+  EXPECT_EQ(kv.FindPrefix(old).length, 32);
+  EXPECT_EQ(kv.FindPrefix(old).idle, 32);
+  // The older chain loses its end first, so what is left of it is still a prefix.
+  ASSERT_TRUE(kv.Append(3, 5).ok());
+  EXPECT_EQ(kv.FindPrefix(old).length, 16);
+  EXPECT_EQ(kv.FindPrefix(recent).length, 32);
+  ASSERT_TRUE(kv.Append(3, 59).ok());
+  EXPECT_EQ(kv.FindPrefix(recent).length, 0);
+  EXPECT_EQ(kv.statistics().evicted_total, 4);
+  EXPECT_FALSE(kv.Append(3, 1).ok());
+  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+}
+
+TEST(KvCachePrefix, BlocksInUseAreNeverEvicted) {
+  KvCache kv(48);
+  const std::vector<int> tokens = Tokens(32);
+  ASSERT_TRUE(kv.Append(1, 32).ok());
+  kv.Publish(1, tokens);
+  ASSERT_EQ(kv.AttachPrefix(2, absl::MakeConstSpan(tokens).subspan(0, 16)), 16);
+  kv.Release(1);
+  EXPECT_EQ(kv.free_slots(), 32);
+  const std::vector<int32_t> held(kv.slots(2).begin(), kv.slots(2).end());
+  ASSERT_TRUE(kv.Append(3, 32).ok());
+  EXPECT_FALSE(kv.Append(3, 1).ok());
+  EXPECT_EQ(kv.FindPrefix(tokens).length, 16);
+  EXPECT_TRUE(std::equal(held.begin(), held.end(), kv.slots(2).begin()));
+}
+
+// Random sequences over few tokens, so that they share much. A model of the contents stands beside:
+// every slot remembers which tokens it was written for, and must still hold them when it is listed.
+TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
+  std::mt19937 random(2);
+  KvCache kv(300);
+  std::map<int64_t, std::vector<int>> tokens;
+  std::map<int32_t, std::vector<int>> written;  // path up to the slot's own token
+  const auto write = [&](int64_t id, int from) {
+    const absl::Span<const int32_t> slots = kv.slots(id);
+    const std::vector<int>& t = tokens[id];
+    for (int i = from; i < static_cast<int>(slots.size()); ++i) {
+      written[slots[i]] = std::vector<int>(t.begin(), t.begin() + i + 1);
+    }
+  };
+  int64_t attached = 0;
+  for (int i = 0; i < 30000; ++i) {
+    const int64_t id = random() % 8;
+    std::vector<int>& t = tokens[id];
+    switch (random() % 5) {
+      case 0:
+      case 1: {
+        if (kv.length(id) == 0) {
+          // One of few texts, cut anywhere.
+          const int text = random() % 3;
+          t = Tokens(20 + random() % 80, 0);
+          for (size_t k = 0; k < t.size(); ++k) t[k] = k < 24 ? t[k] : t[k] + 1000 * text;
+          attached += kv.AttachPrefix(id, absl::MakeConstSpan(t).subspan(0, t.size() - 1));
+        }
+        const int length = kv.length(id);
+        const int more =
+            std::min<int>(static_cast<int>(t.size()) - length, 1 + static_cast<int>(random() % 30));
+        if (more > 0 && kv.Append(id, more).ok()) write(id, length);
+        break;
+      }
+      case 2: {
+        const auto tree = kv.TakeScratch(id, random() % 6);
+        if (!tree.ok() || tree->empty()) break;
+        const int length = kv.length(id);
+        if (static_cast<int>(t.size()) > length) t.resize(length);
+        t.push_back(static_cast<int>(random() % 2));
+        ASSERT_TRUE(kv.CommitScratch(id, {tree->back()}).ok());
+        kv.DropScratch(id);
+        write(id, length);
+        break;
+      }
+      case 3:
+        kv.Publish(id, t);
+        break;
+      case 4:
+        if (random() % 3 == 0) kv.Release(id);
+        if (random() % 8 == 0) kv.Truncate(id, random() % 60);
+        break;
+    }
+    ASSERT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+    for (const auto& [one, text] : tokens) {
+      const absl::Span<const int32_t> slots = kv.slots(one);
+      for (size_t k = 0; k < slots.size(); ++k) {
+        ASSERT_EQ(written[slots[k]], std::vector<int>(text.begin(), text.begin() + k + 1));
+      }
+    }
+  }
+  EXPECT_GT(attached, 10000);
+  for (int64_t id = 0; id < 8; ++id) kv.Release(id);
+  EXPECT_EQ(kv.free_slots(), 300);
 }
 
 }  // namespace

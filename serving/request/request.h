@@ -34,6 +34,7 @@ struct RequestOptions {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool speculate = true;  // use draft trees if the engine has SSMs
+  int priority = 0;       // the lower number goes first
   SamplingParameters sampling;
 };
 
@@ -42,6 +43,7 @@ absl::Status ValidateOptions(const RequestOptions& options);
 
 struct Usage {
   int prompt_tokens = 0;
+  int cached_tokens = 0;       // of the prompt, whose K and V an earlier request had left
   int completion_tokens = 0;   // an end-of-sequence token counts
   int drafted_tokens = 0;      // tree nodes that the LLM verified
   int accepted_tokens = 0;     // of those, the ones in the answer

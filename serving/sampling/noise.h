@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-enum class NoiseStream : uint64_t { kDraft = 1, kAcceptance = 2, kResidual = 3 };
+enum class NoiseStream : uint64_t { kDraft = 1, kAcceptance = 2, kResidual = 3, kShared = 4 };
 
 // Uniform in [0, 1) with 53 bits. `position` is that of the token being decided; `source` tells
 // SSMs apart (below 2^16); `index` tells draws for one position apart.

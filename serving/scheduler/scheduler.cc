@@ -12,7 +12,10 @@ constexpr int kSpareShare = 16;
 class Planner {
  public:
   explicit Planner(const SchedulerInput& input)
-      : input_(input), rows_(input.max_rows), free_(input.free_slots) {
+      : input_(input),
+        rows_(input.max_rows),
+        free_(input.free_slots),
+        returned_(input.free_slots.size(), 0) {
     for (const RequestView& view : input.running) alive_.push_back(&view);
   }
 
@@ -20,6 +23,7 @@ class Planner {
     PlanDecoding();
     PlanRunningPrompts();
     Admit();
+    FillUp();
     return std::move(out_);
   }
 
@@ -45,9 +49,9 @@ class Planner {
     }
   }
 
-  // Takes slots and work from the youngest request, if it is younger than `view`.
-  bool PreemptOneYoungerThan(const RequestView& view) {
-    if (alive_.empty() || alive_.back()->id <= view.id) return false;
+  // Takes slots and work from the lowest in rank, if `view` outranks it.
+  bool PreemptForRankOf(const RequestView& view) {
+    if (alive_.empty() || !view.Outranks(*alive_.back())) return false;
     const RequestView& victim = *alive_.back();
     alive_.pop_back();
     const auto work = std::find_if(out_.work.begin(), out_.work.end(),
@@ -60,7 +64,10 @@ class Planner {
       out_.work.erase(work);
     }
     for (size_t pool = 0; pool < free_.size(); ++pool) {
-      free_[pool] += std::max(0, victim.computed[pool]);
+      const int shared = victim.shared.empty() ? 0 : victim.shared[pool];
+      const int freed = std::max(0, victim.computed[pool] - shared);
+      free_[pool] += freed;
+      returned_[pool] += freed;
     }
     out_.preempt.push_back(victim.id);
     return true;
@@ -82,9 +89,11 @@ class Planner {
     for (const RequestView& view : input_.running) {
       if (view.prompt_left() == 0) decoding.push_back(&view);
     }
-    std::stable_sort(
-        decoding.begin(), decoding.end(),
-        [](const RequestView* a, const RequestView* b) { return a->last_step < b->last_step; });
+    std::stable_sort(decoding.begin(), decoding.end(),
+                     [](const RequestView* a, const RequestView* b) {
+                       return a->priority != b->priority ? a->priority < b->priority
+                                                         : a->last_step < b->last_step;
+                     });
     const int for_prompts = RowsKeptForPrompts();
     int roots_left = static_cast<int>(decoding.size());
     for (const RequestView* view : decoding) {
@@ -101,16 +110,26 @@ class Planner {
         continue;
       }
       bool suffices = SlotsSuffice(*view, 1, tree);
-      while (!suffices && PreemptOneYoungerThan(*view)) suffices = SlotsSuffice(*view, 1, tree);
+      while (!suffices && PreemptForRankOf(*view)) suffices = SlotsSuffice(*view, 1, tree);
       if (suffices) Assign(*view, 1, tree, /*decodes=*/true);
     }
   }
 
+  // What one prompt gets of the rows that are left, while `others` want some too.
+  int Share(const RequestView& view, int others) const {
+    return std::min(others > 0 ? std::max(1, rows_ / 2) : rows_, view.prompt_left());
+  }
+
   void PlanRunningPrompts() {
+    int prompts = static_cast<int>(
+        std::count_if(input_.running.begin(), input_.running.end(),
+                      [](const RequestView& view) { return view.prompt_left() > 0; }));
     for (const RequestView& view : input_.running) {
-      if (rows_ < 1 || view.prompt_left() == 0 || !Alive(view)) continue;
-      int rows = std::min(rows_, view.prompt_left());
-      while (!SlotsSuffice(view, 1, 0) && PreemptOneYoungerThan(view)) {
+      if (view.prompt_left() == 0) continue;
+      --prompts;
+      if (rows_ < 1 || !Alive(view)) continue;
+      int rows = Share(view, prompts + (MayAdmit() ? static_cast<int>(input_.waiting.size()) : 0));
+      while (!SlotsSuffice(view, 1, 0) && PreemptForRankOf(view)) {
       }
       while (rows > 0 && !SlotsSuffice(view, rows, 0)) --rows;
       if (rows > 0) Assign(view, rows, 0, /*decodes=*/false);
@@ -123,34 +142,91 @@ class Planner {
     return view.length + 1 + view.tree_nodes - view.computed[pool];
   }
 
+  bool MayAdmit() const {
+    return static_cast<int>(alive_.size()) < input_.max_running && out_.preempt.empty();
+  }
+
+  // A waiting request that is more important (not just older) than the last running one.
+  bool MakesWay(const RequestView& view) {
+    return !alive_.empty() && view.priority < alive_.back()->priority && PreemptForRankOf(view);
+  }
+
+  // Whether slots remain for the request beside what the running ones are known to need.
+  bool HasRoom(const RequestView& view) const {
+    for (size_t pool = 0; pool < free_.size(); ++pool) {
+      int unclaimed = input_.free_slots[pool] + returned_[pool];
+      for (const RequestView* other : alive_) {
+        unclaimed -= Foreseen(*other, static_cast<int>(pool));
+        if (pool == 0) unclaimed -= other->idle_prefix;
+      }
+      unclaimed -= Foreseen(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix : 0);
+      const int spare = input_.total_slots[pool] / kSpareShare;
+      if (!alive_.empty() && view.computed[pool] >= 0 && unclaimed < spare) return false;
+    }
+    return true;
+  }
+
   void Admit() {
-    if (!out_.preempt.empty()) return;
-    std::vector<int> unclaimed = input_.free_slots;
-    for (size_t pool = 0; pool < unclaimed.size(); ++pool) {
-      for (const RequestView* view : alive_) {
-        unclaimed[pool] -= Foreseen(*view, static_cast<int>(pool));
-      }
-    }
-    int running = static_cast<int>(alive_.size());
+    if (!out_.preempt.empty()) return;  // for want of slots
+    int left = static_cast<int>(input_.waiting.size());
     for (const RequestView& view : input_.waiting) {
-      if (running >= input_.max_running || rows_ < 1) return;
-      for (size_t pool = 0; pool < unclaimed.size(); ++pool) {
-        unclaimed[pool] -= Foreseen(view, static_cast<int>(pool));
-        const int spare = input_.total_slots[pool] / kSpareShare;
-        if (running > 0 && view.computed[pool] >= 0 && unclaimed[pool] < spare) return;
-      }
-      const int rows = std::min(rows_, view.prompt_left());
-      if (!SlotsSuffice(view, rows, 0)) return;
+      --left;
+      bool fits = false;
+      do {
+        fits = static_cast<int>(alive_.size()) < input_.max_running && rows_ > 0 && HasRoom(view) &&
+               SlotsSuffice(view, 1 + view.idle_prefix, 0);
+      } while (!fits && MakesWay(view));
+      if (!fits) return;
+      free_[0] -= view.idle_prefix;
+      // One that was preempted may find all but its last token in the cache.
+      const bool decodes = view.prompt_left() == 0;
+      int rows = decodes ? 1 : Share(view, left);
+      while (rows > 1 && !SlotsSuffice(view, rows, 0)) --rows;
       out_.admit.push_back(view.id);
-      Assign(view, rows, 0, /*decodes=*/false);
-      ++running;
+      alive_.push_back(&view);
+      Assign(view, rows, 0, decodes);
     }
+  }
+
+  // Rows that nobody else took go to prompts that could use more.
+  void FillUp() {
+    for (Assignment& assignment : out_.work) {
+      if (assignment.decodes || rows_ < 1) continue;
+      const RequestView& view = ViewOf(assignment.id);
+      int more = std::min(rows_, view.prompt_left() - assignment.rows);
+      // What it has got is taken from free_ already.
+      const auto fits = [&] {
+        for (size_t pool = 0; pool < free_.size(); ++pool) {
+          const int at = static_cast<int>(pool);
+          if (Need(view, at, assignment.rows + more, 0) - Need(view, at, assignment.rows, 0) >
+              free_[pool]) {
+            return false;
+          }
+        }
+        return true;
+      };
+      while (more > 0 && !fits()) --more;
+      if (more <= 0) continue;
+      for (size_t pool = 0; pool < free_.size(); ++pool) {
+        const int at = static_cast<int>(pool);
+        free_[pool] -=
+            Need(view, at, assignment.rows + more, 0) - Need(view, at, assignment.rows, 0);
+      }
+      assignment.rows += more;
+      rows_ -= more;
+    }
+  }
+
+  const RequestView& ViewOf(int64_t id) const {
+    return **std::find_if(alive_.begin(), alive_.end(),
+                          [&](const RequestView* view) { return view->id == id; });
   }
 
   const SchedulerInput& input_;
   int rows_;
   std::vector<int> free_;
-  std::vector<const RequestView*> alive_;  // oldest first
+  std::vector<int> returned_;              // by preemption
+  std::vector<const RequestView*> alive_;  // running, by rank; then those that are admitted
   Schedule out_;
 };
 

@@ -3,14 +3,18 @@
 //
 // Policy, in order:
 // 1. Requests that decode get one row for their last token and the rows of their draft tree; the
-// one that
-//    waited longest comes first. Greedy trees shrink to what is left. Sampled ones are whole or
-//    wait for the next step, so that what a request draws does not depend on its company.
-// 2. Prompts (of running requests, then of waiting ones in order of arrival) fill what is left, in
-// chunks;
-//    a quarter of the rows is kept for them against trees, though not against last tokens.
-// 3. When KV slots run out, the youngest request loses its own and waits to be computed again. New
-//    requests are admitted only while slots remain for what the running ones are known to need.
+//    more important come first, among equals the one that waited longest. Greedy trees shrink to
+//    what is left. Sampled ones are whole or wait for the next step, so that what a request draws
+//    does not depend on its company.
+// 2. Prompts (of running requests, then of waiting ones) fill what is left, in chunks; a quarter of
+//    the rows is kept for them against trees, though not against last tokens. While others have
+//    prompts to compute too, one prompt gets half of what is left, so a short one is not stuck
+//    behind a long one.
+// 3. When KV slots run out, the lowest in rank loses its own and waits to be computed again. New
+//    requests are admitted only while slots remain for what the running ones are known to need. One
+//    that is more important than a running one takes its place.
+//
+// Rank is priority, the lower number first, then age, the older first.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +33,16 @@ struct RequestView {
   int tree_nodes = 0;         // the most that it can draft now
   bool tree_may_shrink = true;
   int64_t last_step = 0;  // when it last decoded
+  int priority = 0;
+  // By pool (empty: none): of the computed tokens' slots, those that preemption would not free,
+  // because other requests use them too.
+  std::vector<int> shared;
+  // Of a waiting request: slots of its computed tokens that count as free until it is admitted.
+  int idle_prefix = 0;
+
+  bool Outranks(const RequestView& other) const {
+    return priority != other.priority ? priority < other.priority : id < other.id;
+  }
 
   // Rows to run before it can decode. A request that has emitted keeps its last token for the root
   // of a tree; a new one takes its first token from the end of the prompt, without a tree.
@@ -40,8 +54,8 @@ struct SchedulerInput {
   int max_running = 0;
   std::vector<int> free_slots;       // by pool
   std::vector<int> total_slots;      // by pool
-  std::vector<RequestView> running;  // oldest first
-  std::vector<RequestView> waiting;  // in order of admission
+  std::vector<RequestView> running;  // by rank
+  std::vector<RequestView> waiting;  // by rank
 };
 
 struct Assignment {
@@ -52,13 +66,14 @@ struct Assignment {
 };
 
 struct Schedule {
-  std::vector<int64_t> preempt;  // first; youngest first
+  std::vector<int64_t> preempt;  // first; lowest in rank first
   std::vector<int64_t> admit;    // then, in this order
   std::vector<Assignment> work;
 };
 
 // REQUIRES: max_rows > the tree_nodes of any request that may not shrink; each pool can hold any
-// single request with its tree. Then, if anything is running or waiting, `work` is not empty.
+// single request with its tree. Then, if anything is running or waiting, `work` is not empty,
+// unless slots were shared and `preempt` is not empty.
 Schedule MakeSchedule(const SchedulerInput& input);
 
 }  // namespace espalier

@@ -129,6 +129,67 @@ TEST(Scheduler, AnSsmsPoolCountsToo) {
   EXPECT_EQ(Find(MakeSchedule(input), 1)->tree_nodes, 2);
 }
 
+TEST(Scheduler, OnePromptDoesNotTakeAllRowsWhileOthersHaveSome) {
+  SchedulerInput input = Input(64, 5000, 5000);
+  input.running = {Decoding(1, 20), Prompt(2, 1000)};
+  input.waiting = {Prompt(3, 10), Prompt(4, 500)};
+  const Schedule schedule = MakeSchedule(input);
+  EXPECT_EQ(Find(schedule, 1)->rows, 1);
+  EXPECT_EQ(Find(schedule, 3)->rows, 10);  // whole
+  EXPECT_GE(Find(schedule, 2)->rows, 31);
+  EXPECT_GE(Find(schedule, 4)->rows, 10);
+  int rows = 0;
+  for (const Assignment& assignment : schedule.work) rows += assignment.rows;
+  EXPECT_EQ(rows, 64);  // and none is left
+}
+
+TEST(Scheduler, AMoreImportantRequestTakesThePlaceOfTheLeastImportantOne) {
+  RequestView urgent = Prompt(9, 10);
+  urgent.priority = -1;
+  SchedulerInput input = Input(64, 500);
+  input.max_running = 2;
+  input.running = {Decoding(1, 20), Decoding(2, 20)};
+  input.waiting = {Prompt(3, 10)};
+  EXPECT_THAT(MakeSchedule(input).preempt, IsEmpty());  // being as important is not enough
+  input.waiting = {urgent, Prompt(3, 10)};
+  const Schedule schedule = MakeSchedule(input);
+  EXPECT_THAT(schedule.preempt, ElementsAre(2));
+  EXPECT_THAT(schedule.admit, ElementsAre(9));
+  EXPECT_EQ(Find(schedule, 2), nullptr);
+  EXPECT_NE(Find(schedule, 1), nullptr);
+}
+
+TEST(Scheduler, AMoreImportantRequestGetsTheSlotsToo) {
+  RequestView urgent = Prompt(9, 30);
+  urgent.priority = -1;
+  SchedulerInput input = Input(64, 2, 100);
+  input.running = {Decoding(1, 40), Decoding(2, 60)};
+  input.waiting = {urgent};
+  const Schedule schedule = MakeSchedule(input);
+  EXPECT_THAT(schedule.preempt, ElementsAre(2));
+  EXPECT_THAT(schedule.admit, ElementsAre(9));
+}
+
+TEST(Scheduler, SlotsThatOthersShareAreNotCountedAsFreedByPreemption) {
+  SchedulerInput input = Input(100, 0);
+  input.running = {Decoding(1, 30), Decoding(2, 30), Decoding(3, 30)};
+  input.running[2].shared = {29};
+  const Schedule schedule = MakeSchedule(input);
+  // The third one frees nothing, so the second has to go as well.
+  EXPECT_THAT(schedule.preempt, ElementsAre(3, 2));
+  EXPECT_NE(Find(schedule, 1), nullptr);
+}
+
+TEST(Scheduler, ACachedPrefixIsNotRunAgainButItsIdleSlotsAreTaken) {
+  RequestView view = Prompt(1, 50, 48);
+  view.idle_prefix = 48;
+  SchedulerInput input = Input(100, 51, 60);
+  input.waiting = {view};
+  EXPECT_EQ(Find(MakeSchedule(input), 1)->rows, 2);
+  input.free_slots = {48};
+  EXPECT_THAT(MakeSchedule(input).admit, IsEmpty());
+}
+
 // Plays random requests to their ends, executing every schedule and checking what it must respect.
 TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
   for (uint64_t seed = 0; seed < 30; ++seed) {

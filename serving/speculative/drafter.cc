@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "serving/sampling/noise.h"
+#include "serving/speculative/choices.h"
 
 namespace espalier {
 namespace {
@@ -15,50 +16,67 @@ namespace {
 // Draws of one frontier node have indices of their own, so nodes at one depth do not draw alike.
 constexpr int kDrawsPerNode = Expansion::kMaxNodes;
 
-double LogSumExp(const std::vector<float>& logits) {
-  const double most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - most);
-  return most + std::log(sum);
-}
+// Mass of a distribution below which nothing more is drawn from it.
+constexpr double kLeast = 1e-9;
 
-// Token ids by falling logit, equals by rising id; the first `count`.
-std::vector<int> Top(const std::vector<float>& logits, int count) {
-  std::vector<int> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  count = std::min(count, static_cast<int>(order.size()));
-  std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](int a, int b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  });
-  order.resize(count);
+// Nodes by falling chance, equals by rising number: parents before their children.
+std::vector<int> ByChance(const TokenTree& tree) {
+  std::vector<int> order(tree.drafted());
+  std::iota(order.begin(), order.end(), 1);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return tree.chance(a) > tree.chance(b); });
   return order;
 }
 
 }  // namespace
 
-Drafter::Drafter(ModelRunner& runner, int source, Expansion expansion)
+Drafter::Drafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes)
     : runner_(runner),
       source_(source),
       expansion_(std::move(expansion)),
+      share_prefixes_(share_prefixes),
       kv_(runner.limits().kv_slots) {}
 
-absl::Status Drafter::Draft(absl::Span<const Job> jobs) {
+void Drafter::Measure(std::function<double()> seconds, StepCost* cost) {
+  seconds_ = std::move(seconds);
+  cost_ = cost;
+}
+
+absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth) {
   std::vector<int> before;
-  for (const Job& job : jobs) before.push_back(kv_.length(job.request));
+  int levels = 0;
+  for (const Job& job : jobs) {
+    before.push_back(kv_.length(job.request));
+    levels = std::max(levels, job.depth);
+  }
+  double start = Now();
   absl::Status status = Follow(jobs);
-  for (int depth = 0; status.ok() && depth < expansion_.depth(); ++depth) {
+  for (int depth = 0; status.ok(); ++depth) {
     std::vector<const Job*> deeper;
+    std::vector<double> chances;
     for (const Job& job : jobs) {
       if (depth >= job.depth) continue;
       status.Update(Expand(job, depth));
-      if (depth + 1 < job.depth && !drafts_[job.request].frontier.empty()) deeper.push_back(&job);
+      const Branches& draft = drafts_[job.request];
+      if (depth + 1 >= job.depth || draft.frontier.empty()) continue;
+      deeper.push_back(&job);
+      for (const int node : draft.frontier) chances.push_back(draft.tree.chance(node));
     }
+    if (cost_ != nullptr && run_rows_ > 0) cost_->Observe(run_rows_, run_visible_, Now() - start);
     // The last level is not run: its logits would be of no use, and Follow computes what is
     // accepted.
-    if (status.ok() && !deeper.empty()) status = RunFrontiers(deeper);
+    if (!status.ok() || deeper.empty()) break;
+    if (deeper[0]->best_first.width > 0 && worth && !worth(chances)) break;
+    start = Now();
+    status = RunFrontiers(deeper);
   }
   for (const Job& job : jobs) {
-    if (status.ok() && job.depth > 0) status = job.tree->Merge(drafts_[job.request].tree);
+    if (status.ok() && job.depth > 0 && job.tree->token(0) != job.tokens.back()) {
+      status = absl::InternalError("a draft was asked for another root than its tree's");
+    }
+  }
+  for (const Job& job : jobs) {
+    if (status.ok() && job.depth > 0) status = Hand(job);
   }
   if (!status.ok()) {
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -70,11 +88,30 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs) {
   return status;
 }
 
+absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences, StepLogits* logits) {
+  run_rows_ = 0;
+  run_visible_ = 0;
+  for (const SequenceRows& sequence : sequences) {
+    run_rows_ += static_cast<int>(sequence.rows.size());
+    for (const SequenceRows::Row& row : sequence.rows) run_visible_ += row.prefix;
+  }
+  absl::StatusOr<StepLogits> result = RunRows(runner_, sequences);
+  if (!result.ok()) return result.status();
+  *logits = *std::move(result);
+  batches_ += logits->batches();
+  return absl::OkStatus();
+}
+
 absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
   std::vector<SequenceRows> sequences(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = jobs[i];
     const int length = static_cast<int>(job.tokens.size());
+    if (share_prefixes_ && job.follow > 0) {
+      // What others had in common; the token that is followed last is always run.
+      kv_.Publish(job.request, job.tokens);
+      kv_.AttachPrefix(job.request, job.tokens.subspan(0, job.follow - 1));
+    }
     const int known = kv_.length(job.request);
     if (job.follow > length || (job.depth > 0 && (known >= length || job.follow != length))) {
       return absl::InternalError(absl::StrCat(
@@ -96,13 +133,12 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
   }
   // Only now: Append may have moved the lists of slots.
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i].request);
-  absl::StatusOr<StepLogits> logits = RunRows(runner_, sequences);
-  if (!logits.ok()) return logits.status();
-  batches_ += logits->batches();
+  StepLogits logits;
+  if (absl::Status status = Run(sequences, &logits); !status.ok()) return status;
   const int vocabulary = runner_.limits().vocabulary;
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].depth == 0) continue;
-    const float* row = logits->at(static_cast<int>(i), 0);
+    const float* row = logits.at(static_cast<int>(i), 0);
     Branches& draft = drafts_[jobs[i].request];
     draft = Branches();
     draft.tree = TokenTree(jobs[i].tokens.back());
@@ -128,6 +164,7 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
       node.slot = (*slots)[j];
       node.path = draft.nodes[draft.tree.parent(id)].path;
       node.path.push_back(node.slot);
+      ++draft.run;
       sequences[i].rows.push_back({.token = draft.tree.token(id),
                                    .position = root + draft.tree.depth(id),
                                    .slot = node.slot,
@@ -137,15 +174,14 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
     }
   }
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i]->request);
-  absl::StatusOr<StepLogits> logits = RunRows(runner_, sequences);
-  if (!logits.ok()) return logits.status();
-  batches_ += logits->batches();
+  StepLogits logits;
+  if (absl::Status status = Run(sequences, &logits); !status.ok()) return status;
   const int vocabulary = runner_.limits().vocabulary;
   for (size_t i = 0; i < jobs.size(); ++i) {
     Branches& draft = drafts_[jobs[i]->request];
     draft.logits.clear();
     for (size_t j = 0; j < draft.frontier.size(); ++j) {
-      const float* row = logits->at(static_cast<int>(i), static_cast<int>(j));
+      const float* row = logits.at(static_cast<int>(i), static_cast<int>(j));
       draft.logits.emplace_back(row, row + vocabulary);
     }
   }
@@ -154,25 +190,26 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
 
 absl::Status Drafter::Expand(const Job& job, int depth) {
   Branches& draft = drafts_[job.request];
+  if (job.best_first.width > 0) return ExpandBestFirst(job, depth, draft);
   if (!job.sampling.greedy()) return ExpandByDraws(job, depth, draft);
   const int budget = job.max_nodes - draft.tree.drafted();
-  ExpandByBeam(std::clamp(budget, 0, expansion_.width(depth)), draft);
-  return absl::OkStatus();
+  return ExpandByBeam(std::clamp(budget, 0, expansion_.width(depth)), draft);
 }
 
-void Drafter::ExpandByBeam(int width, Branches& draft) {
+absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
   struct Candidate {
     double log_probability;
     int parent;  // node; parents come in order of rank
-    int token;
+    Choice choice;
   };
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    const std::vector<float>& logits = draft.logits[i];
+    const absl::StatusOr<std::vector<Choice>> choices = TopChoices(draft.logits[i], width);
+    if (!choices.ok()) return choices.status();
     const int parent = draft.frontier[i];
-    const double base = draft.nodes[parent].log_probability - LogSumExp(logits);
-    for (const int token : Top(logits, width)) {
-      candidates.push_back({base + logits[token], parent, token});
+    for (const Choice& choice : *choices) {
+      candidates.push_back(
+          {draft.nodes[parent].log_probability + std::log(choice.probability), parent, choice});
     }
   }
   std::stable_sort(
@@ -181,11 +218,14 @@ void Drafter::ExpandByBeam(int width, Branches& draft) {
   candidates.resize(std::min(static_cast<int>(candidates.size()), width));
   draft.frontier.clear();
   for (const Candidate& candidate : candidates) {
-    const int node = draft.tree.Propose(candidate.parent, candidate.token, source_);
+    const int node = draft.tree.Propose(candidate.parent, candidate.choice.token, source_, nullptr,
+                                        {}, std::exp(candidate.log_probability));
     draft.nodes.resize(draft.tree.size());
     draft.nodes[node].log_probability = candidate.log_probability;
+    draft.nodes[node].probability = candidate.choice.probability;
     draft.frontier.push_back(node);
   }
+  return absl::OkStatus();
 }
 
 absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) {
@@ -196,36 +236,110 @@ absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) 
     absl::StatusOr<Distribution> q =
         SamplingDistribution(logits.data(), static_cast<int>(logits.size()), job.sampling);
     if (!q.ok()) return q.status();
-    const auto shared = std::make_shared<const Distribution>(*std::move(q));
+    const auto shared = std::make_shared<const Distribution>(*q);
+    std::vector<int> taken;
     for (int j = 0; j < expansion_.children(depth); ++j) {
       const double uniform = RequestUniform(job.sampling.seed, NoiseStream::kDraft, source_,
                                             position, i * kDrawsPerNode + j);
+      const int token = SampleFrom(*q, uniform);
       const int before = draft.tree.size();
-      const int node =
-          draft.tree.Propose(draft.frontier[i], SampleFrom(*shared, uniform), source_, shared);
+      const int node = draft.tree.Propose(draft.frontier[i], token, source_, shared, taken,
+                                          draft.tree.chance(draft.frontier[i]) * (*shared)[token]);
+      draft.nodes.resize(draft.tree.size());
+      draft.nodes[node].probability = (*shared)[token];
       if (node == before) next.push_back(node);
+      if (!job.without_replacement) continue;
+      // Whether there is another draw may depend on the ones before it, never on itself.
+      taken.push_back(token);
+      double left = 0;
+      (*q)[token] = 0;
+      for (const double value : *q) left += value;
+      if (!(left > kLeast)) break;
+      for (double& value : *q) value /= left;
     }
   }
-  draft.nodes.resize(draft.tree.size());
   draft.frontier = std::move(next);
   return absl::OkStatus();
 }
 
-absl::Status Drafter::Commit(int64_t request, absl::Span<const int> accepted) {
+absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft) {
+  const BestFirst& how = job.best_first;
+  const int position = static_cast<int>(job.tokens.size()) + depth;
+  const int first_new = draft.tree.size();
+  for (size_t i = 0; i < draft.frontier.size(); ++i) {
+    const int parent = draft.frontier[i];
+    const absl::StatusOr<std::vector<Choice>> choices =
+        job.sampling.greedy() ? TopChoices(draft.logits[i], how.width)
+                              : SharedChoices(draft.logits[i], how.width, job.sampling, position);
+    if (!choices.ok()) return choices.status();
+    int rank = 0;
+    for (const Choice& choice : *choices) {
+      const double worth = how.acceptance != nullptr
+                               ? how.acceptance->OfProbability(choice.probability, rank++)
+                               : choice.probability;
+      const double chance =
+          draft.tree.chance(parent) * std::min(worth * how.factor, Acceptance::kMost);
+      draft.tree.Propose(parent, choice.token, source_, nullptr, {}, chance);
+      draft.nodes.resize(draft.tree.size());
+      draft.nodes.back().probability = choice.probability;
+    }
+  }
+  // Of the new nodes, those that may have children among the best: they are among them themselves.
+  const std::vector<int> order = ByChance(draft.tree);
+  draft.frontier.clear();
+  const int most = std::min({how.width, job.max_nodes - draft.run});
+  for (int i = 0; i < std::min(job.max_nodes, static_cast<int>(order.size())); ++i) {
+    if (static_cast<int>(draft.frontier.size()) >= most) break;
+    if (order[i] < first_new) continue;
+    if (draft.tree.chance(order[i]) < how.price) break;
+    draft.frontier.push_back(order[i]);
+  }
+  return absl::OkStatus();
+}
+
+// Merges the finished draft into the request's tree.
+absl::Status Drafter::Hand(const Job& job) const {
+  const Branches& draft = drafts_.at(job.request);
+  if (job.best_first.width == 0) return job.tree->Merge(draft.tree);
+  std::vector<bool> keep(draft.tree.size(), false);
+  keep[0] = true;
+  int kept = 0;
+  for (const int node : ByChance(draft.tree)) {
+    if (kept == job.max_nodes || draft.tree.chance(node) < job.best_first.price) break;
+    keep[node] = true;
+    ++kept;
+  }
+  return job.tree->Merge(draft.tree.Keep(keep));
+}
+
+absl::StatusOr<std::vector<Trial>> Drafter::Commit(int64_t request, absl::Span<const int> accepted,
+                                                   int next) {
+  std::vector<Trial> trials;
   const auto it = drafts_.find(request);
-  if (it == drafts_.end()) return absl::OkStatus();
+  if (it == drafts_.end()) return trials;
   const Branches& draft = it->second;
   std::vector<int32_t> kept;
-  int node = 0;
-  for (const int token : accepted) {
+  bool has_all = true;  // K and V of the path so far
+  for (int node = 0, i = 0; i <= static_cast<int>(accepted.size()) && node >= 0; ++i) {
+    const bool in_path = i < static_cast<int>(accepted.size());
+    const int token = in_path ? accepted[i] : next;
+    if (token < 0) break;
+    int rank = 0;
+    for (const int child : draft.tree.children(node)) {
+      trials.push_back({.depth = i + 1,
+                        .rank = rank++,
+                        .probability = draft.nodes[child].probability,
+                        .accepted = draft.tree.token(child) == token});
+    }
     node = draft.tree.Child(node, token);
-    if (node < 0 || draft.nodes[node].slot < 0) break;
-    kept.push_back(draft.nodes[node].slot);
+    has_all = has_all && in_path && node >= 0 && draft.nodes[node].slot >= 0;
+    if (has_all) kept.push_back(draft.nodes[node].slot);
   }
   const absl::Status status = kv_.CommitScratch(request, kept);
   kv_.DropScratch(request);
   drafts_.erase(it);
-  return status;
+  if (!status.ok()) return status;
+  return trials;
 }
 
 void Drafter::Release(int64_t request) {

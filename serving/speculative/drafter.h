@@ -3,22 +3,41 @@
 // which is the root of the tree. After verification the nodes on the accepted path whose K and V
 // the SSM has are kept; what it lacks (levels it never ran, tokens another SSM proposed) is
 // computed by the next follow.
+//
+// Three ways to grow a tree, level by level. By beam search, in the shape of an expansion. By draws
+// in that shape, for the laws of verify.h. Best first: of all continuations the most probable ones
+// up to a number of nodes, whatever their shape; a level runs only nodes that could still be
+// parents of such (a child is never more probable than its parent), so the outcome is that of
+// popping the best node one by one, in as many runs as there are levels.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "serving/engine/model_runner.h"
 #include "serving/engine/row_packer.h"
 #include "serving/kv/kv_cache.h"
 #include "serving/sampling/distribution.h"
+#include "serving/speculative/acceptance.h"
+#include "serving/speculative/cost.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/token_tree.h"
 
 namespace espalier {
+
+// How a best-first tree grows.
+struct BestFirst {
+  int width = 0;     // nodes that one level runs, and children that one node gets; 0: not this way
+  double price = 0;  // nodes of a smaller chance are left out
+  // What the SSM's probabilities are worth (null: what they say), and for this request.
+  const Acceptance* acceptance = nullptr;
+  double factor = 1;
+};
 
 class Drafter {
  public:
@@ -27,21 +46,32 @@ class Drafter {
     absl::Span<const int> tokens;  // of the request; the last one is the root if depth > 0
     int follow = 0;                // run the SSM over tokens[0, follow); all of them if depth > 0
     int depth = 0;                 // levels to draft; 0: only follow
-    int max_nodes = 0;             // greedy drafts stop there; sampled ones are never cut
+    int max_nodes = 0;             // greedy drafts stop there; draws are never cut
     SamplingParameters sampling;   // greedy: beam search; otherwise independent draws
-    TokenTree* tree = nullptr;     // the draft is merged into it, if depth > 0
+    bool without_replacement = false;  // the draws of one node all differ
+    BestFirst best_first;  // sampled requests then draft for shared noise (sampling/shared_noise.h)
+    TokenTree* tree = nullptr;  // the draft is merged into it, if depth > 0
   };
 
   // `source` tells this SSM from others in proposals and noise. `runner` must outlive the drafter.
-  Drafter(ModelRunner& runner, int source, Expansion expansion);
+  Drafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes = false);
+
+  // From now on tells `cost` what each run took, by this clock.
+  void Measure(std::function<double()> seconds, StepCost* cost);
+
+  // Says whether a best-first level of these nodes, which are accepted with these chances, is worth
+  // running. The first level always runs.
+  using WorthALevel = std::function<bool(absl::Span<const double> chances)>;
 
   // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is
-  // as it was before.
-  absl::Status Draft(absl::Span<const Job> jobs);
+  // as it was before, and no tree has changed.
+  absl::Status Draft(absl::Span<const Job> jobs, const WorthALevel& worth = nullptr);
 
   // After verification: `accepted` are the tokens of the accepted path below the root of the last
-  // draft.
-  absl::Status Commit(int64_t request, absl::Span<const int> accepted);
+  // draft, `next` the one that followed it (-1: not known). Returns how all candidates that stood
+  // beside those tokens fared, sent to the LLM or not.
+  absl::StatusOr<std::vector<Trial>> Commit(int64_t request, absl::Span<const int> accepted,
+                                            int next = -1);
 
   // Forgets the request.
   void Release(int64_t request);
@@ -53,6 +83,7 @@ class Drafter {
   struct Node {
     int slot = -1;  // where the SSM has its K and V; -1: not run
     double log_probability = 0;
+    double probability = 0;     // given its parent
     std::vector<int32_t> path;  // slots from depth 1 to the node
   };
   struct Branches {
@@ -60,20 +91,30 @@ class Drafter {
     std::vector<Node> nodes;
     std::vector<int> frontier;               // nodes of the deepest level
     std::vector<std::vector<float>> logits;  // of the frontier
+    int run = 0;                             // nodes that have a slot
   };
 
   absl::Status Follow(absl::Span<const Job> jobs);
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
+  absl::Status Run(absl::Span<const SequenceRows> sequences, StepLogits* logits);
   absl::Status Expand(const Job& job, int depth);
-  void ExpandByBeam(int width, Branches& draft);
+  absl::Status ExpandByBeam(int width, Branches& draft);
   absl::Status ExpandByDraws(const Job& job, int depth, Branches& draft);
+  absl::Status ExpandBestFirst(const Job& job, int depth, Branches& draft);
+  absl::Status Hand(const Job& job) const;
+  double Now() const { return seconds_ ? seconds_() : 0; }
 
   ModelRunner& runner_;
   int source_;
   Expansion expansion_;
+  bool share_prefixes_;
   KvCache kv_;
   absl::flat_hash_map<int64_t, Branches> drafts_;
   int64_t batches_ = 0;
+  std::function<double()> seconds_;
+  StepCost* cost_ = nullptr;
+  int run_rows_ = 0;         // of the last Run
+  int64_t run_visible_ = 0;  // positions that they saw
 };
 
 }  // namespace espalier

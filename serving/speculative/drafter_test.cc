@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
+#include "serving/sampling/shared_noise.h"
 #include "serving/testing/fake_model_runner.h"
 
 namespace espalier {
@@ -177,6 +179,165 @@ TEST_F(DrafterTest, OneRunnerBatchPerLevelForAllRequests) {
   }
   ASSERT_TRUE(drafter.Draft(jobs).ok());
   EXPECT_EQ(drafter.batches(), 3);
+}
+
+// All continuations up to `depth` tokens with their probabilities, the most probable first.
+std::vector<std::pair<double, std::vector<int>>> Continuations(const FakeModel& model,
+                                                               const std::vector<int>& tokens,
+                                                               int depth) {
+  std::vector<std::pair<double, std::vector<int>>> out;
+  const std::function<void(double, const std::vector<int>&)> visit =
+      [&](double probability, const std::vector<int>& below) {
+        if (!below.empty()) out.push_back({probability, below});
+        if (static_cast<int>(below.size()) == depth) return;
+        std::vector<int> path = tokens;
+        path.insert(path.end(), below.begin(), below.end());
+        for (int x = 0; x < kVocabulary; ++x) {
+          std::vector<int> longer = below;
+          longer.push_back(x);
+          visit(probability * std::exp(LogProbability(model, path, x)), longer);
+        }
+      };
+  visit(1, {});
+  std::sort(out.rbegin(), out.rend());
+  return out;
+}
+
+TEST_F(DrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
+  for (const int nodes : {1, 2, 5, 12, 30}) {
+    for (const int depth : {1, 3, 5}) {
+      Drafter drafter(runner_, 0, Expansion());
+      TokenTree tree(4);
+      const std::vector<Drafter::Job> jobs = {{.request = 1,
+                                               .tokens = tokens_,
+                                               .follow = 4,
+                                               .depth = depth,
+                                               .max_nodes = nodes,
+                                               .best_first = {.width = 64},
+                                               .tree = &tree}};
+      ASSERT_TRUE(drafter.Draft(jobs).ok());
+      const auto all = Continuations(model_, tokens_, depth);
+      const int expected = std::min(nodes, static_cast<int>(all.size()));
+      EXPECT_EQ(tree.drafted(), expected);
+      double least = 1;
+      for (int node = 1; node < tree.size(); ++node) least = std::min(least, tree.chance(node));
+      EXPECT_NEAR(least, all[expected - 1].first, 1e-7);
+      for (int i = 0; i + 1 < expected; ++i) {
+        int node = 0;
+        for (const int token : all[i].second) node = node < 0 ? node : tree.Child(node, token);
+        ASSERT_GT(node, 0) << "continuation " << i << " is missing";
+        EXPECT_NEAR(tree.chance(node), all[i].first, 1e-7);
+      }
+      // No more rows than nodes, and slots only for what was run.
+      EXPECT_LE(drafter.kv().statistics().used, 4 + nodes);
+    }
+  }
+}
+
+TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
+  const auto all = Continuations(model_, tokens_, 4);
+  const double price = 0.02;
+  Drafter drafter(runner_, 0, Expansion());
+  TokenTree tree(4), narrow(4);
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                    .tokens = tokens_,
+                                                    .follow = 4,
+                                                    .depth = 4,
+                                                    .max_nodes = 1000,
+                                                    .best_first = {.width = 64, .price = price},
+                                                    .tree = &tree}})
+                  .ok());
+  EXPECT_EQ(tree.drafted(),
+            std::count_if(all.begin(), all.end(), [&](const auto& c) { return c.first >= price; }));
+  const int64_t rows = runner_.rows();
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<Drafter::Job>{{.request = 2,
+                                                    .tokens = tokens_,
+                                                    .follow = 4,
+                                                    .depth = 4,
+                                                    .max_nodes = 1000,
+                                                    .best_first = {.width = 2},
+                                                    .tree = &narrow}})
+                  .ok());
+  EXPECT_EQ(runner_.rows() - rows, 4 + 3 * 2);  // the prompt, and two nodes of each level
+  EXPECT_EQ(narrow.drafted(), 2 + 3 * 4);
+}
+
+TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Drafter drafter(runner_, 0, Expansion());
+    const SamplingParameters sampling = {.temperature = 0.9, .top_p = 0.95, .seed = seed};
+    TokenTree tree(4);
+    ASSERT_TRUE(drafter
+                    .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                      .tokens = tokens_,
+                                                      .follow = 4,
+                                                      .depth = 3,
+                                                      .max_nodes = 1000,
+                                                      .sampling = sampling,
+                                                      .best_first = {.width = 1},
+                                                      .tree = &tree}})
+                    .ok());
+    std::vector<int> path = tokens_;
+    for (int node = 0; tree.children(node).size() == 1;) {
+      const std::vector<float> logits = model_(path);
+      const Distribution p = *SamplingDistribution(logits.data(), kVocabulary, sampling);
+      node = tree.children(node)[0];
+      EXPECT_EQ(tree.token(node), SharedChoice(p, seed, path.size()));
+      path.push_back(tree.token(node));
+    }
+    EXPECT_EQ(path.size(), 7u);
+  }
+}
+
+TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
+  Drafter drafter(runner_, 0, Expansion());
+  TokenTree tree(4);
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                    .tokens = tokens_,
+                                                    .follow = 4,
+                                                    .depth = 1,
+                                                    .max_nodes = 1,
+                                                    .best_first = {.width = 3},
+                                                    .tree = &tree}})
+                  .ok());
+  ASSERT_EQ(tree.drafted(), 1);
+  const std::vector<float> logits = model_(tokens_);
+  std::vector<int> order = {0, 1, 2, 3, 4, 5, 6, 7};
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  const std::vector<Trial> trials = *drafter.Commit(1, {}, order[1]);
+  ASSERT_EQ(trials.size(), 3u);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(trials[rank].rank, rank);
+    EXPECT_EQ(trials[rank].depth, 1);
+    EXPECT_EQ(trials[rank].accepted, rank == 1);
+    EXPECT_NEAR(trials[rank].probability, std::exp(LogProbability(model_, tokens_, order[rank])),
+                1e-6);
+  }
+}
+
+TEST_F(DrafterTest, LogitsThatAreNoNumbersAreAnError) {
+  for (const bool greedy : {true, false}) {
+    for (const int width : {0, 4}) {
+      FakeModelRunner broken(FakeModelRunner::RoomyLimits(kVocabulary), [](absl::Span<const int>) {
+        return std::vector<float>(kVocabulary, NAN);
+      });
+      Drafter drafter(broken, 0, Shape("2,2"));
+      TokenTree tree(4);
+      const std::vector<Drafter::Job> jobs = {{.request = 1,
+                                               .tokens = tokens_,
+                                               .follow = 4,
+                                               .depth = 2,
+                                               .max_nodes = 9,
+                                               .sampling = {.temperature = greedy ? 0.0 : 1.0},
+                                               .best_first = {.width = width},
+                                               .tree = &tree}};
+      EXPECT_EQ(drafter.Draft(jobs).code(), absl::StatusCode::kInternal);
+      EXPECT_EQ(tree.drafted(), 0);
+    }
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "serving/speculative/token_tree.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +8,7 @@
 namespace espalier {
 
 TokenTree::TokenTree(int root_token) {
-  nodes_.push_back({.token = root_token, .parent = -1, .depth = 0});
+  nodes_.push_back({.token = root_token, .parent = -1, .depth = 0, .chance = 1});
 }
 
 int TokenTree::Child(int node, int token) const {
@@ -18,16 +19,20 @@ int TokenTree::Child(int node, int token) const {
 }
 
 int TokenTree::Propose(int parent, int token, int source,
-                       std::shared_ptr<const Distribution> drawn_from) {
+                       std::shared_ptr<const Distribution> drawn_from, std::vector<int> taken,
+                       double chance) {
   int node = Child(parent, token);
   if (node < 0) {
     node = size();
     const int depth = nodes_[parent].depth + 1;
-    nodes_.push_back({.token = token, .parent = parent, .depth = depth});
+    nodes_.push_back({.token = token, .parent = parent, .depth = depth, .chance = chance});
     nodes_[parent].children.push_back(node);
   }
-  nodes_[parent].proposals.push_back(
-      {.node = node, .source = source, .drawn_from = std::move(drawn_from)});
+  nodes_[node].chance = std::max(nodes_[node].chance, chance);
+  nodes_[parent].proposals.push_back({.node = node,
+                                      .source = source,
+                                      .drawn_from = std::move(drawn_from),
+                                      .taken = std::move(taken)});
   return node;
 }
 
@@ -40,10 +45,26 @@ absl::Status TokenTree::Merge(const TokenTree& other) {
   for (int node = 0; node < other.size(); ++node) {
     for (const Proposal& proposal : other.proposals(node)) {
       here[proposal.node] =
-          Propose(here[node], other.token(proposal.node), proposal.source, proposal.drawn_from);
+          Propose(here[node], other.token(proposal.node), proposal.source, proposal.drawn_from,
+                  proposal.taken, other.chance(proposal.node));
     }
   }
   return absl::OkStatus();
+}
+
+TokenTree TokenTree::Keep(const std::vector<bool>& keep) const {
+  TokenTree out(token(0));
+  std::vector<int> there(size(), 0);
+  for (int node = 0; node < size(); ++node) {
+    if (!keep[node]) continue;
+    for (const Proposal& proposal : proposals(node)) {
+      if (!keep[proposal.node]) continue;
+      there[proposal.node] =
+          out.Propose(there[node], token(proposal.node), proposal.source, proposal.drawn_from,
+                      proposal.taken, chance(proposal.node));
+    }
+  }
+  return out;
 }
 
 }  // namespace espalier

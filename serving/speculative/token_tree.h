@@ -20,6 +20,9 @@ struct Proposal {
   // What the token was drawn from, independently of the other proposals. Null for a token that was
   // chosen, not drawn (beam search): such proposals only compete by exact match.
   std::shared_ptr<const Distribution> drawn_from;
+  // Tokens that could not be drawn any more, because the proposals before it had taken them
+  // (sampling without replacement): drawn_from is to be read with these at zero, and renormalised.
+  std::vector<int> taken;
 };
 
 class TokenTree {
@@ -34,6 +37,9 @@ class TokenTree {
   }  // below the node's own; -1 for the root
   int depth(int node) const { return nodes_[node].depth; }
   absl::Span<const int> children(int node) const { return nodes_[node].children; }
+  // The estimated chance that verification reaches the node: the best of its proposals. 1 for the
+  // root, 0 where nobody said.
+  double chance(int node) const { return nodes_[node].chance; }
   // In the order in which they were made, which never depends on the tokens.
   absl::Span<const Proposal> proposals(int node) const { return nodes_[node].proposals; }
 
@@ -43,16 +49,23 @@ class TokenTree {
   // Adds a proposal of `token` under `parent` and returns the node, which may have been there
   // before. REQUIRES: 0 <= parent < size(); if drawn_from is given, it can yield the token.
   int Propose(int parent, int token, int source,
-              std::shared_ptr<const Distribution> drawn_from = nullptr);
+              std::shared_ptr<const Distribution> drawn_from = nullptr, std::vector<int> taken = {},
+              double chance = 0);
 
   // Adds all proposals of `other` after those that are here. InvalidArgument if the roots differ.
   absl::Status Merge(const TokenTree& other);
+
+  // The tree of the nodes for which `keep` is true and their proposals. REQUIRES: one entry per
+  // node; the root and the parents of kept nodes are kept. Never drop a drawn proposal: whether it
+  // is dropped would depend on its token, and sampled answers would have another law.
+  TokenTree Keep(const std::vector<bool>& keep) const;
 
  private:
   struct Node {
     int token;
     int parent;
     int depth;
+    double chance;
     std::vector<int> children;
     std::vector<Proposal> proposals;
   };

@@ -37,7 +37,8 @@ class VerificationNoise {
 // accept with probability min(1, p(x) / q(x)), otherwise p becomes max(0, p - q), normalised. If
 // none is accepted, draw from what is left of p; if that token happens to be a child (which is how
 // chosen proposals are matched), the walk goes on there. `target(node)` is p after that node; it is
-// asked only for nodes on the path.
+// asked only for nodes on the path. Proposals without replacement are the same law with their own
+// q: each was drawn from q without the tokens before it, renormalised (Sequoia, section 3.2).
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
     VerificationNoise& noise);

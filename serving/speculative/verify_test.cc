@@ -77,6 +77,8 @@ struct Ssm {
   std::vector<int> children;  // per depth
   bool chosen = false;        // the most probable tokens instead of draws
   bool mislabelled = false;   // chosen, but tagged as drawn: wrong on purpose
+  bool without_replacement = false;
+  bool forgetful = false;  // without replacement, but not said so: wrong on purpose
 };
 
 Path PathTo(const TokenTree& tree, int node) {
@@ -93,8 +95,23 @@ TokenTree DraftAll(const Ssm& ssm, int source, Branching& branching) {
     for (const int node : frontier) {
       const auto q = std::make_shared<const Distribution>(ssm.law(PathTo(tree, node)));
       Distribution rest = *q;
+      std::vector<int> taken;
       for (int i = 0; i < children; ++i) {
         int token;
+        if (ssm.without_replacement) {
+          double left = 0;
+          for (const double value : rest) left += value;
+          if (!(left > 1e-9)) break;
+          for (double& value : rest) value /= left;
+          token = branching.Choose(rest);
+          const int before = tree.size();
+          EXPECT_EQ(before, tree.Propose(node, token, source, q,
+                                         ssm.forgetful ? std::vector<int>() : taken));
+          next.push_back(before);
+          rest[token] = 0;
+          taken.push_back(token);
+          continue;
+        }
         if (ssm.chosen) {
           token = static_cast<int>(std::max_element(rest.begin(), rest.end()) - rest.begin());
           rest[token] = -1;
@@ -233,6 +250,46 @@ TEST(SampledLaw, ChosenTokensAloneAndBesideDrawnOnes) {
     EXPECT_LT(Deviation(p, {chosen, drawn}, 3, 3), kExact);
     EXPECT_LT(Deviation(p, {drawn, chosen}, 3, 3), kExact);
   }
+}
+
+TEST(SampledLaw, DrawsWithoutReplacement) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    for (const std::vector<int>& shape :
+         {std::vector<int>{1}, {2}, {3}, {5}, {2, 1}, {1, 2}, {2, 2}}) {
+      const Ssm ssm{.law = RandomLaw(seed + 60, 3), .children = shape, .without_replacement = true};
+      EXPECT_LT(Deviation(p, {ssm}, 3, static_cast<int>(shape.size()) + 1), kExact);
+    }
+    // Beside draws with replacement, and where the supports are cut.
+    const Ssm a{.law = RandomLaw(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
+    const Ssm b{.law = RandomLaw(seed + 70, 3), .children = {2}};
+    EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
+    const Ssm cut{.law = RandomLaw(seed, 4, 0.7), .children = {4}, .without_replacement = true};
+    EXPECT_LT(Deviation(RandomLaw(seed + 9, 4, 0.8), {cut}, 4, 2), kExact);
+  }
+  const Ssm disjoint{
+      .law = Fixed({0, 0, 0.25, 0.75}), .children = {3, 1}, .without_replacement = true};
+  EXPECT_LT(Deviation(Fixed({0.5, 0.5, 0, 0}), {disjoint}, 4, 3), kExact);
+}
+
+TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {
+  const Ssm wrong{
+      .law = RandomLaw(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
+  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
+}
+
+// All tokens proposed without repetition: one of them is always accepted.
+TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
+  const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
+  Branching branching;
+  do {
+    const TokenTree tree =
+        DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
+    BranchingNoise noise(branching);
+    const Verification out = *VerifySampled(
+        tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
+    EXPECT_EQ(out.path.size(), 1u);
+  } while (branching.Next());
 }
 
 // The enumeration must be able to see bias: the two classical mistakes.

@@ -3,8 +3,6 @@
 // drafts are accepted as often as they would be.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,14 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic.h"
 #include "serving/engine/engine.h"
 #include "serving/tokenizer/byte_tokenizer.h"
 #include "tests/benchmarks/bandwidth.h"
 #include "tests/benchmarks/report.h"
+#include "tests/benchmarks/serving_models.h"
 #include "tests/benchmarks/workload.h"
-#include "tests/plans/in_process_training.h"
-#include "worker/runner/program_model_runner.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
@@ -41,105 +37,6 @@ constexpr int kMaxBatch = 8;
 constexpr int kWarmTokens =
     4;  // of each answer, before the clock starts: prompts are then computed
 
-using Parameters = std::map<std::string, std::vector<char>>;
-
-// Passes steps on and counts them.
-class CountingRunner : public ModelRunner {
- public:
-  explicit CountingRunner(ProgramModelRunner* inner) : inner_(inner) {}
-  RunnerLimits limits() const override { return inner_->limits(); }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
-    const double start = Seconds();
-    absl::Status status = inner_->Step(batch, logits);
-    seconds += Seconds() - start;
-    ++steps;
-    rows += batch.rows();
-    if (batch.rows() > widest.rows()) widest = batch;
-    return status;
-  }
-  void Clear() {
-    seconds = steps = rows = 0;
-    widest = {};
-  }
-
-  double seconds = 0, steps = 0, rows = 0;
-  RunnerBatch widest;
-
- private:
-  ProgramModelRunner* inner_;
-};
-
-struct Model {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<ProgramModelRunner> runner;
-  std::unique_ptr<CountingRunner> counting;
-  double weight_bytes = 0;  // read for every row of tokens: all but the embedding table
-};
-
-absl::StatusOr<Parameters> Train(const OpRegistry& registry, const std::string& name, int steps) {
-  if (steps == 0) return Parameters();
-  absl::StatusOr<Workload> work = MakeWorkload(registry, name);
-  if (!work.ok()) return work.status();
-  AnalyticCost cost;
-  PlanProblem problem;
-  problem.registry = &registry;
-  problem.graph = &work->graph;
-  problem.batch_size = work->batch;
-  problem.machine = TestMachine(1);
-  problem.optimizer = work->optimizer;
-  problem.cost = &cost;
-  proto::SearchOptions search;
-  search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
-  if (!plan.ok()) return plan.status();
-  TrainingRunOptions options;
-  options.steps = steps;
-  options.batch_size = work->batch;
-  options.threads_per_rank = absl::GetFlag(FLAGS_threads);
-  options.lowering.optimizer = work->optimizer;
-  options.lowering.optimizer.mutable_learning_rate()->set_peak(2e-3);
-  options.lowering.seed = 3;
-  absl::StatusOr<TrainingRun> run =
-      TrainInProcess(registry, work->graph, *plan, work->dataset, options);
-  if (!run.ok()) return run.status();
-  std::fprintf(stderr, "%s: loss %.3f after %d steps\n", name.c_str(), run->losses.back(), steps);
-  return run->parameters;
-}
-
-absl::StatusOr<Model> Load(const OpRegistry& registry, const std::string& name,
-                           const Parameters& parameters) {
-  const LlamaConfig config = LlamaOf(name);
-  ServingShape shape;
-  shape.max_rows = 320;
-  shape.max_output_rows = 320;
-  shape.kv_slots = 4096;
-  shape.max_sequences = 16;
-  shape.max_context_slots = 4096;
-  shape.max_ancestor_slots = 320 * 16;
-  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
-  if (!graph.ok()) return graph.status();
-  if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
-  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph);
-  if (!program.ok()) return program.status();
-  Model model;
-  model.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{8} << 30});
-  auto runner = ProgramModelRunner::Create(
-      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
-  if (!runner.ok()) return runner.status();
-  model.runner = *std::move(runner);
-  model.counting = std::make_unique<CountingRunner>(model.runner.get());
-  for (const auto& [parameter, bytes] : parameters) {
-    Executor& executor = model.runner->executor();
-    const int buffer = executor.FindBuffer(parameter);
-    if (buffer < 0) return absl::NotFoundError(parameter);
-    absl::Status s = executor.WriteBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()));
-    if (!s.ok()) return s;
-  }
-  model.weight_bytes =
-      4.0 * static_cast<double>(CountParameters(config) - config.vocab_size * config.hidden_size);
-  return model;
-}
-
 struct Run {
   double tokens_per_second = 0;
   double tokens = 0, seconds = 0;
@@ -147,7 +44,8 @@ struct Run {
   double accepted = 0;  // per verification
 };
 
-absl::StatusOr<Run> Decode(Model& llm, Model* ssm, const std::string& text, int batch, int round) {
+absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string& text, int batch,
+                           int round) {
   auto tokenizer = ByteTokenizer::Create();
   EngineOptions options;
   absl::StatusOr<Expansion> expansion = Expansion::Parse(absl::GetFlag(FLAGS_expansion));
@@ -210,7 +108,7 @@ absl::StatusOr<Run> Decode(Model& llm, Model* ssm, const std::string& text, int 
 }
 
 // The widest batch that the runner met, again, by operator.
-absl::Status AddProfile(Model& model, const std::string& title, Report* report) {
+absl::Status AddProfile(ServedModel& model, const std::string& title, Report* report) {
   constexpr int kTimes = 30;
   const RunnerBatch& batch = model.counting->widest;
   RunnerLogits logits;
@@ -242,20 +140,26 @@ absl::Status Measure(Report* report) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const int steps = absl::GetFlag(FLAGS_train_steps), threads = absl::GetFlag(FLAGS_threads);
-  absl::StatusOr<Parameters> llm_weights = Train(registry, "llm", steps);
+  absl::StatusOr<Parameters> llm_weights = TrainForServing(registry, "llm", steps, threads);
   if (!llm_weights.ok()) return llm_weights.status();
-  absl::StatusOr<Parameters> ssm_weights = Train(registry, "ssm", steps);
+  absl::StatusOr<Parameters> ssm_weights = TrainForServing(registry, "ssm", steps, threads);
   if (!ssm_weights.ok()) return ssm_weights.status();
-  absl::StatusOr<Model> llm = Load(registry, "llm", *llm_weights);
+  ServingShape shape;
+  shape.max_rows = 320;
+  shape.max_output_rows = 320;
+  shape.kv_slots = 4096;
+  shape.max_sequences = 16;
+  shape.max_context_slots = 4096;
+  shape.max_ancestor_slots = 320 * 16;
+  absl::StatusOr<ServedModel> llm = LoadForServing(registry, "llm", *llm_weights, shape, threads);
   if (!llm.ok()) return llm.status();
-  absl::StatusOr<Model> ssm = Load(registry, "ssm", *ssm_weights);
+  absl::StatusOr<ServedModel> ssm = LoadForServing(registry, "ssm", *ssm_weights, shape, threads);
   if (!ssm.ok()) return ssm.status();
-  std::ifstream file("tests/data/genesis.txt", std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = ServingText();
 
   struct Mode {
     std::string name;
-    Model* ssm;
+    ServedModel* ssm;
     int batch;
     std::vector<Run> runs;
   };

@@ -1,0 +1,178 @@
+// Sharing of KV slots between requests: answers are the same with it and without, whatever else
+// happens, and what is shared is neither computed nor stored twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "serving/engine/engine_test_util.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kVocabulary = 12;
+
+FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
+
+std::vector<int> LongPrompt(int length, int last) {
+  std::vector<int> prompt(length);
+  for (int i = 0; i < length; ++i) prompt[i] = i * i % 7;
+  prompt.back() = last;
+  return prompt;
+}
+
+TEST(PrefixCache, ASecondRequestComputesOnlyWhatIsNew) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  ASSERT_TRUE(harness.Start({}, "1,1").ok());
+  const RequestId first = *harness.engine().Submit(LongPrompt(100, 1), {.max_tokens = 20});
+  harness.RunToEnd();
+  const int64_t computed = harness.engine().statistics().prompt_tokens;
+  EXPECT_EQ(computed, 100);
+  const RequestId second = *harness.engine().Submit(LongPrompt(100, 2), {.max_tokens = 20});
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answer(first).usage.cached_tokens, 0);
+  EXPECT_EQ(harness.answer(second).usage.cached_tokens, 96);
+  EXPECT_EQ(harness.engine().statistics().prompt_tokens - computed, 4);
+  EXPECT_EQ(harness.answer(second).tokens, GreedyContinuation(Llm(), LongPrompt(100, 2), 20));
+  // The SSM has what it needs too: everything is accepted.
+  EXPECT_EQ(harness.answer(second).usage.accepted_tokens,
+            harness.answer(second).usage.drafted_tokens);
+  // A chat that goes on: the answer is cached with its prompt.
+  std::vector<int> chat = LongPrompt(100, 2);
+  for (const int token : harness.answer(second).tokens) chat.push_back(token);
+  chat.push_back(3);
+  const RequestId third = *harness.engine().Submit(chat, {.max_tokens = 5});
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answer(third).usage.cached_tokens, 112);
+}
+
+TEST(PrefixCache, ManyRequestsOfOnePromptTakeItsSlotsOnce) {
+  EngineHarness harness(kVocabulary);
+  harness.limits().kv_slots = 400;
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({.max_requests = 8}).ok());
+  ASSERT_TRUE(harness.engine().Submit(LongPrompt(200, 1), {.max_tokens = 1}).ok());
+  harness.RunToEnd();
+  // Eight times 200 tokens would not fit by far.
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(harness.engine().Submit(LongPrompt(200, i), {.max_tokens = 8}).ok());
+  }
+  int most = 0;
+  while (!harness.engine().idle()) {
+    ASSERT_TRUE(harness.Step().ok());
+    most = std::max(most, harness.engine().statistics().running);
+  }
+  EXPECT_EQ(most, 8);
+  EXPECT_EQ(harness.engine().statistics().preemptions, 0);
+}
+
+TEST(PrefixCache, AnswersAreTheSameWithAndWithoutItUnderPreemptionCancelAndTrees) {
+  int64_t cached = 0, preemptions = 0;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    std::map<RequestId, std::vector<int>> answers[2];
+    for (const bool prefix_cache : {false, true}) {
+      std::mt19937_64 random(seed);
+      EngineHarness harness(kVocabulary, {0});
+      harness.limits().kv_slots = 140 + 60 * static_cast<int>(seed % 3);
+      harness.limits().max_positions = 100;
+      harness.SetLlm(Llm());
+      for (int i = 0; i < static_cast<int>(seed % 3); ++i) {
+        harness.AddSsm(AgreeingModel(Llm(), HashModel(2 + i, kVocabulary, 5), 0.7, 9));
+      }
+      EngineOptions options{.max_requests = 8, .max_tokens_per_batch = 40, .max_queue = 1000};
+      options.prefix_cache = prefix_cache;
+      options.speculation.lookup.depth = seed % 2 ? 3 : 0;
+      ASSERT_TRUE(harness.Start(options, "1,2,1").ok());
+      std::vector<RequestId> cancelled;
+      for (int i = 0; i < 120; ++i) {
+        std::vector<int> prompt = LongPrompt(1 + static_cast<int>(random() % 60), 1);
+        if (random() % 2) prompt[random() % prompt.size()] = static_cast<int>(random() % 9);
+        RequestOptions request{.max_tokens = 1 + static_cast<int>(random() % 30)};
+        if (random() % 2) request.sampling = {.temperature = 1, .seed = random()};
+        const RequestId id = *harness.engine().Submit(prompt, request);
+        if (random() % 10 == 0) cancelled.push_back(id);
+        for (int steps = static_cast<int>(random() % 4); steps > 0; --steps) {
+          ASSERT_TRUE(harness.Step().ok());
+        }
+        if (!cancelled.empty() && random() % 3 == 0) {
+          harness.engine().Cancel(cancelled.back());
+          harness.Collect();
+        }
+      }
+      harness.RunToEnd();
+      for (const auto& [id, answer] : harness.answers()) {
+        if (std::count(cancelled.begin(), cancelled.end(), id) > 0) continue;
+        EXPECT_TRUE(answer.error.ok()) << answer.error;
+        answers[prefix_cache][id] = answer.tokens;
+      }
+      cached += harness.engine().statistics().cached_tokens;
+      preemptions += harness.engine().statistics().preemptions;
+      EXPECT_EQ(prefix_cache, harness.engine().statistics().cached_tokens > 0);
+    }
+    EXPECT_EQ(answers[0], answers[1]) << "seed " << seed;
+  }
+  EXPECT_GT(cached, 2000);
+  EXPECT_GT(preemptions, 10);
+}
+
+TEST(Priorities, TheMoreImportantGoFirstAndTakeTheLeastImportantOnesPlace) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({.max_requests = 2}).ok());
+  const auto submit = [&](int first, int priority) {
+    RequestOptions options{.max_tokens = 30};
+    options.priority = priority;
+    return *harness.engine().Submit({first, 1}, options);
+  };
+  const RequestId low = submit(1, 5), middle = submit(2, 0), last = submit(3, 5);
+  ASSERT_TRUE(harness.Step().ok());
+  ASSERT_TRUE(harness.Step().ok());
+  const RequestId urgent = submit(4, -1);
+  std::vector<RequestId> order;
+  while (!harness.engine().idle()) {
+    ASSERT_TRUE(harness.Step().ok());
+    for (const RequestId id : {low, middle, last, urgent}) {
+      if (harness.answer(id).reason == FinishReason::kNone) continue;
+      if (std::find(order.begin(), order.end(), id) == order.end()) order.push_back(id);
+    }
+  }
+  EXPECT_THAT(order, ::testing::ElementsAre(middle, urgent, low, last));
+  EXPECT_EQ(harness.engine().statistics().preemptions, 1);
+  // It had to start again, and nobody can tell by its answer.
+  EXPECT_EQ(harness.answer(low).tokens, GreedyContinuation(Llm(), {1, 1}, 30));
+}
+
+TEST(Fairness, LongPromptsHoldUpNeitherDecodingNorShortPrompts) {
+  EngineHarness harness(kVocabulary);
+  harness.limits().max_positions = 3000;
+  harness.limits().max_context_slots = 20000;
+  harness.limits().kv_slots = 20000;
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({.max_requests = 8, .max_tokens_per_batch = 64}).ok());
+  const RequestId talking = *harness.engine().Submit({1}, {.max_tokens = 500});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.Step().ok());
+  std::vector<RequestId> heavy;
+  for (int i = 0; i < 3; ++i) {
+    heavy.push_back(*harness.engine().Submit(LongPrompt(2000, i), {.max_tokens = 4}));
+  }
+  ASSERT_TRUE(harness.Step().ok());
+  const RequestId light = *harness.engine().Submit({5, 6, 7}, {.max_tokens = 4});
+  size_t said = harness.answer(talking).tokens.size();
+  int steps = 0, waited = -1;
+  while (harness.answer(heavy[2]).reason == FinishReason::kNone) {
+    ASSERT_TRUE(harness.Step().ok());
+    ++steps;
+    // One token in each step, however much of prompts rides along; and a step is never longer.
+    ASSERT_EQ(harness.answer(talking).tokens.size(), ++said);
+    ASSERT_LE(harness.llm().largest_batch(), 64);
+    if (waited < 0 && harness.answer(light).reason != FinishReason::kNone) waited = steps;
+  }
+  EXPECT_GT(steps, 80);
+  EXPECT_GT(waited, 0);
+  EXPECT_LT(waited, 8);
+}
+
+}  // namespace
+}  // namespace espalier

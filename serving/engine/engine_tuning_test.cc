@@ -1,0 +1,195 @@
+// Speculation that tunes itself, on models whose steps take a known time by a simulated clock:
+// against plain decoding and against every fixed shape, by tokens per simulated second.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "serving/engine/engine_test_util.h"
+#include "serving/testing/costed_model_runner.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kVocabulary = 16;
+
+// Long enough for what is learned at the beginning not to be what is measured.
+int AnswerLength(int load) { return std::max(96, 768 / load); }
+
+using Cost = CostedModelRunner::Cost;
+
+FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
+// Agrees with the LLM on a share of all paths.
+FakeModel Ssm(double agreement) {
+  return AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), agreement, 7);
+}
+
+// A step reads the weights once, whatever the rows, until arithmetic takes longer.
+Cost Roofline(double weights_ms, double row_ms) {
+  return [=](int rows) { return 1e-3 * std::max(weights_ms, row_ms * rows); };
+}
+// What the CPU kernels do today: hardly any row is free.
+Cost Linear(double fixed_ms, double row_ms) {
+  return [=](int rows) { return 1e-3 * (fixed_ms + row_ms * rows); };
+}
+// Kernels in blocks of eight rows.
+Cost Stairs(double fixed_ms, double block_ms) {
+  return [=](int rows) { return 1e-3 * (fixed_ms + block_ms * ((rows + 7) / 8)); };
+}
+
+struct Machine {
+  const char* name;
+  Cost llm, ssm;
+};
+
+std::vector<Machine> Machines() {
+  return {{"roofline", Roofline(10, 0.25), Roofline(0.4, 0.01)},
+          {"linear", Linear(0.5, 0.09), Linear(0.05, 0.006)},
+          {"stairs", Stairs(2, 2), Stairs(0.1, 0.05)},
+          {"dear SSM", Roofline(10, 0.25), Roofline(8, 0.1)}};
+}
+
+struct Outcome {
+  double tokens_per_second = 0;
+  EngineStatistics statistics;
+  std::vector<std::vector<int>> answers;
+};
+
+Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions options,
+              const char* expansion, double temperature = 0) {
+  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  limits.kv_slots = 64 * 400;
+  limits.max_context_slots = 64 * 400;
+  limits.max_positions = 1024;
+  limits.max_sequences = 512;
+  limits.max_rows = 1024;
+  limits.max_ancestor_slots = 16384;
+  FakeModelRunner llm(limits, Llm()), ssm(limits, Ssm(agreement));
+  double clock = 0;
+  CostedModelRunner costed_llm(&llm, &clock, machine.llm), costed_ssm(&ssm, &clock, machine.ssm);
+  LetterTokenizer tokenizer(kVocabulary);
+  options.expansion = *Expansion::Parse(expansion);
+  options.max_requests = 64;
+  options.max_tokens_per_batch = 1024;
+  options.seconds = [&] { return clock; };
+  std::vector<ModelRunner*> ssms;
+  if (agreement >= 0) ssms.push_back(&costed_ssm);
+  const auto engine = *Engine::Create(&costed_llm, ssms, &tokenizer, options);
+  const double start = clock;
+  Outcome out;
+  std::map<RequestId, int> index;
+  for (int i = 0; i < load; ++i) {
+    RequestOptions request{.max_tokens = AnswerLength(load)};
+    request.sampling = {.temperature = temperature, .seed = static_cast<uint64_t>(i)};
+    index[*engine->Submit({i % kVocabulary, i / kVocabulary, 3}, request)] = i;
+  }
+  out.answers.resize(load);
+  while (!engine->idle()) {
+    EXPECT_TRUE(engine->Step().ok());
+    for (const RequestEvent& event : engine->TakeEvents()) {
+      std::vector<int>& answer = out.answers[index[event.id]];
+      answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+    }
+  }
+  out.statistics = engine->statistics();
+  out.tokens_per_second = static_cast<double>(load) * AnswerLength(load) / (clock - start);
+  return out;
+}
+
+EngineOptions Tuned() {
+  EngineOptions options;
+  options.speculation.tune = true;
+  options.speculation.sampled = SampledDrafts::kShared;
+  return options;
+}
+
+class Tuning : public ::testing::TestWithParam<int> {};
+
+TEST_P(Tuning, IsNeverMuchSlowerThanAnyFixedShapeAtAnyLoad) {
+  const Machine machine = Machines()[GetParam()];
+  for (const double agreement : {0.0, 0.5, 0.9}) {
+    for (const int load : {1, 4, 12, 64}) {
+      const Outcome tuned = Serve(machine, agreement, load, Tuned(), "");
+      const Outcome plain = Serve(machine, -1, load, {}, "");
+      EXPECT_EQ(tuned.answers, plain.answers);
+      double best = plain.tokens_per_second;
+      std::string best_shape = "none";
+      for (const char* shape :
+           {"1", "1,1", "1,1,1", "1,1,1,1,1,1,1,1", "2,1,1", "4,1", "1,1,3,1,1"}) {
+        const double rate = Serve(machine, agreement, load, {}, shape).tokens_per_second;
+        if (rate <= best) continue;
+        best = rate;
+        best_shape = shape;
+      }
+      std::printf("%-9s agreement %.1f load %2d: plain %8.1f, best fixed %8.1f <%s>, tuned %8.1f\n",
+                  machine.name, agreement, load, plain.tokens_per_second, best, best_shape.c_str(),
+                  tuned.tokens_per_second);
+      EXPECT_GT(tuned.tokens_per_second, 0.97 * plain.tokens_per_second);
+      EXPECT_GT(tuned.tokens_per_second, 0.97 * best) << "best: " << best_shape;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Machines, Tuning, ::testing::Range(0, 4));
+
+TEST(TunedEngine, AnSsmThatIsNoHelpIsHardlyEverRun) {
+  const Machine machine = Machines()[1];
+  const Outcome tuned = Serve(machine, 0, 8, Tuned(), "");
+  EXPECT_LT(tuned.statistics.ssm_batches, tuned.statistics.llm_batches / 5);
+  EXPECT_GT(tuned.statistics.speculation.tuned_off, tuned.statistics.steps * 8 / 10);
+}
+
+TEST(TunedEngine, SampledAnswersAreThoseOfPlainDecodingWhateverIsDrafted) {
+  for (const Machine& machine : Machines()) {
+    const Outcome tuned = Serve(machine, 0.8, 16, Tuned(), "", 1.0);
+    EngineOptions plain;
+    plain.speculation.sampled = SampledDrafts::kShared;
+    EXPECT_EQ(tuned.answers, Serve(machine, -1, 16, plain, "", 1.0).answers);
+    if (std::string(machine.name) != "roofline") continue;
+    EXPECT_GT(tuned.statistics.accepted_tokens, tuned.statistics.generated_tokens / 3);
+  }
+}
+
+// The text changes its nature in the middle: the SSM is right from some length on.
+TEST(TunedEngine, NoticesThatAnSsmHasBecomeGoodThoughItWasOff) {
+  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  limits.max_positions = 4096;
+  limits.kv_slots = 8192;
+  FakeModelRunner llm(limits, Llm());
+  FakeModelRunner ssm(limits, [](absl::Span<const int> path) {
+    return path.size() > 1500 ? Llm()(path) : ContraryModel(Llm())(path);
+  });
+  double clock = 0;
+  CostedModelRunner costed_llm(&llm, &clock, Roofline(10, 0.25));
+  CostedModelRunner costed_ssm(&ssm, &clock, Roofline(1, 0.01));
+  LetterTokenizer tokenizer(kVocabulary);
+  EngineOptions options = Tuned();
+  options.seconds = [&] { return clock; };
+  const auto engine = *Engine::Create(&costed_llm, {&costed_ssm}, &tokenizer, options);
+  ASSERT_TRUE(engine->Submit({1, 2, 3}, {.max_tokens = 3500}).ok());
+  EngineStatistics middle;
+  double until_middle = 0;
+  const double start = clock;
+  while (!engine->idle()) {
+    ASSERT_TRUE(engine->Step().ok());
+    if (engine->statistics().generated_tokens < 1500) {
+      middle = engine->statistics();
+      until_middle = clock - start;
+    }
+  }
+  // At first plain steps, with at most the promised share of probes (and what it takes to learn).
+  EXPECT_LT(until_middle, 1.03 * 0.010 * static_cast<double>(middle.generated_tokens));
+  EXPECT_GT(middle.speculation.probes, 3);
+  EXPECT_GT(engine->statistics().accepted_tokens, 1000);
+}
+
+TEST(TunedEngine, NeedsAClock) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  EngineOptions options = Tuned();
+  EXPECT_THAT(std::string(harness.Start(options).message()), ::testing::HasSubstr("clock"));
+}
+
+}  // namespace
+}  // namespace espalier

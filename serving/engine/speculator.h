@@ -1,0 +1,196 @@
+// The engine's drafting side: SSMs and lookups, what each was worth so far, and the choice of what
+// to draft at each step. Owns the SSMs' KV caches and all that was learned.
+//
+// Fixed: every SSM drafts for every request that allows it, in the shape of the expansion or best
+// first up to a number of nodes. Tuned (tuning.h): trees of any shape, or none, are chosen at each
+// step for the highest expected throughput. Tuned off, an SSM costs nothing: it is not run, not
+// even over prompts; it catches up, in bounded chunks, when its turn comes. To find out that its
+// turn has come, at most SpeculationOptions::probe_share of the time goes into drafts for one
+// request.
+//
+// An SSM that fails is set aside for good; requests go on without it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "serving/engine/model_runner.h"
+#include "serving/request/request.h"
+#include "serving/scheduler/scheduler.h"
+#include "serving/speculative/acceptance.h"
+#include "serving/speculative/cost.h"
+#include "serving/speculative/drafter.h"
+#include "serving/speculative/expansion.h"
+#include "serving/speculative/lookup.h"
+#include "serving/speculative/token_tree.h"
+#include "serving/speculative/tuning.h"
+
+namespace espalier {
+
+// How sampled requests are drafted and verified; the law of the answers is the LLM's each time.
+enum class SampledDrafts {
+  kDraws,               // independent draws, multi-step speculative sampling (verify.h)
+  kWithoutReplacement,  // draws of which no two are alike, verified in the same way
+  // Chosen for the request's own noise (sampling/shared_noise.h). A seed's answer is then token for
+  // token that of incremental decoding, whatever is drafted. Trees may have any shape.
+  kShared,
+};
+
+struct SpeculationOptions {
+  bool tune = false;  // needs the engine's clock
+  // Of a request's best-first tree, by each SSM; 0: the expansion instead, unless tuned (then 32).
+  // Sampled requests draw in the expansion's shape except with kShared.
+  int max_nodes = 0;
+  int max_depth = 8;  // of best-first trees
+  int max_width = 4;  // nodes that one level of a best-first tree runs, for one request
+  SampledDrafts sampled = SampledDrafts::kDraws;
+  LookupOptions lookup;
+  double calibration_seconds = 2;  // about, per model, when tuned; 0: none
+  double probe_share = 0.01;
+};
+
+struct SpeculationStatistics {
+  std::vector<absl::Status> ssm_status;  // what went wrong with an SSM that was set aside
+  std::vector<int64_t> ssm_drafts;       // trees asked of each SSM
+  int64_t lookup_drafted = 0, lookup_accepted = 0;
+  int64_t tuned_off = 0;  // steps that decoded without any SSM, by choice
+  int64_t probes = 0;
+  std::vector<DraftChoice> choices;  // the last one of each SSM
+};
+
+// One request's part of a step.
+struct DraftWork {
+  const Request& request;
+  const Assignment& assignment;
+  int end = 0;      // tokens in the LLM's KV cache after this step, the tree apart
+  TokenTree& tree;  // the root; the draft is added
+};
+
+class Speculator {
+ public:
+  struct Setup {
+    ModelRunner* llm = nullptr;
+    std::vector<ModelRunner*> ssms;
+    Expansion expansion;
+    SpeculationOptions options;
+    bool share_prefixes = false;
+    int max_rows = 0;  // of one LLM step
+    std::function<double()> seconds;
+  };
+  // InvalidArgument naming the option. Calibrates if tuned: errors of the LLM; an SSM that fails is
+  // set aside.
+  static absl::StatusOr<std::unique_ptr<Speculator>> Create(Setup setup);
+
+  // Nodes of the largest tree that may not shrink.
+  int largest_whole_tree() const;
+
+  int ssms() const { return static_cast<int>(ssms_.size()); }
+  const KvCache& kv(int ssm) const { return ssms_[ssm].drafter->kv(); }
+
+  // Chooses what to draft in the coming step, whose tree rows the scheduler will then bound.
+  // `decoding`: the requests that could take a tree; `prompt_rows`: those that will ride along.
+  // `context`: the LLM's, in tokens.
+  void Plan(absl::Span<const Request* const> decoding, int prompt_rows, int context);
+
+  // For the scheduler, after Plan: tokens of the request that the SSM has run, -1 if it has no part
+  // in the coming step; nodes that it can use at most; whether fewer will do.
+  int Computed(int ssm, const Request& request) const;
+  int TreeNodes(const Request& request) const;
+  bool TreeMayShrink(const Request& request) const;
+
+  // Drafts as planned, within the assignments, and keeps the nodes that pay.
+  void Draft(std::vector<DraftWork>& work);
+
+  // After verification of a request that goes on: tokens of the accepted path, and the next one.
+  void Commit(const Request& request, const TokenTree& tree, absl::Span<const int> accepted,
+              int next);
+
+  // What a step of the LLM took, verification included.
+  void ObserveLlm(int rows, int64_t visible, double seconds);
+
+  // The request is preempted, or (for good) ends: forgets its slots, or all of it.
+  void Release(const Request& request, bool for_good);
+
+  SpeculationStatistics statistics() const;
+  int64_t batches() const;
+
+ private:
+  // Trials of greedy and of sampled requests differ.
+  struct Learned {
+    Acceptance acceptance[2];
+    Acceptance& Of(const Request& request) {
+      return acceptance[request.options().sampling.greedy() ? 0 : 1];
+    }
+  };
+  struct Ssm {
+    std::unique_ptr<Drafter> drafter;
+    int limit = 0;  // the longest sequence that it follows
+    absl::Status status;
+    StepCost cost;
+    Learned learned;
+    DraftChoice choice;
+    int64_t drafts = 0;
+  };
+  // A request's part in the next draft of one SSM.
+  struct Part {
+    bool drafts = false;
+    bool probe = false;
+    int depth = 0;
+    int nodes = 0;
+    RequestFactor factor;
+  };
+  struct State {
+    std::vector<Part> parts;  // by SSM
+    TokenTree lookup{0};
+    RequestFactor lookup_factor;
+    int depth = 0;  // the deepest tree that the request can use
+  };
+
+  explicit Speculator(Setup setup);
+  absl::Status CalibrateAll();
+
+  bool Draws(const Request& request) const;
+  bool Follows(const Ssm& ssm, const Request& request) const;
+  int DepthFor(const Ssm& ssm, const Request& request, int depth) const;
+  State& StateOf(const Request& request);
+  void PlanLookups(absl::Span<const Request* const> decoding);
+  void CutLookups(absl::Span<const Request* const> decoding, StepLoad* load);
+  void PlanFixed(absl::Span<const Request* const> decoding);
+  void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
+  void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
+  std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
+  void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
+  void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
+  void DraftBySsm(int ssm, std::vector<DraftWork>& work);
+  void KeepWhatPays(std::vector<DraftWork>& work, double drafting);
+  void Learn(Learned& learned, RequestFactor& factor, const Request& request,
+             absl::Span<const Trial> trials);
+  void SetAside(int ssm, const absl::Status& status);
+  double Now() const { return setup_.seconds ? setup_.seconds() : 0; }
+
+  Setup setup_;
+  SpeculationOptions& options_;
+  RunnerLimits limits_;
+  StepCost llm_cost_;
+  std::vector<Ssm> ssms_;
+  LookupDrafter lookup_;
+  Learned lookup_learned_;
+  std::map<RequestId, State> states_;
+  StepLoad load_;  // of the coming step
+  int64_t steps_ = 0;
+  int64_t chosen_at_ = -1;  // step
+  int chosen_for_ = -1;     // decoding requests
+  int64_t choices_ = 0;
+  double probe_credit_ = 0;  // seconds
+  int64_t probe_turn_ = 0;   // whose SSM's probe is next
+  double last_step_seconds_ = 0;
+  SpeculationStatistics statistics_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,490 @@
+#include "serving/lossless/lossless.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "serving/engine/row_packer.h"
+#include "serving/lossless/enumeration.h"
+#include "serving/sampling/distribution.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kExact = 1e-9;      // of the enumeration: sums of many products of doubles
+constexpr double kQuantile = 4.753;  // of the normal law: exceeded with probability 1e-6
+constexpr double kFewest = 8;        // expected count of a cell; rarer ones are pooled
+
+using Path = std::vector<int>;
+
+// Logits after `tokens` on a cache that holds nothing of them: slots from 0 on.
+absl::StatusOr<std::vector<float>> FreshLogits(ModelRunner& runner, const Path& tokens) {
+  std::vector<int32_t> slots(tokens.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  SequenceRows sequence{.slots = slots};
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    sequence.rows.push_back({.token = tokens[i],
+                             .position = static_cast<int32_t>(i),
+                             .slot = slots[i],
+                             .prefix = static_cast<int32_t>(i + 1),
+                             .wants_logits = i + 1 == tokens.size()});
+  }
+  const absl::StatusOr<StepLogits> logits = RunRows(runner, absl::MakeConstSpan(&sequence, 1));
+  if (!logits.ok()) return logits.status();
+  const float* row = logits->at(0, 0);
+  return std::vector<float>(row, row + runner.limits().vocabulary);
+}
+
+// A model's distributions after given paths, each computed once.
+class Law {
+ public:
+  Law(ModelRunner& runner, Path prompt, SamplingParameters sampling)
+      : runner_(runner), prompt_(std::move(prompt)), sampling_(sampling) {}
+
+  absl::StatusOr<Distribution> After(const Path& path) {
+    const auto known = known_.find(path);
+    if (known != known_.end()) return known->second;
+    Path tokens = prompt_;
+    tokens.insert(tokens.end(), path.begin(), path.end());
+    const absl::StatusOr<std::vector<float>> logits = FreshLogits(runner_, tokens);
+    if (!logits.ok()) return logits.status();
+    absl::StatusOr<Distribution> p =
+        SamplingDistribution(logits->data(), static_cast<int>(logits->size()), sampling_);
+    if (p.ok()) known_[path] = *p;
+    return p;
+  }
+
+  // All answers of `length` tokens with their probabilities.
+  absl::StatusOr<std::map<Path, double>> Answers(int length) {
+    std::map<Path, double> law = {{{}, 1.0}};
+    for (int i = 0; i < length; ++i) {
+      std::map<Path, double> longer;
+      for (const auto& [path, probability] : law) {
+        const absl::StatusOr<Distribution> p = After(path);
+        if (!p.ok()) return p.status();
+        for (int token = 0; token < static_cast<int>(p->size()); ++token) {
+          if ((*p)[token] <= 0) continue;
+          Path next = path;
+          next.push_back(token);
+          longer[next] = probability * (*p)[token];
+        }
+      }
+      law = std::move(longer);
+    }
+    return law;
+  }
+
+ private:
+  ModelRunner& runner_;
+  Path prompt_;
+  SamplingParameters sampling_;
+  std::map<Path, Distribution> known_;
+};
+
+// Passes steps on; remembers the logits of the last wanted row and the smallest margin of any.
+class Watcher : public ModelRunner {
+ public:
+  explicit Watcher(ModelRunner& inner) : inner_(inner) {}
+  RunnerLimits limits() const override { return inner_.limits(); }
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+    absl::Status status = inner_.Step(batch, logits);
+    for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
+      const float* row = logits->row(static_cast<int>(i));
+      last.assign(row, row + logits->vocabulary);
+      std::vector<float> best(2);
+      std::partial_sort_copy(row, row + logits->vocabulary, best.begin(), best.end(),
+                             std::greater<float>());
+      margin = std::min(margin, static_cast<double>(best[0]) - best[1]);
+    }
+    return status;
+  }
+
+  std::vector<float> last;
+  double margin = INFINITY;
+
+ private:
+  ModelRunner& inner_;
+};
+
+class Verifier {
+ public:
+  Verifier(ModelRunner& llm, std::vector<ModelRunner*> ssms, const Tokenizer& tokenizer,
+           const LosslessOptions& options)
+      : watched_(llm), llm_(llm), ssms_(std::move(ssms)), tokenizer_(tokenizer), options_(options) {
+    sampling_ = {.temperature = options.temperature, .top_k = options.law_top_k};
+  }
+
+  absl::StatusOr<LosslessReport> Run() {
+    absl::Status status = CheckOptions();
+    if (status.ok()) status = Identity(/*sampled=*/false);
+    if (status.ok()) status = Identity(/*sampled=*/true);
+    if (status.ok() && !ssms_.empty()) status = EnumerateVerification();
+    if (status.ok()) status = AnswerLaw();
+    if (status.ok()) status = KvEquality();
+    if (!status.ok()) return status;
+    return std::move(report_);
+  }
+
+ private:
+  absl::Status CheckOptions() const {
+    const struct {
+      const char* name;
+      int value, least, most;
+    } fields[] = {{"prompts", static_cast<int>(options_.prompts.size()), 1, 1 << 20},
+                  {"answer", options_.answer, 1, 1 << 20},
+                  {"draws", options_.draws, 1000, 1 << 26},
+                  {"law_tokens", options_.law_tokens, 1, 4},
+                  {"law_top_k", options_.law_top_k, 2, 5}};
+    for (const auto& field : fields) {
+      if (field.value >= field.least && field.value <= field.most) continue;
+      return absl::InvalidArgumentError(absl::StrCat(field.name, " is ", field.value, ", expected ",
+                                                     field.least, " to ", field.most));
+    }
+    if (!(options_.temperature > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("temperature is ", options_.temperature, ", expected more than 0"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Engine>> NewEngine(bool speculate, SampledDrafts sampled) {
+    EngineOptions engine = options_.engine;
+    engine.speculation.sampled = sampled;
+    engine.max_queue = std::max(engine.max_queue, 256);
+    if (!speculate) {
+      engine.expansion = Expansion();
+      engine.speculation = {.sampled = sampled};
+    }
+    return Engine::Create(&watched_, speculate ? ssms_ : std::vector<ModelRunner*>(), &tokenizer_,
+                          std::move(engine));
+  }
+
+  // Answers to the prompts. All run to their full length.
+  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, bool sampled) {
+    std::vector<Path> answers(options_.prompts.size());
+    std::map<RequestId, size_t> index;
+    size_t submitted = 0;
+    do {
+      while (submitted < answers.size() && engine.statistics().waiting < 64) {
+        RequestOptions request{.max_tokens = options_.answer, .ignore_eos = true};
+        if (sampled) request.sampling = {.temperature = options_.temperature, .seed = submitted};
+        const auto id = engine.Submit(options_.prompts[submitted], request);
+        if (!id.ok()) return Named(id.status(), absl::StrCat("prompt ", submitted));
+        index[*id] = submitted++;
+      }
+      if (absl::Status status = engine.Step(); !status.ok()) return status;
+      for (const RequestEvent& event : engine.TakeEvents()) {
+        if (!event.error.ok()) return event.error;
+        Path& answer = answers[index[event.id]];
+        answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+      }
+    } while (!engine.idle() || submitted < answers.size());
+    return answers;
+  }
+
+  absl::Status Identity(bool sampled) {
+    const SampledDrafts drafts = SampledDrafts::kShared;
+    auto plain = NewEngine(false, drafts);
+    if (!plain.ok()) return plain.status();
+    watched_.margin = INFINITY;
+    const absl::StatusOr<std::vector<Path>> expected = Answers(**plain, sampled);
+    if (!expected.ok()) return expected.status();
+    if (!sampled) report_.smallest_margin = watched_.margin;
+    auto speculative = NewEngine(true, drafts);
+    if (!speculative.ok()) return speculative.status();
+    const absl::StatusOr<std::vector<Path>> found = Answers(**speculative, sampled);
+    if (!found.ok()) return found.status();
+    const EngineStatistics statistics = (*speculative)->statistics();
+    for (size_t i = 0; i < statistics.speculation.ssm_status.size(); ++i) {
+      if (absl::Status s = statistics.speculation.ssm_status[i]; !s.ok()) return s;
+    }
+    LosslessCheck check{.name = sampled ? "seeds" : "greedy",
+                        .passed = true,
+                        .cases = static_cast<int64_t>(found->size())};
+    for (size_t i = 0; i < found->size(); ++i) {
+      if ((*found)[i] == (*expected)[i]) continue;
+      const auto at = std::mismatch((*found)[i].begin(), (*found)[i].end(), (*expected)[i].begin(),
+                                    (*expected)[i].end());
+      const auto place = at.first - (*found)[i].begin();
+      absl::StatusOr<double> margin = MarginAfter(options_.prompts[i], (*expected)[i], place);
+      if (!margin.ok()) return margin.status();
+      if (check.passed) {
+        check.detail = absl::StrCat("the answer to prompt ", i, " differs at token ", place,
+                                    ", where the LLM's two best logits are ", *margin, " apart");
+      }
+      check.passed = false;
+    }
+    const double accepted = static_cast<double>(statistics.accepted_tokens) /
+                            static_cast<double>(std::max<int64_t>(1, statistics.verifications));
+    if (!sampled) report_.accepted_per_step = accepted;
+    if (check.passed) {
+      check.detail =
+          absl::StrCat("all answers equal, ", accepted, " drafted tokens accepted per ", "step");
+    }
+    report_.checks.push_back(check);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> MarginAfter(const Path& prompt, const Path& answer, int64_t tokens) {
+    Path path = prompt;
+    path.insert(path.end(), answer.begin(), answer.begin() + tokens);
+    absl::StatusOr<std::vector<float>> logits = FreshLogits(llm_, path);
+    if (!logits.ok()) return logits.status();
+    std::partial_sort(logits->begin(), logits->begin() + 2, logits->end(), std::greater<float>());
+    return (*logits)[0] - (*logits)[1];
+  }
+
+  // Trees <2,1> of each SSM in turn and of all together, with and without replacement.
+  absl::Status EnumerateVerification() {
+    const int length = std::min(2, options_.law_tokens);
+    Law target(llm_, options_.prompts[0], sampling_);
+    const absl::StatusOr<std::map<Path, double>> expected = target.Answers(length);
+    if (!expected.ok()) return expected.status();
+    std::vector<Law> drafts;
+    for (ModelRunner* ssm : ssms_) drafts.emplace_back(*ssm, options_.prompts[0], sampling_);
+    LosslessCheck check{.name = "enumeration", .passed = true};
+    double most = 0;
+    for (const bool without_replacement : {false, true}) {
+      // More than two together have too many outcomes.
+      for (size_t first = 0; first < drafts.size(); ++first) {
+        const size_t last = first == 0 ? std::min<size_t>(2, drafts.size()) : first + 1;
+        std::vector<Law*> sources;
+        for (size_t s = first; s < last; ++s) sources.push_back(&drafts[s]);
+        const auto deviation =
+            Deviation(target, sources, *expected, length, without_replacement, &check.cases);
+        if (!deviation.ok()) return deviation.status();
+        most = std::max(most, *deviation);
+      }
+    }
+    check.passed = most < kExact;
+    check.detail = absl::StrCat("no probability of an answer of ", length,
+                                " tokens is off by more than ", most);
+    report_.checks.push_back(check);
+    return absl::OkStatus();
+  }
+
+  static Path PathTo(const TokenTree& tree, int node) {
+    Path path;
+    for (; node != 0; node = tree.parent(node)) path.insert(path.begin(), tree.token(node));
+    return path;
+  }
+
+  absl::StatusOr<double> Deviation(Law& target, const std::vector<Law*>& sources,
+                                   const std::map<Path, double>& expected, int length,
+                                   bool without_replacement, int64_t* cases) {
+    std::map<Path, long double> found;
+    Enumeration enumeration;
+    do {
+      TokenTree tree(options_.prompts[0].back());
+      for (size_t s = 0; s < sources.size(); ++s) {
+        TokenTree draft(tree.token(0));
+        std::vector<int> frontier = {0};
+        for (const int children : {2, 1}) {
+          std::vector<int> next;
+          for (const int node : frontier) {
+            absl::StatusOr<Distribution> q = sources[s]->After(PathTo(draft, node));
+            if (!q.ok()) return q.status();
+            const auto whole = std::make_shared<const Distribution>(*q);
+            std::vector<int> taken;
+            for (int i = 0; i < children; ++i) {
+              const int token = enumeration.Choose(*q);
+              const int before = draft.size();
+              const int node_of = draft.Propose(node, token, static_cast<int>(s), whole, taken);
+              if (node_of == before) next.push_back(node_of);
+              if (!without_replacement) continue;
+              taken.push_back(token);
+              (*q)[token] = 0;
+              const double left = std::accumulate(q->begin(), q->end(), 0.0);
+              if (!(left > 1e-9)) break;
+              for (double& value : *q) value /= left;
+            }
+          }
+          frontier = next;
+        }
+        if (absl::Status status = tree.Merge(draft); !status.ok()) return status;
+      }
+      EnumeratedNoise noise(enumeration);
+      const absl::StatusOr<Verification> out = VerifySampled(
+          tree, [&](int node) { return target.After(PathTo(tree, node)); }, noise);
+      if (!out.ok()) return out.status();
+      Path answer = out->tokens;
+      answer.resize(std::min<size_t>(answer.size(), length));
+      found[answer] += enumeration.weight();
+      ++*cases;
+    } while (enumeration.Next());
+    // Shorter answers are continued by the LLM, as later steps do.
+    double most = 0;
+    for (const auto& [answer, probability] : expected) {
+      long double sum = 0, rest = 1;
+      for (int n = length; n >= 1; --n) {
+        const auto it = found.find(Path(answer.begin(), answer.begin() + n));
+        if (it != found.end()) sum += it->second * rest;
+        const absl::StatusOr<Distribution> p =
+            target.After(Path(answer.begin(), answer.begin() + n - 1));
+        if (!p.ok()) return p.status();
+        rest *= (*p)[answer[n - 1]];
+      }
+      most = std::max(most, static_cast<double>(std::fabs(sum - probability)));
+    }
+    return most;
+  }
+
+  absl::Status AnswerLaw() {
+    Law target(llm_, options_.prompts[0], sampling_);
+    const absl::StatusOr<std::map<Path, double>> expected = target.Answers(options_.law_tokens);
+    if (!expected.ok()) return expected.status();
+    auto engine = NewEngine(true, options_.engine.speculation.sampled);
+    if (!engine.ok()) return engine.status();
+    std::map<Path, int64_t> counts;
+    std::map<RequestId, Path> answers;
+    uint64_t seed = 0;
+    const uint64_t draws = static_cast<uint64_t>(options_.draws);
+    while (seed < draws || !(*engine)->idle()) {
+      while (seed < draws && (*engine)->statistics().waiting < 64) {
+        RequestOptions request{.max_tokens = options_.law_tokens, .ignore_eos = true};
+        request.sampling = sampling_;
+        request.sampling.seed = seed++;
+        const auto id = (*engine)->Submit(options_.prompts[0], request);
+        if (!id.ok()) return id.status();
+      }
+      if (absl::Status status = (*engine)->Step(); !status.ok()) return status;
+      for (const RequestEvent& event : (*engine)->TakeEvents()) {
+        if (!event.error.ok()) return event.error;
+        Path& answer = answers[event.id];
+        answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+        if (!event.finished) continue;
+        ++counts[answer];
+        answers.erase(event.id);
+      }
+    }
+    report_.checks.push_back(ChiSquare(*expected, counts));
+    return absl::OkStatus();
+  }
+
+  LosslessCheck ChiSquare(const std::map<Path, double>& expected,
+                          const std::map<Path, int64_t>& counts) const {
+    LosslessCheck check{.name = "law", .passed = true, .cases = options_.draws};
+    for (const auto& [answer, count] : counts) {
+      if (expected.contains(answer)) continue;
+      check.passed = false;
+      check.detail = absl::StrCat(count, " answers that the LLM never gives");
+      return check;
+    }
+    double sum = 0, pooled_expected = 0, pooled_count = 0;
+    int cells = 0;
+    const auto add = [&](double count, double mean) {
+      sum += (count - mean) * (count - mean) / mean;
+      ++cells;
+    };
+    for (const auto& [answer, probability] : expected) {
+      const auto it = counts.find(answer);
+      const double count = it == counts.end() ? 0 : static_cast<double>(it->second);
+      const double mean = probability * options_.draws;
+      if (mean >= kFewest) {
+        add(count, mean);
+      } else {
+        pooled_expected += mean;
+        pooled_count += count;
+      }
+    }
+    if (pooled_expected > 0) add(pooled_count, std::max(pooled_expected, 1.0));
+    const int freedom = std::max(1, cells - 1);
+    // Wilson and Hilferty's approximation of the quantile.
+    const double a = 2.0 / (9 * freedom);
+    const double threshold = freedom * std::pow(1 - a + kQuantile * std::sqrt(a), 3);
+    check.passed = sum < threshold;
+    check.detail = absl::StrCat("chi-square ", sum, " with ", freedom,
+                                " degrees of freedom; above ", threshold, " once in a million");
+    return check;
+  }
+
+  // The answer's K and V come from committed tree nodes. A request that begins with prompt and
+  // answer takes them over by the prefix cache; its logits must be those of a fresh computation.
+  absl::Status KvEquality() {
+    LosslessCheck check{.name = "KV", .passed = true};
+    int64_t taken_over = 0;
+    for (const Path& prompt : options_.prompts) {
+      EngineOptions with = options_.engine;
+      with.prefix_cache = true;
+      with.speculation.sampled = SampledDrafts::kShared;
+      auto engine = Engine::Create(&watched_, ssms_, &tokenizer_, with);
+      if (!engine.ok()) return engine.status();
+      const auto run = [&](const Path& tokens, int count, Usage* usage) -> absl::StatusOr<Path> {
+        const auto id = (*engine)->Submit(tokens, {.max_tokens = count, .ignore_eos = true});
+        if (!id.ok()) return id.status();
+        Path out;
+        while (!(*engine)->idle()) {
+          if (absl::Status status = (*engine)->Step(); !status.ok()) return status;
+          for (const RequestEvent& event : (*engine)->TakeEvents()) {
+            if (!event.error.ok()) return event.error;
+            out.insert(out.end(), event.tokens.begin(), event.tokens.end());
+            *usage = event.usage;
+          }
+        }
+        return out;
+      };
+      Usage usage;
+      const absl::StatusOr<Path> answer = run(prompt, options_.answer, &usage);
+      if (!answer.ok()) return answer.status();
+      Path both = prompt;
+      both.insert(both.end(), answer->begin(), answer->end());
+      if (static_cast<int>(both.size()) >= (*engine)->context()) continue;
+      if (absl::Status status = run(both, 1, &usage).status(); !status.ok()) return status;
+      const std::vector<float> cached = watched_.last;
+      taken_over += std::max(0, usage.cached_tokens - static_cast<int>(prompt.size()));
+      const absl::StatusOr<std::vector<float>> fresh = FreshLogits(llm_, both);
+      if (!fresh.ok()) return fresh.status();
+      ++check.cases;
+      if (std::memcmp(cached.data(), fresh->data(), fresh->size() * sizeof(float)) == 0) continue;
+      if (check.passed) {
+        check.detail = absl::StrCat("the logits after prompt ", check.cases - 1,
+                                    " and its answer are not those of a fresh computation");
+      }
+      check.passed = false;
+    }
+    if (check.passed) {
+      check.detail = absl::StrCat("all logits equal bit for bit, over ", taken_over,
+                                  " tokens of answers taken over");
+      if (taken_over == 0) {
+        check.passed = false;
+        check.detail = absl::StrCat("no answer is long enough to fill a block of ", KvCache::kBlock,
+                                    " tokens: nothing was checked");
+      }
+    }
+    report_.checks.push_back(check);
+    return absl::OkStatus();
+  }
+
+  static absl::Status Named(const absl::Status& status, const std::string& what) {
+    return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
+  }
+
+  Watcher watched_;
+  ModelRunner& llm_;
+  std::vector<ModelRunner*> ssms_;
+  const Tokenizer& tokenizer_;
+  const LosslessOptions& options_;
+  SamplingParameters sampling_;
+  LosslessReport report_;
+};
+
+}  // namespace
+
+bool LosslessReport::passed() const {
+  return !checks.empty() && std::all_of(checks.begin(), checks.end(),
+                                        [](const LosslessCheck& check) { return check.passed; });
+}
+
+absl::StatusOr<LosslessReport> VerifyLossless(ModelRunner& llm, std::vector<ModelRunner*> ssms,
+                                              const Tokenizer& tokenizer,
+                                              const LosslessOptions& options) {
+  return Verifier(llm, std::move(ssms), tokenizer, options).Run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,154 @@
+// The proof must hold for every kind of speculation, and fail for runners that break their
+// contract in the ways in which real ones do.
+#include "serving/lossless/lossless.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serving/testing/fake_model_runner.h"
+#include "serving/testing/letter_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocabulary = 10;
+
+FakeModel Llm() { return HashModel(1, kVocabulary, 4); }
+FakeModel Ssm(int i) { return AgreeingModel(Llm(), HashModel(2 + i, kVocabulary, 4), 0.7, 9); }
+
+LosslessOptions Options(const char* expansion) {
+  LosslessOptions options;
+  options.engine.expansion = *Expansion::Parse(expansion);
+  options.prompts = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4}};
+  options.draws = 6000;
+  return options;
+}
+
+std::string Describe(const LosslessReport& report) {
+  std::string out;
+  for (const LosslessCheck& check : report.checks) {
+    out += check.name + (check.passed ? ": passed, " : ": FAILED, ") + check.detail + "\n";
+  }
+  return out;
+}
+
+const LosslessCheck& Check(const LosslessReport& report, const std::string& name) {
+  for (const LosslessCheck& check : report.checks) {
+    if (check.name == name) return check;
+  }
+  ADD_FAILURE() << "no check " << name;
+  return report.checks[0];
+}
+
+TEST(Lossless, HoldsForEveryWayOfSpeculating) {
+  LetterTokenizer tokenizer(kVocabulary);
+  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner a(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  FakeModelRunner b(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(1));
+  LosslessOptions tree = Options("1,2,1"), best_first = Options(""), replacement = Options("3,1"),
+                  lookup = Options("1,1"), tuned = Options("2,1");
+  best_first.engine.speculation = {.max_nodes = 8, .sampled = SampledDrafts::kShared};
+  replacement.engine.speculation.sampled = SampledDrafts::kWithoutReplacement;
+  lookup.engine.speculation.lookup.depth = 4;
+  tuned.engine.speculation.tune = true;
+  double now = 0;
+  tuned.engine.seconds = [&] { return now += 1e-4; };
+  for (const LosslessOptions& options : {tree, best_first, replacement, lookup, tuned}) {
+    const auto report = VerifyLossless(llm, {&a, &b}, tokenizer, options);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_TRUE(report->passed()) << Describe(*report);
+    EXPECT_EQ(report->checks.size(), 5u);
+    EXPECT_GT(report->smallest_margin, 0);
+    EXPECT_LT(report->smallest_margin, 0.5);
+    EXPECT_GT(report->accepted_per_step, 0.1);
+  }
+}
+
+// Passes steps on, but spoils what `spoil` says.
+class BrokenRunner : public FakeModelRunner {
+ public:
+  using Spoil = std::function<void(const RunnerBatch&, RunnerLogits*)>;
+  BrokenRunner(FakeModel model, Spoil spoil)
+      : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+    absl::Status status = FakeModelRunner::Step(batch, logits);
+    if (status.ok()) spoil_(batch, logits);
+    return status;
+  }
+
+ private:
+  Spoil spoil_;
+};
+
+TEST(Lossless, SeesLogitsThatDependOnTheTreeTheyRideIn) {
+  LetterTokenizer tokenizer(kVocabulary);
+  // Rows of trees come out a little different, as they do where sums are taken in another order.
+  BrokenRunner llm(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int row = batch.logit_rows[i];
+      if (batch.ancestor_start[row + 1] - batch.ancestor_start[row] < 2) continue;
+      for (int t = 0; t < kVocabulary; ++t) {
+        logits->values[i * kVocabulary + t] += t % 2 ? 0.4f : -0.4f;
+      }
+    }
+  });
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  LosslessOptions options = Options("1,1,1");
+  options.draws = 20000;
+  const LosslessReport report = *VerifyLossless(llm, {&ssm}, tokenizer, options);
+  EXPECT_FALSE(report.passed());
+  EXPECT_FALSE(Check(report, "greedy").passed) << Describe(report);
+  EXPECT_THAT(Check(report, "greedy").detail, HasSubstr("best logits are"));
+  EXPECT_FALSE(Check(report, "seeds").passed);
+  EXPECT_TRUE(Check(report, "enumeration").passed);
+}
+
+TEST(Lossless, SeesASlightlyWrongLawAndWrongKv) {
+  LetterTokenizer tokenizer(kVocabulary);
+  // Rows that share a batch with another sequence lean towards token 3.
+  BrokenRunner leaning(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+    if (batch.sequence_start.size() < 3) return;
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i)
+      logits->values[i * kVocabulary + 3] += 0.2f;
+  });
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  LosslessOptions options = Options("1,1");
+  options.draws = 20000;
+  options.law_top_k = 5;
+  EXPECT_FALSE(Check(*VerifyLossless(leaning, {&ssm}, tokenizer, options), "law").passed);
+  // The first step over a long prefix that others left is off by one bit.
+  BrokenRunner stale(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+    if (batch.rows() < 2 || batch.row_prefix[0] < 30 || logits->values.empty()) return;
+    logits->values.back() = std::nextafter(logits->values.back(), 1e9f);
+  });
+  const LosslessReport report = *VerifyLossless(stale, {&ssm}, tokenizer, Options("1,1"));
+  EXPECT_FALSE(Check(report, "KV").passed) << Describe(report);
+}
+
+TEST(Lossless, RefusesWhatItCannotCheck) {
+  LetterTokenizer tokenizer(kVocabulary);
+  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  LosslessOptions options = Options("");
+  options.prompts.clear();
+  EXPECT_THAT(std::string(VerifyLossless(llm, {}, tokenizer, options).status().message()),
+              HasSubstr("prompts is 0"));
+  options = Options("");
+  options.law_tokens = 9;
+  EXPECT_THAT(std::string(VerifyLossless(llm, {}, tokenizer, options).status().message()),
+              HasSubstr("law_tokens is 9"));
+  options = Options("");
+  options.prompts[1] = {99};
+  EXPECT_THAT(std::string(VerifyLossless(llm, {}, tokenizer, options).status().message()),
+              HasSubstr("prompt 1: prompt token 0 is 99"));
+  options = Options("");
+  options.answer = 4;  // nothing to fill a block with
+  options.prompts.resize(2);
+  const LosslessReport report = *VerifyLossless(llm, {}, tokenizer, options);
+  EXPECT_THAT(Check(report, "KV").detail, HasSubstr("nothing was checked"));
+  EXPECT_FALSE(report.passed());
+}
+
+}  // namespace
+}  // namespace espalier

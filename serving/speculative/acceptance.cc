@@ -1,0 +1,107 @@
+#include "serving/speculative/acceptance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <tuple>
+
+namespace espalier {
+namespace {
+
+constexpr double kPriorTrials = 4;
+constexpr double kMemory = 512;        // trials after which an old one counts 1/e
+constexpr double kRequestMemory = 64;  // the same of a request's own
+constexpr double kIdleMemory = 512;    // steps
+
+// Bins are one unit of log-odds wide, the lowest around 0.1 %.
+double BinOf(double probability) {
+  const double p = std::clamp(probability, 1e-6, 1 - 1e-6);
+  return std::log(p / (1 - p)) + 7;
+}
+
+double ProbabilityOf(int bin) { return 1 / (1 + std::exp(7.0 - bin)); }
+
+double RankPrior(int rank) { return rank == 0 ? 0.6 : 0.3 / ((rank + 1) * rank); }
+
+}  // namespace
+
+double Acceptance::Rate::Shrunk(double prior) const {
+  return (accepted + kPriorTrials * prior) / (trials + kPriorTrials);
+}
+
+void Acceptance::Rate::Add(double weight, bool hit) {
+  const double keep = 1 - weight / kMemory;
+  accepted = accepted * keep + (hit ? weight : 0);
+  trials = trials * keep + weight;
+}
+
+void Acceptance::Observe(const Trial& trial) {
+  // Between two bins both learn, as OfProbability reads them.
+  const double at = std::clamp(BinOf(trial.probability), 0.0, kBins - 1.0);
+  const int low = std::min(static_cast<int>(at), kBins - 2);
+  auto& bins = by_probability_[std::min(trial.rank, kRankClasses - 1)];
+  bins[low].Add(1 - (at - low), trial.accepted);
+  bins[low + 1].Add(at - low, trial.accepted);
+  const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
+  if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(1, trial.accepted);
+  stale_ = true;
+}
+
+double Acceptance::OfProbability(double probability, int rank) const {
+  const double at = std::clamp(BinOf(probability), 0.0, kBins - 1.0);
+  const int low = std::min(static_cast<int>(at), kBins - 2);
+  const double share = at - low;
+  const auto& bins = by_probability_[std::min(rank, kRankClasses - 1)];
+  return std::min((1 - share) * bins[low].Shrunk(ProbabilityOf(low)) +
+                      share * bins[low + 1].Shrunk(ProbabilityOf(low + 1)),
+                  kMost);
+}
+
+double Acceptance::OfRank(int depth, int rank) const {
+  if (rank >= kRanks) return 0;
+  if (stale_) {
+    stale_ = false;
+    for (int r = 0; r < kRanks; ++r) {
+      double above = RankPrior(r);
+      for (int d = 0; d < kDepths; ++d) {
+        above = std::min(by_rank_[d][r].Shrunk(above), kMost);
+        rank_values_[d][r] = above;
+      }
+    }
+  }
+  return rank_values_[std::clamp(depth, 1, kDepths) - 1][rank];
+}
+
+std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count) const {
+  std::vector<Node> out;
+  // Value, parent, depth, rank. A node's next sibling and its first child enter when it leaves.
+  using Entry = std::tuple<double, int, int, int>;
+  std::priority_queue<Entry> heap;
+  const auto push = [&](double base, int parent, int level, int rank) {
+    if (level <= depth && rank < kRanks) {
+      heap.emplace(base * OfRank(level, rank), parent, level, rank);
+    }
+  };
+  push(1, -1, 1, 0);
+  while (!heap.empty() && static_cast<int>(out.size()) < count) {
+    const auto [value, parent, level, rank] = heap.top();
+    heap.pop();
+    out.push_back({value, level, parent});
+    push(parent < 0 ? 1 : out[parent].value, parent, level, rank + 1);
+    push(value, static_cast<int>(out.size()) - 1, level + 1, 0);
+  }
+  return out;
+}
+
+void RequestFactor::Observe(double expected, bool accepted) {
+  const double keep = 1 - 1 / kRequestMemory;
+  accepted_ = accepted_ * keep + (accepted ? 1 : 0);
+  expected_ = expected_ * keep + expected;
+}
+
+void RequestFactor::Fade() {
+  accepted_ *= 1 - 1 / kIdleMemory;
+  expected_ *= 1 - 1 / kIdleMemory;
+}
+
+}  // namespace espalier

@@ -1,0 +1,76 @@
+// What was learned of one drafter: how often its proposals are what the LLM says, given that the
+// LLM said their parents. Two views of the same trials: by the probability that the drafter itself
+// gave (which orders candidates when they are known), and by depth and rank among siblings (which
+// says what to expect before anything is drafted). Counts decay, so that old text is forgotten, and
+// start from a prior, so that a few trials do not decide.
+#pragma once
+
+#include <array>
+#include <vector>
+
+namespace espalier {
+
+// One candidate below a node that the LLM agreed with; its token was known to be right or not,
+// whether or not it was sent to the LLM.
+struct Trial {
+  int depth = 1;           // of the candidate
+  int rank = 0;            // among its siblings by this drafter
+  double probability = 0;  // that the drafter gave
+  bool accepted = false;
+};
+
+class Acceptance {
+ public:
+  static constexpr int kDepths = 16;  // deeper ones count as the last
+  static constexpr int kRanks = 8;
+  static constexpr double kMost = 0.98;  // no chance is higher, so values fall along every path
+
+  void Observe(const Trial& trial);
+
+  // Of a candidate to which the drafter gives this probability and rank: the best one is right more
+  // often than its probability says if the drafter is unsure of itself, and the others less.
+  double OfProbability(double probability, int rank) const;
+  // Of the candidate of this rank at this depth (from 1), whatever its probability. Depths that
+  // were hardly tried are taken to be like the ones above them.
+  double OfRank(int depth, int rank) const;
+
+  // Expected number of accepted nodes of the best trees of 1, 2, ... nodes with at most `depth`
+  // levels: the most probable node first. Sequoia's positional model (Chen et al. 2024), where the
+  // best tree of n nodes is the n best paths, because chances fall along a path.
+  struct Node {
+    double value;  // chance that it is accepted
+    int depth;     // from 1
+    int parent;    // index in the list, -1: the root
+  };
+  std::vector<Node> BestNodes(int depth, int count) const;
+
+ private:
+  struct Rate {
+    double accepted = 0, trials = 0;
+    double Shrunk(double prior) const;
+    void Add(double weight, bool hit);
+  };
+  static constexpr int kBins = 14;
+  static constexpr int kRankClasses = 3;  // first, second, others
+
+  std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
+  std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
+  mutable std::array<std::array<double, kRanks>, kDepths> rank_values_{};
+  mutable bool stale_ = true;  // rank_values_
+};
+
+// How much better or worse one request does than the drafter's average: a factor on chances,
+// shrunk towards 1.
+class RequestFactor {
+ public:
+  double value() const { return (accepted_ + kPrior) / (expected_ + kPrior); }
+  void Observe(double expected, bool accepted);
+  // A step without trials: what was learned fades.
+  void Fade();
+
+ private:
+  static constexpr double kPrior = 6;
+  double accepted_ = 0, expected_ = 0;
+};
+
+}  // namespace espalier

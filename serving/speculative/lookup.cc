@@ -1,0 +1,96 @@
+#include "serving/speculative/lookup.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace espalier {
+namespace {
+
+// A guess, which Acceptance corrects: long matches go on alike.
+double Guess(int length) { return length / (length + 1.5); }
+
+}  // namespace
+
+LookupDrafter::LookupDrafter(LookupOptions options)
+    : options_(options),
+      newer_(std::make_unique<ContextIndex>()),
+      older_(std::make_unique<ContextIndex>()) {}
+
+TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
+                               int max_nodes, const Acceptance* acceptance, double factor) {
+  State& state = requests_[request];
+  for (int i = state.index.size(); i < static_cast<int>(tokens.size()); ++i) {
+    state.index.Append(tokens[i]);
+  }
+  state.tree = TokenTree(tokens.back());
+  state.probabilities.assign(1, 1);
+  depth = std::min(depth, options_.depth);
+  // Its own text first: what a request said before is the best guess at what it says again.
+  int branches = options_.branches;
+  for (const ContextIndex* index :
+       {&std::as_const(state.index), &std::as_const(*newer_), &std::as_const(*older_)}) {
+    for (const ContextIndex::Match& match : index->Find(tokens, branches)) {
+      --branches;
+      int node = 0;
+      for (int i = 0; i < depth && match.next + i < index->size(); ++i) {
+        const int token = index->token(match.next + i);
+        if (token == ContextIndex::kEnd) break;
+        if (state.tree.Child(node, token) < 0) {
+          if (state.tree.drafted() >= max_nodes) break;
+          const double guess = Guess(match.length + i);
+          const int rank = static_cast<int>(state.tree.children(node).size());
+          const double worth =
+              acceptance != nullptr ? acceptance->OfProbability(guess, rank) : guess;
+          // Behind siblings there is only what they leave.
+          double left = 1;
+          for (const int sibling : state.tree.children(node)) {
+            left -= state.tree.chance(sibling) / state.tree.chance(node);
+          }
+          const double share = std::min({worth * factor, std::max(left, 0.0), Acceptance::kMost});
+          state.tree.Propose(node, token, kSource, nullptr, {}, state.tree.chance(node) * share);
+          state.probabilities.push_back(guess);
+        }
+        node = state.tree.Child(node, token);
+      }
+    }
+  }
+  return state.tree;
+}
+
+std::vector<Trial> LookupDrafter::Commit(int64_t request, absl::Span<const int> accepted,
+                                         int next) {
+  std::vector<Trial> trials;
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return trials;
+  const TokenTree& tree = it->second.tree;
+  for (int node = 0, i = 0; i <= static_cast<int>(accepted.size()) && node >= 0; ++i) {
+    const int token = i < static_cast<int>(accepted.size()) ? accepted[i] : next;
+    int rank = 0;
+    for (const int child : tree.children(node)) {
+      trials.push_back({.depth = i + 1,
+                        .rank = rank++,
+                        .probability = it->second.probabilities[child],
+                        .accepted = tree.token(child) == token});
+    }
+    node = tree.Child(node, token);
+  }
+  it->second.tree = TokenTree(0);
+  return trials;
+}
+
+void LookupDrafter::Release(int64_t request, absl::Span<const int> tokens, int prompt) {
+  if (requests_.erase(request) == 0) return;
+  if (options_.history_tokens > 0) Remember(tokens.subspan(prompt));
+}
+
+void LookupDrafter::Remember(absl::Span<const int> answer) {
+  for (const int token : answer) {
+    if (newer_->size() >= options_.history_tokens / 2) {
+      older_ = std::exchange(newer_, std::make_unique<ContextIndex>());
+    }
+    newer_->Append(token);
+  }
+  newer_->Append(ContextIndex::kEnd);
+}
+
+}  // namespace espalier

@@ -1,0 +1,65 @@
+// Drafts without a model: what followed the last tokens when they occurred before, in the request's
+// own prompt and answer or in answers given earlier. Texts that repeat themselves (code, quotes,
+// lists, chats that quote their documents) are drafted well, others not at all, at hardly any cost.
+// Proposals are chosen, not drawn: sampled verification matches them exactly.
+//
+// Earlier answers are kept up to a number of tokens and then forgotten, oldest first. They change
+// how fast an answer comes, never what it is.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "serving/speculative/acceptance.h"
+#include "serving/speculative/context_index.h"
+#include "serving/speculative/token_tree.h"
+
+namespace espalier {
+
+struct LookupOptions {
+  int depth = 0;               // longest continuation; 0: off
+  int branches = 2;            // continuations of one draft
+  int history_tokens = 65536;  // of earlier answers; 0: none
+};
+
+class LookupDrafter {
+ public:
+  // The source of its proposals: beyond any SSM's number.
+  static constexpr int kSource = 1 << 15;
+
+  explicit LookupDrafter(LookupOptions options);
+
+  // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
+  // of its last draft. `depth` and `max_nodes` bound it. Chances are by `acceptance` (null: a guess
+  // from the match's length) times `factor`.
+  TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
+                  const Acceptance* acceptance, double factor);
+
+  // As Drafter::Commit: how the candidates of the last draft fared.
+  std::vector<Trial> Commit(int64_t request, absl::Span<const int> accepted, int next);
+
+  // Forgets the request, and remembers the answer from tokens[prompt] on. No effect on one that
+  // never drafted.
+  void Release(int64_t request, absl::Span<const int> tokens, int prompt);
+
+  int history_size() const { return newer_->size() + older_->size(); }
+
+ private:
+  struct State {
+    ContextIndex index;
+    TokenTree tree{0};
+    std::vector<double> probabilities;  // of the tree's nodes
+  };
+
+  void Remember(absl::Span<const int> answer);
+
+  LookupOptions options_;
+  absl::flat_hash_map<int64_t, State> requests_;
+  // Two halves: when the newer is full, the older is dropped.
+  std::unique_ptr<ContextIndex> newer_, older_;
+};
+
+}  // namespace espalier

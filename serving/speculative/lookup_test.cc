@@ -1,0 +1,121 @@
+#include "serving/speculative/lookup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<int> Chain(const TokenTree& tree) {
+  std::vector<int> out;
+  for (int node = 0; !tree.children(node).empty();) {
+    node = tree.children(node)[0];
+    out.push_back(tree.token(node));
+  }
+  return out;
+}
+
+TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
+  std::mt19937 random(1);
+  for (int run = 0; run < 50; ++run) {
+    ContextIndex index;
+    std::vector<int> text;
+    for (int i = 0; i < 200; ++i) {
+      text.push_back(static_cast<int>(random() % 4));
+      index.Append(text.back());
+      // The longest suffix that occurred before and was followed by something.
+      int longest = 0;
+      for (int end = 1; end < static_cast<int>(text.size()); ++end) {
+        int length = 0;
+        while (length < end && text[end - 1 - length] == text[text.size() - 1 - length]) ++length;
+        longest = std::max(longest, length);
+      }
+      const std::vector<ContextIndex::Match> matches = index.Find(text, 2);
+      EXPECT_EQ(matches.empty(), longest < 2);
+      for (const ContextIndex::Match& match : matches) {
+        ASSERT_LT(match.next, static_cast<int>(text.size()));
+        for (int k = 1; k <= match.length; ++k) {
+          ASSERT_EQ(text[match.next - k], text[text.size() - k]);
+        }
+      }
+      // Of the lengths that are kept, the longest that fits is found.
+      for (const int kept : {8, 5, 3, 2}) {
+        if (longest < kept) continue;
+        ASSERT_GE(matches[0].length, kept);
+        break;
+      }
+    }
+  }
+}
+
+TEST(LookupDrafter, ContinuesAsTheTextDidBefore) {
+  LookupDrafter drafter({.depth = 4, .branches = 1});
+  const std::vector<int> tokens = {1, 2, 3, 4, 5, 6, 7, 9, 2, 3};
+  const TokenTree tree = drafter.Draft(1, tokens, 8, 100, nullptr, 1);
+  EXPECT_EQ(tree.token(0), 3);
+  EXPECT_THAT(Chain(tree), ElementsAre(4, 5, 6, 7));
+  for (int node = 1; node < tree.size(); ++node) {
+    EXPECT_EQ(tree.proposals(tree.parent(node))[0].drawn_from, nullptr);
+    EXPECT_LT(tree.chance(node), tree.chance(tree.parent(node)));
+  }
+}
+
+TEST(LookupDrafter, TwoContinuationsAreBranchesAndBoundsHold) {
+  LookupDrafter drafter({.depth = 3, .branches = 2});
+  const std::vector<int> tokens = {1, 2, 5, 6, 7, 1, 2, 8, 9, 9, 1, 2};
+  const TokenTree tree = drafter.Draft(1, tokens, 8, 100, nullptr, 1);
+  EXPECT_EQ(tree.children(0).size(), 2u);
+  EXPECT_EQ(tree.drafted(), 6);
+  EXPECT_EQ(drafter.Draft(2, tokens, 8, 4, nullptr, 1).drafted(), 4);
+  EXPECT_EQ(drafter.Draft(3, tokens, 1, 100, nullptr, 1).drafted(), 2);
+  EXPECT_EQ(drafter.Draft(4, tokens, 0, 100, nullptr, 1).drafted(), 0);
+}
+
+TEST(LookupDrafter, RemembersEarlierAnswersButNotAcrossTheirEnds) {
+  LookupDrafter drafter({.depth = 8, .branches = 1});
+  (void)drafter.Draft(1, std::vector<int>{50, 51, 52}, 8, 9, nullptr, 1);
+  drafter.Release(1, std::vector<int>{50, 51, 52, 10, 11, 12, 13}, 3);
+  (void)drafter.Draft(2, std::vector<int>{60}, 8, 9, nullptr, 1);
+  drafter.Release(2, std::vector<int>{60, 14, 15}, 1);
+  EXPECT_THAT(Chain(drafter.Draft(3, std::vector<int>{7, 10, 11}, 8, 9, nullptr, 1)),
+              ElementsAre(12, 13));
+  // The prompt of another request is not repeated to this one.
+  EXPECT_EQ(drafter.Draft(4, std::vector<int>{50, 51}, 8, 9, nullptr, 1).drafted(), 0);
+}
+
+TEST(LookupDrafter, TheHistoryStaysWithinItsBound) {
+  LookupDrafter drafter({.depth = 8, .branches = 1, .history_tokens = 1000});
+  for (int i = 0; i < 300; ++i) {
+    std::vector<int> answer(37);
+    for (int k = 0; k < 37; ++k) answer[k] = i * 37 + k;
+    (void)drafter.Draft(i, std::vector<int>{i}, 8, 9, nullptr, 1);
+    drafter.Release(i, answer, 0);
+    ASSERT_LE(drafter.history_size(), 1000 + 2);
+  }
+  // The latest is there, the first is not.
+  EXPECT_GT(
+      drafter.Draft(999, std::vector<int>{299 * 37, 299 * 37 + 1}, 8, 9, nullptr, 1).drafted(), 0);
+  EXPECT_EQ(drafter.Draft(998, std::vector<int>{0, 1}, 8, 9, nullptr, 1).drafted(), 0);
+}
+
+TEST(LookupDrafter, LearnsWhatItsMatchesAreWorth) {
+  Acceptance acceptance;
+  LookupDrafter drafter({.depth = 2, .branches = 1, .history_tokens = 0});
+  const std::vector<int> tokens = {1, 2, 3, 4, 5, 1, 2};
+  const double before = drafter.Draft(1, tokens, 2, 9, &acceptance, 1).chance(1);
+  for (int i = 0; i < 100; ++i) {
+    (void)drafter.Draft(1, tokens, 2, 9, &acceptance, 1);
+    for (const Trial& trial : drafter.Commit(1, {}, 7)) {
+      EXPECT_FALSE(trial.accepted);
+      acceptance.Observe(trial);
+    }
+  }
+  EXPECT_LT(drafter.Draft(1, tokens, 2, 9, &acceptance, 1).chance(1), 0.3 * before);
+}
+
+}  // namespace
+}  // namespace espalier

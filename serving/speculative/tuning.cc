@@ -1,0 +1,119 @@
+#include "serving/speculative/tuning.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace espalier {
+namespace {
+
+// Rows of each SSM run that drafts the first `count` of these nodes for one request: the root, then
+// at every level the nodes that have children.
+std::vector<int> RowsByLevel(const std::vector<Acceptance::Node>& nodes, int count) {
+  std::vector<int> rows;
+  std::vector<bool> counted(count, false);
+  for (int i = 0; i < count; ++i) {
+    const Acceptance::Node& node = nodes[i];
+    if (static_cast<int>(rows.size()) < node.depth) rows.resize(node.depth, 0);
+    if (node.parent < 0) {
+      rows[0] = 1;
+    } else if (!counted[node.parent]) {
+      counted[node.parent] = true;
+      ++rows[node.depth - 1];
+    }
+  }
+  return rows;
+}
+
+// What a row of the trees costs in tokens that the time would yield otherwise, on average. (Not at
+// the margin: a good choice ends before a stair, where the next row is dear and the last was free.)
+double Price(const StepLoad& before, const StepLoad& with, const StepCost& llm, double rate) {
+  const int rows = with.nodes - before.nodes;
+  StepLoad tree = with;
+  tree.drafting = before.drafting;
+  return rate * (StepSeconds(tree, llm, with.nodes) - StepSeconds(before, llm, before.nodes)) /
+         rows;
+}
+
+}  // namespace
+
+double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes) {
+  const int without = load.decoding + load.other_rows;
+  const double rows =
+      load.other_rows == 0
+          ? llm.Seconds(without + nodes)
+          : llm.Seconds(load.decoding) + llm.Seconds(without + nodes) - llm.Seconds(without);
+  return rows + llm.seconds_per_position() * load.context * (load.decoding + nodes) + load.drafting;
+}
+
+double StepRate(const StepLoad& load, const StepCost& llm) {
+  const double seconds = StepSeconds(load, llm, load.nodes);
+  return seconds > 0 ? (load.decoding + load.gain) / seconds : 0;
+}
+
+DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCost& ssm,
+                        const Acceptance& acceptance, absl::Span<const DraftOffer> offers,
+                        const DraftBounds& bounds, double margin) {
+  DraftChoice best;
+  best.rate = StepRate(load, llm);
+  if (load.decoding == 0 || best.rate <= 0 || offers.empty()) return best;
+  const int room = bounds.rows - load.decoding - load.other_rows - load.nodes;
+  double needed = best.rate * (1 + margin);
+  for (int depth = 1; depth <= bounds.depth; ++depth) {
+    const std::vector<Acceptance::Node> nodes = acceptance.BestNodes(depth, bounds.nodes);
+    double factors = 0, catch_up = 0;
+    for (int m = 1; m <= static_cast<int>(offers.size()); ++m) {
+      factors += offers[m - 1].factor;
+      catch_up += offers[m - 1].catch_up;
+      // Halves, quarters, ... of the offers: the chances of neighbours are alike.
+      const int left = static_cast<int>(offers.size()) - m;
+      if (left != 0 && (m & (m - 1)) != 0) continue;
+      const double behind = catch_up / bounds.horizon / m;  // rows per request and step
+      double value = 0;
+      for (int k = 1; k <= static_cast<int>(nodes.size()) && m * k <= room; ++k) {
+        value += nodes[k - 1].value;
+        if (k > 8 && k % 4 != 0 && k != static_cast<int>(nodes.size())) continue;
+        double drafting = 0;
+        const std::vector<int> levels = RowsByLevel(nodes, k);
+        if (static_cast<int>(levels.size()) < depth && k > depth) continue;  // a smaller depth's
+        for (size_t level = 0; level < levels.size(); ++level) {
+          const double rows = m * (levels[level] + (level == 0 ? behind : 0));
+          drafting += ssm.Seconds(static_cast<int>(std::ceil(rows)),
+                                  static_cast<int64_t>(rows * load.context));
+        }
+        StepLoad with = load;
+        with.nodes += m * k;
+        with.gain += value * factors;
+        with.drafting += drafting;
+        const double rate = StepRate(with, llm);
+        if (rate <= needed) continue;
+        needed = rate;
+        best = {.requests = m,
+                .depth = static_cast<int>(levels.size()),
+                .nodes = k,
+                .rate = rate,
+                .gain = value * factors,
+                .seconds = drafting,
+                .price = std::min(Price(load, with, llm, rate), nodes[k - 1].value * factors / m)};
+      }
+    }
+  }
+  return best;
+}
+
+int ChooseNodes(const StepLoad& load, const StepCost& llm, absl::Span<const double> chances,
+                int most) {
+  double gain = 0, best_rate = 0;
+  int best = 0;
+  most = std::min(most, static_cast<int>(chances.size()));
+  for (int n = 0; n <= most; ++n) {
+    if (n > 0) gain += chances[n - 1];
+    const double seconds = StepSeconds(load, llm, n);
+    const double rate = seconds > 0 ? (load.decoding + gain) / seconds : 0;
+    if (rate <= best_rate && n > 0) continue;
+    best_rate = rate;
+    best = n;
+  }
+  return best;
+}
+
+}  // namespace espalier

@@ -1,0 +1,208 @@
+#include "serving/speculative/tuning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+
+namespace espalier {
+namespace {
+
+StepCost CostOf(const std::function<double(int)>& seconds) {
+  StepCost cost;
+  for (int i = 0; i < 5; ++i) {
+    for (int rows = 1; rows <= 300; ++rows) cost.Observe(rows, 0, seconds(rows));
+  }
+  return cost;
+}
+
+TEST(StepCost, KnowsTheCurveBetweenAndBeyondWhatItSaw) {
+  StepCost cost;
+  EXPECT_EQ(cost.Seconds(5), 0);
+  EXPECT_EQ(cost.Age(5), -1);
+  for (const int rows : {1, 2, 4, 8, 16, 32, 64}) cost.Observe(rows, 0, 1 + 0.1 * rows);
+  for (const int rows : {1, 3, 8, 20, 50, 64, 100, 200}) {
+    EXPECT_NEAR(cost.Seconds(rows), 1 + 0.1 * rows, 0.01) << rows;
+  }
+  EXPECT_EQ(cost.Age(64), 0);
+  EXPECT_EQ(cost.Age(1), 6);
+}
+
+TEST(StepCost, InterruptedStepsChangeNothingAndASlowerMachineIsNoticed) {
+  std::mt19937 random(1);
+  StepCost cost;
+  for (int i = 0; i < 200; ++i) {
+    const double noise = 1 + 0.02 * static_cast<double>(random() % 3);
+    cost.Observe(4, 0, (i % 5 == 0 ? 50 : 1) * noise);
+    cost.Observe(12, 0, 2 * noise);
+  }
+  EXPECT_NEAR(cost.Seconds(4), 1, 0.06);
+  EXPECT_NEAR(cost.Seconds(12), 2, 0.1);
+  for (int i = 0; i < 10; ++i) cost.Observe(12, 0, 5);
+  EXPECT_NEAR(cost.Seconds(12), 5, 0.01);
+}
+
+TEST(StepCost, MoreRowsNeverCostLess) {
+  std::mt19937 random(2);
+  StepCost cost;
+  for (int i = 0; i < 500; ++i) {
+    const int rows = 1 + static_cast<int>(random() % 250);
+    cost.Observe(rows, 0, 1 + 0.01 * rows + 0.001 * static_cast<double>(random() % 1000));
+  }
+  for (int rows = 1; rows < 400; ++rows) {
+    EXPECT_LE(cost.Seconds(rows), cost.Seconds(rows + 1) + 1e-12) << rows;
+  }
+}
+
+TEST(StepCost, PositionsThatRowsSeeAreTakenOut) {
+  StepCost cost;
+  cost.set_seconds_per_position(0.001);
+  for (int i = 0; i < 20; ++i) cost.Observe(4, 1000 * i, 3 + 0.001 * 1000 * i);
+  EXPECT_NEAR(cost.Seconds(4), 3, 1e-9);
+  EXPECT_NEAR(cost.Seconds(4, 500), 3.5, 1e-9);
+}
+
+TEST(Acceptance, LearnsChancesByProbabilityAndByRank) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> uniform;
+  Acceptance acceptance;
+  // An overconfident drafter: right half as often as it says; rank 1 gets a tenth.
+  for (int i = 0; i < 20000; ++i) {
+    const double q = uniform(random);
+    acceptance.Observe({1 + i % 3, 0, q, uniform(random) < q / 2});
+    acceptance.Observe({1 + i % 3, 1, 0.001, uniform(random) < 0.1});
+  }
+  EXPECT_NEAR(acceptance.OfProbability(0.5, 0), 0.25, 0.08);
+  EXPECT_NEAR(acceptance.OfProbability(0.9, 0), 0.45, 0.1);
+  EXPECT_NEAR(acceptance.OfProbability(0.001, 1), 0.1, 0.04);
+  EXPECT_NEAR(acceptance.OfRank(2, 0), 0.25, 0.06);
+  EXPECT_NEAR(acceptance.OfRank(2, 1), 0.1, 0.04);
+  EXPECT_EQ(acceptance.OfRank(2, Acceptance::kRanks), 0);
+}
+
+TEST(Acceptance, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
+  Acceptance acceptance;
+  for (int i = 0; i < 300; ++i) acceptance.Observe({1, 0, 0.3, i % 10 != 0});
+  EXPECT_GT(acceptance.OfRank(1, 0), 0.87);
+  EXPECT_GT(acceptance.OfRank(6, 0), 0.8);
+  EXPECT_LT(acceptance.OfRank(6, 1), 0.2);
+}
+
+TEST(Acceptance, BestNodesAreTheBestPathsOfAll) {
+  Acceptance acceptance;
+  const double by_rank[] = {0.6, 0.2, 0.1, 0.02, 0.01, 0.01, 0.01, 0.01};
+  std::mt19937_64 random(4);
+  std::uniform_real_distribution<double> uniform;
+  for (int i = 0; i < 4000; ++i) {
+    for (int depth = 1; depth <= 4; ++depth) {
+      for (int rank = 0; rank < 8; ++rank) {
+        acceptance.Observe({depth, rank, 0.5, uniform(random) < by_rank[rank] / depth});
+      }
+    }
+  }
+  // All paths of ranks, by recursion.
+  std::vector<double> all;
+  const std::function<void(double, int)> visit = [&](double value, int depth) {
+    for (int rank = 0; depth <= 4 && rank < Acceptance::kRanks; ++rank) {
+      all.push_back(value * acceptance.OfRank(depth, rank));
+      visit(all.back(), depth + 1);
+    }
+  };
+  visit(1, 1);
+  std::sort(all.rbegin(), all.rend());
+  const std::vector<Acceptance::Node> nodes = acceptance.BestNodes(4, 20);
+  ASSERT_EQ(nodes.size(), 20u);
+  double sum = 0, best = 0;
+  for (int i = 0; i < 20; ++i) {
+    sum += nodes[i].value;
+    best += all[i];
+    EXPECT_LT(nodes[i].parent, i);
+    EXPECT_EQ(nodes[i].depth, nodes[i].parent < 0 ? 1 : nodes[nodes[i].parent].depth + 1);
+  }
+  EXPECT_NEAR(sum, best, 0.02);
+}
+
+TEST(RequestFactor, LeavesOneSlowlyAndComesBack) {
+  RequestFactor factor;
+  EXPECT_EQ(factor.value(), 1);
+  factor.Observe(0.6, false);
+  EXPECT_GT(factor.value(), 0.85);  // one trial decides nothing
+  for (int i = 0; i < 200; ++i) factor.Observe(0.6, false);
+  EXPECT_LT(factor.value(), 0.2);
+  for (int i = 0; i < 3000; ++i) factor.Fade();
+  EXPECT_GT(factor.value(), 0.95);
+}
+
+TEST(ChooseNodes, IsTheBestOfAllCounts) {
+  std::mt19937_64 random(5);
+  std::uniform_real_distribution<double> uniform;
+  for (int run = 0; run < 200; ++run) {
+    const double fixed = uniform(random) * 5, row = uniform(random) * 0.5, block = uniform(random);
+    const StepCost llm =
+        CostOf([&](int rows) { return fixed + row * rows + block * ((rows + 7) / 8); });
+    std::vector<double> chances;
+    for (int i = 0; i < 60; ++i) chances.push_back(uniform(random));
+    std::sort(chances.rbegin(), chances.rend());
+    StepLoad load{.decoding = 1 + static_cast<int>(random() % 16),
+                  .other_rows = run % 2 ? 0 : static_cast<int>(random() % 100),
+                  .drafting = uniform(random)};
+    const int chosen = ChooseNodes(load, llm, chances, 50);
+    const auto rate = [&](int n) {
+      double gain = load.decoding;
+      for (int i = 0; i < n; ++i) gain += chances[i];
+      return gain / StepSeconds(load, llm, n);
+    };
+    for (int n = 0; n <= 50; ++n) EXPECT_GE(rate(chosen), rate(n) - 1e-9);
+  }
+}
+
+TEST(ChooseDraft, DraftsWhereRowsAreFreeAndNotWhereTheyAreDear) {
+  const Acceptance acceptance = {};  // its prior: six in ten
+  const StepCost ssm = CostOf([](int) { return 0.1; });
+  const std::vector<DraftOffer> offers(4);
+  const StepLoad load{.decoding = 4};
+  const StepCost flat = CostOf([](int) { return 10.0; });
+  const DraftChoice free = ChooseDraft(load, flat, ssm, acceptance, offers, {}, 0.01);
+  EXPECT_EQ(free.requests, 4);
+  EXPECT_GT(free.nodes, 8);
+  EXPECT_GT(free.rate, 1.4 * StepRate(load, flat));
+  const StepCost steep = CostOf([](int rows) { return 2.5 * rows; });
+  const DraftChoice dear = ChooseDraft(load, steep, ssm, acceptance, offers, {}, 0.01);
+  EXPECT_EQ(dear.requests, 0);
+  EXPECT_DOUBLE_EQ(dear.rate, StepRate(load, steep));
+  // A slow SSM is not worth it either, and room for two rows is used and no more.
+  const StepCost slow = CostOf([](int) { return 20.0; });
+  EXPECT_EQ(ChooseDraft(load, flat, slow, acceptance, offers, {}, 0.01).requests, 0);
+  const DraftChoice tight = ChooseDraft(load, flat, ssm, acceptance, offers, {.rows = 6}, 0.01);
+  EXPECT_LE(tight.requests * tight.nodes, 2);
+  EXPECT_GT(tight.requests, 0);
+}
+
+TEST(ChooseDraft, LeavesOutRequestsThatItCannotGuess) {
+  const Acceptance acceptance = {};
+  const StepCost ssm = CostOf([](int) { return 0.05; });
+  const StepCost llm = CostOf([](int rows) { return 4.0 + 0.5 * rows; });
+  std::vector<DraftOffer> offers(8, {.factor = 0.02});
+  for (int i = 0; i < 4; ++i) offers[i].factor = 1.2;
+  const DraftChoice choice = ChooseDraft({.decoding = 8}, llm, ssm, acceptance, offers, {}, 0.01);
+  EXPECT_EQ(choice.requests, 4);
+}
+
+TEST(ChooseDraft, CatchingUpIsPaidFor) {
+  const Acceptance acceptance = {};
+  const StepCost ssm = CostOf([](int rows) { return 0.05 * rows; });
+  const StepCost llm = CostOf([](int) { return 1.0; });
+  const auto choose = [&](int behind, double horizon) {
+    const std::vector<DraftOffer> offers = {{.catch_up = behind}};
+    return ChooseDraft({.decoding = 1}, llm, ssm, acceptance, offers, {.horizon = horizon}, 0.01);
+  };
+  EXPECT_EQ(choose(0, 64).requests, 1);
+  EXPECT_EQ(choose(4000, 4).requests, 0);
+  EXPECT_LT(choose(300, 64).rate, choose(0, 64).rate);
+}
+
+}  // namespace
+}  // namespace espalier

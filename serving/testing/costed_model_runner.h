@@ -1,0 +1,34 @@
+// A model runner whose steps take a known time, on a clock that stands still otherwise.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+class CostedModelRunner : public ModelRunner {
+ public:
+  using Cost = std::function<double(int rows)>;  // seconds
+
+  // `inner` and `clock` must outlive this runner.
+  CostedModelRunner(ModelRunner* inner, double* clock, Cost cost)
+      : inner_(inner), clock_(clock), cost_(std::move(cost)) {}
+
+  RunnerLimits limits() const override { return inner_->limits(); }
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+    *clock_ += cost_(batch.rows());
+    ++steps_;
+    return inner_->Step(batch, logits);
+  }
+  int64_t steps() const { return steps_; }
+
+ private:
+  ModelRunner* inner_;
+  double* clock_;
+  Cost cost_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace espalier

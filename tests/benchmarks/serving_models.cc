@@ -1,0 +1,87 @@
+#include "tests/benchmarks/serving_models.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "planner/cost/analytic.h"
+#include "tests/benchmarks/workload.h"
+#include "tests/plans/in_process_training.h"
+
+namespace espalier {
+
+absl::Status CountingRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+  const double start = Seconds();
+  absl::Status status = inner_->Step(batch, logits);
+  seconds += Seconds() - start;
+  ++steps;
+  rows += batch.rows();
+  if (batch.rows() > widest.rows()) widest = batch;
+  return status;
+}
+
+absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std::string& name,
+                                           int steps, int threads) {
+  if (steps == 0) return Parameters();
+  absl::StatusOr<Workload> work = MakeWorkload(registry, name);
+  if (!work.ok()) return work.status();
+  AnalyticCost cost;
+  PlanProblem problem;
+  problem.registry = &registry;
+  problem.graph = &work->graph;
+  problem.batch_size = work->batch;
+  problem.machine = TestMachine(1);
+  problem.optimizer = work->optimizer;
+  problem.cost = &cost;
+  proto::SearchOptions search;
+  search.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+  absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
+  if (!plan.ok()) return plan.status();
+  TrainingRunOptions options;
+  options.steps = steps;
+  options.batch_size = work->batch;
+  options.threads_per_rank = threads;
+  options.lowering.optimizer = work->optimizer;
+  options.lowering.optimizer.mutable_learning_rate()->set_peak(2e-3);
+  options.lowering.seed = 3;
+  absl::StatusOr<TrainingRun> run =
+      TrainInProcess(registry, work->graph, *plan, work->dataset, options);
+  if (!run.ok()) return run.status();
+  std::fprintf(stderr, "%s: loss %.3f after %d steps\n", name.c_str(), run->losses.back(), steps);
+  return run->parameters;
+}
+
+absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const std::string& name,
+                                           const Parameters& parameters, const ServingShape& shape,
+                                           int threads) {
+  const LlamaConfig config = LlamaOf(name);
+  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
+  if (!graph.ok()) return graph.status();
+  if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
+  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph);
+  if (!program.ok()) return program.status();
+  ServedModel model;
+  model.device = NewCpuDevice({threads, int64_t{8} << 30});
+  auto runner = ProgramModelRunner::Create(
+      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
+  if (!runner.ok()) return runner.status();
+  model.runner = *std::move(runner);
+  model.counting = std::make_unique<CountingRunner>(model.runner.get());
+  for (const auto& [parameter, bytes] : parameters) {
+    Executor& executor = model.runner->executor();
+    const int buffer = executor.FindBuffer(parameter);
+    if (buffer < 0) return absl::NotFoundError(parameter);
+    absl::Status s = executor.WriteBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()));
+    if (!s.ok()) return s;
+  }
+  model.weight_bytes =
+      4.0 * static_cast<double>(CountParameters(config) - config.vocab_size * config.hidden_size);
+  return model;
+}
+
+std::string ServingText() {
+  std::ifstream file("tests/data/genesis.txt", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace espalier

@@ -1,0 +1,230 @@
+// Speculation over the load: tokens/s of 1 to 64 requests at once, decoded incrementally, with
+// chains, with trees of a fixed shape, and with speculation that tunes itself. The engines live
+// through all rounds, as a server does: what the tuned ones learn stays. All modes take turns.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "ops/operators/register_all.h"
+#include "serving/engine/engine.h"
+#include "serving/tokenizer/byte_tokenizer.h"
+#include "tests/benchmarks/report.h"
+#include "tests/benchmarks/serving_models.h"
+#include "tests/benchmarks/workload.h"
+
+ABSL_FLAG(bool, json, false, "print JSON instead of tables");
+ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
+ABSL_FLAG(int, threads, 2, "of the models");
+ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
+ABSL_FLAG(int, rounds, 5, "turns");
+ABSL_FLAG(int, tokens, 96, "of each answer");
+ABSL_FLAG(double, temperature, 0, "of all requests");
+ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
+
+namespace espalier {
+namespace {
+
+constexpr int kPrompt = 64;
+constexpr int kMostRequests = 64;
+constexpr int kRows = 832;      // 64 trees of <1,1,3,1,1>
+constexpr int kWarmTokens = 4;  // of each answer, before the clock starts
+
+struct Run {
+  double tokens = 0, seconds = 0, llm_steps = 0, llm_rows = 0;
+};
+
+struct Mode {
+  std::string name;
+  std::unique_ptr<Engine> engine;
+  std::map<int, std::vector<Run>> runs;  // by load
+};
+
+// All requests at once, until the first answer is complete: then the load changes. The rest is
+// run to its end, untimed.
+absl::StatusOr<Run> Decode(Engine& engine, CountingRunner& llm, const Tokenizer& tokenizer,
+                           const std::string& text, int load, int round) {
+  std::map<RequestId, int> emitted;
+  for (int i = 0; i < load; ++i) {
+    // From the held-out tail.
+    const size_t tail = text.size() / 10 - kPrompt;
+    const size_t at = text.size() - text.size() / 10 + (round * kMostRequests + i) * 977 % tail;
+    RequestOptions request;
+    request.max_tokens = absl::GetFlag(FLAGS_tokens);
+    request.sampling.temperature = absl::GetFlag(FLAGS_temperature);
+    request.sampling.seed = static_cast<uint64_t>(round * kMostRequests + i);
+    auto id = engine.Submit(tokenizer.Encode(text.substr(at, kPrompt)), request);
+    if (!id.ok()) return id.status();
+    emitted[*id] = 0;
+  }
+  Run run;
+  double start = 0;
+  bool finished = false;
+  while (!engine.idle()) {
+    if (absl::Status s = engine.Step(); !s.ok()) return s;
+    const double now = Seconds();
+    int tokens = 0;
+    bool over = finished;
+    for (const RequestEvent& event : engine.TakeEvents()) {
+      emitted[event.id] += static_cast<int>(event.tokens.size());
+      tokens += static_cast<int>(event.tokens.size());
+      finished = finished || event.finished;
+    }
+    if (over) continue;
+    int least = absl::GetFlag(FLAGS_tokens);
+    for (const auto& [id, count] : emitted) least = std::min(least, count);
+    if (start > 0) {
+      run.tokens += tokens;
+      run.seconds = now - start;
+      run.llm_steps = llm.steps;
+      run.llm_rows = llm.rows;
+    } else if (least >= kWarmTokens) {
+      start = Seconds();
+      llm.Clear();
+    }
+  }
+  return run;
+}
+
+absl::Status Measure(Report* report) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const int steps = absl::GetFlag(FLAGS_train_steps), threads = absl::GetFlag(FLAGS_threads);
+  ServingShape shape;
+  shape.max_rows = kRows;
+  shape.max_output_rows = kRows;
+  shape.kv_slots = 16384;
+  shape.max_sequences = 2 * kMostRequests;
+  shape.max_context_slots = 16384;
+  shape.max_ancestor_slots = kRows * 8;
+  std::map<std::string, ServedModel> models;
+  for (const char* name : {"llm", "ssm"}) {
+    absl::StatusOr<Parameters> weights = TrainForServing(registry, name, steps, threads);
+    if (!weights.ok()) return weights.status();
+    absl::StatusOr<ServedModel> model = LoadForServing(registry, name, *weights, shape, threads);
+    if (!model.ok()) return model.status();
+    models.emplace(name, *std::move(model));
+  }
+  CountingRunner& llm = *models.at("llm").counting;
+  auto tokenizer = ByteTokenizer::Create();
+  if (!tokenizer.ok()) return tokenizer.status();
+  const std::string text = ServingText();
+
+  std::vector<Mode> modes;
+  const auto add = [&](const std::string& name, const char* expansion, bool ssm, bool tune,
+                       int lookup) -> absl::Status {
+    EngineOptions options;
+    absl::StatusOr<Expansion> shape = Expansion::Parse(expansion);
+    if (!shape.ok()) return shape.status();
+    options.expansion = *shape;
+    options.max_requests = kMostRequests;
+    options.max_tokens_per_batch = kRows;
+    // The engines share the runners, so none may count on what it left in their KV caches.
+    options.prefix_cache = false;
+    options.speculation.tune = tune;
+    options.speculation.lookup.depth = lookup;
+    options.speculation.sampled = tune ? SampledDrafts::kShared : SampledDrafts::kDraws;
+    options.seconds = Seconds;
+    std::vector<ModelRunner*> ssms;
+    if (ssm) ssms.push_back(models.at("ssm").counting.get());
+    auto engine = Engine::Create(&llm, ssms, tokenizer->get(), options);
+    if (!engine.ok()) return engine.status();
+    modes.push_back({name, *std::move(engine), {}});
+    return absl::OkStatus();
+  };
+  absl::Status status = add("incremental", "", false, false, 0);
+  status.Update(add("sequence <1,1,1,1>", "1,1,1,1", true, false, 0));
+  status.Update(add("tree <1,1,3,1,1>", "1,1,3,1,1", true, false, 0));
+  status.Update(add("tree <2,1,1>", "2,1,1", true, false, 0));
+  status.Update(add("auto", "", true, true, 0));
+  status.Update(add("auto, lookup", "", true, true, 6));
+  status.Update(add("auto, lookup, no SSM", "", false, true, 6));
+  if (!status.ok()) return status;
+
+  std::vector<int> loads;
+  for (const absl::string_view text_load : absl::StrSplit(absl::GetFlag(FLAGS_loads), ',')) {
+    int load = 0;
+    if (!absl::SimpleAtoi(text_load, &load) || load < 1 || load > kMostRequests) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--loads has \"", text_load, "\", expected 1 to ", kMostRequests));
+    }
+    loads.push_back(load);
+  }
+  // One round before the clock counts: learning from nothing happens once in a server's life.
+  for (int round = -1; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    for (const int load : loads) {
+      for (Mode& mode : modes) {
+        absl::StatusOr<Run> run = Decode(*mode.engine, llm, **tokenizer, text, load, round + 1);
+        if (!run.ok()) return run.status();
+        if (round >= 0) mode.runs[load].push_back(*run);
+      }
+    }
+  }
+
+  std::vector<std::string> columns = {"requests"};
+  for (const Mode& mode : modes) columns.push_back(mode.name);
+  const auto median = [](const std::vector<Run>& runs, auto value) {
+    std::vector<double> values;
+    for (const Run& run : runs) values.push_back(value(run));
+    return Median(values);
+  };
+  const auto table = [&](const std::string& title, int digits, auto value) {
+    report->Table(title, columns);
+    for (const int load : loads) {
+      std::vector<Cell> row = {Number(load, 0)};
+      for (const Mode& mode : modes) row.push_back(Number(value(mode.runs.at(load), load), digits));
+      report->Row(row);
+    }
+  };
+  table(absl::StrCat("Decoding by load, tokens/s, ", threads, " threads"), 0,
+        [&](const std::vector<Run>& runs, int) {
+          return median(runs, [](const Run& r) { return r.tokens / r.seconds; });
+        });
+  report->Note(absl::StrCat(
+      "Prompts of ", kPrompt, " bytes from the held-out tail, ", absl::GetFlag(FLAGS_tokens),
+      " tokens each, temperature ", absl::GetFlag(FLAGS_temperature), "; medians of ",
+      absl::GetFlag(FLAGS_rounds), " rounds in turns; models trained for ", steps, " steps."));
+  // Ratios within a round: what slows the machine for a while slows both.
+  report->Table("Against incremental decoding in the same round", columns);
+  for (const int load : loads) {
+    std::vector<Cell> row = {Number(load, 0)};
+    for (const Mode& mode : modes) {
+      std::vector<double> ratios;
+      for (size_t i = 0; i < mode.runs.at(load).size(); ++i) {
+        const Run &a = mode.runs.at(load)[i], &b = modes[0].runs.at(load)[i];
+        ratios.push_back((a.tokens / a.seconds) / (b.tokens / b.seconds));
+      }
+      row.push_back(Number(Median(ratios), 2));
+    }
+    report->Row(row);
+  }
+  table("Rows of an LLM step", 1, [&](const std::vector<Run>& runs, int) {
+    return median(runs, [](const Run& r) { return r.llm_rows / r.llm_steps; });
+  });
+  table("Tokens per LLM step and request", 2, [&](const std::vector<Run>& runs, int load) {
+    return median(runs, [&](const Run& r) { return r.tokens / r.llm_steps / load; });
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  espalier::Report report("speculation_sweep");
+  if (absl::Status status = espalier::Measure(&report); !status.ok()) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 1;
+  }
+  return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));
+}
