@@ -46,6 +46,10 @@ struct WeightPiece {
 struct WeightSource {
   std::vector<WeightPiece> pieces;
   double add = 0;
+  // 8 or 4: the pieces are a matrix [out, in] that the parameter holds packed
+  // (ops/kernel/packed_weights.h). 0: as it is.
+  int bits = 0;
+  int64_t out = 0, in = 0;
 
   bool operator==(const WeightSource&) const = default;
 };

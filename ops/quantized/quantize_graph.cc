@@ -67,6 +67,11 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
   for (const auto& [name, value] : graph.outputs) needed[static_cast<size_t>(value)] = true;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
+    if (node.op == "expert_linear") {
+      return absl::UnimplementedError(
+          absl::StrCat("weight format ", Name(format), ": node '", node.name,
+                       "' is a mixture of experts, whose matrices can only be kept in f32"));
+    }
     const auto is_f32 = [&](ValueId v) { return graph.value(v).type.dtype == DType::kF32; };
     quantized[n] = node.op == "linear" && node.forward == kNoNode &&
                    graph.value(node.inputs[1]).kind == ValueKind::kParameter &&

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
+#include "ops/quantized/pack.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"
 
@@ -16,6 +18,46 @@ namespace {
 // the weights themselves.
 constexpr int64_t kChunk = 1 << 20;
 
+// Takes a matrix from its first element on and hands it on in packed blocks.
+class Packer {
+ public:
+  Packer(std::string name, const PackedWeights& shape) : name_(std::move(name)), shape_(shape) {}
+
+  absl::Status Add(const std::vector<float>& values, int index, Executor& executor) {
+    rows_.insert(rows_.end(), values.begin(), values.end());
+    const size_t block = static_cast<size_t>(kPackOutputs * shape_.in);
+    size_t taken = 0;
+    for (; rows_.size() - taken >= block; taken += block) {
+      if (absl::Status s = Write(rows_.data() + taken, kPackOutputs, index, executor); !s.ok()) {
+        return s;
+      }
+    }
+    rows_.erase(rows_.begin(), rows_.begin() + static_cast<int64_t>(taken));
+    return absl::OkStatus();
+  }
+
+  // The last rows, of which there are fewer than a block.
+  absl::Status Flush(int index, Executor& executor) {
+    const int64_t rows = static_cast<int64_t>(rows_.size()) / shape_.in;
+    return rows == 0 ? absl::OkStatus() : Write(rows_.data(), rows, index, executor);
+  }
+
+ private:
+  absl::Status Write(const float* rows, int64_t count, int index, Executor& executor) {
+    const PackedWeights part{shape_.bits, count, shape_.in};
+    packed_.resize(static_cast<size_t>(part.block_bytes()));
+    if (absl::Status s = Pack(name_, part, rows, packed_.data()); !s.ok()) return s;
+    const int64_t at = block_++ * part.block_bytes();
+    return executor.WriteBuffer(index, packed_.data(), part.block_bytes(), at);
+  }
+
+  const std::string name_;
+  const PackedWeights shape_;
+  std::vector<float> rows_;
+  std::vector<uint8_t> packed_;
+  int64_t block_ = 0;
+};
+
 class Loader {
  public:
   Loader(const WeightFiles& files, const std::string& folder, Executor& executor)
@@ -25,22 +67,27 @@ class Loader {
   absl::Status Load(int index, const WeightMap& map) {
     const std::string& name = executor_.buffer(index).name();
     const TensorSpec& spec = executor_.spec(index);
-    if (!IsFloat(spec.dtype) || !(spec.dims == spec.global)) {
+    const auto found = map.sources.find(name);
+    WeightSource whole{{{name, spec.dims, false, 0, spec.dims.empty() ? 1 : spec.dims[0]}}};
+    const WeightSource& source = found != map.sources.end() ? found->second : whole;
+    const bool packed = source.bits != 0;
+    if ((!packed && !IsFloat(spec.dtype)) || !(spec.dims == spec.global)) {
       return absl::InvalidArgumentError(
           absl::StrCat("parameter '", name, "' is ", ToString(spec.type()),
                        "; only whole floating-point parameters can be loaded"));
     }
-    const auto found = map.sources.find(name);
-    WeightSource whole{{{name, spec.dims, false, 0, spec.dims.empty() ? 1 : spec.dims[0]}}, 0};
-    const WeightSource& source = found != map.sources.end() ? found->second : whole;
+    packer_.reset();
+    if (packed) packer_.emplace(name, PackedWeights{source.bits, source.out, source.in});
     int64_t at = 0;
     for (const WeightPiece& piece : source.pieces) {
       if (absl::Status s = LoadPiece(index, piece, source.add, &at); !s.ok()) return s;
     }
-    if (at != spec.num_elements()) {
+    const int64_t expected = packed ? source.out * source.in : spec.num_elements();
+    if (at != expected) {
       return absl::InternalError(absl::StrCat("the pieces of parameter '", name, "' hold ", at,
-                                              " elements, not ", spec.num_elements()));
+                                              " elements, not ", expected));
     }
+    if (packed) return packer_->Flush(index, executor_);
     return absl::OkStatus();
   }
 
@@ -120,6 +167,10 @@ class Loader {
     if (add != 0) {
       for (float& value : wide_) value += static_cast<float>(add);
     }
+    if (packer_.has_value()) {
+      *at += count;
+      return packer_->Add(wide_, index, executor_);
+    }
     const void* data = wide_.data();
     if (spec.dtype != DType::kF32) {
       narrow_.resize(static_cast<size_t>(count * size));
@@ -135,6 +186,7 @@ class Loader {
   const std::string& folder_;
   Executor& executor_;
   std::set<std::string> used_;
+  std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
   std::vector<float> wide_;
   std::vector<char> narrow_;
 };
