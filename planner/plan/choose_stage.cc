@@ -71,7 +71,11 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
     if (!status.ok()) return status;
     return MakePlanAtStage(problem, options, options.zero_stage());
   }
-  if (options.strategy() != proto::SearchOptions::IMPORTED) return AnyStage(problem, options);
+  // A search goes on from the stage of the plan that it starts from.
+  const bool search = options.strategy() == proto::SearchOptions::SEARCH;
+  if (options.strategy() != proto::SearchOptions::IMPORTED && !(search && options.has_imported())) {
+    return AnyStage(problem, options);
+  }
   const int stage = options.imported().zero_stage();
   if (absl::Status status = CheckZeroStage(stage, "plan: field 'zero_stage'"); !status.ok()) {
     return status;

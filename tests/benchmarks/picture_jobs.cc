@@ -162,4 +162,18 @@ absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string
   return graph;
 }
 
+absl::StatusOr<std::shared_ptr<const Dataset>> FirstExamples(const Dataset& dataset,
+                                                             int64_t count) {
+  std::vector<Column> columns = dataset.columns();
+  for (Column& column : columns) {
+    const size_t bytes = static_cast<size_t>(count * column.example.bytes());
+    if (column.data.size() < bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", column.name, "' has less than ", count, " examples"));
+    }
+    column.data.resize(bytes);
+  }
+  return Dataset::FromColumns(std::move(columns), 0);
+}
+
 }  // namespace espalier

@@ -24,4 +24,7 @@ absl::StatusOr<PictureJob> MakePictureJob(const std::string& name);
 absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string& name,
                                    int64_t batch);
 
+// A dataset of the first `count` examples alone.
+absl::StatusOr<std::shared_ptr<const Dataset>> FirstExamples(const Dataset& dataset, int64_t count);
+
 }  // namespace espalier
