@@ -16,6 +16,10 @@
 namespace espalier {
 namespace {
 
+// Instructions of all devices together: programs of more are not written again in more slices,
+// which would take minutes.
+constexpr int64_t kMostToSlice = 100'000;
+
 // The backward part of an operator takes two thirds, as its arithmetic does.
 double SecondsOf(const proto::Instruction& instruction, const MemoryLimits& limits) {
   if (!instruction.has_compute()) return 0;
@@ -93,6 +97,11 @@ class Attempt {
   }
 
   bool sliced() const { return emitter_.sliced(); }
+  int64_t instructions() {
+    int64_t count = 0;
+    for (RankProgram& rank : emitter_.ranks()) count += rank.program().instructions_size();
+    return count;
+  }
 
   // `kept_bytes` as LowerPlacement. ResourceExhausted says what is in the way, and `hopeless`
   // whether slices would not help.
@@ -195,6 +204,11 @@ absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
       return attempt.Finish(kept_bytes);
     }
     if (hopeless || (slices == least_slices && 2 * slices > most)) return refused;
+    if (attempt.instructions() > kMostToSlice) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          refused.message(), "; more slices of the batch than ", slices,
+          " were not tried: the programs have ", attempt.instructions(), " instructions already"));
+    }
     if (2 * slices > most) {
       return absl::ResourceExhaustedError(
           absl::StrCat(refused.message(), "; nor do up to ", slices, " slices of the batch"));

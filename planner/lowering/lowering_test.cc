@@ -140,7 +140,7 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         }
         if (round % 3 == 0) limits.options.set_host_bandwidth(1e6);
         limits.options.set_disable_recompute(round % 5 == 0);
-        limits.options.set_max_batch_slices(round % 4 == 1 ? 1 : 8);
+        limits.options.set_max_batch_slices(round % 8 == 1 ? 8 : 1);
         kept.clear();
         MadeToFit made;
         programs = LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept,
@@ -183,7 +183,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
       const SearchSpace space(*structure, {.num_devices = 3});
       Random random(29);
       int sliced = 0;
-      for (int round = 0; round < 12; ++round) {
+      for (int round = 0; round < 6; ++round) {
         ConfigTable table(*structure);
         Placement placement(structure->nodes.size(), nullptr);
         for (NodeId n : structure->LiveNodes()) {

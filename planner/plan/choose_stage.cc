@@ -24,6 +24,7 @@ absl::StatusOr<proto::Plan> HigherStage(const PlanProblem& problem,
   proto::SearchOptions as_it_is = options;
   as_it_is.mutable_memory()->set_disable_swap(true);
   as_it_is.mutable_memory()->set_disable_recompute(true);
+  as_it_is.mutable_memory()->set_max_batch_slices(1);
   for (int stage = 1; stage <= kLastStage; ++stage) {
     absl::StatusOr<proto::Plan> plan = MakePlanAtStage(problem, as_it_is, stage);
     if (plan.ok()) *plan->mutable_memory() = options.memory();

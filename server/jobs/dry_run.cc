@@ -27,12 +27,12 @@ absl::Status FillDevices(const AttemptTools& tools, const proto::SearchOptions& 
   if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
   if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) wanted = 1;
   const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
-  const size_t planned =
-      imported ? search.imported().devices_size() : std::max(0, search.pipeline_stages());
+  const size_t planned = search.has_imported() ? search.imported().devices_size()
+                                               : std::max(0, search.pipeline_stages());
   if (wanted < planned) {
     return absl::FailedPreconditionError(
-        absl::StrCat(imported ? "the imported plan" : "the pipeline", " is for ", planned,
-                     " workers; there are ", wanted, ", and the job would wait for more"));
+        absl::StrCat(search.has_imported() ? "the imported plan" : "the pipeline", " is for ",
+                     planned, " workers; there are ", wanted, ", and the job would wait for more"));
   }
   if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
   machine->devices.resize(wanted);
