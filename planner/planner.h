@@ -17,6 +17,7 @@
 namespace espalier {
 
 class Topology;
+struct Timeline;  // planner/report/timeline.h
 
 struct Machine {
   std::vector<proto::Device> devices;  // device i is rank i
@@ -68,13 +69,19 @@ struct LoweringOptions {
   uint64_t seed = 0;
   // Graph input -> dataset column for LoadBatch.
   std::map<std::string, std::string> columns;
-  // A program that swaps and recomputation cannot make fit may work on the batch in 2, 4, ... and
-  // up to so many slices, operator by operator. Sums over the batch are then rounded in another
-  // order.
-  int max_batch_slices = 1;
 };
 
-// Devices whose programs must fit, and how they are made to: swaps and recomputation.
+// See MemoryOptions.max_batch_slices: what 0 stands for is said here. Sums over slices are rounded
+// in another order; nothing else changes.
+inline int MostBatchSlices(const proto::MemoryOptions& options) {
+  if (options.max_batch_slices() > 0) return options.max_batch_slices();
+  return options.disable_swap() && options.disable_recompute() ? 1 : 8;
+}
+inline int BatchSlicesOf(const proto::Plan& plan) {
+  return plan.batch_slices() > 0 ? plan.batch_slices() : 1;
+}
+
+// Devices whose programs must fit, and how they are made to: swaps, recomputation, slices.
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
   // More of the device, in which kernels' workspace may lie but not the program; empty: none.
@@ -83,9 +90,14 @@ struct MemoryLimits {
   // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
   // can hide behind.
   std::map<std::string, double> node_seconds;
+  std::vector<double> overhead_seconds;  // by device: of each operator that runs; empty: none
 
+  void AddDevice(const proto::Device& device) {
+    bytes.push_back(device.memory_bytes());
+    overhead_seconds.push_back(device.op_overhead_seconds());
+  }
   bool may_change_programs() const {
-    return !(options.disable_swap() && options.disable_recompute());
+    return !(options.disable_swap() && options.disable_recompute()) || MostBatchSlices(options) > 1;
   }
 };
 
@@ -109,9 +121,20 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
 std::string RenderPlan(const proto::Plan& plan);
 
+// The simulated step of `plan`, which is one of this problem, for what follows. Errors as MakePlan
+// for an imported plan.
+absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& problem,
+                                                             const proto::Plan& plan);
+
 // The page of `espalier plan --html`: as RenderPlan, with the graph, the predicted timeline, links
-// and memory. `plan` is one of this problem. Errors as MakePlan for an imported plan.
-absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const proto::Plan& plan);
+// and memory.
+std::string RenderPlanPage(const proto::Plan& plan, const Graph& graph, const Timeline& timeline);
+
+// In Graphviz' language: the tasks of a step in their order, those of several devices joined; and
+// the operators of the graph with the parallel operators between them, with `costs` their times and
+// bytes, too.
+std::string RenderTaskGraph(const Timeline& timeline);
+std::string RenderComputationGraph(const proto::Plan& plan, const Graph& graph, bool costs);
 
 // JSON mapping of the protobuf, indented; Import says line and field of what is wrong.
 absl::StatusOr<std::string> ExportPlan(const proto::Plan& plan);

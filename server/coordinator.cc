@@ -99,7 +99,8 @@ absl::Status Coordinator::Parts::Build() {
       });
   desk = std::make_unique<PlanDesk>(&operators, store.get(), options.measure_seconds);
   const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes);
-  plans = std::make_unique<PlanCalls>(&operators, desk.get(), workers.get(), store.get(), dial);
+  plans = std::make_unique<PlanCalls>(&operators, desk.get(), artifacts.get(), workers.get(),
+                                      store.get(), dial);
   AttemptTools tools;
   tools.registry = &operators;
   tools.artifacts = artifacts.get();

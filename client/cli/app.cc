@@ -187,7 +187,10 @@ absl::StatusOr<Client*> Context::client() {
   return client_.get();
 }
 
-void Context::Document(const nlohmann::ordered_json& json) { out() << Dump(json, 2) << std::endl; }
+void Context::Document(const nlohmann::ordered_json& json) {
+  answered_ = true;
+  out() << Dump(json, 2) << std::endl;
+}
 void Context::Line(const nlohmann::ordered_json& json) { out() << Dump(json) << std::endl; }
 
 absl::Status CheckArguments(const Context& context, size_t least, size_t most,
@@ -242,7 +245,8 @@ int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
   }
   Context context(env, *std::move(flags));
   const absl::Status status = command->run(context);
-  return Report(context.env(), status, context.json(), name);
+  // A document that says what is wrong is the whole answer.
+  return Report(context.env(), status, context.json() && !context.answered(), name);
 }
 
 }  // namespace espalier

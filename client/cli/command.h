@@ -54,11 +54,13 @@ class Context {
   // With --json: the whole answer. Streams write one Line each.
   void Document(const nlohmann::ordered_json& json);
   void Line(const nlohmann::ordered_json& json);
+  bool answered() const { return answered_; }  // a Document was written
 
  private:
   Environment env_;
   ParsedFlags flags_;
   bool json_;
+  bool answered_ = false;
   std::unique_ptr<Client> client_;
 };
 

@@ -55,6 +55,9 @@ absl::Status CheckValue(const FlagSpec& spec, const std::string& shown, const st
 const FlagSpec* Find(const std::vector<FlagSpec>& specs, absl::string_view name) {
   for (const FlagSpec& spec : specs) {
     if (spec.name == name) return &spec;
+    for (const std::string& alias : spec.aliases) {
+      if (alias == name) return &spec;
+    }
   }
   return nullptr;
 }
@@ -62,7 +65,10 @@ const FlagSpec* Find(const std::vector<FlagSpec>& specs, absl::string_view name)
 absl::Status Unknown(const std::vector<FlagSpec>& specs, absl::string_view shown,
                      absl::string_view name) {
   std::vector<std::string> known;
-  for (const FlagSpec& spec : specs) known.push_back(spec.name);
+  for (const FlagSpec& spec : specs) {
+    known.push_back(spec.name);
+    known.insert(known.end(), spec.aliases.begin(), spec.aliases.end());
+  }
   const std::string near = Nearest(name, known);
   return UsageError(absl::StrCat("unknown flag ", Printable(shown),
                                  near.empty() ? "" : absl::StrCat("; did you mean --", near, "?")));
@@ -136,10 +142,11 @@ absl::StatusOr<ParsedFlags> ParseFlags(const std::vector<FlagSpec>& specs,
     const FlagSpec* spec = nullptr;
     std::string shown, value;
     bool has_value = false;
-    if (arg[1] == '-') {
-      const size_t equals = arg.find('=');
+    const size_t equals = arg.find('=');
+    const std::string one_dash = arg.substr(1, equals == std::string::npos ? equals : equals - 1);
+    if (arg[1] == '-' || (one_dash.size() > 2 && Find(specs, one_dash) != nullptr)) {
       has_value = equals != std::string::npos;
-      const std::string name = arg.substr(2, has_value ? equals - 2 : std::string::npos);
+      const std::string name = arg[1] == '-' ? one_dash.substr(1) : one_dash;
       if (has_value) value = arg.substr(equals + 1);
       shown = "--" + name;
       spec = Find(specs, name);
@@ -156,7 +163,6 @@ absl::StatusOr<ParsedFlags> ParseFlags(const std::vector<FlagSpec>& specs,
         if (s.letter == arg[1]) spec = &s;
       }
       shown = arg.substr(0, 2);
-      // FlexFlow writes some long names with one dash.
       if (spec == nullptr) return Unknown(specs, arg, absl::string_view(arg).substr(1));
       has_value = arg.size() > 2;
       if (has_value) value = std::string(absl::StripPrefix(absl::string_view(arg).substr(2), "="));

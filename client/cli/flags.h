@@ -24,7 +24,8 @@ struct FlagSpec {
   char letter = 0;
   double min = -std::numeric_limits<double>::infinity();  // kInt, kNumber
   double max = std::numeric_limits<double>::infinity();
-  bool repeated = false;  // otherwise the last one counts
+  bool repeated = false;                  // otherwise the last one counts
+  std::vector<std::string> aliases = {};  // other long names
 };
 
 class ParsedFlags {
@@ -44,7 +45,8 @@ class ParsedFlags {
   std::vector<std::string> positional_;
 };
 
-// Accepts --name=value, --name value, -e value, -e=value, -e5, and switches --name, --no-name
+// Accepts --name=value, --name value, the same with one dash (as FlexFlow writes some long names),
+// -e value, -e=value, -e5, and switches --name, --no-name
 // (which takes --name back). "--" ends the flags. Errors are usage errors (see below) that name the
 // flag, the value and what is accepted, or the flag that was probably meant.
 absl::StatusOr<ParsedFlags> ParseFlags(const std::vector<FlagSpec>& specs,

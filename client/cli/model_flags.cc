@@ -157,6 +157,16 @@ absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
   return config;
 }
 
+OnnxHead ChooseOnnxHead(const ParsedFlags& flags) {
+  OnnxHead head;
+  head.loss = flags.Text("loss", "sparse_categorical_crossentropy");
+  const std::string metrics =
+      flags.Text("metrics", head.loss == "sparse_categorical_crossentropy" ? "accuracy" : "none");
+  if (metrics == "none") return head;
+  head.metrics = absl::StrSplit(metrics, ',', absl::SkipEmpty());
+  return head;
+}
+
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
   const int given = flags.Has("model") + flags.Has("graph") + flags.Has("onnx");
   if (given != 1) {

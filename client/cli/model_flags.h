@@ -23,6 +23,13 @@ struct ModelChoice {
 // Exactly one of the three must be given.
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags);
 
+// --loss and --metrics, or their defaults: what is put on an ONNX model.
+struct OnnxHead {
+  std::string loss;
+  std::vector<std::string> metrics;
+};
+OnnxHead ChooseOnnxHead(const ParsedFlags& flags);
+
 // "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 

@@ -1,5 +1,4 @@
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -9,33 +8,44 @@
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/training_flags.h"
+#include "client/cli/transfer.h"
 #include "client/terminal/table.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
 
-absl::Status Write(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
-}
-
 absl::Status Explain(Context& context, proto::ExplainRequest request) {
-  request.set_page(context.flags().Has("html"));
+  const ParsedFlags& flags = context.flags();
+  if (flags.Has("include-costs-dot-graph") && !flags.Has("compgraph")) {
+    return UsageError("--include-costs-dot-graph needs --compgraph=FILE");
+  }
+  request.set_page(flags.Has("html"));
+  if (request.of_case() == proto::ExplainRequest::kPlan) {
+    request.set_task_graph(flags.Has("taskgraph"));
+    request.set_computation_graph(flags.Has("compgraph"));
+    request.set_costs_in_graph(flags.Has("include-costs-dot-graph"));
+  } else if (flags.Has("taskgraph") || flags.Has("compgraph")) {
+    return UsageError(
+        "--taskgraph and --compgraph are of plans made now; for a job export its plan, and give "
+        "its model with --import-strategy");
+  }
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto reply = (*client)->Explain(request);
   if (!reply.ok()) return reply.status();
-  if (const std::string path = context.flags().Text("export-strategy"); !path.empty()) {
-    if (absl::Status s = Write(path, PlanToJson(reply->plan())); !s.ok()) return s;
+  const std::pair<const char*, std::string> files[] = {
+      {"export-strategy", PlanToJson(reply->plan())},
+      {"html", reply->page()},
+      {"taskgraph", reply->task_graph()},
+      {"compgraph", reply->computation_graph()}};
+  for (const auto& [flag, text] : files) {
+    if (!flags.Has(flag)) continue;
+    if (absl::Status s = WriteFile(flags.Text(flag), text); !s.ok()) return s;
   }
-  if (request.page()) {
-    if (absl::Status s = Write(context.flags().Text("html"), reply->page()); !s.ok()) return s;
-    reply->clear_page();
-  }
+  reply->clear_page();
+  reply->clear_task_graph();
+  reply->clear_computation_graph();
   if (context.json()) {
     context.Document(ToJson(*reply));
     return absl::OkStatus();
@@ -111,26 +121,49 @@ absl::Status RunPlan(Context& context) {
   if (absl::Status s = FillDevices(flags, plan); !s.ok()) return s;
   auto model = ChooseModel(flags);
   if (!model.ok()) return model.status();
-  if (!model->onnx_path.empty()) {
-    return UsageError(
-        "plans of ONNX files are made when the job is submitted: espalier train --onnx=... "
-        "--detach, "
-        "then espalier plan --job=ID");
+  auto precision = ChoosePrecision(flags);
+  if (!precision.ok()) return precision.status();
+  plan->set_precision(*precision);
+  if (model->onnx_path.empty()) {
+    *plan->mutable_graph() = std::move(model->graph);
+    return Explain(context, request);
   }
-  *plan->mutable_graph() = std::move(model->graph);
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  auto name = UploadOnce(context, *client, model->onnx_path, proto::Artifact::ONNX);
+  if (!name.ok()) return name.status();
+  plan->set_onnx_artifact(*name);
+  OnnxHead head = ChooseOnnxHead(flags);
+  plan->set_loss(std::move(head.loss));
+  for (std::string& metric : head.metrics) plan->add_metrics(std::move(metric));
   return Explain(context, request);
 }
 
 absl::Status RunExplain(Context& context) {
+  if (context.flags().positional().empty()) return RunPlan(context);
   if (absl::Status s = CheckArguments(context, 1, 1, "a job id"); !s.ok()) return s;
   proto::ExplainRequest request;
   request.set_job_id(context.flags().positional()[0]);
   return Explain(context, request);
 }
 
-FlagSpec HtmlFlag() {
-  return {"html", FlagType::kText, "FILE",
-          "write a page with the graph, the timeline, links and memory"};
+// Of all that a plan is made of and shown as.
+std::vector<FlagSpec> PlanFlags() {
+  std::vector<FlagSpec> flags = ModelFlags();
+  for (auto& flag : SearchFlags()) flags.push_back(flag);
+  flags.push_back(PrecisionFlag());
+  for (auto& flag : DeviceFlags()) flags.push_back(flag);
+  flags.push_back(
+      {"job", FlagType::kText, "ID", "show the plan of this job, with what was measured"});
+  flags.push_back({"html", FlagType::kText, "FILE",
+                   "write a page with the graph, the timeline, links and memory"});
+  flags.push_back(
+      {"taskgraph", FlagType::kText, "FILE", "write the tasks of the simulated step for Graphviz"});
+  flags.push_back({"compgraph", FlagType::kText, "FILE",
+                   "write the operators and parallel operators for Graphviz"});
+  flags.push_back({"include-costs-dot-graph", FlagType::kSwitch, "",
+                   "with what they are predicted to cost, in --compgraph"});
+  return flags;
 }
 
 absl::Status RunMachines(Context& context) {
@@ -180,15 +213,11 @@ Command PlanCommand() {
   Command c;
   c.name = "plan";
   c.summary = "search a plan and show it, per operator and against data parallelism";
-  c.usage = "plan --model=MODEL|--graph=FILE|--job=ID [--devices=N] [flags]; plan diff A B";
+  c.usage =
+      "plan --model=MODEL|--graph=FILE|--onnx=FILE|--job=ID [--devices=N] [flags]; plan diff A B";
   c.description =
       "For the workers that have joined, or with --devices for a machine that is not there.";
-  c.flags = ModelFlags();
-  for (auto& flag : SearchFlags()) c.flags.push_back(flag);
-  for (auto& flag : DeviceFlags()) c.flags.push_back(flag);
-  c.flags.push_back(
-      {"job", FlagType::kText, "ID", "show the plan of this job, with what was measured"});
-  c.flags.push_back(HtmlFlag());
+  c.flags = PlanFlags();
   c.examples = {
       {"for the workers that are there", "espalier plan --model=llama:llm -b 16"},
       {"for eight H200",
@@ -198,6 +227,8 @@ Command PlanCommand() {
        "espalier plan --model=llama:hidden=4096,layers=32,heads=32 -b 64 --machine=h200-cluster "
        "--devices=16 --html=plan.html"},
       {"save it, edit it, use it", "espalier plan --model=llama:llm --export-strategy=plan.json"},
+      {"search on from there, \"pinned\" operators as they are",
+       "espalier plan --model=llama:llm --search-from=plan.json"},
       {"in what two plans differ", "espalier plan diff plan.json job-1"}};
   c.run = RunPlan;
   return c;
@@ -206,10 +237,11 @@ Command PlanCommand() {
 Command ExplainCommand() {
   Command c;
   c.name = "explain";
-  c.summary = "the plan of a job: what was chosen, predicted and measured";
-  c.usage = "explain JOB";
-  c.flags = {{"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"}, HtmlFlag()};
-  c.examples = {{"of one job", "espalier explain job-1"}};
+  c.summary = "the plan of a job: what was chosen, predicted and measured; or of a model";
+  c.usage = "explain JOB | explain --model=MODEL|--graph=FILE|--onnx=FILE [flags]";
+  c.flags = PlanFlags();
+  c.examples = {{"of one job", "espalier explain job-1"},
+                {"of an ONNX file", "espalier explain --onnx=cnn.onnx -b 64"}};
   c.run = RunExplain;
   return c;
 }

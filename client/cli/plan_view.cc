@@ -3,6 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 #include <vector>
@@ -77,6 +78,14 @@ std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal)
                                   absl::StrAppend(s, k.second, " ", Printable(k.first));
                                 }),
                   "\n");
+  if (plan.micro_batches() > 1) {
+    absl::StrAppend(&out, "the batch in ", plan.micro_batches(), " micro-batches\n");
+  }
+  if (plan.zero_stage() > 0) absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), "\n");
+  if (plan.batch_slices() > 1) {
+    absl::StrAppend(&out, "made to fit: operators in up to ", plan.batch_slices(),
+                    " slices of the batch\n");
+  }
   const proto::SearchSummary& search = plan.search();
   if (search.proposals() > 0) {
     absl::StrAppend(&out, "search: ", search.proposals(), " proposals, ", search.accepted(),
@@ -84,6 +93,14 @@ std::string RenderPlanSummary(const proto::Plan& plan, const Terminal& terminal)
                     search.seed(), "\n");
   }
   return out;
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
 }
 
 std::string PlanToJson(const proto::Plan& plan) {

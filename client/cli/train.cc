@@ -1,5 +1,4 @@
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -8,8 +7,11 @@
 #include "client/cli/command.h"
 #include "client/cli/job_view.h"
 #include "client/cli/model_flags.h"
+#include "client/cli/plan_view.h"
+#include "client/cli/proto_json.h"
 #include "client/cli/training_flags.h"
 #include "client/cli/transfer.h"
+#include "client/terminal/table.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
@@ -44,15 +46,9 @@ absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
   auto name = UploadOnce(context, client, path, proto::Artifact::ONNX);
   if (!name.ok()) return name.status();
   spec->set_onnx_artifact(*name);
-  const std::string loss = context.flags().Text("loss", "sparse_categorical_crossentropy");
-  spec->set_loss(loss);
-  const std::string metrics = context.flags().Text(
-      "metrics", loss == "sparse_categorical_crossentropy" ? "accuracy" : "none");
-  if (metrics != "none") {
-    for (absl::string_view metric : absl::StrSplit(metrics, ',', absl::SkipEmpty())) {
-      spec->add_metrics(std::string(metric));
-    }
-  }
+  OnnxHead head = ChooseOnnxHead(context.flags());
+  spec->set_loss(std::move(head.loss));
+  for (std::string& metric : head.metrics) spec->add_metrics(std::move(metric));
   return absl::OkStatus();
 }
 
@@ -60,16 +56,60 @@ absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
 absl::Status ExportPlanOf(Client* client, const std::string& job_id, const std::string& path) {
   auto json = client->ExportPlan(job_id);
   if (!json.ok()) return json.status();
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << *json;
-  out.close();
-  if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
+  return WriteFile(path, *json);
+}
+
+// Says what would come of the job; a job that would not run is a failure.
+absl::Status ShowDryRun(Context& context, const proto::DryRunReply& reply) {
+  const absl::Status verdict =
+      reply.problems().empty()
+          ? absl::OkStatus()
+          : absl::FailedPreconditionError(
+                absl::StrCat("the job would not run: ", Printable(reply.problems(0)),
+                             reply.problems_size() == 1
+                                 ? ""
+                                 : absl::StrCat(" (and ", reply.problems_size() - 1, " more)")));
+  if (context.flags().Has("export-strategy") && reply.has_plan()) {
+    absl::Status s = WriteFile(context.flags().Text("export-strategy"), PlanToJson(reply.plan()));
+    if (!s.ok()) return s;
+  }
+  if (context.json()) {
+    nlohmann::ordered_json json = ToJson(reply);
+    json["would_run"] = verdict.ok();
+    context.Document(json);
+    return verdict;
+  }
+  std::ostream& out = context.out();
+  const bool unicode = context.terminal().unicode;
+  for (const std::string& problem : reply.problems()) {
+    out << "problem: " << Printable(problem, true) << "\n";
+  }
+  if (reply.has_plan()) {
+    out << RenderPlanSummary(reply.plan(), context.terminal());
+    Table table({{"device"}, {"needs", Align::kRight}, {"has", Align::kRight}, {"", {}, true}});
+    for (const proto::DryRunReply::DeviceMemory& memory : reply.memory()) {
+      table.Row({absl::StrCat(memory.rank()),
+                 FormatBytes(static_cast<double>(memory.needed_bytes())),
+                 memory.memory_bytes() > 0 ? FormatBytes(static_cast<double>(memory.memory_bytes()))
+                                           : "unknown",
+                 Printable(memory.model())});
+    }
+    out << table.Render(context.terminal());
+    out << reply.total_steps() << " steps of " << FormatSeconds(reply.step_seconds(), unicode)
+        << ": " << FormatSeconds(reply.total_seconds(), unicode) << ", "
+        << FormatCount(static_cast<double>(reply.parameters())) << " parameters\n";
+  }
+  if (verdict.ok()) out << "the job would run; nothing was queued\n";
+  out.flush();
+  return verdict;
 }
 
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
+  if (flags.Has("dry-run") && flags.Has("detach")) {
+    return UsageError("--dry-run queues nothing, so there is nothing to --detach from");
+  }
   if (flags.Has("detach") && flags.Has("export-strategy")) {
     return UsageError(
         "--export-strategy needs the plan, which --detach does not wait for; later: "
@@ -91,6 +131,10 @@ absl::Status Run(Context& context) {
     *spec.mutable_graph() = std::move(model->graph);
   } else if (absl::Status s = FillOnnx(context, *client, model->onnx_path, &spec); !s.ok()) {
     return s;
+  }
+  if (flags.Has("dry-run")) {
+    auto reply = (*client)->DryRun(spec);
+    return reply.ok() ? ShowDryRun(context, *reply) : reply.status();
   }
   auto job_id = (*client)->Submit(spec);
   if (!job_id.ok()) return job_id.status();
@@ -129,6 +173,9 @@ Command TrainCommand() {
   for (auto& flag : TrainingFlags()) c.flags.push_back(flag);
   for (auto& flag : SearchFlags()) c.flags.push_back(flag);
   c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
+  c.flags.push_back({"dry-run", FlagType::kSwitch, "",
+                     "queue nothing: say whether it fits, how long it would take, and every "
+                     "operator that is not supported; exit code 1 if it would not run"});
   c.examples = {
       {"a byte-level language model",
        "espalier train --model=llama:llm -d book.txt --steps=400 -b 16 --name=llm"},
@@ -136,6 +183,8 @@ Command TrainCommand() {
        "espalier train --onnx=cnn.onnx -d digits.npz --input x=x --input labels=y -e 10 -b 64"},
       {"FlexFlow's way",
        "espalier train --graph=mlp.pb -d data.npz -e 5 -b 64 -p 10 --budget 1000 --alpha 0.05"},
+      {"would it run, and how long?",
+       "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --dry-run"},
       {"for scripts",
        "espalier train --model=llama:tiny -d book.txt --steps=50 --json | tail -n 1"}};
   c.run = Run;

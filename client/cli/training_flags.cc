@@ -249,11 +249,24 @@ std::vector<FlagSpec> SearchFlags() {
   std::vector<FlagSpec> flags = {
       {"batch-size", FlagType::kInt, "N", "examples of one step, over all devices (16)", 'b', 1,
        1 << 24},
-      {"budget", FlagType::kInt, "N", "proposals of the search (chosen by the size of the graph)",
-       0, 0, 1e9},
-      {"alpha", FlagType::kNumber, "A",
-       "FlexFlow's chain, that goes uphill with exp(-alpha * milliseconds worse) (annealing)", 0,
-       0},
+      {"budget",
+       FlagType::kInt,
+       "N",
+       "proposals of the search (chosen by the size of the graph)",
+       0,
+       0,
+       1e8,
+       false,
+       {"search-budget"}},
+      {"alpha",
+       FlagType::kNumber,
+       "A",
+       "FlexFlow's chain, that goes uphill with exp(-alpha * milliseconds worse) (annealing)",
+       0,
+       0,
+       1e9,
+       false,
+       {"search-alpha"}},
       {"seed", FlagType::kInt, "N", "of the run and of the search (0)", 0, 0},
       {"only-data-parallel", FlagType::kSwitch, "", "no search: the samples over all devices"},
       {"single-device", FlagType::kSwitch, "", "no search: everything on one device"},
@@ -276,8 +289,26 @@ std::vector<FlagSpec> SearchFlags() {
        "(0, "
        "or the lowest one that fits)",
        0, 0, 3},
-      {"import-strategy", FlagType::kText, "FILE", "use this plan instead of searching"},
-      {"export-strategy", FlagType::kText, "FILE", "write the plan as JSON"},
+      {"import-strategy",
+       FlagType::kText,
+       "FILE",
+       "use this plan instead of searching",
+       0,
+       0,
+       0,
+       false,
+       {"import"}},
+      {"search-from", FlagType::kText, "FILE",
+       "search on from this plan; operators with \"pinned\": true stay as they are in it"},
+      {"export-strategy",
+       FlagType::kText,
+       "FILE",
+       "write the plan as JSON",
+       0,
+       0,
+       0,
+       false,
+       {"export"}},
   };
   for (FlagSpec& flag : MemoryFlags()) flags.push_back(std::move(flag));
   return flags;
@@ -285,11 +316,18 @@ std::vector<FlagSpec> SearchFlags() {
 
 absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   proto::SearchOptions search;
-  const int chosen =
-      flags.Has("only-data-parallel") + flags.Has("single-device") + flags.Has("import-strategy");
+  const int chosen = flags.Has("only-data-parallel") + flags.Has("single-device") +
+                     flags.Has("import-strategy") + flags.Has("search-from");
   if (chosen > 1) {
     return UsageError(
-        "give at most one of --only-data-parallel, --single-device, --import-strategy");
+        "give at most one of --only-data-parallel, --single-device, --import-strategy, "
+        "--search-from");
+  }
+  if (flags.Has("budget") && flags.Int("budget", 0) == 0) {
+    return UsageError(
+        "--budget is 0, with which nothing is searched; accepted: 1 to 1e8 proposals, or leave it "
+        "out (chosen by the size of the graph); for no search give --only-data-parallel or "
+        "--single-device");
   }
   for (const char* axis : {"parameter", "attribute"}) {
     if (flags.Has(absl::StrCat("enable-", axis, "-parallel")) &&
@@ -306,7 +344,12 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
     search.set_strategy(proto::SearchOptions::IMPORTED);
     *search.mutable_imported() = *std::move(plan);
   }
-  search.set_budget(flags.Int("budget", 0));
+  if (flags.Has("search-from")) {
+    auto plan = ReadPlan(flags.Text("search-from"));
+    if (!plan.ok()) return plan.status();
+    *search.mutable_imported() = *std::move(plan);
+  }
+  if (flags.Has("budget")) search.set_budget(flags.Int("budget", 1));
   search.set_alpha(flags.Number("alpha", 0));
   search.set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
   search.set_disable_parameter_parallel(flags.Has("disable-parameter-parallel"));
@@ -322,6 +365,17 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   }
   if (absl::Status s = FillMemory(flags, &search); !s.ok()) return s;
   return search;
+}
+
+FlagSpec PrecisionFlag() {
+  return {"precision", FlagType::kText, "TYPE",
+          "bf16 or f16: mixed precision, parameters stay f32 (the types of the graph)"};
+}
+
+absl::StatusOr<proto::DataType> ChoosePrecision(const ParsedFlags& flags) {
+  if (!flags.Has("precision")) return proto::DATA_TYPE_UNSPECIFIED;
+  return OneOf<proto::DataType>("precision", flags.Text("precision"),
+                                {{"f32", proto::F32}, {"bf16", proto::BF16}, {"f16", proto::F16}});
 }
 
 std::vector<FlagSpec> TrainingFlags() {
@@ -351,8 +405,7 @@ std::vector<FlagSpec> TrainingFlags() {
       {"momentum", FlagType::kNumber, "M", "of SGD and RMSprop (0)", 0, 0, 1},
       {"nesterov", FlagType::kSwitch, "", "Nesterov's momentum, for SGD"},
       {"clip-norm", FlagType::kNumber, "X", "largest global norm of the gradient (off)", 0, 0},
-      {"precision", FlagType::kText, "TYPE",
-       "bf16 or f16: mixed precision, parameters stay f32 (the types of the graph)"},
+      PrecisionFlag(),
       {"loss-scale", FlagType::kText, "N",
        "factor of the loss, a power of two, or dynamic (with --precision=f16 dynamic, else off)"},
       {"l1", FlagType::kText, "[PARAMETER:]X",
@@ -393,13 +446,9 @@ absl::Status FillTraining(const ParsedFlags& flags, proto::TrainingSpec* spec) {
   spec->set_batch_size(flags.Int("batch-size", kDefaultBatchSize));
   spec->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
   spec->set_checkpoint_every_steps(flags.Int("checkpoint-every", 0));
-  if (flags.Has("precision")) {
-    auto precision =
-        OneOf<proto::DataType>("precision", flags.Text("precision"),
-                               {{"f32", proto::F32}, {"bf16", proto::BF16}, {"f16", proto::F16}});
-    if (!precision.ok()) return precision.status();
-    spec->set_precision(*precision);
-  }
+  auto precision = ChoosePrecision(flags);
+  if (!precision.ok()) return precision.status();
+  spec->set_precision(*precision);
   spec->mutable_dataset()->set_holdout_fraction(flags.Number("holdout", 0.1));
   for (const std::string& pair : flags.Values("input")) {
     const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));

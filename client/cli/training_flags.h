@@ -18,6 +18,10 @@ absl::StatusOr<proto::Plan> ReadPlan(const std::string& path);
 absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags);
 constexpr int64_t kDefaultBatchSize = 16;
 
+FlagSpec PrecisionFlag();
+// DATA_TYPE_UNSPECIFIED where the flag is not given.
+absl::StatusOr<proto::DataType> ChoosePrecision(const ParsedFlags& flags);
+
 // Everything else about a run but the model and the dataset's bytes.
 std::vector<FlagSpec> TrainingFlags();
 // Fills in all fields but model, dataset.uri and dataset.format. `steps` or `epochs` is set, not

@@ -151,6 +151,13 @@ absl::StatusOr<proto::GetJobReply> Client::GetJob(const std::string& job_id, boo
                                   request, impl_->options.call_timeout);
 }
 
+absl::StatusOr<proto::DryRunReply> Client::DryRun(const proto::TrainingSpec& spec) {
+  proto::DryRunRequest request;
+  *request.mutable_spec() = spec;
+  return Call<proto::DryRunReply>(*impl_, impl_->training.get(), &proto::Training::Stub::DryRun,
+                                  request, impl_->options.plan_timeout);
+}
+
 absl::StatusOr<std::vector<proto::Job>> Client::ListJobs() {
   auto reply =
       Call<proto::ListJobsReply>(*impl_, impl_->training.get(), &proto::Training::Stub::List,

@@ -37,7 +37,7 @@ struct ClientOptions {
   std::string key_pem;
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration call_timeout = absl::Seconds(30);
-  absl::Duration plan_timeout = absl::Minutes(10);   // MakePlan, Explain
+  absl::Duration plan_timeout = absl::Minutes(10);   // MakePlan, Explain, DryRun
   absl::Duration serve_timeout = absl::Minutes(10);  // Serve loads a model
   absl::Duration retry_for = absl::Seconds(10);      // while UNAVAILABLE
   absl::Duration watch_retry_for = absl::Minutes(2);
@@ -62,6 +62,8 @@ class Client {
   // Training. An empty key is replaced by a random one; give one to make a repeated Submit of
   // another process the same job.
   absl::StatusOr<std::string> Submit(const proto::TrainingSpec& spec, const std::string& key = "");
+  // What would come of that job; nothing is queued.
+  absl::StatusOr<proto::DryRunReply> DryRun(const proto::TrainingSpec& spec);
   // Calls `event` for the job as it is and then for all that happens, until the job is over or
   // `event` returns false. A lost connection is taken up again where it broke off; a
   // JobEvent::message says so.

@@ -31,6 +31,11 @@ class FakeTraining : public proto::Training::Service {
     reply->set_job_id(s_.job.id());
     return Status::OK;
   }
+  Status DryRun(ServerContext*, const proto::DryRunRequest*, proto::DryRunReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    *reply = s_.dry_run;
+    return Status::OK;
+  }
   Status Watch(ServerContext*, const proto::WatchRequest* request,
                grpc::ServerWriter<proto::JobEvent>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);

@@ -23,6 +23,7 @@ struct FakeState {
   std::vector<proto::JobEvent> events;  // Watch
   int drop_watch_after = -1;            // breaks the first watch off after so many events
   proto::ExplainReply explanation;
+  proto::DryRunReply dry_run;
   proto::DiffReply difference;
   proto::MachinesReply machines;
   std::string exported;

@@ -54,6 +54,19 @@ struct ImportOptions {
 absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& bytes,
                                  const ImportOptions& options = {});
 
+// Of one kind that ImportOnnx does not take, whatever its attributes.
+struct UnsupportedOperator {
+  std::string op;  // with its domain, unless that is ONNX's own
+  int nodes = 0;
+  std::string first_node;
+  std::string reason;
+};
+// Each kind once, by first appearance, functions and branches included; none where `bytes` are no
+// model. A model without any may still be refused: for a form of an operator, or for what is wrong
+// in it.
+std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry,
+                                                      const std::string& bytes);
+
 // ONNX operators that are read, sorted; those that are known and not read, with the reason.
 std::vector<std::string> ReadOnnxOperators(const OpRegistry& registry);
 const std::map<std::string, std::string>& UnreadOnnxOperators();

@@ -32,6 +32,8 @@ class Emitter {
   absl::Status Run();
 
   std::vector<RankProgram>& ranks() { return ranks_; }
+  // Whether anything runs in slices.
+  bool sliced() const { return !slices_.empty(); }
 
  private:
   // The buffers that hold one value in one layout, by shard.

@@ -140,10 +140,11 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         }
         if (round % 3 == 0) limits.options.set_host_bandwidth(1e6);
         limits.options.set_disable_recompute(round % 5 == 0);
+        limits.options.set_max_batch_slices(round % 8 == 1 ? 8 : 1);
         kept.clear();
-        std::vector<proto::MemoryPlan> plans;
+        MadeToFit made;
         programs = LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept,
-                                  &limits, &plans);
+                                  &limits, &made);
         if (absl::IsResourceExhausted(programs.status())) {
           ++refused;
           continue;
@@ -152,13 +153,61 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus()) << graph.name << " round " << round;
         for (const proto::Program& program : *programs) {
           ASSERT_LE(program.arena_bytes(), limits.bytes[program.rank()]);
-          rewritten += plans[program.rank()].absences_size() > 0;
+          rewritten += made.memory[program.rank()].absences_size() > 0;
         }
       }
     }
   }
   EXPECT_GT(rewritten, 20);
   EXPECT_GT(refused, 0);
+}
+
+int Computed(const std::vector<proto::Program>& programs) {
+  int count = 0;
+  for (const proto::Program& program : programs) {
+    count += Count(program, proto::Instruction::kCompute);
+  }
+  return count;
+}
+
+// Operators in slices of their samples read what was written for them, whatever else is cut how.
+TEST(LowerPlanTest, SlicesFitTogether) {
+  const Graph graphs[] = {Mlp(1024), Cnn(64), Llama(SmallLlama(2), 32, 32),
+                          Llama(LargerLlama(2, true), 16)};
+  for (const Graph& graph : graphs) {
+    for (int stage : {0, 1, 2, 3, kForwardOnly}) {
+      const bool forward_only = stage >= kForwardOnly;
+      absl::StatusOr<PcgStructure> structure =
+          BuildStructure(TestRegistry(), graph, forward_only, stage % kForwardOnly);
+      ASSERT_TRUE(structure.ok()) << structure.status();
+      const SearchSpace space(*structure, {.num_devices = 3});
+      Random random(29);
+      int sliced = 0;
+      for (int round = 0; round < 6; ++round) {
+        ConfigTable table(*structure);
+        Placement placement(structure->nodes.size(), nullptr);
+        for (NodeId n : structure->LiveNodes()) {
+          placement[n] = round == 0 ? table.Get(n, DataParallel(structure->nodes[n].rule, 3))
+                                    : table.Get(n, space.Draw(n, &random));
+        }
+        int whole = 0;
+        for (int slices : {1, 2, 4, 8}) {
+          std::vector<int64_t> kept;
+          absl::StatusOr<std::vector<proto::Program>> programs = LowerPlacement(
+              *structure, placement, table, 3, Options(), &kept, nullptr, nullptr, slices);
+          ASSERT_TRUE(programs.ok()) << programs.status();
+          ASSERT_EQ(CheckPrograms(*programs), absl::OkStatus())
+              << graph.name << " stage " << stage << " round " << round << ", " << slices;
+          if (slices == 1) whole = Computed(*programs);
+          sliced += Computed(*programs) > whole;
+          if (!forward_only) {
+            ASSERT_EQ(SquaredElements(*programs), TrainedElements(graph));
+          }
+        }
+      }
+      EXPECT_GT(sliced, 0) << graph.name << " stage " << stage;
+    }
+  }
 }
 
 // Each parameter element is updated on each of its replicas, each data region loaded as needed,

@@ -307,6 +307,14 @@ std::string WhatIsPresent(const View& view, const OffloadPlan& plan, const RankP
 
 }  // namespace
 
+absl::Status CheckBatchSlices(int slices, const std::string& field) {
+  constexpr int kMost = 64;
+  if (slices >= 0 && slices <= kMost && (slices & (slices - 1)) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", slices,
+                                                 "; accepted: a power of two from 1 (none) to ",
+                                                 kMost, ", or 0 (chosen)"));
+}
+
 absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options) {
   const auto bad = [](const char* field, const std::string& found, const char* accepted) {
     return absl::InvalidArgumentError(
@@ -328,6 +336,10 @@ absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options) 
   if (!(options.host_bandwidth() >= 0) || options.host_bandwidth() > 1e15) {
     return bad("host_bandwidth", absl::StrCat(options.host_bandwidth()),
                "0 (the default), or bytes per second up to 1e15");
+  }
+  if (absl::Status slices = CheckBatchSlices(options.max_batch_slices(), "memory.max_batch_slices");
+      !slices.ok()) {
+    return slices;
   }
   OffloadSettings settings;
   settings.swap = !options.disable_swap();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "planner/lowering/rank_program.h"
@@ -12,6 +13,7 @@
 namespace espalier {
 
 // InvalidArgument names the field and what it may be.
+absl::Status CheckBatchSlices(int slices, const std::string& field);
 absl::StatusOr<OffloadSettings> SettingsOf(const proto::MemoryOptions& options);
 
 struct OffloadRequest {

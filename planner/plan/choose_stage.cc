@@ -24,6 +24,7 @@ absl::StatusOr<proto::Plan> HigherStage(const PlanProblem& problem,
   proto::SearchOptions as_it_is = options;
   as_it_is.mutable_memory()->set_disable_swap(true);
   as_it_is.mutable_memory()->set_disable_recompute(true);
+  as_it_is.mutable_memory()->set_max_batch_slices(1);
   for (int stage = 1; stage <= kLastStage; ++stage) {
     absl::StatusOr<proto::Plan> plan = MakePlanAtStage(problem, as_it_is, stage);
     if (plan.ok()) *plan->mutable_memory() = options.memory();
@@ -71,7 +72,11 @@ absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
     if (!status.ok()) return status;
     return MakePlanAtStage(problem, options, options.zero_stage());
   }
-  if (options.strategy() != proto::SearchOptions::IMPORTED) return AnyStage(problem, options);
+  // A search goes on from the stage of the plan that it starts from.
+  const bool search = options.strategy() == proto::SearchOptions::SEARCH;
+  if (options.strategy() != proto::SearchOptions::IMPORTED && !(search && options.has_imported())) {
+    return AnyStage(problem, options);
+  }
   const int stage = options.imported().zero_stage();
   if (absl::Status status = CheckZeroStage(stage, "plan: field 'zero_stage'"); !status.ok()) {
     return status;

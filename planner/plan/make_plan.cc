@@ -1,6 +1,8 @@
 // MakePlanAtStage: see at_stage.h.
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +28,11 @@ absl::Status CheckProblem(const PlanProblem& problem, const proto::SearchOptions
     return absl::InvalidArgumentError(absl::StrCat("search.max_devices is ", options.max_devices(),
                                                    "; expected 0 (all) or more"));
   }
-  if (options.budget() < 0 || options.budget() > 100'000'000) {
+  if (options.has_budget() && (options.budget() < 1 || options.budget() > 100'000'000)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "search.budget is ", options.budget(), "; expected 0 (automatic) to 100000000 proposals"));
+        "search.budget is ", options.budget(),
+        "; expected 1 to 100000000 proposals, or none (chosen by the size of the graph); for no "
+        "search at all choose the strategy DATA_PARALLEL or SINGLE_DEVICE"));
   }
   if (!(options.alpha() >= 0) || options.alpha() > 1e9) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -80,10 +84,19 @@ absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
 
 // Searches from `starts`. Where the memory estimate was too low, the search is repeated with as
 // much less memory.
+// Nodes that have devices in `pinned`, by node, stay as they are there.
 absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::SearchOptions& options,
-                                 const std::vector<Placement>& starts, Planning& planning,
+                                 std::vector<Placement> starts,
+                                 const std::vector<NodeConfig>& pinned, Planning& planning,
                                  proto::SearchSummary* summary) {
+  for (Placement& start : starts) {
+    for (size_t n = 0; n < pinned.size(); ++n) {
+      if (pinned[n].devices.empty()) continue;
+      start[n] = planning.table().Get(static_cast<NodeId>(n), pinned[n]);
+    }
+  }
   SpaceOptions space_options;
+  space_options.pinned = pinned;
   space_options.num_devices = planning.num_devices();
   space_options.parameter_parallel = !options.disable_parameter_parallel();
   space_options.attribute_parallel = !options.disable_attribute_parallel();
@@ -92,7 +105,7 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
   if (options.alpha() > 0) mcmc.alpha = options.alpha();
   mcmc.seed = options.seed();
   mcmc.budget = planning.num_devices() == 1 ? 0
-                : options.budget() > 0      ? options.budget()
+                : options.has_budget()      ? options.budget()
                                             : DefaultBudget(space);
   mcmc.progress = problem.progress;
   summary->set_alpha(options.alpha());
@@ -124,6 +137,47 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
   }
   planning.LimitMemory(1.0);
   return best;
+}
+
+// The plan that a search starts from, and what of it stays.
+struct Origin {
+  Placement placement;
+  std::vector<NodeConfig> pinned;  // by node, without devices where it is free; empty: none
+};
+
+absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const proto::Plan& plan,
+                                Planning& planning) {
+  if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
+  if (plan.devices_size() > planning.num_devices()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: it is for ", plan.devices_size(),
+                                                   " devices; there are ", planning.num_devices()));
+  }
+  absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan(planning.structure(), plan);
+  if (!configs.ok()) return configs.status();
+  Origin origin;
+  origin.placement = planning.FromConfigs(*configs);
+  std::set<std::string> pinned;
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    if (op.pinned()) pinned.insert(op.node());
+  }
+  if (pinned.empty()) return origin;
+  origin.pinned.resize(configs->size());
+  for (NodeId n : planning.structure().LiveNodes()) {
+    if (pinned.count(planning.structure().graph().node(n).name) == 0) continue;
+    origin.pinned[n] = (*configs)[n];
+  }
+  return origin;
+}
+
+// A plan that was searched on from, or imported, keeps its pins: the next search finds them.
+void CopyPins(const proto::Plan& from, proto::Plan* to) {
+  std::set<std::string> pinned;
+  for (const proto::OperatorPlan& op : from.operators()) {
+    if (op.pinned()) pinned.insert(op.node());
+  }
+  for (proto::OperatorPlan& op : *to->mutable_operators()) {
+    if (pinned.count(op.node()) > 0) op.set_pinned(true);
+  }
 }
 
 // A plan of stages, replicas and parts has to be so much faster than one without: its prediction
@@ -171,9 +225,12 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
   const int micro_batches = pipeline                      ? 1
                             : options.has_micro_batches() ? options.micro_batches()
                                                           : MicroBatchesOf(options.imported());
+  const bool as_it_is = options.strategy() == proto::SearchOptions::IMPORTED;
   absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
       problem, num_devices, options.has_memory() ? options.memory() : options.imported().memory(),
-      {.zero_stage = zero_stage, .micro_batches = micro_batches});
+      {.zero_stage = zero_stage,
+       .micro_batches = micro_batches,
+       .batch_slices = as_it_is ? options.imported().batch_slices() : 0});
   if (!made.ok()) return made.status();
   Planning& planning = **made;
 
@@ -196,25 +253,26 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       chosen = &*data;
       break;
     case proto::SearchOptions::IMPORTED: {
-      const proto::Plan& imported = options.imported();
-      if (absl::Status status = CheckPlanIsFor(*problem.graph, imported); !status.ok()) {
-        return status;
-      }
-      if (imported.devices_size() > num_devices) {
-        return absl::InvalidArgumentError(absl::StrCat("plan: it is for ", imported.devices_size(),
-                                                       " devices; there are ", num_devices));
-      }
-      absl::StatusOr<std::vector<NodeConfig>> configs =
-          ConfigsFromPlan(planning.structure(), imported);
-      if (!configs.ok()) return configs.status();
-      absl::StatusOr<Candidate> candidate =
-          planning.Evaluate("imported", planning.FromConfigs(*configs));
+      absl::StatusOr<Origin> imported = OriginOf(problem, options.imported(), planning);
+      if (!imported.ok()) return imported.status();
+      absl::StatusOr<Candidate> candidate = planning.Evaluate("imported", imported->placement);
       if (!candidate.ok()) return candidate.status();
       own = *std::move(candidate);
       chosen = &own;
       break;
     }
     case proto::SearchOptions::SEARCH: {
+      Origin origin;
+      if (options.has_imported()) {
+        if (pipeline) {
+          return absl::InvalidArgumentError(
+              "search.pipeline_stages is set together with search.imported, whose stages are its "
+              "own; leave one out");
+        }
+        absl::StatusOr<Origin> given = OriginOf(problem, options.imported(), planning);
+        if (!given.ok()) return given.status();
+        origin = *std::move(given);
+      }
       if (pipeline) {
         absl::StatusOr<Pipeline> found = PlanPipeline(problem, num_devices, options, zero_stage);
         if (!found.ok()) return found.status();
@@ -227,10 +285,15 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       if (!options.disable_parameter_parallel()) {
         starts.push_back(planning.ParameterParallelPlacement());
       }
-      if (num_devices <= kManyDevices || options.budget() > 0) {
-        absl::StatusOr<Candidate> candidate = Search(problem, options, starts, planning, &summary);
+      if (options.has_imported()) starts.insert(starts.begin(), origin.placement);
+      if (num_devices <= kManyDevices || options.has_budget() || options.has_imported()) {
+        absl::StatusOr<Candidate> candidate =
+            Search(problem, options, starts, origin.pinned, planning, &summary);
         if (!candidate.ok()) return candidate.status();
         own = *std::move(candidate);
+        chosen = &own;
+        // What is pinned is not so in these.
+        if (!origin.pinned.empty()) break;
         chosen = Better(Better(&own, &*data), &*single);
         if (chosen == nullptr) chosen = &own;
       } else {
@@ -264,6 +327,7 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
 
   absl::StatusOr<proto::Plan> plan = of_chosen->ToPlan(*chosen);
   if (!plan.ok()) return plan.status();
+  CopyPins(options.imported(), &*plan);
   for (const Candidate* candidate : {&*single, &*data}) {
     proto::Alternative* alternative = plan->add_alternatives();
     alternative->set_name(candidate->name);

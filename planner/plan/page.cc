@@ -1,12 +1,14 @@
-// RenderPlanPage: see planner.h.
+// SimulatePlan and what is drawn of it: see planner.h.
 #include "planner/plan/configs.h"
 #include "planner/plan/planning.h"
 #include "planner/planner.h"
+#include "planner/report/dot.h"
 #include "planner/report/html.h"
 
 namespace espalier {
 
-absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const proto::Plan& plan) {
+absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& problem,
+                                                             const proto::Plan& plan) {
   if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Planning>> planning =
       Planning::Make(problem, plan.devices_size(), plan.memory(),
@@ -19,7 +21,17 @@ absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const pro
   if (!status.ok()) return status;
   std::vector<int64_t> limits;
   for (const proto::Device& device : plan.devices()) limits.push_back(device.memory_bytes());
-  return RenderPlanHtml(plan, *problem.graph, simulator.MakeTimeline(limits));
+  return std::make_shared<const Timeline>(simulator.MakeTimeline(limits));
+}
+
+std::string RenderPlanPage(const proto::Plan& plan, const Graph& graph, const Timeline& timeline) {
+  return RenderPlanHtml(plan, graph, timeline);
+}
+
+std::string RenderTaskGraph(const Timeline& timeline) { return TaskGraphDot(timeline); }
+
+std::string RenderComputationGraph(const proto::Plan& plan, const Graph& graph, bool costs) {
+  return ComputationGraphDot(plan, graph, costs);
 }
 
 }  // namespace espalier

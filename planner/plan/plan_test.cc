@@ -75,6 +75,46 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
   EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus());
 }
 
+// Where swaps and recomputation end, operators go through the batch in slices, unless that is
+// forbidden; what a plan says of them is what its programs do.
+TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
+  const Graph graph = Cnn(256);
+  proto::SearchOptions options = WithStrategy(proto::SearchOptions::SINGLE_DEVICE);
+  options.mutable_memory()->set_max_batch_slices(1);
+  const int64_t need = Made(TestProblem(graph, 256, 1), options).prediction().peak_bytes(0);
+  int64_t memory = need;
+  absl::Status refused;
+  while (refused.ok()) {
+    memory = memory * 9 / 10;
+    refused = MakePlan(TestProblem(graph, 256, 1, memory), options).status();
+  }
+  ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  options.clear_memory();
+  const proto::Plan plan = Made(TestProblem(graph, 256, 1, memory), options);
+  ASSERT_GT(plan.batch_slices(), 1);
+  EXPECT_LE(plan.prediction().peak_bytes(0), memory);
+  EXPECT_EQ(plan.memory_plans(0).bytes_without(), need);
+  EXPECT_GT(plan.memory_plans(0).added_seconds(), 0);
+  EXPECT_NE(RenderPlan(plan).find("slices of the batch"), std::string::npos) << RenderPlan(plan);
+
+  LoweringOptions lowering;
+  lowering.optimizer = TestOptimizer();
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, plan, lowering);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus());
+  EXPECT_EQ(lowered->training[0].arena_bytes(), plan.prediction().peak_bytes(0));
+
+  // Edited: four slices, though there is room.
+  proto::SearchOptions imported = WithStrategy(proto::SearchOptions::IMPORTED);
+  *imported.mutable_imported() = Made(TestProblem(graph, 256, 1), options);
+  imported.mutable_imported()->set_batch_slices(4);
+  EXPECT_EQ(Made(TestProblem(graph, 256, 1), imported).batch_slices(), 4);
+  imported.mutable_imported()->set_batch_slices(3);
+  const absl::Status odd = MakePlan(TestProblem(graph, 256, 1), imported).status();
+  EXPECT_NE(MessageOf(odd).find("'batch_slices' is 3; accepted: a power of two"), std::string::npos)
+      << odd;
+}
+
 TEST(MakePlanTest, SaysByDeviceWhatDoesNotFit) {
   const Graph graph = Mlp();
   const absl::Status status = MakePlan(TestProblem(graph, 8, 2, 500), {}).status();
@@ -140,7 +180,7 @@ TEST(ZeroStageTest, OutOfRangeNamesTheFieldAndWhatIsAccepted) {
     lowering.optimizer = TestOptimizer();
     for (const absl::Status& status : {MakePlan(problem, import).status(),
                                        LowerPlan(TestRegistry(), graph, plan, lowering).status(),
-                                       RenderPlanPage(problem, plan).status()}) {
+                                       SimulatePlan(problem, plan).status()}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_NE(MessageOf(status).find("'zero_stage' is"), std::string::npos) << status;
     }
@@ -166,6 +206,66 @@ TEST(ImportTest, ExportedPlanComesBackTheSame) {
   for (int i = 0; i < plan.operators_size(); ++i) {
     EXPECT_TRUE(MessageDifferencer::Equals(again.operators(i), plan.operators(i)));
   }
+}
+
+// What the search of a plan starts from and leaves as it is.
+TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
+  const Graph graph = Llama(SmallLlama());
+  const PlanProblem problem = TestProblem(graph, 8, 4);
+  const proto::Plan data = Made(problem, WithStrategy(proto::SearchOptions::DATA_PARALLEL));
+  proto::SearchOptions options;
+  options.set_budget(2000);
+  options.set_seed(3);
+  *options.mutable_imported() = data;
+  const proto::Plan free = Made(problem, options);
+  EXPECT_LE(free.prediction().step_seconds(), data.prediction().step_seconds());
+
+  // Pinned where no search would leave them: on the last device alone.
+  int count = 0;
+  for (proto::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
+    if (op.op() != "linear" || ++count % 3 != 0) continue;
+    op.clear_degrees();
+    op.clear_devices();
+    op.add_devices(3);
+    op.set_pinned(true);
+  }
+  ASSERT_GT(count, 3);
+  for (double alpha : {0.0, 0.05}) {
+    options.set_alpha(alpha);
+    const proto::Plan plan = Made(problem, options);
+    int pinned = 0, moved = 0;
+    for (int i = 0; i < plan.operators_size(); ++i) {
+      const proto::OperatorPlan& op = plan.operators(i);
+      const proto::OperatorPlan& before = options.imported().operators(i);
+      ASSERT_EQ(op.node(), before.node());
+      EXPECT_EQ(op.pinned(), before.pinned());
+      if (!op.pinned()) {
+        moved += !std::equal(op.devices().begin(), op.devices().end(), before.devices().begin(),
+                             before.devices().end());
+        continue;
+      }
+      ++pinned;
+      EXPECT_TRUE(op.degrees().empty()) << op.node();
+      ASSERT_EQ(op.devices_size(), 1) << op.node();
+      EXPECT_EQ(op.devices(0), 3) << op.node();
+    }
+    EXPECT_EQ(pinned, count / 3);
+    EXPECT_GT(moved, 0);
+    proto::SearchOptions as_it_is = WithStrategy(proto::SearchOptions::IMPORTED);
+    *as_it_is.mutable_imported() = options.imported();
+    EXPECT_LT(plan.prediction().step_seconds(),
+              Made(problem, as_it_is).prediction().step_seconds());
+    EXPECT_NE(MakePlan(TestProblem(graph, 8, 2), options).status(), absl::OkStatus());
+  }
+}
+
+TEST(SearchFromTest, ABudgetOfZeroIsRefused) {
+  const Graph graph = Mlp();
+  proto::SearchOptions options;
+  options.set_budget(0);
+  const absl::Status status = MakePlan(TestProblem(graph, 8, 2), options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_NE(MessageOf(status).find("search.budget is 0; expected 1 to"), std::string::npos);
 }
 
 TEST(ImportTest, HostileJsonIsRefused) {

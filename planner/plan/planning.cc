@@ -28,6 +28,8 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
                                                          const proto::MemoryOptions& memory,
                                                          const StepShape& shape) {
   if (absl::StatusOr<OffloadSettings> s = SettingsOf(memory); !s.ok()) return s.status();
+  absl::Status slices = CheckBatchSlices(shape.batch_slices, "plan: field 'batch_slices'");
+  if (!slices.ok()) return slices;
   std::unique_ptr<Planning> planning(new Planning(problem));
   planning->machine_ = problem.machine;
   if (num_devices > static_cast<int>(problem.machine.devices.size())) {
@@ -43,6 +45,7 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   }
   planning->optimizer_ = problem.optimizer;
   planning->memory_ = memory;
+  planning->batch_slices_ = std::max(1, shape.batch_slices);
   if (planning->optimizer_.name().empty()) {
     planning->optimizer_.set_name("sgd");  // only planned for, never run
   }
@@ -141,48 +144,41 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
 
   LoweringOptions options;
   options.optimizer = optimizer_;
-  std::vector<int64_t> kept;
-  absl::StatusOr<std::vector<proto::Program>> programs =
-      LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept);
-  if (!programs.ok()) return programs.status();
   MemoryLimits limits;
-  bool fits = true;
-  for (const proto::Program& program : *programs) {
-    candidate.prediction.set_peak_bytes(program.rank(), program.arena_bytes());
-    const int64_t memory = machine_.devices[program.rank()].memory_bytes();
-    limits.bytes.push_back(memory);
-    if (memory <= 0 || program.arena_bytes() <= memory) continue;
-    fits = false;
-    absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ",
-                    program.rank(), " needs ", program.arena_bytes(), " bytes but has ", memory);
-  }
   limits.options = memory_;
-  if (fits || !limits.may_change_programs()) return candidate;
-  for (int d = 0; d < num_devices(); ++d) {
-    if (limits.bytes[d] <= 0 || kept[d] <= limits.bytes[d]) continue;
-    absl::StrAppend(&candidate.refused, " (parameters and optimiser states alone take ", kept[d],
-                    ")");
-    return candidate;
-  }
-
+  for (const proto::Device& device : machine_.devices) limits.AddDevice(device);
   for (NodeId n : structure_.LiveNodes()) {
     limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(n, placement[n]);
   }
-  kept.clear();
-  programs = LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept, &limits,
-                            &candidate.memory);
+  const bool may_change = limits.may_change_programs();
+  std::vector<int64_t> kept;
+  MadeToFit made;
+  absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept,
+                     may_change ? &limits : nullptr, &made, batch_slices_);
   if (absl::IsResourceExhausted(programs.status())) {
-    candidate.memory.clear();
+    for (int d = 0; d < num_devices(); ++d) {
+      if (made.bytes_without[d] > 0) candidate.prediction.set_peak_bytes(d, made.bytes_without[d]);
+    }
     candidate.refused = std::string(programs.status().message());
     return candidate;
   }
   if (!programs.ok()) return programs.status();
-  candidate.refused.clear();
+  bool changed = made.batch_slices > 1;
   double added = 0;
   for (const proto::Program& program : *programs) {
-    candidate.prediction.set_peak_bytes(program.rank(), program.arena_bytes());
-    added = std::max(added, candidate.memory[program.rank()].added_seconds());
+    const int d = program.rank();
+    candidate.prediction.set_peak_bytes(d, program.arena_bytes());
+    changed = changed || !made.memory[d].absences().empty();
+    added = std::max(added, made.memory[d].added_seconds());
+    const int64_t memory = limits.bytes[d];
+    if (memory <= 0 || program.arena_bytes() <= memory) continue;
+    absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ", d,
+                    " needs ", program.arena_bytes(), " bytes but has ", memory);
   }
+  if (!changed) return candidate;
+  candidate.batch_slices = made.batch_slices;
+  candidate.memory = std::move(made.memory);
   candidate.prediction.set_step_seconds(candidate.prediction.step_seconds() + added);
   return candidate;
 }
@@ -343,6 +339,7 @@ absl::StatusOr<proto::Plan> Planning::ToPlan(const Candidate& candidate) {
   plan.set_zero_stage(structure_.zero_stage);
   *plan.mutable_memory() = memory_;
   for (const proto::MemoryPlan& memory : candidate.memory) *plan.add_memory_plans() = memory;
+  if (candidate.batch_slices > 1) plan.set_batch_slices(candidate.batch_slices);
   *plan.mutable_prediction() = candidate.prediction;
   if (absl::Status status = AddParallelOperators(candidate.placement, &plan); !status.ok()) {
     return status;

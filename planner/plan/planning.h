@@ -20,12 +20,14 @@ struct Candidate {
   proto::Prediction prediction;
   std::string refused;                    // why it cannot run; empty if it can
   std::vector<proto::MemoryPlan> memory;  // by device; empty if all fits as it is
+  int batch_slices = 1;
 };
 
 // What of a plan is not said by the configurations of its operators.
 struct StepShape {
   int zero_stage = 0;
   int micro_batches = 1;
+  int batch_slices = 1;     // at least so many (MemoryOptions.max_batch_slices)
   bool only_costs = false;  // see CutForCosts; not for plans
 };
 
@@ -48,7 +50,8 @@ class Planning {
 
   // Simulates and lowers (but for machines so large that programs would take too long to write:
   // there the memory is the simulator's estimate); a program that does not fit is made to, if the
-  // options allow it, and what that costs is part of the prediction.
+  // options allow it, and what that costs is part of the prediction. Where nothing helps,
+  // peak_bytes are those of the programs as they are.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
   // Predicted seconds of a node, forward and backward, slowest part; of one micro-batch.
@@ -81,6 +84,7 @@ class Planning {
   Machine machine_;  // the devices that may be used
   proto::Optimizer optimizer_;
   proto::MemoryOptions memory_;
+  int batch_slices_ = 1;
   PcgStructure structure_;
   AnalyticCost analytic_;
   std::unique_ptr<ConfigTable> table_;

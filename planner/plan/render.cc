@@ -70,6 +70,10 @@ std::string MemoryLines(const proto::Plan& plan) {
         ReadableBytes(static_cast<double>(memory.bytes_without())),
         ReadableSeconds(memory.added_seconds()));
   }
+  if (plan.batch_slices() > 1) {
+    absl::StrAppend(&out, "  operators run in up to ", plan.batch_slices(),
+                    " slices of the batch, one behind the other\n");
+  }
   return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
 }
 
@@ -87,6 +91,16 @@ std::string RenderPlan(const proto::Plan& plan) {
   if (plan.micro_batches() > 1) {
     absl::StrAppendFormat(&out, "The batch runs as %d micro-batches, one behind the other\n\n",
                           plan.micro_batches());
+  }
+  const std::vector<StageRow> stages = StageRows(plan);
+  if (stages.size() > 1) {
+    absl::StrAppend(&out, "Pipeline stages\n");
+    for (size_t i = 0; i < stages.size(); ++i) {
+      absl::StrAppend(&out, "  ", i, ": ", stages[i].operators.size(), " operators, from ",
+                      Shortened(plan.operators(stages[i].operators.front()).node(), 40),
+                      ", on devices ", NumberRanges(stages[i].devices), "\n");
+    }
+    out += "\n";
   }
   if (plan.zero_stage() > 0) {
     const char* const shared[] = {"optimiser state", "optimiser state and gradients",

@@ -182,6 +182,39 @@ std::vector<TextPair> SearchPairs(const proto::SearchSummary& a, const proto::Se
   return pairs;
 }
 
+// "12, 1.5 GiB copied".
+std::string SwapText(const FitTotal& fit) {
+  if (fit.swaps == 0) return "none";
+  return absl::StrCat(fit.swaps, ", ", ReadableBytes(fit.copied_bytes), " copied");
+}
+
+// "4: 0-1 | 2-3".
+std::string StageText(const proto::Plan& plan) {
+  const std::vector<StageRow> stages = StageRows(plan);
+  if (stages.size() < 2) return "none";
+  std::string text = absl::StrCat(stages.size(), ", devices ");
+  for (size_t i = 0; i < stages.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " | ", NumberRanges(stages[i].devices));
+  }
+  return text;
+}
+
+// How a step runs, and how it is made to fit.
+std::vector<TextPair> StepPairs(const proto::Plan& a, const proto::Plan& b) {
+  const FitTotal fit_a = FitOf(a), fit_b = FitOf(b);
+  const auto parts = [](int count) { return absl::StrCat(std::max(1, count)); };
+  std::vector<TextPair> pairs = {
+      {"pipeline stages", StageText(a), StageText(b)},
+      {"micro-batches", parts(a.micro_batches()), parts(b.micro_batches())},
+      {"ZeRO stage", absl::StrCat(a.zero_stage()), absl::StrCat(b.zero_stage())},
+      {"swaps", SwapText(fit_a), SwapText(fit_b)},
+      {"computed again", absl::StrCat(fit_a.recomputed), absl::StrCat(fit_b.recomputed)},
+      {"slices of the batch", parts(a.batch_slices()), parts(b.batch_slices())},
+  };
+  std::erase_if(pairs, [](const TextPair& pair) { return pair.a == pair.b; });
+  return pairs;
+}
+
 }  // namespace
 
 bool PlanDiff::equal() const {
@@ -201,9 +234,7 @@ PlanDiff DiffPlans(const proto::Plan& a, const proto::Plan& b) {
     diff.identity.push_back(
         {"format", absl::StrCat(a.format_version()), absl::StrCat(b.format_version())});
   }
-  if (a.zero_stage() != b.zero_stage()) {
-    diff.step.push_back({"ZeRO stage", absl::StrCat(a.zero_stage()), absl::StrCat(b.zero_stage())});
-  }
+  diff.step = StepPairs(a, b);
   diff.batch_a = a.batch_size();
   diff.batch_b = b.batch_size();
   DiffDevices(a, b, &diff);

@@ -78,7 +78,7 @@ struct AlternativeChange {
 
 struct PlanDiff {
   std::vector<TextPair> identity;  // graph, format: only what differs
-  std::vector<TextPair> step;      // how a step runs, ZeRO stage: only what differs
+  std::vector<TextPair> step;      // stages, micro-batches, ZeRO, swaps ...: only what differs
   int64_t batch_a = 0, batch_b = 0;
   std::vector<DeviceChange> devices;      // only what differs, by index
   std::vector<OperatorChange> operators;  // only what differs, in the order of A, then of B

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <tuple>
 
 #include "absl/strings/ascii.h"
@@ -159,6 +160,60 @@ std::map<std::string, KindTotal> TotalByKind(const proto::Plan& plan) {
 std::string KindAndDegree(const proto::ParallelOperator& op) {
   const std::string kind = KindText(op.kind());
   return op.degree() > 1 ? absl::StrCat(kind, " ×", op.degree()) : kind;
+}
+
+std::vector<StageRow> StageRows(const proto::Plan& plan) {
+  // Devices that share an operator are of one stage.
+  std::map<int, int> parent;
+  const auto root = [&](int d) {
+    while (parent.try_emplace(d, d).first->second != d) d = parent[d];
+    return d;
+  };
+  for (const proto::OperatorPlan& op : plan.operators()) {
+    for (int d : op.devices()) parent[root(d)] = root(op.devices(0));
+  }
+  std::vector<StageRow> stages;
+  std::map<int, size_t> index;
+  for (int i = 0; i < plan.operators_size(); ++i) {
+    const proto::OperatorPlan& op = plan.operators(i);
+    if (op.devices().empty()) continue;
+    const auto [at, inserted] = index.try_emplace(root(op.devices(0)), stages.size());
+    if (inserted) stages.emplace_back();
+    StageRow& stage = stages[at->second];
+    stage.operators.push_back(i);
+    stage.seconds += op.predicted_seconds();
+    stage.devices.insert(stage.devices.end(), op.devices().begin(), op.devices().end());
+  }
+  for (StageRow& stage : stages) {
+    std::sort(stage.devices.begin(), stage.devices.end());
+    stage.devices.erase(std::unique(stage.devices.begin(), stage.devices.end()),
+                        stage.devices.end());
+  }
+  return stages;
+}
+
+FitTotal FitOf(const proto::MemoryPlan& memory) {
+  FitTotal total;
+  for (const proto::MemoryPlan::Absence& a : memory.absences()) {
+    (a.recompute() ? total.recomputed : total.swaps) += 1;
+  }
+  total.copied_bytes = static_cast<double>(memory.copied_bytes());
+  total.host_bytes = static_cast<double>(memory.host_bytes());
+  total.added_seconds = memory.added_seconds();
+  return total;
+}
+
+FitTotal FitOf(const proto::Plan& plan) {
+  FitTotal total;
+  for (const proto::MemoryPlan& memory : plan.memory_plans()) {
+    const FitTotal one = FitOf(memory);
+    total.swaps += one.swaps;
+    total.recomputed += one.recomputed;
+    total.copied_bytes += one.copied_bytes;
+    total.host_bytes += one.host_bytes;
+    total.added_seconds = std::max(total.added_seconds, one.added_seconds);
+  }
+  return total;
 }
 
 }  // namespace espalier

@@ -54,6 +54,22 @@ std::string KindText(proto::ParallelOperator::Kind kind);
 // "CPU", "CUDA".
 std::string KindText(proto::Device::Kind kind);
 
+// Consecutive operators of a plan on devices that no operator of another stage has.
+struct StageRow {
+  std::vector<int> devices;    // ascending
+  std::vector<int> operators;  // indices into Plan.operators
+  double seconds = 0;          // sum of predicted_seconds
+};
+std::vector<StageRow> StageRows(const proto::Plan& plan);  // one: there are no stages
+
+// What makes a device's program fit (Plan.memory_plans).
+struct FitTotal {
+  int swaps = 0, recomputed = 0;
+  double copied_bytes = 0, host_bytes = 0, added_seconds = 0;
+};
+FitTotal FitOf(const proto::MemoryPlan& memory);
+FitTotal FitOf(const proto::Plan& plan);  // of all devices; the most seconds that one of them adds
+
 // Operators of a plan that differ only in the number in their name, that is: in the layer.
 struct OperatorRow {
   NumberedName name;         // of the first one

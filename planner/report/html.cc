@@ -11,7 +11,8 @@ namespace {
 constexpr char kPolicy[] = "default-src 'none'; style-src 'unsafe-inline'";
 
 constexpr char kNavigation[] =
-    "<nav><a href=\"#alternatives\">Alternatives</a><a href=\"#graph\">Graph</a><a "
+    "<nav><a href=\"#alternatives\">Alternatives</a><a href=\"#step\">Step</a><a "
+    "href=\"#graph\">Graph</a><a "
     "href=\"#changes\">Changes of layout</a><a href=\"#timeline\">Timeline</a><a "
     "href=\"#links\">Links</a><a href=\"#memory\">Memory</a><a href=\"#operators\">Operators</a>"
     "</nav>\n";
@@ -26,7 +27,7 @@ std::string RenderPlanHtml(const proto::Plan& plan, const Graph& graph, const Ti
       "\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>",
       EscapedShort(graph.name.empty() ? "plan" : graph.name, 80), " — Espalier</title>\n<style>",
       PageStyle(), "</style>\n</head>\n<body>\n<main>\n", HeadlineSection(plan, graph), kNavigation,
-      AlternativesSection(plan), GraphSection(plan, graph), ChangesSection(plan),
+      AlternativesSection(plan), StepSection(plan), GraphSection(plan, graph), ChangesSection(plan),
       GanttSection(plan, timeline), LinksSection(plan, timeline), MemorySection(timeline),
       OperatorsSection(plan), "</main>\n</body>\n</html>\n");
 }

@@ -12,6 +12,7 @@ namespace espalier {
 
 std::string HeadlineSection(const proto::Plan& plan, const Graph& graph);
 std::string AlternativesSection(const proto::Plan& plan);
+std::string StepSection(const proto::Plan& plan);
 std::string GraphSection(const proto::Plan& plan, const Graph& graph);
 std::string ChangesSection(const proto::Plan& plan);
 std::string GanttSection(const proto::Plan& plan, const Timeline& timeline);

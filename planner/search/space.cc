@@ -60,14 +60,20 @@ SearchSpace::SearchSpace(const PcgStructure& structure, const SpaceOptions& opti
       legal.push_back(Allowed(axis) ? LegalDegrees(axis, options.num_devices)
                                     : std::vector<int>{1});
     }
-    std::vector<int> current;
-    Enumerate(legal, 0, 1, options.num_devices, &current, &degrees_[n]);
-    if (degrees_[n].size() > 1 || options.num_devices > 1) nodes_.push_back(n);
-    const auto [it, inserted] =
-        classes.try_emplace({info.def->name, info.types}, static_cast<int>(classes_.size()));
-    if (inserted) classes_.emplace_back();
-    class_of_[n] = it->second;
-    classes_[it->second].push_back(n);
+    if (const NodeConfig* pinned = PinnedConfig(n); pinned != nullptr) {
+      degrees_[n] = {pinned->degrees};
+      class_of_[n] = static_cast<int>(classes_.size());
+      classes_.push_back({n});
+    } else {
+      std::vector<int> current;
+      Enumerate(legal, 0, 1, options.num_devices, &current, &degrees_[n]);
+      if (degrees_[n].size() > 1 || options.num_devices > 1) nodes_.push_back(n);
+      const auto [it, inserted] =
+          classes.try_emplace({info.def->name, info.types}, static_cast<int>(classes_.size()));
+      if (inserted) classes_.emplace_back();
+      class_of_[n] = it->second;
+      classes_[it->second].push_back(n);
+    }
 
     const Node& node = structure.graph().node(n);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -124,6 +130,7 @@ int SearchSpace::Parts(NodeId node, const Choice& choice) const {
 }
 
 NodeConfig SearchSpace::ConfigOf(NodeId node, const Choice& choice) const {
+  if (const NodeConfig* pinned = PinnedConfig(node); pinned != nullptr) return *pinned;
   NodeConfig config;
   config.degrees = degrees_[node][choice.degrees];
   const int parts = Parts(node, choice);
@@ -132,6 +139,7 @@ NodeConfig SearchSpace::ConfigOf(NodeId node, const Choice& choice) const {
 }
 
 std::vector<NodeConfig> SearchSpace::All(NodeId node) const {
+  if (const NodeConfig* pinned = PinnedConfig(node); pinned != nullptr) return {*pinned};
   std::vector<NodeConfig> all;
   for (const std::vector<int>& degrees : degrees_[node]) {
     for (std::vector<int>& devices : DeviceLists(PartsOf(degrees))) {
@@ -153,6 +161,7 @@ std::vector<NodeConfig> SearchSpace::OnFirstDevices(NodeId node) const {
 }
 
 int64_t SearchSpace::CountAll(NodeId node) const {
+  if (PinnedConfig(node) != nullptr) return 1;
   const int n = options_.num_devices;
   int64_t count = 0;
   for (const std::vector<int>& degrees : degrees_[node]) {
@@ -179,6 +188,8 @@ bool SearchSpace::Follow(NodeId node, const NodeConfig& config, const Edge& edge
     if (there[d] == kNotSplit || !Allowed(other.axes[there[d]])) return false;
     out->degrees[there[d]] = degree;
   }
+  const NodeConfig* pinned = PinnedConfig(edge.neighbour);
+  if (pinned != nullptr && !(*pinned == *out)) return false;
   return CheckConfig(other, *out, options_.num_devices).ok();
 }
 

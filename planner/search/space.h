@@ -26,6 +26,8 @@ struct SpaceOptions {
   bool parameter_parallel = true;  // axes of kinds kParameter and kReduction
   bool attribute_parallel = true;
   bool sample_parallel = true;
+  // By node; without devices: free. The others have no choice: they stay as they are here.
+  std::vector<NodeConfig> pinned;
 };
 
 class SearchSpace {
@@ -82,6 +84,11 @@ class SearchSpace {
 
  private:
   bool Allowed(const Axis& axis) const;
+  // Null if it is free.
+  const NodeConfig* PinnedConfig(NodeId node) const {
+    const std::vector<NodeConfig>& all = options_.pinned;
+    return all.empty() || all[node].devices.empty() ? nullptr : &all[node];
+  }
   std::vector<std::vector<int>> DeviceLists(int parts) const;
 
   const PcgStructure& structure_;

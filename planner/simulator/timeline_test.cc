@@ -135,17 +135,18 @@ TEST(TimelineTest, PagesOfPlansForOtherMachines) {
   proto::SearchOptions options = WithStrategy(proto::SearchOptions::DATA_PARALLEL);
   absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  absl::StatusOr<std::string> page = RenderPlanPage(problem, *plan);
-  ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_NE(page->find("<svg"), std::string::npos);
-  EXPECT_NE(page->find("NVIDIA H200"), std::string::npos);
-  EXPECT_NE(page->find("host"), std::string::npos);  // a link
-  EXPECT_EQ(page->find("<script"), std::string::npos);
+  absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, *plan);
+  ASSERT_TRUE(timeline.ok()) << timeline.status();
+  const std::string page = RenderPlanPage(*plan, graph, **timeline);
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_NE(page.find("NVIDIA H200"), std::string::npos);
+  EXPECT_NE(page.find("host"), std::string::npos);  // a link
+  EXPECT_EQ(page.find("<script"), std::string::npos);
   PlanProblem small = problem;  // a topology of fewer devices than there are
   small.machine.topology = Preset("h200-cluster", 8).topology;
   EXPECT_EQ(MakePlan(small, options).status().code(), absl::StatusCode::kInvalidArgument);
   problem.machine.devices.resize(8);
-  EXPECT_EQ(RenderPlanPage(problem, *plan).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SimulatePlan(problem, *plan).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

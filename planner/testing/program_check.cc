@@ -1,5 +1,7 @@
 #include "planner/testing/program_check.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -11,6 +13,8 @@
 
 namespace espalier {
 namespace {
+
+constexpr int64_t kAlignment = 64;
 
 int64_t BytesOf(const proto::Buffer& buffer) {
   int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
@@ -28,14 +32,13 @@ class RankChecker {
       if (!names.insert(buffer.name()).second) {
         return Error(absl::StrCat("two buffers are called '", buffer.name(), "'"));
       }
-      if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % 64 != 0 ||
+      if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % kAlignment != 0 ||
           buffer.offset_bytes() + BytesOf(buffer) > program_.arena_bytes()) {
         return Error(absl::StrCat("buffer '", buffer.name(), "' at ", buffer.offset_bytes(), " of ",
                                   BytesOf(buffer), " bytes does not lie in the arena"));
       }
     }
     if (program_.peak_bytes() > program_.arena_bytes()) return Error("peak above arena");
-    valid_.assign(program_.buffers_size(), false);
     written_.assign(program_.buffers_size(), false);
     return absl::OkStatus();
   }
@@ -51,6 +54,8 @@ class RankChecker {
     }
     for (const auto& [b, reads, writes] : accesses) {
       if (!reads || program_.buffers(b).kind() != proto::SCRATCH || Holds(b)) continue;
+      // A bucket leaves with the gradients that are there by then.
+      if (instruction.has_swap_out() && IsBucket(b) && HoldsSome(b)) continue;
       return Error(absl::StrCat("'", instruction.node(), "' ", instruction.ShortDebugString(),
                                 " reads '", program_.buffers(b).name(),
                                 "', which was not written or is overwritten"));
@@ -82,44 +87,102 @@ class RankChecker {
     return program_.buffers(a).offset_bytes() == program_.buffers(b).offset_bytes() &&
            bytes(a) == bytes(b);
   }
-  bool Overlap(int a, int b) const {
-    const int64_t x = program_.buffers(a).offset_bytes(), y = program_.buffers(b).offset_bytes();
-    return x < y + bytes(b) && y < x + bytes(a);
-  }
   bool IsBucket(int b) const { return absl::StartsWith(program_.buffers(b).name(), "gradients."); }
   bool IsView(int b) const { return absl::StrContains(program_.buffers(b).name(), ".view"); }
 
-  // A buffer that no instruction writes is a view of one that is, or was swapped in with its
-  // bucket.
-  bool Holds(int b) const {
-    if (written_[b]) return valid_[b];
-    for (int a = 0; a < program_.buffers_size(); ++a) {
-      if (a == b || !valid_[a]) continue;
-      if (SameMemory(a, b) || ((IsBucket(a) || IsBucket(b)) && Overlap(a, b))) return true;
+  // "x" of "x#3": pieces of a tensor, and copies of it elsewhere, are numbered.
+  static std::string BaseName(const std::string& name) { return name.substr(0, name.find('#')); }
+
+  // Whether `a` and `b` hold the same elements of one tensor where they lie over each other: one is
+  // a slice of the other along dimension 0.
+  bool ArePieces(int a, int b) const {
+    const proto::Buffer &x = program_.buffers(a), &y = program_.buffers(b);
+    if (BaseName(x.name()) != BaseName(y.name()) || x.spec().dtype() != y.spec().dtype() ||
+        x.spec().dims_size() != y.spec().dims_size() || x.spec().dims_size() == 0 ||
+        x.spec().dims(0) == 0) {
+      return false;
     }
-    return false;
+    for (int d = 1; d < x.spec().dims_size(); ++d) {
+      if (x.spec().dims(d) != y.spec().dims(d)) return false;
+    }
+    const auto first = [](const proto::TensorSpec& spec) {
+      return spec.offset().empty() ? int64_t{0} : spec.offset(0);
+    };
+    const int64_t row = bytes(a) / x.spec().dims(0);
+    return (first(x.spec()) - first(y.spec())) * row == x.offset_bytes() - y.offset_bytes();
+  }
+
+  // Whether what `a` wrote may be read as `b`. A buffer that no instruction writes is a view of one
+  // that is, or a slice of such a view.
+  bool IsRead(int a, int b) const {
+    if (a == b || IsBucket(a) || IsBucket(b)) return true;
+    if ((IsView(a) || IsView(b) || !written_[b]) && SameMemory(a, b)) return true;
+    if (ArePieces(a, b)) return true;
+    const int64_t apart = program_.buffers(b).offset_bytes() - program_.buffers(a).offset_bytes();
+    return !written_[b] && bytes(b) > 0 && apart >= 0 && apart % bytes(b) == 0 &&
+           bytes(a) % bytes(b) == 0 && apart + bytes(b) <= bytes(a);
+  }
+
+  // Whether every byte of `b` was last written as a part of it.
+  bool Holds(int b) const {
+    const int64_t begin = program_.buffers(b).offset_bytes(), end = begin + bytes(b);
+    std::set<std::string> pieces;
+    for (int64_t at = begin; at < end;) {
+      const auto after = owners_.upper_bound(at);
+      const auto range = after == owners_.begin() ? owners_.end() : std::prev(after);
+      if (range == owners_.end() || range->second.first <= at) {
+        // Between the gradients of a bucket nobody writes what aligns them.
+        const int64_t next = after == owners_.end() ? end : std::min(end, after->first);
+        if (!IsBucket(b) || next - at >= kAlignment) return false;
+        at = next;
+        continue;
+      }
+      const auto& [last, owner] = range->second;
+      if (!IsRead(owner, b)) {
+        // A view of what was written in slices.
+        const int64_t from = program_.buffers(owner).offset_bytes();
+        const bool inside = from >= begin && from + bytes(owner) <= end;
+        pieces.insert(BaseName(program_.buffers(owner).name()));
+        if (written_[b] || !inside || pieces.size() > 1) return false;
+      }
+      at = last;
+    }
+    return true;
+  }
+
+  bool HoldsSome(int b) const {
+    const int64_t begin = program_.buffers(b).offset_bytes(), end = begin + bytes(b);
+    return std::any_of(owners_.begin(), owners_.end(), [&](const auto& range) {
+      return range.first >= begin && range.second.first <= end;
+    });
   }
 
   void Write(int b) {
-    for (int a = 0; a < program_.buffers_size(); ++a) {
-      if (a == b || !valid_[a] || !Overlap(a, b)) continue;
-      if (IsBucket(a) || IsBucket(b) || ((IsView(a) || IsView(b)) && SameMemory(a, b))) {
-        if (IsView(b)) valid_[a] = true;
+    const int64_t begin = program_.buffers(b).offset_bytes(), end = begin + bytes(b);
+    written_[b] = true;
+    if (begin == end) return;
+    auto range = owners_.upper_bound(begin);
+    if (range != owners_.begin()) --range;
+    while (range != owners_.end() && range->first < end) {
+      const auto [first, owned] = *range;
+      if (owned.first <= begin) {
+        ++range;
         continue;
       }
-      valid_[a] = false;
+      range = owners_.erase(range);
+      if (first < begin) owners_[first] = {begin, owned.second};
+      if (owned.first > end) range = owners_.insert_or_assign(end, owned).first;
     }
+    owners_[begin] = {end, b};
     // Through a view: the buffer itself is written.
-    if (IsView(b)) {
-      for (int a = 0; a < program_.buffers_size(); ++a) {
-        const std::string& name = program_.buffers(a).name();
-        if (a != b && SameMemory(a, b) &&
-            absl::StartsWith(program_.buffers(b).name(), absl::StrCat(name, ".view"))) {
-          valid_[a] = written_[a] = true;
-        }
+    if (!IsView(b)) return;
+    for (int a = 0; a < program_.buffers_size(); ++a) {
+      const std::string& name = program_.buffers(a).name();
+      if (a != b && SameMemory(a, b) &&
+          absl::StartsWith(program_.buffers(b).name(), absl::StrCat(name, ".view"))) {
+        written_[a] = true;
       }
     }
-    valid_[b] = written_[b] = true;
   }
 
   absl::Status CheckCopy(const proto::CopyInstruction& copy) const {
@@ -141,8 +204,9 @@ class RankChecker {
   }
 
   const proto::Program& program_;
-  std::vector<bool> valid_;
   std::vector<bool> written_;
+  // First byte -> end, and the buffer that wrote it last.
+  std::map<int64_t, std::pair<int64_t, int>> owners_;
 };
 
 }  // namespace

@@ -151,8 +151,10 @@ AttemptEnd Attempt::Run() {
   request.keep_page_as = PlanPageBlob(task_.record.job.id());
   request.search = spec.search();
   const bool imported = request.search.strategy() == proto::SearchOptions::IMPORTED;
-  if (imported && task_.attempt > 1 &&
-      request.search.imported().devices_size() != static_cast<int>(ranks_.size())) {
+  const int planned = request.search.imported().devices_size();
+  const int present = static_cast<int>(ranks_.size());
+  if (request.search.has_imported() && task_.attempt > 1 &&
+      (imported ? planned != present : planned > present)) {
     request.search.clear_imported();
     request.search.set_strategy(proto::SearchOptions::SEARCH);
     observer_->OnMessage(task_.record.job.id(),

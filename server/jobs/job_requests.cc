@@ -3,6 +3,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare.h"
 
@@ -74,6 +75,11 @@ absl::Status JobRunner::Submit(const proto::SubmitRequest& request, proto::Submi
                      absl::CHexEscape(spec.name()), prepared->total_steps, prepared->parameters);
         return absl::OkStatus();
       });
+}
+
+absl::Status JobRunner::DryRun(const proto::DryRunRequest& request, proto::DryRunReply* reply) {
+  espalier::DryRun(tools_, request.spec(), reply);
+  return absl::OkStatus();
 }
 
 absl::Status JobRunner::Get(const proto::GetJobRequest& request, proto::GetJobReply* reply) {

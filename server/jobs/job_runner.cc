@@ -290,13 +290,15 @@ bool JobRunner::TryStart(Job* job) {
     return false;
   }
   const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
+  // A search that starts from a plan needs the plan's devices, too, and may use more.
+  const bool has_plan = full->job.spec().search().has_imported();
   const size_t planned =
-      imported ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
+      has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
                : static_cast<size_t>(std::max(0, search.pipeline_stages()));
   // The first attempt keeps to the plan; a later one may have to do with less (see Attempt).
   if (job->life.attempts == 0 && wanted < planned) {
     const std::string message =
-        absl::StrCat(imported ? "the imported plan" : "the pipeline", " is for ", planned,
+        absl::StrCat(has_plan ? "the imported plan" : "the pipeline", " is for ", planned,
                      " workers; waiting for that many to be idle");
     if (job->workers_before != static_cast<int>(planned)) {
       job->workers_before = static_cast<int>(planned);

@@ -46,6 +46,7 @@ class JobRunner : public AttemptObserver {
   void WorkersChanged();
 
   absl::Status Submit(const proto::SubmitRequest& request, proto::SubmitReply* reply);
+  absl::Status DryRun(const proto::DryRunRequest& request, proto::DryRunReply* reply);
   absl::Status Get(const proto::GetJobRequest& request, proto::GetJobReply* reply);
   absl::Status List(proto::ListJobsReply* reply);
   absl::Status Cancel(const proto::CancelRequest& request, proto::CancelReply* reply);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/optimizer/optimizer.h"
 #include "planner/machine/presets.h"
 #include "planner/report/diff.h"
 #include "server/jobs/prepare.h"
@@ -77,27 +78,54 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
 }
 
 absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply* reply) {
-  return Make(request, reply->mutable_plan(), nullptr);
+  absl::StatusOr<Made> made = Make(request, /*with_timeline=*/false);
+  if (!made.ok()) return made.status();
+  *reply->mutable_plan() = std::move(made->plan);
+  return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::Plan* made,
-                             std::string* page) {
+absl::StatusOr<Graph> PlanCalls::GraphOf(const proto::PlanRequest& request) const {
   if (request.batch_size() <= 0) {
     return absl::InvalidArgumentError("batch_size: must be greater than zero");
   }
-  absl::StatusOr<Graph> graph = FromProto(*registry_, request.graph());
-  if (!graph.ok()) return graph.status();
-  absl::Status status = BindAndInfer(*registry_, request.batch_size(), &*graph);
+  const bool onnx = !request.onnx_artifact().empty();
+  if (onnx && request.has_graph()) {
+    return absl::InvalidArgumentError("graph and onnx_artifact: give one of them");
+  }
+  if (onnx && request.loss().empty()) {
+    return absl::InvalidArgumentError(
+        "loss: an ONNX model needs one, such as sparse_categorical_crossentropy");
+  }
+  absl::Status status = CheckPrecision(request.precision(), "precision");
   if (!status.ok()) return status;
-  graph = GraphToPlan(*registry_, *graph, DType::kF32);
+  absl::StatusOr<Graph> graph =
+      onnx ? ImportOnnxArtifact(*registry_, *artifacts_, request.onnx_artifact(), request.loss(),
+                                {request.metrics().begin(), request.metrics().end()},
+                                request.batch_size(), DType::kI64)
+           : FromProto(*registry_, request.graph());
   if (!graph.ok()) return graph.status();
+  status = BindAndInfer(*registry_, request.batch_size(), &*graph);
+  if (!status.ok()) return status;
+  return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));
+}
 
+absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& request,
+                                                bool with_timeline) {
+  absl::StatusOr<Graph> graph = GraphOf(request);
+  if (!graph.ok()) return graph.status();
+  Made made;
+  made.graph = *std::move(graph);
   PlanDesk::Request plan;
-  plan.graph = &*graph;
+  plan.graph = &made.graph;
   plan.batch_size = request.batch_size();
-  plan.optimizer.set_name("adam");
+  plan.optimizer = request.optimizer();
+  if (plan.optimizer.name().empty()) plan.optimizer.set_name("adam");
+  if (request.precision() == proto::F16) plan.optimizer.mutable_loss_scale();
+  if (plan.optimizer.has_loss_scale()) {
+    CompleteLossScale(*registry_, plan.optimizer.mutable_loss_scale());
+  }
   plan.search = request.search();
-  if (status = FillMachine(request, &plan); !status.ok()) return status;
+  if (absl::Status status = FillMachine(request, &plan); !status.ok()) return status;
   const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
   if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
@@ -106,10 +134,10 @@ absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::Plan* mad
     clients[member.device.model()] = dial_(member.address);
     plan.measure_on[member.device.model()] = clients[member.device.model()].get();
   }
-  absl::StatusOr<proto::Plan> found = desk_->Make(plan, page);
+  absl::StatusOr<proto::Plan> found = desk_->Make(plan, with_timeline ? &made.timeline : nullptr);
   if (!found.ok()) return found.status();
-  *made = *std::move(found);
-  return absl::OkStatus();
+  made.plan = *std::move(found);
+  return made;
 }
 
 absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) const {
@@ -124,10 +152,20 @@ absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) con
 
 absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply) {
   if (request.of_case() == proto::ExplainRequest::kPlan) {
-    absl::Status status = Make(request.plan(), reply->mutable_plan(),
-                               request.page() ? reply->mutable_page() : nullptr);
-    if (!status.ok()) return status;
+    absl::StatusOr<Made> made = Make(request.plan(), request.page() || request.task_graph());
+    if (!made.ok()) return made.status();
+    if (request.page()) reply->set_page(RenderPlanPage(made->plan, made->graph, *made->timeline));
+    if (request.task_graph()) reply->set_task_graph(RenderTaskGraph(*made->timeline));
+    if (request.computation_graph()) {
+      reply->set_computation_graph(
+          RenderComputationGraph(made->plan, made->graph, request.costs_in_graph()));
+    }
+    *reply->mutable_plan() = std::move(made->plan);
   } else {
+    if (request.task_graph() || request.computation_graph()) {
+      return absl::InvalidArgumentError(
+          "task_graph, computation_graph: only of plans that are made now; give plan, not job_id");
+    }
     absl::StatusOr<proto::Job> job = JobWithPlan(request.job_id());
     if (!job.ok()) return job.status();
     *reply->mutable_plan() = job->plan();

@@ -1,8 +1,14 @@
 // What the Planner service answers: plans without a job, and the plans of jobs.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ops/graph/graph.h"
 #include "proto/plan.pb.h"
+#include "server/artifacts/artifact_store.h"
 #include "server/jobs/plan_desk.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/worker_registry.h"
@@ -10,14 +16,16 @@
 
 namespace espalier {
 
-// Thread-safe. A request names no optimiser: memory is counted for Adam, which needs the most.
+// Thread-safe. Where a request names no optimiser, memory is counted for Adam, which needs the
+// most.
 class PlanCalls {
  public:
   // All pointers must outlive this.
-  PlanCalls(const OpRegistry* registry, PlanDesk* desk, WorkerRegistry* workers, JobStore* store,
-            WorkerDialer dial)
+  PlanCalls(const OpRegistry* registry, PlanDesk* desk, const ArtifactStore* artifacts,
+            WorkerRegistry* workers, JobStore* store, WorkerDialer dial)
       : registry_(registry),
         desk_(desk),
+        artifacts_(artifacts),
         workers_(workers),
         store_(store),
         dial_(std::move(dial)) {}
@@ -30,12 +38,20 @@ class PlanCalls {
   absl::Status Machines(const proto::MachinesRequest& request, proto::MachinesReply* reply);
 
  private:
-  absl::Status Make(const proto::PlanRequest& request, proto::Plan* plan, std::string* page);
+  // A plan, what it is for, and what a step of it looks like.
+  struct Made {
+    proto::Plan plan;
+    Graph graph;
+    std::shared_ptr<const Timeline> timeline;  // if asked for
+  };
+  absl::StatusOr<Made> Make(const proto::PlanRequest& request, bool with_timeline);
+  absl::StatusOr<Graph> GraphOf(const proto::PlanRequest& request) const;  // bound, to be planned
   absl::Status FillMachine(const proto::PlanRequest& request, PlanDesk::Request* plan) const;
   absl::StatusOr<proto::Job> JobWithPlan(const std::string& job_id) const;
 
   const OpRegistry* const registry_;
   PlanDesk* const desk_;
+  const ArtifactStore* const artifacts_;
   WorkerRegistry* const workers_;
   JobStore* const store_;
   const WorkerDialer dial_;

@@ -77,7 +77,9 @@ std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const Node
   return times;
 }
 
-absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request, std::string* page) {
+absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
+                                                 std::shared_ptr<const Timeline>* timeline,
+                                                 absl::Status* error) {
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
   current_ = &request;
@@ -96,16 +98,28 @@ absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request, std::string* 
     absl::Status status = store_->PutBlob(kTimesBlob, cost_.Save());
     if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
   }
-  if (plan.ok() && (page != nullptr || !request.keep_page_as.empty())) {
-    absl::StatusOr<std::string> made = RenderPlanPage(problem, *plan);
-    if (!made.ok() && page != nullptr) return made.status();
-    absl::Status status = made.status();
-    if (status.ok() && !request.keep_page_as.empty()) {
-      status = store_->PutBlob(request.keep_page_as, *made);
-    }
-    if (!status.ok()) spdlog::warn("the plan's page was not kept: {}", status.ToString());
-    if (page != nullptr) *page = *std::move(made);
+  if (!plan.ok() || timeline == nullptr) return plan;
+  absl::StatusOr<std::shared_ptr<const Timeline>> simulated = SimulatePlan(problem, *plan);
+  if (!simulated.ok()) *error = simulated.status();
+  if (simulated.ok()) *timeline = *std::move(simulated);
+  return plan;
+}
+
+absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request,
+                                           std::shared_ptr<const Timeline>* timeline) {
+  std::shared_ptr<const Timeline> own;
+  absl::Status unseen;
+  const bool keeps = !request.keep_page_as.empty(), asked = timeline != nullptr;
+  if (!asked && keeps) timeline = &own;
+  absl::StatusOr<proto::Plan> plan = MakeInTurn(request, timeline, &unseen);
+  if (!plan.ok()) return plan;
+  if (asked && !unseen.ok()) return unseen;
+  // A job runs without a picture of its plan.
+  if (keeps && unseen.ok()) {
+    unseen =
+        store_->PutBlob(request.keep_page_as, RenderPlanPage(*plan, *request.graph, **timeline));
   }
+  if (!unseen.ok()) spdlog::warn("the plan's page was not kept: {}", unseen.ToString());
   return plan;
 }
 

@@ -23,7 +23,7 @@ std::string PlanPageBlob(const std::string& job_id);
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
 proto::Link DefaultLink();
 
-// Thread-safe: one plan is made at a time.
+// Thread-safe: one plan is made at a time, pages are drawn beside.
 class PlanDesk {
  public:
   // Operators are measured for at most `measure_seconds` in a plan.
@@ -40,10 +40,16 @@ class PlanDesk {
     // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
     std::string keep_page_as;
   };
-  // Errors of MakePlan. `page`, if not null, becomes the plan's page.
-  absl::StatusOr<proto::Plan> Make(const Request& request, std::string* page = nullptr);
+  // Errors of MakePlan. `timeline`, if not null, becomes the plan's simulated step. Nobody waits
+  // for a page that is drawn: that is done outside of the desk.
+  absl::StatusOr<proto::Plan> Make(const Request& request,
+                                   std::shared_ptr<const Timeline>* timeline = nullptr);
 
  private:
+  // Why there is no timeline is in `error`.
+  absl::StatusOr<proto::Plan> MakeInTurn(const Request& request,
+                                         std::shared_ptr<const Timeline>* timeline,
+                                         absl::Status* error);
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
                                             const proto::Device& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -73,36 +73,23 @@ absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::
   return JoinPath(*folder, models[0]);
 }
 
+absl::StatusOr<std::string> ReadOnnx(const ArtifactStore& artifacts, const std::string& name,
+                                     std::string* folder) {
+  absl::StatusOr<std::string> path = OnnxFile(artifacts, name);
+  if (!path.ok()) return path.status();
+  *folder = std::filesystem::path(*path).parent_path();
+  return ReadWholeFile(*NewPosixFileSystem(), *path, kMaxOnnxBytes);
+}
+
 absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStore& artifacts,
                                   const proto::TrainingSpec& spec, const Dataset& dataset) {
-  absl::StatusOr<std::string> path = OnnxFile(artifacts, spec.onnx_artifact());
-  if (!path.ok()) return path.status();
-  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  absl::StatusOr<std::string> bytes = ReadWholeFile(*files, *path, kMaxOnnxBytes);
-  if (!bytes.ok()) return bytes.status();
-  ImportOptions options;
-  options.evaluator = CpuEvaluator();
-  options.folder = std::filesystem::path(*path).parent_path();
-  absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes, options);
-  if (!graph.ok()) {
-    return absl::Status(graph.status().code(), absl::StrCat("ONNX artifact '", spec.onnx_artifact(),
-                                                            "': ", graph.status().message()));
-  }
   auto named = spec.dataset().columns().find(kLabelsInput);
   absl::StatusOr<const Column*> column =
       dataset.Find(named == spec.dataset().columns().end() ? kLabelsInput : named->second);
   const bool wide = column.ok() && (*column)->example.dtype == DType::kI64;
-  absl::Status status =
-      AttachLoss(registry, spec.loss(), {spec.metrics().begin(), spec.metrics().end()},
-                 spec.batch_size(), wide ? DType::kI64 : DType::kI32, &*graph);
-  if (!status.ok()) return status;
-  return graph;
-}
-
-// f32 leaves the types that the graph names.
-DType PrecisionOf(const proto::TrainingSpec& spec) {
-  if (spec.precision() == proto::BF16) return DType::kBF16;
-  return spec.precision() == proto::F16 ? DType::kF16 : DType::kF32;
+  return ImportOnnxArtifact(registry, artifacts, spec.onnx_artifact(), spec.loss(),
+                            {spec.metrics().begin(), spec.metrics().end()}, spec.batch_size(),
+                            wide ? DType::kI64 : DType::kI32);
 }
 
 }  // namespace
@@ -125,10 +112,7 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
       spec.epochs() > kMaxSteps || spec.steps() > kMaxSteps) {
     return Field("epochs, steps", "give one of them, greater than zero");
   }
-  if (spec.precision() != proto::DATA_TYPE_UNSPECIFIED && spec.precision() != proto::F32 &&
-      spec.precision() != proto::BF16 && spec.precision() != proto::F16) {
-    return Field("precision", "F32, BF16 and F16 are accepted");
-  }
+  if (absl::Status s = CheckPrecision(spec.precision(), "spec.precision"); !s.ok()) return s;
   if (spec.checkpoint_every_steps() < 0) {
     return Field("checkpoint_every_steps", "must not be negative");
   }
@@ -193,6 +177,69 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
   absl::StatusOr<Graph> graph = Fuse(registry, bound, fused);
   if (!graph.ok()) return graph.status();
   return WithPrecision(registry, *graph, precision);
+}
+
+absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                         const std::string& name, const std::string& loss,
+                                         const std::vector<std::string>& metrics, int64_t batch,
+                                         DType labels) {
+  ImportOptions options;
+  options.evaluator = CpuEvaluator();
+  absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, name, &options.folder);
+  if (!bytes.ok()) return bytes.status();
+  absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes, options);
+  if (!graph.ok()) {
+    return absl::Status(graph.status().code(),
+                        absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
+  }
+  absl::Status status = AttachLoss(registry, loss, metrics, batch, labels, &*graph);
+  if (!status.ok()) return status;
+  return graph;
+}
+
+std::vector<proto::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
+                                                             const ArtifactStore& artifacts,
+                                                             const proto::TrainingSpec& spec) {
+  std::vector<proto::DryRunReply::Unsupported> found;
+  if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact) {
+    std::string folder;
+    absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, spec.onnx_artifact(), &folder);
+    if (!bytes.ok()) return found;
+    for (const UnsupportedOperator& op : UnsupportedOperators(registry, *bytes)) {
+      found.emplace_back();
+      found.back().set_op(op.op);
+      found.back().set_nodes(op.nodes);
+      found.back().set_first_node(op.first_node);
+      found.back().set_reason(op.reason);
+    }
+    return found;
+  }
+  std::map<std::string, size_t> index;
+  for (const proto::Node& node : spec.graph().nodes()) {
+    if (registry.Find(node.op()) != nullptr) continue;
+    const auto [at, inserted] = index.try_emplace(node.op(), found.size());
+    if (inserted) {
+      found.emplace_back();
+      found.back().set_op(node.op());
+      found.back().set_first_node(node.name());
+      found.back().set_reason("there is no such operator; ops/OPERATORS.md lists them");
+    }
+    found[at->second].set_nodes(found[at->second].nodes() + 1);
+  }
+  return found;
+}
+
+DType PrecisionOf(proto::DataType precision) {
+  if (precision == proto::BF16) return DType::kBF16;
+  return precision == proto::F16 ? DType::kF16 : DType::kF32;
+}
+
+absl::Status CheckPrecision(proto::DataType precision, const std::string& field) {
+  if (precision == proto::DATA_TYPE_UNSPECIFIED || precision == proto::F32 ||
+      precision == proto::BF16 || precision == proto::F16) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(field, ": F32, BF16 and F16 are accepted"));
 }
 
 absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactStore& artifacts,
@@ -268,7 +315,8 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   if (spec.precision() == proto::F16) job.optimizer.mutable_loss_scale();
   if (job.optimizer.has_loss_scale())
     CompleteLossScale(registry, job.optimizer.mutable_loss_scale());
-  absl::StatusOr<Graph> planned = GraphToPlan(registry, *graph, PrecisionOf(spec), &job.fused);
+  absl::StatusOr<Graph> planned =
+      GraphToPlan(registry, *graph, PrecisionOf(spec.precision()), &job.fused);
   if (!planned.ok()) return planned.status();
   job.graph = *std::move(planned);
   return job;

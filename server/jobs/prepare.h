@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,6 +34,24 @@ absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& sp
 // Reads the dataset as the workers will.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadDataset(const proto::Dataset& dataset,
                                                            const ArtifactStore& artifacts);
+
+// The ONNX file of an artifact as a graph with `loss` and `metrics` on its first output; `batch`
+// and `labels` as for AttachLoss. Errors name the artifact and what is wrong in it.
+absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                         const std::string& name, const std::string& loss,
+                                         const std::vector<std::string>& metrics, int64_t batch,
+                                         DType labels);
+
+// All operators of the spec's model that there are not, each kind once; of a model that cannot be
+// read, none.
+std::vector<proto::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
+                                                             const ArtifactStore& artifacts,
+                                                             const proto::TrainingSpec& spec);
+
+// F32, or none, leaves the types that the graph names.
+DType PrecisionOf(proto::DataType precision);
+// InvalidArgument says which are accepted.
+absl::Status CheckPrecision(proto::DataType precision, const std::string& field);
 
 // What is planned for a bound graph: its operators fused, in the types of `precision` (see
 // WithPrecision). `fused`, if not null, counts the rewrite rules that were used.

@@ -18,6 +18,10 @@ class TrainingService : public proto::Training::Service {
                       proto::SubmitReply* reply) override {
     return guard_.Answer(context, "Training/Submit", [&] { return jobs_.Submit(*request, reply); });
   }
+  grpc::Status DryRun(ServerContext* context, const proto::DryRunRequest* request,
+                      proto::DryRunReply* reply) override {
+    return guard_.Answer(context, "Training/DryRun", [&] { return jobs_.DryRun(*request, reply); });
+  }
   grpc::Status Watch(ServerContext* context, const proto::WatchRequest* request,
                      grpc::ServerWriter<proto::JobEvent>* writer) override {
     return guard_.Answer(context, "Training/Watch", [&] {

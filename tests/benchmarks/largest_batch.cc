@@ -1,8 +1,9 @@
 // The largest batch of a ResNet-50 and of a 3D U-Net that trains within a memory limit, with and
 // without memory planning, and what it costs; and what less memory does to the losses: nothing, or
-// the rounding of sums where the batch goes in slices. Batches are found by doubling and halving
-// with the refusal of lowering as the judge. Planning uses stated rates, not measured ones, so that
-// batches repeat. (LLaMAs: largest_batch.py.)
+// the rounding of sums where the batch goes in slices. Memory is planned through the options that
+// jobs have (MemoryOptions). Batches are found by doubling and halving with the planner's refusal
+// as the judge. Planning uses stated rates, not measured ones, so that batches repeat. (LLaMAs:
+// largest_batch.py.)
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -40,8 +41,10 @@ int64_t BudgetOf(const std::string& model) { return int64_t{model == "resnet50" 
 struct Variant {
   std::string name;
   proto::MemoryOptions memory = {};
-  int slices = 1, micro_batches = 1;
+  int micro_batches = 1;
   int devices = 1;                   // above 1: data parallel
+  uint64_t order = 0;                // of the examples
+  bool nudged = false;               // the examples: see FirstExamples
   int64_t unit = 1;                  // batches are multiples of it
   int64_t batch = 0;                 // the largest
   std::vector<double> seconds = {};  // of one example, by round
@@ -54,11 +57,16 @@ proto::MemoryOptions Never() {
   return options;
 }
 
+proto::MemoryOptions NoSlices() {
+  proto::MemoryOptions options;
+  options.set_max_batch_slices(1);
+  return options;
+}
+
 std::vector<Variant> VariantsOf(const std::string& model) {
-  std::vector<Variant> variants = {
-      {.name = "as it is", .memory = Never()},
-      {.name = "swaps, recomputation"},
-      {.name = "the same, in slices", .slices = kSlices, .unit = kSlices}};
+  std::vector<Variant> variants = {{.name = "as it is", .memory = Never()},
+                                   {.name = "swaps, recomputation", .memory = NoSlices()},
+                                   {.name = "the same, in slices (the default)", .unit = kSlices}};
   if (model == "unet3d_group_norm") {
     variants.push_back({.name = absl::StrCat(kMicroBatches, " micro-batches alone"),
                         .memory = Never(),
@@ -84,12 +92,14 @@ class Bench {
         .status();
   }
 
-  absl::StatusOr<TrainingRun> Train(const Variant& v, int64_t batch, int64_t memory, int steps) {
+  absl::StatusOr<TrainingRun> Train(const Variant& v, int64_t batch, int64_t memory, int steps,
+                                    std::shared_ptr<const Dataset> dataset = nullptr) {
     absl::StatusOr<Prepared> prepared = Prepare(v, batch, memory);
     if (!prepared.ok()) return prepared.status();
     prepared->options.steps = steps;
-    return TrainInProcess(registry_, prepared->graph, prepared->plan, job_.dataset,
-                          prepared->options);
+    prepared->options.data_seed = v.order;
+    return TrainInProcess(registry_, prepared->graph, prepared->plan,
+                          dataset == nullptr ? job_.dataset : dataset, prepared->options);
   }
 
   // The planner does not know what kernels need beside a program that it leaves as it is: where
@@ -144,7 +154,6 @@ class Bench {
     TrainingRunOptions options;
   };
 
-  // A plan that knows of the limit only when it is lowered: slices are not the planner's business.
   absl::StatusOr<Prepared> Prepare(const Variant& v, int64_t batch, int64_t memory) {
     absl::StatusOr<Graph> graph = PictureGraph(registry_, job_.name, batch);
     if (!graph.ok()) return graph.status();
@@ -155,23 +164,22 @@ class Bench {
     problem.graph = &prepared.graph;
     problem.batch_size = batch;
     problem.machine = TestMachine(v.devices);
-    for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(kRoomy);
+    for (proto::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
     problem.optimizer = optimizer_;
     problem.cost = &cost_;
     proto::SearchOptions search;
     search.set_strategy(v.devices == 1 ? proto::SearchOptions::SINGLE_DEVICE
                                        : proto::SearchOptions::DATA_PARALLEL);
     search.set_micro_batches(v.micro_batches);
+    search.set_zero_stage(0);
     *search.mutable_memory() = v.memory;
     absl::StatusOr<proto::Plan> plan = MakePlan(problem, search);
     if (!plan.ok()) return plan.status();
     prepared.plan = *std::move(plan);
-    for (proto::Device& device : *prepared.plan.mutable_devices()) device.set_memory_bytes(memory);
     prepared.options.batch_size = batch;
     prepared.options.threads_per_rank = absl::GetFlag(FLAGS_threads);
     prepared.options.lowering.optimizer = optimizer_;
     prepared.options.lowering.seed = 7;
-    prepared.options.lowering.max_batch_slices = v.slices;
     return prepared;
   }
 
@@ -209,12 +217,20 @@ absl::Status Compare(Bench& bench, int64_t budget, Rows* rows) {
   return absl::OkStatus();
 }
 
-// The same batch with all memory and with as little as each variant needs. How far rounding alone
-// leads is what as many devices, with as many parts of every sum, show.
+// The same batch with all memory and with as little as each variant needs. Each step sees the same
+// examples, so that how far rounding alone leads is what the same program shows for them in another
+// order or with another rounding; and as many devices, with as many parts of every sum.
 absl::Status CompareLosses(Bench& bench, Rows* rows) {
   std::vector<Variant> variants = VariantsOf(bench.job().name);
   const int64_t batch = kSlices;
-  absl::StatusOr<TrainingRun> expected = bench.Train(variants[0], batch, kRoomy, kLossSteps);
+  absl::StatusOr<std::shared_ptr<const Dataset>> examples =
+      FirstExamples(*bench.job().dataset, batch);
+  if (!examples.ok()) return examples.status();
+  absl::StatusOr<std::shared_ptr<const Dataset>> nudged =
+      FirstExamples(*bench.job().dataset, batch, /*nudged=*/true);
+  if (!nudged.ok()) return nudged.status();
+  absl::StatusOr<TrainingRun> expected =
+      bench.Train(variants[0], batch, kRoomy, kLossSteps, *examples);
   if (!expected.ok()) return expected.status();
   absl::StatusOr<int64_t> most = bench.LeastMemory(variants[0], batch, int64_t{1} << 32);
   if (!most.ok()) return most.status();
@@ -222,25 +238,30 @@ absl::Status CompareLosses(Bench& bench, Rows* rows) {
   variants.push_back({.name = absl::StrCat(kSlices, " devices, data parallel"),
                       .memory = Never(),
                       .devices = kSlices});
+  variants.push_back(
+      {.name = "as it is, examples in another order", .memory = Never(), .order = 1});
+  variants.push_back(
+      {.name = "as it is, pixels rounded otherwise", .memory = Never(), .nudged = true});
   for (size_t i = 1; i < variants.size(); ++i) {
-    absl::StatusOr<int64_t> memory = bench.LeastMemory(variants[i], batch, *most);
+    const bool only_rounded = variants[i].order > 0 || variants[i].nudged;
+    const std::shared_ptr<const Dataset>& data = variants[i].nudged ? *nudged : *examples;
+    absl::StatusOr<int64_t> memory =
+        only_rounded ? kRoomy : bench.LeastMemory(variants[i], batch, *most);
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<TrainingRun> run = bench.Train(variants[i], batch, *memory, kLossSteps);
+    absl::StatusOr<TrainingRun> run = bench.Train(variants[i], batch, *memory, kLossSteps, data);
     // Kernels may need more workspace than was kept free for them.
     while (absl::IsResourceExhausted(run.status()) && *memory < 4 * *most) {
       *memory += *most / 20;
-      run = bench.Train(variants[i], batch, *memory, kLossSteps);
+      run = bench.Train(variants[i], batch, *memory, kLossSteps, data);
     }
     if (!run.ok()) return run.status();
-    double apart = 0;
-    for (int step = 0; step < kLossSteps; ++step) {
-      apart = std::max(apart, std::abs(run->losses[step] / expected->losses[step] - 1));
-    }
+    const double apart = LargestRelativeDifference(*expected, *run);
+    const int64_t needed = only_rounded ? *most : *memory;
     rows->push_back({Text(bench.job().name),
                      Number(static_cast<double>(batch), 0),
                      Text(variants[i].name),
                      Number(static_cast<double>(*most) / (1 << 20), 1),
-                     Number(static_cast<double>(*memory) / (1 << 20), 1),
+                     Number(static_cast<double>(needed) / (1 << 20), 1),
                      Number(expected->losses.front(), 4),
                      Number(expected->losses.back(), 4),
                      {absl::StrCat(apart == 0 ? "none" : absl::StrCat(apart)), apart}});

@@ -1,6 +1,7 @@
 #include "tests/benchmarks/picture_jobs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -160,6 +161,26 @@ absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string
   if (!graph.ok()) return graph.status();
   if (absl::Status bound = BindAndInfer(registry, batch, &*graph); !bound.ok()) return bound;
   return graph;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> FirstExamples(const Dataset& dataset, int64_t count,
+                                                             bool nudged) {
+  std::vector<Column> columns = dataset.columns();
+  for (Column& column : columns) {
+    const size_t bytes = static_cast<size_t>(count * column.example.bytes());
+    if (column.data.size() < bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", column.name, "' has less than ", count, " examples"));
+    }
+    column.data.resize(bytes);
+    for (size_t at = 0; nudged && column.example.dtype == DType::kF32 && at < bytes; at += 8) {
+      float pixel;
+      std::memcpy(&pixel, &column.data[at], sizeof(pixel));
+      pixel = std::nextafter(pixel, 2.0f);
+      std::memcpy(&column.data[at], &pixel, sizeof(pixel));
+    }
+  }
+  return Dataset::FromColumns(std::move(columns), 0);
 }
 
 }  // namespace espalier

@@ -24,4 +24,9 @@ absl::StatusOr<PictureJob> MakePictureJob(const std::string& name);
 absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string& name,
                                    int64_t batch);
 
+// A dataset of the first `count` examples alone. `nudged`: every second pixel is the next number
+// that there is, as another rounding would have it.
+absl::StatusOr<std::shared_ptr<const Dataset>> FirstExamples(const Dataset& dataset, int64_t count,
+                                                             bool nudged = false);
+
 }  // namespace espalier

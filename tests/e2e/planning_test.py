@@ -46,6 +46,98 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(failed["state"].upper(), "FAILED")
         self.assertIn("does not fit", failed["error"])
 
+    def test_where_swaps_end_a_job_goes_through_the_batch_in_slices(self):
+        def planned(batch, *flags):
+            try:
+                return self.small.run("plan", MODEL, "-b", str(batch), "--single-device", "--devices=1",
+                                      "--device-memory=0.03125", *flags)["plan"]  # 32 MiB
+            except Failed as error:
+                self.assertIn("does not fit", error.err)
+                return None
+
+        batch = 32
+        while planned(batch, "--batch-slices=1") is not None:
+            batch *= 2
+        self.assertGreater(int(planned(batch)["batch_slices"]), 1)
+        job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=3", "-b", str(batch), "--single-device", "--seed=4",
+               "--holdout=0"]
+        refused = self.small.wait_for_job(self.small.train(*job, "--batch-slices=1"))
+        self.assertEqual(refused["state"].upper(), "FAILED")
+        self.assertIn("does not fit", refused["error"])
+        sliced = self.small.wait_for_job(self.small.train(*job))
+        self.assertEqual(sliced["state"].upper(), "SUCCEEDED", sliced)
+        self.assertGreater(int(sliced["plan"]["batch_slices"]), 1)
+        self.assertIn("slices of the batch", self.small.cli("explain", sliced["id"]).stdout)
+        same = self.small.losses(sliced["id"])
+        with Cluster(workers=1) as roomy:
+            whole = roomy.wait_for_job(roomy.train(*job))
+            self.assertEqual(whole["state"].upper(), "SUCCEEDED", whole)
+            for step, loss in roomy.losses(whole["id"]).items():
+                self.assertAlmostEqual(same[step], loss, delta=1e-4 * loss)
+
+    def test_a_dry_run_says_what_would_come_of_a_job(self):
+        job = ["train", MODEL, f"--dataset={DATA}/genesis.txt", "--steps=500", "-b", "8", "--dry-run"]
+        reply = self.small.run(*job)
+        self.assertTrue(reply["would_run"])
+        self.assertEqual(int(reply["total_steps"]), 500)
+        self.assertAlmostEqual(reply["total_seconds"], 500 * reply["step_seconds"], delta=1e-6)
+        memory, = reply["memory"]
+        self.assertLessEqual(int(memory["needed_bytes"]), int(memory["memory_bytes"]))
+        self.assertIn("nothing was queued", self.small.cli(*job).stdout)
+        jobs = len(self.small.run("jobs")["jobs"])
+
+        large = ["train", "--model=llama:hidden=512,layers=8,heads=8", f"--dataset={DATA}/genesis.txt", "--steps=5",
+                 "-b", "8", "--dry-run"]
+        done = self.small.cli(*large, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("does not fit", done.stdout)
+
+        # Every operator that is not known, not only the first.
+        with open(f"{DATA}/digits_cnn.onnx", "rb") as file:
+            model = file.read()
+        for name, other in ((b"Relu", b"Rely"), (b"Gemm", b"Gemn")):
+            self.assertIn(name, model)
+            model = model.replace(name, other)
+        with open(self.path("odd.onnx"), "wb") as file:
+            file.write(model)
+        odd = ["train", f"--onnx={self.path('odd.onnx')}", f"--dataset={DATA}/digits.npz", "--input", "labels=y",
+               "-b", "16", "--dry-run"]
+        done = self.small.cli(*odd, "--json", check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        reply = json.loads(done.stdout)
+        self.assertFalse(reply["would_run"])
+        self.assertEqual({op["op"] for op in reply["unsupported"]}, {"Rely", "Gemn"})
+        self.assertEqual(len(self.small.run("jobs")["jobs"]), jobs)
+
+    def test_plans_of_onnx_files(self):
+        flags = [f"--onnx={DATA}/digits_cnn.onnx", "-b", "64", "--devices=2", "--budget=200"]
+        plan = self.small.run("plan", *flags, f"--taskgraph={self.path('tasks.dot')}",
+                              f"--compgraph={self.path('graph.dot')}")["plan"]
+        self.assertEqual(len(plan["devices"]), 2)
+        for name in ("tasks", "graph"):
+            with open(self.path(f"{name}.dot"), encoding="utf-8") as file:
+                self.assertTrue(file.read().startswith("digraph"))
+        narrow = self.small.run("explain", *flags, "--precision=bf16")["plan"]
+        self.assertIn("cast", {op["op"] for op in narrow["operators"]})
+        self.assertNotIn("cast", {op["op"] for op in plan["operators"]})
+
+    def test_a_plan_is_edited_pinned_and_searched_on_from(self):
+        flags = [MODEL, "-b", "64", "--devices=4", "--budget=500"]
+        self.small.run("plan", *flags, "--only-data-parallel", f"--export={self.path('edit.json')}")
+        with open(self.path("edit.json")) as file:
+            plan = json.load(file)
+        pinned = [op for op in plan["operators"] if op["op"] == "linear"][3]
+        pinned["degrees"], pinned["devices"], pinned["pinned"] = {}, [2], True
+        with open(self.path("edit.json"), "w") as file:
+            json.dump(plan, file)
+        found = self.small.run("plan", *flags, f"--search-from={self.path('edit.json')}")["plan"]
+        again, = [op for op in found["operators"] if op["node"] == pinned["node"]]
+        self.assertEqual(again["devices"], [2])
+        self.assertTrue(again["pinned"])
+        self.assertGreater(int(found["search"]["proposals"]), 0)
+        as_it_is = self.small.run("plan", *flags, f"--import={self.path('edit.json')}")["plan"]
+        self.assertLess(found["prediction"]["step_seconds"], as_it_is["prediction"]["step_seconds"])
+
     def test_a_pipeline_learns_what_one_worker_learns(self):
         job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=5", "-b", "16", "--seed=4"]
         with Cluster(workers=2) as pair:

@@ -30,7 +30,7 @@ absl::Status RunRank(const proto::Program& program, int64_t memory, Communicator
                      RankResult* result) {
   BatchLoaderOptions loading;
   loading.batch_size = options.batch_size;
-  loading.seed = options.lowering.seed;
+  loading.seed = options.data_seed.value_or(options.lowering.seed);
   absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(dataset, loading);
   if (!loader.ok()) return loader.status();
   std::unique_ptr<Device> device = NewCpuDevice({options.threads_per_rank, memory});

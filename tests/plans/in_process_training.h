@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct TrainingRunOptions {
   int64_t batch_size = 0;
   int threads_per_rank = 1;
   LoweringOptions lowering;
+  std::optional<uint64_t> data_seed;  // of the examples' order; the seed of `lowering` otherwise
 };
 
 absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,

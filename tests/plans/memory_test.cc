@@ -40,6 +40,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
                                      : proto::SearchOptions::DATA_PARALLEL);
     search.set_zero_stage(stage_);
     *search.mutable_memory() = options;
+    search.mutable_memory()->set_max_batch_slices(1);  // slices_test.cc
     return MakePlan(problem, search);
   }
 

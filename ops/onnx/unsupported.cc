@@ -1,0 +1,76 @@
+// UnsupportedOperators: see import.h. Nothing is translated, so one operator that is not read does
+// not hide the next.
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/onnx/import.h"
+#include "third_party/onnx/onnx.pb.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxDepth = 32;  // as the import
+
+using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
+
+class Walk {
+ public:
+  Walk(const OpRegistry& registry, const onnx::ModelProto& model) {
+    for (const std::string& name : ReadOnnxOperators(registry)) read_.insert(name);
+    for (const onnx::FunctionProto& function : model.functions()) {
+      functions_.insert(Key(function.domain(), function.name()));
+    }
+  }
+
+  void Visit(const Nodes& nodes, int depth) {
+    if (depth > kMaxDepth) return;
+    for (const onnx::NodeProto& node : nodes) {
+      const std::string key = Key(node.domain(), node.op_type());
+      if (functions_.count(key) == 0 && read_.count(key) == 0) Add(key, node);
+      for (const onnx::AttributeProto& attribute : node.attribute()) {
+        if (attribute.has_g()) Visit(attribute.g().node(), depth + 1);
+        for (const onnx::GraphProto& graph : attribute.graphs()) Visit(graph.node(), depth + 1);
+      }
+    }
+  }
+
+  std::vector<UnsupportedOperator> Take() { return std::move(found_); }
+
+ private:
+  static std::string Key(const std::string& domain, const std::string& op_type) {
+    return domain.empty() || domain == "ai.onnx" ? op_type : absl::StrCat(domain, ".", op_type);
+  }
+
+  void Add(const std::string& key, const onnx::NodeProto& node) {
+    const auto [at, inserted] = index_.try_emplace(key, found_.size());
+    if (inserted) {
+      const auto known = UnreadOnnxOperators().find(key);
+      const bool named = !node.name().empty() || node.output_size() == 0;
+      found_.push_back({key, 0, named ? node.name() : node.output(0),
+                        known == UnreadOnnxOperators().end() ? "it is not known" : known->second});
+    }
+    ++found_[at->second].nodes;
+  }
+
+  std::set<std::string> read_, functions_;
+  std::map<std::string, size_t> index_;
+  std::vector<UnsupportedOperator> found_;
+};
+
+}  // namespace
+
+std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry,
+                                                      const std::string& bytes) {
+  onnx::ModelProto model;
+  if (!model.ParseFromString(bytes)) return {};
+  Walk walk(registry, model);
+  walk.Visit(model.graph().node(), 0);
+  for (const onnx::FunctionProto& function : model.functions()) walk.Visit(function.node(), 0);
+  return walk.Take();
+}
+
+}  // namespace espalier

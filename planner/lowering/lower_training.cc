@@ -1,0 +1,219 @@
+// LowerPlacement: see lower_training.h.
+#include "planner/lowering/lower_training.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "ops/program/accesses.h"
+#include "planner/lowering/emitter.h"
+#include "planner/lowering/offload_program.h"
+
+namespace espalier {
+namespace {
+
+// Instructions of all devices together: programs of more are not written again in more slices,
+// which would take minutes.
+constexpr int64_t kMostToSlice = 100'000;
+
+// The backward part of an operator takes two thirds, as its arithmetic does.
+double SecondsOf(const proto::Instruction& instruction, const MemoryLimits& limits) {
+  if (!instruction.has_compute()) return 0;
+  const auto found = limits.node_seconds.find(instruction.node());
+  if (found == limits.node_seconds.end()) return 0;
+  const bool backward = absl::EndsWith(instruction.compute().op(), "_grad");
+  return found->second * (backward ? 2.0 / 3 : 1.0 / 3);
+}
+
+// What kernels need beside the arena is known to the worker alone. Libraries' products (the
+// operators that mixed precision narrows) bring their operands into other orders, with padding:
+// room for half as much again as the largest ones take is kept free.
+int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
+  int64_t most = 0;
+  for (const proto::Instruction& instruction : program.program().instructions()) {
+    absl::string_view op = instruction.compute().op();
+    absl::ConsumeSuffix(&op, "_grad");
+    const OpDef* def = registry.Find(std::string(op));
+    if (def == nullptr || def->precision != Precision::kNarrow) continue;
+    int64_t bytes = 0;
+    for (const BufferAccess& access : AccessesOf(instruction)) {
+      bytes += program.spec(access.buffer).bytes();
+    }
+    most = std::max(most, bytes);
+  }
+  return most / 2 * 3;
+}
+
+absl::StatusOr<proto::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
+                                          int device, int64_t reserved_bytes,
+                                          RankProgram* program) {
+  absl::StatusOr<OffloadSettings> settings = SettingsOf(limits.options);
+  if (!settings.ok()) return settings.status();
+  OffloadRequest request;
+  request.limit = limits.bytes[device];
+  const int64_t beside = limits.beside.empty() ? 0 : limits.beside[device];
+  request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - beside);
+  request.reserved_bytes = reserved_bytes;
+  request.settings = *settings;
+  // Slices share the time of their operator.
+  std::map<std::pair<std::string, std::string>, int> runs;  // by node and operator
+  for (const proto::Instruction& i : program->program().instructions()) {
+    if (i.has_compute()) ++runs[{i.node(), i.compute().op()}];
+  }
+  for (auto& [what, count] : runs) count = std::max(1, count / structure.micro_batches);
+  request.seconds = [&](const proto::Instruction& i) {
+    const auto found = runs.find({i.node(), i.compute().op()});
+    return found == runs.end() ? 0.0 : SecondsOf(i, limits) / found->second;
+  };
+  absl::StatusOr<proto::MemoryPlan> plan = OffloadProgram(request, program);
+  if (!plan.ok() || limits.overhead_seconds.empty()) return plan;
+  // What each instruction costs by itself is in its operator's time once.
+  int more = 0;
+  for (const auto& [what, count] : runs) more += (count - 1) * structure.micro_batches;
+  plan->set_added_seconds(plan->added_seconds() + more * limits.overhead_seconds[device]);
+  return plan;
+}
+
+// One attempt to lower, with all operators that can in `batch_slices` slices.
+class Attempt {
+ public:
+  Attempt(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
+          int num_devices, const LoweringOptions& options, int batch_slices)
+      : structure_(structure),
+        options_(options),
+        batch_slices_(batch_slices),
+        emitter_(structure, placement, table, num_devices, options, batch_slices) {}
+
+  absl::Status Emit() {
+    if (absl::Status status = emitter_.Run(); !status.ok()) return status;
+    for (RankProgram& rank : emitter_.ranks()) {
+      if (batch_slices_ > 1) rank.SplitIntoPieces();
+    }
+    return absl::OkStatus();
+  }
+
+  bool sliced() const { return emitter_.sliced(); }
+  int64_t instructions() {
+    int64_t count = 0;
+    for (RankProgram& rank : emitter_.ranks()) count += rank.program().instructions_size();
+    return count;
+  }
+
+  // `kept_bytes` as LowerPlacement. ResourceExhausted says what is in the way, and `hopeless`
+  // whether slices would not help.
+  absl::Status MakeFit(const MemoryLimits& limits, const std::vector<int64_t>& kept_bytes,
+                       std::vector<proto::MemoryPlan>* plans, bool* hopeless) {
+    for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
+      const int64_t fixed = emitter_.ranks()[r].ScratchBegin(kept_bytes[r]);
+      if (limits.bytes[r] <= 0 || fixed <= limits.bytes[r]) continue;
+      *hopeless = true;
+      const std::vector<int64_t> needs = Needs(0, kept_bytes);
+      std::string what;
+      for (size_t d = 0; d < needs.size(); ++d) {
+        if (limits.bytes[d] <= 0 || needs[d] <= limits.bytes[d]) continue;
+        absl::StrAppend(&what, what.empty() ? "" : "; ", "device ", d, " needs ", needs[d],
+                        " bytes but has ", limits.bytes[d]);
+      }
+      return absl::ResourceExhaustedError(
+          absl::StrCat(what, " (parameters, optimiser states, constants and inputs alone take ",
+                       fixed, " on device ", r, ")"));
+    }
+    for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
+      if (limits.bytes[r] <= 0) continue;
+      absl::StatusOr<proto::MemoryPlan> plan =
+          Offload(structure_, limits, static_cast<int>(r), kept_bytes[r], &emitter_.ranks()[r]);
+      if (!plan.ok()) return plan.status();
+      (*plans)[r] = *std::move(plan);
+    }
+    return absl::OkStatus();
+  }
+
+  // By device, from `first` on: the bytes of its program as it is.
+  std::vector<int64_t> Needs(size_t first, const std::vector<int64_t>& kept_bytes) {
+    std::vector<int64_t> needs(emitter_.ranks().size(), 0);
+    for (size_t r = first; r < needs.size(); ++r) {
+      RankProgram copy = emitter_.ranks()[r];
+      copy.Finish(kept_bytes[r]);
+      needs[r] = copy.program().arena_bytes();
+    }
+    return needs;
+  }
+
+  std::vector<proto::Program> Finish(std::vector<int64_t>* kept_bytes) {
+    std::vector<proto::Program> programs;
+    for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
+      RankProgram& rank = emitter_.ranks()[r];
+      (*kept_bytes)[r] = rank.Finish((*kept_bytes)[r]);
+      proto::Program program = rank.TakeProgram();
+      program.set_name(absl::StrCat(structure_.graph().name,
+                                    structure_.forward_only ? "/evaluation" : "/training"));
+      program.set_seed(options_.seed);
+      if (!structure_.forward_only) *program.mutable_optimizer() = options_.optimizer;
+      programs.push_back(std::move(program));
+    }
+    return programs;
+  }
+
+ private:
+  const PcgStructure& structure_;
+  const LoweringOptions& options_;
+  const int batch_slices_;
+  Emitter emitter_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<proto::Program>> LowerPlacement(
+    const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
+    const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,
+    MadeToFit* made, int least_slices) {
+  kept_bytes->resize(num_devices, 0);
+  const bool limited = limits != nullptr && limits->may_change_programs() && !limits->bytes.empty();
+  const int most = limited ? std::max(MostBatchSlices(limits->options), least_slices) : 1;
+  MadeToFit unused;
+  if (made == nullptr) made = &unused;
+  absl::Status refused;
+  for (int slices = least_slices;; slices *= 2) {
+    Attempt attempt(structure, placement, table, num_devices, options, slices);
+    if (absl::Status status = attempt.Emit(); !status.ok()) return status;
+    if (slices > least_slices && !attempt.sliced()) return refused;
+    std::vector<proto::MemoryPlan> plans(num_devices);
+    bool hopeless = false;
+    const absl::Status fit =
+        limited ? attempt.MakeFit(*limits, *kept_bytes, &plans, &hopeless) : absl::OkStatus();
+    if (!fit.ok() && !absl::IsResourceExhausted(fit)) return fit;
+    if (slices == least_slices) {
+      refused = fit;
+      // Of programs that were looked at in vain the plan is empty.
+      if (!fit.ok()) made->bytes_without = attempt.Needs(0, *kept_bytes);
+      made->bytes_without.resize(num_devices, 0);
+      for (int r = 0; r < num_devices; ++r) {
+        if (plans[r].bytes_without() > 0) made->bytes_without[r] = plans[r].bytes_without();
+      }
+    }
+    if (fit.ok()) {
+      for (int r = 0; r < num_devices; ++r) {
+        if (plans[r].bytes_without() > 0) plans[r].set_bytes_without(made->bytes_without[r]);
+      }
+      made->batch_slices = slices;
+      made->memory = std::move(plans);
+      return attempt.Finish(kept_bytes);
+    }
+    if (hopeless || (slices == least_slices && 2 * slices > most)) return refused;
+    if (attempt.instructions() > kMostToSlice) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          refused.message(), "; more slices of the batch than ", slices,
+          " were not tried: the programs have ", attempt.instructions(), " instructions already"));
+    }
+    if (2 * slices > most) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(refused.message(), "; nor do up to ", slices, " slices of the batch"));
+    }
+  }
+}
+
+}  // namespace espalier

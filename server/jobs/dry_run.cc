@@ -1,0 +1,102 @@
+#include "server/jobs/dry_run.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/jobs/prepare.h"
+
+namespace espalier {
+namespace {
+
+// The devices that the job would be given if nobody else wanted them.
+absl::Status FillDevices(const AttemptTools& tools, const proto::SearchOptions& search,
+                         Machine* machine) {
+  for (const proto::WorkerInfo& info : tools.workers->List()) {
+    if (info.state() != proto::WorkerInfo::DEAD) machine->devices.push_back(info.device());
+  }
+  if (machine->devices.empty()) {
+    return absl::FailedPreconditionError(
+        "no worker has joined; start one, or plan for devices that are not there: espalier plan "
+        "--devices=N");
+  }
+  size_t wanted = machine->devices.size();
+  if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
+  if (search.strategy() == proto::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  const bool imported = search.strategy() == proto::SearchOptions::IMPORTED;
+  const size_t planned = search.has_imported() ? search.imported().devices_size()
+                                               : std::max(0, search.pipeline_stages());
+  if (wanted < planned) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(search.has_imported() ? "the imported plan" : "the pipeline", " is for ",
+                     planned, " workers; there are ", wanted, ", and the job would wait for more"));
+  }
+  if (imported) wanted = std::min(wanted, std::max<size_t>(planned, 1));
+  machine->devices.resize(wanted);
+  machine->link = tools.workers->MeasuredLink();
+  if (machine->link.bandwidth() <= 0) machine->link = DefaultLink();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void DryRun(const AttemptTools& tools, const proto::TrainingSpec& spec, proto::DryRunReply* reply) {
+  const auto stop = [&](const absl::Status& status) {
+    reply->add_problems(std::string(status.message()));
+  };
+  for (proto::DryRunReply::Unsupported& op :
+       FindUnsupported(*tools.registry, *tools.artifacts, spec)) {
+    reply->add_problems(absl::StrCat("operator '", op.op(), "' is not supported (", op.nodes(),
+                                     op.nodes() == 1 ? " node, '" : " nodes, the first '",
+                                     op.first_node(), "'): ", op.reason()));
+    *reply->add_unsupported() = std::move(op);
+  }
+  PlanDesk::Request request;
+  const absl::Status devices = FillDevices(tools, spec.search(), &request.machine);
+  if (!devices.ok()) stop(devices);
+  if (!reply->unsupported().empty()) {
+    if (absl::Status fields = CheckSpec(*tools.registry, spec); !fields.ok()) stop(fields);
+    return;  // there is no graph to say more of
+  }
+  absl::StatusOr<PreparedJob> prepared = Prepare(*tools.registry, *tools.artifacts, spec);
+  if (!prepared.ok()) return stop(prepared.status());
+  reply->set_total_steps(prepared->total_steps);
+  reply->set_parameters(prepared->parameters);
+  if (!devices.ok()) return;
+
+  request.graph = &prepared->graph;
+  request.batch_size = spec.batch_size();
+  request.optimizer = prepared->optimizer;
+  request.search = spec.search();
+  std::map<std::string, std::unique_ptr<WorkerClient>> clients;
+  for (const Member& member : tools.workers->Idle()) {
+    std::unique_ptr<WorkerClient>& client = clients[member.device.model()];
+    if (client == nullptr) client = tools.dial(member.address);
+    request.measure_on[member.device.model()] = client.get();
+  }
+  absl::StatusOr<proto::Plan> plan = tools.desk->Make(request);
+  if (!plan.ok()) return stop(plan.status());
+  LoweringOptions options;
+  options.optimizer = prepared->optimizer;
+  options.seed = spec.seed();
+  options.columns = prepared->columns;
+  absl::StatusOr<LoweredPlan> lowered = LowerPlan(*tools.registry, prepared->graph, *plan, options);
+  if (!lowered.ok()) stop(lowered.status());
+  for (int rank = 0; rank < plan->devices_size(); ++rank) {
+    proto::DryRunReply::DeviceMemory* memory = reply->add_memory();
+    memory->set_rank(rank);
+    memory->set_model(plan->devices(rank).model());
+    memory->set_memory_bytes(plan->devices(rank).memory_bytes());
+    memory->set_needed_bytes(lowered.ok() ? lowered->training[rank].arena_bytes()
+                                          : plan->prediction().peak_bytes(rank));
+  }
+  reply->set_step_seconds(plan->prediction().step_seconds());
+  reply->set_total_seconds(plan->prediction().step_seconds() *
+                           static_cast<double>(prepared->total_steps));
+  *reply->mutable_plan() = *std::move(plan);
+}
+
+}  // namespace espalier

@@ -1,0 +1,310 @@
+// What a person can get wrong in a request for a plan, sent through what the Planner service
+// answers with: each gets an error with the place, the numbers and the remedy, and the next request
+// is answered.
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "gtest/gtest.h"
+#include "ops/graph/builder.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "planner/machine/presets.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/clock.h"
+#include "server/jobs/plan_calls.h"
+#include "server/membership/worker_registry.h"
+#include "server/store/sqlite_store.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kBatch = 16;
+
+class PlanRequestTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    const std::string folder = ::testing::TempDir() + "/bad_input";
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    files_ = NewPosixFileSystem();
+    auto store = SqliteStore::Open(folder + "/jobs.db");
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    auto artifacts =
+        ArtifactStore::Open(folder + "/artifacts", files_.get(), store_.get(), &clock_);
+    ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+    artifacts_ = *std::move(artifacts);
+    workers_ = std::make_unique<WorkerRegistry>(&clock_, absl::Seconds(10),
+                                                [] { return absl::StatusOr<uint64_t>(1); });
+    desk_ = std::make_unique<PlanDesk>(&registry_, store_.get(), 0);
+    calls_ = std::make_unique<PlanCalls>(
+        &registry_, desk_.get(), artifacts_.get(), workers_.get(), store_.get(),
+        [](const std::string&) { return std::unique_ptr<WorkerClient>(); });
+  }
+
+  // A good one: an MLP on four devices of 64 MiB.
+  proto::PlanRequest Good() {
+    GraphBuilder b(registry_, "mlp");
+    const ValueId x = b.Input("x", DType::kF32, {-1, 12});
+    const Initializer init{Initializer::kNormal, 0.1};
+    ValueId h =
+        b.Op("linear", {x, b.Parameter("fc1.weight", DType::kF32, {16, 12}, init)}, {}, "fc1");
+    h = b.Op("relu", {h}, {}, "act");
+    h = b.Op("linear", {h, b.Parameter("fc2.weight", DType::kF32, {4, 16}, init)}, {}, "fc2");
+    const ValueId labels = b.Input("labels", DType::kI32, {-1});
+    b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+    absl::StatusOr<Graph> graph = b.Build();
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    proto::PlanRequest request;
+    *request.mutable_graph() = ToProto(*graph);
+    request.set_batch_size(kBatch);
+    for (int i = 0; i < 4; ++i) {
+      proto::Device* device = request.add_devices();
+      device->set_model("test");
+      device->set_memory_bytes(int64_t{64} << 20);
+      device->set_matmul_flops(1e11);
+      device->set_memory_bandwidth(1e10);
+    }
+    request.mutable_search()->set_budget(200);
+    return request;
+  }
+
+  absl::Status Ask(const proto::PlanRequest& request, proto::Plan* plan = nullptr) {
+    proto::PlanReply reply;
+    absl::Status status = calls_->Make(request, &reply);
+    if (plan != nullptr) *plan = reply.plan();
+    return status;
+  }
+
+  // What a machine file with `from` replaced by `to` is answered with.
+  proto::PlanRequest OnMachine(const std::string& from, const std::string& to) {
+    absl::StatusOr<std::string> text = PresetText("a100-cluster", 16);
+    EXPECT_TRUE(text.ok()) << text.status();
+    const std::string changed = absl::StrReplaceAll(*text, {{from, to}});
+    EXPECT_NE(changed, *text) << from << " is not in " << *text;
+    proto::PlanRequest request = Good();
+    request.clear_devices();
+    request.set_machine_file(changed);
+    return request;
+  }
+
+  // `change` of a plan that was made for Good().
+  proto::PlanRequest WithPlan(const std::function<void(proto::Plan*)>& change) {
+    proto::PlanRequest request = Good();
+    proto::Plan plan;
+    EXPECT_EQ(Ask(request, &plan), absl::OkStatus());
+    change(&plan);
+    request.mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
+    *request.mutable_search()->mutable_imported() = std::move(plan);
+    return request;
+  }
+
+  proto::PlanRequest Changed(const std::function<void(proto::PlanRequest*)>& change) {
+    proto::PlanRequest request = Good();
+    change(&request);
+    return request;
+  }
+
+  OpRegistry registry_;
+  SystemClock clock_;
+  std::unique_ptr<FileSystem> files_;
+  std::unique_ptr<SqliteStore> store_;
+  std::unique_ptr<ArtifactStore> artifacts_;
+  std::unique_ptr<WorkerRegistry> workers_;
+  std::unique_ptr<PlanDesk> desk_;
+  std::unique_ptr<PlanCalls> calls_;
+};
+
+TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
+  struct Case {
+    const char* what;
+    proto::PlanRequest request;
+    absl::StatusCode code;
+    std::vector<std::string> words;  // of the message: place, numbers, remedy
+  };
+  using Code = absl::StatusCode;
+  const auto first = [](proto::Plan* plan) { return plan->mutable_operators(0); };
+  const std::vector<Case> cases = {
+      {"a bandwidth below zero",
+       OnMachine("255 GB/s", "-255 GB/s"),
+       Code::kInvalidArgument,
+       {"machine_file", "devices[0]", "bandwidth", "-255"}},
+      {"a device below a node that is not there",
+       OnMachine("\"parent\": \"host\"", "\"parent\": \"nowhere\""),
+       Code::kInvalidArgument,
+       {"machine_file", "devices[0]", "nowhere"}},
+      {"a circle of links",
+       OnMachine("\"parent\": \"network\"", "\"parent\": \"host\""),
+       Code::kInvalidArgument,
+       {"machine_file", "a cycle", "\"host\""}},
+      {"a machine that is no JSON", OnMachine("{", "["), Code::kInvalidArgument, {"machine_file"}},
+      {"a preset that there is not",
+       Changed([](proto::PlanRequest* r) {
+         r->clear_devices();
+         r->set_machine_preset("h2000");
+       }),
+       Code::kNotFound,
+       {"machine_preset", "h2000", "h200-cluster"}},
+      {"a device without memory",
+       Changed([](proto::PlanRequest* r) { r->mutable_devices(2)->set_memory_bytes(0); }),
+       Code::kInvalidArgument,
+       {"devices[2]", "memory_bytes", "greater than zero"}},
+
+      {"a plan for another graph",
+       WithPlan([](proto::Plan* plan) {
+         plan->mutable_operators(1)->set_node("other");
+         plan->set_graph_fingerprint("0123");
+       }),
+       Code::kInvalidArgument,
+       {"another graph", "'0123'", "'other'"}},
+      {"a plan of another batch",
+       [&] {
+         proto::PlanRequest request = WithPlan([](proto::Plan*) {});
+         request.set_batch_size(2 * kBatch);
+         return request;
+       }(),
+       Code::kInvalidArgument,
+       {"another graph", "batch size 16", "shapes, attributes or the batch size differ"}},
+      {"a plan of another version",
+       WithPlan([](proto::Plan* plan) { plan->set_format_version(2); }),
+       Code::kInvalidArgument,
+       {"format_version is 2", "expected 1"}},
+      {"a degree that does not divide",
+       WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 3; }),
+       Code::kInvalidArgument,
+       {"operator 'fc1'", "sample", "3", "16"}},
+      {"a degree of zero",
+       WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 0; }),
+       Code::kInvalidArgument,
+       {"operator 'fc1'", "sample", "0"}},
+      {"an axis that there is not",
+       WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["depth"] = 2; }),
+       Code::kInvalidArgument,
+       {"operator 'fc1'", "'depth'", "it has: "}},
+      {"a device that there is not",
+       WithPlan([&](proto::Plan* plan) {
+         first(plan)->clear_degrees();
+         first(plan)->clear_devices();
+         first(plan)->add_devices(4);
+       }),
+       Code::kInvalidArgument,
+       {"operator 'fc1'", "4"}},
+      {"more parts than devices",
+       WithPlan([&](proto::Plan* plan) {
+         (*first(plan)->mutable_degrees())["sample"] = 2;
+         first(plan)->clear_devices();
+         first(plan)->add_devices(0);
+       }),
+       Code::kInvalidArgument,
+       {"operator 'fc1'", "2", "1"}},
+      {"an operator that is missing",
+       WithPlan([](proto::Plan* plan) { plan->mutable_operators()->RemoveLast(); }),
+       Code::kInvalidArgument,
+       {"of the graph is missing"}},
+      {"a plan for more devices",
+       [&] {
+         proto::PlanRequest request = WithPlan([](proto::Plan*) {});
+         request.mutable_devices()->RemoveLast();
+         return request;
+       }(),
+       Code::kInvalidArgument,
+       {"for 4 devices", "there are 3"}},
+      {"slices that are no power of two",
+       WithPlan([](proto::Plan* plan) { plan->set_batch_slices(6); }),
+       Code::kInvalidArgument,
+       {"'batch_slices' is 6", "a power of two"}},
+
+      {"a budget of zero",
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_budget(0); }),
+       Code::kInvalidArgument,
+       {"search.budget is 0", "1 to 100000000", "DATA_PARALLEL"}},
+      {"a budget below zero",
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_budget(-5); }),
+       Code::kInvalidArgument,
+       {"search.budget is -5", "1 to 100000000"}},
+      {"alpha that is no number",
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_alpha(0.0 / 0.0); }),
+       Code::kInvalidArgument,
+       {"search.alpha is", "0 (annealing) or more"}},
+      {"more stages than operators",
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_pipeline_stages(200); }),
+       Code::kInvalidArgument,
+       {"search.pipeline_stages is 200", "4 devices"}},
+      {"parts that do not divide the batch",
+       Changed([](proto::PlanRequest* r) { r->mutable_search()->set_micro_batches(3); }),
+       Code::kInvalidArgument,
+       {"micro", "3", "16"}},
+
+      {"a graph with no operator",
+       Changed([](proto::PlanRequest* r) { r->clear_graph(); }),
+       Code::kInvalidArgument,
+       {"loss"}},
+      {"a graph without a sink that training minimises",
+       Changed([](proto::PlanRequest* r) { r->mutable_graph()->clear_outputs(); }),
+       Code::kInvalidArgument,
+       {"'mlp'", "loss"}},
+      {"an operator that there is not",
+       Changed([](proto::PlanRequest* r) { r->mutable_graph()->mutable_nodes(1)->set_op("rely"); }),
+       Code::kInvalidArgument,
+       {"'act'", "rely"}},
+      {"a batch of none",
+       Changed([](proto::PlanRequest* r) { r->set_batch_size(0); }),
+       Code::kInvalidArgument,
+       {"batch_size", "greater than zero"}},
+      {"a type that precision is not",
+       Changed([](proto::PlanRequest* r) { r->set_precision(proto::I64); }),
+       Code::kInvalidArgument,
+       {"precision", "BF16"}},
+
+      {"a model that fits no device however it is cut",
+       Changed([](proto::PlanRequest* r) {
+         for (proto::Device& device : *r->mutable_devices()) device.set_memory_bytes(700);
+       }),
+       Code::kResourceExhausted,
+       {"device 0 needs", "bytes but has 700", "parameters, optimiser states",
+        "ZeRO, up to stage 3", "more memory"}},
+  };
+  for (const Case& c : cases) {
+    const absl::Status status = Ask(c.request);
+    EXPECT_EQ(status.code(), c.code) << c.what << ": " << status;
+    for (const std::string& word : c.words) {
+      EXPECT_TRUE(absl::StrContains(status.message(), word))
+          << c.what << ": '" << word << "' is not in: " << status.message();
+    }
+  }
+  EXPECT_EQ(Ask(Good()), absl::OkStatus());
+}
+
+// FlexFlow aborts there: branches that end nowhere are left out, and several named outputs are
+// metrics.
+TEST_F(PlanRequestTest, AGraphWithSeveralSinksIsPlanned) {
+  GraphBuilder b(registry_, "several");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 12});
+  const Initializer init{Initializer::kNormal, 0.1};
+  const ValueId h = b.Op("linear", {x, b.Parameter("w", DType::kF32, {4, 12}, init)}, {}, "scores");
+  b.Op("relu", {h}, {}, "nowhere");
+  const ValueId labels = b.Input("labels", DType::kI32, {-1});
+  b.Output("accuracy", b.Op("accuracy", {h, labels}, {}, "accuracy"));
+  b.Output("probabilities", b.Op("softmax", {h}, {}, "probabilities"));
+  b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+  absl::StatusOr<Graph> graph = b.Build();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  proto::PlanRequest request = Good();
+  *request.mutable_graph() = ToProto(*graph);
+  proto::Plan plan;
+  ASSERT_EQ(Ask(request, &plan), absl::OkStatus());
+  std::vector<std::string> nodes;
+  for (const proto::OperatorPlan& op : plan.operators()) nodes.push_back(op.node());
+  EXPECT_EQ(nodes, (std::vector<std::string>{"scores", "accuracy", "loss"}));
+}
+
+}  // namespace
+}  // namespace espalier

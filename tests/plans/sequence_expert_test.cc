@@ -1,0 +1,201 @@
+// Sequence (context) parallel and expert parallel plans, made by hand as such systems make them,
+// train as one device does.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "ops/operators/register_all.h"
+#include "planner/cost/analytic.h"
+#include "planner/testing/zoo/models.h"
+#include "tests/plans/in_process_training.h"
+#include "tests/plans/jobs.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kSteps = 20;
+constexpr double kTolerance = 1e-4;  // relative
+
+class HandMadeTest : public ::testing::Test {
+ protected:
+  HandMadeTest() { RegisterAllOperators(registry_); }
+
+  PlanProblem Problem(int devices) {
+    PlanProblem problem;
+    problem.registry = &registry_;
+    problem.graph = &job_.graph;
+    problem.batch_size = job_.batch;
+    problem.machine = TestMachine(devices);
+    problem.optimizer = AdamW(3e-3);
+    problem.cost = &cost_;
+    return problem;
+  }
+
+  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<proto::Plan>& plan) {
+    if (!plan.ok()) return plan.status();
+    TrainingRunOptions options;
+    options.steps = kSteps;
+    options.batch_size = job_.batch;
+    options.lowering.optimizer = AdamW(3e-3);
+    options.lowering.seed = 11;
+    options.lowering.columns = job_.columns;
+    return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
+  }
+
+  TrainingRun Alone() {
+    proto::SearchOptions single;
+    single.set_strategy(proto::SearchOptions::SINGLE_DEVICE);
+    absl::StatusOr<TrainingRun> run = Train(MakePlan(Problem(1), single));
+    EXPECT_TRUE(run.ok()) << run.status();
+    if (!run.ok()) return {};
+    EXPECT_LT(run->losses.back(), 0.97 * run->losses.front());
+    return *std::move(run);
+  }
+
+  void ExpectSameCurve(const TrainingRun& alone, const absl::StatusOr<proto::Plan>& plan,
+                       const std::string& what) {
+    const absl::StatusOr<TrainingRun> run = Train(plan);
+    ASSERT_TRUE(run.ok()) << what << ": " << run.status();
+    ASSERT_EQ(run->losses.size(), alone.losses.size()) << what;
+    const double worst = LargestRelativeDifference(alone, *run);
+    std::printf("%-48s %.1e\n", what.c_str(), worst);
+    EXPECT_LT(worst, kTolerance) << what;
+  }
+
+  OpRegistry registry_;
+  SmallJob job_;
+  AnalyticCost cost_;
+};
+
+std::vector<int> FirstDevices(int count) {
+  std::vector<int> devices;
+  for (int d = 0; d < count; ++d) devices.push_back(d);
+  return devices;
+}
+
+const Axis* AxisOfSize(const SplitRule& rule, int64_t size) {
+  for (const Axis& axis : rule.axes) {
+    if (axis.size == size && axis.kind != AxisKind::kReduction) return &axis;
+  }
+  return nullptr;
+}
+
+int Count(const proto::Plan& plan, proto::ParallelOperator::Kind kind, const std::string& where) {
+  int count = 0;
+  for (const proto::ParallelOperator& op : plan.parallel_operators()) {
+    count += op.kind() == kind && absl::StrContains(op.consumer(), where);
+  }
+  return count;
+}
+
+// Each device has a stretch of every sequence; only attention sees the keys and values of all.
+TEST_F(HandMadeTest, SequenceParallel) {
+  constexpr int64_t kSequence = 24;  // like no other size
+  absl::StatusOr<SmallJob> job = LanguageModel(registry_, 3, kSequence, 8);
+  ASSERT_TRUE(job.ok()) << job.status();
+  job_ = *std::move(job);
+  const TrainingRun alone = Alone();
+  for (const auto& [samples, stretches] : {std::pair(1, 2), std::pair(1, 4), std::pair(2, 2)}) {
+    const int devices = samples * stretches;
+    std::set<std::string> attention;
+    int others = 0;
+    absl::StatusOr<proto::Plan> plan =
+        HandMadePlan(Problem(devices),
+                     [&, samples = samples, stretches = stretches](
+                         int, const Node& node, const SplitRule& rule) -> Choice {
+                       const Axis* sequence = AxisOfSize(rule, kSequence);
+                       if (sequence == nullptr) return {{}, {0}};
+                       if (node.op == "attention") {
+                         attention.insert(node.name);
+                       } else {
+                         ++others;
+                       }
+                       Choice choice{{{sequence->name, stretches}}, FirstDevices(devices)};
+                       if (samples > 1) choice.degrees[rule.axes[0].name] = samples;
+                       return choice;
+                     });
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(attention.size(), 3u);
+    EXPECT_EQ(3 + others, plan->operators_size()) << "some operator has no sequence";
+    // Keys and values of each layer are gathered for attention; nothing else ever is.
+    int gathered = 0;
+    for (const proto::ParallelOperator& op : plan->parallel_operators()) {
+      if (op.kind() != proto::ParallelOperator::COMBINE) continue;
+      ++gathered;
+      EXPECT_EQ(attention.count(op.consumer()), 1u) << op.tensor() << " for " << op.consumer();
+    }
+    EXPECT_EQ(gathered, 2 * 3);
+    ExpectSameCurve(alone, plan, absl::StrCat(samples, " x samples, ", stretches, " x sequence"));
+    ExpectSameCurve(alone, AtZeroStage(Problem(devices), plan, 3),
+                    absl::StrCat(samples, " x samples, ", stretches, " x sequence, ZeRO 3"));
+  }
+}
+
+// Tokens come by the batch, experts lie on devices of their own; an all-to-all between the two.
+TEST_F(HandMadeTest, ExpertParallel) {
+  const zoo::MoeSizes sizes{
+      .body = {.layers = 4, .hidden = 16, .heads = 2, .sequence = 16, .vocabulary = 64},
+      .experts = 4};
+  absl::StatusOr<Graph> graph = zoo::BuildMoe(registry_, "moe", sizes);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  job_.graph = *std::move(graph);
+  job_.batch = 8;
+  ASSERT_EQ(BindAndInfer(registry_, job_.batch, &job_.graph), absl::OkStatus());
+  // Sequences that go up by one from somewhere: there is something to learn.
+  std::vector<Column> columns;
+  for (const Value& value : job_.graph.values()) {
+    if (value.kind != ValueKind::kInput) continue;
+    ASSERT_EQ(value.type.dtype, DType::kI64) << value.name;
+    Column column{value.name, {DType::kI64, {sizes.body.sequence}}, {}};
+    for (int64_t i = 0; i < 64; ++i) {
+      for (int64_t s = 0; s < sizes.body.sequence; ++s) {
+        const int64_t token = (7 * i + s + (value.name == "labels")) % sizes.body.vocabulary;
+        const char* bytes = reinterpret_cast<const char*>(&token);
+        column.data.insert(column.data.end(), bytes, bytes + sizeof(token));
+      }
+    }
+    columns.push_back(std::move(column));
+  }
+  auto dataset = Dataset::FromColumns(columns, 0);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  job_.dataset = *dataset;
+  const TrainingRun alone = Alone();
+  for (int devices : {2, 4}) {
+    int experts = 0;
+    absl::StatusOr<proto::Plan> plan = HandMadePlan(
+        Problem(devices), [&](int index, const Node& node, const SplitRule& rule) -> Choice {
+          bool inside = false;
+          for (const char* end : {".rows", ".up", ".gelu", ".down", ".by_group"}) {
+            inside = inside || absl::EndsWith(node.name, absl::StrCat(".experts", end));
+          }
+          if (!inside) return SplitFirst(index, rule, {AxisKind::kSample}, devices);
+          ++experts;
+          EXPECT_EQ(rule.axes[0].size, sizes.experts) << node.name;
+          return {{{rule.axes[0].name, devices}}, FirstDevices(devices)};
+        });
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(experts, 2 * 5);  // every second layer has them
+    EXPECT_GE(Count(*plan, proto::ParallelOperator::ALL_TO_ALL, ".experts."), 2 * 2);
+    ExpectSameCurve(alone, plan, absl::StrCat("experts on ", devices, " devices"));
+    // Each device has its experts, and no others.
+    const absl::StatusOr<TrainingRun> run = Train(plan);
+    ASSERT_TRUE(run.ok()) << run.status();
+    int weights = 0;
+    for (const auto& [name, bytes] : run->parameters) {
+      if (!absl::StrContains(name, ".experts.")) continue;
+      ++weights;
+      EXPECT_EQ(bytes.size() * devices, alone.parameters.at(name).size()) << name;
+    }
+    EXPECT_EQ(weights, 2 * 2);
+  }
+}
+
+}  // namespace
+}  // namespace espalier
