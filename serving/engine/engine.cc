@@ -7,6 +7,16 @@
 #include "serving/sampling/shared_noise.h"
 
 namespace espalier {
+namespace {
+
+// The tokens of the nodes from below the root to `node`.
+std::vector<int> PathTo(const TokenTree& tree, int node) {
+  std::vector<int> path(tree.depth(node));
+  for (; node > 0; node = tree.parent(node)) path[tree.depth(node) - 1] = tree.token(node);
+  return path;
+}
+
+}  // namespace
 
 Engine::Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options)
     : llm_(llm),
@@ -78,7 +88,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
 }
 
 absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions options) {
-  if (absl::Status status = ValidateOptions(options); !status.ok()) return status;
+  if (absl::Status status = ValidateOptions(options, limits_.vocabulary); !status.ok()) {
+    return status;
+  }
+  if (options.timeout_seconds > 0 && !options_.seconds) {
+    return absl::FailedPreconditionError("a timeout needs an engine with a clock");
+  }
   if (prompt.empty()) {
     return absl::InvalidArgumentError("the prompt is empty, expected at least one token");
   }
@@ -214,7 +229,8 @@ std::vector<Engine::Work> Engine::Plan() {
   for (const RequestId id : schedule.admit) {
     Entry& entry = requests_.at(id);
     Request& request = *entry.request;
-    if (options_.prefix_cache) {
+    // Log-probabilities of a prompt come from its own rows: they have to be computed.
+    if (options_.prefix_cache && request.options().prompt_logprobs < 0) {
       const int cached =
           kv_.AttachPrefix(id, request.tokens().subspan(0, request.tokens().size() - 1));
       if (!entry.admitted) {
@@ -222,6 +238,7 @@ std::vector<Engine::Work> Engine::Plan() {
         statistics_.cached_tokens += cached;
       }
     }
+    if (!entry.admitted) request.usage().seconds_queued = Now() - entry.submitted;
     entry.admitted = true;
     request.Admit();
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
@@ -267,6 +284,10 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
                       .slot = slots[position],
                       .prefix = position + 1,
                       .wants_logits = position + 1 == request.length()});
+      if (request.WantsPromptLogits(position)) {
+        rows.back().wants_logits = true;
+        ++work[i].prompt_rows;
+      }
     }
     const size_t root = rows.size() - 1;
     for (int node = 1; node < tree.size(); ++node) {
@@ -291,7 +312,25 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
   return logits;
 }
 
+void Engine::ExpireRequests() {
+  if (!options_.seconds) return;
+  std::vector<RequestId> late;
+  for (const auto& [id, entry] : requests_) {
+    const double timeout = entry.request->options().timeout_seconds;
+    if (timeout > 0 && Now() - entry.submitted > timeout) late.push_back(id);
+  }
+  for (const RequestId id : late) {
+    Entry& entry = requests_.at(id);
+    entry.request->Finish(FinishReason::kError);
+    Report(entry, absl::DeadlineExceededError(
+                      absl::StrCat("the request's time is over: ", entry.request->emitted(),
+                                   " tokens in ", entry.request->options().timeout_seconds, " s")));
+    Retire(id);
+  }
+}
+
 absl::Status Engine::Step() {
+  ExpireRequests();
   if (idle()) return absl::OkStatus();
   ++statistics_.steps;
   const int64_t preempted = statistics_.preemptions;
@@ -327,42 +366,63 @@ absl::Status Engine::Step() {
 }
 
 absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
-  const Request& request = *work.entry->request;
+  Request& request = *work.entry->request;
   const RequestId id = request.id();
   if (options_.prefix_cache) kv_.Publish(id, request.tokens());
+  for (int row = 0; row < work.prompt_rows; ++row) {
+    request.AddPromptLogprobs(logits.at(index, row), limits_.vocabulary);
+  }
   if (kv_.length(id) < request.length()) return absl::OkStatus();  // in the middle of the prompt
-  // Wanted rows are the root and then the nodes, as the tree numbers them.
+  // After the prompt's, the wanted rows are the root and then the nodes, as the tree numbers them.
+  // Rules are applied here, before anything is compared or drawn.
+  std::vector<float> ruled;
+  const auto row_of = [&](int node) -> absl::StatusOr<const float*> {
+    const float* row = logits.at(index, work.prompt_rows + node);
+    if (!request.rules().active()) return row;
+    ruled.assign(row, row + limits_.vocabulary);
+    absl::Status status =
+        request.rules().Apply(PathTo(work.tree, node), ruled.data(), limits_.vocabulary);
+    if (!status.ok()) return status;
+    return ruled.data();
+  };
   absl::StatusOr<Verification> verification;
   const SamplingParameters& sampling = request.options().sampling;
   if (!sampling.greedy() && options_.speculation.sampled == SampledDrafts::kShared) {
     verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
+      const absl::StatusOr<const float*> row = row_of(node);
+      if (!row.ok()) return row.status();
       const absl::StatusOr<Distribution> p =
-          SamplingDistribution(logits.at(index, node), limits_.vocabulary, sampling);
+          SamplingDistribution(*row, limits_.vocabulary, sampling);
       if (!p.ok()) return p.status();
       return SharedChoice(*p, sampling.seed, request.length() + work.tree.depth(node));
     });
   } else if (sampling.greedy()) {
-    verification = VerifyGreedy(
-        work.tree, [&](int node) { return Argmax(logits.at(index, node), limits_.vocabulary); });
+    verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
+      const absl::StatusOr<const float*> row = row_of(node);
+      if (!row.ok()) return row.status();
+      return Argmax(*row, limits_.vocabulary);
+    });
   } else {
     RequestNoise noise(request.options().sampling.seed, request.length() - 1);
     verification = VerifySampled(
         work.tree,
-        [&](int node) {
-          return SamplingDistribution(logits.at(index, node), limits_.vocabulary,
-                                      request.options().sampling);
+        [&](int node) -> absl::StatusOr<Distribution> {
+          const absl::StatusOr<const float*> row = row_of(node);
+          if (!row.ok()) return row.status();
+          return SamplingDistribution(*row, limits_.vocabulary, request.options().sampling);
         },
         noise);
   }
-  if (verification.ok()) return Conclude(work, *verification);
-  // Logits that are no numbers concern this request alone.
-  work.entry->request->Finish(FinishReason::kError);
+  if (verification.ok()) return Conclude(work, *verification, index, logits);
+  // Logits that are no numbers, and rules that cannot be followed, concern this request alone.
+  request.Finish(FinishReason::kError);
   Report(*work.entry, verification.status());
   Retire(id);
   return absl::OkStatus();
 }
 
-absl::Status Engine::Conclude(Work& work, const Verification& verification) {
+absl::Status Engine::Conclude(Work& work, const Verification& verification, int index,
+                              const StepLogits& logits) {
   Request& request = *work.entry->request;
   const RequestId id = request.id();
   Usage& usage = request.usage();
@@ -377,7 +437,15 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification) {
     ++statistics_.drafted_by_depth[work.tree.depth(node) - 1];
   }
   for (size_t i = 0; i < verification.tokens.size() && request.phase() != Phase::kFinished; ++i) {
-    request.Emit(verification.tokens[i], context_);
+    const int token = verification.tokens[i];
+    TokenLogprobs logprobs;
+    const bool reported = request.options().logprobs >= 0;
+    if (reported) {
+      const int node = i == 0 ? 0 : verification.path[i - 1];
+      logprobs = LogprobsOf(logits.at(index, work.prompt_rows + node), limits_.vocabulary, token,
+                            request.options().logprobs);
+    }
+    request.Emit(token, context_, reported ? &logprobs : nullptr);
     ++statistics_.generated_tokens;
     if (i < verification.path.size()) {
       ++usage.accepted_tokens;
@@ -418,7 +486,16 @@ void Engine::Report(Entry& entry, const absl::Status& error) {
                      .text = request.TakeText(),
                      .finished = request.phase() == Phase::kFinished,
                      .reason = request.finish_reason(),
-                     .error = error};
+                     .error = error.ok() ? request.error() : error,
+                     .stop = request.stop_cause(),
+                     .logprobs = request.TakeLogprobs()};
+  if (!event.tokens.empty()) {
+    event.prompt_logprobs = request.TakePromptLogprobs();
+    const double now = Now();
+    const bool first = static_cast<int>(event.tokens.size()) == request.emitted();
+    event.seconds_since_last = first ? 0 : now - entry.last_tokens;
+    entry.last_tokens = now;
+  }
   if (event.finished) {
     request.usage().seconds = Now() - entry.submitted;
     event.usage = request.usage();

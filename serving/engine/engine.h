@@ -52,8 +52,12 @@ struct RequestEvent {
   std::string text;         // new, whole characters
   bool finished = false;
   FinishReason reason = FinishReason::kNone;
-  absl::Status error;  // if reason is kError
-  Usage usage;         // if finished
+  absl::Status error;                          // if reason is kError
+  StopCause stop;                              // if reason is kStop
+  std::vector<TokenLogprobs> logprobs;         // of `tokens`, if asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // in the first event with tokens, if asked for
+  double seconds_since_last = 0;  // from the event with tokens before this one; 0 in the first
+  Usage usage;                    // if finished
 };
 
 struct EngineStatistics {
@@ -95,8 +99,9 @@ class Engine {
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
   bool Cancel(RequestId id);
 
-  // One iteration; does nothing if idle. If the LLM fails, all running requests end with that
-  // error, which is also returned; waiting ones stay. An SSM that fails is not used again.
+  // One iteration; does nothing if idle. Requests whose time is over end with DeadlineExceeded. If
+  // the LLM fails, all running requests end with that error, which is also returned; waiting ones
+  // stay. An SSM that fails is not used again.
   absl::Status Step();
 
   // Events since the last call, in order.
@@ -113,7 +118,8 @@ class Engine {
   struct Entry {
     std::unique_ptr<Request> request;
     double submitted = 0;
-    bool admitted = false;  // ever
+    bool admitted = false;   // ever
+    double last_tokens = 0;  // when the last event with tokens was made
     int64_t last_step = 0;
   };
   struct Work {
@@ -121,6 +127,7 @@ class Engine {
     Assignment assignment;
     TokenTree tree;              // what the LLM verifies
     std::vector<int32_t> slots;  // of the tree's nodes from 1 on
+    int prompt_rows = 0;         // rows whose logits the prompt's log-probabilities want; first
   };
 
   Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options);
@@ -134,7 +141,9 @@ class Engine {
   void Draft(std::vector<Work>& work);
   absl::StatusOr<StepLogits> RunLlm(std::vector<Work>& work);
   absl::Status Verify(Work& work, int index, const StepLogits& logits);
-  absl::Status Conclude(Work& work, const Verification& verification);
+  absl::Status Conclude(Work& work, const Verification& verification, int index,
+                        const StepLogits& logits);
+  void ExpireRequests();
   void FailRunning(const absl::Status& status);
   void Report(Entry& entry, const absl::Status& error = absl::OkStatus());
   void ReleaseSlots(RequestId id);

@@ -20,12 +20,18 @@ const std::vector<int>& Prompt() {
   return prompt;
 }
 
-std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters& sampling) {
+using Rules = std::shared_ptr<const TokenRules>;
+
+std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters& sampling,
+                                const Rules& rules) {
   std::vector<double> law(kCells, 1);
   for (int cell = 0; cell < kCells; ++cell) {
     std::vector<int> path = Prompt();
+    RuledAnswer answer(rules, Prompt(), {});
     for (int i = 0, rest = cell; i < kAnswer; ++i, rest /= kVocabulary) {
-      const std::vector<float> logits = model(path);
+      std::vector<float> logits = model(path);
+      EXPECT_TRUE(answer.Apply({}, logits.data(), kVocabulary).ok());
+      EXPECT_TRUE(answer.Append(rest % kVocabulary).ok());
       law[cell] *=
           (*SamplingDistribution(logits.data(), kVocabulary, sampling))[rest % kVocabulary];
       path.push_back(rest % kVocabulary);
@@ -37,8 +43,9 @@ std::vector<double> ExpectedLaw(const FakeModel& model, const SamplingParameters
 // Chi-square of kDraws answers with seeds 0, 1, ...; degrees of freedom in *freedom.
 double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vector<FakeModel>& ssms,
                  const char* expansion, SamplingParameters sampling, int* freedom,
-                 const SpeculationOptions& speculation = {}, int draws = kDraws) {
-  const std::vector<double> law = ExpectedLaw(claimed, sampling);
+                 const Rules& rules = nullptr, const SpeculationOptions& speculation = {},
+                 int draws = kDraws) {
+  const std::vector<double> law = ExpectedLaw(claimed, sampling, rules);
   EngineHarness harness(kVocabulary);
   harness.SetLlm(llm);
   for (const FakeModel& ssm : ssms) harness.AddSsm(ssm);
@@ -65,7 +72,9 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
     for (; submitted < draws && submitted < finished + 64; ++submitted) {
       sampling.seed = submitted;
       EXPECT_TRUE(
-          harness.engine().Submit(Prompt(), {.max_tokens = kAnswer, .sampling = sampling}).ok());
+          harness.engine()
+              .Submit(Prompt(), {.max_tokens = kAnswer, .sampling = sampling, .rules = rules})
+              .ok());
     }
     EXPECT_TRUE(harness.engine().Step().ok());
     for (const RequestEvent& event : harness.engine().TakeEvents()) {
@@ -83,7 +92,10 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
     EXPECT_GT(harness.engine().statistics().speculation.tuned_off, 100);
   }
   const bool always = !ssms.empty() && !speculation.tune;
-  EXPECT_GT(accepted, always ? draws / 4 : speculation.lookup.depth > 0 ? 100 : -1);
+  // Rules, which the SSM does not know, make it right less often.
+  EXPECT_GT(accepted, always                         ? draws / (rules != nullptr ? 8 : 4)
+                      : speculation.lookup.depth > 0 ? 100
+                                                     : -1);
   double sum = 0;
   *freedom = -1;
   for (int cell = 0; cell < kCells; ++cell) {
@@ -114,7 +126,8 @@ struct LawCase {
   std::vector<FakeModel> ssms;
   const char* expansion;
   SamplingParameters sampling;
-  SpeculationOptions speculation;
+  SpeculationOptions speculation = {};
+  TokenRules rules = {};
 };
 
 class AnswerLaw : public ::testing::TestWithParam<int> {};
@@ -158,15 +171,33 @@ TEST_P(AnswerLaw, IsTheModels) {
        {Near()},
        "2,1",
        {.temperature = 1},
-       {.tune = true, .lookup = {.depth = 3}}}};
+       {.tune = true, .lookup = {.depth = 3}}},
+      {"min_p and typical",
+       {Near(), Far()},
+       "2,2",
+       {.temperature = 1.3, .min_p = 0.2, .typical_p = 0.9}},
+      {"penalties",
+       {Near(), Far()},
+       "2,2",
+       {.temperature = 1},
+       {},
+       {.repetition_penalty = 1.6, .presence_penalty = 0.5, .frequency_penalty = 0.8}},
+      {"biases and masks",
+       {Near(), Far()},
+       "3,2",
+       {.temperature = 0.9, .top_p = 0.9},
+       {},
+       {.logit_bias = {{0, 1.0f}, {3, -0.7f}}, .bad_words = {{0, 1}, {2, 2}, {1, 3, 0}}}},
+      {"allowed tokens", {Near()}, "2,2", {.temperature = 1}, {}, {.allowed = {3, 1, 0}}}};
   const LawCase& law = cases[GetParam()];
   int freedom = 0;
   const double chi = ChiSquare(Llm(), Llm(), law.ssms, law.expansion, law.sampling, &freedom,
+                               GetParam() < 13 ? nullptr : std::make_shared<TokenRules>(law.rules),
                                law.speculation, GetParam() < 4 ? kDraws : kDraws / 2);
   EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 13));
+INSTANTIATE_TEST_SUITE_P(Cases, AnswerLaw, ::testing::Range(0, 17));
 
 // The statistic has the power to see a model that is off by a few parts in a hundred.
 TEST(AnswerLawPower, ASlightlyDifferentModelIsSeen) {

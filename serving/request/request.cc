@@ -23,13 +23,61 @@ const char* Name(FinishReason reason) {
   return "";
 }
 
-absl::Status ValidateOptions(const RequestOptions& options) {
+namespace {
+
+// Far more than any model has tokens that could end an answer.
+constexpr size_t kMostStopTokens = 1024;
+constexpr double kLongestTimeout = 7 * 24 * 3600.0;
+
+absl::Status CheckLogprobs(absl::string_view field, int value, int vocabulary) {
+  const int most = std::min(kMaxTopLogprobs, vocabulary);
+  if (value >= -1 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", expected -1 (none) to ", most));
+}
+
+bool Contains(const std::vector<int>& list, int token) {
+  return std::find(list.begin(), list.end(), token) != list.end();
+}
+
+}  // namespace
+
+absl::Status ValidateOptions(const RequestOptions& options, int vocabulary) {
   if (options.max_tokens < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens is ", options.max_tokens, ", expected 1 or more"));
   }
-  if (absl::Status status = ValidateStopStrings(options.stop); !status.ok()) return status;
-  return ValidateSampling(options.sampling);
+  if (options.stop_token_ids.size() > kMostStopTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("stop_token_ids has ",
+                                                   options.stop_token_ids.size(),
+                                                   " tokens, expected at most ", kMostStopTokens));
+  }
+  for (const int token : options.stop_token_ids) {
+    if (token < 0 || token >= vocabulary) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stop_token_ids names token ", token, ", the vocabulary has ", vocabulary));
+    }
+  }
+  if (!(options.timeout_seconds >= 0 && options.timeout_seconds <= kLongestTimeout)) {
+    return absl::InvalidArgumentError(absl::StrCat("timeout is ", options.timeout_seconds,
+                                                   " s, expected 0 (none) to ", kLongestTimeout));
+  }
+  absl::Status status = ValidateStopStrings(options.stop);
+  status.Update(ValidateSampling(options.sampling));
+  status.Update(CheckLogprobs("logprobs", options.logprobs, vocabulary));
+  status.Update(CheckLogprobs("prompt_logprobs", options.prompt_logprobs, vocabulary));
+  if (options.rules == nullptr) return status;
+  status.Update(ValidateRules(*options.rules, vocabulary));
+  if (options.rules->min_tokens > options.max_tokens) {
+    status.Update(
+        absl::InvalidArgumentError(absl::StrCat("min_tokens is ", options.rules->min_tokens,
+                                                ", more than max_tokens, ", options.max_tokens)));
+  }
+  if (options.rules->constraint != nullptr && options.ignore_eos) {
+    status.Update(absl::InvalidArgumentError(
+        "ignore_eos would go on after the end of a structured output; leave one of them out"));
+  }
+  return status;
 }
 
 Request::Request(RequestId id, std::vector<int> prompt, RequestOptions options,
@@ -39,27 +87,57 @@ Request::Request(RequestId id, std::vector<int> prompt, RequestOptions options,
       tokenizer_(tokenizer),
       tokens_(std::move(prompt)),
       taken_(static_cast<int>(tokens_.size())),
-      decoder_(tokenizer.NewStreamDecoder()),
-      stops_(options_.stop) {
+      decoder_(tokenizer.NewStreamDecoder(options_.show_special_tokens)),
+      stops_(options_.stop, options_.include_stop),
+      rules_(options_.rules, tokens_, Enders(options_, tokenizer)) {
   usage_.prompt_tokens = static_cast<int>(tokens_.size());
+}
+
+std::vector<int> Request::Enders(const RequestOptions& options, const Tokenizer& tokenizer) {
+  std::vector<int> enders = options.stop_token_ids;
+  if (!options.ignore_eos) {
+    enders.insert(enders.end(), tokenizer.eos().begin(), tokenizer.eos().end());
+  }
+  return enders;
 }
 
 int Request::Remaining(int max_length) const {
   return std::min(options_.max_tokens - emitted(), max_length - length());
 }
 
-void Request::Emit(int token, int max_length) {
+void Request::Emit(int token, int max_length, const TokenLogprobs* logprobs) {
   phase_ = Phase::kDecoding;
   tokens_.push_back(token);
   ++usage_.completion_tokens;
-  const std::vector<int>& eos = tokenizer_.eos();
-  const bool ends = std::find(eos.begin(), eos.end(), token) != eos.end();
-  if (!ends) text_ += stops_.Append(decoder_->Append(token));
-  if ((ends && !options_.ignore_eos) || stops_.stopped()) {
+  if (logprobs != nullptr) logprobs_.push_back(*logprobs);
+  const bool eos = Contains(tokenizer_.eos(), token);
+  const bool ends = (eos && !options_.ignore_eos) || Contains(options_.stop_token_ids, token);
+  const bool silent = (ends && !options_.include_stop) || (eos && !options_.show_special_tokens);
+  if (!silent) {
+    const std::string piece = decoder_->Append(token);
+    // An answer cannot end before min_tokens, so nothing in there is looked at or held back.
+    const int min_tokens = options_.rules != nullptr ? options_.rules->min_tokens : 0;
+    text_ += emitted() < min_tokens ? piece : stops_.Append(piece);
+  }
+  error_ = rules_.Append(token);
+  if (!error_.ok()) {
+    Finish(FinishReason::kError);
+  } else if (ends) {
+    stop_cause_.token = token;
+    Finish(FinishReason::kStop);
+  } else if (stops_.stopped()) {
+    stop_cause_.text = stops_.found();
+    Finish(FinishReason::kStop);
+  } else if (rules_.complete()) {
     Finish(FinishReason::kStop);
   } else if (Remaining(max_length) <= 0) {
     Finish(FinishReason::kLength);
   }
+}
+
+void Request::AddPromptLogprobs(const float* logits, int vocabulary) {
+  const int token = tokens_[++prompt_logprobs_known_];
+  prompt_logprobs_.push_back(LogprobsOf(logits, vocabulary, token, options_.prompt_logprobs));
 }
 
 bool Request::Finish(FinishReason reason) {

@@ -10,12 +10,15 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "serving/request/stop_strings.h"
 #include "serving/sampling/distribution.h"
+#include "serving/sampling/logprobs.h"
+#include "serving/sampling/token_rules.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {
@@ -34,12 +37,19 @@ struct RequestOptions {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool speculate = true;  // use draft trees if the engine has SSMs
-  int priority = 0;       // the lower number goes first
   SamplingParameters sampling;
+  std::shared_ptr<const TokenRules> rules;  // null: none
+  std::vector<int> stop_token_ids;          // end the answer, as an end of sequence does
+  bool include_stop = false;         // the stop string or token that ends the answer is in its text
+  bool show_special_tokens = false;  // special tokens have text
+  int logprobs = -1;           // most probable tokens reported for each of the answer; -1: none
+  int prompt_logprobs = -1;    // the same for the prompt's, from the second on
+  int priority = 0;            // lower ones first
+  double timeout_seconds = 0;  // from Submit; 0: none
 };
 
 // InvalidArgument naming the field and what it accepts.
-absl::Status ValidateOptions(const RequestOptions& options);
+absl::Status ValidateOptions(const RequestOptions& options, int vocabulary);
 
 struct Usage {
   int prompt_tokens = 0;
@@ -50,6 +60,13 @@ struct Usage {
   int verification_steps = 0;  // steps of the LLM that yielded tokens, but for the prompt's own
   double seconds_to_first_token = 0;
   double seconds = 0;
+  double seconds_queued = 0;
+};
+
+// What ended an answer with kStop: a token, a stop string, or neither (its grammar's end).
+struct StopCause {
+  int token = -1;
+  std::string text;
 };
 
 class Request {
@@ -76,9 +93,21 @@ class Request {
   void Preempt() { phase_ = Phase::kWaiting; }
 
   // Adds one token of the answer. Finishes the request if the token is an end of sequence (unless
-  // ignored), completes a stop string, or is the last that max_tokens or the context allows.
-  // REQUIRES: not finished.
-  void Emit(int token, int max_length);
+  // ignored) or a stop token, completes a stop string or what the rules' constraint describes, or
+  // is the last that max_tokens or the context allows; with kError if the constraint forbids it.
+  // `logprobs` (optional) are reported with it. REQUIRES: not finished.
+  void Emit(int token, int max_length, const TokenLogprobs* logprobs = nullptr);
+
+  // What its rules do to the logits of the next tokens.
+  const RuledAnswer& rules() const { return rules_; }
+
+  // Whether the logits of this position of the prompt are still to be given to AddPromptLogprobs,
+  // which takes them in order, none left out.
+  bool WantsPromptLogits(int position) const {
+    return options_.prompt_logprobs >= 0 && position >= prompt_logprobs_known_ &&
+           position + 1 < usage_.prompt_tokens;
+  }
+  void AddPromptLogprobs(const float* logits, int vocabulary);
 
   // Ends the request, once: later calls change nothing. True if this one did.
   bool Finish(FinishReason reason);
@@ -86,8 +115,17 @@ class Request {
   // What was added since the last call: tokens, and text that is certain (see StopStrings).
   std::vector<int> TakeTokens();
   std::string TakeText();
+  std::vector<TokenLogprobs> TakeLogprobs() { return std::exchange(logprobs_, {}); }
+  std::vector<TokenLogprobs> TakePromptLogprobs() { return std::exchange(prompt_logprobs_, {}); }
+
+  const StopCause& stop_cause() const { return stop_cause_; }
+  // Why it ended by itself with kError.
+  const absl::Status& error() const { return error_; }
 
  private:
+  // The tokens that end the answer.
+  static std::vector<int> Enders(const RequestOptions& options, const Tokenizer& tokenizer);
+
   RequestId id_;
   RequestOptions options_;
   const Tokenizer& tokenizer_;
@@ -99,6 +137,12 @@ class Request {
   std::unique_ptr<StreamDecoder> decoder_;
   StopStrings stops_;
   std::string text_;
+  RuledAnswer rules_;
+  std::vector<TokenLogprobs> logprobs_;
+  std::vector<TokenLogprobs> prompt_logprobs_;
+  int prompt_logprobs_known_ = 0;  // positions whose logits came; they stay known after preemption
+  StopCause stop_cause_;
+  absl::Status error_;
 };
 
 }  // namespace espalier

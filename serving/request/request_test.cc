@@ -118,12 +118,14 @@ TEST(StopStrings, TheEarliestOfSeveralWins) {
 }
 
 TEST(ValidateOptions, NamesWhatIsWrong) {
-  EXPECT_TRUE(ValidateOptions({}).ok());
-  EXPECT_THAT(std::string(ValidateOptions({.max_tokens = 0}).message()), HasSubstr("max_tokens"));
-  EXPECT_THAT(std::string(ValidateOptions({.stop = {"a", ""}}).message()), HasSubstr("stop[1]"));
-  EXPECT_THAT(std::string(ValidateOptions({.stop = {"\xFF"}}).message()), HasSubstr("UTF-8"));
-  EXPECT_FALSE(ValidateOptions({.stop = std::vector<std::string>(10000, "x")}).ok());
-  EXPECT_FALSE(ValidateOptions({.sampling = {.top_p = 2}}).ok());
+  EXPECT_TRUE(ValidateOptions({}, 257).ok());
+  EXPECT_THAT(std::string(ValidateOptions({.max_tokens = 0}, 257).message()),
+              HasSubstr("max_tokens"));
+  EXPECT_THAT(std::string(ValidateOptions({.stop = {"a", ""}}, 257).message()),
+              HasSubstr("stop[1]"));
+  EXPECT_THAT(std::string(ValidateOptions({.stop = {"\xFF"}}, 257).message()), HasSubstr("UTF-8"));
+  EXPECT_FALSE(ValidateOptions({.stop = std::vector<std::string>(10000, "x")}, 257).ok());
+  EXPECT_FALSE(ValidateOptions({.sampling = {.top_p = 2}}, 257).ok());
 }
 
 }  // namespace

@@ -25,10 +25,16 @@ std::string StopStrings::Append(const std::string& piece) {
   if (stopped_) return "";
   held_ += piece;
   size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at >= first) continue;
+    first = at;
+    found_ = stop;
+  }
   if (first != std::string::npos) {
     stopped_ = true;
     std::string out = held_.substr(0, first);
+    if (include_stop_) out += found_;
     held_.clear();
     return out;
   }

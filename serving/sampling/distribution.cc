@@ -24,27 +24,96 @@ int ArgmaxOfChecked(const float* logits, int vocabulary) {
   return static_cast<int>(std::max_element(logits, logits + vocabulary) - logits);
 }
 
-// Zeroes all but the most probable tokens: at most `top_k` of them (0: any number) and no more than
-// are needed for a share `top_p` of the mass. Returns the mass that is left.
-double Truncate(Distribution& p, int top_k, double top_p) {
-  const int n = static_cast<int>(p.size());
-  std::vector<int> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
-  int kept = top_k > 0 ? std::min(top_k, n) : n;
-  double mass = 0;
-  for (int i = 0; i < kept; ++i) mass += p[order[i]];
-  if (top_p < 1) {
-    double sum = 0;
-    int i = 0;
-    while (i < kept && sum < top_p * mass) sum += p[order[i++]];
-    kept = std::max(i, 1);
-    mass = sum;
+// Puts the first `count` in order in front, the rest after them in any order.
+template <typename Before>
+void SortFront(std::vector<int>& order, int sorted, int count, const Before& before) {
+  if (count < static_cast<int>(order.size())) {
+    std::nth_element(order.begin() + sorted, order.begin() + count, order.end(), before);
   }
-  for (int i = kept; i < n; ++i) p[order[i]] = 0;
-  return mass;
+  std::sort(order.begin() + sorted, order.begin() + count, before);
 }
+
+// How many tokens from the front reach `share` of `mass`; sorts only as many as it needs to know
+// that (a vocabulary has 10^5 tokens, of which a few carry nearly all mass).
+template <typename Before>
+int ReachMass(const Distribution& p, std::vector<int>& order, int sorted, double wanted,
+              const Before& before) {
+  const int n = static_cast<int>(order.size());
+  double sum = 0;
+  for (int i = 0; i < n; ++i) {
+    if (i >= sorted) {
+      const int more = std::min(n, std::max(64, 4 * sorted));
+      SortFront(order, sorted, more, before);
+      sorted = more;
+    }
+    if (sum >= wanted) return std::max(i, 1);
+    sum += p[order[i]];
+  }
+  return n;
+}
+
+// Tokens that are still possible, and their probabilities renormalised.
+class Truncation {
+  auto ByProbability() const {
+    return [this](int a, int b) { return p_[a] != p_[b] ? p_[a] > p_[b] : a < b; };
+  }
+
+ public:
+  explicit Truncation(Distribution& p) : p_(p), order_(p.size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+
+  void TopK(int k) {
+    if (k <= 0 || k >= static_cast<int>(order_.size())) return;
+    SortFront(order_, 0, k, ByProbability());
+    sorted_ = k;
+    Keep(k);
+  }
+
+  void TopP(double share) {
+    if (share >= 1) return;
+    Keep(ReachMass(p_, order_, sorted_, share, ByProbability()));
+  }
+
+  void MinP(double share) {
+    if (share <= 0) return;
+    double most = 0;
+    for (const int i : order_) most = std::max(most, p_[i]);
+    const auto end = std::stable_partition(order_.begin(), order_.end(),
+                                           [&](int i) { return p_[i] >= share * most; });
+    Keep(static_cast<int>(end - order_.begin()));
+  }
+
+  void Typical(double share) {
+    if (share >= 1) return;
+    double entropy = 0;
+    for (const int i : order_) {
+      if (p_[i] > 0) entropy -= p_[i] * std::log(p_[i]);
+    }
+    std::vector<double> distance(p_.size(), INFINITY);
+    for (const int i : order_) {
+      if (p_[i] > 0) distance[i] = std::abs(-std::log(p_[i]) - entropy);
+    }
+    const auto before = [&](int a, int b) {
+      return distance[a] != distance[b] ? distance[a] < distance[b] : a < b;
+    };
+    Keep(ReachMass(p_, order_, 0, share, before));
+  }
+
+ private:
+  void Keep(int count) {
+    for (size_t i = count; i < order_.size(); ++i) p_[order_[i]] = 0;
+    order_.resize(count);
+    sorted_ = std::min(sorted_, count);
+    double mass = 0;
+    for (const int i : order_) mass += p_[i];
+    for (const int i : order_) p_[i] /= mass;
+  }
+
+  Distribution& p_;
+  std::vector<int> order_;
+  int sorted_ = 0;  // as many are in order of falling probability
+};
 
 }  // namespace
 
@@ -60,6 +129,14 @@ absl::Status ValidateSampling(const SamplingParameters& parameters) {
   if (parameters.top_k < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("top_k is ", parameters.top_k, ", expected 0 (off) or more"));
+  }
+  if (!(parameters.min_p >= 0 && parameters.min_p <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("min_p is ", parameters.min_p, ", expected 0 (off) to 1"));
+  }
+  if (!(parameters.typical_p > 0 && parameters.typical_p <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("typical_p is ", parameters.typical_p,
+                                                   ", expected more than 0 and at most 1 (off)"));
   }
   return absl::OkStatus();
 }
@@ -83,10 +160,15 @@ absl::StatusOr<Distribution> SamplingDistribution(const float* logits, int vocab
     p[i] = std::exp((static_cast<double>(logits[i]) - logits[best]) / parameters.temperature);
     mass += p[i];
   }
-  if (parameters.top_k > 0 || parameters.top_p < 1) {
-    mass = Truncate(p, parameters.top_k, parameters.top_p);
-  }
   for (double& value : p) value /= mass;
+  if (parameters.top_k > 0 || parameters.top_p < 1 || parameters.min_p > 0 ||
+      parameters.typical_p < 1) {
+    Truncation cut(p);
+    cut.TopK(parameters.top_k);
+    cut.TopP(parameters.top_p);
+    cut.MinP(parameters.min_p);
+    cut.Typical(parameters.typical_p);
+  }
   return p;
 }
 

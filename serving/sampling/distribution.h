@@ -18,6 +18,8 @@ struct SamplingParameters {
   double top_p = 1;        // (0, 1]; 1: off
   int top_k = 0;           // 0: off
   uint64_t seed = 0;
+  double min_p = 0;  // [0, 1]: least probability, as a share of the most probable token's; 0: off
+  double typical_p = 1;  // (0, 1]; 1: off
 
   bool greedy() const { return temperature == 0; }
 };
@@ -29,9 +31,12 @@ absl::Status ValidateSampling(const SamplingParameters& parameters);
 // logit is NaN or +infinity.
 absl::StatusOr<int> Argmax(const float* logits, int vocabulary);
 
-// softmax(logits / temperature), cut to the top_k most probable tokens, then to the smallest set of
-// most probable tokens whose mass reaches top_p, renormalised. Ties are cut in favour of the lower
-// id. For temperature 0, all mass on Argmax. Errors as Argmax.
+// softmax(logits / temperature), cut one after the other, renormalised each time, to: the top_k
+// most probable tokens; the smallest set of most probable tokens whose mass reaches top_p; tokens
+// of at least min_p times the highest probability; the smallest set of tokens whose information is
+// nearest to the entropy and whose mass reaches typical_p (locally typical sampling,
+// arXiv:2202.00666). Ties are cut in favour of the lower id. For temperature 0, all mass on Argmax.
+// Errors as Argmax.
 absl::StatusOr<Distribution> SamplingDistribution(const float* logits, int vocabulary,
                                                   const SamplingParameters& parameters);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -55,6 +56,68 @@ TEST(SamplingDistribution, TopPKeepsTheTokenThatCrosses) {
   EXPECT_EQ(p, (Distribution{1, 0, 0, 0}));
 }
 
+TEST(SamplingDistribution, MinPIsRelativeToTheMostProbableToken) {
+  // 0.5, 0.25, 0.125, 0.125
+  const float logits[] = {std::log(4.0f), std::log(2.0f), 0, 0};
+  const Distribution p = *SamplingDistribution(logits, 4, {.temperature = 1, .min_p = 0.49});
+  EXPECT_NEAR(p[0], 2.0 / 3, 1e-7);
+  EXPECT_NEAR(p[1], 1.0 / 3, 1e-7);
+  EXPECT_EQ(p[2] + p[3], 0);
+}
+
+TEST(SamplingDistribution, TypicalKeepsWhatIsNearTheEntropyNotWhatIsMostProbable) {
+  // 0.5 and ten times 0.05: the entropy is 1.84 nats, from which -log 0.5 is 1.15 away, and
+  // -log 0.05 as far, 1.15 too; with 0.6 and 0.04 the many are nearer.
+  std::vector<float> logits(11, std::log(0.04f));
+  logits[0] = std::log(0.6f);
+  const Distribution p =
+      *SamplingDistribution(logits.data(), 11, {.temperature = 1, .typical_p = 0.3});
+  const double entropy = -0.6 * std::log(0.6) - 0.4 * std::log(0.04);
+  const bool likely_is_nearer =
+      std::abs(-std::log(0.6) - entropy) < std::abs(-std::log(0.04) - entropy);
+  EXPECT_EQ(p[0] > 0, likely_is_nearer);
+  double sum = 0;
+  for (const double value : p) sum += value;
+  EXPECT_NEAR(sum, 1, 1e-12);
+  // Uniform: all are equally typical, and the lowest ids are kept.
+  const float same[] = {1, 1, 1, 1};
+  EXPECT_EQ(*SamplingDistribution(same, 4, {.temperature = 1, .typical_p = 0.5}),
+            (Distribution{0.5, 0.5, 0, 0}));
+}
+
+// The cut sorts as few tokens as it can; on a large vocabulary it must find the same set as sorting
+// everything.
+TEST(SamplingDistribution, CutsOfALargeVocabularyAreThoseOfAFullSort) {
+  const int n = 5000;
+  std::vector<float> logits(n);
+  uint64_t state = 9;
+  for (float& logit : logits) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    logit = static_cast<float>(state >> 40) / (1 << 24) * 4;
+  }
+  for (const auto& [k, share] : std::vector<std::pair<int, double>>{
+           {0, 0.9}, {0, 0.01}, {300, 0.5}, {300, 1}, {1, 0.5}, {70, 0.99}, {0, 0.9999999}}) {
+    Distribution all = *SamplingDistribution(logits.data(), n, {.temperature = 1});
+    std::vector<int> order(n);
+    for (int i = 0; i < n; ++i) order[i] = i;
+    std::sort(order.begin(), order.end(),
+              [&](int a, int b) { return all[a] != all[b] ? all[a] > all[b] : a < b; });
+    const int most = k > 0 ? k : n;
+    double mass = 0, sum = 0;
+    for (int i = 0; i < most; ++i) mass += all[order[i]];
+    std::set<int> kept;
+    for (int i = 0; i < most && (share == 1 || sum < share * mass); ++i) {
+      sum += all[order[i]];
+      kept.insert(order[i]);
+    }
+    const Distribution p =
+        *SamplingDistribution(logits.data(), n, {.temperature = 1, .top_p = share, .top_k = k});
+    int differ = 0;
+    for (int i = 0; i < n; ++i) differ += (p[i] > 0) != (kept.count(i) > 0);
+    EXPECT_LE(differ, share > 0.999 ? 2 : 0) << "top_k " << k << " top_p " << share;
+  }
+}
+
 TEST(SampleFrom, NeverReturnsAnImpossibleToken) {
   const Distribution p = {0, 0.25, 0, 0.75, 0};
   EXPECT_EQ(SampleFrom(p, 0), 1);
@@ -72,6 +135,8 @@ TEST(ValidateSampling, NamesTheField) {
   EXPECT_FALSE(ValidateSampling({.temperature = -1}).ok());
   EXPECT_NE(ValidateSampling({.top_p = 0}).message().find("top_p"), absl::string_view::npos);
   EXPECT_FALSE(ValidateSampling({.top_p = nan}).ok());
+  EXPECT_FALSE(ValidateSampling({.min_p = 2}).ok());
+  EXPECT_FALSE(ValidateSampling({.typical_p = 0}).ok());
   EXPECT_NE(ValidateSampling({.top_k = -3}).message().find("top_k"), absl::string_view::npos);
 }
 

@@ -26,6 +26,12 @@ class LetterTokenizer : public Tokenizer {
   std::unique_ptr<StreamDecoder> NewStreamDecoder() const override {
     return std::make_unique<Decoder>();
   }
+  std::string TokenBytes(int token) const override {
+    return token >= 0 && token < vocabulary_ ? std::string(1, static_cast<char>('a' + token)) : "";
+  }
+  bool IsSpecial(int token) const override {
+    return std::find(eos_.begin(), eos_.end(), token) != eos_.end();
+  }
 
  private:
   class Decoder : public StreamDecoder {

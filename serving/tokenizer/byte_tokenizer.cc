@@ -50,6 +50,10 @@ std::vector<int> ByteTokenizer::Encode(absl::string_view text) const {
   return tokens;
 }
 
+std::string ByteTokenizer::TokenBytes(int token) const {
+  return token >= 0 && token < 256 ? std::string(1, static_cast<char>(token)) : "";
+}
+
 std::unique_ptr<StreamDecoder> ByteTokenizer::NewStreamDecoder() const {
   return std::make_unique<ByteStreamDecoder>(eos_);
 }

@@ -19,6 +19,8 @@ class ByteTokenizer : public Tokenizer {
   const std::vector<int>& eos() const override { return eos_; }
   std::vector<int> Encode(absl::string_view text) const override;
   std::unique_ptr<StreamDecoder> NewStreamDecoder() const override;
+  std::string TokenBytes(int token) const override;
+  bool IsSpecial(int token) const override { return token > 255 && token < vocabulary_; }
 
  private:
   ByteTokenizer(int vocabulary, std::vector<int> eos)

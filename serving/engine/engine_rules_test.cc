@@ -1,0 +1,191 @@
+// Rules, log-probabilities and ways to end inside token trees: all of it as in incremental
+// decoding.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "serving/engine/engine_test_util.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocabulary = 20;
+constexpr int kAnswer = 24;
+
+const FakeModel& Llm() {
+  static const FakeModel& model = *new FakeModel(HashModel(1, kVocabulary));
+  return model;
+}
+FakeModel Good() { return AgreeingModel(Llm(), HashModel(2, kVocabulary), 0.8, 3); }
+
+std::vector<TokenRules> RuleCases() {
+  return {{.repetition_penalty = 1.4},
+          {.presence_penalty = 1.1, .frequency_penalty = 0.6},
+          {.logit_bias = {{3, 2.0f}, {7, -100.0f}}, .bad_words = {{1, 2}, {4}, {9, 9, 0}}},
+          {.repetition_penalty = 0.8, .frequency_penalty = -0.5, .allowed = {0, 2, 4, 6, 8, 10}}};
+}
+
+// The answer by the definition: one token after the other, each from the whole history.
+std::vector<int> Incremental(const TokenRules& rules, std::vector<int> tokens) {
+  RuledAnswer answer(std::make_shared<TokenRules>(rules), tokens, {});
+  std::vector<int> out;
+  for (int i = 0; i < kAnswer; ++i) {
+    std::vector<float> logits = Llm()(tokens);
+    EXPECT_TRUE(answer.Apply({}, logits.data(), kVocabulary).ok());
+    out.push_back(
+        static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    EXPECT_TRUE(answer.Append(out.back()).ok());
+    tokens.push_back(out.back());
+  }
+  return out;
+}
+
+TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
+  const auto prompts = RandomPrompts(40, 30, kVocabulary, 7);
+  for (const TokenRules& rules : RuleCases()) {
+    for (const char* expansion : {"1,1,1,1", "3,2,1", "8"}) {
+      EngineHarness harness(kVocabulary);
+      harness.SetLlm(Llm());
+      harness.AddSsm(Good());
+      harness.AddSsm(HashModel(5, kVocabulary));
+      ASSERT_TRUE(harness.Start({}, expansion).ok());
+      std::vector<RequestId> ids;
+      for (const std::vector<int>& prompt : prompts) {
+        ids.push_back(*harness.engine().Submit(
+            prompt, {.max_tokens = kAnswer, .rules = std::make_shared<TokenRules>(rules)}));
+      }
+      harness.RunToEnd();
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_EQ(harness.answer(ids[i]).tokens, Incremental(rules, prompts[i]));
+      }
+      EXPECT_GT(harness.engine().statistics().accepted_tokens, 50);
+    }
+  }
+}
+
+TEST(EngineRules, LogprobsAreTheModelsWhateverTheTreeAndTheRules) {
+  for (const char* expansion : {"", "2,2,1"}) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    if (*expansion != 0) harness.AddSsm(Good());
+    ASSERT_TRUE(harness.Start({}, expansion).ok());
+    std::vector<int> tokens = {1, 2, 3};
+    ASSERT_TRUE(harness.engine()
+                    .Submit(tokens, {.max_tokens = kAnswer,
+                                     .rules = std::make_shared<TokenRules>(
+                                         TokenRules{.repetition_penalty = 1.4}),
+                                     .logprobs = 2})
+                    .ok());
+    int seen = 0;
+    while (!harness.engine().idle()) {
+      ASSERT_TRUE(harness.engine().Step().ok());
+      for (const RequestEvent& event : harness.engine().TakeEvents()) {
+        ASSERT_EQ(event.logprobs.size(), event.tokens.size());
+        for (size_t i = 0; i < event.tokens.size(); ++i, ++seen) {
+          const std::vector<float> logits = Llm()(tokens);
+          const TokenLogprobs expected = LogprobsOf(logits.data(), kVocabulary, event.tokens[i], 2);
+          EXPECT_EQ(event.logprobs[i].token, event.tokens[i]);
+          EXPECT_EQ(event.logprobs[i].logprob, expected.logprob);
+          EXPECT_EQ(event.logprobs[i].top, expected.top);
+          tokens.push_back(event.tokens[i]);
+        }
+      }
+    }
+    EXPECT_EQ(seen, kAnswer);
+  }
+}
+
+// Chunked over steps, and computed again by requests that lost their slots half-way.
+TEST(EngineRules, PromptLogprobsComeOnceEachUnderChunksAndPreemption) {
+  EngineHarness harness(kVocabulary);
+  harness.limits().kv_slots = 90;
+  harness.SetLlm(Llm());
+  harness.AddSsm(Good());
+  ASSERT_TRUE(harness.Start({.max_tokens_per_batch = 9}, "2,1").ok());
+  const auto prompts = RandomPrompts(12, 40, kVocabulary, 9);
+  std::map<RequestId, std::vector<int>> of;
+  std::map<RequestId, std::vector<TokenLogprobs>> got;
+  for (const auto& prompt : prompts) {
+    of[*harness.engine().Submit(prompt, {.max_tokens = 20, .prompt_logprobs = 1})] = prompt;
+  }
+  while (!harness.engine().idle()) {
+    ASSERT_TRUE(harness.engine().Step().ok());
+    for (const RequestEvent& event : harness.engine().TakeEvents()) {
+      auto& all = got[event.id];
+      all.insert(all.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+    }
+  }
+  EXPECT_GT(harness.engine().statistics().preemptions, 0);
+  for (const auto& [id, prompt] : of) {
+    ASSERT_EQ(got[id].size(), prompt.size() - 1);
+    for (size_t i = 1; i < prompt.size(); ++i) {
+      const std::vector<float> logits = Llm()(absl::MakeConstSpan(prompt).subspan(0, i));
+      const TokenLogprobs expected = LogprobsOf(logits.data(), kVocabulary, prompt[i], 1);
+      EXPECT_EQ(got[id][i - 1].logprob, expected.logprob);
+      EXPECT_EQ(got[id][i - 1].top, expected.top);
+    }
+  }
+}
+
+Answer Generate(RequestOptions options, std::vector<int> eos) {
+  EngineHarness harness(kVocabulary, std::move(eos));
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  EXPECT_TRUE(harness.Start({}, "1,1,1,1,1").ok());
+  const RequestId id = *harness.engine().Submit({1, 2, 3}, std::move(options));
+  harness.RunToEnd();
+  return harness.answer(id);
+}
+
+TEST(EngineEnds, AStopTokenEndsInsideAPathAndHasNoTextUnlessIncluded) {
+  const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
+  for (int stop = 0; stop < kVocabulary; ++stop) {
+    const auto first = std::find(all.begin(), all.end(), stop);
+    if (first == all.end()) continue;
+    const std::vector<int> expected(all.begin(), first + 1);
+    const Answer answer = Generate({.max_tokens = 40, .stop_token_ids = {stop}}, {});
+    EXPECT_EQ(answer.tokens, expected);
+    EXPECT_EQ(answer.text.size(), expected.size() - 1);
+    EXPECT_EQ(answer.reason, FinishReason::kStop);
+    const Answer with =
+        Generate({.max_tokens = 40, .stop_token_ids = {stop}, .include_stop = true}, {});
+    EXPECT_EQ(with.text.size(), expected.size());
+  }
+}
+
+TEST(EngineEnds, NothingEndsBeforeMinTokens) {
+  const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
+  const int eos = all[2];
+  const auto rules = std::make_shared<TokenRules>(TokenRules{.min_tokens = 6});
+  const Answer answer = Generate({.max_tokens = 12, .rules = rules}, {eos});
+  ASSERT_GE(answer.tokens.size(), 6u);
+  EXPECT_EQ(std::count(answer.tokens.begin(), answer.tokens.begin() + 6, eos), 0);
+}
+
+TEST(EngineEnds, TimeIsUpWhereverTheRequestStandsAndTheOthersGoOn) {
+  double now = 0;
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({.max_requests = 1, .seconds = [&] { return now; }}).ok());
+  const RequestId running =
+      *harness.engine().Submit({1, 2}, {.max_tokens = 100, .timeout_seconds = 5});
+  const RequestId waiting =
+      *harness.engine().Submit({1, 3}, {.max_tokens = 100, .timeout_seconds = 2.5});
+  const RequestId patient = *harness.engine().Submit({1, 4}, {.max_tokens = 10});
+  for (; now < 4; now += 1) ASSERT_TRUE(harness.Step().ok());
+  EXPECT_EQ(harness.answer(waiting).error.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(harness.answer(waiting).tokens.empty());
+  now = 5.5;
+  ASSERT_TRUE(harness.Step().ok());
+  EXPECT_EQ(harness.answer(running).error.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(harness.answer(running).error.message()), HasSubstr("4 tokens"));
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answer(patient).tokens.size(), 10u);
+}
+
+}  // namespace
+}  // namespace espalier

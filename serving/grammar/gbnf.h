@@ -1,0 +1,19 @@
+// GBNF, the grammar notation of llama.cpp:
+//
+//   root  ::= "yes" | "no" reason?     # from the rule "root" on
+//   reason ::= " because " [a-z ]{1,40}
+//
+// Literals with escapes (\n \r \t \\ \" \] \xHH \uHHHH \UHHHHHHHH), classes [a-z] and [^...], any
+// character ., groups, * + ? {n} {n,} {n,m}, alternatives, comments.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/grammar/expression.h"
+
+namespace espalier {
+
+// InvalidArgument with the line at which it goes wrong, or the rule that is given twice.
+absl::StatusOr<Grammar> ParseGbnf(absl::string_view text);
+
+}  // namespace espalier

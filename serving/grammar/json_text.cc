@@ -1,0 +1,209 @@
+#include "serving/grammar/json_text.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+// What a JSON string may hold as it is.
+CodePoints PlainPoints() {
+  return {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kLastCodePoint}};
+}
+
+Expression Digit() { return OneOf({{'0', '9'}}); }
+Expression HexDigit() { return OneOf({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}); }
+
+// A code point that must be escaped.
+Expression Escaped(uint32_t point) {
+  static const std::map<uint32_t, const char*>& names = *new std::map<uint32_t, const char*>{
+      {'"', "\\\""}, {'\\', "\\\\"}, {'\b', "\\b"}, {'\f', "\\f"},
+      {'\n', "\\n"}, {'\r', "\\r"},  {'\t', "\\t"}};
+  const auto it = names.find(point);
+  if (it != names.end()) return Literal(it->second);
+  const char* const hex = "0123456789abcdef";
+  return Literal(
+      absl::StrCat("\\u00", std::string(1, hex[point >> 4]), std::string(1, hex[point & 15])));
+}
+
+Expression InJson(const CodePoints& points) {
+  std::vector<Expression> parts;
+  const CodePoints plain = Intersect(points, PlainPoints());
+  if (!plain.empty()) parts.push_back(OneOf(plain));
+  CodePoints rest = Intersect(points, {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+  for (const auto& [low, high] : rest) {
+    for (uint32_t point = low; point <= high; ++point) parts.push_back(Escaped(point));
+  }
+  if (parts.empty()) return OneOf({});
+  return Choice(std::move(parts));
+}
+
+Expression JsonCharactersOf(const Expression& e) {
+  switch (e.kind) {
+    case Expression::kLiteral: {
+      std::vector<Expression> parts;
+      for (size_t at = 0; at < e.text.size();) {
+        const uint32_t point = TakeUtf8(e.text, &at);
+        parts.push_back(InJson({{point, point}}));
+      }
+      return Sequence(std::move(parts));
+    }
+    case Expression::kClass:
+      return InJson(e.points);
+    case Expression::kRule:
+      return e;
+    default: {
+      Expression out = e;
+      for (Expression& part : out.parts) part = JsonCharactersOf(part);
+      return out;
+    }
+  }
+}
+
+// Plain characters that go on from the beginnings of `names` which are equal up to `at`, without
+// being one of them.
+Expression OtherThan(const std::vector<std::u32string>& names, size_t at) {
+  std::map<char32_t, std::vector<std::u32string>> by_next;
+  bool ends_here = false;
+  for (const std::u32string& name : names) {
+    if (name.size() == at) {
+      ends_here = true;
+    } else {
+      by_next[name[at]].push_back(name);
+    }
+  }
+  std::vector<Expression> parts;
+  if (!ends_here) parts.push_back(Literal(""));
+  CodePoints taken;
+  for (const auto& [point, rest] : by_next) {
+    taken.emplace_back(point, point);
+    parts.push_back(Sequence({OneOf({{point, point}}), OtherThan(rest, at + 1)}));
+  }
+  parts.push_back(Sequence({OneOf(Intersect(Complement(std::move(taken)), PlainPoints())),
+                            Repeat(OneOf(PlainPoints()), 0)}));
+  return Choice(std::move(parts));
+}
+
+// Numbers of one length in digits, leading zeros included.
+Expression DigitsBetween(absl::string_view low, absl::string_view high) {
+  const int length = static_cast<int>(low.size());
+  if (low == high) return Literal(low);
+  if (low == std::string(length, '0') && high == std::string(length, '9')) {
+    return Repeat(Digit(), length, length);
+  }
+  if (low[0] == high[0]) {
+    return Sequence({Literal(low.substr(0, 1)), DigitsBetween(low.substr(1), high.substr(1))});
+  }
+  if (length == 1) {
+    return OneOf({{static_cast<uint32_t>(low[0]), static_cast<uint32_t>(high[0])}});
+  }
+  const std::string nines(length - 1, '9'), zeros(length - 1, '0');
+  std::vector<Expression> parts;
+  parts.push_back(Sequence({Literal(low.substr(0, 1)), DigitsBetween(low.substr(1), nines)}));
+  if (low[0] + 1 < high[0]) {
+    parts.push_back(
+        Sequence({OneOf({{static_cast<uint32_t>(low[0]) + 1, static_cast<uint32_t>(high[0]) - 1}}),
+                  Repeat(Digit(), length - 1, length - 1)}));
+  }
+  parts.push_back(Sequence({Literal(high.substr(0, 1)), DigitsBetween(zeros, high.substr(1))}));
+  return Choice(std::move(parts));
+}
+
+// 0 <= low <= high.
+void AddNaturals(int64_t low, int64_t high, absl::string_view sign, std::vector<Expression>* out) {
+  int64_t first = 0, last = 9;
+  for (int length = 1; length <= 18; ++length) {
+    const int64_t from = std::max(low, first), to = std::min(high, last);
+    if (from <= to) {
+      out->push_back(
+          Sequence({Literal(sign), DigitsBetween(absl::StrCat(from), absl::StrCat(to))}));
+    }
+    first = last + 1;
+    last = last * 10 + 9;
+  }
+}
+
+}  // namespace
+
+Expression Spaced(std::vector<Expression> parts) {
+  std::vector<Expression> out;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) out.push_back(RuleCall("json-space"));
+    out.push_back(std::move(parts[i]));
+  }
+  return Sequence(std::move(out));
+}
+
+void AddJsonRules(Grammar* grammar) {
+  auto& rules = grammar->rules;
+  const auto call = [](const char* name) { return RuleCall(name); };
+  // Bounded, so that a model cannot fill its answer with blanks.
+  rules["json-space"] =
+      Optional(Choice({Literal(" "), Sequence({Literal("\n"), Repeat(Literal(" "), 0, 20)})}));
+  rules["json-char"] = Choice(
+      {OneOf(PlainPoints()),
+       Sequence({Literal("\\"), OneOf({{'"', '"'},
+                                       {'\\', '\\'},
+                                       {'/', '/'},
+                                       {'b', 'b'},
+                                       {'f', 'f'},
+                                       {'n', 'n'},
+                                       {'r', 'r'},
+                                       {'t', 't'}})}),
+       // Surrogates come as what they stand for.
+       Sequence(
+           {Literal("\\u"),
+            Choice({Sequence({OneOf({{'0', '9'}, {'a', 'c'}, {'e', 'f'}, {'A', 'C'}, {'E', 'F'}}),
+                              Repeat(HexDigit(), 3, 3)}),
+                    Sequence({OneOf({{'d', 'd'}, {'D', 'D'}}), OneOf({{'0', '7'}}),
+                              Repeat(HexDigit(), 2, 2)})})})});
+  rules["json-string"] = Sequence({Literal("\""), Repeat(call("json-char"), 0), Literal("\"")});
+  rules["json-integer"] =
+      Sequence({Optional(Literal("-")),
+                Choice({Literal("0"), Sequence({OneOf({{'1', '9'}}), Repeat(Digit(), 0, 17)})})});
+  rules["json-number"] =
+      Sequence({call("json-integer"), Optional(Sequence({Literal("."), Repeat(Digit(), 1, 18)})),
+                Optional(Sequence({OneOf({{'e', 'e'}, {'E', 'E'}}),
+                                   Optional(OneOf({{'+', '+'}, {'-', '-'}})),
+                                   // Within the range of a double.
+                                   Repeat(Digit(), 1, 2)}))});
+  const auto list = [&](Expression element) {
+    return Optional(Sequence(
+        {element, call("json-space"),
+         Repeat(Sequence({Literal(","), call("json-space"), element, call("json-space")}), 0)}));
+  };
+  rules["json-array"] =
+      Sequence({Literal("["), call("json-space"), list(call("json-value")), Literal("]")});
+  rules["json-member"] = Spaced({call("json-string"), Literal(":"), call("json-value")});
+  rules["json-object"] =
+      Sequence({Literal("{"), call("json-space"), list(call("json-member")), Literal("}")});
+  rules["json-value"] =
+      Choice({call("json-object"), call("json-array"), call("json-string"), call("json-number"),
+              Literal("true"), Literal("false"), Literal("null")});
+}
+
+Expression JsonStringOf(const Expression& value) {
+  return Sequence({Literal("\""), JsonCharactersOf(value), Literal("\"")});
+}
+
+Expression JsonStringExcept(const std::vector<std::string>& names) {
+  std::vector<std::u32string> points;
+  for (const std::string& name : names) {
+    std::u32string all;
+    for (size_t at = 0; at < name.size();) all.push_back(TakeUtf8(name, &at));
+    points.push_back(std::move(all));
+  }
+  return Sequence({Literal("\""), OtherThan(points, 0), Literal("\"")});
+}
+
+Expression IntegersBetween(int64_t low, int64_t high) {
+  std::vector<Expression> parts;
+  if (low < 0) AddNaturals(std::max<int64_t>(1, -high), -low, "-", &parts);
+  if (high >= 0) AddNaturals(std::max<int64_t>(0, low), high, "", &parts);
+  return Choice(std::move(parts));
+}
+
+}  // namespace espalier

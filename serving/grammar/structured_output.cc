@@ -1,0 +1,63 @@
+#include "serving/grammar/structured_output.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "serving/grammar/gbnf.h"
+#include "serving/grammar/json_schema.h"
+#include "serving/grammar/regex.h"
+#include "serving/tokenizer/utf8_stream.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kMaxTextBytes = 1 << 20;
+constexpr size_t kMaxChoices = 10'000;
+
+absl::StatusOr<Grammar> GrammarOfChoices(const std::vector<std::string>& choices) {
+  if (choices.empty() || choices.size() > kMaxChoices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("choice: it has ", choices.size(), " texts, expected 1 to ", kMaxChoices));
+  }
+  std::vector<Expression> parts;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].empty() || !IsValidUtf8(choices[i])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("choice[", i, "]: it must be a text of at least one character"));
+    }
+    parts.push_back(Literal(choices[i]));
+  }
+  Grammar grammar;
+  grammar.rules["root"] = Choice(std::move(parts));
+  return grammar;
+}
+
+}  // namespace
+
+absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
+  if (output.text.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("structured output: its text has ",
+                                                   output.text.size(), " bytes, expected at most ",
+                                                   kMaxTextBytes));
+  }
+  switch (output.kind) {
+    case StructuredOutput::kRegex: {
+      absl::StatusOr<Expression> expression = ParseRegex(output.text);
+      if (!expression.ok()) return expression.status();
+      Grammar grammar;
+      grammar.rules["root"] = *std::move(expression);
+      return grammar;
+    }
+    case StructuredOutput::kJsonSchema:
+      return ParseJsonSchema(output.text);
+    case StructuredOutput::kJsonObject:
+      return JsonObjectGrammar();
+    case StructuredOutput::kGbnf:
+      return ParseGbnf(output.text);
+    case StructuredOutput::kChoice:
+      return GrammarOfChoices(output.choices);
+  }
+  return absl::InternalError("structured output of an unknown kind");
+}
+
+}  // namespace espalier

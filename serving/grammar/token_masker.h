@@ -1,0 +1,52 @@
+// Keeps an answer within a grammar: which tokens may follow is found by walking the vocabulary's
+// tree along the grammar's states, and remembered for each state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "serving/grammar/automaton.h"
+#include "serving/grammar/token_trie.h"
+#include "serving/sampling/token_constraint.h"
+
+namespace espalier {
+
+// Several requests may share one, on one thread: they share what it remembers.
+class TokenMasker : public TokenConstraint {
+ public:
+  // `eos` may come where the grammar accepts. If there is none, an answer ends where the grammar
+  // leaves nothing to follow.
+  static absl::StatusOr<std::shared_ptr<TokenMasker>> Create(
+      std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
+      std::vector<int> eos);
+
+  PlaceRef Start() const override { return start_; }
+  absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
+  absl::Status Mask(const PlaceRef& place, float* logits, int vocabulary) override;
+  bool Complete(const PlaceRef& place) const override;
+
+ private:
+  // States and masks of one period. When there are too many a new period begins; the old one lives
+  // while places of it do.
+  struct Period;
+  struct At;
+  using Bits = std::vector<uint64_t>;
+
+  TokenMasker(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
+              std::vector<int> eos)
+      : automaton_(std::move(automaton)), trie_(std::move(trie)), eos_(std::move(eos)) {}
+
+  // The place in the current period.
+  absl::StatusOr<std::shared_ptr<const At>> Renew(const PlaceRef& place);
+  absl::StatusOr<Bits> Walk(Period& period, int state) const;
+
+  std::shared_ptr<const Automaton> automaton_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::vector<int> eos_;
+  std::shared_ptr<Period> period_;
+  PlaceRef start_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,283 @@
+// Masks against their definition, and whole answers under them: every one is of the language, and
+// the law is the masked and renormalised one, whatever trees are drafted.
+#include "serving/grammar/token_masker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "serving/engine/engine_test_util.h"
+#include "serving/grammar/parse_table.h"
+#include "serving/grammar/structured_output.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::shared_ptr<const Automaton> AutomatonOf(const StructuredOutput& output) {
+  absl::StatusOr<Grammar> grammar = GrammarOf(output);
+  EXPECT_TRUE(grammar.ok()) << grammar.status();
+  auto automaton = BuildAutomaton(*grammar);
+  EXPECT_TRUE(automaton.ok()) << automaton.status();
+  return *automaton;
+}
+
+std::shared_ptr<TokenMasker> MaskerOf(const StructuredOutput& output, const Tokenizer& tokenizer) {
+  return *TokenMasker::Create(AutomatonOf(output), std::make_shared<TokenTrie>(tokenizer),
+                              tokenizer.eos());
+}
+
+// Tokens that are the given words; the last one ends a text.
+class WordTokenizer : public LetterTokenizer {
+ public:
+  explicit WordTokenizer(std::vector<std::string> words)
+      : LetterTokenizer(static_cast<int>(words.size()) + 1, {static_cast<int>(words.size())}),
+        words_(std::move(words)) {}
+  std::string TokenBytes(int token) const override {
+    return token >= 0 && token < static_cast<int>(words_.size()) ? words_[token] : "";
+  }
+
+ private:
+  std::vector<std::string> words_;
+};
+
+bool Fits(ParseTable& table, absl::string_view text) {
+  int state = *table.Start();
+  for (size_t i = 0; i < text.size() && state != ParseTable::kDead; ++i) {
+    state = *table.Next(state, static_cast<uint8_t>(text[i]));
+  }
+  return state != ParseTable::kDead;
+}
+
+TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
+  std::mt19937 random(5);
+  std::vector<std::string> words = {"a",    "b",        "ab",   "abc", "\"",     "{\"",
+                                    "\":",  "1",        "12",   ",",   "}",      "\xC3",
+                                    "\xA9", "\xC3\xA9", "true", " ",   "\"a\":", "]["};
+  for (int i = 0; i < 200; ++i) {
+    std::string word(1 + random() % 4, 0);
+    for (char& c : word) c = "ab\"{}[]:,1 t\xC3\xA9"[random() % 14];
+    words.push_back(word);
+  }
+  const WordTokenizer tokenizer(words);
+  for (const StructuredOutput& output :
+       {StructuredOutput{.kind = StructuredOutput::kJsonObject},
+        StructuredOutput{.kind = StructuredOutput::kRegex, .text = "(a|b|\xC3\xA9){2,}(12?)+"},
+        StructuredOutput{.kind = StructuredOutput::kGbnf,
+        .text = "root ::= \"a\" root \"b\" | \"1\""}}) {
+    const auto masker = MaskerOf(output, tokenizer);
+    ParseTable table(AutomatonOf(output));
+    for (int trial = 0; trial < 30; ++trial) {
+      TokenConstraint::PlaceRef place = masker->Start();
+      std::string text;
+      for (int step = 0; step < 12; ++step) {
+        std::vector<float> logits(tokenizer.vocabulary() + 3, 0);
+        const absl::Status masked =
+            masker->Mask(place, logits.data(), static_cast<int>(logits.size()));
+        std::vector<int> allowed;
+        for (int token = 0; token < tokenizer.vocabulary() - 1; ++token) {
+          const bool fits = Fits(table, text + words[token]);
+          ASSERT_EQ(logits[token] == 0, fits) << "'" << words[token] << "' after '" << text << "'";
+          if (fits) allowed.push_back(token);
+        }
+        for (size_t token = words.size() + 1; token < logits.size(); ++token) {
+          EXPECT_EQ(logits[token], -INFINITY) << "beyond the vocabulary";
+        }
+        // Random words may not suffice to go on.
+        EXPECT_EQ(masked.ok(), !allowed.empty() || logits[tokenizer.vocabulary() - 1] == 0);
+        if (allowed.empty()) break;
+        const int token = allowed[random() % allowed.size()];
+        place = *masker->After(place, token);
+        text += words[token];
+        if (masker->Complete(place)) break;
+      }
+    }
+  }
+}
+
+// When a period's memory is used up, a place of an old one means the same in the new one.
+TEST(TokenMasker, ForgettingChangesNothing) {
+  const WordTokenizer tokenizer({"(", ")", "x", "(("});
+  const StructuredOutput output{.kind = StructuredOutput::kGbnf,
+                                .text = "root ::= \"(\" root \")\" | \"x\" | \"(\" root"};
+  const auto automaton = AutomatonOf(output);
+  ParseTable one(automaton);
+  int state = *one.Start();
+  for (const char c : std::string("((((((x)))")) state = *one.Next(state, static_cast<uint8_t>(c));
+  ParseTable other(automaton);
+  const int there = *other.Import(one, state);
+  for (const std::string rest : {"", ")", "))", ")))", "))))", "x"}) {
+    int a = state, b = there;
+    for (const char c : rest) {
+      a = a < 0 ? a : *one.Next(a, static_cast<uint8_t>(c));
+      b = b < 0 ? b : *other.Next(b, static_cast<uint8_t>(c));
+    }
+    EXPECT_EQ(a < 0, b < 0) << rest;
+    if (a >= 0) {
+      EXPECT_EQ(one.accepting(a), other.accepting(b)) << rest;
+    }
+  }
+}
+
+TEST(TokenMasker, AVocabularyThatCannotGoOnIsAnError) {
+  const WordTokenizer tokenizer({"a", "b"});
+  const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "ac"}, tokenizer);
+  const auto place = *masker->After(masker->Start(), 0);
+  float logits[3] = {};
+  EXPECT_THAT(std::string(masker->Mask(place, logits, 3).message()), HasSubstr("vocabulary"));
+  EXPECT_FALSE(masker->After(place, 1).ok());
+  EXPECT_FALSE(masker->After(place, 77).ok());
+}
+
+constexpr int kVocabulary = 5;  // a to d, and the end
+constexpr int kEos = 4;
+
+FakeModel Llm() { return HashModel(1, kVocabulary, 2); }
+
+std::shared_ptr<const TokenRules> Under(std::shared_ptr<TokenMasker> masker) {
+  return std::make_shared<TokenRules>(TokenRules{.constraint = std::move(masker)});
+}
+
+// The law of answers by the definition: after each beginning, the model's distribution over the
+// tokens that can follow, renormalised.
+void AddLaw(const std::vector<std::string>& language, std::vector<int> path, std::string answer,
+            double probability, std::map<std::string, double>* law) {
+  std::vector<float> logits = Llm()(path);
+  double mass = 0;
+  std::vector<double> p(kVocabulary, 0);
+  bool any_letter = false;
+  for (int token = 0; token < kVocabulary; ++token) {
+    const std::string next = token == kEos ? answer : answer + static_cast<char>('a' + token);
+    bool allowed = false;
+    for (const std::string& text : language) {
+      allowed = allowed || (token == kEos ? text == next : text.compare(0, next.size(), next) == 0);
+    }
+    any_letter = any_letter || (allowed && token != kEos);
+    if (allowed) mass += p[token] = std::exp(static_cast<double>(logits[token]));
+  }
+  if (!any_letter) {  // nothing can follow: the answer ends without an end of sequence
+    (*law)[answer] += probability;
+    return;
+  }
+  for (int token = 0; token < kVocabulary; ++token) {
+    if (p[token] == 0) continue;
+    if (token == kEos) {
+      (*law)[answer + "."] += probability * p[token] / mass;
+      continue;
+    }
+    std::vector<int> longer = path;
+    longer.push_back(token);
+    AddLaw(language, longer, answer + static_cast<char>('a' + token), probability * p[token] / mass,
+           law);
+  }
+}
+
+TEST(StructuredAnswers, HaveTheMaskedLawUnderEveryTree) {
+  const std::vector<std::string> language = {"ab", "abc", "acd", "b", "cab", "cabd", "cad"};
+  const LetterTokenizer tokenizer(kVocabulary, {kEos});
+  const auto masker = MaskerOf({.kind = StructuredOutput::kChoice, .choices = language}, tokenizer);
+  const std::vector<int> prompt = {2, 0, 1};
+  std::map<std::string, double> law;
+  AddLaw(language, prompt, "", 1, &law);
+  const FakeModel near = AgreeingModel(Llm(), HashModel(2, kVocabulary, 2), 0.7, 7);
+  for (const char* expansion : {"", "2,2", "3,1,1"}) {
+    EngineHarness harness(kVocabulary, {kEos});
+    harness.SetLlm(Llm());
+    if (*expansion != 0) {
+      harness.AddSsm(near);
+      harness.AddSsm(HashModel(3, kVocabulary, 2));
+    }
+    ASSERT_TRUE(harness.Start({.max_requests = 32}, expansion).ok());
+    constexpr int kDraws = 40000;
+    std::map<std::string, int> counts;
+    std::map<RequestId, std::string> open;
+    int64_t accepted = 0;
+    for (int submitted = 0, finished = 0; finished < kDraws;) {
+      for (; submitted < kDraws && submitted < finished + 64; ++submitted) {
+        SamplingParameters sampling{.temperature = 1, .seed = static_cast<uint64_t>(submitted)};
+        ASSERT_TRUE(
+            harness.engine()
+                .Submit(prompt, {.max_tokens = 20, .sampling = sampling, .rules = Under(masker)})
+                .ok());
+      }
+      ASSERT_TRUE(harness.engine().Step().ok());
+      for (const RequestEvent& event : harness.engine().TakeEvents()) {
+        for (const int token : event.tokens) {
+          open[event.id] += token == kEos ? '.' : static_cast<char>('a' + token);
+        }
+        if (!event.finished) continue;
+        ASSERT_EQ(event.reason, FinishReason::kStop) << event.error;
+        ++counts[open[event.id]];
+        ++finished;
+        accepted += event.usage.accepted_tokens;
+      }
+    }
+    if (*expansion != 0) {
+      EXPECT_GT(accepted, kDraws / 10);
+    }
+    double chi = 0;
+    for (const auto& [answer, probability] : law) {
+      const double expected = probability * kDraws;
+      chi += (counts[answer] - expected) * (counts[answer] - expected) / expected;
+      counts.erase(answer);
+    }
+    EXPECT_TRUE(counts.empty()) << counts.begin()->first << " is not of the language";
+    const double freedom = static_cast<double>(law.size()) - 1;
+    const double a = 2 / (9 * freedom);
+    EXPECT_LT(chi, freedom * std::pow(1 - a + 4.753 * std::sqrt(a), 3)) << expansion;
+  }
+}
+
+// Every answer of a random model is of the language, also inside trees, and greedily it is the one
+// without trees.
+TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) {
+  const LetterTokenizer tokenizer(kVocabulary, {kEos});
+  const StructuredOutput output{.kind = StructuredOutput::kGbnf,
+                                .text = "root ::= \"a\" root \"b\" | \"c\" [cd]{1,5} | \"d\""};
+  const auto masker = MaskerOf(output, tokenizer);
+  ParseTable table(AutomatonOf(output));
+  std::vector<std::string> answers;
+  for (const char* expansion : {"", "2,2,1", "1,1,1,1,1,1"}) {
+    EngineHarness harness(kVocabulary, {kEos});
+    harness.SetLlm(HashModel(11, kVocabulary));
+    if (*expansion != 0) {
+      harness.AddSsm(AgreeingModel(HashModel(11, kVocabulary), HashModel(4, kVocabulary), 0.9, 5));
+    }
+    ASSERT_TRUE(harness.Start({}, expansion).ok());
+    std::vector<RequestId> ids;
+    for (const auto& prompt : RandomPrompts(100, 10, kVocabulary, 3)) {
+      ids.push_back(*harness.engine().Submit(prompt, {.max_tokens = 200, .rules = Under(masker)}));
+    }
+    harness.RunToEnd();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const Answer& answer = harness.answer(ids[i]);
+      std::string text;
+      for (const int token : answer.tokens) {
+        if (token != kEos) text += static_cast<char>('a' + token);
+      }
+      if (answer.reason == FinishReason::kStop) {
+        int state = *table.Start();
+        for (const char c : text) {
+          ASSERT_NE(state, ParseTable::kDead);
+          state = *table.Next(state, static_cast<uint8_t>(c));
+        }
+        ASSERT_NE(state, ParseTable::kDead) << text;
+        EXPECT_TRUE(table.accepting(state)) << text;
+      } else {
+        EXPECT_EQ(answer.reason, FinishReason::kLength) << answer.error;
+        EXPECT_TRUE(Fits(table, text)) << text;
+      }
+      if (*expansion == 0) {
+        answers.push_back(text);
+      } else {
+        EXPECT_EQ(text, answers[i]) << expansion;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,44 @@
+#include "serving/grammar/token_trie.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace espalier {
+
+TokenTrie::TokenTrie(const Tokenizer& tokenizer) : bytes_(tokenizer.vocabulary()) {
+  std::vector<int32_t> order;
+  for (int32_t token = 0; token < vocabulary(); ++token) {
+    if (tokenizer.IsSpecial(token)) continue;
+    bytes_[token] = tokenizer.TokenBytes(token);
+    if (!bytes_[token].empty()) order.push_back(token);
+  }
+  std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+    const int sign = bytes_[a].compare(bytes_[b]);
+    return sign != 0 ? sign < 0 : a < b;
+  });
+  std::vector<int32_t> path;  // open nodes, one per byte of the token before
+  const auto close = [&](size_t depth) {
+    for (; path.size() > depth; path.pop_back()) {
+      nodes_[path.back()].end = static_cast<int32_t>(nodes_.size());
+    }
+  };
+  for (const int32_t token : order) {
+    const std::string& bytes = bytes_[token];
+    size_t common = 0;
+    while (common < path.size() && common < bytes.size() &&
+           nodes_[path[common]].byte == static_cast<uint8_t>(bytes[common])) {
+      ++common;
+    }
+    close(common);
+    for (size_t i = common; i < bytes.size(); ++i) {
+      path.push_back(static_cast<int32_t>(nodes_.size()));
+      nodes_.push_back(
+          {static_cast<uint8_t>(bytes[i]), 0, static_cast<int32_t>(tokens_.size()), 0});
+    }
+    tokens_.push_back(token);
+    ++nodes_[path.back()].tokens;
+  }
+  close(0);
+}
+
+}  // namespace espalier

@@ -1,0 +1,36 @@
+// The vocabulary as a tree of bytes, so that a grammar looks at each common beginning once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "serving/tokenizer/tokenizer.h"
+
+namespace espalier {
+
+class TokenTrie {
+ public:
+  // Special tokens, and tokens without bytes, are not in it: they stand for no text.
+  explicit TokenTrie(const Tokenizer& tokenizer);
+
+  struct Node {
+    uint8_t byte;
+    int32_t end;          // index behind the last node below this one
+    int32_t first_token;  // into tokens(): those that end here
+    int32_t tokens;
+  };
+  // In depth-first order: a node's first child follows it.
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int vocabulary() const { return static_cast<int>(bytes_.size()); }
+  // Empty for tokens that are not in the tree.
+  const std::string& bytes(int token) const { return bytes_[token]; }
+
+ private:
+  std::vector<Node> nodes_;
+  std::vector<int32_t> tokens_;
+  std::vector<std::string> bytes_;  // by token
+};
+
+}  // namespace espalier

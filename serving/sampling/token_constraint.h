@@ -1,0 +1,34 @@
+// What an answer may be, token by token: a grammar, a schema, a list of choices. Sampling knows
+// this interface alone; serving/grammar implements it.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace espalier {
+
+// One thread at a time.
+class TokenConstraint {
+ public:
+  // How far an answer has come; immutable. Shared among the nodes of token trees.
+  class Place {
+   public:
+    virtual ~Place() = default;
+  };
+  using PlaceRef = std::shared_ptr<const Place>;
+
+  virtual ~TokenConstraint() = default;
+
+  virtual PlaceRef Start() const = 0;
+  // InvalidArgument if the token may not come there, or if following it costs too much.
+  virtual absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) = 0;
+  // Sets the logits of tokens that may not come to minus infinity. An end-of-sequence token may
+  // come where the answer may end. InvalidArgument if that leaves no token, or costs too much.
+  virtual absl::Status Mask(const PlaceRef& place, float* logits, int vocabulary) = 0;
+  // The answer is whole and nothing can follow.
+  virtual bool Complete(const PlaceRef& place) const = 0;
+};
+
+}  // namespace espalier

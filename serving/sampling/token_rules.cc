@@ -1,0 +1,190 @@
+#include "serving/sampling/token_rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr float kNever = -INFINITY;
+
+absl::Status OutOfVocabulary(absl::string_view field, int token, int vocabulary) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " names token ", token, ", the vocabulary has ", vocabulary));
+}
+
+absl::Status CheckRange(absl::string_view field, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", expected ", low, " to ", high));
+}
+
+// Each different token of a path, with how often it comes.
+std::vector<std::pair<int, int>> Counts(absl::Span<const int> path) {
+  std::vector<std::pair<int, int>> out;
+  for (const int token : path) {
+    const auto it = std::find_if(out.begin(), out.end(),
+                                 [token](const auto& entry) { return entry.first == token; });
+    if (it != out.end()) {
+      ++it->second;
+    } else {
+      out.emplace_back(token, 1);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status ValidateRules(const TokenRules& rules, int vocabulary) {
+  absl::Status status = CheckRange("repetition_penalty", rules.repetition_penalty, 0.01, 100);
+  status.Update(CheckRange("presence_penalty", rules.presence_penalty, -2, 2));
+  status.Update(CheckRange("frequency_penalty", rules.frequency_penalty, -2, 2));
+  if (rules.min_tokens < 0) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat("min_tokens is ", rules.min_tokens, ", expected 0 or more")));
+  }
+  for (const auto& [token, bias] : rules.logit_bias) {
+    if (token < 0 || token >= vocabulary) {
+      status.Update(OutOfVocabulary("logit_bias", token, vocabulary));
+    }
+    status.Update(CheckRange(absl::StrCat("logit_bias of token ", token), bias, -100, 100));
+  }
+  for (const int token : rules.allowed) {
+    if (token < 0 || token >= vocabulary) {
+      status.Update(OutOfVocabulary("allowed_token_ids", token, vocabulary));
+    }
+  }
+  for (const std::vector<int>& word : rules.bad_words) {
+    if (word.empty()) {
+      status.Update(absl::InvalidArgumentError("bad_words has a word without tokens"));
+    }
+    for (const int token : word) {
+      if (token < 0 || token >= vocabulary) {
+        status.Update(OutOfVocabulary("bad_words", token, vocabulary));
+      }
+    }
+  }
+  return status;
+}
+
+RuledAnswer::RuledAnswer(std::shared_ptr<const TokenRules> rules, absl::Span<const int> prompt,
+                         std::vector<int> enders)
+    : rules_(std::move(rules)), enders_(std::move(enders)) {
+  active_ = rules_ != nullptr &&
+            (rules_->penalizes() || rules_->min_tokens > 0 || !rules_->logit_bias.empty() ||
+             !rules_->allowed.empty() || !rules_->bad_words.empty() || rules_->constraint);
+  if (!active_) return;
+  if (rules_->repetition_penalty != 1) {
+    for (const int token : prompt) seen_[token].in_prompt = true;
+  }
+  if (rules_->constraint) place_ = rules_->constraint->Start();
+}
+
+bool RuledAnswer::Ends(int token) const {
+  return std::find(enders_.begin(), enders_.end(), token) != enders_.end();
+}
+
+absl::Status RuledAnswer::Append(int token) {
+  if (!active_) return absl::OkStatus();
+  answer_.push_back(token);
+  if (rules_->penalizes()) ++seen_[token].in_answer;
+  if (place_ == nullptr) return absl::OkStatus();
+  if (Ends(token) || rules_->constraint->Complete(place_)) {
+    place_ = nullptr;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<TokenConstraint::PlaceRef> next = rules_->constraint->After(place_, token);
+  if (!next.ok()) return next.status();
+  place_ = *std::move(next);
+  return absl::OkStatus();
+}
+
+bool RuledAnswer::complete() const {
+  return place_ != nullptr && rules_->constraint->Complete(place_);
+}
+
+absl::Status RuledAnswer::Constrain(absl::Span<const int> path, float* logits,
+                                    int vocabulary) const {
+  TokenConstraint::PlaceRef place = place_;
+  for (const int token : path) {
+    // Beyond its end nothing of the answer is kept: any token will do.
+    if (place == nullptr || Ends(token) || rules_->constraint->Complete(place)) {
+      return absl::OkStatus();
+    }
+    absl::StatusOr<TokenConstraint::PlaceRef> next = rules_->constraint->After(place, token);
+    if (!next.ok()) return next.status();
+    place = *std::move(next);
+  }
+  if (place == nullptr || rules_->constraint->Complete(place)) return absl::OkStatus();
+  return rules_->constraint->Mask(place, logits, vocabulary);
+}
+
+void RuledAnswer::MaskBadWords(absl::Span<const int> path, float* logits) const {
+  const size_t length = answer_.size() + path.size();
+  const auto token_at = [&](size_t i) {
+    return i < answer_.size() ? answer_[i] : path[i - answer_.size()];
+  };
+  for (const std::vector<int>& word : rules_->bad_words) {
+    const size_t before = word.size() - 1;
+    if (before > length) continue;
+    bool matches = true;
+    for (size_t i = 0; matches && i < before; ++i) {
+      matches = token_at(length - before + i) == word[i];
+    }
+    if (matches) logits[word.back()] = kNever;
+  }
+}
+
+void RuledAnswer::Penalize(absl::Span<const int> path, float* logits) const {
+  const auto penalize = [&](int token, int in_answer) {
+    float& logit = logits[token];
+    const double factor = rules_->repetition_penalty;
+    double value = logit > 0 ? logit / factor : logit * factor;
+    if (in_answer > 0) {
+      value -= rules_->presence_penalty + rules_->frequency_penalty * in_answer;
+    }
+    logit = static_cast<float>(value);
+  };
+  const std::vector<std::pair<int, int>> on_path = Counts(path);
+  for (const auto& [token, count] : on_path) {
+    const auto it = seen_.find(token);
+    penalize(token, count + (it != seen_.end() ? it->second.in_answer : 0));
+  }
+  for (const auto& [token, seen] : seen_) {
+    const bool done =
+        std::any_of(on_path.begin(), on_path.end(),
+                    [token = token](const auto& entry) { return entry.first == token; });
+    if (!done) penalize(token, seen.in_answer);
+  }
+}
+
+absl::Status RuledAnswer::Apply(absl::Span<const int> path, float* logits, int vocabulary) const {
+  if (!active_) return absl::OkStatus();
+  if (rules_->constraint) {
+    if (absl::Status status = Constrain(path, logits, vocabulary); !status.ok()) return status;
+  }
+  if (!rules_->allowed.empty()) {
+    std::vector<std::pair<int, float>> kept;
+    for (const int token : rules_->allowed) kept.emplace_back(token, logits[token]);
+    std::fill(logits, logits + vocabulary, kNever);
+    for (const auto& [token, logit] : kept) logits[token] = logit;
+  }
+  MaskBadWords(path, logits);
+  if (static_cast<int>(answer_.size() + path.size()) < rules_->min_tokens) {
+    for (const int token : enders_) logits[token] = kNever;
+  }
+  for (const auto& [token, bias] : rules_->logit_bias) logits[token] += bias;
+  if (rules_->penalizes()) Penalize(path, logits);
+  if (*std::max_element(logits, logits + vocabulary) == kNever) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no token may follow ", answer_.size() + path.size(),
+        " tokens of the answer: structured output, allowed_token_ids, bad_words and min_tokens "
+        "together exclude the whole vocabulary"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,80 @@
+// What a request does to the model's logits before they become a distribution: masks, biases and
+// penalties, each a function of the tokens before the one that is decided. In a token tree these
+// are the answer's and those on the node's own path, so that verification works on exactly the
+// distribution of incremental decoding.
+//
+// In this order, which is vLLM's: constraint, allowed tokens, bad words, the tokens that end an
+// answer before min_tokens, biases, repetition penalty, frequency and presence penalty.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "serving/sampling/token_constraint.h"
+
+namespace espalier {
+
+struct TokenRules {
+  double repetition_penalty = 1;  // of tokens in prompt or answer: positive logits are divided by
+                                  // it, negative ones multiplied (CTRL, arXiv:1909.05858)
+  double presence_penalty = 0;    // subtracted once for tokens in the answer
+  double frequency_penalty = 0;   // subtracted for each time
+  int min_tokens = 0;             // of the answer, before it may end
+  std::vector<std::pair<int, float>> logit_bias;
+  std::vector<int> allowed;                 // empty: all
+  std::vector<std::vector<int>> bad_words;  // the last token of one never follows the others
+  std::shared_ptr<TokenConstraint> constraint;
+
+  bool penalizes() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
+};
+
+// InvalidArgument naming field, value and what is accepted.
+absl::Status ValidateRules(const TokenRules& rules, int vocabulary);
+
+// The rules of one request together with its tokens so far.
+class RuledAnswer {
+ public:
+  // `rules` may be null. `enders` are the tokens that end the answer (end of sequence, stop
+  // tokens).
+  RuledAnswer(std::shared_ptr<const TokenRules> rules, absl::Span<const int> prompt,
+              std::vector<int> enders);
+
+  // False: Apply would change nothing.
+  bool active() const { return active_; }
+
+  // `token` is now part of the answer. Errors are those of the constraint.
+  absl::Status Append(int token);
+
+  // The constraint is satisfied and nothing can follow.
+  bool complete() const;
+
+  // Changes the logits of the token that follows the answer and then `path`. InvalidArgument if no
+  // token is left.
+  absl::Status Apply(absl::Span<const int> path, float* logits, int vocabulary) const;
+
+ private:
+  struct Seen {
+    bool in_prompt = false;
+    int in_answer = 0;
+  };
+
+  bool Ends(int token) const;
+  absl::Status Constrain(absl::Span<const int> path, float* logits, int vocabulary) const;
+  void MaskBadWords(absl::Span<const int> path, float* logits) const;
+  void Penalize(absl::Span<const int> path, float* logits) const;
+
+  std::shared_ptr<const TokenRules> rules_;
+  std::vector<int> enders_;
+  bool active_;
+  std::vector<int> answer_;
+  absl::flat_hash_map<int, Seen> seen_;  // only if there are penalties
+  TokenConstraint::PlaceRef place_;      // null: no constraint, or the answer has ended
+};
+
+}  // namespace espalier
