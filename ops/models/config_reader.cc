@@ -1,4 +1,4 @@
-// The only file of the families that sees nlohmann, whose exceptions end here.
+// The only file here that reads with nlohmann, whose exceptions end here.
 #include "ops/models/config_reader.h"
 
 #include <algorithm>

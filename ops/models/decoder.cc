@@ -133,6 +133,14 @@ int64_t DivideHeads(ConfigReader& config, int64_t hidden, int64_t heads) {
   return std::max<int64_t>(1, hidden / heads);
 }
 
+void CheckCounts(ConfigReader& config, int64_t layers, int64_t heads_or_experts) {
+  constexpr int64_t kMost = 1 << 18;  // ten times those of the largest models
+  if (layers <= kMost / heads_or_experts) return;
+  config.Fail(absl::InvalidArgumentError(
+      absl::StrCat("config.json: ", layers, " layers with ", heads_or_experts,
+                   " heads or experts each; accepted: a product of at most ", kMost)));
+}
+
 CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_heads) {
   CommonSizes s;
   s.vocab_size = config.Size("vocab_size");
@@ -140,6 +148,7 @@ CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_he
   s.layers = config.Size("num_hidden_layers");
   if (s.layers > 4096) config.Refuse("num_hidden_layers", "1 to 4096");
   s.heads = config.Size("num_attention_heads");
+  CheckCounts(config, s.layers, s.heads);
   s.kv_heads =
       config.Size("num_key_value_heads",
                   kv_heads > 0 && !config.Named("num_key_value_heads") ? kv_heads : s.heads);

@@ -18,6 +18,8 @@ struct CommonSizes {
 // Names as in LLaMA's files. `max_positions` and `kv_heads` (0: as many as heads): where the field
 // is missing.
 CommonSizes ReadSizes(ConfigReader& config, int64_t max_positions, int64_t kv_heads);
+// What grows with layers and heads, or experts, stays small whatever the file says.
+void CheckCounts(ConfigReader& config, int64_t layers, int64_t heads_or_experts);
 // head_dim of hidden / heads, or an error.
 int64_t DivideHeads(ConfigReader& config, int64_t hidden, int64_t heads);
 

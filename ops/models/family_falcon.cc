@@ -93,6 +93,7 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   s.hidden = config.Size(config.OneOf({"hidden_size", "n_embed"}));
   s.layers = config.Int(config.OneOf({"num_hidden_layers", "n_layer"}), 32, 1, 4096);
   s.heads = config.Size(config.OneOf({"num_attention_heads", "n_head"}));
+  CheckCounts(config, s.layers, s.heads);
   s.head_dim = DivideHeads(config, s.hidden, s.heads);
   s.max_positions = config.Int("max_position_embeddings", 2048, 1, int64_t{1} << 30);
   f.ffn = config.Size("ffn_hidden_size", 4 * s.hidden);

@@ -77,6 +77,7 @@ Gpt ReadGpt(ConfigReader& config, const std::string& activation) {
   s.layers = config.Int(config.OneOf({"n_layer", "num_hidden_layers"}), 12, 1, 4096);
   s.heads = config.Size(config.OneOf({"n_head", "num_attention_heads"}));
   s.kv_heads = s.heads;
+  CheckCounts(config, s.layers, s.heads);
   s.head_dim = DivideHeads(config, s.hidden, s.heads);
   s.max_positions = config.Size(config.OneOf({"n_positions", "max_position_embeddings"}), 1024);
   g.inner = config.Size("n_inner", 4 * s.hidden);

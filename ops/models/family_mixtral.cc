@@ -16,6 +16,7 @@ LanguageModel ReadMixtral(ConfigReader& config) {
   decoder.experts.count = config.Int("num_local_experts", 8, 1, 4096);
   decoder.experts.chosen = config.Int("num_experts_per_tok", 2, 1, decoder.experts.count);
   decoder.experts.intermediate = decoder.intermediate;
+  CheckCounts(config, decoder.sizes.layers, decoder.experts.count);
   for (DecoderLayer& layer : decoder.layers) {
     layer.window = window;
     layer.experts = true;

@@ -83,6 +83,7 @@ LanguageModel ReadMpt(ConfigReader& config) {
   s.hidden = config.Size(config.OneOf({"d_model", "hidden_size"}));
   s.layers = config.Int(config.OneOf({"n_layers", "num_hidden_layers"}), 24, 1, 4096);
   s.heads = config.Size(config.OneOf({"n_heads", "num_attention_heads"}));
+  CheckCounts(config, s.layers, s.heads);
   s.head_dim = DivideHeads(config, s.hidden, s.heads);
   s.max_positions = config.Int("max_seq_len", 2048, 1, int64_t{1} << 30);
   m.ffn = config.Size("expansion_ratio", 4) * s.hidden;

@@ -48,6 +48,7 @@ LanguageModel ReadQwen3Moe(ConfigReader& config) {
   experts.count = config.Int("num_experts", 128, 1, 4096);
   experts.chosen = config.Int("num_experts_per_tok", 8, 1, experts.count);
   experts.intermediate = config.Size("moe_intermediate_size", 768);
+  CheckCounts(config, decoder.sizes.layers, experts.count);
   experts.normalized = config.Flag("norm_topk_prob", false);
   const int64_t step = config.Size("decoder_sparse_step", 1);
   const std::vector<int64_t> dense = config.Ints("mlp_only_layers");

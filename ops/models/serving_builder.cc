@@ -70,7 +70,7 @@ ValueId ServingBuilder::Embedding(const std::string& name, ValueId ids, int64_t 
   }
   const ValueId table = Parameter(tensor, {count, size}, std::move(source));
   tables_[name] = table;
-  return Op("embedding", {ids, table});
+  return Op("embedding", {ids, table}, {}, name);
 }
 
 ValueId ServingBuilder::Table(const std::string& name) const {
@@ -98,14 +98,15 @@ ValueId ServingBuilder::Linear(const std::string& name, ValueId x, int64_t out, 
   std::vector<ValueId> inputs = {x,
                                  Parameter(name + ".weight", {out, in}, source(".weight", true))};
   if (options.bias) inputs.push_back(Parameter(name + ".bias", {out}, source(".bias", false)));
-  return Op("linear", inputs);
+  return Op("linear", inputs, {}, name);
 }
 
 ValueId ServingBuilder::Logits(ValueId hidden, int64_t size, const std::string& tied) {
   const ValueId rows = Op("gather", {hidden, logit_rows_}, {{"axis", int64_t{0}}});
-  if (tied.empty()) return Op("linear", {rows, Parameter("lm_head.weight", {vocab_size_, size})});
+  if (tied.empty())
+    return Op("linear", {rows, Parameter("lm_head.weight", {vocab_size_, size})}, {}, "lm_head");
   Ignore({"lm_head.weight"});
-  return Op("linear", {rows, Table(tied)});
+  return Op("linear", {rows, Table(tied)}, {}, "lm_head");
 }
 
 ValueId ServingBuilder::LayerNorm(const std::string& name, ValueId x, int64_t size, double epsilon,
@@ -115,7 +116,7 @@ ValueId ServingBuilder::LayerNorm(const std::string& name, ValueId x, int64_t si
     inputs.push_back(weight ? Parameter(name + ".weight", {size}) : kNoValue);
   }
   if (bias) inputs.push_back(Parameter(name + ".bias", {size}));
-  return Op("layer_norm", inputs, {{"epsilon", epsilon}});
+  return Op("layer_norm", inputs, {{"epsilon", epsilon}}, name);
 }
 
 ValueId ServingBuilder::RmsNorm(const std::string& name, ValueId x, int64_t size, double epsilon,
@@ -124,10 +125,10 @@ ValueId ServingBuilder::RmsNorm(const std::string& name, ValueId x, int64_t size
   WeightSource source;
   if (add != 0) source = {{{tensor, {size}, false, 0, size}}, add};
   const ValueId weight = Parameter(tensor, {size}, std::move(source));
-  if (heads == 1) return Op("rms_norm", {x, weight}, {{"epsilon", epsilon}});
+  if (heads == 1) return Op("rms_norm", {x, weight}, {{"epsilon", epsilon}}, name);
   // Dimension 0, the rows, stays itself: it is as long as the batch.
   x = Op("reshape", {x}, {{"shape", std::vector<int64_t>{0, heads, size}}});
-  x = Op("rms_norm", {x, weight}, {{"epsilon", epsilon}});
+  x = Op("rms_norm", {x, weight}, {{"epsilon", epsilon}}, name);
   return Op("reshape", {x}, {{"shape", std::vector<int64_t>{0, heads * size}}});
 }
 
@@ -184,8 +185,8 @@ ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
 }
 
 ValueId ServingBuilder::Op(const std::string& op, const std::vector<ValueId>& inputs,
-                           Attributes attributes) {
-  return b_.Op(op, inputs, std::move(attributes));
+                           Attributes attributes, const std::string& name) {
+  return b_.Op(op, inputs, std::move(attributes), name);
 }
 
 void ServingBuilder::Ignore(std::vector<std::string> endings) {

@@ -75,7 +75,8 @@ class ServingBuilder {
   // Over the paged cache of the layer, which it makes. q, k and v are rotated already.
   ValueId Attention(int layer, ValueId q, ValueId k, ValueId v, const AttentionOptions& options);
 
-  ValueId Op(const std::string& op, const std::vector<ValueId>& inputs, Attributes attributes = {});
+  ValueId Op(const std::string& op, const std::vector<ValueId>& inputs, Attributes attributes = {},
+             const std::string& name = "");
   ValueId Add(ValueId a, ValueId b) { return Op("add", {a, b}); }
   GraphBuilder& graph() { return b_; }
 

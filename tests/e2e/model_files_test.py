@@ -1,0 +1,123 @@
+"""A folder in Hugging Face layout from the disk, through `espalier models upload` and `serve`, to an answer over HTTP;
+and folders that are wrong, each refused by what is wrong with it."""
+import json
+import os
+import struct
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import Cluster, Failed  # noqa: E402
+
+HIDDEN, WIDE, VOCABULARY = 32, 48, 256
+CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": VOCABULARY,
+          "hidden_size": HIDDEN, "intermediate_size": WIDE, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "tie_word_embeddings": True,
+          "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tokenizer": "bytes"}
+
+
+def weights():
+    shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    for layer in range(2):
+        p = f"model.layers.{layer}."
+        shapes.update({p + "input_layernorm.weight": (HIDDEN,), p + "post_attention_layernorm.weight": (HIDDEN,),
+                       p + "self_attn.q_proj.weight": (64, HIDDEN), p + "self_attn.k_proj.weight": (32, HIDDEN),
+                       p + "self_attn.v_proj.weight": (32, HIDDEN), p + "self_attn.o_proj.weight": (HIDDEN, 64),
+                       p + "self_attn.q_norm.weight": (16,), p + "self_attn.k_norm.weight": (16,),
+                       p + "mlp.gate_proj.weight": (WIDE, HIDDEN), p + "mlp.up_proj.weight": (WIDE, HIDDEN),
+                       p + "mlp.down_proj.weight": (HIDDEN, WIDE)})
+    random = np.random.default_rng(5)
+    return {name: random.normal(size=shape).astype(np.float32) / shape[-1] ** 0.5 for name, shape in shapes.items()}
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, value in tensors.items():
+        header[name] = {"dtype": {"float32": "F32", "float16": "F16"}[value.dtype.name], "shape": list(value.shape),
+                        "data_offsets": [len(data), len(data) + value.nbytes]}
+        data += value.tobytes()
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_model(folder, tensors, **changes):
+    """In two shards."""
+    os.makedirs(folder)
+    names = sorted(tensors)
+    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for shard, held in shards.items():
+        write_safetensors(os.path.join(folder, shard), {name: tensors[name] for name in held})
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w") as file:
+        json.dump({"weight_map": {name: shard for shard, held in shards.items() for name in held}}, file)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump({**CONFIG, **changes}, file)
+
+
+class ModelFilesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.cluster = Cluster(workers=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+        cls.folder.cleanup()
+
+    def upload(self, name, tensors, **changes):
+        folder = os.path.join(self.folder.name, name)
+        write_model(folder, tensors, **changes)
+        self.cluster.cli("models", "upload", name, folder)
+
+    def complete(self, name):
+        body = {"model": name, "prompt": "In the", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        status, text = self.cluster.request("POST", "/v1/completions", json.dumps(body))
+        self.assertEqual(status, 200, text)
+        answer = json.loads(text)
+        self.assertEqual(answer["usage"]["completion_tokens"], 12)
+        return answer["choices"][0]["text"]
+
+    def test_a_sharded_folder_is_served_and_half_precision_says_nearly_the_same(self):
+        exact = weights()
+        self.upload("exact", exact)
+        self.cluster.cli("serve", "exact")
+        self.assertEqual(self.complete("exact"), self.complete("exact"))
+        # Values that f16 holds: the same answer from half the bytes.
+        rounded = {name: value.astype(np.float16) for name, value in exact.items()}
+        self.upload("half", rounded)
+        self.upload("wide", {name: value.astype(np.float32) for name, value in rounded.items()})
+        self.cluster.cli("serve", "half")
+        self.cluster.cli("serve", "wide")
+        self.assertEqual(self.complete("half"), self.complete("wide"))
+
+    def refused(self, name, *parts):
+        with self.assertRaises(Failed) as caught:
+            self.cluster.cli("serve", name)
+        for part in (name, *parts):
+            self.assertIn(part, caught.exception.err)
+
+    def test_what_is_wrong_with_a_folder_is_named(self):
+        missing = weights()
+        del missing["model.layers.1.self_attn.q_norm.weight"]
+        self.upload("missing", missing)
+        self.refused("missing", "model.layers.1.self_attn.q_norm.weight")
+        extra = weights()
+        extra["model.layers.1.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
+        self.upload("extra", extra)
+        self.refused("extra", "model.layers.1.self_attn.q_proj.bias")
+        shape = weights()
+        shape["model.norm.weight"] = np.zeros(31, np.float32)
+        self.upload("shape", shape)
+        self.refused("shape", "model.norm.weight", "31", "32")
+        self.upload("switch", weights(), rope_scaling={"rope_type": "magic"})
+        self.refused("switch", "rope_scaling.rope_type", "magic", "yarn")
+        self.upload("family", weights(), architectures=["BloomForCausalLM"])
+        self.refused("family", "BloomForCausalLM", "Qwen3ForCausalLM")
+
+
+if __name__ == "__main__":
+    unittest.main()
