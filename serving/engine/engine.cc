@@ -409,6 +409,8 @@ void Engine::FailRunning(const absl::Status& status) {
     Report(entry, status);
     Retire(id);
   }
+  // A runner that failed may have lost what its cache held.
+  kv_.ForgetIdle();
 }
 
 void Engine::Report(Entry& entry, const absl::Status& error) {

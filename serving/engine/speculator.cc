@@ -267,7 +267,9 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
       } else {
         // More than the average: this request's text may be easier than others' now.
         part.depth = DepthFor(ssm, *offered[i], std::min(choice.depth + 1, options_.max_depth));
-        part.nodes = std::min(2 * choice.nodes + 2, options_.max_nodes);
+        const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
+        part.nodes = std::min({2 * choice.nodes + 2, options_.max_nodes,
+                               std::max(choice.nodes, room - load.nodes / load.decoding)});
       }
       part.drafts = part.depth > 0 && part.nodes > 0;
       any = any || part.drafts;
