@@ -376,15 +376,18 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification) {
   for (int node = 1; node < work.tree.size(); ++node) {
     ++statistics_.drafted_by_depth[work.tree.depth(node) - 1];
   }
+  size_t accepted_nodes = 0;
   for (size_t i = 0; i < verification.tokens.size() && request.phase() != Phase::kFinished; ++i) {
     request.Emit(verification.tokens[i], context_);
     ++statistics_.generated_tokens;
     if (i < verification.path.size()) {
+      ++accepted_nodes;
       ++usage.accepted_tokens;
       ++statistics_.accepted_tokens;
       ++statistics_.accepted_by_depth[i];
     }
   }
+  speculator_->Count(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
   Report(*work.entry);
   if (request.phase() == Phase::kFinished) {
     Retire(id);
@@ -396,8 +399,7 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification) {
   kv_.DropScratch(id);
   if (!status.ok()) return status;
   const size_t accepted_tokens = verification.path.size();
-  speculator_->Commit(request, work.tree,
-                      absl::MakeConstSpan(verification.tokens).subspan(0, accepted_tokens),
+  speculator_->Commit(request, absl::MakeConstSpan(verification.tokens).subspan(0, accepted_tokens),
                       verification.tokens[accepted_tokens]);
   return absl::OkStatus();
 }
