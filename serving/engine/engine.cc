@@ -436,6 +436,7 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification, int 
   for (int node = 1; node < work.tree.size(); ++node) {
     ++statistics_.drafted_by_depth[work.tree.depth(node) - 1];
   }
+  size_t accepted_nodes = 0;
   for (size_t i = 0; i < verification.tokens.size() && request.phase() != Phase::kFinished; ++i) {
     const int token = verification.tokens[i];
     TokenLogprobs logprobs;
@@ -448,11 +449,13 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification, int 
     request.Emit(token, context_, reported ? &logprobs : nullptr);
     ++statistics_.generated_tokens;
     if (i < verification.path.size()) {
+      ++accepted_nodes;
       ++usage.accepted_tokens;
       ++statistics_.accepted_tokens;
       ++statistics_.accepted_by_depth[i];
     }
   }
+  speculator_->Count(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
   Report(*work.entry);
   if (request.phase() == Phase::kFinished) {
     Retire(id);
@@ -464,8 +467,7 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification, int 
   kv_.DropScratch(id);
   if (!status.ok()) return status;
   const size_t accepted_tokens = verification.path.size();
-  speculator_->Commit(request, work.tree,
-                      absl::MakeConstSpan(verification.tokens).subspan(0, accepted_tokens),
+  speculator_->Commit(request, absl::MakeConstSpan(verification.tokens).subspan(0, accepted_tokens),
                       verification.tokens[accepted_tokens]);
   return absl::OkStatus();
 }
@@ -477,6 +479,8 @@ void Engine::FailRunning(const absl::Status& status) {
     Report(entry, status);
     Retire(id);
   }
+  // A runner that failed may have lost what its cache held.
+  kv_.ForgetIdle();
 }
 
 void Engine::Report(Entry& entry, const absl::Status& error) {

@@ -222,5 +222,77 @@ TEST(Engine, TheAnswerFillsTheContextToTheLastToken) {
   }
 }
 
+TEST(Engine, BestFirstTreesOfAnySizeGiveTheIncrementalAnswer) {
+  const auto prompts = RandomPrompts(60, 30, kVocabulary, 10);
+  for (const int nodes : {1, 3, 16, 60}) {
+    for (const SsmCase& ssms : SsmCases()) {
+      EngineHarness harness(kVocabulary);
+      harness.SetLlm(Llm());
+      for (const FakeModel& model : ssms.models) harness.AddSsm(model);
+      EngineOptions options{.max_tokens_per_batch = 100};
+      options.speculation = {.max_nodes = nodes, .max_depth = 12, .max_width = 6};
+      ASSERT_TRUE(harness.Start(options).ok());
+      std::vector<RequestId> ids;
+      for (const auto& prompt : prompts) {
+        ids.push_back(*harness.engine().Submit(prompt, {.max_tokens = kAnswer}));
+      }
+      harness.RunToEnd();
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_THAT(harness.answer(ids[i]).tokens,
+                    ElementsAreArray(GreedyContinuation(Llm(), prompts[i], kAnswer)));
+      }
+    }
+  }
+}
+
+// A model that says one phrase over and over, with a variation now and then.
+std::vector<float> Parrot(absl::Span<const int> path) {
+  std::vector<float> logits(kVocabulary, 0);
+  const bool varies = path.size() % 23 == 0;
+  logits[(path.back() * 7 + (varies ? 3 : 1)) % kVocabulary] = 5;
+  return logits;
+}
+
+TEST(Engine, LookupsDraftWithoutAnySsm) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Parrot);
+  EngineOptions options;
+  options.speculation.lookup = {.depth = 5};
+  ASSERT_TRUE(harness.Start(options).ok());
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(*harness.engine().Submit({i}, {.max_tokens = 150}));
+  const RequestId off = *harness.engine().Submit({3}, {.max_tokens = 150, .speculate = false});
+  harness.RunToEnd();
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_THAT(harness.answer(ids[i]).tokens,
+                ElementsAreArray(GreedyContinuation(Parrot, {i}, 150)));
+    EXPECT_LT(harness.answer(ids[i]).usage.verification_steps, 80);
+  }
+  EXPECT_EQ(harness.answer(off).usage.drafted_tokens, 0);
+  EXPECT_EQ(harness.answer(off).tokens, harness.answer(ids[3]).tokens);
+  const EngineStatistics statistics = harness.engine().statistics();
+  EXPECT_EQ(statistics.speculation.lookup_drafted, statistics.drafted_tokens);
+  EXPECT_EQ(statistics.speculation.lookup_accepted, statistics.accepted_tokens);
+  // What earlier answers said helps a new one from its first tokens on.
+  const RequestId late = *harness.engine().Submit({1, 3}, {.max_tokens = 40});
+  harness.RunToEnd();
+  EXPECT_LT(harness.answer(late).usage.verification_steps, 18);
+}
+
+TEST(Engine, LookupsAndAnSsmShareTheTree) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Parrot);
+  harness.AddSsm(AgreeingModel(Parrot, HashModel(2, kVocabulary), 0.5, 3));
+  EngineOptions options;
+  options.speculation.lookup = {.depth = 4};
+  ASSERT_TRUE(harness.Start(options, "1,1").ok());
+  const RequestId id = *harness.engine().Submit({1}, {.max_tokens = 200});
+  harness.RunToEnd();
+  EXPECT_THAT(harness.answer(id).tokens, ElementsAreArray(GreedyContinuation(Parrot, {1}, 200)));
+  const EngineStatistics statistics = harness.engine().statistics();
+  EXPECT_GT(statistics.speculation.lookup_accepted, 80);
+  EXPECT_GT(statistics.accepted_tokens, statistics.speculation.lookup_accepted);
+}
+
 }  // namespace
 }  // namespace espalier

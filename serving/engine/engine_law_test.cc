@@ -89,7 +89,9 @@ double ChiSquare(const FakeModel& llm, const FakeModel& claimed, const std::vect
   }
   if (speculation.tune) {
     EXPECT_GT(harness.engine().statistics().drafted_tokens, draws / 10);
-    EXPECT_GT(harness.engine().statistics().speculation.tuned_off, 100);
+    if (ssms.size() == 1 && speculation.lookup.depth == 0) {
+      EXPECT_GT(harness.engine().statistics().speculation.tuned_off, 100);
+    }
   }
   const bool always = !ssms.empty() && !speculation.tune;
   // Rules, which the SSM does not know, make it right less often.

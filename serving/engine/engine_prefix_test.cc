@@ -48,6 +48,21 @@ TEST(PrefixCache, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(harness.answer(third).usage.cached_tokens, 112);
 }
 
+TEST(PrefixCache, IsForgottenWhenTheLlmFails) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({}).ok());
+  for (const bool fails : {false, true, false, false}) {
+    const int64_t before = harness.engine().statistics().cached_tokens;
+    const bool known = harness.engine().statistics().kv.cached > 0;
+    ASSERT_TRUE(harness.engine().Submit(LongPrompt(60, 1), {.max_tokens = 5}).ok());
+    harness.llm().FailFrom(fails ? harness.llm().steps() + 2 : 0);
+    while (!harness.engine().idle()) (void)harness.Step();
+    EXPECT_EQ(harness.engine().statistics().cached_tokens > before, known);
+    EXPECT_EQ(harness.engine().statistics().kv.cached == 0, fails);
+  }
+}
+
 TEST(PrefixCache, ManyRequestsOfOnePromptTakeItsSlotsOnce) {
   EngineHarness harness(kVocabulary);
   harness.limits().kv_slots = 400;

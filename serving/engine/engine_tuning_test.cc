@@ -51,13 +51,14 @@ std::vector<Machine> Machines() {
 }
 
 struct Outcome {
-  double tokens_per_second = 0;
+  double tokens_per_second = 0;  // of the last round
+  double at_first = 0;           // of the first round, in which all is to be learned
   EngineStatistics statistics;
   std::vector<std::vector<int>> answers;
 };
 
 Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions options,
-              const char* expansion, double temperature = 0) {
+              const char* expansion, double temperature = 0, int rounds = 1) {
   RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   limits.kv_slots = 64 * 400;
   limits.max_context_slots = 64 * 400;
@@ -76,24 +77,27 @@ Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions 
   std::vector<ModelRunner*> ssms;
   if (agreement >= 0) ssms.push_back(&costed_ssm);
   const auto engine = *Engine::Create(&costed_llm, ssms, &tokenizer, options);
-  const double start = clock;
   Outcome out;
-  std::map<RequestId, int> index;
-  for (int i = 0; i < load; ++i) {
-    RequestOptions request{.max_tokens = AnswerLength(load)};
-    request.sampling = {.temperature = temperature, .seed = static_cast<uint64_t>(i)};
-    index[*engine->Submit({i % kVocabulary, i / kVocabulary, 3}, request)] = i;
-  }
-  out.answers.resize(load);
-  while (!engine->idle()) {
-    EXPECT_TRUE(engine->Step().ok());
-    for (const RequestEvent& event : engine->TakeEvents()) {
-      std::vector<int>& answer = out.answers[index[event.id]];
-      answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+  for (int round = 0; round < rounds; ++round) {
+    const double start = clock;
+    std::map<RequestId, int> index;
+    for (int i = 0; i < load; ++i) {
+      RequestOptions request{.max_tokens = AnswerLength(load)};
+      request.sampling = {.temperature = temperature, .seed = static_cast<uint64_t>(i)};
+      index[*engine->Submit({i % kVocabulary, i / kVocabulary, 3}, request)] = i;
     }
+    out.answers.assign(load, {});
+    while (!engine->idle()) {
+      EXPECT_TRUE(engine->Step().ok());
+      for (const RequestEvent& event : engine->TakeEvents()) {
+        std::vector<int>& answer = out.answers[index[event.id]];
+        answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+      }
+    }
+    out.tokens_per_second = static_cast<double>(load) * AnswerLength(load) / (clock - start);
+    if (round == 0) out.at_first = out.tokens_per_second;
   }
   out.statistics = engine->statistics();
-  out.tokens_per_second = static_cast<double>(load) * AnswerLength(load) / (clock - start);
   return out;
 }
 
@@ -109,8 +113,8 @@ class Tuning : public ::testing::TestWithParam<int> {};
 TEST_P(Tuning, IsNeverMuchSlowerThanAnyFixedShapeAtAnyLoad) {
   const Machine machine = Machines()[GetParam()];
   for (const double agreement : {0.0, 0.5, 0.9}) {
-    for (const int load : {1, 4, 12, 64}) {
-      const Outcome tuned = Serve(machine, agreement, load, Tuned(), "");
+    for (const int load : {1, 6, 64}) {
+      const Outcome tuned = Serve(machine, agreement, load, Tuned(), "", 0, 4);
       const Outcome plain = Serve(machine, -1, load, {}, "");
       EXPECT_EQ(tuned.answers, plain.answers);
       double best = plain.tokens_per_second;
@@ -122,9 +126,12 @@ TEST_P(Tuning, IsNeverMuchSlowerThanAnyFixedShapeAtAnyLoad) {
         best = rate;
         best_shape = shape;
       }
-      std::printf("%-9s agreement %.1f load %2d: plain %8.1f, best fixed %8.1f <%s>, tuned %8.1f\n",
-                  machine.name, agreement, load, plain.tokens_per_second, best, best_shape.c_str(),
-                  tuned.tokens_per_second);
+      std::printf(
+          "%-9s agreement %.1f load %2d: plain %8.1f, best fixed %8.1f <%s>, tuned %8.1f, "
+          "at first %8.1f\n",
+          machine.name, agreement, load, plain.tokens_per_second, best, best_shape.c_str(),
+          tuned.tokens_per_second, tuned.at_first);
+      EXPECT_GT(tuned.at_first, 0.97 * plain.tokens_per_second);
       EXPECT_GT(tuned.tokens_per_second, 0.97 * plain.tokens_per_second);
       EXPECT_GT(tuned.tokens_per_second, 0.97 * best) << "best: " << best_shape;
     }

@@ -267,7 +267,9 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
       } else {
         // More than the average: this request's text may be easier than others' now.
         part.depth = DepthFor(ssm, *offered[i], std::min(choice.depth + 1, options_.max_depth));
-        part.nodes = std::min(2 * choice.nodes + 2, options_.max_nodes);
+        const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
+        part.nodes = std::min({2 * choice.nodes + 2, options_.max_nodes,
+                               std::max(choice.nodes, room - load.nodes / load.decoding)});
       }
       part.drafts = part.depth > 0 && part.nodes > 0;
       any = any || part.drafts;
@@ -287,7 +289,7 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   const Request* cheapest = nullptr;
   int least = 0;
   for (const Request* request : decoding) {
-    if (Draws(*request) || DepthFor(ssm, *request, 1) == 0) continue;
+    if (DepthFor(ssm, *request, Draws(*request) ? setup_.expansion.depth() : 1) == 0) continue;
     const int behind = request->length() - ssm.drafter->kv().length(request->id());
     if (cheapest != nullptr && behind >= least) continue;
     cheapest = request;
@@ -304,8 +306,8 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   probe_credit_ = std::min(probe_credit_ - cost, cost);
   Part& part = StateOf(*cheapest).parts[s];
   part.drafts = part.probe = true;
-  part.depth = DepthFor(ssm, *cheapest, kProbeDepth);
-  part.nodes = kProbeNodes;
+  part.depth = DepthFor(ssm, *cheapest, Draws(*cheapest) ? 1 : kProbeDepth);
+  part.nodes = Draws(*cheapest) ? setup_.expansion.nodes(part.depth) : kProbeNodes;
   ++statistics_.probes;
   ++probe_turn_;
 }
@@ -475,8 +477,7 @@ void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& r
   if (trials.empty()) factor.Fade();
 }
 
-void Speculator::Commit(const Request& request, const TokenTree& tree,
-                        absl::Span<const int> accepted, int next) {
+void Speculator::Commit(const Request& request, absl::Span<const int> accepted, int next) {
   State& state = StateOf(request);
   for (int s = 0; s < ssms(); ++s) {
     Ssm& ssm = ssms_[s];
@@ -493,20 +494,17 @@ void Speculator::Commit(const Request& request, const TokenTree& tree,
   if (options_.lookup.depth == 0) return;
   Learn(lookup_learned_, state.lookup_factor, request,
         lookup_.Commit(request.id(), accepted, next));
-  int node = 0;
-  const auto from_lookup = [&](int parent, int child) {
-    for (const Proposal& proposal : tree.proposals(parent)) {
-      if (proposal.node == child && proposal.source == LookupDrafter::kSource) return true;
+}
+
+void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
+  const auto from_lookup = [&](int node) {
+    for (const Proposal& proposal : tree.proposals(tree.parent(node))) {
+      if (proposal.node == node && proposal.source == LookupDrafter::kSource) return true;
     }
     return false;
   };
-  for (int n = 1; n < tree.size(); ++n)
-    statistics_.lookup_drafted += from_lookup(tree.parent(n), n);
-  for (const int token : accepted) {
-    const int child = tree.Child(node, token);
-    statistics_.lookup_accepted += from_lookup(node, child);
-    node = child;
-  }
+  for (int node = 1; node < tree.size(); ++node) statistics_.lookup_drafted += from_lookup(node);
+  for (const int node : path) statistics_.lookup_accepted += from_lookup(node);
 }
 
 void Speculator::ObserveLlm(int rows, int64_t visible, double seconds) {

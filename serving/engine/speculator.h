@@ -108,8 +108,10 @@ class Speculator {
   void Draft(std::vector<DraftWork>& work);
 
   // After verification of a request that goes on: tokens of the accepted path, and the next one.
-  void Commit(const Request& request, const TokenTree& tree, absl::Span<const int> accepted,
-              int next);
+  void Commit(const Request& request, absl::Span<const int> accepted, int next);
+
+  // Counts what lookups had in a verified tree; `path` are its accepted nodes.
+  void Count(const TokenTree& tree, absl::Span<const int> path);
 
   // What a step of the LLM took, verification included.
   void ObserveLlm(int rows, int64_t visible, double seconds);

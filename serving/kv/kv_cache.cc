@@ -189,6 +189,10 @@ void KvCache::EvictOne() {
   ++evicted_total_;
 }
 
+void KvCache::ForgetIdle() {
+  while (idle_blocks_ > 0) EvictOne();
+}
+
 void KvCache::NotePeak() { peak_used_ = std::max(peak_used_, total_ - free_slots()); }
 
 KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens) const {

@@ -77,6 +77,9 @@ class KvCache {
   // freed. Not between the run of a batch and its commit: slots may change.
   void Publish(SequenceId id, absl::Span<const int> tokens);
 
+  // Forgets all blocks that no sequence uses: what they hold can no longer be trusted.
+  void ForgetIdle();
+
   // Adds `count` slots at the end of the sequence, which is created if need be. ResourceExhausted
   // with the numbers if fewer are free; nothing changes then.
   absl::Status Append(SequenceId id, int count);

@@ -6,9 +6,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kKept = 15;      // times per bucket
-constexpr int kExact = 8;      // up to here each number of rows has its own bucket
-constexpr int kPerOctave = 8;  // beyond, buckets per doubling
+constexpr int kKept = 15;       // times per bucket
+constexpr int kExact = 32;      // up to here each number of rows has its own bucket
+constexpr int kPerOctave = 16;  // beyond, buckets per doubling
 constexpr int kBuckets = kExact + kPerOctave * 24;
 constexpr int kRepeats = 3;    // of each calibration batch
 constexpr int kContext = 512;  // positions of the calibration's long sequence
@@ -147,7 +147,7 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
   // size that has a bucket of its own and steps of a quarter.
   std::vector<int> sizes;
   for (int rows = 1; rows <= most; rows *= 2) sizes.push_back(rows);
-  for (int rows = 3; rows <= most; rows += rows < 16 ? 1 : rows / 4) {
+  for (int rows = 3; rows <= most; rows += rows < 32 ? 1 : rows / 4) {
     if ((rows & (rows - 1)) != 0) sizes.push_back(rows);
   }
   for (const int rows : sizes) {

@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic.h"
 #include "serving/engine/engine.h"
+#include "serving/lossless/lossless.h"
 #include "serving/tokenizer/byte_tokenizer.h"
 #include "tests/plans/in_process_training.h"
 #include "worker/runner/program_model_runner.h"
@@ -169,6 +172,45 @@ class GreedyIdentity : public ::testing::Test {
 
 OpRegistry* GreedyIdentity::registry_ = nullptr;
 std::string* GreedyIdentity::text_ = nullptr;
+
+// Laws, seeds and KV slots besides, for every way of speculating.
+TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
+  const LlamaConfig large = Config(48, 2), small = Config(16, 1);
+  const auto llm = Runner(large, Train(large, 120));
+  const auto good = Runner(small, Train(small, 120));
+  const auto random = Runner(small, {});
+  auto tokenizer = ByteTokenizer::Create();
+  struct Way {
+    const char* name;
+    const char* expansion;
+    SpeculationOptions speculation;
+  };
+  for (const Way& way : std::vector<Way>{
+           {"tree", "1,2,1", {}},
+           {"without replacement", "3,1", {.sampled = SampledDrafts::kWithoutReplacement}},
+           {"best first", "", {.max_nodes = 12, .sampled = SampledDrafts::kShared}},
+           {"tuned, with lookups",
+            "",
+            {.tune = true, .sampled = SampledDrafts::kShared, .lookup = {.depth = 4}}}}) {
+    LosslessOptions options;
+    options.engine.expansion = *Expansion::Parse(way.expansion);
+    options.engine.speculation = way.speculation;
+    options.engine.speculation.calibration_seconds = 0.1;
+    options.engine.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
+    options.draws = 2000;
+    for (int i = 0; i < 12; ++i) {
+      options.prompts.push_back(
+          (*tokenizer)->Encode(text_->substr(i * 1571 % (text_->size() - 100), 10 + i * 3)));
+    }
+    const auto report = VerifyLossless(*llm, {good.get(), random.get()}, **tokenizer, options);
+    ASSERT_TRUE(report.ok()) << way.name << ": " << report.status();
+    for (const LosslessCheck& check : report->checks) {
+      EXPECT_TRUE(check.passed) << way.name << ", " << check.name << ": " << check.detail;
+      std::printf("%-20s %-12s %s\n", way.name, check.name.c_str(), check.detail.c_str());
+    }
+    EXPECT_GT(report->accepted_per_step, 0.2) << way.name;
+  }
+}
 
 TEST_F(GreedyIdentity, TreesOfFiveShapesAndFourKindsOfSsmGiveTheIncrementalAnswer) {
   const LlamaConfig large = Config(48, 2), small = Config(16, 1);
