@@ -140,7 +140,7 @@ TEST(LowerPlanTest, ProgramsAreMadeToFit) {
         }
         if (round % 3 == 0) limits.options.set_host_bandwidth(1e6);
         limits.options.set_disable_recompute(round % 5 == 0);
-        limits.options.set_max_batch_slices(round % 8 == 1 ? 8 : 1);
+        limits.options.set_max_batch_slices(round % 12 == 5 ? 8 : 1);
         kept.clear();
         MadeToFit made;
         programs = LowerPlacement(*structure, placement, table, 3, Options(round % 2), &kept,
@@ -175,7 +175,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
   const Graph graphs[] = {Mlp(1024), Cnn(64), Llama(SmallLlama(2), 32, 32),
                           Llama(LargerLlama(2, true), 16)};
   for (const Graph& graph : graphs) {
-    for (int stage : {0, 1, 2, 3, kForwardOnly}) {
+    for (int stage : {0, 3, kForwardOnly}) {
       const bool forward_only = stage >= kForwardOnly;
       absl::StatusOr<PcgStructure> structure =
           BuildStructure(TestRegistry(), graph, forward_only, stage % kForwardOnly);
@@ -183,7 +183,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
       const SearchSpace space(*structure, {.num_devices = 3});
       Random random(29);
       int sliced = 0;
-      for (int round = 0; round < 6; ++round) {
+      for (int round = 0; round < 4; ++round) {
         ConfigTable table(*structure);
         Placement placement(structure->nodes.size(), nullptr);
         for (NodeId n : structure->LiveNodes()) {
@@ -191,7 +191,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
                                     : table.Get(n, space.Draw(n, &random));
         }
         int whole = 0;
-        for (int slices : {1, 2, 4, 8}) {
+        for (int slices : {1, 2, 8}) {
           std::vector<int64_t> kept;
           absl::StatusOr<std::vector<proto::Program>> programs = LowerPlacement(
               *structure, placement, table, 3, Options(), &kept, nullptr, nullptr, slices);

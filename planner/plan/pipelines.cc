@@ -85,6 +85,12 @@ struct Found {
   Picoseconds cost = 0;
 };
 
+absl::Status TooManyStages(int stages, int num_devices, const std::string& operators) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "search.pipeline_stages is ", stages, "; there are ", num_devices, " devices", operators,
+      ", and each stage needs ", operators.empty() ? "one" : "one of both"));
+}
+
 absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
                           const proto::SearchOptions& options, const StepShape& shape) {
   absl::StatusOr<std::unique_ptr<Planning>> planning =
@@ -97,10 +103,8 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   const std::vector<Stage> stages =
       SliceStages(slicer.Problem(options.pipeline_stages(), AllAlike(made.machine())));
   if (stages.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("search.pipeline_stages is ", options.pipeline_stages(), "; there are ",
-                     num_devices, " devices and ", made.structure().LiveNodes().size(),
-                     " operators, and each stage needs one of both"));
+    return TooManyStages(options.pipeline_stages(), num_devices,
+                         absl::StrCat(" and ", made.structure().LiveNodes().size(), " operators"));
   }
   found.placement = made.FromConfigs(slicer.Configs(stages));
   Simulator simulator(made.structure(), made.table(), made.costs());
@@ -114,6 +118,8 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
 absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_devices,
                                       const proto::SearchOptions& options, int zero_stage) {
   const int stages = options.pipeline_stages();
+  // Before the batch is cut into as many parts.
+  if (stages > num_devices) return TooManyStages(stages, num_devices, "");
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
   std::vector<Found> all;

@@ -92,6 +92,10 @@ absl::StatusOr<Graph> PlanCalls::GraphOf(const proto::PlanRequest& request) cons
   if (onnx && request.has_graph()) {
     return absl::InvalidArgumentError("graph and onnx_artifact: give one of them");
   }
+  if (!onnx && request.graph().nodes().empty()) {
+    return absl::InvalidArgumentError(
+        "graph: it has no operators; give one that has, or onnx_artifact");
+  }
   if (onnx && request.loss().empty()) {
     return absl::InvalidArgumentError(
         "loss: an ONNX model needs one, such as sparse_categorical_crossentropy");

@@ -50,7 +50,8 @@ class PlanRequestTest : public ::testing::Test {
         [](const std::string&) { return std::unique_ptr<WorkerClient>(); });
   }
 
-  // A good one: an MLP on four devices of 64 MiB.
+  // A good one, in which the first two operators become one, 'act': an MLP on four devices of 64
+  // MiB.
   proto::PlanRequest Good() {
     GraphBuilder b(registry_, "mlp");
     const ValueId x = b.Input("x", DType::kF32, {-1, 12});
@@ -136,11 +137,11 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
       {"a bandwidth below zero",
        OnMachine("255 GB/s", "-255 GB/s"),
        Code::kInvalidArgument,
-       {"machine_file", "devices[0]", "bandwidth", "-255"}},
+       {"machine_file", "devices[0]", "bandwidth", "-2.55e+11"}},
       {"a device below a node that is not there",
        OnMachine("\"parent\": \"host\"", "\"parent\": \"nowhere\""),
        Code::kInvalidArgument,
-       {"machine_file", "devices[0]", "nowhere"}},
+       {"machine_file", "\"gpu\"", "nowhere", "the name of a node"}},
       {"a circle of links",
        OnMachine("\"parent\": \"network\"", "\"parent\": \"host\""),
        Code::kInvalidArgument,
@@ -180,15 +181,15 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
       {"a degree that does not divide",
        WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 3; }),
        Code::kInvalidArgument,
-       {"operator 'fc1'", "sample", "3", "16"}},
+       {"operator 'act'", "sample", "3", "16"}},
       {"a degree of zero",
        WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["sample"] = 0; }),
        Code::kInvalidArgument,
-       {"operator 'fc1'", "sample", "0"}},
+       {"operator 'act'", "sample", "0"}},
       {"an axis that there is not",
        WithPlan([&](proto::Plan* plan) { (*first(plan)->mutable_degrees())["depth"] = 2; }),
        Code::kInvalidArgument,
-       {"operator 'fc1'", "'depth'", "it has: "}},
+       {"operator 'act'", "'depth'", "it has: "}},
       {"a device that there is not",
        WithPlan([&](proto::Plan* plan) {
          first(plan)->clear_degrees();
@@ -196,7 +197,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
          first(plan)->add_devices(4);
        }),
        Code::kInvalidArgument,
-       {"operator 'fc1'", "4"}},
+       {"operator 'act'", "4"}},
       {"more parts than devices",
        WithPlan([&](proto::Plan* plan) {
          (*first(plan)->mutable_degrees())["sample"] = 2;
@@ -204,7 +205,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
          first(plan)->add_devices(0);
        }),
        Code::kInvalidArgument,
-       {"operator 'fc1'", "2", "1"}},
+       {"operator 'act'", "2", "1"}},
       {"an operator that is missing",
        WithPlan([](proto::Plan* plan) { plan->mutable_operators()->RemoveLast(); }),
        Code::kInvalidArgument,
@@ -246,7 +247,7 @@ TEST_F(PlanRequestTest, EachMistakeIsNamedWithPlaceNumbersAndRemedy) {
       {"a graph with no operator",
        Changed([](proto::PlanRequest* r) { r->clear_graph(); }),
        Code::kInvalidArgument,
-       {"loss"}},
+       {"graph: it has no operators", "onnx_artifact"}},
       {"a graph without a sink that training minimises",
        Changed([](proto::PlanRequest* r) { r->mutable_graph()->clear_outputs(); }),
        Code::kInvalidArgument,
