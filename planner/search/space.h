@@ -28,6 +28,8 @@ struct SpaceOptions {
   bool sample_parallel = true;
 };
 
+// On up to 8 devices everything legal; on more, at most two axes of an operator at once, on devices
+// that are next to each other or spread evenly.
 class SearchSpace {
  public:
   SearchSpace(const PcgStructure& structure, const SpaceOptions& options);
@@ -82,7 +84,13 @@ class SearchSpace {
 
  private:
   bool Allowed(const Axis& axis) const;
-  std::vector<std::vector<int>> DeviceLists(int parts) const;
+  // Device lists with one stride: they begin at 0, step, 2 * step, ...
+  struct Run {
+    int stride = 1;
+    int step = 1;
+    int starts = 1;
+  };
+  std::vector<Run> Runs(int parts) const;
 
   const PcgStructure& structure_;
   const SpaceOptions options_;
