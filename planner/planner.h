@@ -50,6 +50,11 @@ struct PlanProblem {
   CostModel* cost = nullptr;
   std::function<void(double fraction)> progress;  // optional
   std::function<double()> seconds;                // optional clock, only to report search time
+  // Optional: once it is true, searches end with the best plan so far.
+  std::function<bool()> stop;
+  // Optional: calls work(0) to work(count - 1), at once if it can, and returns when all are done.
+  // Only with a cost model that may be asked by several threads. Plans do not depend on it.
+  std::function<void(int count, const std::function<void(int)>& work)> for_each;
 };
 
 // Searches (or checks the imported plan) and simulates the alternatives. Where the options name no

@@ -383,6 +383,7 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
     const bool fits = best.ok() && best->fits;
     const bool hand = shape.tensor == 1 || shape.sharing == GridShape::Sharing::kAlternating;
     const bool enough = made >= (fits ? exact : kMoreWhereNoneFits * exact);
+    if (best.ok() && problem_.stop && problem_.stop()) break;
     if (enough && (!hand || by_hand >= (exact + 1) / 2)) continue;
     absl::StatusOr<GridPlan> plan = Make(shape);
     if (!plan.ok()) continue;

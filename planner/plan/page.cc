@@ -3,11 +3,16 @@
 #include "planner/plan/planning.h"
 #include "planner/planner.h"
 #include "planner/report/html.h"
+#include "planner/search/rewritten.h"
 
 namespace espalier {
 
-absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& problem, const proto::Plan& plan) {
-  if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
+absl::StatusOr<std::string> RenderPlanPage(const PlanProblem& given, const proto::Plan& plan) {
+  if (absl::Status status = CheckPlanIsFor(*given.graph, plan); !status.ok()) return status;
+  absl::StatusOr<Graph> graph = RewrittenGraph(*given.registry, *given.graph, plan);
+  if (!graph.ok()) return graph.status();
+  PlanProblem problem = given;
+  problem.graph = &*graph;
   absl::StatusOr<std::unique_ptr<Planning>> planning =
       Planning::Make(problem, plan.devices_size(), plan.memory(),
                      {.zero_stage = plan.zero_stage(), .micro_batches = MicroBatchesOf(plan)});

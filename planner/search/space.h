@@ -79,6 +79,7 @@ class SearchSpace {
   std::vector<NodeConfig> OnFirstDevices(NodeId node) const;
 
   const PcgStructure& structure() const { return structure_; }
+  const SpaceOptions& options() const { return options_; }
   int num_devices() const { return options_.num_devices; }
   size_t num_nodes() const { return edges_.size(); }  // of the graph, dead ones too
 

@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "absl/time/clock.h"
+#include "ops/cpu/register_all.h"
+#include "ops/kernel/kernel.h"
+#include "ops/rewrite/proof.h"
 #include "server/jobs/operator_programs.h"
 
 namespace espalier {
@@ -16,6 +19,18 @@ constexpr int kRepetitions = 3;
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
 double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
+
+// Rules that someone else wrote change no graph before they are proven.
+absl::Status ProveSubstitutions(const OpRegistry& registry, const proto::SearchOptions& search) {
+  for (const std::string* text : {&search.substitutions(), &search.imported().substitutions()}) {
+    if (text->empty()) continue;
+    KernelRegistry kernels;
+    RegisterCpuKernels(kernels);
+    absl::Status status = ReadProvenRules(registry, kernels, *text).status();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -78,6 +93,7 @@ std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const Node
 }
 
 absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request, std::string* page) {
+  if (absl::Status s = ProveSubstitutions(*registry_, request.search); !s.ok()) return s;
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
   current_ = &request;
