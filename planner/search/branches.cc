@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,73 +13,61 @@ namespace {
 
 constexpr int kFewDevices = 8;  // of more, only quarters are tried
 
-// Groups of nodes that lead from one value to one operator and do not meet in between: two or more.
+// Groups of nodes that lead to different operands of one operator and to nothing else: two or more.
 using Region = std::vector<std::vector<NodeId>>;
 
 class Regions {
  public:
   explicit Regions(const PcgStructure& structure)
-      : structure_(structure), live_(structure.LiveNodes()) {}
+      : structure_(structure), live_(structure.LiveNodes()), readers_(structure.nodes.size()) {
+    for (NodeId n : live_) {
+      for (NodeId producer : Producers(n)) readers_[producer].insert(n);
+    }
+  }
 
-  std::vector<Region> Find() {
-    Measure();
+  std::vector<Region> Find() const {
     std::vector<Region> regions;
-    size_t begin = 0;
-    // Values that are still to be read, by where they are read last.
-    std::multiset<size_t> open;
-    for (size_t i = 0; i < live_.size(); ++i) {
-      while (!open.empty() && *open.begin() <= i) open.erase(open.begin());
-      // Behind it there is nothing but its own results: it is where branches meet.
-      if (open.empty()) {
-        Region region = Branches(begin, i);
-        if (region.size() > 1) regions.push_back(std::move(region));
-        begin = i + 1;
+    for (NodeId join : live_) {
+      Region region;
+      const std::set<NodeId> producers = Producers(join);
+      if (producers.size() < 2) continue;
+      for (NodeId end : producers) {
+        std::vector<NodeId> branch = Branch(end, join);
+        if (!branch.empty()) region.push_back(std::move(branch));
       }
-      for (ValueId v : structure_.graph().node(live_[i]).outputs) {
-        if (v != kNoValue && last_read_.count(v) > 0) open.insert(last_read_[v]);
-      }
+      if (region.size() > 1) regions.push_back(std::move(region));
     }
     return regions;
   }
 
  private:
-  void Measure() {
-    for (size_t i = 0; i < live_.size(); ++i) {
-      place_[live_[i]] = i;
-      for (ValueId v : structure_.graph().node(live_[i]).inputs) {
-        if (v != kNoValue && structure_.graph().value(v).producer != kNoNode) last_read_[v] = i;
-      }
+  std::set<NodeId> Producers(NodeId n) const {
+    std::set<NodeId> producers;
+    for (ValueId v : structure_.graph().node(n).inputs) {
+      if (v == kNoValue) continue;
+      const NodeId producer = structure_.graph().value(v).producer;
+      if (producer != kNoNode) producers.insert(producer);
     }
+    return producers;
   }
 
-  // Of the nodes [begin, end): those that values of their own connect.
-  Region Branches(size_t begin, size_t end) const {
-    std::vector<size_t> group(end - begin);
-    std::iota(group.begin(), group.end(), 0);
-    const auto find = [&](size_t i) {
-      while (group[i] != i) i = group[i];
-      return i;
-    };
-    for (size_t i = begin; i < end; ++i) {
-      for (ValueId v : structure_.graph().node(live_[i]).inputs) {
-        if (v == kNoValue) continue;
-        const auto producer = place_.find(structure_.graph().value(v).producer);
-        if (producer == place_.end() || producer->second < begin) continue;
-        const size_t a = find(i - begin), b = find(producer->second - begin);
-        group[std::max(a, b)] = std::min(a, b);
+  // What serves nothing but `end`, and this nothing but `join`.
+  std::vector<NodeId> Branch(NodeId end, NodeId join) const {
+    if (readers_[end] != std::set<NodeId>{join}) return {};
+    std::set<NodeId> branch = {end};
+    for (auto n = std::lower_bound(live_.begin(), live_.end(), end); n != live_.begin();) {
+      const std::set<NodeId>& readers = readers_[*--n];
+      if (!readers.empty() &&
+          std::includes(branch.begin(), branch.end(), readers.begin(), readers.end())) {
+        branch.insert(*n);
       }
     }
-    std::map<size_t, std::vector<NodeId>> branches;
-    for (size_t i = begin; i < end; ++i) branches[find(i - begin)].push_back(live_[i]);
-    Region region;
-    for (auto& [first, nodes] : branches) region.push_back(std::move(nodes));
-    return region;
+    return {branch.begin(), branch.end()};
   }
 
   const PcgStructure& structure_;
   const std::vector<NodeId> live_;
-  std::map<NodeId, size_t> place_;       // in live_
-  std::map<ValueId, size_t> last_read_;  // likewise
+  std::vector<std::set<NodeId>> readers_;  // by node
 };
 
 class Splitter {

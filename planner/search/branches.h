@@ -9,8 +9,8 @@
 
 namespace espalier {
 
-// Wherever parts of the graph lead from one value to one operator without meeting, tries them in
-// two groups, on the first i devices and on the others, for each i that divides up the devices;
+// Wherever parts of the graph serve different operands of one operator and nothing else, tries them
+// in two groups, on the first i devices and on the others, for each i that divides up the devices;
 // what a group does on so many devices is what elimination finds for as many. Keeps what is
 // simulated to be faster. `simulator` holds the starting placement, and is left at the best one.
 // `other` as for EliminationPlacement.

@@ -79,10 +79,10 @@ std::string Text(const std::vector<proto::Rewrite>& rewrites) {
 // Few samples and large matrices: parameters must be split, and the second layer of each block
 // along what it sums over, which bias and activation forbid.
 TEST_F(JointTest, TakesLayersApartWhereThatOpensABetterSplit) {
-  const Graph graph = Blocks(6, 4, 512, 2048);
-  const PlanProblem problem = Problem(graph, 4, 4);
+  const Graph graph = Blocks(6, 64, 256, 2048);
+  const PlanProblem problem = Problem(graph, 64, 4);
   const JointResult result = Find(problem, {.budget = 60, .least_nodes = 3});
-  EXPECT_LT(result.after, 0.97 * result.before) << Text(result.rewrites);
+  EXPECT_LT(result.after, 0.9 * result.before) << Text(result.rewrites);
   EXPECT_GT(result.segments, 2);
   // Those in the middle are alike.
   EXPECT_LE(result.different, 3);
@@ -102,8 +102,8 @@ TEST_F(JointTest, SegmentsTogetherCostWhatTheGraphCosts) {
 }
 
 TEST_F(JointTest, DependsNeitherOnThreadsNorOnTheirOrder) {
-  const Graph graph = Blocks(3, 4, 256, 512);
-  const PlanProblem problem = Problem(graph, 4, 2);
+  const Graph graph = Blocks(3, 64, 256, 1024);
+  const PlanProblem problem = Problem(graph, 64, 2);
   JointOptions options{.budget = 40, .least_nodes = 3};
   const std::string alone = Text(Find(problem, options).rewrites);
   EXPECT_NE(alone, "");
@@ -145,7 +145,9 @@ TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const SmallProblem small = RandomProblem(seed, 2 + static_cast<int>(seed % 3), 6);
-    const JointResult result = Find(small.Problem(), {.budget = 30, .least_nodes = 3});
+    PlanProblem problem = small.Problem();
+    problem.cost = &cost_;
+    const JointResult result = Find(problem, {.budget = 30, .least_nodes = 3});
     ASSERT_FALSE(HasFailure());
     EXPECT_LE(result.after, result.before);
     if (result.rewrites.empty()) continue;
@@ -156,7 +158,7 @@ TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(GraphFingerprint(*again), GraphFingerprint(result.graph));
   }
-  EXPECT_GT(rewritten, 5);
+  EXPECT_GE(rewritten, 3);
 }
 
 TEST_F(JointTest, ARewriteThatDoesNotFitIsNamed) {

@@ -15,7 +15,7 @@
 #include "planner/search/small_problems.h"
 #include "planner/testing/graphs.h"
 #include "tests/benchmarks/report.h"
-#include "tests/benchmarks/workload.h"
+#include "tests/benchmarks/seconds.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
