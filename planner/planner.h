@@ -51,6 +51,11 @@ struct PlanProblem {
   CostModel* cost = nullptr;
   std::function<void(double fraction)> progress;  // optional
   std::function<double()> seconds;                // optional clock, only to report search time
+  // Optional: once it is true, searches end with the best plan so far.
+  std::function<bool()> stop;
+  // Optional: calls work(0) to work(count - 1), at once if it can, and returns when all are done.
+  // Only with a cost model that may be asked by several threads. Plans do not depend on it.
+  std::function<void(int count, const std::function<void(int)>& work)> for_each;
 };
 
 // Searches (or checks the imported plan) and simulates the alternatives. Where the options name no
@@ -121,13 +126,18 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
 std::string RenderPlan(const proto::Plan& plan);
 
+// The graph whose operators the plan names: `graph`, which it is for, after its rewrites.
+// InvalidArgument for a rewrite that does not fit or that nobody knows.
+absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph,
+                              const proto::Plan& plan);
+
 // The simulated step of `plan`, which is one of this problem, for what follows. Errors as MakePlan
 // for an imported plan.
 absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& problem,
                                                              const proto::Plan& plan);
 
 // The page of `espalier plan --html`: as RenderPlan, with the graph, the predicted timeline, links
-// and memory.
+// and memory. `graph`, here and below, is GraphOf the plan.
 std::string RenderPlanPage(const proto::Plan& plan, const Graph& graph, const Timeline& timeline);
 
 // In Graphviz' language: the tasks of a step in their order, those of several devices joined; and

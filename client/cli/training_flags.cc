@@ -19,6 +19,16 @@
 namespace espalier {
 namespace {
 
+constexpr int kRewriteBudget = 100;  // where rules are given and no budget
+
+absl::StatusOr<std::string> ReadRules(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return UsageError(absl::StrCat("cannot read ", path));
+  return text.str();
+}
+
 template <typename T>
 absl::StatusOr<T> OneOf(const std::string& flag, const std::string& given,
                         const std::vector<std::pair<std::string, T>>& choices) {
@@ -268,6 +278,16 @@ std::vector<FlagSpec> SearchFlags() {
        false,
        {"search-alpha"}},
       {"seed", FlagType::kInt, "N", "of the run and of the search (0)", 0, 0},
+      {"rewrite-budget", FlagType::kInt, "N",
+       "search rewrites of the graph too: graphs tried for each different part of it (0; 100 with "
+       "--substitution-json)",
+       0, 0, 1000000},
+      {"rewrite-alpha", FlagType::kNumber, "A",
+       "give up a graph that is so many times slower than the best one (1.05)", 0, 1, 100},
+      {"substitution-json", FlagType::kText, "FILE",
+       "rewrite rules besides Espalier's, in the form of ops/rewrite/rule.h; each is tested"},
+      {"memory-search", FlagType::kSwitch, "",
+       "show what is fastest for any memory, besides the plan"},
       {"only-data-parallel", FlagType::kSwitch, "", "no search: the samples over all devices"},
       {"single-device", FlagType::kSwitch, "", "no search: everything on one device"},
       {"enable-parameter-parallel", FlagType::kSwitch, "",
@@ -352,6 +372,15 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   if (flags.Has("budget")) search.set_budget(flags.Int("budget", 1));
   search.set_alpha(flags.Number("alpha", 0));
   search.set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
+  search.set_rewrite_budget(static_cast<int32_t>(flags.Int("rewrite-budget", 0)));
+  search.set_rewrite_alpha(flags.Number("rewrite-alpha", 0));
+  search.set_memory_search(flags.Has("memory-search"));
+  if (flags.Has("substitution-json")) {
+    auto rules = ReadRules(flags.Text("substitution-json"));
+    if (!rules.ok()) return rules.status();
+    search.set_substitutions(*std::move(rules));
+    if (!flags.Has("rewrite-budget")) search.set_rewrite_budget(kRewriteBudget);
+  }
   search.set_disable_parameter_parallel(flags.Has("disable-parameter-parallel"));
   search.set_disable_attribute_parallel(flags.Has("disable-attribute-parallel"));
   search.set_only_full_simulation(flags.Has("full-simulation"));

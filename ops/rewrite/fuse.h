@@ -1,4 +1,4 @@
-// Fusion: operators that always gain from being one.
+// Fusion: operators that always gain from being one; and the rules that a search decides on.
 #pragma once
 
 #include <map>
@@ -13,6 +13,9 @@ namespace espalier {
 
 // The rules that come with Espalier (fusion_rules.cc), most specific first.
 absl::StatusOr<std::vector<RewriteRule>> FusionRules(const OpRegistry& registry);
+
+// Those that are a choice (RewriteRule::choice), of the rules above and of search_rules.cc.
+absl::StatusOr<std::vector<RewriteRule>> SearchRules(const OpRegistry& registry);
 
 // Applies `rules` to a bound graph, each as long as it fits and all of them until none does. The
 // result depends on nothing but the arguments; it is for the batch size that the graph is bound

@@ -7,10 +7,13 @@
 #include <set>
 #include <utility>
 
+#include "ops/rewrite/rule_check.h"
 #include "ops/tensor/narrow.h"
 
 namespace espalier {
 namespace {
+
+constexpr int kMostSiblings = 32;  // that are tried of all that read the same
 
 // Exporters write numbers with six digits or more. Sizes are exact.
 bool Agree(double a, double b) {
@@ -68,13 +71,28 @@ class Matcher {
       bit_.push_back(commutes ? 1u << commuting_ : 0);
       if (commutes) ++commuting_;
     }
+    siblings_ = Siblings(rule);
+    pick_of_.assign(rule.pattern.size(), -1);
+    for (size_t s = 0; s < siblings_.size(); ++s) pick_of_[siblings_[s]] = static_cast<int>(s);
   }
 
-  std::optional<Match> At(NodeId root) {
-    for (unsigned swapped = 0; swapped < (1u << commuting_); ++swapped) {
-      if (Try(root, swapped)) return match_;
+  // One for each way to choose the siblings.
+  std::vector<Match> At(NodeId root) {
+    std::vector<Match> matches;
+    picks_.assign(siblings_.size(), 0);
+    while (true) {
+      there_are_.assign(siblings_.size(), 0);
+      for (unsigned swapped = 0; swapped < (1u << commuting_); ++swapped) {
+        if (!Try(root, swapped)) continue;
+        matches.push_back(match_);
+        break;
+      }
+      // Siblings are chosen in this order: those that follow begin anew.
+      size_t s = siblings_.size();
+      while (s > 0 && picks_[s - 1] + 1 >= there_are_[s - 1]) picks_[--s] = 0;
+      if (s == 0) return matches;
+      ++picks_[s - 1];
     }
-    return std::nullopt;
   }
 
  private:
@@ -100,6 +118,7 @@ class Matcher {
         }
       }
     }
+    if (id == kNoNode) id = PickSibling(n);
     if (id == kNoNode) return false;
     const Node& node = graph_.node(id);
     if (node.op != wanted.op || node.outputs.size() != wanted.outputs.size()) return false;
@@ -118,6 +137,29 @@ class Matcher {
       if (v != kNoValue && rule_.values[v].is_number && !FitsBeside(found, node)) return false;
     }
     return AttributesFit(wanted, node);
+  }
+
+  // A node that reads what others of the pattern read; before those of the siblings behind it, so
+  // that of several that are alike each set is found once.
+  NodeId PickSibling(size_t n) {
+    const int s = pick_of_[n];
+    if (s < 0) return kNoNode;
+    const RuleNode& wanted = rule_.pattern[n];
+    const NodeId before = s == 0 ? match_.nodes.back() : match_.nodes[siblings_[s - 1]];
+    NodeId picked = kNoNode;
+    int found = 0;
+    for (size_t i = 0; i < wanted.inputs.size(); ++i) {
+      const int v = wanted.inputs[i];
+      if (v == kNoValue || match_.values[v] == kNoValue || rule_.values[v].is_number) continue;
+      for (const auto& [reader, input] : index_.Readers(match_.values[v])) {
+        if (reader >= before || input != static_cast<int>(i) || Inside(reader)) continue;
+        if (graph_.node(reader).op != wanted.op || found == kMostSiblings) continue;
+        if (found++ == picks_[s]) picked = reader;
+      }
+      break;
+    }
+    there_are_[s] = std::max(there_are_[s], found);
+    return picked;
   }
 
   bool Unread(ValueId v) const {
@@ -356,6 +398,10 @@ class Matcher {
   const RewriteRule& rule_;
   std::vector<unsigned> bit_;  // by node of the pattern: in `swapped`; 0 if it does not commute
   int commuting_ = 0;
+  std::vector<int> siblings_;   // as Siblings
+  std::vector<int> pick_of_;    // by node of the pattern: its place there, or -1
+  std::vector<int> picks_;      // by sibling: which of the nodes that it may be
+  std::vector<int> there_are_;  // likewise: how many there were
   Match match_;
   std::vector<bool> absent_;
 };
@@ -369,7 +415,7 @@ std::vector<Match> FindMatches(const OpRegistry& registry, const GraphIndex& ind
   if (roots.empty()) return matches;
   Matcher matcher(registry, index, rule);
   for (NodeId root : roots) {
-    if (std::optional<Match> match = matcher.At(root)) matches.push_back(*std::move(match));
+    for (Match& match : matcher.At(root)) matches.push_back(std::move(match));
   }
   return matches;
 }

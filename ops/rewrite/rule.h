@@ -14,7 +14,7 @@
 // Above "=>" stands the pattern, below it the replacement. Names that no line of the pattern
 // computes are the inputs; names that both sides compute are the outputs, which keep their types;
 // all others go, or are new. The last line of the pattern computes an output, and all other lines
-// lead to it.
+// lead to it or read, at the same place, what a line behind them reads (siblings).
 //
 //   y, s = op(a, b?, _) {...}  a node; "b?" may be absent, "_" and inputs that are not named are
 //   {axis: 1, *}               attributes. In a pattern, those that are not named have their

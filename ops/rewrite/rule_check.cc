@@ -9,6 +9,7 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxCommuting = 8;
+constexpr int kMaxSiblings = 3;
 
 // Every computed value is computed before it is read.
 absl::Status CheckOrder(const RewriteRule& rule, const std::vector<RuleNode>& nodes,
@@ -37,22 +38,35 @@ absl::Status CheckCommuting(const RewriteRule& rule) {
                                                  " nodes add or multiply, found ", commuting));
 }
 
-// From the last node of the pattern one gets to all others.
+// From the last node of the pattern one gets to all others, if need be by what they read together.
 absl::Status CheckReached(const RewriteRule& rule) {
-  std::set<int> wanted(rule.pattern.back().outputs.begin(), rule.pattern.back().outputs.end());
+  const std::vector<int>& last = rule.pattern.back().outputs;
   if (std::none_of(rule.outputs.begin(), rule.outputs.end(),
-                   [&](int v) { return wanted.count(v) > 0; })) {
+                   [&](int v) { return std::count(last.begin(), last.end(), v) > 0; })) {
     return absl::InvalidArgumentError(
         "the replacement must compute a result of the last node of the pattern");
   }
+  std::set<int> wanted(last.begin(), last.end()), read;
+  int siblings = 0;
   for (size_t n = rule.pattern.size(); n-- > 0;) {
     const RuleNode& node = rule.pattern[n];
-    if (std::none_of(node.outputs.begin(), node.outputs.end(),
-                     [&](int v) { return v != kNoValue && wanted.count(v) > 0; })) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the last node of the pattern does not depend on '", node.op, "'"));
+    const auto in = [](const std::set<int>& set) {
+      return [&set](int v) { return v != kNoValue && set.count(v) > 0; };
+    };
+    if (std::none_of(node.outputs.begin(), node.outputs.end(), in(wanted))) {
+      if (std::none_of(node.inputs.begin(), node.inputs.end(), in(read))) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the last node of the pattern does not depend on '", node.op,
+                         "', and nothing behind it reads what that reads"));
+      }
+      if (++siblings > kMaxSiblings) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected at most ", kMaxSiblings,
+                         " nodes of the pattern on which the last one does not depend"));
+      }
     }
     wanted.insert(node.inputs.begin(), node.inputs.end());
+    read.insert(node.inputs.begin(), node.inputs.end());
   }
   return absl::OkStatus();
 }
@@ -79,6 +93,20 @@ std::set<int> Differentiable(const OpRegistry& registry, const RewriteRule& rule
 }
 
 }  // namespace
+
+std::vector<int> Siblings(const RewriteRule& rule) {
+  std::vector<int> siblings;
+  std::set<int> wanted(rule.pattern.back().outputs.begin(), rule.pattern.back().outputs.end());
+  for (size_t n = rule.pattern.size(); n-- > 0;) {
+    const RuleNode& node = rule.pattern[n];
+    if (std::none_of(node.outputs.begin(), node.outputs.end(),
+                     [&](int v) { return v != kNoValue && wanted.count(v) > 0; })) {
+      siblings.push_back(static_cast<int>(n));
+    }
+    wanted.insert(node.inputs.begin(), node.inputs.end());
+  }
+  return siblings;
+}
 
 absl::Status FinishRule(const OpRegistry& registry, RewriteRule* rule) {
   for (const absl::Status& status : {CheckOrder(*rule, rule->pattern, "pattern"),

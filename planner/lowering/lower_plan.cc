@@ -12,6 +12,7 @@
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/configs.h"
 #include "planner/planner.h"
+#include "planner/search/rewritten.h"
 
 namespace espalier {
 namespace {
@@ -55,14 +56,20 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, co
 
 }  // namespace
 
-absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
+absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& given,
                                       const proto::Plan& plan, const LoweringOptions& options) {
   if (absl::Status status = CheckOptimizer(registry, options.optimizer); !status.ok()) {
     return status;
   }
-  if (absl::Status status = CheckPlanIsFor(graph, plan); !status.ok()) return status;
+  if (absl::Status status = CheckPlanIsFor(given, plan); !status.ok()) return status;
   absl::Status slices = CheckBatchSlices(plan.batch_slices(), "plan: field 'batch_slices'");
   if (!slices.ok()) return slices;
+  absl::StatusOr<Graph> rewritten;
+  if (plan.rewrites_size() > 0) {
+    rewritten = RewrittenGraph(registry, given, plan);
+    if (!rewritten.ok()) return rewritten.status();
+  }
+  const Graph& graph = plan.rewrites_size() > 0 ? *rewritten : given;
   MemoryLimits limits;
   limits.options = plan.memory();
   for (const proto::Device& device : plan.devices()) limits.AddDevice(device);

@@ -1,5 +1,6 @@
-// MakePlan: see planner.h. Where nobody names a ZeRO stage, replicas keep everything as long as
-// that fits: further stages have more collectives, one for each parameter instead of one for many.
+// MakePlanOfGraph: see at_stage.h. Where nobody names a ZeRO stage, replicas keep everything as
+// long as that fits: further stages have more collectives, one for each parameter instead of one
+// for many.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,8 +66,8 @@ absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
 
 }  // namespace
 
-absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
-                                     const proto::SearchOptions& options) {
+absl::StatusOr<proto::Plan> MakePlanOfGraph(const PlanProblem& problem,
+                                            const proto::SearchOptions& options) {
   if (options.has_zero_stage()) {
     absl::Status status = CheckZeroStage(options.zero_stage(), "search.zero_stage");
     if (!status.ok()) return status;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/sequence.h"
+#include "planner/plan/tensor_parallel.h"
 #include "planner/search/search.h"
 #include "planner/search/stages.h"
 
@@ -20,8 +21,6 @@ constexpr int kMostStages = 64, kMostParts = 64;
 // Candidates whose rough estimate of memory is so much too high are left out.
 constexpr double kMemorySlack = 1.25;
 constexpr int kMoreWhereNoneFits = 4;
-// What a lean way of sharing may have of the fastest one's memory.
-constexpr double kLean = 0.85;
 
 // Into how many pieces the parameters of a node are cut: the largest of its parameters' splits.
 int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
@@ -80,8 +79,8 @@ std::string ToString(const GridShape& shape) {
   std::string text = absl::StrCat(shape.stages, shape.stages == 1 ? " stage x " : " stages x ",
                                   shape.data, shape.data == 1 ? " replica x " : " replicas x ",
                                   shape.tensor, shape.tensor == 1 ? " part" : " parts");
-  if (shape.mixed) absl::StrAppend(&text, " (mixed)");
-  if (shape.lean) absl::StrAppend(&text, " (lean)");
+  if (shape.sharing == GridShape::Sharing::kMixed) absl::StrAppend(&text, " (mixed)");
+  if (shape.sharing == GridShape::Sharing::kAlternating) absl::StrAppend(&text, " (alternating)");
   if (shape.micro_batches > 1) absl::StrAppend(&text, ", ", shape.micro_batches, " micro-batches");
   if (shape.zero_stage > 0) absl::StrAppend(&text, ", ZeRO ", shape.zero_stage);
   return text;
@@ -101,13 +100,9 @@ GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
   for (proto::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
 }
 
-absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(int tensor, int parts,
-                                                                       int64_t memory) {
-  const StepShape shape = {.zero_stage = 0, .micro_batches = parts, .only_costs = true};
-  if (memory == 0) return Planning::Make(group_problem_, tensor, memory_, shape);
-  lean_problem_ = group_problem_;
-  for (proto::Device& device : lean_problem_.machine.devices) device.set_memory_bytes(memory);
-  return Planning::Make(lean_problem_, tensor, memory_, shape);
+absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(int tensor, int parts) {
+  return Planning::Make(group_problem_, tensor, memory_,
+                        {.zero_stage = 0, .micro_batches = parts, .only_costs = true});
 }
 
 absl::StatusOr<CostTables*> GridPlanner::Costs() {
@@ -126,6 +121,13 @@ bool GridPlanner::CanCut(int parts) {
     it->second = Planning::Make(group_problem_, 1, memory_, {.micro_batches = parts}).ok();
   }
   return it->second;
+}
+
+std::vector<GridShape::Sharing> GridPlanner::Sharings(int tensor) const {
+  using enum GridShape::Sharing;
+  if (tensor == 1 || share_) return {kParts};
+  if (!space_.parameter_parallel || !space_.attribute_parallel) return {kParts, kMixed};
+  return {kParts, kMixed, kAlternating};
 }
 
 std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
@@ -150,9 +152,9 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
       if (micro_batches > 0) counts = {micro_batches};
       for (int count : counts) {
         if (batch % (static_cast<int64_t>(data) * count) != 0 || !CanCut(count)) continue;
-        shapes.push_back({stages, data, tensor, count, zero_stage, /*mixed=*/false});
-        if (tensor > 1 && !share_)
-          shapes.push_back({stages, data, tensor, count, zero_stage, true});
+        for (GridShape::Sharing sharing : Sharings(tensor)) {
+          shapes.push_back({stages, data, tensor, count, zero_stage, sharing});
+        }
       }
     }
   }
@@ -167,21 +169,6 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
   absl::StatusOr<std::unique_ptr<Planning>> made = PlanningOfGroup(tensor, parts);
   if (!made.ok()) made = PlanningOfGroup(tensor, parts = 1);
   if (!made.ok()) return made.status();
-  std::vector<NodeConfig> fastest;
-  if (shape.lean) {
-    GridShape other = shape;
-    other.lean = false;
-    absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(other);
-    if (!configs.ok()) return configs.status();
-    fastest = **configs;
-    Simulator simulator((*made)->structure(), (*made)->table(), (*made)->costs());
-    absl::Status status = simulator.Reset((*made)->FromConfigs(fastest));
-    if (!status.ok()) return status;
-    const std::vector<int64_t> peak = simulator.EstimateMemory();
-    const double most = static_cast<double>(*std::max_element(peak.begin(), peak.end()));
-    made = PlanningOfGroup(tensor, parts, static_cast<int64_t>(kLean * most));
-    if (!made.ok()) return made.status();
-  }
   Planning& planning = **made;
   const PcgStructure& structure = planning.structure();
   std::vector<NodeConfig> configs(structure.nodes.size());
@@ -192,14 +179,17 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
     }
     return configs;
   }
+  if (shape.sharing == GridShape::Sharing::kAlternating)
+    return AlternatingShares(structure, tensor);
+  const bool mixed = shape.sharing == GridShape::Sharing::kMixed;
   SpaceOptions options = space_;
   options.num_devices = tensor;
-  options.sample_parallel = shape.mixed;
+  options.sample_parallel = mixed;
   const SearchSpace space(structure, options);
   McmcOptions mcmc;
   mcmc.budget = budget_;
   std::vector<Placement> starts = {planning.ParameterParallelPlacement()};
-  if (shape.mixed) {
+  if (mixed) {
     starts.push_back(planning.DataParallelPlacement());
   } else {
     // What has nothing but samples to split runs whole.
@@ -223,7 +213,7 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
 }
 
 absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridShape& shape) {
-  const std::tuple<int, bool, bool> key(shape.tensor, shape.mixed, shape.lean);
+  const std::pair key(shape.tensor, shape.sharing);
   auto it = templates_.find(key);
   if (it == templates_.end()) it = templates_.emplace(key, SearchGroup(shape)).first;
 
@@ -232,8 +222,7 @@ absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridS
 }
 
 absl::StatusOr<const GridPlanner::Group*> GridPlanner::GroupOf(const GridShape& shape) {
-  const std::tuple<int, bool, bool, int> key(shape.tensor, shape.mixed, shape.lean,
-                                             shape.data * shape.micro_batches);
+  const std::tuple key(shape.tensor, shape.sharing, shape.data * shape.micro_batches);
   auto it = groups_.find(key);
   if (it == groups_.end()) {
     Group group;
@@ -387,14 +376,19 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   absl::StatusOr<GridPlan> best = absl::NotFoundError(
       absl::StrCat("no grid of ", num_devices_, " devices can run graph '", problem_.graph->name,
                    "' with a batch of ", problem_.batch_size));
-  // Estimates of memory are rough: where none of the first fits, more are made.
-  int made = 0;
+  // Estimates of memory are rough: where none of the first fits, more are made. Those that one
+  // would make by hand are among them, wherever they rank.
+  int made = 0, by_hand = 0;
   for (const auto& [rank, shape] : order) {
     const bool fits = best.ok() && best->fits;
-    if (made >= (fits ? exact : kMoreWhereNoneFits * exact)) break;
+    const bool hand = shape.tensor == 1 || shape.sharing == GridShape::Sharing::kAlternating;
+    const bool enough = made >= (fits ? exact : kMoreWhereNoneFits * exact);
+    if (best.ok() && problem_.stop && problem_.stop()) break;
+    if (enough && (!hand || by_hand >= (exact + 1) / 2)) continue;
     absl::StatusOr<GridPlan> plan = Make(shape);
     if (!plan.ok()) continue;
-    ++made;
+    made += 1;
+    by_hand += hand;
     if (!best.ok() || plan->cost < best->cost) best = std::move(plan);
   }
   return best;

@@ -25,16 +25,18 @@
 namespace espalier {
 
 struct GridShape {
+  // How the devices of a replica share its operators.
+  enum class Sharing {
+    kParts,        // searched; samples stay whole
+    kMixed,        // searched; samples may be split, too
+    kAlternating,  // as by hand (tensor_parallel.h)
+  };
   int stages = 1;
   int data = 1;
   int tensor = 1;
   int micro_batches = 1;
   int zero_stage = 0;
-  // Whether the devices of a replica may split its samples, too, where that is faster for an
-  // operator.
-  bool mixed = false;
-  // Whether they share operators so that each needs less memory than in the fastest way.
-  bool lean = false;
+  Sharing sharing = Sharing::kParts;
 };
 
 // "8 stages x 16 replicas x 8 parts, 32 micro-batches, ZeRO 1"
@@ -75,8 +77,8 @@ class GridPlanner {
   absl::StatusOr<GridPlan> Make(const GridShape& shape);
 
   // The fastest of `shapes`: estimates all, makes the first `exact` that should fit (more if none
-  // of them does). NotFound if no
-  // shape can be made.
+  // of them does), and half as many of those that one would make by hand. NotFound if no shape can
+  // be made.
   absl::StatusOr<GridPlan> Best(const std::vector<GridShape>& shapes, int exact);
 
  private:
@@ -96,9 +98,8 @@ class GridPlanner {
   absl::StatusOr<std::vector<NodeConfig>> SearchGroup(const GridShape& shape);
   // Which stage each operator of the sequence is in.
   absl::StatusOr<std::vector<int>> StageOfEach(const GridShape& shape, double* slowest);
-  // `memory`: of each device; 0: any.
-  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(int tensor, int parts,
-                                                            int64_t memory = 0);
+  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(int tensor, int parts);
+  std::vector<GridShape::Sharing> Sharings(int tensor) const;
   bool CanCut(int parts);
   absl::StatusOr<CostTables*> Costs();  // of all devices
 
@@ -109,11 +110,10 @@ class GridPlanner {
   const int64_t budget_;
   const Share share_;
   PlanProblem group_problem_;  // devices without a limit of their memory
-  PlanProblem lean_problem_;   // with one
-  // By tensor, mixed and lean; an error where there is none.
-  std::map<std::tuple<int, bool, bool>, absl::StatusOr<std::vector<NodeConfig>>> templates_;
+  // By tensor and sharing; an error where there is none.
+  std::map<std::pair<int, GridShape::Sharing>, absl::StatusOr<std::vector<NodeConfig>>> templates_;
   // By these and parts of the batch; likewise.
-  std::map<std::tuple<int, bool, bool, int>, absl::StatusOr<Group>> groups_;
+  std::map<std::tuple<int, GridShape::Sharing, int>, absl::StatusOr<Group>> groups_;
   std::map<int, bool> can_cut_;
   std::unique_ptr<Planning> all_;  // for its costs
 };

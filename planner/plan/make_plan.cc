@@ -108,6 +108,7 @@ absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::Search
                 : options.has_budget()      ? options.budget()
                                             : DefaultBudget(space);
   mcmc.progress = problem.progress;
+  mcmc.stop = problem.stop;
   summary->set_alpha(options.alpha());
   summary->set_seed(mcmc.seed);
   summary->set_budget(mcmc.budget);

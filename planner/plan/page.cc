@@ -4,12 +4,22 @@
 #include "planner/planner.h"
 #include "planner/report/dot.h"
 #include "planner/report/html.h"
+#include "planner/search/rewritten.h"
 
 namespace espalier {
 
-absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& problem,
+absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph,
+                              const proto::Plan& plan) {
+  return RewrittenGraph(registry, graph, plan);
+}
+
+absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& given,
                                                              const proto::Plan& plan) {
-  if (absl::Status status = CheckPlanIsFor(*problem.graph, plan); !status.ok()) return status;
+  if (absl::Status status = CheckPlanIsFor(*given.graph, plan); !status.ok()) return status;
+  absl::StatusOr<Graph> graph = RewrittenGraph(*given.registry, *given.graph, plan);
+  if (!graph.ok()) return graph.status();
+  PlanProblem problem = given;
+  problem.graph = &*graph;
   absl::StatusOr<std::unique_ptr<Planning>> planning =
       Planning::Make(problem, plan.devices_size(), plan.memory(),
                      {.zero_stage = plan.zero_stage(), .micro_batches = MicroBatchesOf(plan)});

@@ -55,6 +55,48 @@ TEST(MakePlanTest, FullAndDeltaSimulationGiveTheSamePlan) {
   EXPECT_TRUE(MessageDifferencer::Equals(delta, full));
 }
 
+// None of the front is beaten in both, and the plan is the fastest that fits.
+TEST(MemorySearchTest, TheFrontFallsAndThePlanIsItsFastestThatFits) {
+  const Graph graph = Mlp(1024, 512, 512, 16);
+  proto::SearchOptions options;
+  options.set_memory_search(true);
+  const proto::Plan free = Made(TestProblem(graph, 1024, 4), options);
+  ASSERT_GE(free.front_size(), 4);
+  int chosen = 0;
+  for (int i = 0; i < free.front_size(); ++i) {
+    const proto::FrontPoint& point = free.front(i);
+    chosen += point.chosen();
+    if (i == 0) continue;
+    EXPECT_GT(point.step_seconds(), free.front(i - 1).step_seconds());
+    EXPECT_LT(point.peak_bytes(), free.front(i - 1).peak_bytes());
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_TRUE(free.front(0).chosen());
+  EXPECT_LE(free.prediction().step_seconds(),
+            Made(TestProblem(graph, 1024, 4)).prediction().step_seconds());
+  // Devices with too little for the fastest, and enough for one in the middle.
+  const proto::FrontPoint& middle = free.front(free.front_size() / 2);
+  PlanProblem problem = TestProblem(graph, 1024, 4);
+  for (proto::Device& device : problem.machine.devices) {
+    device.set_memory_bytes(middle.peak_bytes() + middle.peak_bytes() / 20);
+  }
+  const proto::Plan small = Made(problem, options);
+  for (int64_t bytes : small.prediction().peak_bytes()) {
+    EXPECT_LE(bytes, problem.machine.devices[0].memory_bytes());
+  }
+  EXPECT_LE(small.prediction().step_seconds(), 1.1 * middle.step_seconds());
+  EXPECT_LE(small.prediction().step_seconds(), Made(problem).prediction().step_seconds());
+}
+
+TEST(MemorySearchTest, NeedsASearch) {
+  const Graph graph = Mlp(64, 64);
+  proto::SearchOptions options = WithStrategy(proto::SearchOptions::DATA_PARALLEL);
+  options.set_memory_search(true);
+  EXPECT_NE(
+      MessageOf(MakePlan(TestProblem(graph, 64, 2), options).status()).find("search.memory_search"),
+      std::string::npos);
+}
+
 // Parameters that do not fit on one device are split, and the plan runs.
 TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
   const Graph graph = Mlp(16, 1024, 1024, 16);

@@ -1,16 +1,20 @@
 // RenderPlan: see planner.h. Repeated layers share a line: "layers.0-7.mlp.up_proj".
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "planner/planner.h"
 #include "planner/report/format.h"
 #include "planner/report/text.h"
 
 namespace espalier {
 namespace {
+
+constexpr size_t kMostPlaces = 4;  // that are named
 
 std::string PredictionLine(const std::string& name, const proto::Prediction& prediction,
                            const std::string& note) {
@@ -77,6 +81,33 @@ std::string MemoryLines(const proto::Plan& plan) {
   return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
 }
 
+// Each rule once, with the operators where it was applied.
+std::string Rewrites(const proto::Plan& plan) {
+  std::map<std::string, std::vector<std::string>> places;
+  for (const proto::Rewrite& rewrite : plan.rewrites()) {
+    places[rewrite.rule()].push_back(rewrite.at());
+  }
+  std::string out;
+  for (auto& [rule, operators] : places) {
+    const size_t more = operators.size() > kMostPlaces ? operators.size() - kMostPlaces : 0;
+    operators.resize(operators.size() - more);
+    absl::StrAppend(&out, "  ", rule, " at ", absl::StrJoin(operators, ", "));
+    if (more > 0) absl::StrAppend(&out, " and ", more, " more");
+    absl::StrAppend(&out, "\n");
+  }
+  return out.empty() ? "" : absl::StrCat("Rewrites of the graph\n", out, "\n");
+}
+
+std::string FrontLines(const proto::Plan& plan) {
+  std::string out;
+  for (const proto::FrontPoint& point : plan.front()) {
+    absl::StrAppend(&out, "  ", Pad(ReadableSeconds(point.step_seconds()), 11), " ",
+                    Pad(ReadableBytes(static_cast<double>(point.peak_bytes())), 11), "  ",
+                    point.name(), point.chosen() ? " (this plan)" : "", "\n");
+  }
+  return out.empty() ? "" : absl::StrCat("\nFastest for any memory: step, memory\n", out);
+}
+
 std::string Temperature(const proto::SearchSummary& search) {
   return search.alpha() > 0 ? absl::StrFormat("alpha %g", search.alpha()) : "annealed";
 }
@@ -108,8 +139,8 @@ std::string RenderPlan(const proto::Plan& plan) {
     absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), ": replicas share out ",
                     shared[std::min(plan.zero_stage(), 3) - 1], "\n\n");
   }
-  absl::StrAppend(&out, "Operators\n", Operators(plan), "\nParallel operators\n", Changes(plan),
-                  "\nPredicted, per step\n");
+  absl::StrAppend(&out, Rewrites(plan), "Operators\n", Operators(plan), "\nParallel operators\n",
+                  Changes(plan), "\nPredicted, per step\n");
   absl::StrAppend(&out, "  ", Pad("", 15), " ", Pad("step", 11), " ", Pad("compute", 11), " ",
                   Pad("communication", 13), " ", Pad("moved", 11), " ", Pad("memory", 11), "\n",
                   PredictionLine("this plan", plan.prediction(), ""));
@@ -124,12 +155,16 @@ std::string RenderPlan(const proto::Plan& plan) {
     }
     absl::StrAppend(&out, PredictionLine(alternative.name(), alternative.prediction(), note));
   }
-  absl::StrAppend(&out, MemoryLines(plan));
+  absl::StrAppend(&out, MemoryLines(plan), FrontLines(plan));
   if (plan.search().budget() > 0) {
     absl::StrAppendFormat(&out, "\nSearch: %d proposals, %d accepted, in %s (%s, seed %d)\n",
                           plan.search().proposals(), plan.search().accepted(),
                           ReadableSeconds(plan.search().seconds()), Temperature(plan.search()),
                           plan.search().seed());
+  }
+  if (plan.search().graphs() > 0) {
+    absl::StrAppend(&out, "Rewrites: ", plan.search().graphs(), " graphs tried, ",
+                    plan.rewrites_size(), " applied\n");
   }
   return out;
 }

@@ -12,6 +12,8 @@
 // what waits for what. The search goes on from here.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "planner/pcg/placement.h"
 #include "planner/search/space.h"
@@ -23,5 +25,35 @@ namespace espalier {
 // would be too much: for operators that too many others depend on.
 absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigTable& table,
                                                CostTables& costs, const Placement& other);
+
+// Placements of which none is beaten in time and memory by another, fastest first; `most` at most.
+// The sum of time is the one above, that of memory what the device that holds most has of each
+// operator: more than the peak, but in the order of it.
+struct FrontPlacement {
+  Placement placement;
+  double time = 0;  // picoseconds
+  double bytes = 0;
+};
+absl::StatusOr<std::vector<FrontPlacement>> EliminationFront(const SearchSpace& space,
+                                                             ConfigTable& table, CostTables& costs,
+                                                             const Placement& other, int most);
+
+// What of a graph stands for what lies around a piece of it: it costs nothing of its own.
+struct Surroundings {
+  // Nodes that hold values as one, each with as many configurations.
+  struct Boundary {
+    std::vector<NodeId> nodes;
+    std::vector<std::vector<const ConfigEntry*>> choices;  // by node
+  };
+  std::vector<Boundary> boundaries;
+  std::vector<NodeId> nodes;  // others
+  int most_configs = 64;      // of each operator
+};
+
+// The least sum, in picoseconds, for each choice of each boundary, the first outermost; sums of
+// gradients that lie at a boundary count. `other` as above.
+absl::StatusOr<std::vector<double>> EliminationCosts(const SearchSpace& space, ConfigTable& table,
+                                                     CostTables& costs, const Placement& other,
+                                                     const Surroundings& around);
 
 }  // namespace espalier

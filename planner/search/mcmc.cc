@@ -11,7 +11,8 @@ namespace {
 // beginning and at the end.
 constexpr double kHot = 0.1;
 constexpr double kCold = 0.001;
-constexpr int kReturns = 10;  // to the best placement
+constexpr int kReturns = 10;        // to the best placement
+constexpr int64_t kAskEvery = 256;  // proposals, whether to stop
 
 // The cost from which on a proposal is rejected, decided by a number drawn from [0, 1) beforehand,
 // so that simulating can stop where it is certain: u < exp(-worse / scale) where worse is less than
@@ -48,6 +49,7 @@ absl::StatusOr<McmcResult> RunMcmc(Moves& moves, Simulator* simulator, const Mcm
   Picoseconds current = result.cost;
   std::vector<Simulator::Change> changes;
   for (int64_t step = 0; step < options.budget && !moves.space().nodes().empty(); ++step) {
+    if (options.stop && step % kAskEvery == 0 && options.stop()) break;
     moves.Draw(simulator->placement(), &random, &changes);
     ++result.proposals;
     if (!changes.empty()) {

@@ -27,6 +27,8 @@ struct McmcOptions {
   std::optional<double> alpha;
   uint64_t seed = 0;
   std::function<void(double fraction)> progress;  // optional
+  // Optional: asked now and then; once it is true the best placement so far is returned.
+  std::function<bool()> stop;
 };
 
 struct McmcResult {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/search/branches.h"
 #include "planner/search/descent.h"
 #include "planner/search/elimination.h"
 
@@ -26,6 +27,10 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
   if (!options.alpha.has_value() && options.budget > 0) {
     absl::StatusOr<Placement> start = EliminationPlacement(space, table, costs, starts[0]);
     if (!start.ok()) return start.status();
+    if (absl::Status status = simulator->Reset(*start); !status.ok()) return status;
+    absl::Status split = SplitBranches(space, table, costs, starts[0], simulator);
+    if (!split.ok()) return split;
+    if (simulator->placement() != *start) starts.push_back(simulator->placement());
     starts.push_back(*std::move(start));
   }
   // Fastest first.
@@ -60,7 +65,9 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     if (!found.ok()) return found.status();
     best.proposals += found->proposals;
     best.accepted += found->accepted;
-    absl::StatusOr<DescentResult> descent = Descend(moves, simulator, DescentBudget(budget));
+    const bool stop = options.stop && options.stop();
+    absl::StatusOr<DescentResult> descent =
+        Descend(moves, simulator, stop ? 0 : DescentBudget(budget));
     if (!descent.ok()) return descent.status();
     best.proposals += descent->proposals;
     best.accepted += descent->accepted;
@@ -68,6 +75,7 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
       best.cost = simulator->cost();
       best.best = simulator->placement();
     }
+    if (stop) break;
   }
   if (absl::Status status = simulator->Reset(best.best); !status.ok()) return status;
   return best;

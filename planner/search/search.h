@@ -20,7 +20,8 @@ int64_t DefaultBudget(const SearchSpace& space);
 // The part of a budget that is for the way down.
 int64_t DescentBudget(int64_t budget);
 
-// Searches from `starts`, at least one, and from where dynamic programming leads. `options` as for
+// Searches from `starts`, at least one, and from where dynamic programming leads, one
+// operator after the other and with branches side by side. `options` as for
 // RunMcmc, the budget for all together: with alpha one chain of FlexFlow's from the best of
 // `starts`, without it several that are annealed. `simulator` may hold anything; it is left at the
 // result.

@@ -1,5 +1,10 @@
+#include "planner/search/search.h"
+
 #include "gtest/gtest.h"
+#include "ops/graph/builder.h"
 #include "planner/cost/analytic.h"
+#include "planner/search/branches.h"
+#include "planner/search/elimination.h"
 #include "planner/search/mcmc.h"
 #include "planner/search/moves.h"
 #include "planner/testing/graphs.h"
@@ -114,6 +119,55 @@ TEST(McmcTest, ZeroAlphaAcceptsEverythingAndStillReturnsTheBest) {
 
 // Stopping early, and counting memory only where it matters, change no decision. Memory too small
 // for most placements, so that penalties decide.
+// Two branches whose sizes nothing divides: apart they take half as long as one behind the other.
+TEST(BranchesTest, RunSideBySideWhereTheyCannotBeSplit) {
+  GraphBuilder b(TestRegistry(), "two_branches");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 509});
+  std::vector<ValueId> ends;
+  for (const char* name : {"left", "right"}) {
+    ValueId h = x;
+    for (int i = 0; i < 3; ++i) {
+      const std::string layer = name + std::to_string(i);
+      const ValueId w = b.Parameter(layer + ".weight", DType::kF32, {509, 509}, {});
+      h = b.Op("linear", {h, w}, {}, layer);
+    }
+    ends.push_back(h);
+  }
+  const ValueId sum = b.Op("add", ends, {}, "sum");
+  b.Output("loss", b.Op("mean_squared_error", {sum, b.Input("labels", DType::kF32, {-1, 509})}, {},
+                        "loss"));
+  absl::StatusOr<Graph> graph = b.Build();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ASSERT_EQ(BindAndInfer(TestRegistry(), 127, &*graph), absl::OkStatus());
+  Bench bench(*graph, 2);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  const Placement one = bench.DataParallelOver(1);
+  const absl::StatusOr<Placement> serial =
+      EliminationPlacement(bench.space, bench.table, bench.costs, one);
+  ASSERT_TRUE(serial.ok()) << serial.status();
+  ASSERT_EQ(simulator.Reset(*serial), absl::OkStatus());
+  const double before = ToSeconds(simulator.cost());
+  ASSERT_EQ(SplitBranches(bench.space, bench.table, bench.costs, one, &simulator),
+            absl::OkStatus());
+  EXPECT_LT(ToSeconds(simulator.cost()), 0.65 * before);
+}
+
+TEST(McmcTest, StopsWithTheBestSoFar) {
+  Bench bench(Mlp(512, 64), 4);
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  int64_t asked = 0;
+  McmcOptions options{.budget = 100'000};
+  options.stop = [&] { return ++asked > 4; };
+  const absl::StatusOr<McmcResult> result = FindPlacement(
+      bench.space, bench.table, bench.costs, {bench.DataParallelOver(1)}, options, &simulator);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->proposals, 0);
+  EXPECT_LT(result->proposals, 2000);
+  EXPECT_EQ(simulator.cost(), result->cost);
+  ASSERT_EQ(simulator.Reset(bench.DataParallelOver(1)), absl::OkStatus());
+  EXPECT_LE(result->cost, simulator.cost());
+}
+
 TEST(McmcTest, FullAndDeltaSimulationGiveTheSameChain) {
   for (const std::optional<double> alpha : {std::optional<double>(), std::optional<double>(1.0)}) {
     auto run = [&alpha](bool full_only) {

@@ -8,17 +8,22 @@
 namespace espalier {
 namespace {
 
-// All combinations of legal degrees whose product is at most `most`.
+// On more devices than this the space leaves out what hardly ever pays: operators of volumes alone
+// would have ten thousands of configurations, and the tables of what lies between them gigabytes.
+constexpr int kFewDevices = 8;
+constexpr int kMostAxes = 2;  // that an operator splits at once
+
+// All combinations of legal degrees whose product is at most `most`, with at most `axes` above 1.
 void Enumerate(const std::vector<std::vector<int>>& legal, size_t axis, int parts, int most,
-               std::vector<int>* current, std::vector<std::vector<int>>* out) {
+               int axes, std::vector<int>* current, std::vector<std::vector<int>>* out) {
   if (axis == legal.size()) {
     out->push_back(*current);
     return;
   }
   for (int degree : legal[axis]) {
-    if (parts * degree > most) break;
+    if (parts * degree > most || (degree > 1 && axes == 0)) break;
     current->push_back(degree);
-    Enumerate(legal, axis + 1, parts * degree, most, current, out);
+    Enumerate(legal, axis + 1, parts * degree, most, degree > 1 ? axes - 1 : axes, current, out);
     current->pop_back();
   }
 }
@@ -66,7 +71,9 @@ SearchSpace::SearchSpace(const PcgStructure& structure, const SpaceOptions& opti
       classes_.push_back({n});
     } else {
       std::vector<int> current;
-      Enumerate(legal, 0, 1, options.num_devices, &current, &degrees_[n]);
+      const int axes =
+          options.num_devices > kFewDevices ? kMostAxes : static_cast<int>(legal.size());
+      Enumerate(legal, 0, 1, options.num_devices, axes, &current, &degrees_[n]);
       if (degrees_[n].size() > 1 || options.num_devices > 1) nodes_.push_back(n);
       const auto [it, inserted] =
           classes.try_emplace({info.def->name, info.types}, static_cast<int>(classes_.size()));
@@ -102,26 +109,27 @@ bool SearchSpace::Allowed(const Axis& axis) const {
   return false;
 }
 
-std::vector<std::vector<int>> SearchSpace::DeviceLists(int parts) const {
-  std::vector<std::vector<int>> lists;
+std::vector<SearchSpace::Run> SearchSpace::Runs(int parts) const {
   const int n = options_.num_devices;
-  for (int stride = 1; stride == 1 || (parts > 1 && (parts - 1) * stride < n); ++stride) {
-    for (int start = 0; start + (parts - 1) * stride < n; ++start) {
-      std::vector<int> devices;
-      for (int i = 0; i < parts; ++i) devices.push_back(start + i * stride);
-      lists.push_back(std::move(devices));
+  std::vector<Run> runs;
+  if (n <= kFewDevices) {
+    for (int stride = 1; stride == 1 || (parts > 1 && (parts - 1) * stride < n); ++stride) {
+      runs.push_back({stride, 1, n - (parts - 1) * stride});
     }
+    return runs;
   }
-  return lists;
+  runs.push_back({1, parts, n / parts});
+  if (parts > 1 && parts < n && n % parts == 0) runs.push_back({n / parts, 1, n / parts});
+  return runs;
 }
 
 SearchSpace::Choice SearchSpace::DrawChoice(NodeId node, Random* random) const {
   Choice choice;
   choice.degrees = static_cast<int>(random->Below(static_cast<int64_t>(degrees_[node].size())));
-  const int parts = Parts(node, choice);
-  const int n = options_.num_devices;
-  choice.stride = 1 + static_cast<int>(random->Below(parts > 1 ? (n - 1) / (parts - 1) : 1));
-  choice.start = static_cast<int>(random->Below(n - (parts - 1) * choice.stride));
+  const std::vector<Run> runs = Runs(Parts(node, choice));
+  const Run& run = runs[random->Below(static_cast<int64_t>(runs.size()))];
+  choice.stride = run.stride;
+  choice.start = run.step * static_cast<int>(random->Below(run.starts));
   return choice;
 }
 
@@ -141,9 +149,11 @@ NodeConfig SearchSpace::ConfigOf(NodeId node, const Choice& choice) const {
 std::vector<NodeConfig> SearchSpace::All(NodeId node) const {
   if (const NodeConfig* pinned = PinnedConfig(node); pinned != nullptr) return {*pinned};
   std::vector<NodeConfig> all;
-  for (const std::vector<int>& degrees : degrees_[node]) {
-    for (std::vector<int>& devices : DeviceLists(PartsOf(degrees))) {
-      all.push_back({degrees, std::move(devices)});
+  for (int degrees = 0; degrees < static_cast<int>(degrees_[node].size()); ++degrees) {
+    for (const Run& run : Runs(PartsOf(degrees_[node][degrees]))) {
+      for (int i = 0; i < run.starts; ++i) {
+        all.push_back(ConfigOf(node, {degrees, run.stride, run.step * i}));
+      }
     }
   }
   return all;
@@ -162,12 +172,9 @@ std::vector<NodeConfig> SearchSpace::OnFirstDevices(NodeId node) const {
 
 int64_t SearchSpace::CountAll(NodeId node) const {
   if (PinnedConfig(node) != nullptr) return 1;
-  const int n = options_.num_devices;
   int64_t count = 0;
   for (const std::vector<int>& degrees : degrees_[node]) {
-    const int parts = PartsOf(degrees);
-    const int strides = parts > 1 ? (n - 1) / (parts - 1) : 1;
-    for (int stride = 1; stride <= strides; ++stride) count += n - (parts - 1) * stride;
+    for (const Run& run : Runs(PartsOf(degrees))) count += run.starts;
   }
   return count;
 }

@@ -30,6 +30,8 @@ struct SpaceOptions {
   std::vector<NodeConfig> pinned;
 };
 
+// On up to 8 devices everything legal; on more, at most two axes of an operator at once, on devices
+// that are next to each other or spread evenly.
 class SearchSpace {
  public:
   SearchSpace(const PcgStructure& structure, const SpaceOptions& options);
@@ -79,6 +81,7 @@ class SearchSpace {
   std::vector<NodeConfig> OnFirstDevices(NodeId node) const;
 
   const PcgStructure& structure() const { return structure_; }
+  const SpaceOptions& options() const { return options_; }
   int num_devices() const { return options_.num_devices; }
   size_t num_nodes() const { return edges_.size(); }  // of the graph, dead ones too
 
@@ -89,7 +92,13 @@ class SearchSpace {
     const std::vector<NodeConfig>& all = options_.pinned;
     return all.empty() || all[node].devices.empty() ? nullptr : &all[node];
   }
-  std::vector<std::vector<int>> DeviceLists(int parts) const;
+  // Device lists with one stride: they begin at 0, step, 2 * step, ...
+  struct Run {
+    int stride = 1;
+    int step = 1;
+    int starts = 1;
+  };
+  std::vector<Run> Runs(int parts) const;
 
   const PcgStructure& structure_;
   const SpaceOptions options_;

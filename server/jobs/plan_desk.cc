@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "absl/time/clock.h"
+#include "ops/cpu/register_all.h"
+#include "ops/kernel/kernel.h"
+#include "ops/rewrite/proof.h"
 #include "server/jobs/operator_programs.h"
 
 namespace espalier {
@@ -16,6 +19,18 @@ constexpr int kRepetitions = 3;
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
 double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
+
+// Rules that someone else wrote change no graph before they are proven.
+absl::Status ProveSubstitutions(const OpRegistry& registry, const proto::SearchOptions& search) {
+  for (const std::string* text : {&search.substitutions(), &search.imported().substitutions()}) {
+    if (text->empty()) continue;
+    KernelRegistry kernels;
+    RegisterCpuKernels(kernels);
+    absl::Status status = ReadProvenRules(registry, kernels, *text).status();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -107,6 +122,7 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
 
 absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request,
                                            std::shared_ptr<const Timeline>* timeline) {
+  if (absl::Status s = ProveSubstitutions(*registry_, request.search); !s.ok()) return s;
   std::shared_ptr<const Timeline> own;
   absl::Status unseen;
   const bool keeps = !request.keep_page_as.empty(), asked = timeline != nullptr;
@@ -116,8 +132,11 @@ absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request,
   if (asked && !unseen.ok()) return unseen;
   // A job runs without a picture of its plan.
   if (keeps && unseen.ok()) {
-    unseen =
-        store_->PutBlob(request.keep_page_as, RenderPlanPage(*plan, *request.graph, **timeline));
+    const absl::StatusOr<Graph> graph = GraphOf(*registry_, *request.graph, *plan);
+    unseen = graph.status();
+    if (graph.ok()) {
+      unseen = store_->PutBlob(request.keep_page_as, RenderPlanPage(*plan, *graph, **timeline));
+    }
   }
   if (!unseen.ok()) spdlog::warn("the plan's page was not kept: {}", unseen.ToString());
   return plan;

@@ -23,7 +23,7 @@
 #include "planner/plan/grid.h"
 #include "planner/testing/zoo/zoo.h"
 #include "tests/benchmarks/report.h"
-#include "tests/benchmarks/workload.h"
+#include "tests/benchmarks/seconds.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
@@ -32,6 +32,7 @@ ABSL_FLAG(std::string, devices, "1,8,64,1024", "how many");
 ABSL_FLAG(std::string, models, "", "names, with commas; empty: all");
 ABSL_FLAG(int64_t, budget, 2000, "proposals of each search within a group of devices");
 ABSL_FLAG(int, exact, 10, "candidates that are simulated whole");
+ABSL_FLAG(int, whole, 0, "on at most so many devices the search over all operators, too");
 
 namespace espalier {
 namespace {
@@ -77,12 +78,12 @@ struct Found {
   double seconds = 0;
   bool fits = false;
   double bytes = 0;  // of the device that needs most
-  GridShape shape;
+  std::string name;
 };
 
 Found Measured(const GridPlan& plan) {
   Simulator simulator(plan.planning->structure(), plan.planning->table(), plan.planning->costs());
-  Found found{.shape = plan.shape};
+  Found found{.name = ToString(plan.shape)};
   if (!simulator.Reset(plan.placement).ok()) return found;
   found.seconds = ToSeconds(simulator.time());
   found.fits = simulator.cost() == simulator.time();
@@ -100,6 +101,24 @@ void Keep(const absl::StatusOr<GridPlan>& plan, std::optional<Found>* best) {
                                              : found.fits ? found.seconds < (*best)->seconds
                                                           : found.bytes < (*best)->bytes);
   if (better) *best = found;
+}
+
+// What the search over all operators makes, if that is faster.
+absl::Status KeepWhole(const PlanProblem& problem, std::optional<Found>* best) {
+  proto::SearchOptions options;
+  options.mutable_memory()->set_disable_swap(true);
+  options.mutable_memory()->set_disable_recompute(true);
+  const absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
+  if (absl::IsResourceExhausted(plan.status())) return absl::OkStatus();
+  if (!plan.ok()) return plan.status();
+  const double seconds = plan->prediction().step_seconds();
+  if (best->has_value() && (*best)->fits && (*best)->seconds <= seconds) return absl::OkStatus();
+  const auto& peak = plan->prediction().peak_bytes();
+  *best = Found{.seconds = seconds,
+                .fits = true,
+                .bytes = static_cast<double>(*std::max_element(peak.begin(), peak.end())),
+                .name = "operator by operator"};
+  return absl::OkStatus();
 }
 
 double PeakMiB() {
@@ -159,6 +178,9 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
     shapes.insert(shapes.end(), more.begin(), more.end());
   }
   Keep(planner.Best(shapes, exact), &ours);
+  if (devices <= absl::GetFlag(FLAGS_whole)) {
+    if (absl::Status s = KeepWhole(problem, &ours); !s.ok()) return s;
+  }
   const double seconds = Seconds() - start;
   double best = 0;
   for (const std::optional<Found>* made : {&data, &zero, &hand}) {
@@ -172,8 +194,8 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
   report->Row({Text(model.name), Number(devices, 0), Number(static_cast<double>(batch), 0),
                Milliseconds(data), Milliseconds(zero), Milliseconds(hand), Milliseconds(ours),
                ratio(data.has_value() && data->fits ? data->seconds : 0), ratio(best),
-               hand.has_value() ? Text(ToString(hand->shape)) : Text("-"),
-               ours.has_value() ? Text(ToString(ours->shape)) : Text("-"),
+               hand.has_value() ? Text(hand->name) : Text("-"),
+               ours.has_value() ? Text(ours->name) : Text("-"),
                ours.has_value() ? Number(ours->bytes / (1 << 30), 1) : Text("-"),
                Number(seconds, 1), Number(PeakMiB(), 0)});
   return absl::OkStatus();

@@ -1,6 +1,5 @@
 #include "tests/benchmarks/workload.h"
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 
@@ -96,10 +95,6 @@ absl::StatusOr<Workload> MakeWorkload(const OpRegistry& registry, const std::str
   (*work.optimizer.mutable_attributes())["weight_decay"].set_f(0.01);
   work.optimizer.set_clip_norm(1.0);
   return work;
-}
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace espalier

@@ -10,6 +10,7 @@
 #include "ops/graph/graph.h"
 #include "ops/models/llama.h"
 #include "proto/program.pb.h"
+#include "tests/benchmarks/seconds.h"
 #include "worker/data/dataset.h"
 
 namespace espalier {
@@ -32,8 +33,5 @@ absl::StatusOr<Workload> MakeWorkload(const OpRegistry& registry, const std::str
 
 // The configuration of "lm", "llm" and "ssm".
 LlamaConfig LlamaOf(const std::string& name);
-
-// Seconds, monotonic.
-double Seconds();
 
 }  // namespace espalier

@@ -1,0 +1,308 @@
+#include "planner/plan/front_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/at_stage.h"
+#include "planner/plan/grid.h"
+#include "planner/plan/planning.h"
+#include "planner/search/elimination.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kLastZeroStage = 3;
+constexpr int kFewDevices = 16;   // placements operator by operator; of more, grids
+constexpr int kPlacements = 12;   // of the first kind, at each stage
+constexpr int kGrids = 8;         // of the second: the fastest, and as many with least memory
+constexpr int kGridBudget = 500;  // proposals
+constexpr double kMostOffloaded = 2000;                  // operators times devices
+constexpr double kOffloaded[] = {0.8, 0.6, 0.45, 0.35};  // of a plan's memory
+
+struct Point {
+  double seconds = 0;
+  int64_t bytes = 0;  // of the device that needs most
+  bool fits = false;  // as estimated
+  std::string name;
+  StepShape shape;
+  std::vector<NodeConfig> configs;  // empty: not to be planned from
+};
+
+int64_t Most(const std::vector<int64_t>& bytes) {
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+}
+
+class FrontPlanner {
+ public:
+  FrontPlanner(const PlanProblem& problem, const proto::SearchOptions& options)
+      : problem_(problem), options_(options) {
+    devices_ = static_cast<int>(problem.machine.devices.size());
+    if (options.max_devices() > 0) devices_ = std::min(devices_, options.max_devices());
+  }
+
+  // Adds what is not beaten.
+  absl::Status Fill() {
+    if (absl::Status s = devices_ <= kFewDevices ? AddPlacements() : AddGrids(); !s.ok()) return s;
+    KeepFront();
+    if (absl::Status s = AddOffloaded(); !s.ok()) return s;
+    KeepFront();
+    return absl::OkStatus();
+  }
+
+  void Add(Point point) { points_.push_back(std::move(point)); }
+
+  void KeepFront() {
+    std::stable_sort(points_.begin(), points_.end(), [](const Point& a, const Point& b) {
+      return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
+    });
+    std::vector<Point> kept;
+    for (Point& point : points_) {
+      if (kept.empty() || point.bytes < kept.back().bytes) kept.push_back(std::move(point));
+    }
+    points_ = std::move(kept);
+  }
+
+  const std::vector<Point>& points() const { return points_; }
+
+  // The plan of a point; ResourceExhausted if it needs more memory than was estimated.
+  absl::StatusOr<proto::Plan> PlanOf(const Point& point) const {
+    absl::StatusOr<std::unique_ptr<Planning>> made =
+        Planning::Make(problem_, devices_, options_.memory(), point.shape);
+    if (!made.ok()) return made.status();
+    absl::StatusOr<Candidate> candidate =
+        (*made)->Evaluate(point.name, (*made)->FromConfigs(point.configs));
+    if (!candidate.ok()) return candidate.status();
+    if (!candidate->refused.empty()) return absl::ResourceExhaustedError(candidate->refused);
+    return (*made)->ToPlan(*candidate);
+  }
+
+ private:
+  std::vector<int> ZeroStages() const {
+    if (options_.has_zero_stage()) return {options_.zero_stage()};
+    std::vector<int> stages = {0};
+    for (int stage = 1; stage <= kLastZeroStage && devices_ > 1; ++stage) stages.push_back(stage);
+    return stages;
+  }
+
+  std::vector<int> MicroBatches() const {
+    if (options_.has_micro_batches()) return {options_.micro_batches()};
+    return {1, 2, 4, 8};
+  }
+
+  absl::Status AddPlacements() {
+    std::vector<std::vector<NodeConfig>> placements;
+    const std::vector<int> stages = ZeroStages();
+    for (int stage : std::set<int>{stages.front(), stages.back()}) {
+      if (absl::Status s = AddFrontOf(stage, &placements); !s.ok()) return s;
+    }
+    for (int stage : stages) {
+      // Of the whole batch all are tried; in parts those that are on the stage's own front.
+      std::vector<std::vector<NodeConfig>> left = placements;
+      for (int parts : MicroBatches()) {
+        absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
+            problem_, devices_, options_.memory(), {.zero_stage = stage, .micro_batches = parts});
+        // A batch that cannot be cut so.
+        if (absl::IsInvalidArgument(made.status()) && parts > 1) continue;
+        if (!made.ok()) return made.status();
+        FrontPlanner of_stage(problem_, options_);
+        for (const std::vector<NodeConfig>& configs : left) {
+          absl::Status s = of_stage.Simulate(**made, configs, {stage, parts}, "");
+          if (!s.ok()) return s;
+        }
+        of_stage.KeepFront();
+        left.clear();
+        for (const Point& point : of_stage.points_) {
+          left.push_back(point.configs);
+          Add(point);
+        }
+        if (problem_.stop && problem_.stop()) return absl::OkStatus();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddFrontOf(int stage, std::vector<std::vector<NodeConfig>>* placements) const {
+    absl::StatusOr<std::unique_ptr<Planning>> made =
+        Planning::Make(problem_, devices_, options_.memory(), {.zero_stage = stage});
+    if (!made.ok()) return made.status();
+    Planning& planning = **made;
+    SpaceOptions space;
+    space.num_devices = devices_;
+    space.parameter_parallel = !options_.disable_parameter_parallel();
+    space.attribute_parallel = !options_.disable_attribute_parallel();
+    absl::StatusOr<std::vector<FrontPlacement>> front =
+        EliminationFront(SearchSpace(planning.structure(), space), planning.table(),
+                         planning.costs(), planning.DataParallelPlacement(), kPlacements);
+    if (!front.ok()) return front.status();
+    std::vector<Placement> all = {planning.DataParallelPlacement(), planning.AllOn(0)};
+    for (FrontPlacement& found : *front) all.push_back(std::move(found.placement));
+    for (const Placement& placement : all) {
+      std::vector<NodeConfig>& configs = placements->emplace_back(placement.size());
+      for (NodeId n : planning.structure().LiveNodes()) configs[n] = placement[n]->config;
+    }
+    return absl::OkStatus();
+  }
+
+  // What a smaller part of the batch does not allow is left out.
+  absl::Status Simulate(Planning& planning, const std::vector<NodeConfig>& configs,
+                        const StepShape& shape, std::string name) {
+    const PcgStructure& structure = planning.structure();
+    size_t split = 0;
+    for (NodeId n : structure.LiveNodes()) {
+      if (!CheckConfig(structure.nodes[n].rule, configs[n], devices_).ok()) return absl::OkStatus();
+      split = std::max(split, configs[n].devices.size());
+    }
+    Simulator simulator(structure, planning.table(), planning.costs());
+    if (absl::Status s = simulator.Reset(planning.FromConfigs(configs)); !s.ok()) return s;
+    if (name.empty()) {
+      name = absl::StrCat("up to ", split, split == 1 ? " part" : " parts");
+      if (shape.micro_batches > 1) {
+        absl::StrAppend(&name, ", ", shape.micro_batches, " micro-batches");
+      }
+      if (shape.zero_stage > 0) absl::StrAppend(&name, ", ZeRO ", shape.zero_stage);
+    }
+    Add({ToSeconds(simulator.time()), Most(simulator.EstimateMemory()),
+         simulator.cost() == simulator.time(), std::move(name), shape, configs});
+    return absl::OkStatus();
+  }
+
+  absl::Status AddGrids() {
+    SpaceOptions space;
+    space.parameter_parallel = !options_.disable_parameter_parallel();
+    space.attribute_parallel = !options_.disable_attribute_parallel();
+    GridPlanner planner(problem_, devices_, options_.memory(), space, kGridBudget);
+    std::vector<GridEstimate> all;
+    for (int stage : ZeroStages()) {
+      const int parts = options_.has_micro_batches() ? options_.micro_batches() : 0;
+      for (const GridShape& shape : planner.Shapes(stage, parts)) {
+        absl::StatusOr<GridEstimate> estimate = planner.Estimate(shape);
+        if (estimate.ok()) all.push_back(*std::move(estimate));
+      }
+    }
+    // Of those that are estimated to be on the front, evenly many.
+    std::stable_sort(all.begin(), all.end(), [](const GridEstimate& a, const GridEstimate& b) {
+      return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
+    });
+    std::vector<GridEstimate> front;
+    for (const GridEstimate& estimate : all) {
+      if (front.empty() || estimate.bytes < front.back().bytes) front.push_back(estimate);
+    }
+    const size_t most = 2 * kGrids;
+    const size_t made = std::min(most, front.size());
+    for (size_t i = 0; i < made; ++i) {
+      const size_t at = made < 2 ? 0 : i * (front.size() - 1) / (made - 1);
+      absl::StatusOr<GridPlan> plan = planner.Make(front[at].shape);
+      if (!plan.ok()) continue;  // a split that so small a part of the batch does not allow
+      std::vector<NodeConfig> configs(plan->placement.size());
+      for (NodeId n : plan->planning->structure().LiveNodes()) {
+        configs[n] = plan->placement[n]->config;
+      }
+      const StepShape shape = {plan->shape.zero_stage, plan->shape.micro_batches};
+      absl::Status s = Simulate(*plan->planning, configs, shape, ToString(plan->shape));
+      if (!s.ok()) return s;
+      if (problem_.stop && problem_.stop()) break;
+    }
+    return absl::OkStatus();
+  }
+
+  // Less memory than a plan needs, made up for by swaps and recomputation.
+  absl::Status AddOffloaded() {
+    const proto::MemoryOptions& memory = options_.memory();
+    const double size = static_cast<double>(problem_.graph->nodes().size()) * devices_;
+    if ((memory.disable_swap() && memory.disable_recompute()) || size > kMostOffloaded) {
+      return absl::OkStatus();
+    }
+    std::vector<Point> plans;
+    for (const Point& point : points_) {
+      if (!point.configs.empty()) plans.push_back(point);
+    }
+    if (plans.empty()) return absl::OkStatus();
+    if (plans.size() > 2) plans = {plans.front(), plans.back()};
+    for (const Point& point : plans) {
+      for (double fraction : kOffloaded) {
+        PlanProblem limited = problem_;
+        for (proto::Device& device : limited.machine.devices) {
+          device.set_memory_bytes(
+              static_cast<int64_t>(fraction * static_cast<double>(point.bytes)));
+        }
+        absl::StatusOr<std::unique_ptr<Planning>> made =
+            Planning::Make(limited, devices_, memory, point.shape);
+        if (!made.ok()) return made.status();
+        absl::StatusOr<Candidate> candidate =
+            (*made)->Evaluate(point.name, (*made)->FromConfigs(point.configs));
+        if (!candidate.ok()) return candidate.status();
+        // Less than this is not to be had either.
+        if (!candidate->refused.empty()) break;
+        int64_t bytes = 0;
+        for (int64_t peak : candidate->prediction.peak_bytes()) bytes = std::max(bytes, peak);
+        Add({candidate->prediction.step_seconds(),
+             bytes,
+             false,
+             absl::StrCat(point.name, ", swaps and recomputation"),
+             point.shape,
+             {}});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const PlanProblem& problem_;
+  const proto::SearchOptions& options_;
+  int devices_ = 0;
+  std::vector<Point> points_;
+};
+
+}  // namespace
+
+absl::StatusOr<proto::Plan> PlanOnFront(const PlanProblem& problem,
+                                        const proto::SearchOptions& options) {
+  const double begin = problem.seconds ? problem.seconds() : 0;
+  absl::StatusOr<proto::Plan> best = MakePlanOfGraph(problem, options);
+  if (!best.ok() && !absl::IsResourceExhausted(best.status())) return best;
+  FrontPlanner front(problem, options);
+  if (absl::Status s = front.Fill(); !s.ok()) return s;
+  std::string chosen = "searched";
+  for (const Point& point : front.points()) {
+    if (!point.fits || point.configs.empty()) continue;
+    if (best.ok() && best->prediction().step_seconds() <= point.seconds) break;
+    absl::StatusOr<proto::Plan> plan = front.PlanOf(point);
+    if (absl::IsResourceExhausted(plan.status())) continue;
+    if (!plan.ok()) return plan;
+    if (best.ok() && best->prediction().step_seconds() <= plan->prediction().step_seconds()) {
+      continue;
+    }
+    if (best.ok()) {
+      *plan->mutable_alternatives() = best->alternatives();
+      *plan->mutable_search() = best->search();
+    }
+    chosen = point.name;
+    best = std::move(plan);
+    break;
+  }
+  if (!best.ok()) return best;
+  int64_t bytes = 0;
+  for (int64_t peak : best->prediction().peak_bytes()) bytes = std::max(bytes, peak);
+  front.Add({best->prediction().step_seconds(), bytes, true, chosen, {}, {}});
+  const double seconds = best->prediction().step_seconds();
+  front.KeepFront();
+  bool listed = false;
+  const auto add = [&](const Point& point) {
+    proto::FrontPoint* out = best->add_front();
+    out->set_step_seconds(point.seconds);
+    out->set_peak_bytes(point.bytes);
+    out->set_name(point.name);
+    out->set_chosen(point.name == chosen && point.seconds == seconds && !listed);
+    listed = listed || out->chosen();
+  };
+  for (const Point& point : front.points()) add(point);
+  // One that the simulator's estimates beat, but that is laid out exactly.
+  if (!listed) add({seconds, bytes, true, chosen, {}, {}});
+  if (problem.seconds) best->mutable_search()->set_seconds(problem.seconds() - begin);
+  return best;
+}
+
+}  // namespace espalier

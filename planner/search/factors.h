@@ -1,0 +1,54 @@
+// Minimises a sum over a graph exactly, one variable at a time (Bertele and Brioschi, "Nonserial
+// dynamic programming", 1972).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace espalier {
+
+// A summand: what it costs for each choice of its variables, the first outermost.
+struct Factor {
+  std::vector<int> variables;
+  std::vector<double> cost;
+};
+
+class Elimination {
+ public:
+  // choices: by variable. given: what a variable is fixed to if eliminating it is too much.
+  Elimination(std::vector<int> choices, std::vector<int> given);
+
+  void Add(Factor factor);
+
+  // The best choice of each variable.
+  std::vector<int> Run();
+
+  // The least sum for every choice of `kept`, the first outermost; all others are eliminated.
+  std::vector<double> Table(const std::vector<int>& kept);
+
+ private:
+  struct Step {
+    int variable = 0;
+    std::vector<int> scope;
+    std::vector<int> best;  // by the choices of the scope
+  };
+
+  std::vector<int> Scope(int variable) const;
+  double Sums(int variable) const;
+  void EliminateAllBut(const std::vector<int>& kept);
+  void Eliminate(int variable);
+  // Step between neighbours of `variable` in a factor; 0 if it is not one of its variables.
+  int64_t Stride(const Factor& f, int variable) const;
+  template <typename Visit>
+  void ForEach(const std::vector<int>& scope, const std::vector<Factor>& factors,
+               Visit visit) const;
+  Factor Minimise(int variable, const std::vector<Factor>& taken, Step* step) const;
+  Factor Fix(const Factor& f, int variable) const;
+
+  const std::vector<int> choices_, given_;
+  std::vector<Factor> factors_;               // empty: taken
+  std::vector<std::vector<int>> factors_of_;  // by variable
+  std::vector<Step> steps_;
+};
+
+}  // namespace espalier

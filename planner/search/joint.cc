@@ -1,0 +1,135 @@
+#include "planner/search/joint.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ops/rewrite/match.h"
+#include "planner/search/best_first.h"
+#include "planner/search/rewritten.h"
+#include "planner/search/segments.h"
+#include "planner/simulator/task.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// By node: whether some rule fits nodes on both sides of a cut in front of it.
+std::vector<bool> Crossed(const OpRegistry& registry, const std::vector<RewriteRule>& rules,
+                          const Graph& graph) {
+  std::vector<bool> crossed(graph.nodes().size(), false);
+  const GraphIndex index(graph);
+  for (const RewriteRule& rule : rules) {
+    for (const Match& match : FindMatches(registry, index, rule)) {
+      const auto [first, last] = std::minmax_element(match.nodes.begin(), match.nodes.end());
+      for (NodeId n = *first + 1; n <= *last; ++n) crossed[n] = true;
+    }
+  }
+  return crossed;
+}
+
+// Which variant of each segment makes the least sum: dynamic programming over what lies between
+// them. `sum`: that sum; `first_only`: of the first variants.
+std::vector<int> Choose(const std::vector<const Variants*>& sequence, bool first_only,
+                        double* sum) {
+  struct Best {
+    double cost = kNever;
+    int before = 0, variant = 0;
+  };
+  std::vector<std::vector<Best>> best = {{{0, 0, 0}}};
+  for (const Variants* segment : sequence) {
+    std::vector<Best> next(segment->exits);
+    for (int in = 0; in < segment->entries; ++in) {
+      for (int out = 0; out < segment->exits; ++out) {
+        const int variants = first_only ? 1 : static_cast<int>(segment->variants.size());
+        for (int v = 0; v < variants; ++v) {
+          const double cost =
+              best.back()[in].cost + segment->variants[v].costs[in * segment->exits + out];
+          if (cost < next[out].cost) next[out] = {cost, in, v};
+        }
+      }
+    }
+    best.push_back(std::move(next));
+  }
+  int at = 0;
+  for (int i = 0; i < static_cast<int>(best.back().size()); ++i) {
+    if (best.back()[i].cost < best.back()[at].cost) at = i;
+  }
+  *sum = best.back()[at].cost;
+  std::vector<int> chosen(sequence.size());
+  for (size_t s = sequence.size(); s-- > 0;) {
+    chosen[s] = best[s + 1][at].variant;
+    at = best[s + 1][at].before;
+  }
+  return chosen;
+}
+
+proto::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph,
+                         const std::vector<NodeId>& nodes) {
+  proto::Rewrite rewrite;
+  rewrite.set_rule(rule.name);
+  rewrite.set_at(graph.node(nodes.back()).name);
+  for (size_t i = 0; i + 1 < nodes.size(); ++i) rewrite.add_others(graph.node(nodes[i]).name);
+  return rewrite;
+}
+
+}  // namespace
+
+absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
+                                         const std::vector<RewriteRule>& rules,
+                                         const JointOptions& options) {
+  const OpRegistry& registry = *problem.registry;
+  const Graph& graph = *problem.graph;
+  const std::vector<Segment> segments =
+      CutIntoSegments(graph, Crossed(registry, rules, graph), options.least_nodes);
+  JointResult result;
+  result.segments = static_cast<int>(segments.size());
+  std::map<std::string, Variants> found;  // by form
+  std::vector<const Variants*> sequence;
+  std::vector<SegmentGraph> graphs;
+  for (const Segment& segment : segments) {
+    absl::StatusOr<SegmentGraph> made =
+        MakeSegmentGraph(registry, graph, segment, problem.batch_size);
+    if (!made.ok()) return made.status();
+    const std::string form = Form(made->graph);
+    auto it = found.find(form);
+    if (it == found.end()) {
+      absl::StatusOr<Variants> variants = SearchSegment(problem, rules, options, *made);
+      if (!variants.ok()) return variants.status();
+      result.graphs += variants->graphs;
+      it = found.emplace(form, *std::move(variants)).first;
+    }
+    graphs.push_back(*std::move(made));
+    sequence.push_back(&it->second);
+    if (options.progress) {
+      options.progress(static_cast<double>(sequence.size()) / static_cast<double>(segments.size()));
+    }
+  }
+  result.different = static_cast<int>(found.size());
+  double before = 0, after = 0;
+  Choose(sequence, /*first_only=*/true, &before);
+  const std::vector<int> chosen = Choose(sequence, /*first_only=*/false, &after);
+  result.before = before / ToPicoseconds(1);
+  result.after = after / ToPicoseconds(1);
+  result.graph = graph;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    Graph piece = std::move(graphs[s].graph);
+    for (const RewriteStep& step : sequence[s]->variants[chosen[s]].steps) {
+      const proto::Rewrite rewrite = ToRewrite(rules[step.rule], piece, step.nodes);
+      absl::StatusOr<Graph> whole = ApplyRewrite(registry, rules[step.rule], rewrite, result.graph);
+      // A name that the rule gives is taken elsewhere in the graph.
+      if (!whole.ok()) break;
+      absl::StatusOr<Graph> next = ApplyStep(registry, rules, step, piece);
+      if (!next.ok()) return next.status();
+      piece = *std::move(next);
+      result.graph = *std::move(whole);
+      result.rewrites.push_back(rewrite);
+    }
+  }
+  return result;
+}
+
+}  // namespace espalier

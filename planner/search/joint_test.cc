@@ -1,0 +1,178 @@
+#include "planner/search/joint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/builder.h"
+#include "planner/cost/analytic.h"
+#include "planner/search/rewritten.h"
+#include "planner/search/small_problems.h"
+#include "planner/testing/graphs.h"
+
+namespace espalier {
+namespace {
+
+std::vector<RewriteRule> Rules() {
+  absl::StatusOr<std::vector<RewriteRule>> rules = RulesWith(TestRegistry(), "");
+  EXPECT_TRUE(rules.ok()) << rules.status();
+  return rules.ok() ? *rules : std::vector<RewriteRule>{};
+}
+
+// Blocks of two fused linear layers around which their input is added, as fusion leaves them: with
+// bias and activation inside.
+Graph Blocks(int layers, int64_t batch, int64_t width, int64_t inner) {
+  GraphBuilder b(TestRegistry(), "blocks");
+  ValueId x = b.Input("x", DType::kF32, {-1, width});
+  for (int i = 0; i < layers; ++i) {
+    const std::string name = absl::StrCat("layer", i);
+    const auto parameter = [&](const std::string& which, Dims dims) {
+      return b.Parameter(name + which, DType::kF32, dims, {});
+    };
+    const ValueId up =
+        b.Op("linear", {x, parameter(".up.weight", {inner, width}), parameter(".up.bias", {inner})},
+             {{"activation", std::string("relu")}}, name + ".up");
+    const ValueId down = b.Op(
+        "linear", {up, parameter(".down.weight", {width, inner}), parameter(".down.bias", {width})},
+        {}, name + ".down");
+    x = b.Op("add", {x, down}, {}, name + ".sum");
+  }
+  b.Output("loss", b.Op("mean_squared_error", {x, b.Input("labels", DType::kF32, {-1, width})}, {},
+                        "loss"));
+  absl::StatusOr<Graph> graph = b.Build();
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(BindAndInfer(TestRegistry(), batch, &*graph), absl::OkStatus());
+  return *graph;
+}
+
+class JointTest : public ::testing::Test {
+ protected:
+  PlanProblem Problem(const Graph& graph, int64_t batch, int devices) {
+    PlanProblem problem;
+    problem.registry = &TestRegistry();
+    problem.graph = &graph;
+    problem.batch_size = batch;
+    problem.machine = TestMachine(devices);
+    problem.optimizer = TestOptimizer();
+    problem.cost = &cost_;
+    return problem;
+  }
+
+  JointResult Find(const PlanProblem& problem, JointOptions options) {
+    options.space.num_devices = static_cast<int>(problem.machine.devices.size());
+    absl::StatusOr<JointResult> result = FindRewrites(problem, Rules(), options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : JointResult();
+  }
+
+  AnalyticCost cost_;
+};
+
+std::string Text(const std::vector<proto::Rewrite>& rewrites) {
+  std::string text;
+  for (const proto::Rewrite& r : rewrites) absl::StrAppend(&text, r.rule(), "@", r.at(), "\n");
+  return text;
+}
+
+// Few samples and large matrices: parameters must be split, and the second layer of each block
+// along what it sums over, which bias and activation forbid.
+TEST_F(JointTest, TakesLayersApartWhereThatOpensABetterSplit) {
+  const Graph graph = Blocks(6, 64, 256, 2048);
+  const PlanProblem problem = Problem(graph, 64, 4);
+  const JointResult result = Find(problem, {.budget = 60, .least_nodes = 3});
+  EXPECT_LT(result.after, 0.9 * result.before) << Text(result.rewrites);
+  EXPECT_GT(result.segments, 2);
+  // Those in the middle are alike.
+  EXPECT_LE(result.different, 3);
+  EXPECT_THAT(Text(result.rewrites), ::testing::HasSubstr("bias_apart@layer3.down"));
+}
+
+// A piece of a graph with what stands for its surroundings costs what it costs in the graph.
+TEST_F(JointTest, SegmentsTogetherCostWhatTheGraphCosts) {
+  const Graph graph = Blocks(4, 64, 128, 256);
+  const PlanProblem problem = Problem(graph, 64, 4);
+  const JointResult cut = Find(problem, {.budget = 1, .least_nodes = 3});
+  const JointResult whole = Find(problem, {.budget = 1, .least_nodes = 1000});
+  EXPECT_GT(cut.segments, 2);
+  EXPECT_EQ(whole.segments, 1);
+  EXPECT_GE(cut.before, 0.9999 * whole.before);
+  EXPECT_LE(cut.before, 1.03 * whole.before);
+}
+
+TEST_F(JointTest, DependsNeitherOnThreadsNorOnTheirOrder) {
+  const Graph graph = Blocks(3, 64, 256, 1024);
+  const PlanProblem problem = Problem(graph, 64, 2);
+  JointOptions options{.budget = 40, .least_nodes = 3};
+  const std::string alone = Text(Find(problem, options).rewrites);
+  EXPECT_NE(alone, "");
+  options.for_each = [](int count, const std::function<void(int)>& work) {
+    std::vector<std::thread> threads;
+    for (int i = count; i-- > 0;) threads.emplace_back([&work, i] { work(i); });
+    for (std::thread& thread : threads) thread.join();
+  };
+  EXPECT_EQ(Text(Find(problem, options).rewrites), alone);
+}
+
+TEST_F(JointTest, StopsWithWhatItHas) {
+  const Graph graph = Blocks(6, 4, 512, 2048);
+  const PlanProblem problem = Problem(graph, 4, 4);
+  int64_t asked = 0;
+  const JointResult stopped =
+      Find(problem, {.budget = 60, .least_nodes = 3, .stop = [&] { return ++asked > 2; }});
+  const JointResult all = Find(problem, {.budget = 60, .least_nodes = 3});
+  EXPECT_GT(stopped.graphs, 0);
+  EXPECT_LT(stopped.graphs, all.graphs);
+  EXPECT_LE(stopped.after, stopped.before);
+  EXPECT_LE(all.after, stopped.after);
+}
+
+// A larger alpha gives up less.
+TEST_F(JointTest, AlphaOfOneOnlyGoesDownhill) {
+  const Graph graph = Blocks(2, 4, 512, 2048);
+  const PlanProblem problem = Problem(graph, 4, 4);
+  const JointResult narrow = Find(problem, {.budget = 1000, .alpha = 1.0, .least_nodes = 1000});
+  const JointResult wide = Find(problem, {.budget = 1000, .alpha = 1.3, .least_nodes = 1000});
+  EXPECT_LT(narrow.graphs, wide.graphs);
+  EXPECT_LE(wide.after, narrow.after);
+}
+
+// On chains, blocks and branches of all kinds; and a plan's rewrites lead to the graph that it is
+// of.
+TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
+  int rewritten = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const SmallProblem small = RandomProblem(seed, 2 + static_cast<int>(seed % 3), 6);
+    PlanProblem problem = small.Problem();
+    problem.cost = &cost_;
+    const JointResult result = Find(problem, {.budget = 30, .least_nodes = 3});
+    ASSERT_FALSE(HasFailure());
+    EXPECT_LE(result.after, result.before);
+    if (result.rewrites.empty()) continue;
+    ++rewritten;
+    proto::Plan plan;
+    for (const proto::Rewrite& rewrite : result.rewrites) *plan.add_rewrites() = rewrite;
+    const absl::StatusOr<Graph> again = RewrittenGraph(TestRegistry(), small.graph, plan);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(GraphFingerprint(*again), GraphFingerprint(result.graph));
+  }
+  EXPECT_GE(rewritten, 3);
+}
+
+TEST_F(JointTest, ARewriteThatDoesNotFitIsNamed) {
+  const Graph graph = Blocks(1, 4, 64, 64);
+  proto::Plan plan;
+  plan.add_rewrites()->set_rule("bias_apart");
+  plan.mutable_rewrites(0)->set_at("layer0.sum");
+  EXPECT_THAT(
+      std::string(RewrittenGraph(TestRegistry(), graph, plan).status().message()),
+      ::testing::AllOf(::testing::HasSubstr("'bias_apart'"), ::testing::HasSubstr("'layer0.sum'")));
+  plan.mutable_rewrites(0)->set_rule("nonsense");
+  EXPECT_THAT(std::string(RewrittenGraph(TestRegistry(), graph, plan).status().message()),
+              ::testing::HasSubstr("no rule of Espalier"));
+}
+
+}  // namespace
+}  // namespace espalier
