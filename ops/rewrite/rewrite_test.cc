@@ -198,7 +198,8 @@ rule twice
   EXPECT_EQ(read(kDouble), absl::OkStatus());
   const std::string wrong = absl::StrReplaceAll(kDouble, {{"value: 2", "value: 2.01"}});
   EXPECT_THAT(std::string(read(wrong).message()),
-              AllOf(HasSubstr("rule 'twice'"), HasSubstr("'y' differs at element 0")));
+              AllOf(HasSubstr("rule 'twice'"), HasSubstr("its two sides are not the same"),
+                    HasSubstr("differs at element 0")));
   EXPECT_THAT(std::string(read("  [{\"rule\": []}]").message()), HasSubstr("JSON"));
   EXPECT_THAT(std::string(read("rule a\n  y = nothing(x)\n  =>\n").message()),
               AllOf(HasSubstr("substitutions: line 2"), HasSubstr("nothing")));

@@ -54,10 +54,13 @@ absl::Status CheckReached(const RewriteRule& rule) {
       return [&set](int v) { return v != kNoValue && set.count(v) > 0; };
     };
     if (std::none_of(node.outputs.begin(), node.outputs.end(), in(wanted))) {
-      if (std::none_of(node.inputs.begin(), node.inputs.end(), in(read))) {
+      const std::set<int> results(rule.outputs.begin(), rule.outputs.end());
+      if (std::none_of(node.inputs.begin(), node.inputs.end(), in(read)) ||
+          std::none_of(node.outputs.begin(), node.outputs.end(), in(results))) {
         return absl::InvalidArgumentError(
             absl::StrCat("the last node of the pattern does not depend on '", node.op,
-                         "', and nothing behind it reads what that reads"));
+                         "', which may only be if something behind it reads the same and the "
+                         "replacement computes its result"));
       }
       if (++siblings > kMaxSiblings) {
         return absl::InvalidArgumentError(

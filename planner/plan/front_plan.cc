@@ -1,6 +1,7 @@
 #include "planner/plan/front_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@ constexpr int kFewDevices = 16;   // placements operator by operator; of more, g
 constexpr int kPlacements = 12;   // of the first kind, at each stage
 constexpr int kGrids = 8;         // of the second: the fastest, and as many with least memory
 constexpr int kGridBudget = 500;  // proposals
+constexpr double kSame = 1e-6;    // of a step's time
 constexpr double kMostOffloaded = 2000;                  // operators times devices
 constexpr double kOffloaded[] = {0.8, 0.6, 0.45, 0.35};  // of a plan's memory
 
@@ -67,6 +69,28 @@ class FrontPlanner {
   }
 
   const std::vector<Point>& points() const { return points_; }
+
+  // Writes the front into `plan`, which takes so long and needs so much as it was laid out: as the
+  // point that was estimated for it, if there is one, or else beside the others.
+  void List(double seconds, int64_t bytes, const std::string& name, proto::Plan* plan) const {
+    bool listed = false;
+    const auto add = [&](double s, int64_t b, const std::string& n, bool chosen) {
+      proto::FrontPoint* out = plan->add_front();
+      out->set_step_seconds(s);
+      out->set_peak_bytes(b);
+      out->set_name(n);
+      out->set_chosen(chosen);
+      listed = listed || chosen;
+    };
+    for (const Point& point : points_) {
+      const bool same = std::abs(point.seconds - seconds) <= kSame * seconds;
+      if (!listed && !same && point.seconds > seconds) add(seconds, bytes, name, true);
+      // What the plan beats.
+      if (!same && point.seconds > seconds && point.bytes >= bytes) continue;
+      add(point.seconds, point.bytes, point.name, same && !listed);
+    }
+    if (!listed) add(seconds, bytes, name, true);
+  }
 
   // The plan of a point; ResourceExhausted if it needs more memory than was estimated.
   absl::StatusOr<proto::Plan> PlanOf(const Point& point) const {
@@ -286,21 +310,7 @@ absl::StatusOr<proto::Plan> PlanOnFront(const PlanProblem& problem,
   if (!best.ok()) return best;
   int64_t bytes = 0;
   for (int64_t peak : best->prediction().peak_bytes()) bytes = std::max(bytes, peak);
-  front.Add({best->prediction().step_seconds(), bytes, true, chosen, {}, {}});
-  const double seconds = best->prediction().step_seconds();
-  front.KeepFront();
-  bool listed = false;
-  const auto add = [&](const Point& point) {
-    proto::FrontPoint* out = best->add_front();
-    out->set_step_seconds(point.seconds);
-    out->set_peak_bytes(point.bytes);
-    out->set_name(point.name);
-    out->set_chosen(point.name == chosen && point.seconds == seconds && !listed);
-    listed = listed || out->chosen();
-  };
-  for (const Point& point : front.points()) add(point);
-  // One that the simulator's estimates beat, but that is laid out exactly.
-  if (!listed) add({seconds, bytes, true, chosen, {}, {}});
+  front.List(best->prediction().step_seconds(), bytes, chosen, &*best);
   if (problem.seconds) best->mutable_search()->set_seconds(problem.seconds() - begin);
   return best;
 }
