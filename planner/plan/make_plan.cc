@@ -319,7 +319,10 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
                        "; expected SEARCH, DATA_PARALLEL, SINGLE_DEVICE or IMPORTED"));
   }
   if (!chosen->refused.empty()) {
-    auto verdict = [](const Candidate& c) { return c.refused.empty() ? "fits" : c.refused; };
+    auto verdict = [&](const Candidate& c) -> std::string {
+      if (c.refused == chosen->refused) return "likewise";
+      return c.refused.empty() ? "fits" : c.refused;
+    };
     return absl::ResourceExhaustedError(absl::StrCat(
         "the ", chosen->name, " plan of graph '", problem.graph->name, "' does not fit: ",
         chosen->refused, ". Data parallel: ", verdict(*data), ". Single device: ", verdict(*single),
