@@ -191,6 +191,33 @@ TEST(TunedEngine, NoticesThatAnSsmHasBecomeGoodThoughItWasOff) {
   EXPECT_GT(engine->statistics().accepted_tokens, 1000);
 }
 
+TEST(TunedEngine, AnSsmsSmallPoolHoldsUpNoRequest) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  RunnerLimits small = FakeModelRunner::RoomyLimits(kVocabulary);
+  small.kv_slots = 60;
+  harness.AddSsm(Ssm(0.9), small);
+  EngineOptions options = Tuned();
+  options.seconds = [&] {
+    return static_cast<double>(harness.llm().steps()) +
+           0.02 * static_cast<double>(harness.ssm(0).steps());
+  };
+  ASSERT_TRUE(harness.Start(options).ok());
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 12; ++i) {
+    ids.push_back(*harness.engine().Submit(std::vector<int>(20, i), {.max_tokens = 60}));
+  }
+  harness.RunToEnd();
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_EQ(harness.answer(ids[i]).tokens,
+              GreedyContinuation(Llm(), std::vector<int>(20, i), 60));
+  }
+  const EngineStatistics statistics = harness.engine().statistics();
+  EXPECT_EQ(statistics.preemptions, 0);
+  EXPECT_TRUE(statistics.speculation.ssm_status[0].ok());
+  EXPECT_GT(statistics.accepted_tokens, 20);
+}
+
 TEST(TunedEngine, NeedsAClock) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());

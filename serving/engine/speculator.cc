@@ -257,6 +257,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     const DraftChoice& choice = ssm.choice;
     if (choice.requests == 0 || !ssm.status.ok()) continue;
     const std::vector<const Request*> offered = Offered(s, decoding);
+    int free = ssm.drafter->kv().free_slots();
     for (int i = 0; i < std::min<int>(choice.requests, static_cast<int>(offered.size())); ++i) {
       Part& part = StateOf(*offered[i]).parts[s];
       if (Draws(*offered[i])) {
@@ -271,7 +272,11 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
         part.nodes = std::min({2 * choice.nodes + 2, options_.max_nodes,
                                std::max(choice.nodes, room - load.nodes / load.decoding)});
       }
-      part.drafts = part.depth > 0 && part.nodes > 0;
+      // Never more than the SSM's pool holds: a request must not wait for slots of a draft.
+      const int behind =
+          offered[i]->length() - ssm.drafter->kv().length(offered[i]->id()) + part.nodes;
+      part.drafts = part.depth > 0 && part.nodes > 0 && behind <= free;
+      if (part.drafts) free -= behind;
       any = any || part.drafts;
     }
   }
@@ -302,7 +307,7 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   const double cost = ssm.cost.Seconds(least) + (kProbeDepth - 1) * ssm.cost.Seconds(1) +
                       StepSeconds(load, llm_cost_, load.nodes + kProbeNodes) -
                       StepSeconds(load, llm_cost_, load.nodes);
-  if (probe_credit_ < cost) return;
+  if (probe_credit_ < cost || least + kProbeNodes > ssm.drafter->kv().free_slots()) return;
   probe_credit_ = std::min(probe_credit_ - cost, cost);
   Part& part = StateOf(*cheapest).parts[s];
   part.drafts = part.probe = true;

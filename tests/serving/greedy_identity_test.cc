@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,14 @@ class GreedyIdentity : public ::testing::Test {
   static void TearDownTestSuite() {
     delete registry_;
     delete text_;
+  }
+
+  // Each model once for all tests.
+  const Parameters& Trained(const LlamaConfig& config) {
+    static std::map<int64_t, Parameters>& known = *new std::map<int64_t, Parameters>;
+    const auto [at, is_new] = known.try_emplace(config.hidden_size);
+    if (is_new) at->second = Train(config, 120);
+    return at->second;
   }
 
   Parameters Train(const LlamaConfig& config, int steps) {
@@ -176,8 +185,8 @@ std::string* GreedyIdentity::text_ = nullptr;
 // Laws, seeds and KV slots besides, for every way of speculating.
 TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
   const LlamaConfig large = Config(48, 2), small = Config(16, 1);
-  const auto llm = Runner(large, Train(large, 120));
-  const auto good = Runner(small, Train(small, 120));
+  const auto llm = Runner(large, Trained(large));
+  const auto good = Runner(small, Trained(small));
   const auto random = Runner(small, {});
   auto tokenizer = ByteTokenizer::Create();
   struct Way {
@@ -214,7 +223,7 @@ TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
 
 TEST_F(GreedyIdentity, TreesOfFiveShapesAndFourKindsOfSsmGiveTheIncrementalAnswer) {
   const LlamaConfig large = Config(48, 2), small = Config(16, 1);
-  const Parameters trained = Train(large, 120), trained_small = Train(small, 120);
+  const Parameters &trained = Trained(large), &trained_small = Trained(small);
   const auto llm = Runner(large, trained);
   const auto twin = Runner(large, trained);
   const auto good = Runner(small, trained_small);
