@@ -18,7 +18,7 @@ struct ArtifactLoaderOptions {
       0;  // bytes of one model with its KV cache; 0: three quarters of the machine's
 };
 
-// LLaMA-family folders with the byte-level tokenizer, each model on a device of its own.
+// LLaMA-family folders, each model on a device of its own.
 class ArtifactLoader : public ModelLoader {
  public:
   explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}

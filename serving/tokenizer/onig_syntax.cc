@@ -122,7 +122,7 @@ std::optional<std::string> Property(absl::string_view written) {
   if (name == "xdigit" || name == "asciihexdigit") return "0-9A-Fa-f";
   if (name == "ascii") return "\\x{0}-\\x{7f}";
   if (name == "any") return "\\x{0}-\\x{10ffff}";
-  if (name == "han") return "\\p{sc:Han}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
+  if (name == "han") return "\\p{sc:Han}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
   static constexpr absl::string_view kScripts =
       " arabic armenian bengali bopomofo braille cherokee common coptic cyrillic devanagari "
       "ethiopic "

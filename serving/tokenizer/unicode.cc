@@ -211,7 +211,7 @@ std::vector<size_t> GraphemeEnds(absl::string_view text) {
 }
 
 int ScriptOf(char32_t c) {
-  if (c == ' ' || !IsOfAge(c, 9) || HasCategory(c, U_GC_CO_MASK)) return kAnyScript;
+  if (c == ' ' || !IsOfAge(c, 9) || HasCategory(c, U_GC_CO_MASK | U_GC_CN_MASK)) return kAnyScript;
   if (c == 0x30FC) return USCRIPT_HAN;
   UErrorCode error = U_ZERO_ERROR;
   const int script = uscript_getScript(static_cast<UChar32>(c), &error);

@@ -4,6 +4,9 @@
 //   {"encode_hex": "..."}: bytes that need not be UTF-8 -> {"ids": [...]}
 //   {"decode": [[ids], ...], "show_special": bool}     -> {"texts": [...], "pieces": [[...], ...]}
 //   {"token_bytes": [ids]}                             -> {"hex": [...]}
+//   {"time": ["text", ...], "rounds": n}               -> {"seconds": [...]}, of encoding all, each
+//   round
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,6 +30,7 @@ class Runner {
       return {{"ids", tokenizer_->Encode(text)}};
     }
     if (request.contains("decode")) return Decode(request);
+    if (request.contains("time")) return Time(request);
     json hex = json::array();
     for (const int id : request.at("token_bytes")) {
       hex.push_back(absl::BytesToHexString(tokenizer_->TokenBytes(id)));
@@ -65,6 +69,20 @@ class Runner {
     return {{"ids", ids}};
   }
 
+  json Time(const json& request) const {
+    const auto texts = request["time"].get<std::vector<std::string>>();
+    json seconds = json::array();
+    for (int round = request.at("rounds"); round > 0; --round) {
+      const auto begin = std::chrono::steady_clock::now();
+      size_t tokens = 0;
+      for (const std::string& text : texts) tokens += tokenizer_->Encode(text).size();
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      seconds.push_back(took.count());
+      tokens_ = tokens;
+    }
+    return {{"seconds", seconds}, {"tokens", tokens_}};
+  }
+
   json Decode(const json& request) const {
     json texts = json::array(), pieces = json::array();
     for (const json& ids : request["decode"]) {
@@ -81,6 +99,7 @@ class Runner {
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_;
+  mutable size_t tokens_ = 0;
 };
 
 }  // namespace
