@@ -15,11 +15,11 @@ build=(
   libdnnl-dev libgloo-dev libboost1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
   curl bible-kjv bible-kjv-text
 )
-# prometheus is here for promtool. The ONNX tests run in a virtual environment of their own, see
-# tests/conformance/onnx_environment.py.
+# prometheus is here for promtool, iso-codes for its translations into 150 languages. The tests of ONNX and of
+# tokenizers run in virtual environments of their own, see tests/conformance/*_environment.py.
 tests=(
   libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch python3-venv
-  prometheus clang-format
+  prometheus clang-format iso-codes
 )
 
 packages=("${build[@]}")
@@ -28,7 +28,7 @@ for arg in "$@"; do
   case $arg in
     --tests)
       packages+=("${tests[@]}")
-      environment=onnx_environment
+      environment=environments
       ;;
     -h | --help)
       sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
@@ -47,10 +47,13 @@ fail() {
   exit 1
 }
 
-onnx_environment() {
-  /usr/bin/python3 "$(dirname "$0")/../tests/conformance/onnx_environment.py" ||
-    fail "the virtual environment of the ONNX tests could not be made" \
-      "check that PyPI can be reached from here (proxy?), then run this again"
+environments() {
+  local name
+  for name in onnx tokenizer; do
+    /usr/bin/python3 "$(dirname "$0")/../tests/conformance/${name}_environment.py" ||
+      fail "the virtual environment of the $name tests could not be made" \
+        "check that PyPI can be reached from here (proxy?), then run this again"
+  done
 }
 
 os_name=$(. /etc/os-release 2> /dev/null && echo "${PRETTY_NAME:-$ID}" || echo "an unknown system")

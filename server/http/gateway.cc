@@ -1,10 +1,12 @@
 #include "server/http/gateway.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "server/http/openai.h"
 #include "serving/tokenizer/chat_template.h"
 
@@ -90,10 +92,31 @@ class Answer {
   std::string text_;
 };
 
+// A conversation in the model's own form. Its special tokens are spelled in the text.
+absl::StatusOr<std::vector<int>> ChatPromptOf(const openai::Request& request,
+                                              const EngineHost& host, const Clock& clock) {
+  ChatRequest chat;
+  chat.messages = nlohmann::ordered_json::array();
+  for (const openai::Message& message : request.messages) {
+    chat.messages.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  chat.strftime_now = [&clock](const std::string& format) {
+    return absl::FormatTime(format, absl::FromUnixMillis(clock.NowUnixMillis()),
+                            absl::LocalTimeZone());
+  };
+  absl::StatusOr<std::string> text = host.chat()->Render(chat);
+  if (!text.ok()) return text.status();
+  return host.tokenizer().TryEncode(*text, {.parse_special = true});
+}
+
 absl::StatusOr<std::vector<int>> PromptOf(openai::Kind kind, const openai::Request& request,
-                                          const Tokenizer& tokenizer) {
+                                          const EngineHost& host, const Clock& clock) {
+  const Tokenizer& tokenizer = host.tokenizer();
   if (request.prompt_tokens.has_value()) return *request.prompt_tokens;
-  if (kind == openai::Kind::kCompletion) return tokenizer.Encode(request.prompt);
+  if (kind == openai::Kind::kCompletion) {
+    return tokenizer.TryEncode(request.prompt, {.add_special = true, .parse_special = true});
+  }
+  if (host.chat() != nullptr) return ChatPromptOf(request, host, clock);
   std::vector<ChatMessage> messages;
   for (const openai::Message& message : request.messages) {
     messages.push_back({message.role == "developer" ? "system" : message.role, message.content});
@@ -118,7 +141,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GatewayOptions& 
     return;
   }
   EngineHost& host = *(*model)->host;
-  absl::StatusOr<std::vector<int>> prompt = PromptOf(kind, request, host.tokenizer());
+  absl::StatusOr<std::vector<int>> prompt = PromptOf(kind, request, host, *gateway.clock);
   if (!prompt.ok()) {
     SendError(*responder, openai::FromStatus(prompt.status()));
     return;

@@ -1,5 +1,7 @@
 #include "server/inference/artifact_loader.h"
 
+#include <fstream>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,44 @@
 
 namespace espalier {
 namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+
+// The largest vocabularies take some tens of megabytes as JSON.
+constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
+
+// Empty if there is no such file.
+absl::StatusOr<std::string> ReadText(const std::string& folder, const std::string& name,
+                                     size_t max_bytes) {
+  std::ifstream file(folder + "/" + name, std::ios::binary);
+  if (!file) return std::string();
+  std::string text;
+  char piece[1 << 16];
+  while (file.read(piece, sizeof piece) || file.gcount() > 0) {
+    text.append(piece, static_cast<size_t>(file.gcount()));
+    if (text.size() > max_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is larger than ", max_bytes >> 20, " MiB"));
+    }
+  }
+  return text;
+}
+
+absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& folder) {
+  TokenizerFiles files;
+  const std::tuple<const char*, std::string*, size_t> kFiles[] = {
+      {"tokenizer.json", &files.tokenizer_json, kMaxTokenizerBytes},
+      {"tokenizer_config.json", &files.tokenizer_config_json, kMaxTokenizerBytes},
+      {"special_tokens_map.json", &files.special_tokens_map_json, kMaxConfigBytes},
+      {"generation_config.json", &files.generation_config_json, kMaxConfigBytes},
+      {"chat_template.jinja", &files.chat_template_jinja, kMaxConfigBytes}};
+  for (const auto& [name, text, max_bytes] : kFiles) {
+    absl::StatusOr<std::string> read = ReadText(folder, name, max_bytes);
+    if (!read.ok()) return read.status();
+    *text = *std::move(read);
+  }
+  return files;
+}
 
 absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
@@ -24,7 +64,9 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> config = ReadModelConfig(*files_, *folder);
   if (!config.ok()) return In(artifact, config.status());
-  absl::StatusOr<ModelDescription> description = DescribeModel(*config);
+  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*folder);
+  if (!files.ok()) return In(artifact, files.status());
+  absl::StatusOr<ModelDescription> description = DescribeModel(*config, *files);
   if (!description.ok()) return In(artifact, description.status());
   return Described{*std::move(folder), *std::move(description)};
 }
@@ -64,6 +106,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   if (!shape.ok()) return In(llm, shape.status());
   Loaded loaded;
   loaded.parts.tokenizer = large->description.tokenizer;
+  loaded.parts.chat = large->description.chat;
+  loaded.parts.generation = large->description.generation;
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
       MakeRunner(*large, *shape, &loaded.parts, &loaded.parameters);
   if (!runner.ok()) return In(llm, runner.status());

@@ -12,7 +12,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "serving/chat/chat_format.h"
 #include "serving/engine/engine.h"
+#include "serving/tokenizer/generation_config.h"
 
 namespace espalier {
 
@@ -21,6 +23,8 @@ struct EngineParts {
   // Devices and the like. First, because members are destroyed last to first and the rest uses it.
   std::vector<std::shared_ptr<void>> keep_alive;
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatFormat> chat;  // null: the plain form
+  GenerationConfig generation;
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
 };
@@ -44,6 +48,8 @@ class EngineHost {
   void Cancel(Ticket ticket);
 
   const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
+  const ChatFormat* chat() const { return parts_.chat.get(); }  // null: the plain form
+  const GenerationConfig& generation() const { return parts_.generation; }
   int context() const { return engine_->context(); }
   bool has_ssms() const { return engine_->has_ssms(); }
   EngineStatistics statistics() const;  // as of the last step

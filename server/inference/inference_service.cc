@@ -140,13 +140,16 @@ class InferenceService final : public proto::Inference::Service {
     if (!model.ok()) return model.status();
     absl::StatusOr<RequestOptions> options = OptionsOf(request, **model, models_);
     if (!options.ok()) return options.status();
-    std::vector<int> prompt =
-        request.prompt_case() == proto::GenerateRequest::kTokens
-            ? std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end())
-            : (*model)->host->tokenizer().Encode(request.text());
+    absl::StatusOr<std::vector<int>> prompt =
+        std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end());
+    if (request.prompt_case() != proto::GenerateRequest::kTokens) {
+      prompt = (*model)->host->tokenizer().TryEncode(request.text(),
+                                                     {.add_special = true, .parse_special = true});
+      if (!prompt.ok()) return prompt.status();
+    }
     auto mailbox = std::make_shared<Mailbox>();
     absl::StatusOr<EngineHost::Ticket> ticket =
-        (*model)->host->Submit(std::move(prompt), *std::move(options),
+        (*model)->host->Submit(*std::move(prompt), *std::move(options),
                                [mailbox](const RequestEvent& event) { mailbox->Put(event); });
     if (!ticket.ok()) return ticket.status();
     absl::StatusOr<std::string> id = Register(request.request_id(), *model, *ticket);

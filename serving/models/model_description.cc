@@ -41,23 +41,60 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
   return shape;
 }
 
+// The tokenizer and what comes with it.
+absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) {
+  const int vocabulary = static_cast<int>(std::min<int64_t>(model->model.facts.vocab_size, INT32_MAX));
+  const bool bytes = model->model.facts.tokenizer == "bytes";
+  if (files.tokenizer_json.empty() != bytes) {
+    return absl::InvalidArgumentError(
+        bytes
+            ? "config.json has \"tokenizer\": \"bytes\", but there is a tokenizer.json: remove one"
+            : "there is no tokenizer.json, and config.json has no \"tokenizer\": \"bytes\", which "
+              "would stand for the byte-level tokenizer");
+  }
+  if (bytes) {
+    absl::StatusOr<std::unique_ptr<ByteTokenizer>> tokenizer =
+        ByteTokenizer::Create(vocabulary, model->model.facts.eos);
+    if (!tokenizer.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("config.json: ", tokenizer.status().message()));
+    }
+    model->tokenizer = *std::move(tokenizer);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
+      LoadTokenizer(files, model->model.facts.eos);
+  if (!tokenizer.ok()) return tokenizer.status();
+  if ((*tokenizer)->vocabulary() > vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokenizer.json has ", (*tokenizer)->vocabulary(),
+                     " tokens, config.json a vocab_size of ", vocabulary));
+  }
+  model->tokenizer = *std::move(tokenizer);
+  const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<std::shared_ptr<const ChatFormat>> chat = ChatFormat::Create(*config);
+  if (!chat.ok()) return chat.status();
+  model->chat = *std::move(chat);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json) {
-  absl::StatusOr<LanguageModel> model = ReadModel(config_json);
-  if (!model.ok()) return model.status();
-  const ModelFacts& facts = model->facts;
-  if (facts.tokenizer != "bytes") {
-    return absl::UnimplementedError(
-        "config.json: without \"tokenizer\": \"bytes\" the model needs its tokenizer.json, which "
-        "cannot be read yet; the byte-level tokenizer is what is there so far");
+absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
+                                               const TokenizerFiles& files) {
+  absl::StatusOr<LanguageModel> read = ReadModel(config_json);
+  if (!read.ok()) return read.status();
+  ModelDescription model;
+  model.model = *std::move(read);
+  if (absl::Status status = AddTokenizer(files, &model); !status.ok()) return status;
+  if (!files.generation_config_json.empty()) {
+    absl::StatusOr<GenerationConfig> generation =
+        ReadGenerationConfig(files.generation_config_json);
+    if (!generation.ok()) return generation.status();
+    model.generation = *std::move(generation);
   }
-  absl::StatusOr<std::unique_ptr<ByteTokenizer>> tokenizer = ByteTokenizer::Create(
-      static_cast<int>(std::min<int64_t>(facts.vocab_size, INT32_MAX)), facts.eos);
-  if (!tokenizer.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("config.json: ", tokenizer.status().message()));
-  }
-  return ModelDescription{*std::move(model), *std::move(tokenizer)};
+  return model;
 }
 
 absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& size,

@@ -1,5 +1,5 @@
 // What must be known of a model's folder before it can be served: its family and sizes, its
-// tokenizer. From the text of config.json alone; weights are the worker's. Families are
+// tokenizer. From the texts of its small files alone; weights are the worker's. Families are
 // ops/models'.
 #pragma once
 
@@ -9,19 +9,27 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/models/model.h"
+#include "serving/chat/chat_format.h"
 #include "serving/speculative/expansion.h"
+#include "serving/tokenizer/generation_config.h"
 #include "serving/tokenizer/tokenizer.h"
+#include "serving/tokenizer/tokenizer_files.h"
 
 namespace espalier {
 
 struct ModelDescription {
   LanguageModel model;
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatFormat> chat;  // null: the plain form, of models of our own training
+  GenerationConfig generation;             // what requests that say nothing should get
 };
 
-// Errors name the field: those of ReadModel; Unimplemented for tokenizers other than the byte-level
-// one.
-absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json);
+// Errors name the field: those of ReadModel, LoadTokenizer and ChatFormat; InvalidArgument for an
+// eos_token_id outside the vocabulary, a tokenizer with more tokens than the model, and where it is
+// not clear which tokenizer the model has: tokenizer.json, or bytes if config.json has "tokenizer":
+// "bytes".
+absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
+                                               const TokenizerFiles& files = {});
 
 // How large the steps of a served model may get.
 struct ServingSize {

@@ -51,8 +51,30 @@ TEST(DescribeModel, SaysWhatOtherFoldersLack) {
   LlamaConfig config = Ours();
   config.tokenizer = "";
   const absl::Status status = DescribeModel(ToConfigJson(config)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+}
+
+TEST(DescribeModel, TakesTheTokenizerOfItsFiles) {
+  LlamaConfig config = Ours();
+  config.tokenizer = "";
+  TokenizerFiles files;
+  files.tokenizer_json =
+      R"({"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "hi": 1, "</s>": 2}},
+          "pre_tokenizer": {"type": "Whitespace"}})";
+  files.tokenizer_config_json =
+      R"({"eos_token": "</s>", "chat_template": "{{ messages[0].content }}{{ eos_token }}"})";
+  files.generation_config_json = R"({"temperature": 0.5})";
+  const ModelDescription model = *DescribeModel(ToConfigJson(config), files);
+  EXPECT_EQ(model.tokenizer->Encode("hi what"), (std::vector<int>{1, 0}));
+  EXPECT_EQ(model.tokenizer->eos(), std::vector<int>{2});
+  EXPECT_EQ(*model.chat->Render({.messages = {{{"role", "user"}, {"content", "hi"}}}}), "hi</s>");
+  EXPECT_EQ(model.generation.temperature, 0.5);
+  config.vocab_size = 2;
+  EXPECT_THAT(std::string(DescribeModel(ToConfigJson(config), files).status().message()),
+              HasSubstr("has 3 tokens, config.json a vocab_size of 2"));
+  EXPECT_THAT(std::string(DescribeModel(ToConfigJson(Ours()), files).status().message()),
+              HasSubstr("remove one"));
 }
 
 TEST(DescribeModel, RefusesOtherFamiliesByName) {

@@ -61,6 +61,9 @@ std::string Utf8Stream::Flush() {
 }
 
 bool IsValidUtf8(absl::string_view text) {
+  unsigned char any = 0;
+  for (const char c : text) any |= static_cast<unsigned char>(c);
+  if (any < 0x80) return true;
   Utf8Stream stream;
   std::string out = stream.Append(text);
   out += stream.Flush();

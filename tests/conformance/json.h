@@ -3,17 +3,16 @@
 // "inf", "-inf".
 #pragma once
 
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "ops/kernel/attributes.h"
 #include "ops/schema/op_def.h"
+#include "tests/conformance/serve.h"
 #include "tests/gpu/backend.h"
 
 namespace espalier::conformance {
 
 using gpu_check::HostTensor;
-using nlohmann::json;
 
 HostTensor TensorFromJson(const json& value);
 json ToJson(const HostTensor& tensor);
@@ -26,9 +25,5 @@ const char* KindName(AxisKind kind);
 
 // Fields "seed", "node_key", "step", "training" of a request.
 gpu_check::RunOptions OptionsOf(const json& request);
-
-// Answers every line of standard input with one line, until its end. What `answer` throws becomes
-// {"error": "..."}.
-void Serve(const std::function<json(const json& request)>& answer);
 
 }  // namespace espalier::conformance

@@ -1,0 +1,618 @@
+#include "serving/chat/evaluator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier::chat {
+namespace {
+
+// Of evaluation, macros calling macros included.
+constexpr int kMaxDepth = 400;
+// Of lists in lists.
+constexpr int kMaxValueDepth = 100;
+
+}  // namespace
+
+struct Evaluator::Deeper {
+  explicit Deeper(Evaluator* e) : evaluator(e) {
+    if (++e->depth_ > kMaxDepth) e->Fail("nested too deep, a macro that calls itself without end?");
+  }
+  ~Deeper() { --evaluator->depth_; }
+  Evaluator* evaluator;
+};
+
+// Namespaces may hold themselves or a long chain of others.
+Evaluator::~Evaluator() {
+  for (const auto& fields : namespaces_) fields->fields.clear();
+}
+
+absl::Status Evaluator::Render(const Node& root, Dict variables) {
+  scope_ = Push(nullptr);
+  AddGlobals(scope_);
+  // What the caller gives hides globals, and what the template sets hides both.
+  scope_ = Push(scope_);
+  for (auto& [name, value] : variables.items) scope_->names[*name.AsString()] = std::move(value);
+  scope_ = Push(scope_);
+  Exec(root);
+  return status_;
+}
+
+Value Evaluator::Fail(absl::string_view what) {
+  if (status_.ok()) {
+    status_ = absl::InvalidArgumentError(absl::StrCat("chat template, line ", line_, ": ", what));
+  }
+  return Value();
+}
+
+Value Evaluator::FailUndefined(const Value& value) {
+  const auto* undefined = std::get_if<Undefined>(&value.data());
+  if (undefined == nullptr || undefined->what == nullptr) return Fail("a value is undefined");
+  return Fail(absl::StrCat(*undefined->what, " is undefined"));
+}
+
+bool Evaluator::Work(int64_t steps, size_t bytes) {
+  steps_ += steps;
+  bytes_ += bytes;
+  if (status_.ok() && (steps_ > options_.max_steps || bytes_ > options_.max_work_bytes)) {
+    status_ = absl::ResourceExhaustedError(absl::StrCat(
+        "chat template, line ", line_, ": ",
+        steps_ > options_.max_steps
+            ? absl::StrCat("more than ", options_.max_steps, " steps")
+            : absl::StrCat("more than ", options_.max_work_bytes, " bytes of values")));
+  }
+  return status_.ok();
+}
+
+bool Evaluator::WorkOn(const Value& value) {
+  const int64_t weight = value.Weight();
+  return Work(weight / 32, static_cast<size_t>(weight));
+}
+
+std::string Evaluator::StrOf(const Value& value) { return WorkOn(value) ? Str(value) : ""; }
+
+Value Evaluator::Text(std::string text) {
+  if (!Work(static_cast<int64_t>(text.size() / 64), text.size())) return Value();
+  return Value::Of(std::move(text));
+}
+
+Value Evaluator::Items(std::vector<Value> items, ListKind kind) {
+  if (!Work(static_cast<int64_t>(items.size()), items.size() * sizeof(Value))) return Value();
+  Value value = Value::Of(std::move(items), kind);
+  return value.Depth() > kMaxValueDepth ? Fail("values nested too deep") : value;
+}
+
+Value Evaluator::Mapping(Dict dict) {
+  if (!Work(static_cast<int64_t>(dict.items.size()), dict.items.size() * 3 * sizeof(Value)))
+    return Value();
+  Value value = Value::Of(std::move(dict));
+  return value.Depth() > kMaxValueDepth ? Fail("values nested too deep") : value;
+}
+
+Value Evaluator::NewNamespace(std::map<std::string, Value> fields) {
+  if (!Work(1, sizeof(Namespace))) return Value();
+  namespaces_.push_back(std::make_shared<Namespace>(Namespace{std::move(fields)}));
+  return Value(namespaces_.back());
+}
+
+const Value* Evaluator::Find(const std::string& name) const {
+  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    const auto found = scope->names.find(name);
+    if (found != scope->names.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+Scope* Evaluator::Push(Scope* parent) {
+  scopes_.push_back(std::make_unique<Scope>());
+  scopes_.back()->parent = parent;
+  return scopes_.back().get();
+}
+
+void Evaluator::Pop(Scope* back, bool keep) {
+  // Scopes that came later and hold macros lie above; then this one stays, too.
+  if (!keep && scopes_.back().get() == scope_) scopes_.pop_back();
+  scope_ = back;
+}
+
+void Evaluator::Output(absl::string_view text) {
+  if (!Work(1, text.size())) return;
+  put_out_ += text.size();
+  if (put_out_ > options_.max_output_bytes) {
+    status_ = absl::ResourceExhaustedError(absl::StrCat("chat template, line ", line_,
+                                                        ": puts out more than ",
+                                                        options_.max_output_bytes, " bytes"));
+    return;
+  }
+  out_->append(text.data(), text.size());
+}
+
+Value Evaluator::Capture(const std::function<void()>& body) {
+  std::string text;
+  std::string* const out = std::exchange(out_, &text);
+  const size_t put_out = put_out_;
+  body();
+  out_ = out;
+  put_out_ = put_out;  // counts when it is put out
+  return Text(std::move(text));
+}
+
+Value Evaluator::EvalMaybe(const std::unique_ptr<Node>& node) {
+  return node == nullptr ? Value::Of(None()) : Eval(*node);
+}
+
+Value Evaluator::Eval(const Node& node) {
+  const Deeper deeper(this);
+  line_ = node.line;
+  if (!Work(1)) return Value();
+  const auto& children = node.children;
+  switch (node.type) {
+    case NodeType::kConstant:
+      return node.value;
+    case NodeType::kName: {
+      const Value* const value = Find(node.text);
+      return value != nullptr ? *value : Value::Undefined_(absl::StrCat("'", node.text, "'"));
+    }
+    case NodeType::kList:
+    case NodeType::kTuple: {
+      std::vector<Value> items;
+      for (const auto& child : children) items.push_back(Eval(*child));
+      return Items(std::move(items),
+                   node.type == NodeType::kList ? ListKind::kList : ListKind::kTuple);
+    }
+    case NodeType::kDict: {
+      Dict dict;
+      for (size_t i = 0; i + 1 < children.size(); i += 2) {
+        Value key = Eval(*children[i]);
+        if (key.AsDict() != nullptr ||
+            (key.AsList() != nullptr && key.AsList()->kind == ListKind::kList)) {
+          return Fail(absl::StrCat("unhashable type: '", key.TypeName(), "'"));
+        }
+        Work(static_cast<int64_t>(dict.items.size() - dict.strings.size()));
+        dict.Set(std::move(key), Eval(*children[i + 1]));
+      }
+      return Mapping(std::move(dict));
+    }
+    case NodeType::kUnary: {
+      const Value value = Eval(*children[0]);
+      if (node.text == "not") return Value::Of(!value.Truth());
+      if (value.IsUndefined()) return FailUndefined(value);
+      if (!value.IsNumber())
+        return Fail(
+            absl::StrCat("bad operand type for unary ", node.text, ": '", value.TypeName(), "'"));
+      if (value.IsFloat()) return Value::Of(node.text == "-" ? -value.Number() : value.Number());
+      if (node.text == "+") return Value::Of(value.Int());
+      return Binary("-", Value::Of(int64_t{0}), value);
+    }
+    case NodeType::kBinary: {
+      Value left = Eval(*children[0]);
+      if (node.text == "and") return left.Truth() ? Eval(*children[1]) : left;
+      if (node.text == "or") return left.Truth() ? left : Eval(*children[1]);
+      const Value right = Eval(*children[1]);
+      line_ = node.line;
+      return ok() ? Binary(node.text, left, right) : Value();
+    }
+    case NodeType::kConcat: {
+      std::string text;
+      for (const auto& child : children) text += StrOf(Eval(*child));
+      return Text(std::move(text));
+    }
+    case NodeType::kCompare:
+      return EvalCompare(node);
+    case NodeType::kIf: {
+      if (Eval(*children[1]).Truth()) return Eval(*children[0]);
+      if (children[2] != nullptr) return Eval(*children[2]);
+      return Value::Undefined_("the value of an if without else");
+    }
+    case NodeType::kAttribute: {
+      const Value object = Eval(*children[0]);
+      return ok() ? Attribute(object, node.text) : Value();
+    }
+    case NodeType::kItem: {
+      const Value object = Eval(*children[0]);
+      const Value key = Eval(*children[1]);
+      return ok() ? Item(object, key) : Value();
+    }
+    case NodeType::kSlice: {
+      const Value object = Eval(*children[0]);
+      const Value begin = EvalMaybe(children[1]), end = EvalMaybe(children[2]),
+                  step = EvalMaybe(children[3]);
+      return ok() ? Slice(object, begin, end, step) : Value();
+    }
+    case NodeType::kCall: {
+      const Value function = Eval(*children[0]);
+      Arguments arguments = EvalArguments(node);
+      line_ = node.line;
+      return ok() ? Call(function, std::move(arguments)) : Value();
+    }
+    case NodeType::kFilter:
+      return EvalFilter(node, nullptr);
+    case NodeType::kTest:
+      return EvalTest(node);
+    default:
+      return Fail("no expression");
+  }
+}
+
+Value Evaluator::EvalCompare(const Node& node) {
+  Value left = Eval(*node.children[0]);
+  Value result = Value::Of(true);
+  for (size_t i = 0; i < node.names.size() && ok(); ++i) {
+    const Value right = Eval(*node.children[i + 1]);
+    line_ = node.line;
+    if (!ok()) return Value();
+    result = Compare(node.names[i], left, right);
+    if (!result.Truth()) return result;
+    left = right;
+  }
+  return result;
+}
+
+Value Evaluator::EvalTest(const Node& node) {
+  Arguments arguments = EvalArguments(node);
+  Value value = Eval(*node.children[0]);
+  line_ = node.line;
+  if (!ok()) return Value();
+  arguments.positional.insert(arguments.positional.begin(), std::move(value));
+  return Value::Of(Test(node.text, arguments));
+}
+
+Value Evaluator::EvalFilter(const Node& node, const Value* block) {
+  const Deeper deeper(this);
+  Value value;
+  if (node.children[0] == nullptr) {
+    value = block == nullptr ? Value() : *block;
+  } else if (block != nullptr) {
+    value = EvalFilter(*node.children[0], block);  // a chain ends at the block
+  } else {
+    value = Eval(*node.children[0]);
+  }
+  Arguments arguments = EvalArguments(node);
+  line_ = node.line;
+  if (!ok()) return Value();
+  arguments.positional.insert(arguments.positional.begin(), std::move(value));
+  return Filter(node.text, std::move(arguments));
+}
+
+Arguments Evaluator::EvalArguments(const Node& node) {
+  Arguments arguments;
+  for (const auto& child : node.positional) arguments.positional.push_back(Eval(*child));
+  for (const auto& [name, child] : node.named) arguments.named.emplace_back(name, Eval(*child));
+  if (node.spread != nullptr) {
+    for (Value& value : Iterate(Eval(*node.spread)))
+      arguments.positional.push_back(std::move(value));
+  }
+  if (node.spread_named != nullptr) {
+    const Value named = Eval(*node.spread_named);
+    const Dict* const dict = named.AsDict();
+    if (dict == nullptr) {
+      Fail("** of what is no mapping");
+      return arguments;
+    }
+    for (const auto& [key, value] : dict->items) arguments.named.emplace_back(Str(key), value);
+  }
+  return arguments;
+}
+
+Value Evaluator::Call(const Value& callee, Arguments arguments) {
+  const Deeper deeper(this);
+  if (!Work(1)) return Value();
+  if (callee.IsUndefined()) return FailUndefined(callee);
+  if (const std::shared_ptr<Loop> loop = callee.AsLoop();
+      loop != nullptr && !loop->recurse.IsUndefined()) {
+    return Call(loop->recurse, std::move(arguments));
+  }
+  const Function* const function = callee.AsFunction();
+  if (function == nullptr)
+    return Fail(absl::StrCat("'", callee.TypeName(), "' object is not callable"));
+  const Value keep = callee;  // the callee may be set to something else meanwhile
+  return function->call(*this, std::move(arguments));
+}
+
+std::vector<Value> Evaluator::Iterate(const Value& value) {
+  std::vector<Value> items;
+  if (value.IsUndefined()) return items;
+  if (const List* list = value.AsList()) {
+    if (list->kind == ListKind::kGenerator && std::exchange(list->consumed, true)) return items;
+    items = list->items;
+  } else if (const Dict* dict = value.AsDict()) {
+    for (const auto& [key, unused] : dict->items) items.push_back(key);
+  } else if (const std::string* text = value.AsString()) {
+    for (size_t at = 0; at < text->size();) {
+      const size_t begin = at;
+      do ++at;
+      while (at < text->size() && ((*text)[at] & 0xC0) == 0x80);
+      items.push_back(Value::Of(text->substr(begin, at - begin)));
+    }
+    Work(0, items.size() * 64);
+  } else {
+    Fail(absl::StrCat("'", value.TypeName(), "' object is not iterable"));
+  }
+  Work(static_cast<int64_t>(items.size()), items.size() * sizeof(Value));
+  return items;
+}
+
+Evaluator::Flow Evaluator::Exec(const Node& node) {
+  const Deeper deeper(this);
+  line_ = node.line;
+  if (!Work(1)) return Flow::kNext;
+  switch (node.type) {
+    case NodeType::kText:
+      Output(node.text);
+      return Flow::kNext;
+    case NodeType::kOutput: {
+      const Value value = Eval(*node.children[0]);
+      if (const std::string* text = value.AsString()) {
+        Output(*text);
+      } else if (ok()) {
+        Output(StrOf(value));
+      }
+      return Flow::kNext;
+    }
+    case NodeType::kBlock:
+      return ExecBlock(node);
+    case NodeType::kFor:
+      return ExecFor(node);
+    case NodeType::kCondition:
+      return ExecCondition(node);
+    case NodeType::kSet:
+      Assign(*node.children[0], Eval(*node.children[1]));
+      return Flow::kNext;
+    case NodeType::kSetBlock: {
+      // The body has names of its own.
+      Scope* const back = scope_;
+      Value text = Capture([&] {
+        scope_ = Push(back);
+        Exec(*node.children[2]);
+        Pop(back, node.has_macro);
+      });
+      if (node.children[1] != nullptr) text = EvalFilter(*node.children[1], &text);
+      Assign(*node.children[0], text);
+      return Flow::kNext;
+    }
+    case NodeType::kMacro:
+      scope_->names[node.text] = MakeMacro(node);
+      return Flow::kNext;
+    case NodeType::kCallBlock: {
+      const Node& call = *node.children[0];
+      const Value function = Eval(*call.children[0]);
+      Arguments arguments = EvalArguments(call);
+      arguments.named.emplace_back("caller", MakeMacro(*node.children[1]));
+      if (ok()) Output(StrOf(Call(function, std::move(arguments))));
+      return Flow::kNext;
+    }
+    case NodeType::kFilterBlock: {
+      Scope* const back = scope_;
+      const Value text = Capture([&] {
+        scope_ = Push(back);
+        Exec(*node.children[1]);
+        Pop(back, node.has_macro);
+      });
+      const Value changed = EvalFilter(*node.children[0], &text);
+      if (ok()) Output(StrOf(changed));
+      return Flow::kNext;
+    }
+    case NodeType::kWith:
+      ExecWith(node);
+      return Flow::kNext;
+    case NodeType::kBreak:
+      return Flow::kBreak;
+    case NodeType::kContinue:
+      return Flow::kContinue;
+    default:
+      Fail("no statement");
+      return Flow::kNext;
+  }
+}
+
+Evaluator::Flow Evaluator::ExecBlock(const Node& node) {
+  for (const auto& child : node.children) {
+    const Flow flow = Exec(*child);
+    if (!ok()) return Flow::kNext;
+    if (flow != Flow::kNext) return flow;
+  }
+  return Flow::kNext;
+}
+
+Evaluator::Flow Evaluator::ExecCondition(const Node& node) {
+  const auto& children = node.children;
+  size_t i = 0;
+  for (; i + 1 < children.size(); i += 2) {
+    const bool holds = Eval(*children[i]).Truth();
+    if (!ok()) return Flow::kNext;
+    if (holds) return Exec(*children[i + 1]);
+  }
+  return i < children.size() ? Exec(*children[i]) : Flow::kNext;
+}
+
+void Evaluator::ExecWith(const Node& node) {
+  Scope* const back = scope_;
+  std::vector<Value> values;  // evaluated outside
+  for (size_t i = 2; i < node.children.size(); i += 2) values.push_back(Eval(*node.children[i]));
+  scope_ = Push(back);
+  for (size_t i = 1; i + 1 < node.children.size(); i += 2) Assign(*node.children[i], values[i / 2]);
+  Exec(*node.children[0]);
+  Pop(back, node.has_macro);
+}
+
+Evaluator::Flow Evaluator::ExecFor(const Node& node) {
+  const Value over = Eval(*node.children[1]);
+  if (!ok()) return Flow::kNext;
+  const std::vector<Value> items = Iterate(over);
+  return RunLoop(node, items, 1);
+}
+
+Evaluator::Flow Evaluator::RunLoop(const Node& node, const std::vector<Value>& over, int depth) {
+  const Deeper deeper(this);
+  Scope* const back = scope_;
+  const Node& target = *node.children[0];
+  std::vector<Value> items;
+  if (node.children[2] == nullptr) {
+    items = over;
+  } else {
+    for (const Value& item : over) {
+      scope_ = Push(back);
+      Assign(target, item);
+      if (ok() && Eval(*node.children[2]).Truth()) items.push_back(item);
+      Pop(back, node.has_macro);
+      if (!ok()) return Flow::kNext;
+    }
+  }
+  auto loop = std::make_shared<Loop>();
+  loop->items = &items;
+  loop->length = items.size();
+  loop->depth = depth;
+  if (node.flag) {
+    // In recursive loops loop(more) runs the loop over more; its scope is the one around the loop.
+    loop->recurse = Value(std::make_shared<const Function>(
+        Function{"loop", [this, &node, back, depth](Evaluator&, Arguments arguments) {
+                   if (arguments.positional.size() != 1)
+                     return Fail("loop() takes what to run over");
+                   const std::vector<Value> more = Iterate(arguments.positional[0]);
+                   Scope* const here = scope_;
+                   scope_ = back;
+                   Value text = Capture([&] { RunLoop(node, more, depth + 1); });
+                   scope_ = here;
+                   return text;
+                 }}));
+  }
+  for (size_t i = 0; i < items.size() && ok(); ++i) {
+    loop->index = i;
+    scope_ = Push(back);
+    scope_->names["loop"] = Value(loop);
+    Assign(target, items[i]);
+    const Flow flow = Exec(*node.children[3]);
+    Pop(back, node.has_macro);
+    if (flow == Flow::kBreak) break;
+  }
+  loop->items = nullptr;
+  loop->recurse = Value();
+  loop->last_changed.clear();
+  if (items.empty() && node.children[4] != nullptr && ok()) {
+    scope_ = Push(back);
+    Exec(*node.children[4]);
+    Pop(back, node.has_macro);
+  }
+  return Flow::kNext;
+}
+
+void Evaluator::Assign(const Node& target, const Value& value) {
+  if (!ok()) return;
+  if (target.type == NodeType::kName) {
+    scope_->names[target.text] = value;
+    return;
+  }
+  if (target.type == NodeType::kAttribute) {
+    const Value* const object = Find(target.children[0]->text);
+    Namespace* const fields = object == nullptr ? nullptr : object->AsNamespace();
+    if (fields == nullptr) {
+      Fail("cannot assign attribute on non-namespace object");
+      return;
+    }
+    fields->fields[target.text] = value;
+    return;
+  }
+  const std::vector<Value> items = Iterate(value);
+  if (!ok()) return;
+  if (items.size() != target.children.size()) {
+    Fail(absl::StrCat(items.size(), " values for ", target.children.size(), " names"));
+    return;
+  }
+  for (size_t i = 0; i < items.size(); ++i) Assign(*target.children[i], items[i]);
+}
+
+Value Evaluator::MakeMacro(const Node& node) {
+  Scope* const scope = scope_;
+  return Value(std::make_shared<const Function>(
+      Function{node.text, [this, &node, scope](Evaluator&, Arguments arguments) {
+                 return CallMacro(node, scope, std::move(arguments));
+               }}));
+}
+
+Value Evaluator::CallMacro(const Node& node, Scope* scope, Arguments arguments) {
+  Scope* const back = scope_;
+  Scope* const own = Push(scope);
+  std::vector<Value> varargs;
+  for (size_t i = 0; i < arguments.positional.size(); ++i) {
+    if (i < node.names.size()) {
+      own->names[node.names[i]] = arguments.positional[i];
+    } else {
+      varargs.push_back(arguments.positional[i]);
+    }
+  }
+  Dict kwargs;
+  for (auto& [name, value] : arguments.named) {
+    const bool parameter =
+        std::find(node.names.begin(), node.names.end(), name) != node.names.end();
+    if (parameter || name == "caller") {
+      if (!own->names.emplace(name, value).second) {
+        Fail(absl::StrCat("macro '", node.text, "' got argument '", name, "' twice"));
+      }
+    } else {
+      kwargs.Set(Value::Of(name), std::move(value));
+    }
+  }
+  own->names["varargs"] = Value::Of(std::move(varargs), ListKind::kTuple);
+  own->names["kwargs"] = Value::Of(std::move(kwargs));
+  scope_ = own;
+  const size_t first_default = node.names.size() - (node.children.size() - 1);
+  for (size_t i = 0; i < node.names.size() && ok(); ++i) {
+    if (own->names.contains(node.names[i])) continue;
+    Value value = i < first_default
+                      ? Value::Undefined_(absl::StrCat("parameter '", node.names[i], "'"))
+                      : Eval(*node.children[1 + i - first_default]);
+    own->names[node.names[i]] = std::move(value);
+  }
+  Value text = Capture([&] {
+    if (ok()) Exec(*node.children[0]);
+  });
+  // A macro within may live on: only what holds none is let go.
+  const bool inner = node.children[0]->has_macro;
+  Pop(back, inner);
+  return text;
+}
+
+Reader::Reader(Evaluator& evaluator, std::string function, Arguments arguments,
+               std::vector<std::string> names)
+    : evaluator_(evaluator),
+      function_(std::move(function)),
+      values_(names.size()),
+      given_(names.size(), false) {
+  if (arguments.positional.size() > names.size()) {
+    evaluator_.Fail(absl::StrCat(function_, " takes ", names.size(), " arguments, got ",
+                                 arguments.positional.size()));
+    return;
+  }
+  for (size_t i = 0; i < arguments.positional.size(); ++i) {
+    values_[i] = std::move(arguments.positional[i]);
+    given_[i] = true;
+  }
+  for (auto& [name, value] : arguments.named) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end() || given_[static_cast<size_t>(found - names.begin())]) {
+      evaluator_.Fail(absl::StrCat(function_, " got an unexpected argument '", name, "'"));
+      return;
+    }
+    values_[static_cast<size_t>(found - names.begin())] = std::move(value);
+    given_[static_cast<size_t>(found - names.begin())] = true;
+  }
+}
+
+int64_t Reader::Int(size_t i, int64_t fallback) {
+  if (!Has(i)) return fallback;
+  if (values_[i].IsInt() || values_[i].IsBool()) return values_[i].Int();
+  evaluator_.Fail(
+      absl::StrCat(function_, ": a ", values_[i].TypeName(), " where an integer belongs"));
+  return fallback;
+}
+
+std::string Reader::String(size_t i, absl::string_view fallback) {
+  if (!Has(i)) return std::string(fallback);
+  if (const std::string* text = values_[i].AsString()) return *text;
+  evaluator_.Fail(
+      absl::StrCat(function_, ": a ", values_[i].TypeName(), " where a string belongs"));
+  return "";
+}
+
+}  // namespace espalier::chat

@@ -1,0 +1,144 @@
+// Evaluates a template's tree. Everything that it does is counted: steps, bytes made, bytes put
+// out, depth; so a template of a stranger ends, with an error if it must.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/chat/ast.h"
+#include "serving/chat/template.h"
+#include "serving/chat/value.h"
+
+namespace espalier::chat {
+
+// The variable `loop` of a running loop.
+struct Loop {
+  const std::vector<Value>* items = nullptr;  // null once the loop has ended
+  size_t index = 0;                           // from 0
+  size_t length = 0;
+  int depth = 1;
+  std::vector<Value> last_changed;
+  bool changed_before = false;
+  Value recurse;  // a function, in recursive loops
+};
+
+struct Scope {
+  absl::flat_hash_map<std::string, Value> names;
+  Scope* parent = nullptr;
+};
+
+class Evaluator {
+ public:
+  Evaluator(const RenderOptions& options, std::string* out) : options_(options), out_(out) {}
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+
+  absl::Status Render(const Node& root, Dict variables);
+
+  // The first error, with its line. After it everything evaluates to undefined.
+  bool ok() const { return status_.ok(); }
+  Value Fail(absl::string_view what);
+  Value FailUndefined(const Value& value);
+
+  // Counts work. False, and an error, when there was too much.
+  bool Work(int64_t steps, size_t bytes = 0);
+  // The same for printing a value, or comparing with another.
+  bool WorkOn(const Value& value);
+  // Python's str(), counted.
+  std::string StrOf(const Value& value);
+  // Text as a value, counted.
+  Value Text(std::string text);
+  Value Items(std::vector<Value> items, ListKind kind = ListKind::kList);
+  Value Mapping(Dict dict);
+  Value NewNamespace(std::map<std::string, Value> fields);
+
+  Value Call(const Value& function, Arguments arguments);
+  // Items of what can be iterated over; an error and nothing otherwise.
+  std::vector<Value> Iterate(const Value& value);
+
+  // By Python's and Jinja2's rules; operators.cc.
+  Value Binary(absl::string_view op, const Value& a, const Value& b);
+  Value Compare(absl::string_view op, const Value& a, const Value& b);
+  bool Contains(const Value& container, const Value& item);
+  Value Attribute(const Value& object, const std::string& name);
+  Value Item(const Value& object, const Value& key);
+  Value Slice(const Value& object, const Value& begin, const Value& end, const Value& step);
+
+  // filters.cc, tests.cc, methods.cc, globals.cc. A method is undefined if there is none.
+  Value Filter(const std::string& name, Arguments arguments);
+  bool Test(const std::string& name, const Arguments& arguments);
+  Value Method(const Value& object, const std::string& name);
+  void AddGlobals(Scope* scope);
+
+  const RenderOptions& options() const { return options_; }
+
+ private:
+  enum class Flow { kNext, kBreak, kContinue };
+  // Keeps count of depth.
+  struct Deeper;
+
+  Value Eval(const Node& node);
+  Value EvalCompare(const Node& node);
+  Value EvalTest(const Node& node);
+  Value EvalFilter(const Node& node, const Value* block);
+  Arguments EvalArguments(const Node& node);
+  Value EvalMaybe(const std::unique_ptr<Node>& node);
+
+  Flow Exec(const Node& node);
+  Flow ExecBlock(const Node& node);
+  Flow ExecFor(const Node& node);
+  Flow RunLoop(const Node& node, const std::vector<Value>& over, int depth);
+  Flow ExecCondition(const Node& node);
+  void ExecWith(const Node& node);
+  void Assign(const Node& target, const Value& value);
+  Value MakeMacro(const Node& node);
+  Value CallMacro(const Node& node, Scope* scope, Arguments arguments);
+  void Output(absl::string_view text);
+  // What `body` puts out.
+  Value Capture(const std::function<void()>& body);
+
+  const Value* Find(const std::string& name) const;
+  // A scope below the current one; kept until the end if a macro may hold it.
+  Scope* Push(Scope* parent);
+  void Pop(Scope* back, bool keep);
+
+  const RenderOptions& options_;
+  std::string* out_;
+  absl::Status status_;
+  int line_ = 0;
+  int depth_ = 0;
+  int64_t steps_ = 0;
+  size_t bytes_ = 0;
+  size_t put_out_ = 0;
+  std::deque<std::unique_ptr<Scope>> scopes_;
+  Scope* scope_ = nullptr;
+  std::vector<std::shared_ptr<Namespace>> namespaces_;
+};
+
+// What callers give a function: by position or by name.
+class Reader {
+ public:
+  Reader(Evaluator& evaluator, std::string function, Arguments arguments,
+         std::vector<std::string> names);
+  bool Has(size_t i) const { return i < values_.size() && given_[i]; }
+  // Undefined if it was not given.
+  const Value& operator[](size_t i) const { return values_[i]; }
+  int64_t Int(size_t i, int64_t fallback);
+  bool Bool(size_t i, bool fallback) { return Has(i) ? values_[i].Truth() : fallback; }
+  std::string String(size_t i, absl::string_view fallback);
+
+ private:
+  Evaluator& evaluator_;
+  std::string function_;
+  std::vector<Value> values_;
+  std::vector<bool> given_;
+};
+
+}  // namespace espalier::chat

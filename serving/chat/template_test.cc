@@ -1,0 +1,65 @@
+// Bounds and errors; tests/conformance/chat_templates_test.py compares with Jinja2.
+#include "serving/chat/template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serving/chat/chat_format.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Error(const std::string& source) {
+  const auto parsed = chat::Template::Parse(source);
+  if (!parsed.ok()) return parsed.status().ToString();
+  return parsed->Render(nlohmann::ordered_json::object(), {}).status().ToString();
+}
+
+TEST(ChatTemplate, EndsWhateverItSays) {
+  for (const std::string source :
+       {"{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
+        "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor "
+        "%}",
+        "{% set n = namespace(l=[1]) %}{% for i in range(90) %}{% set n.l = [n.l, n.l] %}{% endfor "
+        "%}{{ n.l }}",
+        "{{ 'x' * 10 ** 12 }}",
+        "{% for i in range(99999) %}{{ '0123456789' * 1000 }}{% endfor %}"}) {
+    EXPECT_THAT(Error(source), HasSubstr("RESOURCE_EXHAUSTED")) << source;
+  }
+  EXPECT_THAT(Error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), HasSubstr("too deep"));
+  EXPECT_THAT(Error("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
+              HasSubstr("too deep"));
+  EXPECT_THAT(Error("{{ " + std::string(5000, '-') + "1 }}"), HasSubstr("too deep"));
+}
+
+TEST(ChatTemplate, SaysWhereItWentWrong) {
+  EXPECT_THAT(Error("a\nb\n{{ raise_exception('just so') }}"), HasSubstr("line 3: just so"));
+  EXPECT_THAT(Error("\n{% include 'x' %}"), HasSubstr("line 2: the tag include"));
+  EXPECT_THAT(Error("{{ strftime_now('%Y') }}"), HasSubstr("no clock"));
+  EXPECT_THAT(Error("{{ x.y }}"), HasSubstr("'x' is undefined"));
+}
+
+TEST(ChatFormat, ChoosesTheTemplateForToolsAndRefusesWithoutAny) {
+  TokenizerConfig config;
+  EXPECT_EQ((*ChatFormat::Create(config))->Render({}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  config.special_tokens["bos_token"] = "<s>";
+  config.chat_templates = {
+      {"default", "{{ bos_token }}{{ messages[0].content }}{{ tools }}{{ mood }}"},
+      {"tool_use", "T{{ tools | length }}"}};
+  const auto format = *ChatFormat::Create(config);
+  ChatRequest request;
+  request.messages = {{{"role", "user"}, {"content", "hi"}}};
+  request.variables = {{"mood", "!"}, {"messages", "not these"}};
+  EXPECT_EQ(*format->Render(request), "<s>hiNone!");
+  request.tools = {{{"type", "function"}}};
+  EXPECT_EQ(*format->Render(request), "T1");
+  config.chat_templates["default"] = "{% if %}";
+  EXPECT_THAT(std::string(ChatFormat::Create(config).status().message()),
+              HasSubstr("template \"default\""));
+}
+
+}  // namespace
+}  // namespace espalier

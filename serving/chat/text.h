@@ -1,0 +1,26 @@
+// Strings by their characters, as Python has them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace espalier::chat {
+
+int64_t Length(absl::string_view text);
+// Where the n-th character begins; text.size() behind the last one.
+size_t Offset(absl::string_view text, int64_t n);
+
+bool IsPythonSpace(char32_t c);
+// Without `characters` white space; else any of those.
+std::string StripText(absl::string_view text, bool left, bool right, const std::string* characters);
+
+std::string Upper(const std::string& text);
+std::string Lower(const std::string& text);
+std::string Capitalize(const std::string& text);
+// Python's str.title(), and Jinja2's filter, for which words end at white space, - and brackets.
+std::string Title(const std::string& text);
+std::string FilterTitle(const std::string& text);
+
+}  // namespace espalier::chat

@@ -1,0 +1,73 @@
+#include "serving/tokenizer/generation_config.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "serving/tokenizer/json_reader.h"
+#include "serving/tokenizer/token_model.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kMaxEos = 256;
+
+std::optional<int> ReadInt(const JsonReader& json, absl::string_view key, int64_t low,
+                           int64_t high) {
+  if (!json.Has(key)) return std::nullopt;
+  return static_cast<int>(json.Int(key, low, high));
+}
+
+// A number in [low, high]; `above`: in (low, high].
+std::optional<double> ReadNumber(const JsonReader& json, absl::string_view key, double low,
+                                 double high, bool above) {
+  if (!json.Has(key)) return std::nullopt;
+  const JsonReader field = json.Get(key);
+  const double value = field.AsNumber();
+  if (json.ok() && (value < low || value > high || (above && value == low))) {
+    field.Invalid(absl::StrCat(
+        "is ", value, ", expected ", above ? "more than " : "at least ", low,
+        high < std::numeric_limits<double>::infinity() ? absl::StrCat(" and at most ", high) : ""));
+  }
+  return value;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
+  const absl::StatusOr<nlohmann::json> value = ParseJson(text, "generation_config.json");
+  if (!value.ok()) return value.status();
+  absl::Status status;
+  const JsonReader json(*value, "generation_config.json: ", &status);
+  if (!json.IsObject()) json.Invalid("expected an object");
+  GenerationConfig config;
+  if (json.Has("eos_token_id")) {
+    const JsonReader eos = json.Get("eos_token_id");
+    if (eos.value().is_array()) {
+      if (eos.size() > kMaxEos) eos.Invalid(absl::StrCat("has more than ", kMaxEos, " ids"));
+      for (size_t i = 0; i < eos.size() && json.ok(); ++i) {
+        config.eos.push_back(static_cast<int>(eos.At(i).AsInt(0, kMaxTokenId - 1)));
+      }
+    } else {
+      config.eos.push_back(static_cast<int>(eos.AsInt(0, kMaxTokenId - 1)));
+    }
+  }
+  config.bos = ReadInt(json, "bos_token_id", 0, kMaxTokenId - 1);
+  // Some models of old pad with -1, which is no token.
+  config.pad = ReadInt(json, "pad_token_id", -1, kMaxTokenId - 1);
+  if (config.pad == -1) config.pad.reset();
+  if (json.Has("do_sample")) config.do_sample = json.Bool("do_sample");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  config.temperature = ReadNumber(json, "temperature", 0, kInfinity, false);
+  config.top_p = ReadNumber(json, "top_p", 0, 1, true);
+  config.top_k = ReadInt(json, "top_k", 0, INT32_MAX);
+  config.min_p = ReadNumber(json, "min_p", 0, 1, false);
+  config.typical_p = ReadNumber(json, "typical_p", 0, 1, true);
+  config.repetition_penalty = ReadNumber(json, "repetition_penalty", 0, kInfinity, true);
+  config.max_new_tokens = ReadInt(json, "max_new_tokens", 1, INT32_MAX);
+  config.min_new_tokens = ReadInt(json, "min_new_tokens", 0, INT32_MAX);
+  config.max_length = ReadInt(json, "max_length", 1, INT32_MAX);
+  if (!status.ok()) return status;
+  return config;
+}
+
+}  // namespace espalier

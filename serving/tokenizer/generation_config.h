@@ -1,0 +1,32 @@
+// generation_config.json: what a model's authors would have a request ask for where it does not
+// say.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace espalier {
+
+// What the file does not say is absent. Ids are non-negative.
+struct GenerationConfig {
+  std::vector<int> eos;  // any of these ends an answer
+  std::optional<int> bos, pad;
+  std::optional<bool> do_sample;             // false: greedy, whatever the fields of sampling say
+  std::optional<double> temperature;         // 0 or more
+  std::optional<double> top_p;               // in (0, 1]
+  std::optional<int> top_k;                  // 0: all
+  std::optional<double> min_p;               // in [0, 1]
+  std::optional<double> typical_p;           // in (0, 1]
+  std::optional<double> repetition_penalty;  // more than 0
+  std::optional<int> max_new_tokens, min_new_tokens;
+  std::optional<int> max_length;  // of prompt and answer together
+};
+
+// InvalidArgument naming the field. Fields that do not concern one request's sampling are passed
+// over; the file has some of every version of its library.
+absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view json);
+
+}  // namespace espalier

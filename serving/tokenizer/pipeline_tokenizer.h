@@ -1,0 +1,66 @@
+// The tokenizer that tokenizer.json of Hugging Face's `tokenizers` describes: added tokens are cut
+// out, the rest is normalised, cut into words, each word encoded by a model; decoding goes through
+// the spellings of tokens.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/tokenizer/added_tokens.h"
+#include "serving/tokenizer/decoder.h"
+#include "serving/tokenizer/normalizer.h"
+#include "serving/tokenizer/post_processor.h"
+#include "serving/tokenizer/pre_tokenizer.h"
+#include "serving/tokenizer/token_model.h"
+#include "serving/tokenizer/tokenizer.h"
+
+namespace espalier {
+
+class PipelineTokenizer : public Tokenizer {
+ public:
+  // `json`: the text of tokenizer.json. InvalidArgument or Unimplemented with the field.
+  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Parse(absl::string_view json);
+
+  // Before the tokenizer is shared. REQUIRES: ids in the vocabulary.
+  void SetEnds(int bos, std::vector<int> eos);
+
+  int vocabulary() const override { return vocabulary_; }
+  const std::vector<int>& eos() const override { return eos_; }
+  int bos() const override { return bos_; }
+  std::vector<int> Encode(absl::string_view text) const override;
+  absl::StatusOr<std::vector<int>> TryEncode(absl::string_view text,
+                                             const EncodeOptions& options) const override;
+  std::unique_ptr<StreamDecoder> NewStreamDecoder() const override;
+  std::unique_ptr<StreamDecoder> NewStreamDecoder(bool show_special) const override;
+  std::string TokenBytes(int token) const override;
+  bool IsSpecial(int token) const override { return added_.IsSpecial(token); }
+  int TokenId(absl::string_view spelling) const override;
+
+ private:
+  class Stream;
+
+  PipelineTokenizer() = default;
+
+  // Null if the id stands for nothing.
+  const std::string* Spelling(int token) const;
+  // A text without tokens that are looked for before normalisation.
+  absl::Status EncodeText(absl::string_view text, bool at_start, bool special,
+                          std::vector<int>* tokens) const;
+  absl::Status EncodeNormalized(absl::string_view text, bool at_start,
+                                std::vector<int>* tokens) const;
+
+  std::unique_ptr<Normalizer> normalizer_;       // may be null
+  std::unique_ptr<PreTokenizer> pre_tokenizer_;  // may be null
+  std::unique_ptr<TokenModel> model_;
+  AddedTokens added_;
+  PostProcessor post_processor_;
+  Decoder decoder_;
+  int vocabulary_ = 0;
+  int bos_ = -1;
+  std::vector<int> eos_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,26 @@
+// The "post_processor" of tokenizer.json, of which the tokens around a text concern us.
+#pragma once
+
+#include <vector>
+
+#include "serving/tokenizer/json_reader.h"
+
+namespace espalier {
+
+class PostProcessor {
+ public:
+  // Errors go to the reader: types TemplateProcessing, BertProcessing, RobertaProcessing,
+  // ByteLevel, Sequence.
+  void Read(const JsonReader& json);
+
+  std::vector<int> Apply(std::vector<int> tokens) const;
+
+ private:
+  struct Piece {
+    bool text = false;  // where the text goes; else:
+    std::vector<int> tokens;
+  };
+  std::vector<std::vector<Piece>> templates_;  // one around the other
+};
+
+}  // namespace espalier

@@ -1,0 +1,42 @@
+// A model's tokenizer from the files that Hugging Face's libraries write beside it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "serving/tokenizer/tokenizer.h"
+
+namespace espalier {
+
+// The texts of the files; empty where there is none.
+struct TokenizerFiles {
+  std::string tokenizer_json;
+  std::string tokenizer_config_json;
+  std::string special_tokens_map_json;
+  std::string generation_config_json;
+  std::string chat_template_jinja;
+};
+
+// What tokenizer_config.json and its companions say beside the tokenizer itself.
+struct TokenizerConfig {
+  // Spellings by role, such as "bos_token"; only those that there are.
+  std::map<std::string, std::string> special_tokens;
+  // Chat templates by name; a single one is "default". chat_template.jinja stands before the
+  // template in the configuration, as in transformers.
+  std::map<std::string, std::string> chat_templates;
+};
+
+// InvalidArgument naming file and field.
+absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const TokenizerFiles& files);
+
+// The tokenizer of tokenizer.json, which gives the tokens that Hugging Face's `tokenizers` gives,
+// with padding and truncation off. An answer ends at generation_config.json's eos, at `model_eos`
+// (that of config.json) and at the configuration's eos_token. Invalid input is refused with file
+// and field as InvalidArgument; what we do not know, as Unimplemented.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const TokenizerFiles& files,
+                                                               std::vector<int> model_eos = {});
+
+}  // namespace espalier

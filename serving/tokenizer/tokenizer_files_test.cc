@@ -1,0 +1,109 @@
+// What holds without the Hugging Face library; tests/conformance/tokenizers_test.py compares with
+// it.
+#include "serving/tokenizer/tokenizer_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serving/tokenizer/generation_config.h"
+#include "serving/tokenizer/onig_syntax.h"
+#include "serving/tokenizer/regex.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+// A SentencePiece model in small: "ab" is learned, bytes stand for the rest.
+std::string SmallJson() {
+  return R"({"model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>",
+      "vocab": {"<unk>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "▁": 5, "▁ab": 6, "<0xE6>": 7,
+                "<0xBC>": 8, "<0xA2>": 9, "<|x|>": 10},
+      "merges": ["a b", "▁ ab"]},
+    "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "added_tokens": [{"id": 1, "content": "</s>", "special": true, "normalized": false},
+                     {"id": 10, "content": "<|x|>", "special": true, "normalized": false}]})";
+}
+
+TEST(LoadTokenizer, SpecialTokensAreTextUnlessAskedFor) {
+  const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
+  EXPECT_THAT(*tokenizer->TryEncode("ab<|x|>ab", {.parse_special = true}), ElementsAre(6, 10, 6));
+  for (const int id : tokenizer->Encode("ab<|x|>ab")) EXPECT_NE(id, 10);
+  EXPECT_EQ(tokenizer->TokenBytes(6), " ab");
+  EXPECT_EQ(tokenizer->TokenBytes(7), "\xE6");
+  EXPECT_EQ(tokenizer->TokenId("<|x|>"), 10);
+  EXPECT_TRUE(tokenizer->IsSpecial(10));
+}
+
+TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
+  const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
+  const auto stream = tokenizer->NewStreamDecoder();
+  EXPECT_EQ(stream->Append(6), "ab");
+  EXPECT_EQ(stream->Append(7), "");
+  EXPECT_EQ(stream->Append(8), "");
+  EXPECT_EQ(stream->Append(9), "");
+  EXPECT_EQ(stream->Append(6), "\xE6\xBC\xA2 ab");
+  EXPECT_EQ(stream->Append(7), "");
+  EXPECT_EQ(stream->Flush(), "\xEF\xBF\xBD");
+}
+
+TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
+  const auto error = [](TokenizerFiles files) {
+    return std::string(LoadTokenizer(files).status().message());
+  };
+  EXPECT_THAT(error({.tokenizer_json = "{"}), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(error({.tokenizer_json = std::string(1000, '[')}), HasSubstr("64 levels"));
+  EXPECT_THAT(
+      error({.tokenizer_json = SmallJson(), .generation_config_json = R"({"eos_token_id": 99})"}),
+      HasSubstr("eos_token_id 99"));
+  EXPECT_THAT(
+      error({.tokenizer_json = SmallJson(), .tokenizer_config_json = R"({"eos_token": "<end>"})"}),
+      HasSubstr("<end>"));
+}
+
+TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {
+  EXPECT_THAT(ReadGenerationConfig(R"({"eos_token_id": 7})")->eos, ElementsAre(7));
+  const GenerationConfig config = *ReadGenerationConfig(
+      R"({"eos_token_id": [1, 2], "temperature": 0.6, "top_p": 0.9, "top_k": 20, "pad_token_id": -1, "new_one": {}})");
+  EXPECT_THAT(config.eos, ElementsAre(1, 2));
+  EXPECT_EQ(config.temperature, 0.6);
+  EXPECT_EQ(config.top_k, 20);
+  EXPECT_FALSE(config.pad.has_value());
+  for (const auto& [json, field] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"top_p": 0})", "top_p"},
+           {R"({"top_p": 1.5})", "top_p"},
+           {R"({"temperature": -1})", "temperature"},
+           {R"({"eos_token_id": [1, "x"]})", "eos_token_id[1]"},
+           {R"({"top_k": 2.5})", "top_k"},
+           {R"({"max_new_tokens": 99999999999})", "max_new_tokens"},
+           {"[]", "object"}}) {
+    EXPECT_THAT(std::string(ReadGenerationConfig(json).status().message()), HasSubstr(field))
+        << json;
+  }
+}
+
+TEST(Regex, FollowsRubyWherePcreDiffers) {
+  const auto all = [](const char* pattern, const char* text) {
+    const Regex regex = *Regex::Compile(pattern);
+    std::vector<std::pair<size_t, size_t>> matches;
+    EXPECT_TRUE(Regex::Matcher(regex).FindAll(text, &matches).ok());
+    return matches;
+  };
+  EXPECT_THAT(all(R"(\h+)", "xyz0aF"), ElementsAre(Pair(3, 6)));   // hexadecimal digits
+  EXPECT_THAT(all(R"(a{2}+)", "aaaaa"), ElementsAre(Pair(0, 4)));  // twice, again and again
+  EXPECT_THAT(all("^b", "a\nb"), ElementsAre(Pair(2, 3)));         // at every line
+  EXPECT_THAT(all("(?m)a.b", "a\nb"), ElementsAre(Pair(0, 3)));    // the dot takes newlines
+  EXPECT_THAT(all("[a-c&&[^b]]", "abc"), ElementsAre(Pair(0, 1), Pair(2, 3)));
+  EXPECT_THAT(all("x*", "ax"), ElementsAre(Pair(0, 0), Pair(1, 2)));
+  EXPECT_FALSE(TranslateOniguruma("(?~a)").ok());
+  EXPECT_FALSE(TranslateOniguruma(std::string(1000, '(')).ok());
+}
+
+}  // namespace
+}  // namespace espalier

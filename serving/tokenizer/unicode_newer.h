@@ -1,0 +1,16 @@
+// What Unicode 15.0, 15.1 and 16.0 added to 14.0.
+#pragma once
+
+#include <vector>
+
+namespace espalier {
+
+struct NewerRange {
+  char32_t first, last;
+  char category[3];  // general category
+};
+
+// Disjoint, ascending.
+const std::vector<NewerRange>& NewerThanUnicode14();
+
+}  // namespace espalier
