@@ -28,7 +28,7 @@ for arg in "$@"; do
   case $arg in
     --tests)
       packages+=("${tests[@]}")
-      environment=environments
+      environment=test_environments
       ;;
     -h | --help)
       sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
@@ -47,11 +47,11 @@ fail() {
   exit 1
 }
 
-environments() {
-  local name
-  for name in onnx tokenizer; do
-    /usr/bin/python3 "$(dirname "$0")/../tests/conformance/${name}_environment.py" ||
-      fail "the virtual environment of the $name tests could not be made" \
+test_environments() {
+  local environment
+  for environment in conformance/onnx conformance/tokenizer e2e/openai; do
+    /usr/bin/python3 "$(dirname "$0")/../tests/${environment}_environment.py" ||
+      fail "the virtual environment of the ${environment#*/} tests could not be made" \
         "check that PyPI can be reached from here (proxy?), then run this again"
   done
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/models/model.h"
+#include "ops/models/quantize.h"
 #include "planner/planner.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
@@ -73,16 +74,19 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const Described& model,
                                                                         const ServingShape& shape,
+                                                                        WeightFormat format,
                                                                         EngineParts* parts,
                                                                         int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
-  Graph& graph = serving->graph;
-  if (absl::Status status = BindAndInfer(*options_.operators, 1, &graph); !status.ok()) {
+  if (absl::Status status = BindAndInfer(*options_.operators, 1, &serving->graph); !status.ok()) {
     return status;
   }
-  if (parameters != nullptr) *parameters = CountParameters(graph);
+  if (parameters != nullptr) *parameters = CountParameters(serving->graph);
+  serving = QuantizeServing(*options_.operators, *std::move(serving), format);
+  if (!serving.ok()) return serving.status();
+  const Graph& graph = serving->graph;
   absl::StatusOr<proto::Program> program = LowerServing(*options_.operators, graph);
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device = NewCpuDevice({options_.threads, options_.memory_limit});
@@ -97,7 +101,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const De
 absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
                                                          const std::vector<std::string>& ssms,
                                                          const ServingSize& size,
-                                                         const Expansion& expansion) {
+                                                         const Expansion& expansion,
+                                                         const Formats& formats) {
   const int count = static_cast<int>(ssms.size());
   absl::StatusOr<Described> large = Describe(llm);
   if (!large.ok()) return large.status();
@@ -109,7 +114,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   loaded.parts.chat = large->description.chat;
   loaded.parts.generation = large->description.generation;
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      MakeRunner(*large, *shape, &loaded.parts, &loaded.parameters);
+      MakeRunner(*large, *shape, formats.llm, &loaded.parts, &loaded.parameters);
   if (!runner.ok()) return In(llm, runner.status());
   loaded.parts.llm = *std::move(runner);
   for (const std::string& ssm : ssms) {
@@ -118,7 +123,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
     absl::StatusOr<ServingShape> ssm_shape =
         SsmShape(small->description.model.facts, *shape, size, expansion, count);
     if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
-    runner = MakeRunner(*small, *ssm_shape, &loaded.parts, nullptr);
+    runner = MakeRunner(*small, *ssm_shape, formats.ssms, &loaded.parts, nullptr);
     if (!runner.ok()) return In(ssm, runner.status());
     loaded.parts.ssms.push_back(*std::move(runner));
   }

@@ -25,7 +25,8 @@ class ArtifactLoader : public ModelLoader {
  public:
   explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
-                              const ServingSize& size, const Expansion& expansion) override;
+                              const ServingSize& size, const Expansion& expansion,
+                              const Formats& formats) override;
 
  private:
   struct Described {
@@ -35,7 +36,7 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const Described& model,
                                                           const ServingShape& shape,
-                                                          EngineParts* parts,
+                                                          WeightFormat format, EngineParts* parts,
                                                           int64_t* parameters) const;
 
   const ArtifactLoaderOptions options_;

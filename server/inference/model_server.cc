@@ -1,5 +1,6 @@
 #include "server/inference/model_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,9 @@ constexpr int kDefaultRows = 256;
 constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
+constexpr int kMaxLookup = 64;
+// Room for the trees of a request that the engine shapes itself.
+constexpr int kTunedNodes = 40, kTunedDepth = 8;
 
 // The request with its defaults filled in, or what is wrong with it.
 absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest request) {
@@ -23,6 +27,23 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
   if (request.ssm_artifacts().empty() && !request.expansion().empty()) {
     return absl::InvalidArgumentError(
         "field 'expansion' shapes the trees of SSMs, but 'ssm_artifacts' names none");
+  }
+  const bool drafts = !request.ssm_artifacts().empty() || request.lookup_depth() > 0;
+  if (request.tune_speculation() && !drafts) {
+    return absl::InvalidArgumentError(
+        "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a lookup_depth");
+  }
+  if (!request.ssm_weights().empty() && request.ssm_artifacts().empty()) {
+    return absl::InvalidArgumentError("field 'ssm_weights': 'ssm_artifacts' names no SSM");
+  }
+  if (request.lookup_depth() < 0 || request.lookup_depth() > kMaxLookup) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "field 'lookup_depth' is ", request.lookup_depth(), ", expected 0 to ", kMaxLookup));
+  }
+  for (std::string* format : {request.mutable_weights(), request.mutable_ssm_weights()}) {
+    const absl::StatusOr<WeightFormat> known = WeightFormatOf(*format);
+    if (!known.ok()) return known.status();
+    if (format == request.mutable_weights()) *format = Name(*known);
   }
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
@@ -60,9 +81,21 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   size.max_sequence_length = request.max_sequence_length();
   size.max_requests = request.max_requests_per_batch();
   size.max_tokens_per_batch = request.max_tokens_per_batch();
+  if (request.tune_speculation() || request.lookup_depth() > 0) {
+    const int sources = request.ssm_artifacts_size() + (request.lookup_depth() > 0 ? 1 : 0);
+    size.tree_nodes = kTunedNodes * sources + 2 * request.lookup_depth();
+    size.tree_depth = std::max(kTunedDepth, request.lookup_depth());
+  }
+  ModelLoader::Formats formats;
+  for (const auto& [name, format] : {std::pair{&request.weights(), &formats.llm},
+                                     std::pair{&request.ssm_weights(), &formats.ssms}}) {
+    absl::StatusOr<WeightFormat> known = WeightFormatOf(*name);
+    if (!known.ok()) return known.status();
+    *format = *known;
+  }
   absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
       request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
-      *expansion);
+      *expansion, formats);
   if (!loaded.ok()) return loaded.status();
   const int vocabulary = loaded->parts.tokenizer->vocabulary();
   EngineOptions options;
@@ -70,6 +103,9 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   options.max_requests = request.max_requests_per_batch();
   options.max_tokens_per_batch = request.max_tokens_per_batch();
   options.max_queue = request.max_queue();
+  options.speculation.tune = request.tune_speculation();
+  options.speculation.lookup.depth = request.lookup_depth();
+  options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
   options.seconds = [clock = options_.clock] { return absl::ToUnixMicros(clock->Now()) * 1e-6; };
   absl::StatusOr<std::unique_ptr<EngineHost>> host =
@@ -77,6 +113,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   if (!host.ok()) return host.status();
   auto model = std::make_shared<LoadedModel>();
   model->host = *std::move(host);
+  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  model->clock = options_.clock;
   proto::ServedModel& description = model->description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
@@ -85,6 +123,11 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   description.set_parameters(loaded->parameters);
   description.set_max_sequence_length(model->host->context());
   description.set_vocabulary(vocabulary);
+  description.set_weights(request.weights());
+  description.set_ssm_weights(request.ssm_weights());
+  description.set_tune_speculation(request.tune_speculation());
+  description.set_lookup_depth(request.lookup_depth());
+  description.set_no_prefix_cache(request.no_prefix_cache());
   description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
   return model;
 }
@@ -153,6 +196,9 @@ absl::Status ModelServer::Unserve(const std::string& name) {
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
+  if (draining_) {
+    return absl::UnavailableError("the daemon is stopping and admits no more requests");
+  }
   auto it = models_.find(name);
   if (it != models_.end()) return it->second.model;
   std::vector<std::string> names;
@@ -175,6 +221,23 @@ std::vector<std::string> ModelServer::Names() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : models_) names.push_back(name);
   return names;
+}
+
+void ModelServer::Drain() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+bool ModelServer::draining() const {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
+}
+
+int ModelServer::OpenRequests() const {
+  absl::MutexLock lock(&mutex_);
+  int open = 0;
+  for (const auto& [name, entry] : models_) open += entry.model->host->open();
+  return open;
 }
 
 uint64_t ModelServer::NextSeed() {

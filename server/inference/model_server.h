@@ -11,9 +11,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "ops/quantized/quantize_graph.h"
 #include "proto/inference.pb.h"
 #include "server/clock.h"
 #include "server/inference/engine_host.h"
+#include "server/inference/grammar_cache.h"
 #include "server/inference/serving_metrics.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"
@@ -24,6 +26,8 @@ namespace espalier {
 struct LoadedModel {
   proto::ServedModel description;
   std::unique_ptr<EngineHost> host;
+  std::unique_ptr<GrammarCache> grammars;
+  const Clock* clock = nullptr;
 };
 
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
@@ -35,11 +39,15 @@ class ModelLoader {
     EngineParts parts;
     int64_t parameters = 0;  // of the LLM
   };
+  struct Formats {
+    WeightFormat llm = WeightFormat::kF32, ssms = WeightFormat::kF32;
+  };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
   // artifact and field.
   virtual absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
-                                      const ServingSize& size, const Expansion& expansion) = 0;
+                                      const ServingSize& size, const Expansion& expansion,
+                                      const Formats& formats) = 0;
 };
 
 struct ModelServerOptions {
@@ -63,10 +71,17 @@ class ModelServer {
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
   absl::Status Unserve(const std::string& name);
 
-  // NotFound names the models that there are. The model stays alive while the pointer does.
+  // NotFound names the models that there are; Unavailable once Drain was called. The model stays
+  // alive while the pointer does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
   std::vector<proto::ServedModel> List() const;
   std::vector<std::string> Names() const;
+
+  // From now on nothing new is admitted; what runs goes on.
+  void Drain();
+  bool draining() const;
+  // Requests that have not ended, of all models.
+  int OpenRequests() const;
 
   // For requests that bring no seed.
   uint64_t NextSeed();
@@ -83,6 +98,7 @@ class ModelServer {
   };
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace espalier

@@ -22,6 +22,8 @@ absl::StatusOr<int> Positions(int64_t model_positions, int asked) {
 
 absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
                                    const ServingSize& size) {
+  nodes = std::max(nodes, size.tree_nodes);
+  depth = std::max(depth, size.tree_depth);
   const int64_t slots = (positions + nodes) * size.max_requests;
   if (size.max_requests < 1 || size.max_tokens_per_batch < 1 || slots > INT32_MAX) {
     return absl::InvalidArgumentError(absl::StrCat(size.max_requests, " requests of ", positions,
@@ -43,7 +45,8 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
 
 // The tokenizer and what comes with it.
 absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) {
-  const int vocabulary = static_cast<int>(std::min<int64_t>(model->model.facts.vocab_size, INT32_MAX));
+  const int vocabulary =
+      static_cast<int>(std::min<int64_t>(model->model.facts.vocab_size, INT32_MAX));
   const bool bytes = model->model.facts.tokenizer == "bytes";
   if (files.tokenizer_json.empty() != bytes) {
     return absl::InvalidArgumentError(

@@ -36,6 +36,9 @@ struct ServingSize {
   int max_sequence_length = 0;  // 0: the model's
   int max_requests = 16;
   int max_tokens_per_batch = 256;
+  // The largest draft of a request, if it is larger than the expansion's trees.
+  int tree_nodes = 0;
+  int tree_depth = 0;
 };
 
 // Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees.

@@ -1,0 +1,130 @@
+#include "server/inference/chat_prompt.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "serving/tokenizer/chat_template.h"
+
+namespace espalier {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr absl::string_view kAssistantNext = "\nassistant:";
+
+ChatMessage PlainTurn(const proto::ChatTurn& turn) {
+  if (turn.role() == "developer") return {"system", turn.content()};
+  if (turn.role() == "tool") {
+    return {"user", absl::StrCat("Result of the call ", turn.tool_call_id(), ": ", turn.content())};
+  }
+  return {turn.role(), absl::StrCat(turn.content(), turn.tool_calls())};
+}
+
+absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
+  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) {
+    return absl::InvalidArgumentError(absl::StrCat(field, " is no JSON"));
+  }
+  return value;
+}
+
+absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn) {
+  json message = {{"role", turn.role()}, {"content", turn.content()}};
+  if (!turn.name().empty()) message["name"] = turn.name();
+  if (!turn.tool_call_id().empty()) message["tool_call_id"] = turn.tool_call_id();
+  if (turn.tool_calls().empty()) return message;
+  absl::StatusOr<json> calls = Parsed(turn.tool_calls(), "tool_calls");
+  if (!calls.ok()) return calls.status();
+  // Templates take the arguments apart; the API has them as a text.
+  for (json& call : *calls) {
+    if (!call.is_object() || !call.contains("function")) continue;
+    json& function = call["function"];
+    if (!function.is_object() || !function.contains("arguments")) continue;
+    json& arguments = function["arguments"];
+    if (!arguments.is_string()) continue;
+    absl::StatusOr<json> object = Parsed(arguments.get<std::string>(), "a call's arguments");
+    if (!object.ok()) return object.status();
+    arguments = *std::move(object);
+  }
+  message["tool_calls"] = *std::move(calls);
+  return message;
+}
+
+// In the model's own form. Its special tokens are spelled in the text.
+absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatFormat& format,
+                                      const Clock* clock) {
+  ChatRequest request;
+  request.messages = json::array();
+  for (const proto::ChatTurn& turn : chat.turns()) {
+    absl::StatusOr<json> message = MessageOf(turn);
+    if (!message.ok()) return message.status();
+    request.messages.push_back(*std::move(message));
+  }
+  for (const std::string& tool : chat.tools()) {
+    absl::StatusOr<json> parsed = Parsed(tool, "tools");
+    if (!parsed.ok()) return parsed.status();
+    request.tools.push_back(*std::move(parsed));
+  }
+  if (!chat.template_arguments().empty()) {
+    absl::StatusOr<json> variables = Parsed(chat.template_arguments(), "chat_template_kwargs");
+    if (!variables.ok()) return variables.status();
+    request.variables = *std::move(variables);
+  }
+  request.strftime_now = [clock](const std::string& form) {
+    return absl::FormatTime(form, clock->Now(), absl::LocalTimeZone());
+  };
+  request.add_generation_prompt = !chat.continue_final_message();
+  absl::StatusOr<std::string> text = format.Render(request);
+  if (!text.ok() || !chat.continue_final_message()) return text;
+  // Up to the end of the last message, as in transformers: what the template puts behind it would
+  // end it.
+  const absl::string_view last =
+      absl::StripAsciiWhitespace(chat.turns(chat.turns_size() - 1).content());
+  const size_t at = text->rfind(std::string(last));
+  if (last.empty() || at == std::string::npos) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: the model's template does not write the last message as it is");
+  }
+  text->resize(at + last.size());
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int>> RenderChat(const proto::ChatPrompt& chat,
+                                            const Tokenizer& tokenizer, const ChatFormat* format,
+                                            const Clock* clock) {
+  if (chat.continue_final_message() &&
+      (chat.turns().empty() || chat.turns(chat.turns_size() - 1).role() != "assistant")) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: the last message must be the assistant's");
+  }
+  if (format != nullptr) {
+    absl::StatusOr<std::string> text = RenderOwn(chat, *format, clock);
+    if (!text.ok()) return text.status();
+    return tokenizer.TryEncode(*text, {.parse_special = true});
+  }
+  if (!chat.template_arguments().empty()) {
+    return absl::InvalidArgumentError(
+        "chat_template_kwargs are for a model's chat template, and this model has none");
+  }
+  std::vector<ChatMessage> messages;
+  if (!chat.tools().empty()) {
+    std::string text =
+        "To call a tool, answer with a JSON object {\"name\": ..., \"arguments\": {...}}. Tools:";
+    for (const std::string& tool : chat.tools()) absl::StrAppend(&text, "\n", tool);
+    messages.push_back({"system", text});
+  }
+  for (const proto::ChatTurn& turn : chat.turns()) messages.push_back(PlainTurn(turn));
+  absl::StatusOr<std::string> text = RenderPlainChat(messages);
+  if (!text.ok()) return text.status();
+  if (chat.continue_final_message()) text->resize(text->size() - kAssistantNext.size());
+  return tokenizer.TryEncode(*text, {.add_special = true, .parse_special = false});
+}
+
+}  // namespace espalier
