@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "ops/graph/builder.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/machine/presets.h"
 #include "server/artifacts/artifact_store.h"
