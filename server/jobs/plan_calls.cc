@@ -97,9 +97,14 @@ absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::Plan* mad
   plan.batch_size = request.batch_size();
   plan.optimizer.set_name("adam");
   plan.search = request.search();
+  plan.profile = request.profile();
   if (status = FillMachine(request, &plan); !status.ok()) return status;
   const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
   if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
+  // A link that was given, or a topology, is to be planned with.
+  if (request.link().bandwidth() <= 0 && plan.machine.topology == nullptr) {
+    plan.machine.communication = desk_->Communication(plan.machine.devices);
+  }
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
   for (const Member& member : workers_->Idle()) {
     if (clients.count(member.device.model()) > 0) continue;
@@ -187,6 +192,11 @@ absl::Status PlanCalls::Diff(const proto::DiffRequest& request, proto::DiffReply
   reply->set_equal(diff.equal());
   reply->set_text(RenderPlanDiff(diff, a, b));
   reply->set_json(PlanDiffToJson(diff, a, b));
+  return absl::OkStatus();
+}
+
+absl::Status PlanCalls::Profile(proto::ProfileReply* reply) {
+  reply->set_json(desk_->Profile());
   return absl::OkStatus();
 }
 
