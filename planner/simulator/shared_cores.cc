@@ -36,9 +36,10 @@ SharedCores::SharedCores(const std::vector<proto::Device>& devices)
     threads[it->second] += std::min(threads_[d], cores_[it->second]);
     ++members[it->second];
   }
-  // Messages run beside operators.
+  // Where operators alone fit, messages beside them do not slow them by enough to give up delta
+  // simulation for it.
   for (size_t h = 0; h < cores_.size(); ++h) {
-    needed_ = needed_ || (members[h] > 1 && threads[h] + 1 > cores_[h]);
+    needed_ = needed_ || (members[h] > 1 && threads[h] > cores_[h]);
   }
 }
 

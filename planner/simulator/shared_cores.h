@@ -19,7 +19,7 @@ class SharedCores {
  public:
   explicit SharedCores(const std::vector<proto::Device>& devices);
 
-  // Whether on some host more may run at one time than it has cores for.
+  // Whether on some host more operators may run at one time than it has cores for.
   bool needed() const { return needed_; }
 
   // Runs tasks, given in the order of the program, from 0 on. Returns the end of the last; `spans`,

@@ -34,6 +34,7 @@ Picoseconds Simulate(const SharedCores& cores, const TaskList& tasks,
 TEST(SharedCoresTest, FourDevicesOnTwoCoresTakeTwiceAsLong) {
   const SharedCores cores(OnOneHost(4, 2));
   EXPECT_TRUE(cores.needed());
+  EXPECT_FALSE(SharedCores(OnOneHost(2, 2)).needed());
   EXPECT_EQ(Simulate(cores, {Work(0, 1000), Work(1, 1000), Work(2, 1000), Work(3, 1000)}), 2000);
   // One after the other they are alone.
   EXPECT_EQ(Simulate(cores, {Work(0, 1000), Work(0, 500)}), 1500);
