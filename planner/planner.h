@@ -16,6 +16,7 @@
 
 namespace espalier {
 
+class CommunicationModel;
 class Topology;
 struct Timeline;  // planner/report/timeline.h
 
@@ -26,6 +27,9 @@ struct Machine {
   // Of these devices, or of more (then these are its first): a machine that a file describes.
   std::shared_ptr<const Topology> topology;
   std::string name;  // of that machine
+  // What messages and collectives took between these devices; what it does not know is taken from
+  // topology or link.
+  std::shared_ptr<const CommunicationModel> communication;
 };
 
 // Seconds of one operator shard on one device, forward and backward. Implementations: the analytic

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/collective/measure_communication.h"
 
 namespace espalier {
 namespace {
@@ -45,7 +46,8 @@ TrainingJob::TrainingJob(const proto::LoadProgramRequest& request,
       attempt_(request.attempt()),
       peer_timeout_(request.peer_timeout_seconds() > 0
                         ? absl::Seconds(request.peer_timeout_seconds())
-                        : kDefaultPeerTimeout) {}
+                        : kDefaultPeerTimeout),
+      measure_communication_(request.measure_communication()) {}
 
 absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     const proto::LoadProgramRequest& request, const TrainingJobOptions& options) {
@@ -141,7 +143,8 @@ proto::Link TrainingJob::link() const {
   return link_;
 }
 
-absl::Status TrainingJob::Connect() {
+absl::Status TrainingJob::Connect(bool* met) {
+  *met = false;
   const proto::Program& program = training_->program();
   {
     absl::MutexLock lock(&mutex_);
@@ -158,7 +161,24 @@ absl::Status TrainingJob::Connect() {
     training_->SetCommunicator(communicator_.get());
     if (evaluation_ != nullptr) evaluation_->SetCommunicator(communicator_.get());
   }
+  *met = true;
   return MeasureLink();
+}
+
+absl::Status TrainingJob::TellCommunication(
+    const std::function<absl::Status(const proto::RunEvent&)>& emit) {
+  Communicator* communicator = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    communicator = communicator_.get();
+  }
+  absl::StatusOr<proto::CommunicationProfile> profile =
+      MeasureCommunication(*communicator, *options_.device, {.tag = kLinkTag});
+  if (!profile.ok()) return profile.status();
+  if (communicator->rank() != 0) return absl::OkStatus();
+  proto::RunEvent event;
+  *event.mutable_communication() = *std::move(profile);
+  return emit(event);
 }
 
 // A few messages back and forth between the first two ranks: what the planner's link model asks
@@ -273,7 +293,11 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
                      ") with a checkpoint every ", request.checkpoint_every_steps()));
   }
   if (absl::Status s = Cancelled(); !s.ok()) return s;
-  if (absl::Status s = Connect(); !s.ok()) return s;
+  bool met = false;
+  if (absl::Status s = Connect(&met); !s.ok()) return s;
+  if (met && measure_communication_) {
+    if (absl::Status s = TellCommunication(emit); !s.ok()) return s;
+  }
   const int64_t every = request.checkpoint_every_steps();
   for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
     if (absl::Status s = Cancelled(); !s.ok()) return s;

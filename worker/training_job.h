@@ -57,8 +57,11 @@ class TrainingJob {
  private:
   TrainingJob(const proto::LoadProgramRequest& request, const TrainingJobOptions& options);
   absl::Status LoadCheckpoint(const std::string& directory);
-  absl::Status Connect();
+  // Sets `*met` if the ranks have met only now.
+  absl::Status Connect(bool* met);
   absl::Status MeasureLink();
+  // With all ranks; what rank 0 has to tell of it goes to `emit`.
+  absl::Status TellCommunication(const std::function<absl::Status(const proto::RunEvent&)>& emit);
   absl::Status WriteShard(const proto::RunRequest& request, int64_t steps_done,
                           const std::function<absl::Status(const proto::RunEvent&)>& emit);
   absl::Status Evaluate(const proto::RunRequest& request,
@@ -68,6 +71,7 @@ class TrainingJob {
   const TrainingJobOptions options_;
   const proto::Attempt attempt_;
   const absl::Duration peer_timeout_;
+  const bool measure_communication_;
   std::unique_ptr<BatchLoader> training_data_;
   std::unique_ptr<BatchLoader> holdout_data_;
   std::unique_ptr<Executor> training_;

@@ -85,6 +85,7 @@ Command TrainCommand();
 Command PlanCommand();
 Command ExplainCommand();
 Command MachinesCommand();
+Command ProfileCommand();
 Command JobsCommand();
 Command LogsCommand();
 Command ModelsCommand();

@@ -53,10 +53,23 @@ std::vector<FlagSpec> DeviceFlags() {
       {"device-memory", FlagType::kNumber, "GIB", "memory of each", 0, 0.001},
       {"link-bandwidth", FlagType::kNumber, "GBPS", "between two, gigabytes per second", 0, 1e-6},
       {"link-latency", FlagType::kNumber, "US", "between two, microseconds", 0, 0},
+      {"profile", FlagType::kText, "FILE",
+       "what others have measured (espalier profile export); counts before what is known here"},
   };
 }
 
 namespace {
+
+// Of a file that is not empty.
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in || text.str().empty()) {
+    return UsageError(absl::StrCat("cannot read ", Printable(path)));
+  }
+  return text.str();
+}
 
 // A machine with a topology: true if one was named.
 absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* request) {
@@ -79,13 +92,9 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* r
     if (flags.Has("devices")) {
       return UsageError("--machine-model-file says how many devices there are; use --max-devices");
     }
-    std::ifstream in(flags.Text("machine-model-file"), std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (!in || text.str().empty()) {
-      return UsageError(absl::StrCat("cannot read ", Printable(flags.Text("machine-model-file"))));
-    }
-    request->set_machine_file(text.str());
+    absl::StatusOr<std::string> text = ReadText(flags.Text("machine-model-file"));
+    if (!text.ok()) return text.status();
+    request->set_machine_file(*std::move(text));
     return true;
   }
   int64_t devices = flags.Int("devices", 8);
@@ -103,6 +112,11 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* r
 }  // namespace
 
 absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) {
+  if (const std::string path = flags.Text("profile"); !path.empty()) {
+    absl::StatusOr<std::string> text = ReadText(path);
+    if (!text.ok()) return text.status();
+    request->set_profile(*std::move(text));
+  }
   absl::StatusOr<bool> machine = FillMachine(flags, request);
   if (!machine.ok()) return machine.status();
   if (*machine) return absl::OkStatus();

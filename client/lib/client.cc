@@ -221,6 +221,11 @@ absl::StatusOr<proto::DiffReply> Client::DiffPlans(const proto::DiffRequest& req
                                 impl_->options.call_timeout);
 }
 
+absl::StatusOr<proto::ProfileReply> Client::Profile() {
+  return Call<proto::ProfileReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Profile,
+                                   proto::ProfileRequest(), impl_->options.call_timeout);
+}
+
 absl::StatusOr<proto::MachinesReply> Client::Machines(const proto::MachinesRequest& request) {
   return Call<proto::MachinesReply>(*impl_, impl_->planner.get(), &proto::Planner::Stub::Machines,
                                     request, impl_->options.call_timeout);

@@ -80,6 +80,7 @@ class Client {
   absl::StatusOr<std::string> ExportPlan(const std::string& job_id);
   absl::StatusOr<proto::Plan> ImportPlan(const proto::ImportRequest& request);
   absl::StatusOr<proto::DiffReply> DiffPlans(const proto::DiffRequest& request);
+  absl::StatusOr<proto::ProfileReply> Profile();
   absl::StatusOr<proto::MachinesReply> Machines(const proto::MachinesRequest& request);
 
   // Artifacts. Files travel in chunks of 1 MiB with their SHA-256, which the receiver checks.

@@ -26,12 +26,6 @@ std::string ToText(const AttributeValue& value) {
   return std::visit(Visitor(), value);
 }
 
-std::string DeviceKey(const proto::Device& device) {
-  return absl::StrCat(
-      device.model().empty() ? proto::Device::Kind_Name(device.kind()) : device.model(), " x",
-      device.threads());
-}
-
 std::string CorrectionKey(const OpDef& def, const proto::Device& device) {
   return absl::StrCat(def.name, " on ", DeviceKey(device));
 }
@@ -51,6 +45,12 @@ bool IsTime(const nlohmann::json& entry, const char* field) {
 }
 
 }  // namespace
+
+std::string DeviceKey(const proto::Device& device) {
+  return absl::StrCat(
+      device.model().empty() ? proto::Device::Kind_Name(device.kind()) : device.model(), " x",
+      device.threads());
+}
 
 std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
   std::string key = absl::StrCat(def.name, "{");

@@ -53,6 +53,9 @@ class MeasuredCost : public CostModel {
   Measurer measurer_;
 };
 
+// What times depend on of a device: "Intel Xeon x2".
+std::string DeviceKey(const proto::Device& device);
+
 // The key of an entry: "linear{...} f32[16, 64], f32[64, 64] on Intel Xeon x2".
 std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto::Device& device);
 

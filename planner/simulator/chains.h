@@ -78,6 +78,13 @@ class Chains {
     for_each([&](const Task& task) {
       if (!task.group.empty()) {
         meet(task.group.data(), task.group.size(), task.duration);
+      } else if (task.is_buffered()) {
+        Picoseconds* sender = row(task.device);
+        Picoseconds* receiver = row(task.peer);
+        for (int e = 0; e < devices; ++e) {
+          sender[e] += task.handover;
+          receiver[e] = std::max(receiver[e], sender[e]) + task.duration;
+        }
       } else if (task.peer >= 0) {
         const int pair[] = {task.device, task.peer};
         meet(pair, 2, task.duration);

@@ -26,7 +26,9 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       optimizer_(optimizer),
       update_(ChooseUpdate(*structure.registry, optimizer).value()),
       link_(WithDefaults(machine.link)),
-      topology_(machine.topology) {
+      topology_(machine.topology),
+      communication_(machine.communication),
+      shared_cores_(machine.devices) {
   for (const proto::Device& device : machine.devices) devices_.push_back(WithDefaults(device));
   for (const Value& value : structure.graph().values()) {
     Kept& kept = kept_.emplace_back();
@@ -42,14 +44,33 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
   }
 }
 
+Task CostTables::MessageTask(int from, int to, double bytes) const {
+  Task task{from, to, {}, 0, bytes};
+  if (communication_ != nullptr) {
+    if (const auto measured = communication_->MessageSeconds(bytes)) {
+      task.duration = ToPicoseconds(measured->receive);
+      if (measured->send > 0) task.handover = ToPicoseconds(measured->send);
+      return task;
+    }
+  }
+  task.duration = ToPicoseconds(topology_ == nullptr ? TransferSeconds(link_, bytes)
+                                                     : topology_->TransferSeconds(from, to, bytes));
+  return task;
+}
+
 double CostTables::Transfer(int from, int to, double bytes) const {
-  return topology_ == nullptr ? TransferSeconds(link_, bytes)
-                              : topology_->TransferSeconds(from, to, bytes);
+  const Task task = MessageTask(from, to, bytes);
+  return ToSeconds(task.duration + (task.is_buffered() ? task.handover : 0));
 }
 
 double CostTables::Collective(proto::CollectiveInstruction::Kind kind,
                               const std::vector<int>& ranks, double bytes) {
   if (ranks.size() < 2) return 0;
+  if (communication_ != nullptr) {
+    const auto measured =
+        communication_->CollectiveSeconds(kind, static_cast<int>(ranks.size()), bytes);
+    if (measured.has_value()) return *measured;
+  }
   if (topology_ == nullptr) {
     return CollectiveSeconds(link_, kind, static_cast<int>(ranks.size()), bytes);
   }
@@ -155,12 +176,7 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.tasks.push_back(MemoryTask(source.device, 2.0 * static_cast<double>(bytes)));
       stage(source.device, bytes);
     }
-    out.tasks.push_back(
-        {source.device,
-         target.device,
-         {},
-         ToPicoseconds(Transfer(source.device, target.device, static_cast<double>(bytes))),
-         static_cast<double>(bytes)});
+    out.tasks.push_back(MessageTask(source.device, target.device, static_cast<double>(bytes)));
     if (!(piece.box == target.region) || piece.accumulate) {
       out.tasks.push_back(MemoryTask(target.device, copied));
       stage(target.device, bytes);

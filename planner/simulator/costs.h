@@ -14,8 +14,10 @@
 #include "absl/status/statusor.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/machine/collectives.h"
+#include "planner/machine/communication.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
+#include "planner/simulator/shared_cores.h"
 #include "planner/simulator/task.h"
 
 namespace espalier {
@@ -61,10 +63,12 @@ class CostTables {
 
   const std::vector<int>& Group(int id) const { return group_ranks_[id]; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  // Seconds of a transfer, and of a collective in which each rank's input has `bytes`.
-  double Transfer(int from, int to, double bytes) const;
+  // Seconds of a collective in which each rank's input has `bytes`.
   double Collective(proto::CollectiveInstruction::Kind kind, const std::vector<int>& ranks,
                     double bytes);
+  // Seconds until a message has arrived that is waited for.
+  double Transfer(int from, int to, double bytes) const;
+  const SharedCores& shared_cores() const { return shared_cores_; }
   const Topology* topology() const { return topology_.get(); }
   double LinkBandwidth() const { return link_.bandwidth(); }
   const proto::Device& device(int i) const { return devices_[i]; }
@@ -81,6 +85,7 @@ class CostTables {
   ReshardTasks MakeReshard(const ReshardPlan& plan, const Layout& from, const Layout& to,
                            int element_bytes);
   Task MemoryTask(int device, double bytes) const;
+  Task MessageTask(int from, int to, double bytes) const;
 
   const PcgStructure& structure_;
   ConfigTable& table_;
@@ -92,6 +97,8 @@ class CostTables {
   proto::Link link_;
   std::shared_ptr<const Topology> topology_;                                 // instead of the link
   std::map<std::pair<int, std::vector<int>>, CollectiveModel> collectives_;  // by kind and ranks
+  std::shared_ptr<const CommunicationModel> communication_;  // measured: before all that
+  SharedCores shared_cores_;
 
   absl::flat_hash_map<const ConfigEntry*, std::unique_ptr<NodeTasks>> nodes_;
   // By node and degrees: times on each device, negative where not yet asked.

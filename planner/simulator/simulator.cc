@@ -15,7 +15,7 @@ int StretchLength(int devices) { return std::clamp(devices / 2, 4, 32); }
 
 void AddBusy(const Task& task, Picoseconds* busy) {
   if (task.group.empty()) {
-    busy[task.device] += task.duration;
+    busy[task.device] += task.is_buffered() ? task.handover : task.duration;
     if (task.peer >= 0) busy[task.peer] += task.duration;
   }
   for (int device : task.group) busy[device] += task.duration;
@@ -354,6 +354,9 @@ void Simulator::ExtendRests(int row) {
     const int pair[] = {task.device, task.peer};
     if (!task.group.empty()) {
       before(task.group.data(), task.group.size(), task.duration, rests);
+    } else if (task.is_buffered()) {
+      rests[task.peer] += task.duration;
+      rests[task.device] = std::max(rests[task.device], rests[task.peer]) + task.handover;
     } else {
       before(pair, task.peer >= 0 ? 2 : 1, task.duration, rests);
     }
@@ -410,7 +413,37 @@ Picoseconds Simulator::Tail(Picoseconds* clocks) {
   return *std::max_element(clocks, clocks + devices_);
 }
 
+// Where devices share cores.
+Picoseconds Simulator::SharedTime() {
+  shared_tasks_.clear();
+  shared_collectives_.clear();
+  const auto add = [this](const Task& task) { shared_tasks_.push_back(&task); };
+  if (structure_.micro_batches > 1) {
+    ForEachOfSchedule(
+        [&](const TaskList& tasks, int) {
+          for (const Task& task : tasks) add(task);
+        },
+        [&](int p, int micro_batch) {
+          for (const Task& task : *position_tasks_[p]) add(task);
+          for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
+            for (const Task& task : *tasks) add(task);
+          }
+        });
+  } else {
+    for (size_t p = 0; p < structure_.positions.size(); ++p) {
+      ForEachTaskOf(static_cast<int>(p), add);
+    }
+  }
+  PlayTail([&](const Task& task, TailPart, int) { add(task); },
+           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+             shared_collectives_.push_back({ranks[0], -1, ranks, duration});
+             add(shared_collectives_.back());
+           });
+  return costs_.shared_cores().Run(shared_tasks_, nullptr);
+}
+
 Picoseconds Simulator::FullTime() {
+  if (costs_.shared_cores().needed()) return SharedTime();
   std::fill(scratch_.begin(), scratch_.end(), 0);
   if (structure_.micro_batches > 1) {
     RunMicroBatches(scratch_.data());
@@ -420,14 +453,8 @@ Picoseconds Simulator::FullTime() {
   return Tail(scratch_.data());
 }
 
-// A time of `limit` or more need not be exact.
-Picoseconds Simulator::DeltaTime(Picoseconds limit) {
+Picoseconds Simulator::DeltaTime() {
   if (dirty_.empty() && !tail_dirty_) return time_;
-  if (bounded_) {
-    if (tail_dirty_) FindTailBusy(&new_tail_busy_);
-    const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
-    if (least >= limit) return least;
-  }
   ExtendClocks(first_dirty_);
   const Picoseconds* from = &clocks_[first_dirty_ * devices_];
   std::copy(from, from + devices_, scratch_.begin());
@@ -487,7 +514,12 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
     if (!*whole) return limit;
   }
   const bool delta = !full_only_ && structure_.micro_batches == 1;
-  time_ = delta ? DeltaTime(limit) : FullTime();
+  if (bounded_) {
+    if (tail_dirty_) FindTailBusy(&new_tail_busy_);
+    const Picoseconds least = BusiestDevice(tail_dirty_ ? new_tail_busy_ : tail_busy_);
+    if (least >= limit) return least;
+  }
+  time_ = delta && !costs_.shared_cores().needed() ? DeltaTime() : FullTime();
   if (!full_only_ && time_ >= limit) return time_;
   if (limited_) {
     // Of shared-out parameters the memory depends on more than what they themselves hold.
@@ -562,7 +594,7 @@ proto::Prediction Simulator::Predict() {
     if (!task.group.empty()) {
       for (int device : task.group) communication[device] += task.duration;
     } else if (task.peer >= 0) {
-      communication[task.device] += task.duration;
+      communication[task.device] += task.is_buffered() ? task.handover : task.duration;
       communication[task.peer] += task.duration;
     } else {
       compute[task.device] += task.duration;

@@ -10,7 +10,7 @@
 // they are counted at the end, which is the same for the device itself.
 //
 // With micro-batches (pcg/micro_batches.h) the step is their schedule (pcg/schedule.h), always
-// simulated whole.
+// simulated whole; so are steps on hosts with too few cores (shared_cores.h).
 //
 // Delta simulation: a change of some nodes' configurations rebuilds only the task lists that depend
 // on them, and only stretches of positions in which something has changed are swept; those between
@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -127,8 +128,9 @@ class Simulator {
   void Advance(int stretch, Picoseconds* clocks);
   void ExtendClocks(int row);
   void ExtendRests(int row);
-  Picoseconds DeltaTime(Picoseconds limit);
+  Picoseconds DeltaTime();
   Picoseconds FullTime();
+  Picoseconds SharedTime();
   Picoseconds Tail(Picoseconds* clocks);
   // Calls run(position, micro-batch) in the order of the step.
   template <typename Run>
@@ -218,6 +220,8 @@ class Simulator {
   std::vector<ScheduleItem> schedule_;          // with micro-batches
   std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
   std::vector<Picoseconds> scratch_;            // one row
+  std::vector<const Task*> shared_tasks_;       // scratch of SharedTime
+  std::deque<Task> shared_collectives_;         // likewise
   std::vector<bool> takes_part_;                // scratch of PlayTail
   std::vector<int> norm_ranks_;                 // likewise
   std::vector<int> starts_;                     // see FindGradientStarts

@@ -2,6 +2,7 @@
 // timeline is exact and delta simulation equals full simulation to the last digit.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -15,7 +16,7 @@ inline Picoseconds ToPicoseconds(double seconds) {
 }
 inline double ToSeconds(Picoseconds time) { return static_cast<double>(time) * 1e-12; }
 
-// Work of one device (`peer` and `group` unset), a transfer that holds two devices, or a collective
+// Work of one device (`peer` and `group` unset), a message from `device` to `peer`, or a collective
 // that holds a group of them. Devices run their tasks in the order of the program and wait for each
 // other, as the executor does.
 struct Task {
@@ -24,23 +25,42 @@ struct Task {
   std::vector<int> group;
   Picoseconds duration = 0;
   double bytes_moved = 0;  // between devices
+  // Of a message: its sender hands it over in this time and goes on; the peer has it `duration`
+  // after that, or after it began to wait for it. Negative: it holds both for `duration`.
+  Picoseconds handover = -1;
+
+  bool is_buffered() const { return peer >= 0 && handover >= 0; }
 };
 
 using TaskList = std::vector<Task>;
 
+// When a task runs; of a buffered message, when its receiver takes it, and its sender sends it.
+struct TaskSpan {
+  Picoseconds begin = 0, end = 0;
+  Picoseconds sent_begin = 0, sent_end = 0;
+};
+
 // Advances the devices' clocks by `task`.
-inline void RunTask(const Task& task, Picoseconds* clocks) {
+inline TaskSpan RunTask(const Task& task, Picoseconds* clocks) {
+  TaskSpan span;
   if (!task.group.empty()) {
-    Picoseconds start = clocks[task.group[0]];
-    for (int device : task.group) start = start > clocks[device] ? start : clocks[device];
-    for (int device : task.group) clocks[device] = start + task.duration;
+    span.begin = clocks[task.group[0]];
+    for (int device : task.group) span.begin = std::max(span.begin, clocks[device]);
+    span.end = span.begin + task.duration;
+    for (int device : task.group) clocks[device] = span.end;
+  } else if (task.is_buffered()) {
+    span.sent_begin = clocks[task.device];
+    span.sent_end = clocks[task.device] += task.handover;
+    span.begin = std::max(clocks[task.peer], span.sent_end);
+    span.end = clocks[task.peer] = span.begin + task.duration;
   } else if (task.peer >= 0) {
-    Picoseconds start = clocks[task.device];
-    if (clocks[task.peer] > start) start = clocks[task.peer];
-    clocks[task.device] = clocks[task.peer] = start + task.duration;
+    span.begin = std::max(clocks[task.device], clocks[task.peer]);
+    span.end = clocks[task.device] = clocks[task.peer] = span.begin + task.duration;
   } else {
-    clocks[task.device] += task.duration;
+    span.begin = clocks[task.device];
+    span.end = clocks[task.device] += task.duration;
   }
+  return span;
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
 // Simulator::MakeTimeline: the simulated step, written down.
 #include <algorithm>
-#include <map>
+#include <deque>
 
 #include "planner/machine/topology.h"
 #include "planner/simulator/positions.h"
@@ -56,43 +56,24 @@ class Traffic {
 }  // namespace
 
 Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
-  Timeline timeline;
-  Traffic traffic(costs_.topology(), devices_);
-  std::vector<Picoseconds> clocks(devices_, 0);
-  const auto add = [&](int device, Picoseconds begin, Picoseconds end, TimelineTask::Kind kind,
-                       bool communicates, double bytes, const std::string& node) {
-    if (end == begin) return;
-    timeline.tasks.push_back(
-        {kind, device, ToSeconds(begin), ToSeconds(end), communicates, bytes, node});
-  };
-  const auto meet = [&](const std::vector<int>& ranks, Picoseconds duration,
-                        TimelineTask::Kind kind, double bytes, const std::string& node) {
-    Picoseconds start = 0;
-    for (int device : ranks) start = std::max(start, clocks[device]);
-    for (int device : ranks) {
-      clocks[device] = start + duration;
-      add(device, start, clocks[device], kind, true, bytes, node);
-    }
-  };
-  const auto run = [&](const Task& task, TimelineTask::Kind kind, const std::string& node) {
-    if (!task.group.empty()) {
-      meet(task.group, task.duration, kind, task.bytes_moved, node);
-      traffic.AddRing(task.group, task.bytes_moved);
-    } else if (task.peer >= 0) {
-      meet({task.device, task.peer}, task.duration, kind, task.bytes_moved, node);
-      traffic.Add(task.device, task.peer, task.bytes_moved);
-    } else {
-      const Picoseconds begin = clocks[task.device];
-      clocks[task.device] += task.duration;
-      add(task.device, begin, clocks[task.device], kind, false, 0, node);
-    }
-  };
-
   const Graph& graph = structure_.graph();
+  // In the order of the program.
+  struct Entry {
+    TimelineTask::Kind kind;
+    std::string node;
+  };
+  std::vector<const Task*> tasks;
+  std::vector<Entry> entries;
+  std::deque<Task> collectives;  // of the tail
+  const auto add = [&](const Task& task, TimelineTask::Kind kind, const std::string& node) {
+    tasks.push_back(&task);
+    entries.push_back({kind, node});
+  };
   struct Moment {
     int number = 0;  // of FindMemoryChanges
     int micro_batch = 0;
-    std::vector<Picoseconds> clocks;
+    size_t tasks_before = 0;
+    std::vector<Picoseconds> clocks = {};
   };
   std::vector<Moment> moments;
   const auto name_of = [&](int p) {
@@ -101,22 +82,22 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
         .node(position.config_node != kNoNode ? position.config_node : position.outputs[0].node)
         .name;
   };
-  const auto transfer = [&](const TaskList& tasks, int p) {
-    for (const Task& task : tasks) run(task, TimelineTask::kReshard, name_of(p));
+  const auto transfer = [&](const TaskList& list, int p) {
+    for (const Task& task : list) add(task, TimelineTask::kReshard, name_of(p));
   };
   const auto execute = [&](int p, int micro_batch) {
-    moments.push_back({2 * p + 1, micro_batch, clocks});
+    moments.push_back({2 * p + 1, micro_batch, tasks.size()});
     const bool forward = structure_.positions[p].role == Position::kForward;
     for (const Task& task : *position_tasks_[p]) {
-      run(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, name_of(p));
+      add(task, forward ? TimelineTask::kForward : TimelineTask::kBackward, name_of(p));
     }
-    for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) {
-      for (const Task& task : *tasks) run(task, TimelineTask::kBackward, name_of(p));
+    for (const TaskList* list : AccumulationsOf(p, micro_batch)) {
+      for (const Task& task : *list) add(task, TimelineTask::kBackward, name_of(p));
     }
   };
   if (structure_.micro_batches == 1) {
     ForEachPosition([&](int p, int micro_batch) {
-      moments.push_back({2 * p, micro_batch, clocks});
+      moments.push_back({2 * p, micro_batch, tasks.size()});
       const Position& position = structure_.positions[p];
       for (int s = position.first_slot; s < position.last_slot; ++s) {
         if (slot_tasks_[s] != nullptr) transfer(slot_tasks_[s]->tasks, p);
@@ -125,22 +106,62 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     });
   } else {
     ForEachOfSchedule(transfer, [&](int p, int micro_batch) {
-      moments.push_back({2 * p, micro_batch, clocks});
+      moments.push_back({2 * p, micro_batch, tasks.size()});
       execute(p, micro_batch);
     });
   }
   const int end = 2 * static_cast<int>(structure_.positions.size());
-  for (int m = 0; m < structure_.micro_batches; ++m) moments.push_back({end, m, clocks});
+  for (int m = 0; m < structure_.micro_batches; ++m) moments.push_back({end, m, tasks.size()});
   PlayTail(
       [&](const Task& task, TailPart part, int gradient) {
-        run(task, part == TailPart::kSync ? TimelineTask::kGradientSync : TimelineTask::kUpdate,
+        add(task, part == TailPart::kSync ? TimelineTask::kGradientSync : TimelineTask::kUpdate,
             graph.value(structure_.gradients[gradient].parameter).name);
       },
       [&](const std::vector<int>& ranks, Picoseconds duration, double bytes) {
         const double moved = 2 * static_cast<double>(ranks.size() - 1) * bytes;
-        meet(ranks, duration, TimelineTask::kGradientSync, moved, "gradients");
-        traffic.AddRing(ranks, moved);
+        collectives.push_back({ranks[0], -1, ranks, duration, moved});
+        add(collectives.back(), TimelineTask::kGradientSync, "gradients");
       });
+
+  std::vector<TaskSpan> spans;
+  if (costs_.shared_cores().needed()) {
+    costs_.shared_cores().Run(tasks, &spans);
+  } else {
+    std::vector<Picoseconds> clocks(devices_, 0);
+    for (const Task* task : tasks) spans.push_back(RunTask(*task, clocks.data()));
+  }
+
+  Timeline timeline;
+  Traffic traffic(costs_.topology(), devices_);
+  std::vector<Picoseconds> clocks(devices_, 0);
+  const auto show = [&](int device, Picoseconds begin, Picoseconds until, size_t t) {
+    clocks[device] = until;
+    if (until == begin) return;
+    const bool communicates = tasks[t]->peer >= 0 || !tasks[t]->group.empty();
+    timeline.tasks.push_back({entries[t].kind, device, ToSeconds(begin), ToSeconds(until),
+                              communicates, tasks[t]->bytes_moved, entries[t].node});
+  };
+  size_t next = 0;  // of moments
+  for (size_t t = 0; t <= tasks.size(); ++t) {
+    for (; next < moments.size() && moments[next].tasks_before == t; ++next) {
+      moments[next].clocks = clocks;
+    }
+    if (t == tasks.size()) break;
+    const Task& task = *tasks[t];
+    const TaskSpan& span = spans[t];
+    if (!task.group.empty()) {
+      for (int device : task.group) show(device, span.begin, span.end, t);
+      traffic.AddRing(task.group, task.bytes_moved);
+    } else if (task.peer >= 0) {
+      const bool buffered = task.is_buffered();
+      show(task.device, buffered ? span.sent_begin : span.begin,
+           buffered ? span.sent_end : span.end, t);
+      show(task.peer, span.begin, span.end, t);
+      traffic.Add(task.device, task.peer, task.bytes_moved);
+    } else {
+      show(task.device, span.begin, span.end, t);
+    }
+  }
   timeline.seconds = ToSeconds(*std::max_element(clocks.begin(), clocks.end()));
   std::stable_sort(timeline.tasks.begin(), timeline.tasks.end(),
                    [](const TimelineTask& a, const TimelineTask& b) { return a.begin < b.begin; });
@@ -148,7 +169,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
 
   const std::vector<int64_t> kept = FindMemoryChanges();
   for (int m = end + 1; m < static_cast<int>(change_[0].size()); ++m) {
-    moments.push_back({m, 0, clocks});
+    moments.push_back({m, 0, tasks.size(), clocks});
   }
   for (int d = 0; d < devices_; ++d) {
     MemoryCurve curve;

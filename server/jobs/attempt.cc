@@ -145,6 +145,7 @@ AttemptEnd Attempt::Run() {
     *request.machine.devices.insert(request.machine.devices.end(), device);
     request.measure_on.emplace(device.model(), ranks_[r].client.get());
   }
+  request.machine.communication = tools_.desk->Communication(request.machine.devices);
   request.machine.link = tools_.workers->MeasuredLink();
   if (request.machine.link.bandwidth() <= 0) request.machine.link = DefaultLink();
   request.optimizer = prepared->optimizer;
@@ -190,6 +191,7 @@ AttemptEnd Attempt::Run() {
                                          " programs for ", ranks_.size(), " workers")));
   }
 
+  measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
   std::optional<AttemptEnd> end = Load(*lowered);
   if (!end.has_value()) {
@@ -227,6 +229,7 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered) {
       request.set_batch_size(task_.record.job.spec().batch_size());
       request.set_checkpoint_dir(task_.record.checkpoint_dir);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
+      request.set_measure_communication(measure_communication_);
       absl::Status status = ranks_[r].client->LoadProgram(request, kLoadTimeout).status();
       absl::MutexLock lock(&mutex_);
       FailRank(r, status);
@@ -419,6 +422,12 @@ absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
     case proto::RunEvent::kMeasuredPeakBytes: {
       absl::MutexLock lock(&mutex_);
       ranks_[rank].peak_bytes = event.measured_peak_bytes();
+      return absl::OkStatus();
+    }
+    case proto::RunEvent::kCommunication: {
+      std::vector<proto::Device> devices;
+      for (const Member& member : task_.members) devices.push_back(member.device);
+      tools_.desk->RecordCommunication(devices, event.communication());
       return absl::OkStatus();
     }
     case proto::RunEvent::EVENT_NOT_SET:

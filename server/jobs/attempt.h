@@ -115,6 +115,7 @@ class Attempt {
   const AttemptTools tools_;
   const AttemptTask task_;
   AttemptObserver* const observer_;
+  bool measure_communication_ = false;
   std::string plan_fingerprint_;
 
   // Held while an event is merged, written and told to the observer; never taken by Stop or

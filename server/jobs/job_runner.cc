@@ -3,10 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace espalier {
 namespace {
@@ -23,6 +25,21 @@ double Median(std::vector<double> values) {
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+// What to say of a finished job whose steps took other times than its plan predicted; else empty.
+std::string DriftMessage(const proto::Job& job) {
+  constexpr double kMostError = 0.25;
+  constexpr int64_t kFewestSteps = 10;  // the first ones are not like the others
+  const double predicted = job.plan().prediction().step_seconds();
+  const double measured = job.median_step_seconds();
+  if (job.steps_done() < kFewestSteps || predicted <= 0 || measured <= 0) return "";
+  if (std::abs(predicted / measured - 1) <= kMostError) return "";
+  return absl::StrFormat(
+      "warning: a step took %.4g ms, the plan predicted %.4g ms (%+.0f %%). Either other programs "
+      "used the workers' machines, or what was measured there does not hold any more "
+      "(espalier profile show)",
+      1e3 * measured, 1e3 * predicted, 100 * (predicted / measured - 1));
 }
 
 }  // namespace
@@ -244,6 +261,10 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       record.clear_measured_peak_bytes();
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
+      if (std::string drift = DriftMessage(record); !drift.empty()) {
+        job->pending.messages.push_back(std::move(drift));
+        job->dirty = true;
+      }
     }
     Apply(job.get(), event).IgnoreError();  // endings are always allowed
   }

@@ -129,9 +129,14 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& reques
     CompleteLossScale(*registry_, plan.optimizer.mutable_loss_scale());
   }
   plan.search = request.search();
+  plan.profile = request.profile();
   if (absl::Status status = FillMachine(request, &plan); !status.ok()) return status;
   const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
   if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
+  // A link that was given, or a topology, is to be planned with.
+  if (request.link().bandwidth() <= 0 && plan.machine.topology == nullptr) {
+    plan.machine.communication = desk_->Communication(plan.machine.devices);
+  }
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
   for (const Member& member : workers_->Idle()) {
     if (clients.count(member.device.model()) > 0) continue;
@@ -232,6 +237,11 @@ absl::Status PlanCalls::Diff(const proto::DiffRequest& request, proto::DiffReply
   reply->set_equal(diff.equal());
   reply->set_text(RenderPlanDiff(diff, a, b));
   reply->set_json(PlanDiffToJson(diff, a, b));
+  return absl::OkStatus();
+}
+
+absl::Status PlanCalls::Profile(proto::ProfileReply* reply) {
+  reply->set_json(desk_->Profile());
   return absl::OkStatus();
 }
 

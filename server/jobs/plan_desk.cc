@@ -14,9 +14,20 @@ namespace espalier {
 namespace {
 
 constexpr char kTimesBlob[] = "operator_times";
+constexpr char kCommunicationBlob[] = "communication";  // a profile without operators
 constexpr int kRepetitions = 3;
 // Programs of more than this are not sent: measuring them would itself take the budget.
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
+
+// Those in `profiles` have been checked.
+std::shared_ptr<const CommunicationModel> ModelOf(const CommunicationProfiles& profiles,
+                                                  const std::vector<proto::Device>& devices) {
+  const auto found = profiles.find(CommunicationKey(devices));
+  if (found == profiles.end()) return nullptr;
+  absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(found->second);
+  if (!model.ok()) return nullptr;
+  return std::make_shared<const CommunicationModel>(*std::move(model));
+}
 
 double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
@@ -52,11 +63,45 @@ PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_s
               mutex_.AssertHeld();
               return MeasureOn(def, shard, device);
             }) {
-  absl::StatusOr<std::string> saved = store_->GetBlob(kTimesBlob);
-  if (!saved.ok()) return;
   absl::MutexLock lock(&mutex_);
-  absl::Status status = cost_.Load(*saved);
+  absl::MutexLock communication_lock(&communication_mutex_);
+  absl::Status status;
+  if (absl::StatusOr<std::string> saved = store_->GetBlob(kTimesBlob); saved.ok()) {
+    status = cost_.Load(*saved);
+  }
   if (!status.ok()) spdlog::warn("measured operator times are dropped: {}", status.ToString());
+  if (absl::StatusOr<std::string> saved = store_->GetBlob(kCommunicationBlob); saved.ok()) {
+    MeasuredCost no_operators(&analytic_);
+    status = LoadProfile(*saved, &no_operators, &communication_);
+  }
+  if (!status.ok()) spdlog::warn("measured messages are dropped: {}", status.ToString());
+}
+
+std::string PlanDesk::Profile() {
+  absl::MutexLock lock(&mutex_);
+  absl::MutexLock communication_lock(&communication_mutex_);
+  return SaveProfile(cost_, communication_);
+}
+
+std::shared_ptr<const CommunicationModel> PlanDesk::Communication(
+    const std::vector<proto::Device>& devices) {
+  absl::MutexLock lock(&communication_mutex_);
+  return ModelOf(communication_, devices);
+}
+
+void PlanDesk::RecordCommunication(const std::vector<proto::Device>& devices,
+                                   const proto::CommunicationProfile& profile) {
+  absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(profile);
+  if (!model.ok()) {
+    spdlog::warn("what workers measured of messages is dropped: {}", model.status().ToString());
+    return;
+  }
+  AnalyticCost analytic;
+  absl::MutexLock lock(&communication_mutex_);
+  communication_[CommunicationKey(devices)] = profile;
+  absl::Status status =
+      store_->PutBlob(kCommunicationBlob, SaveProfile(MeasuredCost(&analytic), communication_));
+  if (!status.ok()) spdlog::warn("measured messages were not saved: {}", status.ToString());
 }
 
 std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const NodeTypes& shard,
@@ -97,6 +142,23 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
                                                  absl::Status* error) {
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
+  // Of a profile: first what it knows, then what is known here or can be measured.
+  MeasuredCost told(&analytic_,
+                    [this](const OpDef& def, const NodeTypes& shard,
+                           const proto::Device& device) -> std::optional<CostModel::Times> {
+                      mutex_.AssertHeld();
+                      if (!cost_.Has(def, shard, device)) {
+                        std::optional<CostModel::Times> times = MeasureOn(def, shard, device);
+                        if (!times.has_value()) return std::nullopt;
+                        cost_.Record(def, shard, device, *times);
+                      }
+                      return cost_.Measure(def, shard, device);
+                    });
+  CommunicationProfiles told_communication;
+  if (!request.profile.empty()) {
+    absl::Status status = LoadProfile(request.profile, &told, &told_communication);
+    if (!status.ok()) return status;
+  }
   current_ = &request;
   seconds_left_ = measure_seconds_;
   PlanProblem problem;
@@ -105,7 +167,10 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   problem.batch_size = request.batch_size;
   problem.machine = request.machine;
   problem.optimizer = request.optimizer;
-  problem.cost = &cost_;
+  problem.cost = request.profile.empty() ? &cost_ : &told;
+  // A topology says where devices stand, which a profile of other devices does not.
+  const auto model = ModelOf(told_communication, problem.machine.devices);
+  if (model != nullptr) problem.machine.communication = model;
   problem.seconds = MonotonicSeconds;
   absl::StatusOr<proto::Plan> plan = MakePlan(problem, request.search);
   current_ = nullptr;

@@ -11,6 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "planner/cost/analytic.h"
 #include "planner/cost/measured.h"
+#include "planner/cost/profile.h"
+#include "planner/machine/communication.h"
 #include "planner/planner.h"
 #include "server/jobs/worker_client.h"
 #include "server/store/job_store.h"
@@ -37,13 +39,25 @@ class PlanDesk {
     proto::SearchOptions search;
     // Device model -> an idle worker that has it. Operators of devices not named are not measured.
     std::map<std::string, WorkerClient*> measure_on;
+    // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
+    // here; empty: none.
+    std::string profile;
     // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
     std::string keep_page_as;
   };
-  // Errors of MakePlan. `timeline`, if not null, becomes the plan's simulated step. Nobody waits
-  // for a page that is drawn: that is done outside of the desk.
+  // Errors of MakePlan, and of a profile that is not one. `timeline`, if not null, becomes the
+  // plan's simulated step. Nobody waits for a page that is drawn: that is done outside of the desk.
   absl::StatusOr<proto::Plan> Make(const Request& request,
                                    std::shared_ptr<const Timeline>* timeline = nullptr);
+
+  // What ranks on these devices have told of their messages and collectives; null if they have not.
+  std::shared_ptr<const CommunicationModel> Communication(
+      const std::vector<proto::Device>& devices);
+  // Keeps what they tell. A profile that makes no sense is logged and dropped.
+  void RecordCommunication(const std::vector<proto::Device>& devices,
+                           const proto::CommunicationProfile& profile);
+  // All that has been measured, as a profile file.
+  std::string Profile();
 
  private:
   // Why there is no timeline is in `error`.
@@ -62,6 +76,9 @@ class PlanDesk {
   MeasuredCost cost_ ABSL_GUARDED_BY(mutex_);
   const Request* current_ ABSL_GUARDED_BY(mutex_) = nullptr;
   double seconds_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Reports of running jobs do not wait for a plan that is being made.
+  absl::Mutex communication_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  CommunicationProfiles communication_ ABSL_GUARDED_BY(communication_mutex_);
 };
 
 }  // namespace espalier

@@ -67,6 +67,7 @@ absl::StatusOr<proto::Lease> WorkerRegistry::Join(const proto::JoinRequest& requ
   worker.member.address = request.address();
   worker.member.host = request.host();
   worker.member.device = request.device();
+  worker.member.device.set_host(request.host());
   worker.idempotency_key = request.idempotency_key();
   const proto::Lease lease = worker.member.lease;
   {

@@ -35,6 +35,10 @@ class PlannerService : public proto::Planner::Service {
                     proto::DiffReply* reply) override {
     return guard_.Answer(context, "Planner/Diff", [&] { return plans_.Diff(*request, reply); });
   }
+  grpc::Status Profile(ServerContext* context, const proto::ProfileRequest*,
+                       proto::ProfileReply* reply) override {
+    return guard_.Answer(context, "Planner/Profile", [&] { return plans_.Profile(reply); });
+  }
   grpc::Status Machines(ServerContext* context, const proto::MachinesRequest* request,
                         proto::MachinesReply* reply) override {
     return guard_.Answer(context, "Planner/Machines",

@@ -1,6 +1,8 @@
 #include "tests/benchmarks/measured_machine.h"
 
 #include <cstdio>
+#include <thread>
+#include <vector>
 
 #include "server/jobs/operator_programs.h"
 #include "tests/benchmarks/workload.h"
@@ -20,25 +22,49 @@ MeasuredMachine::MeasuredMachine()
         return Measure(def, shard);
       }) {}
 
-absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threads,
-                                                                       bool with_link) {
+absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threads, int ranks,
+                                                                       const std::string& profile) {
   std::unique_ptr<MeasuredMachine> machine(new MeasuredMachine);
   machine->device_ = NewCpuDevice({threads, int64_t{8} << 30});
   absl::StatusOr<proto::Device> calibrated = Calibrate(machine->device_.get());
   if (!calibrated.ok()) return calibrated.status();
   machine->calibrated_ = *calibrated;
-  if (with_link) {
-    absl::StatusOr<LinkMeasurement> link = MeasureLinkBetweenRanks();
-    if (!link.ok()) return link.status();
-    machine->link_ = *link;
+  CommunicationProfiles known;
+  if (!profile.empty()) {
+    absl::Status status = LoadProfile(profile, &machine->measured_, &known);
+    if (!status.ok()) return status;
   }
+  if (ranks < 2) return machine;
+  machine->calibrated_.set_host("this host");
+  machine->calibrated_.set_host_cores(static_cast<int>(std::thread::hardware_concurrency()));
+  const std::string key = CommunicationKey(std::vector<proto::Device>(ranks, machine->calibrated_));
+  if (const auto found = known.find(key); found != known.end()) {
+    machine->communication_ = found->second;
+  } else {
+    auto measured = MeasureCommunicationBetweenRanks(ranks);
+    if (!measured.ok()) return measured.status();
+    machine->communication_ = *std::move(measured);
+  }
+  machine->ranks_ = ranks;
+  absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(machine->communication_);
+  if (!model.ok()) return model.status();
+  machine->model_ = std::make_shared<const CommunicationModel>(*std::move(model));
   return machine;
+}
+
+std::string MeasuredMachine::Profile() const {
+  CommunicationProfiles communication;
+  if (ranks_ > 1) {
+    communication[CommunicationKey(std::vector<proto::Device>(ranks_, calibrated_))] =
+        communication_;
+  }
+  return SaveProfile(measured_, communication);
 }
 
 Machine MeasuredMachine::Devices(int count) const {
   Machine machine;
   machine.devices.assign(count, calibrated_);
-  machine.link = link_.sum;
+  machine.communication = model_;
   return machine;
 }
 

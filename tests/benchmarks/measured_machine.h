@@ -1,12 +1,15 @@
-// The machine as the planner sees it when everything is measured: a CPU device's rates, the link
-// between two processes, and operator times.
+// The machine as the planner sees it when everything is measured: a CPU device's rates, messages
+// and collectives between processes, and operator times.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "planner/cost/analytic.h"
 #include "planner/cost/measured.h"
+#include "planner/cost/profile.h"
+#include "planner/machine/communication.h"
 #include "planner/planner.h"
 #include "tests/benchmarks/ranks.h"
 #include "worker/device/device.h"
@@ -15,13 +18,18 @@ namespace espalier {
 
 class MeasuredMachine {
  public:
-  // Calibrates a device of `threads` threads and, if `with_link`, the link between two processes.
-  static absl::StatusOr<std::unique_ptr<MeasuredMachine>> Make(int threads, bool with_link);
+  // Calibrates a device of `threads` threads and what up to `ranks` processes say to each other
+  // (1: nothing, and devices are as if each had a host of its own). What the profile file says
+  // (planner/cost/profile.h; empty: no file) is not measured again.
+  static absl::StatusOr<std::unique_ptr<MeasuredMachine>> Make(int threads, int ranks,
+                                                               const std::string& profile = "");
+  // All that has been measured, as such a file.
+  std::string Profile() const;
 
-  // `count` devices like the one measured, joined by the link as collectives meet it.
+  // `count` devices like the one measured.
   Machine Devices(int count) const;
   const proto::Device& device() const { return calibrated_; }
-  const LinkMeasurement& link() const { return link_; }
+  const proto::CommunicationProfile& communication() const { return communication_; }
 
   // Operators are measured when first met, as the coordinator has workers do it.
   MeasuredCost* cost() { return &measured_; }
@@ -33,7 +41,9 @@ class MeasuredMachine {
 
   std::unique_ptr<Device> device_;
   proto::Device calibrated_;
-  LinkMeasurement link_;
+  int ranks_ = 1;
+  proto::CommunicationProfile communication_;
+  std::shared_ptr<const CommunicationModel> model_;
   AnalyticCost analytic_;
   MeasuredCost measured_;
   double measuring_seconds_ = 0;

@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
@@ -22,6 +22,7 @@
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/workload.h"
 #include "worker/collective/gloo_communicator.h"
+#include "worker/collective/measure_communication.h"
 #include "worker/data/batch_loader.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
@@ -35,8 +36,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr char kMark[] = "--espalier-rank";
-constexpr int64_t kLinkBytes = 4 << 20;     // as worker/training_job.cc
-constexpr int64_t kMessageBytes = 1 << 20;  // an activation
 
 std::string Slurp(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -78,7 +77,7 @@ class FolderStore : public RendezvousStore {
 absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicator) {
   OpRegistry registry;
   RegisterAllOperators(registry);
-  absl::StatusOr<Workload> work = MakeWorkload(registry, task["workload"]);
+  absl::StatusOr<Workload> work = MakeWorkload(registry, task["workload"], task["batch"]);
   if (!work.ok()) return work.status();
   absl::StatusOr<proto::Plan> plan = ImportPlan(task["plan"]);
   if (!plan.ok()) return plan.status();
@@ -117,53 +116,12 @@ absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicato
   return result;
 }
 
-// Seconds of a sum over both ranks, waiting for the other included; median.
-absl::StatusOr<double> AllReduce(Communicator* communicator, int64_t bytes) {
-  std::vector<float> in(bytes / sizeof(float), 1.0f), out(in.size());
-  std::vector<char> other(16 << 20);
-  std::vector<double> seconds;
-  for (int i = 0; i < 40; ++i) {
-    // As in a step: between collectives each rank has worked on other memory.
-    std::memset(other.data(), i, other.size());
-    const double start = Seconds();
-    absl::Status s = communicator->AllReduce(DType::kF32, in.data(), out.data(),
-                                             static_cast<int64_t>(in.size()), {0, 1}, 1);
-    if (s.ok()) s = communicator->Flush();
-    if (!s.ok()) return s;
-    seconds.push_back(Seconds() - start);
-  }
-  return Median(seconds);
-}
-
-// There and back, one direction at a time, as a job of the worker measures it; the best.
-absl::StatusOr<double> RoundTrip(int rank, Communicator* communicator, int64_t bytes) {
-  std::vector<char> message(bytes);
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const double start = Seconds();
-    absl::Status s;
-    for (int turn = 0; turn < 2 && s.ok(); ++turn) {
-      s = turn == rank ? communicator->Send(message.data(), bytes, 1 - rank, 1)
-                       : communicator->Receive(message.data(), bytes, 1 - rank, 1);
-    }
-    if (s.ok()) s = communicator->Flush();
-    if (!s.ok()) return s;
-    best = std::min(best, Seconds() - start);
-  }
-  return best;
-}
-
-absl::StatusOr<Json> MeasureLink(int rank, Communicator* communicator) {
-  Json result;
-  for (const int64_t bytes : {int64_t{64}, kMessageBytes, kLinkBytes}) {
-    absl::StatusOr<double> round = RoundTrip(rank, communicator, bytes);
-    if (!round.ok()) return round.status();
-    absl::StatusOr<double> sum = AllReduce(communicator, bytes);
-    if (!sum.ok()) return sum.status();
-    result["round_trip"].push_back(*round);
-    result["all_reduce"].push_back(*sum);
-  }
-  return result;
+absl::StatusOr<Json> MeasureLinks(Communicator* communicator) {
+  std::unique_ptr<Device> device = NewCpuDevice({1, 0});
+  absl::StatusOr<proto::CommunicationProfile> profile =
+      MeasureCommunication(*communicator, *device, {});
+  if (!profile.ok()) return profile.status();
+  return Json{{"profile", absl::Base64Escape(profile->SerializeAsString())}};
 }
 
 // Starts `world` processes of this program in a new folder, waits, and returns what each said.
@@ -206,6 +164,7 @@ absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions
   absl::StatusOr<std::string> text = ExportPlan(plan);
   if (!text.ok()) return text.status();
   const Json task = {{"workload", options.workload},
+                     {"batch", options.batch},
                      {"plan", *text},
                      {"warmup", options.warmup},
                      {"steps", options.steps},
@@ -224,22 +183,16 @@ absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions
   return result;
 }
 
-absl::StatusOr<LinkMeasurement> MeasureLinkBetweenRanks() {
-  absl::StatusOr<std::vector<Json>> ranks = RunProcesses(2, {{"link", true}});
+absl::StatusOr<proto::CommunicationProfile> MeasureCommunicationBetweenRanks(int world) {
+  absl::StatusOr<std::vector<Json>> ranks = RunProcesses(world, {{"communication", true}});
   if (!ranks.ok()) return ranks.status();
-  // Both are solved for the planner's model: a message takes latency + bytes / bandwidth, a sum
-  // over two ranks two messages of half the bytes (planner/machine/rates.cc).
-  auto link = [](const std::vector<double>& seconds, int size) {
-    proto::Link link;
-    link.set_latency_seconds(seconds[0] / 2);
-    link.set_bandwidth(static_cast<double>(size == 1 ? kMessageBytes : kLinkBytes) /
-                       std::max(0.1 * seconds[size], seconds[size] - seconds[0]));
-    return link;
-  };
-  const std::vector<double> round = (*ranks)[0]["round_trip"], sum = (*ranks)[0]["all_reduce"];
-  LinkMeasurement result{link(round, 2), link(sum, 1), link(sum, 2)};
-  result.ping_pong.set_bandwidth(2 * result.ping_pong.bandwidth());  // there and back
-  return result;
+  std::string bytes;
+  proto::CommunicationProfile profile;
+  if (!absl::Base64Unescape((*ranks)[0]["profile"].get<std::string>(), &bytes) ||
+      !profile.ParseFromString(bytes)) {
+    return absl::InternalError("a rank gave no profile");
+  }
+  return profile;
 }
 
 bool IsRankProcess(int argc, char** argv) { return argc == 5 && std::string(argv[1]) == kMark; }
@@ -258,8 +211,8 @@ int RankMain(int argc, char** argv) {
     if (!connected.ok()) result = connected.status();
   }
   if (world == 1 || communicator != nullptr) {
-    result = task.contains("link") ? MeasureLink(rank, communicator.get())
-                                   : Train(task, rank, communicator.get());
+    result = task.contains("communication") ? MeasureLinks(communicator.get())
+                                            : Train(task, rank, communicator.get());
   }
   if (!result.ok()) {
     std::fprintf(stderr, "rank %d: %s\n", rank, result.status().ToString().c_str());

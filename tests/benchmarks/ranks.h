@@ -14,6 +14,7 @@ namespace espalier {
 
 struct RanksOptions {
   std::string workload;
+  int64_t batch = 0;  // 0: the workload's own
   int warmup = 3;
   int steps = 15;
   int profiled_steps = 3;
@@ -30,13 +31,8 @@ struct RanksResult {
 
 absl::StatusOr<RanksResult> RunRanks(const proto::Plan& plan, const RanksOptions& options);
 
-// Latency and bandwidth between two such processes.
-struct LinkMeasurement {
-  proto::Link ping_pong;  // one direction at a time, as workers measure at the start of a job
-  proto::Link sum;        // from sums over both of 64 bytes and 1 MiB
-  proto::Link large_sum;  // from 64 bytes and 4 MiB
-};
-absl::StatusOr<LinkMeasurement> MeasureLinkBetweenRanks();
+// What messages and collectives take between `world` such processes.
+absl::StatusOr<proto::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);
 
 // What a process started by the above does instead of its own main. False if this is none of them.
 bool IsRankProcess(int argc, char** argv);

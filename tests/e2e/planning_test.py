@@ -167,6 +167,35 @@ class PlanningTest(unittest.TestCase):
             self.assertLess(int(parts["plan"]["prediction"]["peak_bytes"][0]),
                             int(alone["plan"]["prediction"]["peak_bytes"][0]) / 2)
 
+    def test_what_was_measured_is_planned_with(self):
+        job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=2", "-b", "16", "--only-data-parallel"]
+        with Cluster(workers=2) as pair:
+            done = pair.wait_for_job(pair.train(*job))
+            self.assertEqual(done["state"].upper(), "SUCCEEDED", done)
+            pair.cli("profile", "export", self.path("profile.json"))
+            with open(self.path("profile.json"), encoding="utf-8") as file:
+                profile = json.load(file)
+            # Its two ranks have told what they take to talk, once.
+            talk, = profile["communication"]
+            self.assertGreater(len(talk["messages"]), 2)
+            self.assertEqual({c["ranks"] for c in talk["collectives"]}, {2})
+            self.assertIn("ALL_REDUCE", pair.cli("profile", "show", self.path("profile.json")).stdout)
+
+            plan = ["plan", *job[:1], "-b", "16", "--only-data-parallel"]
+            own = pair.run(*plan)["plan"]["prediction"]["step_seconds"]
+            for collective in talk["collectives"]:
+                collective["seconds"] = 10
+            with open(self.path("slow.json"), "w") as file:
+                json.dump(profile, file)
+            slow = pair.run(*plan, f"--profile={self.path('slow.json')}")
+            self.assertGreater(slow["plan"]["prediction"]["step_seconds"], 10)
+            self.assertLess(own, 5)
+            with open(self.path("slow.json"), "w") as file:
+                file.write('{"espalier_profile": 1, "communication": 3}')
+            with self.assertRaises(Failed) as caught:
+                pair.cli(*plan, f"--profile={self.path('slow.json')}")
+            self.assertIn("communication", caught.exception.err)
+
     def test_a_plan_for_machines_that_are_not_there(self):
         presets = self.small.run("machines")["presets"]
         self.assertIn("h200-cluster", [p["name"] for p in presets])

@@ -1,14 +1,18 @@
 // Every implementation gives the same answers: the tests run over threads and over Gloo's TCP.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "ops/cpu/convert.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/in_process.h"
+#include "worker/collective/measure_communication.h"
 
 namespace espalier {
 namespace {
@@ -142,6 +146,57 @@ TEST_P(CollectiveTest, AbortEndsAWaitAtOnceAndSticks) {
     EXPECT_EQ(c.Send(&value, 4, 1, 6), absl::CancelledError("job cancelled"));
   });
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+// Buffers of sends are used again, but not before what they hold has left.
+TEST_P(CollectiveTest, ASlowReceiverGetsWhatWasSent) {
+  RunRanks(GetParam(), 2, absl::Seconds(10), [&](Communicator& c) {
+    constexpr int kSteps = 6, kMessages = 5;
+    const auto value = [](int step, int message) { return step * 100.0f + message; };
+    for (int step = 0; step < kSteps; ++step) {
+      for (int message = 0; message < kMessages; ++message) {
+        // Sizes that come again, in this step and in later ones.
+        std::vector<float> data(1000 * (1 + message % 2), value(step, message));
+        const int64_t bytes = static_cast<int64_t>(data.size() * sizeof(float));
+        if (c.rank() == 0) {
+          ASSERT_TRUE(c.Send(data.data(), bytes, 1, 3).ok());
+          std::fill(data.begin(), data.end(), -1.0f);
+          continue;
+        }
+        if (message == 0) absl::SleepFor(absl::Milliseconds(5));
+        ASSERT_TRUE(c.Receive(data.data(), bytes, 0, 3).ok());
+        for (float v : data) ASSERT_EQ(v, value(step, message));
+      }
+      ASSERT_TRUE(c.EndStep().ok());
+    }
+    EXPECT_TRUE(c.Flush().ok());
+  });
+}
+
+TEST_P(CollectiveTest, CommunicationIsMeasuredAlikeOnAllRanks) {
+  std::vector<std::string> said(3);
+  RunRanks(GetParam(), 3, absl::Seconds(10), [&](Communicator& c) {
+    std::unique_ptr<Device> device = NewCpuDevice({1, 0});
+    MeasureCommunicationOptions options;
+    options.bytes = {64, 4096};
+    options.repetitions = 3;
+    auto profile = MeasureCommunication(c, *device, options);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    said[c.rank()] = profile->SerializeAsString();
+    if (c.rank() != 0) return;
+    ASSERT_EQ(profile->messages_size(), 2);
+    EXPECT_EQ(profile->messages(1).bytes(), 4096);
+    EXPECT_GT(profile->messages(1).receive_seconds(), 0);
+    EXPECT_EQ(profile->collectives_size(), 5 * 2 * 2);  // kinds, of 2 and of 3 ranks, sizes
+    for (const auto& c : profile->collectives()) {
+      EXPECT_GT(c.seconds(), 0);
+      EXPECT_LT(c.seconds(), 5);
+    }
+    options.repetitions = 0;
+    EXPECT_TRUE(absl::IsInvalidArgument(MeasureCommunication(c, *device, options).status()));
+  });
+  EXPECT_EQ(said[0], said[1]);
+  EXPECT_EQ(said[0], said[2]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectiveTest, testing::Values(Kind::kInProcess, Kind::kGloo),

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,7 @@ class GlooCommunicator : public HostCommunicator {
       // Already lost.
     }
     pending_.clear();
+    free_.clear();
   }
 
   int rank() const override { return options_.rank; }
@@ -86,7 +88,7 @@ class GlooCommunicator : public HostCommunicator {
     }
     PendingSend send;
     send.peer = peer;
-    send.data.reset(new char[static_cast<size_t>(bytes)]);
+    send.data = TakeMemory(bytes);
     send.bytes = bytes;
     std::memcpy(send.data.get(), data, static_cast<size_t>(bytes));
     try {
@@ -169,6 +171,34 @@ class GlooCommunicator : public HostCommunicator {
     return absl::OkStatus();
   }
 
+  // Sends of a step are kept until the next one ends: memory that is new every time would be
+  // mapped, cleared and unmapped for each message, which takes longer than to send it. Steps send
+  // the same sizes again.
+  std::unique_ptr<char[]> TakeMemory(int64_t bytes) {
+    auto found = free_.find(bytes);
+    if (found == free_.end()) {
+      return std::unique_ptr<char[]>(new char[static_cast<size_t>(bytes)]);
+    }
+    std::unique_ptr<char[]> memory = std::move(found->second.back());
+    found->second.pop_back();
+    if (found->second.empty()) free_.erase(found);
+    free_bytes_ -= bytes;
+    return memory;
+  }
+  void GiveBack(PendingSend send) {
+    send.buffer.reset();
+    if (send.bytes > options_.max_buffered_bytes) return;
+    // Sizes that are not sent any more make room.
+    while (!free_.empty() && free_bytes_ + send.bytes > options_.max_buffered_bytes) {
+      auto other = free_.begin();
+      free_bytes_ -= other->first;
+      other->second.pop_back();
+      if (other->second.empty()) free_.erase(other);
+    }
+    free_[send.bytes].push_back(std::move(send.data));
+    free_bytes_ += send.bytes;
+  }
+
   bool StartWait(UnboundBuffer* buffer) {
     absl::MutexLock lock(&mutex_);
     if (aborted_) return false;
@@ -208,7 +238,9 @@ class GlooCommunicator : public HostCommunicator {
       return Failed(e, send.peer, "send to");
     }
     EndWait();
-    return done ? absl::OkStatus() : Stop();
+    if (!done) return Stop();
+    GiveBack(std::move(send));
+    return absl::OkStatus();
   }
 
   absl::Status Failed(const std::exception& e, int peer, const char* what) {
@@ -225,6 +257,8 @@ class GlooCommunicator : public HostCommunicator {
   std::deque<PendingSend> pending_;
   size_t sends_of_last_step_ = 0;  // the oldest in pending_
   int64_t buffered_ = 0;
+  std::map<int64_t, std::vector<std::unique_ptr<char[]>>> free_;  // by size
+  int64_t free_bytes_ = 0;
 
   absl::Mutex mutex_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;

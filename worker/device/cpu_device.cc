@@ -45,6 +45,7 @@ class CpuDevice : public Device {
     description_.set_kind(proto::Device::CPU);
     description_.set_model(CpuModel());
     description_.set_threads(options.threads > 0 ? options.threads : cores);
+    description_.set_host_cores(cores);
     description_.set_memory_bytes(options.memory_limit > 0 ? options.memory_limit
                                                            : MachineMemory() / 4 * 3);
     RegisterCpuKernels(kernels_);

@@ -1,0 +1,40 @@
+// Profile files: what a cluster has measured, so that plans for it can be made elsewhere. JSON:
+//
+//   {
+//     "espalier_profile": 1,
+//     "operators": {...},      // measured.h
+//     "communication": [
+//       {"between": "2 x Intel Xeon x1",
+//        "messages": [{"bytes": 64, "send_seconds": 2e-6, "receive_seconds": 3e-5}],
+//        "collectives": [{"kind": "ALL_REDUCE", "ranks": 2, "bytes": 64, "seconds": 6e-5}]}
+//     ]
+//   }
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/cost/measured.h"
+#include "proto/cluster.pb.h"
+
+namespace espalier {
+
+// By the devices that talk, see CommunicationKey.
+using CommunicationProfiles = std::map<std::string, proto::CommunicationProfile>;
+
+// Devices by host, model and threads, without the hosts' names: "2 x Intel Xeon x1" for two on one
+// host, "1 x Intel Xeon x1 | 1 x Intel Xeon x1" for two hosts. Devices without a host are on one of
+// their own.
+std::string CommunicationKey(const std::vector<proto::Device>& devices);
+
+std::string SaveProfile(const MeasuredCost& operators, const CommunicationProfiles& communication);
+
+// Adds what the text says to both. InvalidArgument names the place that is wrong and what would be
+// accepted; then nothing was added.
+absl::Status LoadProfile(const std::string& text, MeasuredCost* operators,
+                         CommunicationProfiles* communication);
+
+}  // namespace espalier
