@@ -19,7 +19,7 @@ namespace {
 constexpr double kMostPieces = 2e7;
 // On more than kFewDevices, where the search tries fewer configurations, too.
 constexpr int kFewDevices = 8;
-constexpr double kFewerPieces = 4e6;
+constexpr double kFewerPieces = 2e6;
 constexpr int kFrontConfigs = 16;  // of each operator
 
 // The sum, of one graph.
