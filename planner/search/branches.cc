@@ -11,7 +11,8 @@
 namespace espalier {
 namespace {
 
-constexpr int kFewDevices = 8;  // of more, only quarters are tried
+// On more, each number of devices would take tables as large as those of the whole search.
+constexpr int kMostDevices = 8;
 
 // Groups of nodes that lead to different operands of one operator and to nothing else: two or more.
 using Region = std::vector<std::vector<NodeId>>;
@@ -78,11 +79,10 @@ class Splitter {
 
   absl::Status Run() {
     const int devices = space_.num_devices();
-    if (devices < 2) return absl::OkStatus();
+    if (devices < 2 || devices > kMostDevices) return absl::OkStatus();
     const std::vector<Region> regions = Regions(space_.structure()).Find();
     for (const Region& region : regions) {
       for (int first = 1; first < devices; ++first) {
-        if (devices > kFewDevices && first * 4 % devices != 0) continue;
         for (bool swapped : {false, true}) {
           if (absl::Status s = Try(region, first, swapped); !s.ok()) return s;
         }

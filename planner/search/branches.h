@@ -10,10 +10,10 @@
 namespace espalier {
 
 // Wherever parts of the graph serve different operands of one operator and nothing else, tries them
-// in two groups, on the first i devices and on the others, for each i that divides up the devices;
+// in two groups, on the first i devices and on the others, for each i;
 // what a group does on so many devices is what elimination finds for as many. Keeps what is
 // simulated to be faster. `simulator` holds the starting placement, and is left at the best one.
-// `other` as for EliminationPlacement.
+// `other` as for EliminationPlacement. Does nothing on more than 8 devices.
 absl::Status SplitBranches(const SearchSpace& space, ConfigTable& table, CostTables& costs,
                            const Placement& other, Simulator* simulator);
 

@@ -17,6 +17,9 @@ namespace {
 
 // Of all plans from one layout to another: their parts on each two devices.
 constexpr double kMostPieces = 2e7;
+// On more than kFewDevices, where the search tries fewer configurations, too.
+constexpr int kFewDevices = 8;
+constexpr double kFewerPieces = 2e6;
 constexpr int kFrontConfigs = 16;  // of each operator
 
 // The sum, of one graph.
@@ -42,7 +45,8 @@ class SerialSteps {
     int kinds = 0;
     for (NodeId n : space.nodes()) kinds += space.Alike(n)[0] == n;
     const double devices = space.num_devices();
-    const double plans = kMostPieces / (devices * devices);
+    const double pieces = devices > kFewDevices ? kFewerPieces : kMostPieces;
+    const double plans = pieces / (devices * devices);
     const double edges = 4.0 * std::max(1, kinds);
     const size_t most = static_cast<size_t>(
         std::clamp(std::sqrt(plans / edges), 4.0, static_cast<double>(around.most_configs)));
