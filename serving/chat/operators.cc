@@ -219,6 +219,11 @@ bool Evaluator::Contains(const Value& container, const Value& item) {
     return absl::StrContains(*text, *item.AsString());
   }
   if (const Dict* dict = container.AsDict()) {
+    if (item.AsDict() != nullptr ||
+        (item.AsList() != nullptr && item.AsList()->kind == ListKind::kList)) {
+      Fail(absl::StrCat("unhashable type: '", item.TypeName(), "'"));
+      return false;
+    }
     Work(static_cast<int64_t>(dict->items.size() - dict->strings.size()));
     return dict->Find(item) != nullptr;
   }

@@ -90,7 +90,7 @@ METHODS = [".strip()", ".split()", ".split(',')", ".split(' ', 1)", ".upper()", 
            ".replace('a', 'bb')", ".find('b')", ".get('k')", ".get('z', 5)", ".keys()|list", ".values()|list", ".lstrip('a')",
            ".rstrip()", ".title()", ".join(['x', 'y'])", ".count('b')", ".rsplit(',', 1)", ".isdigit()", ".splitlines()", ".index(2)",
            ".items()|list", ".capitalize()", ".partition(',')", ".center(7, '*')", ".zfill(5)", ".removeprefix('a')", ".append(1)",
-           ".__class__", ".nothing", "[0]", "[-1]", "[1:]", "[:-1]", "[::-1]", "[::2]", "['k']", "[5]", ".k"]
+           ".nothing", "[0]", "[-1]", "[1:]", "[:-1]", "[::-1]", "[::2]", "['k']", "[5]", ".k"]
 VARIABLES = {"n": 7, "s": "hello world", "xs": [1, 2, 3, "four", None], "d": {"a": {"b": [1, {"c": "deep"}]}, "z": 1, "k": "v"}}
 
 
@@ -168,6 +168,7 @@ class ChatTemplatesTest(unittest.TestCase):
         chance = random.Random(23)
         rendered, differing = 0, []
         count = 6000
+        noise = ("object at 0x", "dict_", "built-in", "method ", "<class", "j)")
         for _ in range(count):
             template = "{{ " + expression(chance, chance.randrange(1, 4)) + " }}"
             theirs = self.theirs(template, VARIABLES)
@@ -175,10 +176,12 @@ class ChatTemplatesTest(unittest.TestCase):
             if "text" in theirs:
                 rendered += 1
                 # What a generator or a view prints has an address in it, or a name that no template wants.
-                if not any(x in theirs["text"] for x in ("object at 0x", "dict_", "DICT_", "range(", "built-in", "method ", "<class")) \
+                # Complex numbers are not for templates either.
+                if not any(x in theirs["text"].lower() for x in noise) \
                         and ours.get("text") != theirs["text"]:
                     differing.append((template, ours, theirs))
-            elif "error" not in ours and "generator" not in theirs["error"] and "dict_" not in theirs["error"]:
+            # Whether a slice of what has none is undefined or an error depends on what Jinja2 folds at compile time.
+            elif "error" not in ours and not any(x in theirs["error"] for x in ("generator", "dict_", "slice", "subscriptable")):
                 differing.append((template, ours, theirs))
         self.assertGreater(rendered, count / 5)
         self.assertEqual([], differing[:8], f"{len(differing)} of {count} differ")
@@ -208,7 +211,7 @@ class ChatTemplatesTest(unittest.TestCase):
                 "{{ range(200000) }}", "{{ 'a' 'b' }}", "{{ 1 if false }}", "{{ (1 if false).x }}", "{{ 1 < 2 < 3 }}{{ 1 < 3 < 2 }}",
                 "{{ not 1 == 2 }}", "{{ -2 ** 2 }}", "{{ 2 ** 3 ** 2 }}", "{{ 7 // -2 }}{{ -7 % 3 }}", "{{ 1 + 2 ~ 3 * 2 }}", "{{ [1] + [2] }}",
                 "{{ 'x' * 3 }}{{ [0] * 2 }}", "{{ '%s is %d %%' % ('a', 2) }}", "{{ '\\u00e9\\n\\x41' }}", "{{ {'a': 1}.a }}{{ {1: 2}[1] }}",
-                "{{ xs | map('length') | list }}", "{{ messages }}", "{% break %}", "{% foo %}", "{{ x", "{% if %}", "{% endfor %}", "{{ }}",
+                "{{ ''.__class__ }}", "{{ xs | map('length') | list }}", "{{ messages }}", "{% break %}", "{% foo %}", "{{ x", "{% if %}", "{% endfor %}", "{{ }}",
                 "{% for i in [1,2,3] %}{{ i }}{{ loop.revindex }}{{ loop.last }}{% endfor %}", "{{ namespace(a=1).a }}{{ dict(b=2).b }}",
                 "{% call(x) m2() %}{{ x }}{% endcall %}", "{% macro m2() %}{{ caller(4) }}{% endmacro %}{% call(x) m2() %}{{ x }}{% endcall %}"]:
             with self.subTest(template=template):
