@@ -318,7 +318,7 @@ TEST(JsonSchema, EveryTextIsJsonThatTheSchemaAccepts) {
     Language language = Schema(test.schema);
     ASSERT_TRUE(language.status.ok()) << test.schema << ": " << language.status;
     int whole = 0;
-    for (int trial = 0; trial < 300; ++trial) {
+    for (int trial = 0; trial < 120; ++trial) {
       const std::string text = language.Random(random);
       if (text.empty()) continue;
       ++whole;
@@ -327,7 +327,7 @@ TEST(JsonSchema, EveryTextIsJsonThatTheSchemaAccepts) {
       ASSERT_FALSE(value.is_discarded()) << test.schema << " gave " << text;
       EXPECT_TRUE(test.valid(value)) << test.schema << " gave " << text;
     }
-    EXPECT_GT(whole, 100) << test.schema;
+    EXPECT_GT(whole, 40) << test.schema;
   }
 }
 

@@ -23,6 +23,10 @@ constexpr int kMaxDepth = 64;
 constexpr size_t kMaxRules = 20'000;
 constexpr size_t kMaxSchemaBytes = 1 << 20;
 constexpr size_t kMaxKeyBytes = 256;
+constexpr size_t kMaxNameBytes = 16 << 10;  // of all names beside additionalProperties
+// Finding a key takes as long as its object has keys.
+constexpr size_t kMaxKeys = 2048;
+constexpr size_t kMaxKeysInAll = 50'000;
 constexpr int kMaxCount = 100'000;
 constexpr int64_t kMostDigits = 999'999'999'999'999'999;
 
@@ -165,7 +169,10 @@ class Builder {
             {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}}};
     std::set<std::string> used = {"type"};
     std::vector<Expression> parts;
+    std::set<Json> seen;
     for (const Json& type : types) {
+      // A type that comes twice says nothing more; were it followed twice, nesting would multiply.
+      if (!seen.insert(type).second) continue;
       if (!type.is_string()) {
         Fail(absl::StrCat(place, "/type"), "it must be a list of strings");
         return {};
@@ -517,11 +524,14 @@ class Builder {
   Expression Others(const std::string& value, const std::vector<std::string>& names, bool after_one,
                     const std::string& place) {
     if (value.empty()) return Literal("");
+    size_t bytes = 0;
     for (const std::string& name : names) {
-      if (name.size() > kMaxKeyBytes) {
+      bytes += name.size();
+      if (name.size() > kMaxKeyBytes || bytes > kMaxNameBytes) {
         Fail(
             absl::StrCat(place, "/additionalProperties"),
-            absl::StrCat("it is not supported beside a name longer than ", kMaxKeyBytes, " bytes"));
+            absl::StrCat("it is not supported beside a name longer than ", kMaxKeyBytes,
+                         " bytes, or more than ", kMaxNameBytes, " bytes of names"));
         return {};
       }
     }
@@ -548,13 +558,25 @@ absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema) {
     return absl::InvalidArgumentError("json_schema: it is larger than 1 MiB");
   }
   // The parser needs no stack, but those who walk the value do.
-  bool deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
+  bool deep = false, wide = false;
+  size_t keys = 0;
+  std::vector<size_t> open;  // keys so far of the objects around
+  const auto watch = [&](int depth, Json::parse_event_t event, Json&) {
+    if (event == Json::parse_event_t::object_start) open.push_back(0);
+    if (event == Json::parse_event_t::object_end && !open.empty()) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.empty()) {
+      wide = wide || ++open.back() > kMaxKeys || ++keys > kMaxKeysInAll;
+    }
     deep = deep || depth > 4 * kMaxDepth;
-    return !deep;
+    return !deep && !wide;
   };
   const Json root = Json::parse(schema.begin(), schema.end(), watch, /*allow_exceptions=*/false);
   if (deep) return absl::InvalidArgumentError("json_schema: it nests too deep");
+  if (wide) {
+    return absl::InvalidArgumentError(absl::StrCat("json_schema: it has more than ", kMaxKeys,
+                                                   " keys in one object, or ", kMaxKeysInAll,
+                                                   " in all"));
+  }
   if (root.is_discarded()) return absl::InvalidArgumentError("json_schema: it is not valid JSON");
   return Builder(root).Build();
 }
