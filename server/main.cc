@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/api_keys.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator.h"
 #include "server/http/gateway.h"
@@ -43,6 +44,10 @@ ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores di
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
 ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
+ABSL_FLAG(std::string, api_key_file, "",
+          "file with one key per line, one of which clients must show; empty: none is wanted");
+ABSL_FLAG(double, drain_seconds, 30,
+          "how long running requests may go on after SIGTERM; a second signal ends them");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and tokens");
 ABSL_FLAG(std::string, ready_file, "", "file that gets the addresses as JSON once all is ready");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
@@ -123,16 +128,40 @@ int ServingThreads() {
   return given > 0 ? given : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
 }
 
+// Lets the requests that run come to their ends.
+void Drain(ModelServer& models, const sigset_t& signals) {
+  models.Drain();
+  const absl::Time deadline = absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_drain_seconds));
+  const timespec tick = {0, 20'000'000};
+  while (models.OpenRequests() > 0 && absl::Now() < deadline) {
+    if (sigtimedwait(&signals, nullptr, &tick) > 0) break;
+  }
+  if (const int left = models.OpenRequests(); left > 0) {
+    spdlog::warn("{} requests are cut off", left);
+  }
+}
+
 absl::Status Serve(const sigset_t& signals) {
   const std::string http_listen = absl::GetFlag(FLAGS_http_listen);
   absl::Status status = CheckAddress("listen", absl::GetFlag(FLAGS_listen));
   if (status.ok() && !http_listen.empty()) status = CheckAddress("http_listen", http_listen);
   if (!status.ok()) return status;
+  if (!(absl::GetFlag(FLAGS_drain_seconds) >= 0)) {
+    return absl::InvalidArgumentError("--drain_seconds: 0 or more");
+  }
   if (!(absl::GetFlag(FLAGS_lease_seconds) >= 0.5)) {
     return absl::InvalidArgumentError("--lease_seconds: at least 0.5");
   }
 
   CoordinatorOptions options;
+  if (!absl::GetFlag(FLAGS_api_key_file).empty()) {
+    absl::StatusOr<ApiKeys> keys = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
+    if (!keys.ok()) return keys.status();
+    options.authorize = [keys = *std::move(keys)](const std::string& method,
+                                                  const std::string& authorization) {
+      return keys.Check(method, authorization);
+    };
+  }
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.listen = absl::GetFlag(FLAGS_listen);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
@@ -163,7 +192,7 @@ absl::Status Serve(const sigset_t& signals) {
                        [&](const std::string& route, const std::string& authorization) {
                          return coordinator.guard().Check(route, authorization);
                        },
-                   .ready = [] { return true; },
+                   .ready = [&models] { return !models.draining(); },
                    .clock = &clock,
                    .version = kVersion});
   std::unique_ptr<HttpServer> http;
@@ -235,6 +264,7 @@ absl::Status Serve(const sigset_t& signals) {
   int caught = 0;
   sigwait(&signals, &caught);
   spdlog::info("signal {}: stopping", caught);
+  Drain(models, signals);
   return absl::OkStatus();
 }
 

@@ -1,246 +1,288 @@
 #include "server/http/gateway.h"
 
-#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/http/openai.h"
-#include "serving/tokenizer/chat_template.h"
+#include "server/http/json_reader.h"
+#include "server/http/openai_response.h"
+#include "server/inference/generation.h"
 
 namespace espalier {
 namespace {
 
+using json = nlohmann::ordered_json;
+
 constexpr char kJson[] = "application/json";
-constexpr int kDefaultMaxTokens = 16;
+constexpr absl::string_view kOpenAiModels = "/v1/models/";
+constexpr absl::string_view kInferenceModels = "/v2/models/";
+constexpr absl::string_view kReadySuffix = "/ready";
 
-void SendError(HttpResponder& responder, const openai::Error& error,
-               HttpResponder::Headers headers = {}) {
-  if (error.http_status == 429 || error.http_status == 503) {
-    headers.emplace_back("Retry-After", "1");
-  }
-  if (error.http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  responder.Send(error.http_status, kJson, openai::ToJson(error), std::move(headers));
-}
-
-openai::UsageCounts Counts(const Usage& usage) {
-  return {usage.prompt_tokens, usage.completion_tokens, usage.drafted_tokens, usage.accepted_tokens,
-          usage.verification_steps};
-}
-
-// One answer, streamed or whole. Lives in the engine's listener; used on the engine's thread alone.
-class Answer {
+// Notes when and how a request was answered.
+class MeteredResponder : public HttpResponder {
  public:
-  Answer(openai::Head head, bool stream, bool include_usage,
-         std::shared_ptr<HttpResponder> responder, ServingMetrics* metrics)
-      : head_(std::move(head)),
-        stream_(stream),
-        include_usage_(include_usage),
-        responder_(std::move(responder)),
-        metrics_(metrics) {}
+  MeteredResponder(std::shared_ptr<HttpResponder> inner, std::string method, std::string route,
+                   const Clock* clock, ServingMetrics* metrics)
+      : inner_(std::move(inner)),
+        method_(std::move(method)),
+        route_(std::move(route)),
+        clock_(clock),
+        metrics_(metrics),
+        start_(clock->Now()) {}
 
-  void On(const RequestEvent& event) {
-    if (event.finished && metrics_ != nullptr) metrics_->RequestFinished(head_.model, event);
-    if (event.reason == FinishReason::kError) {
-      Fail(openai::FromStatus(event.error));
-      return;
-    }
-    if (stream_) {
-      Stream(event);
-      return;
-    }
-    text_ += event.text;
-    if (event.finished) {
-      responder_->Send(200, kJson,
-                       openai::WholeAnswer(head_, text_, Name(event.reason), Counts(event.usage)));
-    }
+  void Send(int status, std::string content_type, std::string body, Headers headers) override {
+    Note(status);
+    inner_->Send(status, std::move(content_type), std::move(body), std::move(headers));
   }
+  void StartStream(int status, std::string content_type, Headers headers) override {
+    Note(status);
+    inner_->StartStream(status, std::move(content_type), std::move(headers));
+  }
+  void Write(std::string data) override { inner_->Write(std::move(data)); }
+  void End() override { inner_->End(); }
+  void OnClose(std::function<void()> closed) override { inner_->OnClose(std::move(closed)); }
 
  private:
-  // Before the first token the status line can still tell; afterwards only the stream can.
-  void Fail(const openai::Error& error) {
-    if (!started_) {
-      SendError(*responder_, error);
-      return;
-    }
-    responder_->Write(openai::ErrorChunk(error));
-    responder_->End();
+  void Note(int status) {
+    metrics_->HttpAnswered(method_, route_, status, absl::ToDoubleSeconds(clock_->Now() - start_));
   }
 
-  void Stream(const RequestEvent& event) {
-    if (!started_) {
-      started_ = true;
-      responder_->StartStream(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
-      responder_->Write(openai::FirstChunk(head_));
-    }
-    if (!event.text.empty()) responder_->Write(openai::Chunk(head_, event.text, ""));
-    if (!event.finished) return;
-    responder_->Write(openai::Chunk(head_, "", Name(event.reason)));
-    if (include_usage_) responder_->Write(openai::UsageChunk(head_, Counts(event.usage)));
-    responder_->Write(openai::kDone);
-    responder_->End();
-  }
-
-  const openai::Head head_;
-  const bool stream_;
-  const bool include_usage_;
-  const std::shared_ptr<HttpResponder> responder_;
+  const std::shared_ptr<HttpResponder> inner_;
+  const std::string method_, route_;
+  const Clock* const clock_;
   ServingMetrics* const metrics_;
-  bool started_ = false;
-  std::string text_;
+  const absl::Time start_;
 };
 
-absl::StatusOr<std::vector<int>> PromptOf(openai::Kind kind, const openai::Request& request,
-                                          const Tokenizer& tokenizer) {
-  if (request.prompt_tokens.has_value()) return *request.prompt_tokens;
-  if (kind == openai::Kind::kCompletion) return tokenizer.Encode(request.prompt);
-  std::vector<ChatMessage> messages;
-  for (const openai::Message& message : request.messages) {
-    messages.push_back({message.role == "developer" ? "system" : message.role, message.content});
-  }
-  absl::StatusOr<std::string> text = RenderPlainChat(messages);
-  if (!text.ok()) return text.status();
-  return tokenizer.Encode(*text);
+// The name in "/v2/models/NAME" or "/v2/models/NAME/ready".
+std::string NameIn(absl::string_view path, absl::string_view prefix) {
+  path.remove_prefix(prefix.size());
+  if (absl::EndsWith(path, kReadySuffix)) path.remove_suffix(kReadySuffix.size());
+  return std::string(path);
 }
 
-void Generate(openai::Kind kind, const HttpRequest& http, const GatewayOptions& gateway,
-              int64_t number, std::shared_ptr<HttpResponder> responder) {
-  openai::Request request;
-  if (const auto error = openai::Parse(kind, http.body, &request)) {
-    SendError(*responder, *error);
-    return;
-  }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = gateway.models->Find(request.model);
-  if (!model.ok()) {
-    openai::Error error = openai::FromStatus(model.status());
-    error.param = "model";
-    SendError(*responder, error);
-    return;
-  }
-  EngineHost& host = *(*model)->host;
-  absl::StatusOr<std::vector<int>> prompt = PromptOf(kind, request, host.tokenizer());
-  if (!prompt.ok()) {
-    SendError(*responder, openai::FromStatus(prompt.status()));
-    return;
-  }
-  if (request.speculation.value_or(false) && !host.has_ssms()) {
-    SendError(*responder, {.message = absl::StrCat("field 'speculation' is true, but model '",
-                                                   request.model, "' is served without SSMs"),
-                           .param = "speculation"});
-    return;
-  }
-  RequestOptions options;
-  options.max_tokens = request.max_tokens;
-  if (options.max_tokens == 0) {
-    // Chat answers run to the end of the context unless they are limited.
-    options.max_tokens = kind == openai::Kind::kChat
-                             ? std::max(1, host.context() - static_cast<int>(prompt->size()))
-                             : kDefaultMaxTokens;
-  }
-  options.stop = request.stop;
-  options.ignore_eos = request.ignore_eos;
-  options.speculate = request.speculation.value_or(true);
-  options.sampling.temperature = request.temperature;
-  options.sampling.top_p = request.top_p;
-  options.sampling.top_k = request.top_k;
-  options.sampling.seed = request.seed.value_or(gateway.models->NextSeed());
-  openai::Head head{kind,
-                    absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
-                                 gateway.clock->NowUnixMillis(), "-", number),
-                    gateway.clock->NowUnixMillis() / 1000, request.model};
-  auto answer = std::make_shared<Answer>(std::move(head), request.stream, request.include_usage,
-                                         responder, gateway.metrics);
-  absl::StatusOr<EngineHost::Ticket> ticket =
-      host.Submit(*std::move(prompt), std::move(options),
-                  [answer](const RequestEvent& event) { answer->On(event); });
-  if (!ticket.ok()) {
-    SendError(*responder, openai::FromStatus(ticket.status()));
-    return;
-  }
-  // Weak: an open connection must not keep an unloaded model alive.
-  responder->OnClose([weak = std::weak_ptr<LoadedModel>(*model), ticket = *ticket] {
-    if (auto model = weak.lock()) model->host->Cancel(ticket);
-  });
+openai::ModelEntry EntryOf(const proto::ServedModel& model) {
+  return {model.name(), model.loaded_unix_ms() / 1000, model.max_sequence_length()};
 }
 
 }  // namespace
 
 Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
-  routes_["/v1/completions"]["POST"] = &Gateway::Completions;
-  routes_["/v1/chat/completions"]["POST"] = &Gateway::ChatCompletions;
-  routes_["/v1/models"]["GET"] = &Gateway::Models;
-  routes_["/health"]["GET"] = &Gateway::Health;
-  routes_["/ready"]["GET"] = &Gateway::Ready;
-  routes_["/version"]["GET"] = &Gateway::Version;
-  routes_["/metrics"]["GET"] = &Gateway::Metrics;
+  const auto add = [this](const std::string& path, const char* method, Route route,
+                          const std::string& name = "") {
+    Known& known = routes_[path];
+    known.name = name.empty() ? path : name;
+    known.by_method[method] = route;
+  };
+  add("/v1/completions", "POST", &Gateway::Completions);
+  add("/v1/chat/completions", "POST", &Gateway::ChatCompletions);
+  add("/v1/embeddings", "POST", &Gateway::Embeddings);
+  add("/tokenize", "POST", &Gateway::Tokenize);
+  add("/detokenize", "POST", &Gateway::Detokenize);
+  add("/v1/models", "GET", &Gateway::Models);
+  add("/v1/models/", "GET", &Gateway::Model, "/v1/models/NAME");
+  add("/health", "GET", &Gateway::Health);
+  add("/ready", "GET", &Gateway::Ready);
+  add("/version", "GET", &Gateway::Version);
+  add("/metrics", "GET", &Gateway::Metrics);
+  add("/v2", "GET", &Gateway::ServerMetadata);
+  add("/v2/health/live", "GET", &Gateway::Health);
+  add("/v2/health/ready", "GET", &Gateway::Ready);
+  add("/v2/models/", "GET", &Gateway::ModelMetadata, "/v2/models/NAME");
+}
+
+const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
+  auto it = routes_.find(path);
+  for (const absl::string_view prefix : {kOpenAiModels, kInferenceModels}) {
+    if (it == routes_.end() && path.size() > prefix.size() && absl::StartsWith(path, prefix)) {
+      it = routes_.find(std::string(prefix));
+    }
+  }
+  const bool nameless = path == kOpenAiModels || path == kInferenceModels;
+  return it == routes_.end() || nameless ? nullptr : &it->second;
 }
 
 void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  auto path = routes_.find(request.path);
-  if (path == routes_.end()) {
-    SendError(*responder, {.http_status = 404,
-                           .message = absl::StrCat("there is no ", request.method, " ",
-                                                   request.path.substr(0, 200))});
-    return;
+  const Known* known = FindRoute(request.path);
+  if (options_.metrics != nullptr) {
+    // Names that clients make up must not become labels.
+    static const char* const kMethods[] = {"GET", "HEAD", "POST"};
+    const bool usual =
+        std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
+    responder = std::make_shared<MeteredResponder>(
+        std::move(responder), usual ? request.method : "other",
+        known != nullptr ? known->name : "other", options_.clock, options_.metrics);
   }
+  const bool open = request.path == "/health" || request.path == "/v2/health/live";
   const bool head = request.method == "HEAD";
-  auto route = path->second.find(head ? "GET" : request.method);
-  if (route == path->second.end()) {
-    const std::string allowed = absl::StrJoin(
-        path->second, ", ", [](std::string* out, const auto& entry) { out->append(entry.first); });
-    SendError(*responder,
-              {.http_status = 405,
-               .message = absl::StrCat(request.path, " takes ", allowed, ", not ",
-                                       request.method.substr(0, 40))},
-              {{"Allow", allowed}});
-    return;
-  }
-  if (options_.authorize && request.path != "/health") {
-    const absl::Status allowed = options_.authorize(absl::StrCat(route->first, " ", request.path),
-                                                    request.headers["authorization"]);
+  const std::string method = head ? "GET" : request.method;
+  // Before anything is told about what there is.
+  if (options_.authorize && !open) {
+    const absl::Status allowed = options_.authorize(
+        absl::StrCat(method.substr(0, 40), " ", known != nullptr ? known->name : "other"),
+        request.headers["authorization"]);
     if (!allowed.ok()) {
-      SendError(*responder, openai::FromStatus(allowed));
+      SendError(*responder, allowed);
       return;
     }
+  }
+  if (known == nullptr) {
+    SendError(*responder,
+              openai::Error{.http_status = 404,
+                            .message = absl::StrCat("there is no ", request.method.substr(0, 40),
+                                                    " ", request.path.substr(0, 200))});
+    return;
+  }
+  const auto route = known->by_method.find(method);
+  if (route == known->by_method.end()) {
+    const std::string allowed =
+        absl::StrJoin(known->by_method, ", ",
+                      [](std::string* out, const auto& entry) { out->append(entry.first); });
+    SendError(*responder,
+              openai::Error{.http_status = 405,
+                            .message = absl::StrCat(known->name, " takes ", allowed, ", not ",
+                                                    request.method.substr(0, 40))},
+              {{"Allow", allowed}});
+    return;
   }
   (this->*route->second)(request, std::move(responder));
 }
 
-void Gateway::Completions(const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
-  Generate(openai::Kind::kCompletion, request, options_, ++counter_, std::move(responder));
+GenerateContext Gateway::Context() {
+  return {options_.models, options_.metrics, options_.clock, ++counter_};
 }
 
-void Gateway::ChatCompletions(const HttpRequest& request,
-                              std::shared_ptr<HttpResponder> responder) {
-  Generate(openai::Kind::kChat, request, options_, ++counter_, std::move(responder));
+absl::StatusOr<std::shared_ptr<LoadedModel>> Gateway::ModelOf(const std::string& name) const {
+  if (!name.empty()) return options_.models->Find(name);
+  const std::vector<std::string> names = options_.models->Names();
+  if (names.size() == 1) return options_.models->Find(names[0]);
+  return absl::InvalidArgumentError(
+      absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
 }
 
-void Gateway::Models(const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
-  std::vector<openai::ModelEntry> entries;
-  for (const proto::ServedModel& model : options_.models->List()) {
-    entries.push_back({model.name(), model.loaded_unix_ms() / 1000});
+void Gateway::Completions(const HttpRequest& request, Responder responder) {
+  Generate(openai::Kind::kCompletion, request, Context(), std::move(responder));
+}
+
+void Gateway::ChatCompletions(const HttpRequest& request, Responder responder) {
+  Generate(openai::Kind::kChat, request, Context(), std::move(responder));
+}
+
+void Gateway::Embeddings(const HttpRequest&, Responder responder) {
+  SendError(*responder,
+            absl::UnimplementedError("embeddings are not supported: the models served here yield "
+                                     "logits of tokens, not vectors of texts"));
+}
+
+void Gateway::Tokenize(const HttpRequest& request, Responder responder) {
+  openai::TokenizeRequest wanted;
+  if (const auto error = openai::ParseTokenize(request.body, &wanted)) {
+    SendError(*responder, *error);
+    return;
   }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(wanted.model);
+  if (!model.ok()) return SendError(*responder, model.status());
+  absl::StatusOr<std::vector<int>> tokens = PromptTokens(wanted.generate, **model);
+  if (!tokens.ok()) return SendError(*responder, tokens.status());
+  std::vector<std::string> strings;
+  for (const int token : *tokens) strings.push_back((*model)->host->tokenizer().TokenBytes(token));
+  responder->Send(200, kJson,
+                  openai::TokensJson(*tokens, wanted.token_strings ? &strings : nullptr,
+                                     (*model)->host->context()));
+}
+
+void Gateway::Detokenize(const HttpRequest& request, Responder responder) {
+  openai::TokenizeRequest wanted;
+  if (const auto error = openai::ParseDetokenize(request.body, &wanted)) {
+    SendError(*responder, *error);
+    return;
+  }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(wanted.model);
+  if (!model.ok()) return SendError(*responder, model.status());
+  const Tokenizer& tokenizer = (*model)->host->tokenizer();
+  for (const int token : wanted.tokens) {
+    if (token < tokenizer.vocabulary()) continue;
+    return SendError(*responder, openai::Error{.message = absl::StrCat("token ", token,
+                                                                       " is outside the "
+                                                                       "vocabulary of ",
+                                                                       tokenizer.vocabulary()),
+                                               .param = "tokens"});
+  }
+  responder->Send(200, kJson, openai::PromptJson(tokenizer.Decode(wanted.tokens)));
+}
+
+void Gateway::Models(const HttpRequest&, Responder responder) {
+  std::vector<openai::ModelEntry> entries;
+  for (const proto::ServedModel& model : options_.models->List()) entries.push_back(EntryOf(model));
   responder->Send(200, kJson, openai::ModelList(entries));
 }
 
-void Gateway::Health(const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
-  responder->Send(200, kJson, R"({"status":"ok"})");
+void Gateway::Model(const HttpRequest& request, Responder responder) {
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+      options_.models->Find(NameIn(request.path, kOpenAiModels));
+  if (!model.ok()) return SendError(*responder, model.status());
+  responder->Send(200, kJson, openai::ModelJson(EntryOf((*model)->description)));
 }
 
-void Gateway::Ready(const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+void Gateway::Health(const HttpRequest& request, Responder responder) {
+  responder->Send(200, kJson,
+                  request.path == "/health" ? R"({"status":"ok"})" : R"({"live":true})");
+}
+
+void Gateway::Ready(const HttpRequest& request, Responder responder) {
   const bool ready = !options_.ready || options_.ready();
+  if (request.path == "/v2/health/ready") {
+    responder->Send(ready ? 200 : 503, kJson,
+                    absl::StrCat(R"({"ready":)", ready ? "true" : "false", "}"));
+    return;
+  }
   responder->Send(ready ? 200 : 503, kJson,
-                  ready ? R"({"status":"ready"})" : R"({"status":"starting"})");
+                  ready ? R"({"status":"ready"})" : R"({"status":"not ready"})");
 }
 
-void Gateway::Version(const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+void Gateway::Version(const HttpRequest&, Responder responder) {
   responder->Send(200, kJson, absl::StrCat(R"({"version":")", options_.version, "\"}"));
 }
 
-void Gateway::Metrics(const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+void Gateway::Metrics(const HttpRequest&, Responder responder) {
   if (options_.metrics != nullptr) options_.metrics->Collect();
   responder->Send(200, "text/plain; version=0.0.4; charset=utf-8",
                   options_.exposition ? options_.exposition() : "");
+}
+
+void Gateway::ServerMetadata(const HttpRequest&, Responder responder) {
+  responder->Send(
+      200, kJson,
+      openai::Dump(
+          {{"name", "espalier"}, {"version", options_.version}, {"extensions", json::array()}}));
+}
+
+void Gateway::ModelMetadata(const HttpRequest& request, Responder responder) {
+  if (absl::EndsWith(request.path, kReadySuffix)) {
+    ModelReady(request, std::move(responder));
+    return;
+  }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+      options_.models->Find(NameIn(request.path, kInferenceModels));
+  if (!model.ok()) return SendError(*responder, model.status());
+  const auto text = [](const char* name) {
+    return json::array({{{"name", name}, {"datatype", "BYTES"}, {"shape", {1}}}});
+  };
+  responder->Send(200, kJson,
+                  openai::Dump({{"name", (*model)->description.name()},
+                                {"versions", {"1"}},
+                                {"platform", "espalier"},
+                                {"inputs", text("prompt")},
+                                {"outputs", text("text")}}));
+}
+
+void Gateway::ModelReady(const HttpRequest& request, Responder responder) {
+  const std::string name = NameIn(request.path, kInferenceModels);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = options_.models->Find(name);
+  if (!model.ok()) return SendError(*responder, model.status());
+  responder->Send(200, kJson, openai::Dump({{"name", name}, {"ready", true}}));
 }
 
 }  // namespace espalier

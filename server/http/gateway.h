@@ -1,7 +1,9 @@
-// The HTTP side of the coordinator: the OpenAI API, health and metrics, behind one authorisation.
+// The HTTP side of the coordinator: the OpenAI API, the health and metadata of the Open Inference
+// Protocol, and metrics, behind one authorisation.
 //
-//   POST /v1/completions  /v1/chat/completions     GET /v1/models
-//   GET  /health  /ready  /version  /metrics
+//   POST /v1/completions  /v1/chat/completions  /v1/embeddings  /tokenize  /detokenize
+//   GET  /v1/models  /v1/models/NAME  /health  /ready  /version  /metrics
+//   GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME  /v2/models/NAME/ready
 #pragma once
 
 #include <atomic>
@@ -12,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "server/clock.h"
+#include "server/http/generate_route.h"
 #include "server/http/http_server.h"
 #include "server/inference/model_server.h"
 
@@ -21,7 +24,8 @@ struct GatewayOptions {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;        // optional
   std::function<std::string()> exposition;  // the text of /metrics
-  // Decides on "METHOD /path" and the Authorization header, before every route but /health.
+  // Decides on "METHOD /path" and the Authorization header, before every route but the two that
+  // say that the process lives, /health and /v2/health/live.
   std::function<absl::Status(const std::string& route, const std::string& authorization)> authorize;
   std::function<bool()> ready;
   const Clock* clock = nullptr;
@@ -36,18 +40,37 @@ class Gateway {
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
 
  private:
-  using Route = void (Gateway::*)(const HttpRequest&, std::shared_ptr<HttpResponder>);
+  using Responder = std::shared_ptr<HttpResponder>;
+  using Route = void (Gateway::*)(const HttpRequest&, Responder);
+  struct Known {
+    std::string name;  // as metrics and authorisation know it, "/v1/models/NAME"
+    std::map<std::string, Route> by_method;
+  };
 
-  void Completions(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
-  void ChatCompletions(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
-  void Models(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
-  void Health(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
-  void Ready(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
-  void Version(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
-  void Metrics(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
+  // Null if there is no such path.
+  const Known* FindRoute(const std::string& path) const;
+  GenerateContext Context();
+  // The model that a path or a body names; an empty name is the only one there is.
+  absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const std::string& name) const;
+
+  void Completions(const HttpRequest& request, Responder responder);
+  void ChatCompletions(const HttpRequest& request, Responder responder);
+  void Embeddings(const HttpRequest& request, Responder responder);
+  void Tokenize(const HttpRequest& request, Responder responder);
+  void Detokenize(const HttpRequest& request, Responder responder);
+  void Models(const HttpRequest& request, Responder responder);
+  void Model(const HttpRequest& request, Responder responder);
+  void Health(const HttpRequest& request, Responder responder);
+  void Ready(const HttpRequest& request, Responder responder);
+  void Version(const HttpRequest& request, Responder responder);
+  void Metrics(const HttpRequest& request, Responder responder);
+  void ServerMetadata(const HttpRequest& request, Responder responder);
+  void ModelMetadata(const HttpRequest& request, Responder responder);
+  void ModelReady(const HttpRequest& request, Responder responder);
 
   const GatewayOptions options_;
-  std::map<std::string, std::map<std::string, Route>> routes_;  // path -> method -> route
+  std::map<std::string, Known>
+      routes_;  // by path, or by its beginning where a name follows ("/v1/models/")
   std::atomic<int64_t> counter_ = 0;
 };
 

@@ -1,417 +1,383 @@
-#include "server/http/openai.h"
+#include "server/http/openai_request.h"
 
-#include <functional>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/http/json_reader.h"
+#include "server/http/openai_chat.h"
 
 namespace espalier::openai {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr int kMaxTokensLimit = 1 << 20;
-constexpr size_t kMaxMessages = 4096;
+constexpr size_t kMaxPromptTokens = 4 << 20;
+constexpr int kDefaultTimeoutLimit = 7 * 24 * 3600;
 
-// Text of ours on the wire: bytes that are no UTF-8 become U+FFFD instead of an exception.
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+bool IsOff(const json& value) {
+  return value == false || value == 0 || value == "" || value.empty();
 }
 
-// Reads the fields of one body. The first error sticks.
-class Reader {
- public:
-  explicit Reader(const json& body) : body_(body) {}
-
-  const std::optional<Error>& error() const { return error_; }
-
-  void Fail(const std::string& param, const std::string& message) {
-    if (!error_) error_ = Error{.message = message, .param = param};
-  }
-
-  const json* Find(const std::string& name) {
-    seen_.insert(name);
-    auto it = body_.find(name);
-    return it == body_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  void String(const std::string& name, bool required, std::string* out) {
-    const json* value = Find(name);
-    if (value == nullptr) {
-      if (required) Fail(name, absl::StrCat("field '", name, "' is missing"));
-    } else if (!value->is_string()) {
-      Fail(name, absl::StrCat("field '", name, "' must be a string, found ", value->type_name()));
-    } else {
-      *out = value->get<std::string>();
-    }
-  }
-
-  void Number(const std::string& name, double low, double high, double* out) {
-    const json* value = Find(name);
-    if (value == nullptr) return;
-    const double number = value->is_number() ? value->get<double>() : low - 1;
-    if (!(number >= low && number <= high)) {
-      Fail(name, absl::StrCat("field '", name, "' must be a number in ", low, "..", high));
-      return;
-    }
-    *out = number;
-  }
-
-  template <typename T>
-  void Integer(const std::string& name, int64_t low, int64_t high, T* out) {
-    const json* value = Find(name);
-    if (value == nullptr) return;
-    const bool fits = value->is_number_unsigned()
-                          ? value->get<uint64_t>() <= static_cast<uint64_t>(high)
-                          : value->is_number_integer() && value->get<int64_t>() <= high &&
-                                value->get<int64_t>() >= low;
-    if (!fits || value->get<int64_t>() < low) {
-      Fail(name, absl::StrCat("field '", name, "' must be an integer in ", low, "..", high));
-      return;
-    }
-    *out = static_cast<T>(value->get<int64_t>());
-  }
-
-  void Bool(const std::string& name, bool* out) {
-    const json* value = Find(name);
-    if (value == nullptr) return;
-    if (!value->is_boolean()) {
-      Fail(name, absl::StrCat("field '", name, "' must be true or false"));
-      return;
-    }
-    *out = value->get<bool>();
-  }
-
-  // A field of the API that is accepted only with a value that changes nothing.
-  void Unsupported(const std::string& name, const std::function<bool(const json&)>& neutral) {
-    const json* value = Find(name);
-    if (value != nullptr && !neutral(*value)) {
-      Fail(name,
-           absl::StrCat("field '", name, "' is not supported with this value yet; leave it out"));
-    }
-  }
-
-  void RefuseUnknown() {
-    for (const auto& [name, value] : body_.items()) {
-      if (seen_.count(name) == 0) {
-        Fail(name, absl::StrCat("field '", name, "' is not known"));
-        return;
-      }
-    }
-  }
-
- private:
-  const json& body_;
-  std::optional<Error> error_;
-  std::set<std::string> seen_;
-};
-
-void ReadPrompt(Reader& reader, Request* request) {
+void ReadPrompts(JsonReader& reader, Request* request) {
   const json* prompt = reader.Find("prompt");
+  const auto wrong = [&] {
+    reader.Fail("prompt",
+                "field 'prompt' must be a string, a list of token ids, or a list of up to 256 of "
+                "either");
+  };
+  const auto add = [&](const json& one) {
+    proto::GenerateRequest& out = request->prompts.emplace_back();
+    if (one.is_string()) {
+      out.set_text(one.get<std::string>());
+      return;
+    }
+    if (!one.is_array()) return wrong();
+    out.mutable_tokens();
+    const json object = {{"prompt", one}};
+    JsonReader tokens(object);
+    tokens.Tokens("prompt", kMaxPromptTokens,
+                  [&](int token) { out.mutable_tokens()->add_ids(token); });
+    if (tokens.error()) reader.Fail("prompt", tokens.error()->message);
+  };
   if (prompt == nullptr) {
     reader.Fail("prompt", "field 'prompt' is missing");
-  } else if (prompt->is_string()) {
-    request->prompt = prompt->get<std::string>();
-  } else if (prompt->is_array() && prompt->size() == 1 && (*prompt)[0].is_string()) {
-    request->prompt = (*prompt)[0].get<std::string>();
-  } else if (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number_integer()) {
-    std::vector<int> tokens;
-    for (const json& token : *prompt) {
-      if (!token.is_number_integer() || token.get<int64_t>() < 0 ||
-          token.get<int64_t>() > std::numeric_limits<int>::max()) {
-        reader.Fail("prompt", "field 'prompt': token ids must be integers from 0 on");
-        return;
-      }
-      tokens.push_back(token.get<int>());
-    }
-    request->prompt_tokens = std::move(tokens);
+  } else if (prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number()) {
+    if (prompt->size() > kMaxPrompts) return wrong();
+    for (const json& one : *prompt) add(one);
+  } else if (prompt->is_string() || prompt->is_array()) {
+    add(*prompt);
   } else {
-    reader.Fail(
-        "prompt",
-        "field 'prompt' must be one string or one list of token ids (several prompts in one "
-        "request are not supported yet)");
+    wrong();
   }
 }
 
-void ReadMessages(Reader& reader, Request* request) {
-  const json* messages = reader.Find("messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty() ||
-      messages->size() > kMaxMessages) {
-    reader.Fail("messages", "field 'messages' must be a list of 1 to 4096 messages");
-    return;
-  }
-  for (size_t i = 0; i < messages->size(); ++i) {
-    const json& message = (*messages)[i];
-    const std::string place = absl::StrCat("messages[", i, "]");
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      reader.Fail("messages", absl::StrCat(place, " must be an object with a string 'role'"));
-      return;
-    }
-    const std::string role = message["role"].get<std::string>();
-    if (role != "system" && role != "developer" && role != "user" && role != "assistant") {
-      reader.Fail("messages", absl::StrCat(place,
-                                           ".role must be system, developer, user or "
-                                           "assistant"));
-      return;
-    }
-    std::string content;
-    const auto it = message.find("content");
-    if (it != message.end() && it->is_string()) {
-      content = it->get<std::string>();
-    } else if (it != message.end() && it->is_array()) {
-      for (const json& part : *it) {
-        if (!part.is_object() || part.value("type", json()) != "text" || !part.contains("text") ||
-            !part["text"].is_string()) {
-          reader.Fail("messages", absl::StrCat(place, ".content may hold parts of type text only"));
-          return;
-        }
-        content += part["text"].get<std::string>();
-      }
-    } else {
-      reader.Fail("messages", absl::StrCat(place, ".content must be a string"));
-      return;
-    }
-    request->messages.push_back({role, std::move(content)});
-  }
-}
-
-void ReadStop(Reader& reader, Request* request) {
+void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
   const json* stop = reader.Find("stop");
   if (stop == nullptr) return;
   if (stop->is_string()) {
-    request->stop.push_back(stop->get<std::string>());
+    generate->add_stop(stop->get<std::string>());
     return;
   }
-  bool good = stop->is_array();
-  if (good) {
-    for (const json& entry : *stop) good = good && entry.is_string();
-  }
-  if (!good) {
-    reader.Fail("stop", "field 'stop' must be a string or a list of strings");
-    return;
-  }
-  for (const json& entry : *stop) request->stop.push_back(entry.get<std::string>());
+  reader.Strings("stop", 64, [&](const std::string& text) { generate->add_stop(text); });
 }
 
-void ReadStreamOptions(Reader& reader, Request* request) {
+void ReadStreamOptions(JsonReader& reader, Request* request) {
+  reader.Bool("stream", &request->stream);
   const json* options = reader.Find("stream_options");
   if (options == nullptr) return;
-  if (!options->is_object()) {
-    reader.Fail("stream_options", "field 'stream_options' must be an object");
+  if (!options->is_object() || !request->stream) {
+    reader.Fail("stream_options",
+                "field 'stream_options' must be an object and goes with 'stream': true");
     return;
   }
-  const auto it = options->find("include_usage");
-  if (it != options->end() && it->is_boolean()) {
-    request->include_usage = it->get<bool>();
-  } else if (it != options->end()) {
-    reader.Fail("stream_options", "stream_options.include_usage must be true or false");
+  JsonReader inner(*options, "stream_options.");
+  inner.Bool("include_usage", &request->include_usage);
+  inner.Unsupported("include_obfuscation", IsOff);
+  inner.Unsupported("continuous_usage_stats", IsOff);
+  inner.RefuseUnknown();
+  if (inner.error()) reader.Fail("stream_options", inner.error()->message);
+}
+
+void ReadLogitBias(JsonReader& reader, proto::SamplingOptions* sampling) {
+  const json* bias = reader.Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) {
+    reader.Fail("logit_bias", "field 'logit_bias' must be an object of token ids to biases");
+    return;
+  }
+  for (const auto& [key, value] : bias->items()) {
+    int token = 0;
+    const double number = value.is_number() ? value.get<double>() : 1e9;
+    if (!absl::SimpleAtoi(key, &token) || token < 0 || !(number >= -100 && number <= 100)) {
+      reader.Fail("logit_bias", absl::StrCat("field 'logit_bias': entry '", key.substr(0, 40),
+                                             "' must be a token id with a bias in -100..100"));
+      return;
+    }
+    (*sampling->mutable_logit_bias())[token] = static_cast<float>(number);
   }
 }
 
-void ReadUnsupported(Kind kind, Reader& reader) {
-  const auto is_zero = [](const json& v) { return v.is_number() && v.get<double>() == 0; };
-  const auto is_one = [](const json& v) { return v.is_number() && v.get<double>() == 1; };
-  const auto is_false = [](const json& v) { return v.is_boolean() && !v.get<bool>(); };
-  const auto is_empty = [](const json& v) { return v.empty(); };
-  for (const char* name : {"n", "best_of"}) reader.Unsupported(name, is_one);
-  for (const char* name : {"frequency_penalty", "presence_penalty", "min_p"}) {
-    reader.Unsupported(name, is_zero);
-  }
-  reader.Unsupported("repetition_penalty", is_one);
-  reader.Unsupported("echo", is_false);
-  reader.Unsupported("logit_bias", is_empty);
-  reader.Unsupported("suffix", is_empty);
-  if (kind == Kind::kCompletion) {
-    reader.Unsupported("logprobs", [](const json&) { return false; });
-  } else {
-    reader.Unsupported("logprobs", is_false);
-    reader.Unsupported("top_logprobs", is_zero);
-    reader.Unsupported("tools", is_empty);
-    reader.Unsupported("tool_choice", [](const json& v) { return v == "none" || v == "auto"; });
-    reader.Unsupported("parallel_tool_calls", [](const json& v) { return v.is_boolean(); });
-    reader.Unsupported("response_format", [](const json& v) {
-      return v.is_object() && v.value("type", json()) == "text";
-    });
-  }
-  // Labels that do not change the answer.
-  for (const char* name : {"user", "metadata", "store", "request_id"}) reader.Find(name);
-}
-
-json UsageJson(const UsageCounts& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"speculation",
-           {{"drafted_tokens", usage.drafted_tokens},
-            {"accepted_tokens", usage.accepted_tokens},
-            {"verification_steps", usage.verification_steps}}}};
-}
-
-json Frame(const Head& head, bool chunk) {
-  const char* object = head.kind == Kind::kCompletion ? "text_completion"
-                       : chunk                        ? "chat.completion.chunk"
-                                                      : "chat.completion";
-  return {{"id", head.id},
-          {"object", object},
-          {"created", head.created_unix_seconds},
-          {"model", head.model}};
-}
-
-json ReasonJson(const std::string& reason) { return reason.empty() ? json() : json(reason); }
-
-std::string Event(const json& value) { return absl::StrCat("data: ", Dump(value), "\n\n"); }
-
-}  // namespace
-
-const char kDone[] = "data: [DONE]\n\n";
-
-std::optional<Error> Parse(Kind kind, const std::string& body, Request* request) {
-  json parsed;
-  try {
-    parsed = json::parse(body);
-  } catch (const json::exception& e) {
-    return Error{.message = absl::StrCat("the body is not valid JSON: ", e.what())};
-  }
-  if (!parsed.is_object()) return Error{.message = "the body must be a JSON object"};
-  Reader reader(parsed);
-  reader.String("model", true, &request->model);
-  if (kind == Kind::kCompletion) {
-    ReadPrompt(reader, request);
-    reader.Integer("max_tokens", 1, kMaxTokensLimit, &request->max_tokens);
-  } else {
-    ReadMessages(reader, request);
-    reader.Integer("max_tokens", 1, kMaxTokensLimit, &request->max_tokens);
-    reader.Integer("max_completion_tokens", 1, kMaxTokensLimit, &request->max_tokens);
-  }
-  ReadStop(reader, request);
-  reader.Number("temperature", 0, 2, &request->temperature);
-  reader.Number("top_p", 0, 1, &request->top_p);
-  if (request->top_p == 0) reader.Fail("top_p", "field 'top_p' must be greater than 0");
-  reader.Integer("top_k", -1, 1 << 30, &request->top_k);
-  if (request->top_k < 0) request->top_k = 0;  // vLLM's "off"
+void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
+  proto::SamplingOptions* sampling = generate->mutable_sampling();
+  const auto number = [&](const char* name, double low, double high, double fallback, auto set) {
+    double value = fallback;
+    reader.Number(name, low, high, &value);
+    (sampling->*set)(value);
+  };
+  using S = proto::SamplingOptions;
+  number("temperature", 0, 2, 1, &S::set_temperature);
+  number("top_p", 0, 1, 1, &S::set_top_p);
+  if (sampling->top_p() == 0) reader.Fail("top_p", "field 'top_p' must be greater than 0");
+  number("min_p", 0, 1, 0, &S::set_min_p);
+  number("typical_p", 0, 1, 1, &S::set_typical_p);
+  number("repetition_penalty", 0.01, 100, 1, &S::set_repetition_penalty);
+  number("presence_penalty", -2, 2, 0, &S::set_presence_penalty);
+  number("frequency_penalty", -2, 2, 0, &S::set_frequency_penalty);
+  int top_k = 0;
+  reader.Integer("top_k", -1, 1 << 30, &top_k);
+  sampling->set_top_k(top_k < 0 ? 0 : top_k);  // -1 is vLLM's "off"
   if (reader.Find("seed") != nullptr) {
     int64_t seed = 0;
     reader.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
                    &seed);
-    request->seed = static_cast<uint64_t>(seed);
+    sampling->set_seed(static_cast<uint64_t>(seed));
+    sampling->set_has_seed(true);
   }
-  reader.Bool("stream", &request->stream);
-  ReadStreamOptions(reader, request);
-  reader.Bool("ignore_eos", &request->ignore_eos);
+  ReadLogitBias(reader, sampling);
+  reader.Tokens("allowed_token_ids", kMaxPromptTokens,
+                [&](int token) { sampling->add_allowed_token_ids(token); });
+  reader.Strings("bad_words", 256, [&](const std::string& word) { sampling->add_bad_words(word); });
+  int min_tokens = 0;
+  reader.Integer("min_tokens", 0, kMaxTokensLimit, &min_tokens);
+  sampling->set_min_tokens(min_tokens);
+}
+
+// How the answer ends and what comes with it.
+void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
+  ReadStop(reader, generate);
+  reader.Tokens("stop_token_ids", 1024, [&](int token) { generate->add_stop_token_ids(token); });
+  bool include_stop = false, ignore_eos = false, skip_special = true, add_special = true;
+  reader.Bool("include_stop_str_in_output", &include_stop);
+  reader.Bool("ignore_eos", &ignore_eos);
+  reader.Bool("skip_special_tokens", &skip_special);
+  reader.Bool("add_special_tokens", &add_special);
+  generate->set_include_stop(include_stop);
+  generate->set_ignore_eos(ignore_eos);
+  generate->set_show_special_tokens(!skip_special);
+  generate->set_no_added_tokens(!add_special);
+  int value = 0;
+  if (reader.Find("prompt_logprobs") != nullptr) {
+    reader.Integer("prompt_logprobs", 0, 64, &value);
+    generate->set_prompt_logprobs(value);
+  }
+  value = 0;
+  reader.Integer("truncate_prompt_tokens", 1, kMaxTokensLimit, &value);
+  generate->set_truncate_prompt_tokens(value);
+  value = 1;
+  reader.Integer("n", 1, 128, &value);
+  generate->set_n(value);
+  value = 0;
+  reader.Integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max(),
+                 &value);
+  generate->set_priority(value);
+  double timeout = 0;
+  reader.Number("timeout", 0, kDefaultTimeoutLimit, &timeout);
+  generate->set_timeout_seconds(timeout);
   if (reader.Find("speculation") != nullptr) {
     bool on = true;
     reader.Bool("speculation", &on);
-    request->speculation = on;
+    generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
   }
-  ReadUnsupported(kind, reader);
+}
+
+// vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
+void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
+  int given = 0;
+  const auto schema_text = [](const json& schema) {
+    return schema.is_string() ? schema.get<std::string>() : Dump(schema);
+  };
+  const auto read = [&](JsonReader& from, const std::string& prefix) {
+    const auto out = [&] {
+      ++given;
+      return generate->mutable_structured_output();
+    };
+    if (const json* schema = from.Find(prefix + "json"))
+      out()->set_json_schema(schema_text(*schema));
+    for (const char* name : {"regex", "grammar"}) {
+      if (from.Find(prefix + name) == nullptr) continue;
+      std::string text;
+      from.String(prefix + name, true, &text);
+      if (*name == 'r') {
+        out()->set_regex(text);
+      } else {
+        out()->set_grammar(text);
+      }
+    }
+    if (from.Find(prefix + "choice") != nullptr) {
+      proto::ChoiceList* list = out()->mutable_choice();
+      from.Strings(prefix + "choice", 10'000,
+                   [&](const std::string& text) { list->add_texts(text); });
+    }
+  };
+  read(reader, "guided_");
+  if (const json* outputs = reader.Find("structured_outputs")) {
+    if (!outputs->is_object()) {
+      reader.Fail("structured_outputs", "field 'structured_outputs' must be an object");
+      return;
+    }
+    JsonReader inner(*outputs, "structured_outputs.");
+    read(inner, "");
+    bool any_object = false;
+    inner.Bool("json_object", &any_object);
+    if (any_object) {
+      ++given;
+      generate->mutable_structured_output()->set_json_object(true);
+    }
+    inner.RefuseUnknown();
+    if (inner.error()) reader.Fail(inner.error()->param, inner.error()->message);
+  }
+  if (const json* format = reader.Find("response_format")) {
+    if (!format->is_object()) {
+      reader.Fail("response_format", "field 'response_format' must be an object");
+      return;
+    }
+    JsonReader inner(*format, "response_format.");
+    std::string type;
+    inner.String("type", true, &type);
+    if (type == "json_object") {
+      ++given;
+      generate->mutable_structured_output()->set_json_object(true);
+    } else if (type == "json_schema") {
+      const json* wrapped = inner.Find("json_schema");
+      const bool good = wrapped != nullptr && wrapped->is_object() && wrapped->contains("schema");
+      if (good) {
+        JsonReader deeper(*wrapped, "response_format.json_schema.");
+        deeper.Ignore({"name", "description", "strict", "schema"});
+        deeper.RefuseUnknown();
+        if (deeper.error()) reader.Fail(deeper.error()->param, deeper.error()->message);
+        ++given;
+        generate->mutable_structured_output()->set_json_schema(schema_text((*wrapped)["schema"]));
+      } else {
+        inner.Fail("json_schema",
+                   "field 'response_format.json_schema' must be an object with a 'schema'");
+      }
+    } else if (type != "text") {
+      inner.Fail("type", "field 'response_format.type' must be text, json_object or json_schema");
+    }
+    inner.RefuseUnknown();
+    if (inner.error()) reader.Fail(inner.error()->param, inner.error()->message);
+  }
+  if (given > 1) {
+    reader.Fail("response_format",
+                "only one of response_format, structured_outputs and guided_... can hold, and only "
+                "one form of it");
+  }
+}
+
+void ReadCompletion(JsonReader& reader, Request* request) {
+  proto::GenerateRequest& generate = request->generate;
+  ReadPrompts(reader, request);
+  bool echo = false;
+  reader.Bool("echo", &echo);
+  generate.set_echo(echo);
+  int value = 0;
+  // Without an answer there is only an echo to return.
+  reader.Integer("max_tokens", echo ? 0 : 1, kMaxTokensLimit, &value);
+  generate.set_max_tokens(value);
+  generate.set_prompt_only(echo && reader.Find("max_tokens") != nullptr && value == 0);
+  if (reader.Find("logprobs") != nullptr) {
+    value = 0;
+    reader.Integer("logprobs", 0, 64, &value);
+    generate.set_logprobs(value);
+  }
+  value = 0;
+  reader.Integer("best_of", 1, 128, &value);
+  if (value > 0 && value < generate.n()) {
+    reader.Fail("best_of", "field 'best_of' must be at least 'n'");
+  }
+  if (value > generate.n() && request->stream) {
+    reader.Fail("best_of", "field 'best_of': answers that compete cannot be streamed");
+  }
+  generate.set_best_of(value);
+  reader.Unsupported("suffix", IsOff);
+  if (static_cast<int64_t>(request->prompts.size()) * std::max(generate.n(), value) > 1024) {
+    reader.Fail("n", "prompts times n must be at most 1024");
+  }
+}
+
+void ReadChat(JsonReader& reader, Request* request) {
+  proto::GenerateRequest& generate = request->generate;
+  ReadMessages(reader, generate.mutable_chat());
+  ReadTools(reader, request);
+  int value = 0;
+  reader.Integer("max_tokens", 1, kMaxTokensLimit, &value);
+  reader.Integer("max_completion_tokens", 1, kMaxTokensLimit, &value);
+  generate.set_max_tokens(value);
+  bool logprobs = false;
+  reader.Bool("logprobs", &logprobs);
+  value = 0;
+  reader.Integer("top_logprobs", 0, 64, &value);
+  if (value > 0 && !logprobs) {
+    reader.Fail("top_logprobs", "field 'top_logprobs' goes with 'logprobs': true");
+  }
+  if (logprobs) generate.set_logprobs(value);
+  bool go_on = false;
+  reader.Bool("continue_final_message", &go_on);
+  generate.mutable_chat()->set_continue_final_message(go_on);
+  // Either the assistant begins a turn or it goes on with one.
+  reader.Unsupported("add_generation_prompt", [&](const json& v) { return v == !go_on; });
+  if (const json* arguments = reader.Find("chat_template_kwargs")) {
+    if (!arguments->is_object()) {
+      reader.Fail("chat_template_kwargs", "field 'chat_template_kwargs' must be an object");
+    } else if (!arguments->empty()) {
+      generate.mutable_chat()->set_template_arguments(Dump(*arguments));
+    }
+  }
+  for (const char* name : {"chat_template", "reasoning_effort", "functions", "function_call",
+                           "audio", "prediction", "web_search_options"}) {
+    reader.Unsupported(name, IsOff);
+  }
+  reader.Unsupported("modalities", [](const json& v) { return v == json::array({"text"}); });
+}
+
+}  // namespace
+
+std::optional<Error> Parse(Kind kind, const std::string& body, Request* request) {
+  json parsed;
+  if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
+  JsonReader reader(parsed);
+  proto::GenerateRequest& generate = request->generate;
+  reader.String("model", true, generate.mutable_model());
+  ReadStreamOptions(reader, request);
+  ReadSampling(reader, &generate);
+  ReadAnswer(reader, &generate);
+  ReadStructured(reader, &generate);
+  if (kind == Kind::kCompletion) {
+    ReadCompletion(reader, request);
+  } else {
+    ReadChat(reader, request);
+  }
+  for (const char* name : {"use_beam_search", "length_penalty", "cache_salt", "return_token_ids"}) {
+    reader.Unsupported(name, IsOff);
+  }
+  // Labels that do not change the answer.
+  reader.Ignore({"user", "metadata", "store", "request_id", "service_tier", "safety_identifier",
+                 "prompt_cache_key", "spaces_between_special_tokens"});
   reader.RefuseUnknown();
   return reader.error();
 }
 
-std::string ToJson(const Error& error) {
-  return Dump({{"error",
-                {{"message", error.message},
-                 {"type", error.type},
-                 {"param", error.param.empty() ? json() : json(error.param)},
-                 {"code", error.code.empty() ? json() : json(error.code)}}}});
-}
-
-Error FromStatus(const absl::Status& status) {
-  Error error{.message = std::string(status.message())};
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-      break;
-    case absl::StatusCode::kUnauthenticated:
-      error.http_status = 401;
-      error.type = "authentication_error";
-      error.code = "invalid_api_key";
-      break;
-    case absl::StatusCode::kPermissionDenied:
-      error.http_status = 403;
-      error.type = "permission_error";
-      break;
-    case absl::StatusCode::kNotFound:
-      error.http_status = 404;
-      error.code = "model_not_found";
-      break;
-    case absl::StatusCode::kResourceExhausted:
-      error.http_status = 429;
-      error.type = "rate_limit_error";
-      error.code = "queue_full";
-      break;
-    case absl::StatusCode::kUnavailable:
-      error.http_status = 503;
-      error.type = "server_error";
-      break;
-    case absl::StatusCode::kUnimplemented:
-      error.http_status = 501;
-      break;
-    default:
-      error.http_status = 500;
-      error.type = "server_error";
-  }
-  return error;
-}
-
-std::string WholeAnswer(const Head& head, const std::string& text, const std::string& finish_reason,
-                        const UsageCounts& usage) {
-  json answer = Frame(head, false);
-  json choice = {{"index", 0}, {"logprobs", nullptr}, {"finish_reason", ReasonJson(finish_reason)}};
-  if (head.kind == Kind::kCompletion) {
-    choice["text"] = text;
+std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* request) {
+  json parsed;
+  if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
+  JsonReader reader(parsed);
+  reader.String("model", false, &request->model);
+  bool add_special = true;
+  reader.Bool("add_special_tokens", &add_special);
+  request->generate.set_no_added_tokens(!add_special);
+  reader.Bool("return_token_strs", &request->token_strings);
+  if (reader.Find("messages") != nullptr) {
+    ReadMessages(reader, request->generate.mutable_chat());
+    reader.Unsupported("add_generation_prompt", [](const json& v) { return v == true; });
   } else {
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
+    reader.String("prompt", true, request->generate.mutable_text());
   }
-  answer["choices"] = json::array({choice});
-  answer["usage"] = UsageJson(usage);
-  return Dump(answer);
+  reader.RefuseUnknown();
+  return reader.error();
 }
 
-std::string FirstChunk(const Head& head) {
-  if (head.kind == Kind::kCompletion) return "";
-  json chunk = Frame(head, true);
-  chunk["choices"] = json::array({{{"index", 0},
-                                   {"delta", {{"role", "assistant"}, {"content", ""}}},
-                                   {"finish_reason", nullptr}}});
-  return Event(chunk);
-}
-
-std::string Chunk(const Head& head, const std::string& text, const std::string& finish_reason) {
-  json chunk = Frame(head, true);
-  json choice = {{"index", 0}, {"finish_reason", ReasonJson(finish_reason)}};
-  if (head.kind == Kind::kCompletion) {
-    choice["text"] = text;
-    choice["logprobs"] = nullptr;
-  } else {
-    choice["delta"] = text.empty() ? json::object() : json{{"content", text}};
-  }
-  chunk["choices"] = json::array({choice});
-  return Event(chunk);
-}
-
-std::string UsageChunk(const Head& head, const UsageCounts& usage) {
-  json chunk = Frame(head, true);
-  chunk["choices"] = json::array();
-  chunk["usage"] = UsageJson(usage);
-  return Event(chunk);
-}
-
-std::string ErrorChunk(const Error& error) { return absl::StrCat("data: ", ToJson(error), "\n\n"); }
-
-std::string ModelList(const std::vector<ModelEntry>& models) {
-  json data = json::array();
-  for (const ModelEntry& model : models) {
-    data.push_back({{"id", model.name},
-                    {"object", "model"},
-                    {"created", model.created_unix_seconds},
-                    {"owned_by", "espalier"}});
-  }
-  return Dump({{"object", "list"}, {"data", data}});
+std::optional<Error> ParseDetokenize(const std::string& body, TokenizeRequest* request) {
+  json parsed;
+  if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
+  JsonReader reader(parsed);
+  reader.String("model", false, &request->model);
+  if (reader.Find("tokens") == nullptr) reader.Fail("tokens", "field 'tokens' is missing");
+  reader.Tokens("tokens", kMaxPromptTokens, [&](int token) { request->tokens.push_back(token); });
+  reader.RefuseUnknown();
+  return reader.error();
 }
 
 }  // namespace espalier::openai

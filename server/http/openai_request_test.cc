@@ -1,15 +1,20 @@
-#include "server/http/openai.h"
+#include "server/http/openai_request.h"
 
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/tool_calls.h"
 
 namespace espalier::openai {
 namespace {
 
 using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 Error ErrorOf(Kind kind, const std::string& body) {
@@ -24,19 +29,93 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
   const auto error =
       Parse(Kind::kCompletion,
             R"({"model": "m", "prompt": "In the", "max_tokens": 7, "stop": ["a", "b"],
-                               "temperature": 0, "top_p": 0.5, "top_k": -1, "seed": -3, "stream": true,
-                               "stream_options": {"include_usage": true}, "n": 1, "logprobs": null,
-                               "speculation": false, "user": "x"})",
+                "temperature": 0, "top_p": 0.5, "top_k": -1, "seed": -3, "stream": true,
+                "stream_options": {"include_usage": true}, "n": 2, "logprobs": 3,
+                "speculation": false, "user": "x", "min_p": 0.1, "typical_p": 0.9,
+                "repetition_penalty": 1.2, "presence_penalty": -1, "frequency_penalty": 0.5,
+                "logit_bias": {"5": -100, "7": 3.5}, "stop_token_ids": [9],
+                "include_stop_str_in_output": true, "ignore_eos": true, "min_tokens": 2,
+                "skip_special_tokens": false, "truncate_prompt_tokens": 50,
+                "allowed_token_ids": [1, 2], "bad_words": ["no"], "prompt_logprobs": 1,
+                "priority": -4, "timeout": 2.5, "echo": true})",
             &request);
   ASSERT_FALSE(error.has_value()) << error->message;
-  EXPECT_EQ(request.prompt, "In the");
-  EXPECT_EQ(request.max_tokens, 7);
-  EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(request.temperature, 0);
-  EXPECT_EQ(request.top_k, 0);
-  EXPECT_EQ(request.seed, static_cast<uint64_t>(-3));
+  ASSERT_EQ(request.prompts.size(), 1u);
+  EXPECT_EQ(request.prompts[0].text(), "In the");
+  const proto::GenerateRequest& g = request.generate;
+  EXPECT_EQ(g.max_tokens(), 7);
+  EXPECT_THAT(g.stop(), ElementsAre("a", "b"));
+  EXPECT_EQ(g.sampling().temperature(), 0);
+  EXPECT_EQ(g.sampling().top_k(), 0);
+  EXPECT_TRUE(g.sampling().has_seed());
+  EXPECT_EQ(g.sampling().seed(), static_cast<uint64_t>(-3));
   EXPECT_TRUE(request.stream && request.include_usage);
-  EXPECT_EQ(request.speculation, false);
+  EXPECT_EQ(g.speculation(), proto::SPECULATION_OFF);
+  EXPECT_EQ(g.n(), 2);
+  EXPECT_EQ(g.logprobs(), 3);
+  EXPECT_EQ(g.sampling().min_p(), 0.1);
+  EXPECT_EQ(g.sampling().typical_p(), 0.9);
+  EXPECT_EQ(g.sampling().repetition_penalty(), 1.2);
+  EXPECT_EQ(g.sampling().presence_penalty(), -1);
+  EXPECT_EQ(g.sampling().frequency_penalty(), 0.5);
+  EXPECT_EQ(g.sampling().logit_bias().at(7), 3.5f);
+  EXPECT_THAT(g.stop_token_ids(), ElementsAre(9));
+  EXPECT_TRUE(g.include_stop() && g.ignore_eos() && g.show_special_tokens() && g.echo());
+  EXPECT_EQ(g.sampling().min_tokens(), 2);
+  EXPECT_EQ(g.truncate_prompt_tokens(), 50);
+  EXPECT_THAT(g.sampling().allowed_token_ids(), ElementsAre(1, 2));
+  EXPECT_THAT(g.sampling().bad_words(), ElementsAre("no"));
+  EXPECT_EQ(g.prompt_logprobs(), 1);
+  EXPECT_EQ(g.priority(), -4);
+  EXPECT_EQ(g.timeout_seconds(), 2.5);
+}
+
+TEST(OpenAi, PromptsComeInFourForms) {
+  const struct {
+    const char* prompt;
+    std::vector<std::string> texts;
+    std::vector<std::vector<int>> tokens;
+  } cases[] = {{R"("a")", {"a"}, {}},
+               {R"(["a", "b"])", {"a", "b"}, {}},
+               {R"([1, 2])", {}, {{1, 2}}},
+               {R"([[1, 2], [3]])", {}, {{1, 2}, {3}}}};
+  for (const auto& test : cases) {
+    Request request;
+    ASSERT_FALSE(Parse(Kind::kCompletion,
+                       std::string(R"({"model": "m", "prompt": )") + test.prompt + "}", &request));
+    ASSERT_EQ(request.prompts.size(), test.texts.size() + test.tokens.size());
+    for (size_t i = 0; i < test.texts.size(); ++i) {
+      EXPECT_EQ(request.prompts[i].text(), test.texts[i]);
+    }
+    for (size_t i = 0; i < test.tokens.size(); ++i) {
+      EXPECT_THAT(request.prompts[i].tokens().ids(), ElementsAreArray(test.tokens[i]));
+    }
+  }
+}
+
+TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
+  const auto parse = [](const std::string& fields) {
+    Request request;
+    const auto error =
+        Parse(Kind::kCompletion, R"({"model": "m", "prompt": "x", )" + fields + "}", &request);
+    EXPECT_FALSE(error.has_value()) << error->message;
+    return request.generate.structured_output();
+  };
+  EXPECT_TRUE(parse(R"("response_format": {"type": "json_object"})").json_object());
+  EXPECT_EQ(parse(R"("response_format": {"type": "text"})").kind_case(),
+            proto::StructuredOutput::KIND_NOT_SET);
+  for (const char* fields :
+       {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+           "schema": {"type": "null"}}})",
+        R"("guided_json": {"type": "null"})", R"("guided_json": "{\"type\":\"null\"}")",
+        R"("structured_outputs": {"json": {"type": "null"}})"}) {
+    EXPECT_EQ(parse(fields).json_schema(), R"({"type":"null"})") << fields;
+  }
+  EXPECT_EQ(parse(R"("guided_regex": "a+")").regex(), "a+");
+  EXPECT_EQ(parse(R"("structured_outputs": {"regex": "a+"})").regex(), "a+");
+  EXPECT_EQ(parse(R"("guided_grammar": "root ::= x")").grammar(), "root ::= x");
+  EXPECT_THAT(parse(R"("structured_outputs": {"choice": ["a", "b"]})").choice().texts(),
+              ElementsAre("a", "b"));
 }
 
 TEST(OpenAi, ErrorsNameTheField) {
@@ -47,7 +126,8 @@ TEST(OpenAi, ErrorsNameTheField) {
       {R"({"prompt": "x"})", "model"},
       {R"({"model": 3, "prompt": "x"})", "model"},
       {R"({"model": "m"})", "prompt"},
-      {R"({"model": "m", "prompt": ["a", "b"]})", "prompt"},
+      {R"({"model": "m", "prompt": ["a", 1]})", "prompt"},
+      {R"({"model": "m", "prompt": [[1], "a", {}]})", "prompt"},
       {R"({"model": "m", "prompt": [1, -2]})", "prompt"},
       {R"({"model": "m", "prompt": [1, 99999999999]})", "prompt"},
       {R"({"model": "m", "prompt": "x", "max_tokens": 0})", "max_tokens"},
@@ -57,10 +137,36 @@ TEST(OpenAi, ErrorsNameTheField) {
       {R"({"model": "m", "prompt": "x", "top_p": 0})", "top_p"},
       {R"({"model": "m", "prompt": "x", "seed": 1.5})", "seed"},
       {R"({"model": "m", "prompt": "x", "stop": [1]})", "stop"},
-      {R"({"model": "m", "prompt": "x", "n": 2})", "n"},
-      {R"({"model": "m", "prompt": "x", "logprobs": 1})", "logprobs"},
+      {R"({"model": "m", "prompt": "x", "n": 0})", "n"},
+      {R"({"model": "m", "prompt": "x", "n": 1000})", "n"},
+      {R"({"model": "m", "prompt": "x", "n": 3, "best_of": 2})", "best_of"},
+      {R"({"model": "m", "prompt": "x", "best_of": 2, "stream": true})", "best_of"},
+      {R"({"model": "m", "prompt": "x", "logprobs": -1})", "logprobs"},
+      {R"({"model": "m", "prompt": "x", "logit_bias": {"x": 1}})", "logit_bias"},
+      {R"({"model": "m", "prompt": "x", "logit_bias": {"1": 101}})", "logit_bias"},
+      {R"({"model": "m", "prompt": "x", "logit_bias": [1]})", "logit_bias"},
+      {R"({"model": "m", "prompt": "x", "stop_token_ids": [1.5]})", "stop_token_ids"},
+      {R"({"model": "m", "prompt": "x", "bad_words": [1]})", "bad_words"},
+      {R"({"model": "m", "prompt": "x", "repetition_penalty": 0})", "repetition_penalty"},
+      {R"({"model": "m", "prompt": "x", "presence_penalty": 2.5})", "presence_penalty"},
+      {R"({"model": "m", "prompt": "x", "suffix": "y"})", "suffix"},
+      {R"({"model": "m", "prompt": "x", "use_beam_search": true})", "use_beam_search"},
+      {R"({"model": "m", "prompt": "x", "stream_options": {"include_usage": true}})",
+       "stream_options"},
+      {R"({"model": "m", "prompt": "x", "stream": true, "stream_options": {"usage": true}})",
+       "stream_options"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "yaml"}})",
+       "response_format.type"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "json_schema"}})",
+       "response_format.json_schema"},
+      {R"({"model": "m", "prompt": "x", "guided_regex": "a", "guided_choice": ["b"]})",
+       "response_format"},
+      {R"({"model": "m", "prompt": "x", "structured_outputs": {"yaml": 1}})",
+       "structured_outputs.yaml"},
+      {R"({"model": "m", "prompt": "x", "timeout": -1})", "timeout"},
       {R"({"model": "m", "prompt": "x", "stream": "yes"})", "stream"},
       {R"({"model": "m", "prompt": "x", "max_token": 5})", "max_token"},
+      {R"({"model": "m", "prompt": "x", "n": 1, "seed": 4, "n": 2})", "n"},
   };
   for (const auto& test : cases) {
     const Error error = ErrorOf(Kind::kCompletion, test.body);
@@ -85,46 +191,137 @@ TEST(OpenAi, ChatTakesTextPartsAndNamesBadMessages) {
   Request request;
   ASSERT_FALSE(Parse(Kind::kChat,
                      R"({"model": "m", "messages": [{"role": "user", "content":
-                         [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})",
+                         [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+                         "logprobs": true, "top_logprobs": 4, "max_completion_tokens": 9})",
                      &request));
-  EXPECT_EQ(request.messages[0].content, "ab");
-  EXPECT_THAT(ErrorOf(Kind::kChat, R"({"model": "m", "messages": [{"role": "robot"}]})").message,
-              HasSubstr("messages[0].role"));
-  EXPECT_EQ(ErrorOf(Kind::kChat, R"({"model": "m", "messages": []})").param, "messages");
-  EXPECT_EQ(
-      ErrorOf(Kind::kChat,
-              R"({"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [{}]})")
-          .param,
-      "tools");
-}
-
-TEST(OpenAi, StreamChunksAreValidJsonEvents) {
-  const Head head{Kind::kChat, "id", 5, "m"};
-  for (const std::string& chunk :
-       {FirstChunk(head), Chunk(head, "caf\xc3\xa9", ""), Chunk(head, "", "stop"),
-        UsageChunk(head, {1, 2, 3, 4, 5}), Chunk(head, "\xff\xfe", "")}) {
-    ASSERT_EQ(chunk.substr(0, 6), "data: ");
-    ASSERT_EQ(chunk.substr(chunk.size() - 2), "\n\n");
-    const json parsed = json::parse(chunk.substr(6));
-    EXPECT_EQ(parsed["object"], "chat.completion.chunk");
-    EXPECT_EQ(parsed["id"], "id");
+  EXPECT_EQ(request.generate.chat().turns(0).content(), "ab");
+  EXPECT_EQ(request.generate.logprobs(), 4);
+  EXPECT_EQ(request.generate.max_tokens(), 9);
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"role": "robot", "content": "x"})", "messages[0].role"},
+      {R"({"content": "x"})", "messages[0].role"},
+      {R"({"role": "user"})", "messages[0].content"},
+      {R"({"role": "user", "content": [{"type": "image_url"}]})", "messages[0].content"},
+      {R"({"role": "tool", "content": "x"})", "messages[0].tool_call_id"},
+      {R"({"role": "user", "content": "x", "tool_calls": [1]})", "messages[0].tool_calls"},
+      {R"({"role": "user", "content": "x", "mood": "good"})", "messages[0].mood"},
+      {R"(7)", "messages[0]"}};
+  for (const auto& [message, word] : cases) {
+    const Error error =
+        ErrorOf(Kind::kChat, std::string(R"({"model": "m", "messages": [)") + message + "]}");
+    EXPECT_THAT(error.message, HasSubstr(word)) << message;
+    EXPECT_EQ(error.param, "messages");
   }
-  const json last = json::parse(Chunk(head, "", "length").substr(6));
-  EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
-  const json usage = json::parse(UsageChunk(head, {3, 4, 0, 0, 0}).substr(6));
-  EXPECT_TRUE(usage["choices"].empty());
-  EXPECT_EQ(usage["usage"]["total_tokens"], 7);
+  EXPECT_EQ(ErrorOf(Kind::kChat, R"({"model": "m", "messages": []})").param, "messages");
+  const std::pair<const char*, const char*> fields[] = {
+      {R"("top_logprobs": 2)", "top_logprobs"},
+      {R"("reasoning_effort": "high")", "reasoning_effort"},
+      {R"("functions": [{}])", "functions"},
+      {R"("modalities": ["audio"])", "modalities"},
+      {R"("tools": [{}])", "tools"},
+      {R"("tools": [{"type": "function", "function": {"name": "f", "paramaters": {}}}])", "tools"},
+      {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tools": [{"type": "function", "function": {"name": "f"}}],
+          "tool_choice": {"type": "function", "function": {"name": "g"}})",
+       "tool_choice"}};
+  for (const auto& [field, param] : fields) {
+    EXPECT_EQ(
+        ErrorOf(Kind::kChat,
+                absl::StrCat(R"({"model": "m", "messages": [{"role": "user", "content": "x"}], )",
+                             field, "}"))
+            .param,
+        param);
+  }
 }
 
-TEST(OpenAi, StatusesBecomeTheCodesThatClientsExpect) {
-  EXPECT_EQ(FromStatus(absl::NotFoundError("x")).http_status, 404);
-  EXPECT_EQ(FromStatus(absl::ResourceExhaustedError("x")).http_status, 429);
-  EXPECT_EQ(FromStatus(absl::UnavailableError("x")).http_status, 503);
-  EXPECT_EQ(FromStatus(absl::UnauthenticatedError("x")).http_status, 401);
-  EXPECT_EQ(FromStatus(absl::InternalError("x")).http_status, 500);
-  const json error = json::parse(ToJson(FromStatus(absl::InvalidArgumentError("what"))));
-  EXPECT_EQ(error["error"]["message"], "what");
-  EXPECT_TRUE(error["error"]["param"].is_null());
+constexpr char kToolChat[] = R"({"model": "m", "messages": [
+    {"role": "user", "content": "x"},
+    {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function",
+       "function": {"name": "f", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "done"}],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters":
+      {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}],
+    "tool_choice": )";
+
+TEST(OpenAi, ToolsBecomeThePromptAndIfTheyMustBeCalledTheForm) {
+  Request none, some, required, named;
+  ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, R"("none"})"), &none));
+  EXPECT_EQ(none.generate.chat().tools_size(), 0);
+  ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, R"("auto"})"), &some));
+  EXPECT_EQ(some.generate.chat().tools_size(), 1);
+  EXPECT_FALSE(some.generate.has_structured_output());
+  ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, R"("required"})"), &required));
+  const json schema = json::parse(required.generate.structured_output().json_schema());
+  EXPECT_EQ(schema["type"], "array");
+  ASSERT_FALSE(Parse(Kind::kChat,
+                     absl::StrCat(kToolChat, R"({"type": "function", "function": {"name": "f"}}})"),
+                     &named));
+  EXPECT_EQ(json::parse(named.generate.structured_output().json_schema())["type"], "object");
+}
+
+// However the answer is cut into pieces, calls and text come out the same.
+TEST(ToolCalls, AreFoundInEveryCutOfAnAnswer) {
+  const struct {
+    const char* choice;
+    std::string answer;
+    std::string text;
+    std::vector<std::pair<std::string, std::string>> calls;
+  } cases[] = {
+      {R"("auto"})", "Let me see <b>", "Let me see <b>", {}},
+      {R"("auto"})",
+       R"(I try.<tool_call>
+{"name": "f", "arguments": {"a": 1}}
+</tool_call> <tool_call>{"name":"f","arguments":{"a":2}}</tool_call>)",
+       "I try.",
+       {{"f", R"({"a":1})"}, {"f", R"({"a":2})"}}},
+      {R"("auto"})", R"( {"name": "f", "parameters": {"a": 3}})", "", {{"f", R"({"a":3})"}}},
+      {R"("auto"})",
+       R"({"name": "stranger", "parameters": {}})",
+       R"({"name": "stranger", "parameters": {}})",
+       {}},
+      {R"("auto"})", R"({"name": "f", "param)", R"({"name": "f", "param)", {}},
+      {R"("auto"})", "<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>", {}},
+      {R"("auto"})", "x <tool_call>{", "x <tool_call>{", {}},
+      {R"("none"})",
+       R"({"name": "f", "parameters": {}})",
+       R"({"name": "f", "parameters": {}})",
+       {}},
+      {R"("required"})",
+       R"([{"name": "f", "arguments": {"a": 1}}, {"name":"f","arguments":{"a":2}}])",
+       "",
+       {{"f", R"({"a":1})"}, {"f", R"({"a":2})"}}},
+      {R"({"type": "function", "function": {"name": "f"}}})",
+       R"({"a": 5})",
+       "",
+       {{"f", R"({"a": 5})"}}}};
+  std::mt19937 random(4);
+  for (const auto& test : cases) {
+    Request request;
+    const auto error = Parse(Kind::kChat, absl::StrCat(kToolChat, test.choice), &request);
+    ASSERT_FALSE(error.has_value()) << error->message;
+    for (int trial = 0; trial < 50; ++trial) {
+      ToolCallReader reader(request, "call");
+      std::string text;
+      std::vector<std::pair<std::string, std::string>> calls;
+      const auto take = [&](ToolCallReader::Output out) {
+        text += out.text;
+        for (const ToolCall& call : out.calls) {
+          if (!call.id.empty()) calls.emplace_back(call.name, "");
+          ASSERT_EQ(call.index, static_cast<int>(calls.size()) - 1);
+          calls.back().second += call.arguments;
+        }
+      };
+      for (size_t at = 0; at < test.answer.size();) {
+        const size_t n = 1 + random() % (trial == 0 ? test.answer.size() : 7);
+        take(reader.Append(test.answer.substr(at, n)));
+        at += n;
+      }
+      take(reader.Finish());
+      EXPECT_EQ(text, test.text);
+      EXPECT_EQ(calls, test.calls) << test.answer;
+      EXPECT_EQ(reader.called(), !test.calls.empty());
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
 #include "server/inference/engine_host.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
@@ -20,13 +25,14 @@ absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Create(EngineParts parts
   std::vector<ModelRunner*> ssms;
   for (const auto& ssm : parts.ssms) ssms.push_back(ssm.get());
   absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(parts.llm.get(), ssms, parts.tokenizer.get(), std::move(options));
+      Engine::Create(parts.llm.get(), ssms, parts.tokenizer.get(), options);
   if (!engine.ok()) return engine.status();
-  return std::unique_ptr<EngineHost>(new EngineHost(std::move(parts), *std::move(engine)));
+  return std::unique_ptr<EngineHost>(
+      new EngineHost(std::move(parts), *std::move(engine), options.max_requests));
 }
 
-EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine)
-    : parts_(std::move(parts)), engine_(std::move(engine)) {
+EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests)
+    : parts_(std::move(parts)), max_requests_(max_requests), engine_(std::move(engine)) {
   statistics_ = engine_->statistics();
   thread_ = std::thread([this] { Run(); });
 }
@@ -44,6 +50,7 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(std::vector<int> prompt,
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the model is being unloaded");
   const Ticket ticket = next_ticket_++;
+  ++open_count_;
   inbox_.push_back({.ticket = ticket,
                     .prompt = std::move(prompt),
                     .options = std::move(options),
@@ -59,6 +66,23 @@ void EngineHost::Cancel(Ticket ticket) {
 EngineStatistics EngineHost::statistics() const {
   absl::MutexLock lock(&mutex_);
   return statistics_;
+}
+
+int EngineHost::open() const {
+  absl::MutexLock lock(&mutex_);
+  return open_count_;
+}
+
+int EngineHost::RetryAfterSeconds() const {
+  absl::MutexLock lock(&mutex_);
+  // As many leave in that time as run at once.
+  return static_cast<int>(std::clamp(std::ceil(seconds_each_ / max_requests_), 1.0, 60.0));
+}
+
+absl::Status EngineHost::WithDelay(absl::Status status) const {
+  if (status.code() != absl::StatusCode::kResourceExhausted) return status;
+  status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(RetryAfterSeconds())));
+  return status;
 }
 
 void EngineHost::Run() {
@@ -79,8 +103,12 @@ void EngineHost::Run() {
   }
   const RequestEvent last = ErrorEvent(absl::UnavailableError("the model was unloaded"));
   for (const auto& [id, open] : open_) open.listener(last);
-  absl::MutexLock lock(&mutex_);
-  for (const Command& command : inbox_) {
+  std::vector<Command> commands;
+  {
+    absl::MutexLock lock(&mutex_);
+    commands.swap(inbox_);
+  }
+  for (const Command& command : commands) {
     if (!command.cancel) command.listener(last);
   }
 }
@@ -94,7 +122,11 @@ void EngineHost::Execute(Command command) {
   absl::StatusOr<RequestId> id =
       engine_->Submit(std::move(command.prompt), std::move(command.options));
   if (!id.ok()) {
-    command.listener(ErrorEvent(id.status()));
+    {
+      absl::MutexLock lock(&mutex_);
+      --open_count_;
+    }
+    command.listener(ErrorEvent(WithDelay(id.status())));
     return;
   }
   ids_[command.ticket] = *id;
@@ -107,6 +139,12 @@ void EngineHost::Dispatch() {
     if (it == open_.end()) continue;
     it->second.listener(event);
     if (!event.finished) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      --open_count_;
+      const double seconds = event.usage.seconds - event.usage.seconds_queued;
+      seconds_each_ += (seconds_each_ == 0 ? 1 : 0.1) * (seconds - seconds_each_);
+    }
     ids_.erase(it->second.ticket);
     open_.erase(it);
   }

@@ -16,6 +16,9 @@
 
 namespace espalier {
 
+// The payload of a ResourceExhausted status: after how many seconds to come again, as decimal text.
+inline constexpr char kRetryAfterPayload[] = "espalier/retry-after-seconds";
+
 // Everything that one engine stands on.
 struct EngineParts {
   // Devices and the like. First, because members are destroyed last to first and the rest uses it.
@@ -43,7 +46,14 @@ class EngineHost {
   // The listener gets its last event, unless the request is over already.
   void Cancel(Ticket ticket);
 
+  // Requests that have not ended.
+  int open() const;
+  // Seconds after which a request that the queue had no place for may find one: what one request
+  // has taken of late to leave; at least 1.
+  int RetryAfterSeconds() const;
+
   const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
+  std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
   bool has_ssms() const { return engine_->has_ssms(); }
   EngineStatistics statistics() const;  // as of the last step
@@ -61,7 +71,8 @@ class EngineHost {
     Listener listener;
   };
 
-  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine);
+  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests);
+  absl::Status WithDelay(absl::Status status) const;
   void Run();
   void Execute(Command command);
   void Dispatch();
@@ -70,6 +81,7 @@ class EngineHost {
   }
 
   EngineParts parts_;
+  const int max_requests_;
   std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
 
   // Of the thread alone.
@@ -80,6 +92,8 @@ class EngineHost {
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
+  int open_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  double seconds_each_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late
   EngineStatistics statistics_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

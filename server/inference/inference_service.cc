@@ -2,73 +2,60 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.grpc.pb.h"
+#include "server/inference/generation.h"
 #include "server/inference/model_server.h"
 #include "server/services/guard.h"
 
 namespace espalier {
 namespace {
 
-constexpr int kDefaultMaxTokens = 16;
 // How often a stream that waits for tokens looks whether its client is still there.
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
-// Events of one request on their way from the engine's thread to the stream's.
+// Replies on their way from the engine's thread to the stream's.
 class Mailbox {
  public:
-  void Put(const RequestEvent& event) {
+  struct Letter {
+    absl::StatusOr<proto::GenerateReply> reply;
+    bool last = false;
+  };
+
+  void Put(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
     absl::MutexLock lock(&mutex_);
-    events_.push_back(event);
+    letters_.push_back({reply, last});
   }
-  bool Take(RequestEvent* event) {
+  bool Take(Letter* letter) {
     absl::MutexLock lock(&mutex_);
-    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+    const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !letters_.empty(); };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kPoll)) return false;
-    *event = std::move(events_.front());
-    events_.pop_front();
+    *letter = std::move(letters_.front());
+    letters_.pop_front();
     return true;
   }
 
  private:
   absl::Mutex mutex_;
-  std::deque<RequestEvent> events_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Letter> letters_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
-                                         const LoadedModel& model, ModelServer* models) {
-  RequestOptions options;
-  options.max_tokens = request.max_tokens() == 0 ? kDefaultMaxTokens : request.max_tokens();
-  options.stop = {request.stop().begin(), request.stop().end()};
-  options.ignore_eos = request.ignore_eos();
-  if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("field 'speculation' is ON, but model '", request.model(),
-                     "' is served without SSMs; serve it with some, or leave the field out"));
+// The call's deadline is the request's, so that it frees its slots even if nobody polls.
+void LimitTime(const grpc::ServerContext& context, proto::GenerateRequest* request) {
+  const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
+  if (left > absl::Hours(24)) return;  // none was given
+  const double seconds = std::max(0.001, absl::ToDoubleSeconds(left));
+  if (request->timeout_seconds() <= 0 || request->timeout_seconds() > seconds) {
+    request->set_timeout_seconds(seconds);
   }
-  options.speculate = request.speculation() != proto::SPECULATION_OFF;
-  options.sampling.temperature = request.sampling().temperature();
-  options.sampling.top_p = request.sampling().top_p() == 0 ? 1 : request.sampling().top_p();
-  options.sampling.top_k = request.sampling().top_k();
-  options.sampling.seed =
-      request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
-  return options;
-}
-
-void FillUsage(const Usage& usage, proto::Usage* out) {
-  out->set_prompt_tokens(usage.prompt_tokens);
-  out->set_completion_tokens(usage.completion_tokens);
-  out->set_drafted_tokens(usage.drafted_tokens);
-  out->set_accepted_tokens(usage.accepted_tokens);
-  out->set_verification_steps(usage.verification_steps);
-  out->set_seconds_to_first_token(usage.seconds_to_first_token);
-  out->set_seconds(usage.seconds);
 }
 
 class InferenceService final : public proto::Inference::Service {
@@ -88,7 +75,7 @@ class InferenceService final : public proto::Inference::Service {
       absl::MutexLock lock(&mutex_);
       auto it = open_.find(request->request_id());
       reply->set_found(it != open_.end());
-      if (it != open_.end()) it->second.model->host->Cancel(it->second.ticket);
+      if (it != open_.end()) it->second->Cancel();
       return absl::OkStatus();
     });
   }
@@ -117,78 +104,65 @@ class InferenceService final : public proto::Inference::Service {
   }
 
  private:
-  struct Open {
-    std::shared_ptr<LoadedModel> model;
-    EngineHost::Ticket ticket;
-  };
-
   absl::StatusOr<std::string> Register(const std::string& wanted,
-                                       std::shared_ptr<LoadedModel> model,
-                                       EngineHost::Ticket ticket) {
+                                       std::shared_ptr<Generation> generation) {
     absl::MutexLock lock(&mutex_);
     const std::string id = wanted.empty() ? absl::StrCat("gen-", ++counter_) : wanted;
-    if (!open_.emplace(id, Open{std::move(model), ticket}).second) {
+    if (!open_.emplace(id, std::move(generation)).second) {
       return absl::AlreadyExistsError(
           absl::StrCat("field 'request_id': a request '", id, "' is running"));
     }
     return id;
   }
 
-  absl::Status DoGenerate(grpc::ServerContext* context, const proto::GenerateRequest& request,
+  absl::Status DoGenerate(grpc::ServerContext* context, proto::GenerateRequest request,
                           grpc::ServerWriter<proto::GenerateReply>* writer) {
     absl::StatusOr<std::shared_ptr<LoadedModel>> model = models_->Find(request.model());
     if (!model.ok()) return model.status();
-    absl::StatusOr<RequestOptions> options = OptionsOf(request, **model, models_);
-    if (!options.ok()) return options.status();
-    std::vector<int> prompt =
-        request.prompt_case() == proto::GenerateRequest::kTokens
-            ? std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end())
-            : (*model)->host->tokenizer().Encode(request.text());
+    // What the engine checks, too; here a negative one would look like none.
+    if (!(request.timeout_seconds() >= 0)) {
+      return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
+    }
+    LimitTime(*context, &request);
     auto mailbox = std::make_shared<Mailbox>();
-    absl::StatusOr<EngineHost::Ticket> ticket =
-        (*model)->host->Submit(std::move(prompt), *std::move(options),
-                               [mailbox](const RequestEvent& event) { mailbox->Put(event); });
-    if (!ticket.ok()) return ticket.status();
-    absl::StatusOr<std::string> id = Register(request.request_id(), *model, *ticket);
+    absl::StatusOr<std::shared_ptr<Generation>> generation =
+        StartGeneration(request, *std::move(model), models_, metrics_,
+                        [mailbox](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                          mailbox->Put(reply, last);
+                        });
+    if (!generation.ok()) return generation.status();
+    absl::StatusOr<std::string> id = Register(request.request_id(), *generation);
     if (!id.ok()) {
-      (*model)->host->Cancel(*ticket);
+      (*generation)->Cancel();
       return id.status();
     }
-    const absl::Status status = Stream(context, **model, *ticket, *id, mailbox.get(), writer);
+    const absl::Status status = Stream(context, **generation, *id, mailbox.get(), writer);
+    if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
+      context->AddTrailingMetadata("retry-after", std::string(*delay));
+    }
     absl::MutexLock lock(&mutex_);
     open_.erase(*id);
     return status;
   }
 
-  absl::Status Stream(grpc::ServerContext* context, LoadedModel& model, EngineHost::Ticket ticket,
-                      const std::string& id, Mailbox* mailbox,
-                      grpc::ServerWriter<proto::GenerateReply>* writer) {
+  absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,
+                      Mailbox* mailbox, grpc::ServerWriter<proto::GenerateReply>* writer) {
     bool cancelled = false;
     for (bool first = true;;) {
       if (!cancelled && context->IsCancelled()) {
-        model.host->Cancel(ticket);
+        generation.Cancel();
         cancelled = true;
       }
-      RequestEvent event;
-      if (!mailbox->Take(&event)) continue;
-      if (event.finished && metrics_ != nullptr) {
-        metrics_->RequestFinished(model.description.name(), event);
-      }
-      if (event.reason == FinishReason::kError) return event.error;
-      proto::GenerateReply reply;
-      if (first) reply.set_request_id(id);
+      Mailbox::Letter letter;
+      if (!mailbox->Take(&letter)) continue;
+      if (!letter.reply.ok()) return letter.reply.status();
+      if (first) letter.reply->set_request_id(id);
       first = false;
-      reply.set_text(event.text);
-      reply.mutable_tokens()->Assign(event.tokens.begin(), event.tokens.end());
-      if (event.finished) {
-        reply.set_finish_reason(Name(event.reason));
-        FillUsage(event.usage, reply.mutable_usage());
-      }
-      if (!cancelled && !writer->Write(reply)) {
-        model.host->Cancel(ticket);
+      if (!cancelled && !writer->Write(*letter.reply)) {
+        generation.Cancel();
         cancelled = true;
       }
-      if (event.finished) return absl::OkStatus();
+      if (letter.last) return absl::OkStatus();
     }
   }
 
@@ -196,7 +170,7 @@ class InferenceService final : public proto::Inference::Service {
   Guard* const guard_;
   ServingMetrics* const metrics_;
   absl::Mutex mutex_;
-  std::map<std::string, Open> open_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Generation>> open_ ABSL_GUARDED_BY(mutex_);
   int64_t counter_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

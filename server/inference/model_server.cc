@@ -77,6 +77,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   if (!host.ok()) return host.status();
   auto model = std::make_shared<LoadedModel>();
   model->host = *std::move(host);
+  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
   proto::ServedModel& description = model->description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
@@ -153,6 +154,9 @@ absl::Status ModelServer::Unserve(const std::string& name) {
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
+  if (draining_) {
+    return absl::UnavailableError("the daemon is stopping and admits no more requests");
+  }
   auto it = models_.find(name);
   if (it != models_.end()) return it->second.model;
   std::vector<std::string> names;
@@ -175,6 +179,23 @@ std::vector<std::string> ModelServer::Names() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : models_) names.push_back(name);
   return names;
+}
+
+void ModelServer::Drain() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+bool ModelServer::draining() const {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
+}
+
+int ModelServer::OpenRequests() const {
+  absl::MutexLock lock(&mutex_);
+  int open = 0;
+  for (const auto& [name, entry] : models_) open += entry.model->host->open();
+  return open;
 }
 
 uint64_t ModelServer::NextSeed() {

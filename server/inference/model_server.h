@@ -14,6 +14,7 @@
 #include "proto/inference.pb.h"
 #include "server/clock.h"
 #include "server/inference/engine_host.h"
+#include "server/inference/grammar_cache.h"
 #include "server/inference/serving_metrics.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"
@@ -24,6 +25,7 @@ namespace espalier {
 struct LoadedModel {
   proto::ServedModel description;
   std::unique_ptr<EngineHost> host;
+  std::unique_ptr<GrammarCache> grammars;
 };
 
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
@@ -63,10 +65,17 @@ class ModelServer {
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
   absl::Status Unserve(const std::string& name);
 
-  // NotFound names the models that there are. The model stays alive while the pointer does.
+  // NotFound names the models that there are; Unavailable once Drain was called. The model stays
+  // alive while the pointer does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
   std::vector<proto::ServedModel> List() const;
   std::vector<std::string> Names() const;
+
+  // From now on nothing new is admitted; what runs goes on.
+  void Drain();
+  bool draining() const;
+  // Requests that have not ended, of all models.
+  int OpenRequests() const;
 
   // For requests that bring no seed.
   uint64_t NextSeed();
@@ -83,6 +92,7 @@ class ModelServer {
   };
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace espalier

@@ -5,6 +5,8 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <algorithm>
+
 #include "server/inference/model_server.h"
 
 namespace espalier {
@@ -37,6 +39,11 @@ void RaiseTo(Counter& counter, int64_t total) {
 
 const Histogram::BucketBoundaries kSeconds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                               1,     2.5,  5,     10,   30,  60,   120};
+const Histogram::BucketBoundaries kTokenSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+                                                   0.05,   0.1,   0.25,   0.5,   1,    2.5};
+const Histogram::BucketBoundaries kTokens = {1,   2,    5,    10,   20,    50,    100,  200,
+                                             500, 1000, 2000, 5000, 10000, 20000, 50000};
+const Histogram::BucketBoundaries kAnswers = {1, 2, 5, 10, 20, 50, 100};
 
 }  // namespace
 
@@ -60,12 +67,37 @@ struct ServingMetrics::Families {
         first_token(MakeHistogram(registry, "time_to_first_token_seconds",
                                   "From submission to the first token.")),
         latency(MakeHistogram(registry, "e2e_request_latency_seconds",
-                              "From submission to the last token.")) {}
+                              "From submission to the last token.")),
+        between_tokens(MakeHistogram(registry, "inter_token_latency_seconds",
+                                     "Between two pieces of an answer.")),
+        per_token(MakeHistogram(registry, "request_time_per_output_token_seconds",
+                                "Mean over an answer's tokens but the first.")),
+        queued(MakeHistogram(registry, "request_queue_time_seconds",
+                             "From submission until it runs.")),
+        inference(MakeHistogram(registry, "request_inference_time_seconds",
+                                "From when it runs to the last token.")),
+        prefill(MakeHistogram(registry, "request_prefill_time_seconds",
+                              "From when it runs to the first token.")),
+        decode(MakeHistogram(registry, "request_decode_time_seconds",
+                             "From the first token to the last.")),
+        prompt_sizes(MakeHistogram(registry, "request_prompt_tokens", "Tokens of a prompt.")),
+        answer_sizes(MakeHistogram(registry, "request_generation_tokens", "Tokens of an answer.")),
+        wanted_sizes(MakeHistogram(registry, "request_params_max_tokens", "max_tokens as given.")),
+        wanted_answers(MakeHistogram(registry, "request_params_n", "n as given.")),
+        refused(MakeCounter(registry, "admission_rejections_total",
+                            "Requests that were not admitted, by reason.")),
+        http_requests(MakeCounter(registry, "http_requests_total",
+                                  "HTTP requests by method, handler and status.")),
+        http_seconds(MakeHistogram(registry, "http_request_duration_seconds",
+                                   "Until the answer was complete or its stream began.")) {}
 
   Family<Gauge>&running, &waiting, &kv_usage;
   Family<Counter>&prompt_tokens, &generation_tokens, &iterations, &preemptions, &drafts,
       &draft_tokens, &accepted_tokens, &accepted_per_position, &success;
-  Family<Histogram>&first_token, &latency;
+  Family<Histogram>&first_token, &latency, &between_tokens, &per_token, &queued, &inference,
+      &prefill, &decode, &prompt_sizes, &answer_sizes, &wanted_sizes, &wanted_answers;
+  Family<Counter>&refused, &http_requests;
+  Family<Histogram>& http_seconds;
 };
 
 ServingMetrics::ServingMetrics(prometheus::Registry* registry)
@@ -111,14 +143,46 @@ void ServingMetrics::Collect() {
   }
 }
 
-void ServingMetrics::RequestFinished(const std::string& model, const RequestEvent& event) {
+void ServingMetrics::RequestProgressed(const std::string& model, const RequestEvent& event) {
+  if (event.tokens.empty() || event.seconds_since_last <= 0) return;
+  families_->between_tokens.Add({{"model_name", model}}, kTokenSeconds)
+      .Observe(event.seconds_since_last);
+}
+
+void ServingMetrics::RequestFinished(const std::string& model,
+                                     const proto::GenerateRequest& request,
+                                     const RequestEvent& event) {
+  Families& f = *families_;
   const prometheus::Labels labels = {{"model_name", model}};
-  families_->success.Add({{"model_name", model}, {"finished_reason", Name(event.reason)}})
-      .Increment();
-  if (event.usage.completion_tokens > 0) {
-    families_->first_token.Add(labels, kSeconds).Observe(event.usage.seconds_to_first_token);
-    families_->latency.Add(labels, kSeconds).Observe(event.usage.seconds);
+  if (event.error.code() == absl::StatusCode::kResourceExhausted) {
+    f.refused.Add({{"model_name", model}, {"reason", "queue_full"}}).Increment();
+    return;
   }
+  f.success.Add({{"model_name", model}, {"finished_reason", Name(event.reason)}}).Increment();
+  const Usage& usage = event.usage;
+  if (usage.completion_tokens == 0) return;
+  f.first_token.Add(labels, kSeconds).Observe(usage.seconds_to_first_token);
+  f.latency.Add(labels, kSeconds).Observe(usage.seconds);
+  f.queued.Add(labels, kSeconds).Observe(usage.seconds_queued);
+  f.inference.Add(labels, kSeconds).Observe(usage.seconds - usage.seconds_queued);
+  f.prefill.Add(labels, kSeconds).Observe(usage.seconds_to_first_token - usage.seconds_queued);
+  const double decoding = usage.seconds - usage.seconds_to_first_token;
+  f.decode.Add(labels, kSeconds).Observe(decoding);
+  if (usage.completion_tokens > 1) {
+    f.per_token.Add(labels, kTokenSeconds).Observe(decoding / (usage.completion_tokens - 1));
+  }
+  f.prompt_sizes.Add(labels, kTokens).Observe(usage.prompt_tokens);
+  f.answer_sizes.Add(labels, kTokens).Observe(usage.completion_tokens);
+  if (request.max_tokens() > 0) f.wanted_sizes.Add(labels, kTokens).Observe(request.max_tokens());
+  f.wanted_answers.Add(labels, kAnswers).Observe(std::max(1, request.n()));
+}
+
+void ServingMetrics::HttpAnswered(const std::string& method, const std::string& route, int status,
+                                  double seconds) {
+  families_->http_requests
+      .Add({{"method", method}, {"handler", route}, {"status", std::to_string(status)}})
+      .Increment();
+  families_->http_seconds.Add({{"method", method}, {"handler", route}}, kSeconds).Observe(seconds);
 }
 
 }  // namespace espalier

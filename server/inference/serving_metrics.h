@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/inference.pb.h"
 #include "serving/engine/engine.h"
 
 namespace prometheus {
@@ -30,9 +31,14 @@ class ServingMetrics {
   // Updates gauges and counters from the engines' statistics.
   void Collect();
 
-  // espalier_time_to_first_token_seconds, espalier_e2e_request_latency_seconds and
-  // espalier_request_success_total{finished_reason} of one finished request.
-  void RequestFinished(const std::string& model, const RequestEvent& event);
+  // Of one event of a request: the time between its tokens.
+  void RequestProgressed(const std::string& model, const RequestEvent& event);
+  // Times, sizes and the reason of the end of one request.
+  void RequestFinished(const std::string& model, const proto::GenerateRequest& request,
+                       const RequestEvent& event);
+  // One HTTP request, by its route.
+  void HttpAnswered(const std::string& method, const std::string& route, int status,
+                    double seconds);
 
  private:
   struct Families;

@@ -1,0 +1,76 @@
+#include "server/api_keys.h"
+
+#include <fstream>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kShortestKey = 16;
+constexpr size_t kMostKeys = 10'000;
+
+// Takes as long for a wrong key as for the right one, but for its length.
+bool Equal(absl::string_view a, absl::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+bool IsWorkersCall(const std::string& method) {
+  static const std::set<std::string>& calls = *new std::set<std::string>{
+      "Cluster/Join",     "Cluster/Heartbeat", "Cluster/Leave", "Cluster/StoreSet",
+      "Cluster/StoreGet", "Models/Get"};
+  return calls.count(method) > 0;
+}
+
+}  // namespace
+
+absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, " cannot be read"));
+  }
+  ApiKeys keys;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::string key(absl::StripAsciiWhitespace(line));
+    if (key.empty() || key[0] == '#') continue;
+    if (key.size() < kShortestKey) {
+      return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, ": line ", number,
+                                                     ": a key needs ", kShortestKey,
+                                                     " characters or more"));
+    }
+    keys.keys_.push_back(key);
+    if (keys.keys_.size() > kMostKeys) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--api_key_file=", path, " has more than ", kMostKeys, " keys"));
+    }
+  }
+  if (keys.keys_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, " holds no key"));
+  }
+  return keys;
+}
+
+absl::Status ApiKeys::Check(const std::string& method, const std::string& authorization) const {
+  if (IsWorkersCall(method)) return absl::OkStatus();
+  constexpr absl::string_view kScheme = "Bearer ";
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
+    return absl::UnauthenticatedError(
+        "an API key is wanted: send the header \"Authorization: Bearer KEY\"");
+  }
+  const absl::string_view shown =
+      absl::StripAsciiWhitespace(absl::string_view(authorization).substr(kScheme.size()));
+  bool known = false;
+  for (const std::string& key : keys_) known |= Equal(key, shown);
+  if (known) return absl::OkStatus();
+  return absl::UnauthenticatedError("the API key is not known");
+}
+
+}  // namespace espalier

@@ -1,0 +1,278 @@
+#include "server/http/generate_route.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "server/http/openai_response.h"
+#include "server/http/tool_calls.h"
+#include "server/inference/generation.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kJson[] = "application/json";
+
+// All choices of one HTTP request, streamed or whole. Replies come on the engine's thread; the
+// thread that submits several prompts may meet them.
+class Answer : public std::enable_shared_from_this<Answer> {
+ public:
+  Answer(openai::Head head, openai::Request request, std::shared_ptr<HttpResponder> responder)
+      : head_(std::move(head)),
+        request_(std::move(request)),
+        per_prompt_(std::max(1, request_.generate.n())),
+        prompts_(std::max<int>(1, static_cast<int>(request_.prompts.size()))),
+        responder_(std::move(responder)) {
+    for (int i = 0; i < per_prompt_ * prompts_; ++i) {
+      openai::ChoicePart part;
+      part.index = i;
+      part.with_logprobs = request_.generate.has_logprobs();
+      part.with_prompt_logprobs = request_.generate.has_prompt_logprobs();
+      choices_.push_back(
+          {.part = std::move(part),
+           .tools = openai::ToolCallReader(request_, absl::StrCat("call-", head_.id, "-", i))});
+    }
+  }
+
+  const openai::Request& request() const { return request_; }
+
+  GenerationListener Listener(int prompt) {
+    return [self = shared_from_this(), prompt](const absl::StatusOr<proto::GenerateReply>& reply,
+                                               bool last) {
+      absl::MutexLock lock(&self->mutex_);
+      self->On(prompt, reply, last);
+    };
+  }
+
+  void Add(std::shared_ptr<Generation> generation) {
+    absl::MutexLock lock(&mutex_);
+    if (over_) {
+      generation->Cancel();
+    } else {
+      running_.push_back(std::move(generation));
+    }
+  }
+
+  // An error of a prompt that could not be submitted.
+  void Fail(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    End(status);
+  }
+
+  void Cancel() {
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+    CancelAll();
+  }
+
+ private:
+  struct ChoiceState {
+    openai::ChoicePart part;  // whole answers: all of it; streams: what every chunk has
+    openai::ToolCallReader tools;
+    bool begun = false;
+  };
+
+  // What runs holds this answer, so at its end the answer lets go of what runs.
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& generation : std::exchange(running_, {})) generation->Cancel();
+  }
+
+  // Before the first byte the status line can still tell; afterwards only the stream can.
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (over_) return;
+    over_ = true;
+    CancelAll();
+    if (!started_) {
+      SendError(*responder_, status);
+      return;
+    }
+    responder_->Write(openai::ErrorChunk(openai::FromStatus(status)));
+    responder_->End();
+  }
+
+  void On(int prompt, const absl::StatusOr<proto::GenerateReply>& reply, bool last)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (over_) return;
+    if (!reply.ok()) {
+      End(reply.status());
+      return;
+    }
+    ChoiceState& choice = choices_[prompt * per_prompt_ + reply->index()];
+    openai::ChoicePart part = PartOf(*reply, choice);
+    if (request_.stream) {
+      Stream(part, choice);
+    } else {
+      Collect(std::move(part), choice);
+    }
+    if (!last) return;
+    Count(reply->usage());
+    if (++ended_ == prompts_) Complete();
+  }
+
+  openai::ChoicePart PartOf(const proto::GenerateReply& reply, ChoiceState& choice) {
+    openai::ChoicePart part = choice.part;
+    if (!request_.stream) {
+      part.text.clear();
+      part.tool_calls.clear();
+      part.logprobs.clear();
+      part.prompt_logprobs.clear();
+    }
+    openai::ToolCallReader::Output out = choice.tools.Append(reply.text());
+    part.finish_reason = reply.finish_reason();
+    if (!part.finish_reason.empty()) {
+      openai::ToolCallReader::Output rest = choice.tools.Finish();
+      out.text += rest.text;
+      for (openai::ToolCall& call : rest.calls) out.calls.push_back(std::move(call));
+      if (choice.tools.called() && part.finish_reason == "stop") part.finish_reason = "tool_calls";
+      if (reply.has_stop_token()) part.stop_token = reply.stop_token();
+      part.stop_string = reply.stop_string();
+    }
+    part.text = std::move(out.text);
+    part.tool_calls = std::move(out.calls);
+    if (part.with_prompt_logprobs) {
+      part.prompt_logprobs = {reply.prompt_logprobs().begin(), reply.prompt_logprobs().end()};
+    }
+    if (part.with_logprobs && request_.generate.echo()) {
+      part.logprobs = {reply.prompt_logprobs().begin(), reply.prompt_logprobs().end()};
+    }
+    part.logprobs.insert(part.logprobs.end(), reply.logprobs().begin(), reply.logprobs().end());
+    return part;
+  }
+
+  void Collect(openai::ChoicePart part, ChoiceState& choice) {
+    openai::ChoicePart& whole = choice.part;
+    const auto append = [](auto& to, auto& from) {
+      to.insert(to.end(), std::make_move_iterator(from.begin()),
+                std::make_move_iterator(from.end()));
+    };
+    whole.text += part.text;
+    append(whole.logprobs, part.logprobs);
+    append(whole.prompt_logprobs, part.prompt_logprobs);
+    for (openai::ToolCall& call : part.tool_calls) {
+      if (!call.id.empty()) {
+        whole.tool_calls.push_back(std::move(call));
+      } else {
+        whole.tool_calls.back().arguments += call.arguments;
+      }
+    }
+    whole.finish_reason = std::move(part.finish_reason);
+    whole.stop_token = part.stop_token;
+    whole.stop_string = std::move(part.stop_string);
+  }
+
+  void Stream(const openai::ChoicePart& part, ChoiceState& choice)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!started_) {
+      started_ = true;
+      responder_->StartStream(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
+    }
+    if (!std::exchange(choice.begun, true)) {
+      responder_->Write(openai::RoleChunk(head_, part.index));
+    }
+    const bool empty = part.text.empty() && part.tool_calls.empty() && part.logprobs.empty() &&
+                       part.prompt_logprobs.empty() && part.finish_reason.empty();
+    if (!empty) responder_->Write(openai::Chunk(head_, part));
+    choice.part.text_offset += openai::CharactersOf(part.logprobs);
+  }
+
+  void Count(const proto::Usage& usage) {
+    usage_.set_prompt_tokens(usage_.prompt_tokens() + usage.prompt_tokens());
+    usage_.set_completion_tokens(usage_.completion_tokens() + usage.completion_tokens());
+    usage_.set_drafted_tokens(usage_.drafted_tokens() + usage.drafted_tokens());
+    usage_.set_accepted_tokens(usage_.accepted_tokens() + usage.accepted_tokens());
+    usage_.set_verification_steps(usage_.verification_steps() + usage.verification_steps());
+    usage_.set_cached_tokens(usage_.cached_tokens() + usage.cached_tokens());
+  }
+
+  void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    over_ = true;
+    running_.clear();
+    if (request_.stream) {
+      if (request_.include_usage) responder_->Write(openai::UsageChunk(head_, usage_));
+      responder_->Write(openai::kDone);
+      responder_->End();
+      return;
+    }
+    std::vector<openai::ChoicePart> parts;
+    for (ChoiceState& choice : choices_) parts.push_back(std::move(choice.part));
+    responder_->Send(200, kJson, openai::WholeAnswer(head_, parts, usage_));
+  }
+
+  const openai::Head head_;
+  const openai::Request request_;
+  const int per_prompt_;
+  const int prompts_;
+  const std::shared_ptr<HttpResponder> responder_;
+
+  absl::Mutex mutex_;
+  std::vector<ChoiceState> choices_;  // used under mutex_
+  proto::Usage usage_;                // likewise
+  std::vector<std::shared_ptr<Generation>> running_ ABSL_GUARDED_BY(mutex_);
+  int ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+void SendError(HttpResponder& responder, const openai::Error& error,
+               HttpResponder::Headers headers) {
+  const bool has_delay = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
+    return header.first == "Retry-After";
+  });
+  if ((error.http_status == 429 || error.http_status == 503) && !has_delay) {
+    headers.emplace_back("Retry-After", "1");
+  }
+  if (error.http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  responder.Send(error.http_status, kJson, openai::ToJson(error), std::move(headers));
+}
+
+void SendError(HttpResponder& responder, const absl::Status& status) {
+  HttpResponder::Headers headers;
+  if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
+    headers.emplace_back("Retry-After", std::string(*delay));
+  }
+  SendError(responder, openai::FromStatus(status), std::move(headers));
+}
+
+void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext& context,
+              std::shared_ptr<HttpResponder> responder) {
+  openai::Request request;
+  if (const auto error = openai::Parse(kind, http.body, &request)) {
+    SendError(*responder, *error);
+    return;
+  }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+      context.models->Find(request.generate.model());
+  if (!model.ok()) {
+    SendError(*responder, model.status());
+    return;
+  }
+  openai::Head head{kind,
+                    absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
+                                 context.clock->NowUnixMillis(), "-", context.number),
+                    context.clock->NowUnixMillis() / 1000, request.generate.model(),
+                    request.include_usage};
+  auto answer = std::make_shared<Answer>(std::move(head), std::move(request), responder);
+  const openai::Request& parsed = answer->request();
+  const int prompts = std::max<int>(1, static_cast<int>(parsed.prompts.size()));
+  for (int i = 0; i < prompts; ++i) {
+    proto::GenerateRequest one = parsed.generate;
+    if (kind == openai::Kind::kCompletion) one.MergeFrom(parsed.prompts[i]);
+    absl::StatusOr<std::shared_ptr<Generation>> generation =
+        StartGeneration(one, *model, context.models, context.metrics, answer->Listener(i));
+    if (!generation.ok()) {
+      answer->Fail(generation.status());
+      return;
+    }
+    answer->Add(*std::move(generation));
+  }
+  responder->OnClose([weak = std::weak_ptr<Answer>(answer)] {
+    if (auto answer = weak.lock()) answer->Cancel();
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,30 @@
+// POST /v1/completions and /v1/chat/completions: from the body to the last byte of the answer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "server/clock.h"
+#include "server/http/http_server.h"
+#include "server/http/openai_request.h"
+#include "server/inference/model_server.h"
+
+namespace espalier {
+
+struct GenerateContext {
+  ModelServer* models = nullptr;
+  ServingMetrics* metrics = nullptr;  // optional
+  const Clock* clock = nullptr;
+  int64_t number = 0;  // different for each request
+};
+
+// Returns at once; the answer comes from the engine's thread. A client that goes away ends it.
+void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext& context,
+              std::shared_ptr<HttpResponder> responder);
+
+// An error as a whole answer, with the headers that belong to its status.
+void SendError(HttpResponder& responder, const openai::Error& error,
+               HttpResponder::Headers headers = {});
+void SendError(HttpResponder& responder, const absl::Status& status);
+
+}  // namespace espalier

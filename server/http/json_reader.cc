@@ -1,0 +1,185 @@
+#include "server/http/json_reader.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+// Parsing needs no stack, but writing a value does, and schemas nest.
+constexpr int kMaxDepth = 256;
+// Finding a field takes as long as its object has fields.
+constexpr size_t kMaxFields = 1024;
+constexpr size_t kMaxFieldsInAll = 1 << 16;
+
+bool IsToken(const json& value) {
+  return value.is_number_integer() && value.get<int64_t>() >= 0 &&
+         value.get<int64_t>() <= std::numeric_limits<int>::max() &&
+         (!value.is_number_unsigned() || value.get<uint64_t>() <= 0x7FFFFFFF);
+}
+
+}  // namespace
+
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::optional<Error> JsonReader::ParseBody(const std::string& body, json* object) {
+  bool deep = false, wide = false;
+  size_t fields = 0;
+  std::string twice;
+  std::vector<std::set<std::string>> open;  // the names so far of the objects around
+  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+    deep = deep || depth > kMaxDepth;
+    if (event == json::parse_event_t::object_start) open.emplace_back();
+    if (event == json::parse_event_t::object_end && !open.empty()) open.pop_back();
+    if (event == json::parse_event_t::key && !open.empty()) {
+      std::string name = value.get<std::string>();
+      if (!open.back().insert(name).second) twice = std::move(name);
+      wide = wide || ++fields > kMaxFieldsInAll || open.back().size() > kMaxFields;
+    }
+    return !deep && !wide;
+  };
+  try {
+    *object = json::parse(body, watch);
+  } catch (const json::exception& e) {
+    return Error{.message = absl::StrCat("the body is not valid JSON: ", e.what())};
+  }
+  if (deep) {
+    return Error{.message = absl::StrCat("the body nests deeper than ", kMaxDepth, " levels")};
+  }
+  if (wide) {
+    return Error{.message = absl::StrCat("the body has more than ", kMaxFields,
+                                         " fields in one object, or ", kMaxFieldsInAll, " in all")};
+  }
+  // Which of the two was meant cannot be known.
+  if (!twice.empty()) {
+    return Error{.message = absl::StrCat("field '", twice.substr(0, 200), "' is given twice"),
+                 .param = twice.substr(0, 200)};
+  }
+  if (!object->is_object()) return Error{.message = "the body must be a JSON object"};
+  return std::nullopt;
+}
+
+void JsonReader::Fail(const std::string& field, const std::string& message) {
+  if (!error_) error_ = Error{.message = message, .param = place_ + field};
+}
+
+const json* JsonReader::Find(const std::string& field) {
+  seen_.insert(field);
+  const auto it = object_.find(field);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+void JsonReader::String(const std::string& field, bool required, std::string* out) {
+  const json* value = Find(field);
+  if (value == nullptr) {
+    if (required) Fail(field, absl::StrCat("field '", place_, field, "' is missing"));
+  } else if (!value->is_string()) {
+    Fail(field,
+         absl::StrCat("field '", place_, field, "' must be a string, found ", value->type_name()));
+  } else {
+    *out = value->get<std::string>();
+  }
+}
+
+void JsonReader::Number(const std::string& field, double low, double high, double* out) {
+  const json* value = Find(field);
+  if (value == nullptr) return;
+  const double number =
+      value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!(number >= low && number <= high)) {
+    Fail(field, absl::StrCat("field '", place_, field, "' must be a number in ", low, "..", high));
+    return;
+  }
+  *out = number;
+}
+
+void JsonReader::Bool(const std::string& field, bool* out) {
+  const json* value = Find(field);
+  if (value == nullptr) return;
+  if (!value->is_boolean()) {
+    Fail(field, absl::StrCat("field '", place_, field, "' must be true or false"));
+    return;
+  }
+  *out = value->get<bool>();
+}
+
+bool JsonReader::ReadInteger(const std::string& field, int64_t low, int64_t high, int64_t* out) {
+  const json* value = Find(field);
+  if (value == nullptr) return false;
+  const bool fits = value->is_number_unsigned()
+                        ? value->get<uint64_t>() <= static_cast<uint64_t>(high)
+                        : value->is_number_integer() && value->get<int64_t>() <= high;
+  if (!fits || value->get<int64_t>() < low) {
+    Fail(field,
+         absl::StrCat("field '", place_, field, "' must be an integer in ", low, "..", high));
+    return false;
+  }
+  *out = value->get<int64_t>();
+  return true;
+}
+
+void JsonReader::Tokens(const std::string& field, size_t most,
+                        const std::function<void(int)>& add) {
+  const json* value = Find(field);
+  if (value == nullptr) return;
+  if (!value->is_array() || value->size() > most) {
+    Fail(field, absl::StrCat("field '", place_, field, "' must be a list of at most ", most,
+                             " token ids"));
+    return;
+  }
+  for (const json& token : *value) {
+    if (!IsToken(token)) {
+      Fail(field,
+           absl::StrCat("field '", place_, field, "': token ids must be integers from 0 on"));
+      return;
+    }
+    add(token.get<int>());
+  }
+}
+
+void JsonReader::Strings(const std::string& field, size_t most,
+                         const std::function<void(const std::string&)>& add) {
+  const json* value = Find(field);
+  if (value == nullptr) return;
+  if (!value->is_array() || value->size() > most) {
+    Fail(field,
+         absl::StrCat("field '", place_, field, "' must be a list of at most ", most, " strings"));
+    return;
+  }
+  for (const json& text : *value) {
+    if (!text.is_string()) {
+      Fail(field, absl::StrCat("field '", place_, field, "' must hold strings only"));
+      return;
+    }
+    add(text.get<std::string>());
+  }
+}
+
+void JsonReader::Unsupported(const std::string& field,
+                             const std::function<bool(const json&)>& neutral) {
+  const json* value = Find(field);
+  if (value != nullptr && !neutral(*value)) {
+    Fail(field, absl::StrCat("field '", place_, field,
+                             "' is not supported with this value; leave it out"));
+  }
+}
+
+void JsonReader::Ignore(std::initializer_list<const char*> fields) {
+  for (const char* field : fields) Find(field);
+}
+
+void JsonReader::RefuseUnknown() {
+  for (const auto& [name, value] : object_.items()) {
+    if (seen_.count(name) > 0) continue;
+    Fail(name, absl::StrCat("field '", place_, name.substr(0, 200), "' is not known"));
+    return;
+  }
+}
+
+}  // namespace espalier::openai

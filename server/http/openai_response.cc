@@ -1,0 +1,247 @@
+#include "server/http/openai_response.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "server/http/json_reader.h"
+#include "serving/tokenizer/utf8_stream.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+json UsageJson(const proto::Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens()},
+          {"completion_tokens", usage.completion_tokens()},
+          {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+          {"speculation",
+           {{"drafted_tokens", usage.drafted_tokens()},
+            {"accepted_tokens", usage.accepted_tokens()},
+            {"verification_steps", usage.verification_steps()}}}};
+}
+
+json Frame(const Head& head, bool chunk) {
+  const char* object = head.kind == Kind::kCompletion ? "text_completion"
+                       : chunk                        ? "chat.completion.chunk"
+                                                      : "chat.completion";
+  json frame = {{"id", head.id},
+                {"object", object},
+                {"created", head.created_unix_seconds},
+                {"model", head.model}};
+  if (chunk && head.usage_in_chunks) frame["usage"] = nullptr;
+  return frame;
+}
+
+json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
+
+std::string Event(const json& value) { return absl::StrCat("data: ", Dump(value), "\n\n"); }
+
+// A token's bytes as text; where they are part of a character, U+FFFD.
+std::string Valid(const std::string& bytes) {
+  Utf8Stream stream;
+  std::string out = stream.Append(bytes);
+  return out + stream.Flush();
+}
+
+int Characters(const std::string& text) {
+  int count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return count;
+}
+
+json BytesJson(const std::string& bytes) {
+  json out = json::array();
+  for (const char c : bytes) out.push_back(static_cast<unsigned char>(c));
+  return out;
+}
+
+json CompletionLogprobs(const ChoicePart& part) {
+  json tokens = json::array(), values = json::array(), top = json::array(), offsets = json::array();
+  int offset = part.text_offset;
+  for (const proto::TokenLogprobs& token : part.logprobs) {
+    const std::string text = Valid(token.text());
+    tokens.push_back(text);
+    offsets.push_back(offset);
+    offset += Characters(text);
+    if (token.rank() == 0) {  // the prompt's first token
+      values.push_back(nullptr);
+      top.push_back(nullptr);
+      continue;
+    }
+    values.push_back(token.logprob());
+    json best = json::object();
+    for (const proto::TopLogprob& other : token.top()) {
+      // Tokens of the same text: the most probable one, which comes first.
+      best.emplace(Valid(other.text()), other.logprob());
+    }
+    best[text] = token.logprob();
+    top.push_back(token.top().empty() ? json() : std::move(best));
+  }
+  return {{"tokens", tokens},
+          {"token_logprobs", values},
+          {"top_logprobs", top},
+          {"text_offset", offsets}};
+}
+
+template <typename Logprob>
+json ChatLogprob(const Logprob& token) {
+  return {{"token", Valid(token.text())},
+          {"logprob", token.logprob()},
+          {"bytes", BytesJson(token.text())}};
+}
+
+json ChatLogprobs(const ChoicePart& part) {
+  json content = json::array();
+  for (const proto::TokenLogprobs& token : part.logprobs) {
+    json entry = ChatLogprob(token);
+    entry["top_logprobs"] = json::array();
+    for (const proto::TopLogprob& other : token.top()) {
+      entry["top_logprobs"].push_back(ChatLogprob(other));
+    }
+    content.push_back(std::move(entry));
+  }
+  return {{"content", content}, {"refusal", nullptr}};
+}
+
+// vLLM's form: by token id.
+json PromptLogprobs(const ChoicePart& part) {
+  json out = json::array();
+  for (const proto::TokenLogprobs& token : part.prompt_logprobs) {
+    if (token.rank() == 0) {
+      out.push_back(nullptr);
+      continue;
+    }
+    json entry = json::object();
+    const auto add = [&](int id, float logprob, int rank, const std::string& text) {
+      entry[absl::StrCat(id)] = {
+          {"logprob", logprob}, {"rank", rank}, {"decoded_token", Valid(text)}};
+    };
+    int rank = 0;
+    for (const proto::TopLogprob& other : token.top()) {
+      add(other.token(), other.logprob(), ++rank, other.text());
+    }
+    add(token.token(), token.logprob(), token.rank(), token.text());
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+json ToolCallsJson(const std::vector<ToolCall>& calls, bool chunk) {
+  json out = json::array();
+  for (const ToolCall& call : calls) {
+    json entry = {{"function", {{"arguments", call.arguments}}}};
+    if (chunk) entry["index"] = call.index;
+    if (!call.id.empty()) {
+      entry["id"] = call.id;
+      entry["type"] = "function";
+      entry["function"]["name"] = call.name;
+    }
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+json Choice(const Head& head, const ChoicePart& part, bool chunk) {
+  json choice = {{"index", part.index}, {"finish_reason", OrNull(part.finish_reason)}};
+  choice["logprobs"] = nullptr;
+  if (part.with_logprobs && (!chunk || !part.logprobs.empty())) {
+    choice["logprobs"] =
+        head.kind == Kind::kCompletion ? CompletionLogprobs(part) : ChatLogprobs(part);
+  }
+  if (part.with_prompt_logprobs && (!chunk || !part.prompt_logprobs.empty())) {
+    choice["prompt_logprobs"] = PromptLogprobs(part);
+  }
+  if (!part.finish_reason.empty()) {
+    choice["stop_reason"] = part.stop_token >= 0 ? json(part.stop_token) : OrNull(part.stop_string);
+  }
+  if (head.kind == Kind::kCompletion) {
+    choice["text"] = part.text;
+    return choice;
+  }
+  json message = json::object();
+  if (!chunk) {
+    message["role"] = "assistant";
+    message["content"] = part.text.empty() && !part.tool_calls.empty() ? json() : json(part.text);
+  } else if (!part.text.empty()) {
+    message["content"] = part.text;
+  }
+  if (!part.tool_calls.empty()) message["tool_calls"] = ToolCallsJson(part.tool_calls, chunk);
+  choice[chunk ? "delta" : "message"] = std::move(message);
+  return choice;
+}
+
+json ModelObject(const ModelEntry& model) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", model.created_unix_seconds},
+          {"owned_by", "espalier"},
+          {"max_model_len", model.max_model_len}};
+}
+
+}  // namespace
+
+const char kDone[] = "data: [DONE]\n\n";
+
+int CharactersOf(const std::vector<proto::TokenLogprobs>& logprobs) {
+  int count = 0;
+  for (const proto::TokenLogprobs& token : logprobs) count += Characters(Valid(token.text()));
+  return count;
+}
+
+std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
+                        const proto::Usage& usage) {
+  json answer = Frame(head, false);
+  answer["choices"] = json::array();
+  for (const ChoicePart& part : choices) answer["choices"].push_back(Choice(head, part, false));
+  answer["usage"] = UsageJson(usage);
+  return Dump(answer);
+}
+
+std::string RoleChunk(const Head& head, int index) {
+  if (head.kind == Kind::kCompletion) return "";
+  json chunk = Frame(head, true);
+  chunk["choices"] = json::array({{{"index", index},
+                                   {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                   {"logprobs", nullptr},
+                                   {"finish_reason", nullptr}}});
+  return Event(chunk);
+}
+
+std::string Chunk(const Head& head, const ChoicePart& part) {
+  json chunk = Frame(head, true);
+  chunk["choices"] = json::array({Choice(head, part, true)});
+  return Event(chunk);
+}
+
+std::string UsageChunk(const Head& head, const proto::Usage& usage) {
+  json chunk = Frame(head, true);
+  chunk["choices"] = json::array();
+  chunk["usage"] = UsageJson(usage);
+  return Event(chunk);
+}
+
+std::string ErrorChunk(const Error& error) { return absl::StrCat("data: ", ToJson(error), "\n\n"); }
+
+std::string ModelJson(const ModelEntry& model) { return Dump(ModelObject(model)); }
+
+std::string ModelList(const std::vector<ModelEntry>& models) {
+  json data = json::array();
+  for (const ModelEntry& model : models) data.push_back(ModelObject(model));
+  return Dump({{"object", "list"}, {"data", data}});
+}
+
+std::string TokensJson(const std::vector<int>& tokens, const std::vector<std::string>* strings,
+                       int max_model_len) {
+  json out = {{"count", tokens.size()}, {"max_model_len", max_model_len}, {"tokens", tokens}};
+  if (strings != nullptr) {
+    out["token_strs"] = json::array();
+    for (const std::string& text : *strings) out["token_strs"].push_back(Valid(text));
+  }
+  return Dump(out);
+}
+
+std::string PromptJson(const std::string& prompt) { return Dump({{"prompt", prompt}}); }
+
+}  // namespace espalier::openai

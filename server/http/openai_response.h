@@ -1,0 +1,72 @@
+// Answers of the OpenAI API: whole ones and stream chunks. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/inference.pb.h"
+#include "server/http/openai_error.h"
+#include "server/http/openai_request.h"
+
+namespace espalier::openai {
+
+// Identity of one answer, the same in all its chunks.
+struct Head {
+  Kind kind;
+  std::string id;
+  int64_t created_unix_seconds;
+  std::string model;
+  bool usage_in_chunks = false;  // "usage": null in all chunks but the last
+};
+
+// A call of a tool, or in a stream a part of one: the name and id come with its first part.
+struct ToolCall {
+  int index = 0;
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON
+};
+
+// One of the choices, or what is new of it.
+struct ChoicePart {
+  int index = 0;
+  std::string text;
+  std::vector<ToolCall> tool_calls;
+  std::vector<proto::TokenLogprobs> logprobs;  // of the echoed prompt, then of the answer
+  bool with_logprobs = false;
+  std::vector<proto::TokenLogprobs> prompt_logprobs;  // vLLM's field of its own
+  bool with_prompt_logprobs = false;
+  int text_offset = 0;  // characters of the choice before this part, for completions' logprobs
+  std::string finish_reason;  // empty: null
+  // What ended it, if it was a stop string or token.
+  std::string stop_string;
+  int stop_token = -1;
+};
+
+std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
+                        const proto::Usage& usage);
+
+// Server-sent events, "data: {...}\n\n". Text is made valid UTF-8.
+std::string RoleChunk(const Head& head, int index);  // a chat's first chunk of a choice
+std::string Chunk(const Head& head, const ChoicePart& part);
+std::string UsageChunk(const Head& head, const proto::Usage& usage);
+std::string ErrorChunk(const Error& error);
+extern const char kDone[];  // "data: [DONE]\n\n"
+
+// How many characters the log-probabilities' tokens have, as text_offset counts.
+int CharactersOf(const std::vector<proto::TokenLogprobs>& logprobs);
+
+struct ModelEntry {
+  std::string name;
+  int64_t created_unix_seconds = 0;
+  int max_model_len = 0;
+};
+std::string ModelJson(const ModelEntry& model);
+std::string ModelList(const std::vector<ModelEntry>& models);
+
+std::string TokensJson(const std::vector<int>& tokens, const std::vector<std::string>* strings,
+                       int max_model_len);
+std::string PromptJson(const std::string& prompt);
+
+}  // namespace espalier::openai

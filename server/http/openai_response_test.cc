@@ -1,0 +1,83 @@
+#include "server/http/openai_response.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace espalier::openai {
+namespace {
+
+using nlohmann::json;
+
+ChoicePart Text(const std::string& text, const std::string& finish_reason = "") {
+  ChoicePart part;
+  part.text = text;
+  part.finish_reason = finish_reason;
+  return part;
+}
+
+proto::Usage UsageOf(int prompt, int completion) {
+  proto::Usage usage;
+  usage.set_prompt_tokens(prompt);
+  usage.set_completion_tokens(completion);
+  return usage;
+}
+
+TEST(OpenAiResponse, StreamChunksAreValidJsonEvents) {
+  const Head head{Kind::kChat, "id", 5, "m"};
+  for (const std::string& chunk :
+       {RoleChunk(head, 0), Chunk(head, Text("caf\xc3\xa9")), Chunk(head, Text("", "stop")),
+        UsageChunk(head, UsageOf(1, 2)), Chunk(head, Text("\xff\xfe"))}) {
+    ASSERT_EQ(chunk.substr(0, 6), "data: ");
+    ASSERT_EQ(chunk.substr(chunk.size() - 2), "\n\n");
+    const json parsed = json::parse(chunk.substr(6));
+    EXPECT_EQ(parsed["object"], "chat.completion.chunk");
+    EXPECT_EQ(parsed["id"], "id");
+  }
+  const json last = json::parse(Chunk(head, Text("", "length")).substr(6));
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
+  const json usage = json::parse(UsageChunk(head, UsageOf(3, 4)).substr(6));
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["total_tokens"], 7);
+}
+
+TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
+  ChoicePart part = Text("\xc3\xa9x");
+  part.with_logprobs = true;
+  part.text_offset = 10;
+  for (const char* text : {"\xc3\xa9", "x"}) {
+    proto::TokenLogprobs& token = part.logprobs.emplace_back();
+    token.set_text(text);
+    token.set_logprob(-0.5);
+    token.set_rank(2);
+    proto::TopLogprob* top = token.add_top();
+    top->set_text("y");
+    top->set_logprob(-0.25);
+  }
+  const json completion =
+      json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}))["choices"][0];
+  EXPECT_EQ(completion["logprobs"]["tokens"], json({"\xc3\xa9", "x"}));
+  EXPECT_EQ(completion["logprobs"]["text_offset"], json({10, 11}));
+  EXPECT_EQ(completion["logprobs"]["top_logprobs"][1], json({{"x", -0.5}, {"y", -0.25}}));
+  const json chat = json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part}, {}))["choices"][0];
+  const json first = chat["logprobs"]["content"][0];
+  EXPECT_EQ(first["bytes"], json({0xC3, 0xA9}));
+  EXPECT_EQ(first["top_logprobs"][0]["token"], "y");
+}
+
+TEST(OpenAiResponse, StatusesBecomeTheCodesThatClientsExpect) {
+  const std::pair<absl::Status, int> cases[] = {
+      {absl::NotFoundError("x"), 404},         {absl::ResourceExhaustedError("x"), 429},
+      {absl::UnavailableError("x"), 503},      {absl::UnauthenticatedError("x"), 401},
+      {absl::DeadlineExceededError("x"), 504}, {absl::UnimplementedError("x"), 501},
+      {absl::InternalError("x"), 500}};
+  for (const auto& [status, code] : cases) EXPECT_EQ(FromStatus(status).http_status, code);
+  const json error = json::parse(ToJson(FromStatus(absl::InvalidArgumentError("what"))));
+  EXPECT_EQ(error["error"]["message"], "what");
+  EXPECT_TRUE(error["error"]["param"].is_null());
+}
+
+}  // namespace
+}  // namespace espalier::openai

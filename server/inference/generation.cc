@@ -1,0 +1,296 @@
+#include "server/inference/generation.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "server/inference/chat_prompt.h"
+#include "server/inference/generation_options.h"
+
+namespace espalier {
+namespace {
+
+proto::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer& tokenizer) {
+  proto::TokenLogprobs out;
+  out.set_token(logprobs.token);
+  out.set_logprob(logprobs.logprob);
+  out.set_rank(logprobs.rank);
+  out.set_text(tokenizer.TokenBytes(logprobs.token));
+  for (const auto& [token, logprob] : logprobs.top) {
+    proto::TopLogprob* top = out.add_top();
+    top->set_token(token);
+    top->set_logprob(logprob);
+    top->set_text(tokenizer.TokenBytes(token));
+  }
+  return out;
+}
+
+absl::Status CheckRequest(const proto::GenerateRequest& request) {
+  for (const auto& [name, value] :
+       {std::pair<const char*, int>{"n", request.n()}, {"best_of", request.best_of()}}) {
+    if (value < 0 || value > kMaxAnswers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is ", value, ", expected 1 to ", kMaxAnswers));
+    }
+  }
+  if (request.best_of() > 0 && request.best_of() < request.n()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("best_of is ", request.best_of(), ", less than n, which is ", request.n()));
+  }
+  if (!proto::Speculation_IsValid(request.speculation())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'speculation' is ", request.speculation(), ", which is not known"));
+  }
+  if (request.echo() && request.has_chat()) {
+    return absl::InvalidArgumentError("echo is for text and token prompts, not for chats");
+  }
+  if (request.prompt_only() && !request.echo()) {
+    return absl::InvalidArgumentError("without an answer there is nothing to return but an echo");
+  }
+  return absl::OkStatus();
+}
+
+class Running : public Generation, public std::enable_shared_from_this<Running> {
+ public:
+  Running(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
+          ServingMetrics* metrics, GenerationListener listener)
+      : request_(request),
+        name_(model->description.name()),
+        tokenizer_(model->host->shared_tokenizer()),
+        model_(model),
+        metrics_(metrics),
+        listener_(std::move(listener)),
+        wanted_(std::max(1, request.n())),
+        answers_(std::max(wanted_, request.best_of())) {}
+
+  absl::Status Submit(const std::vector<int>& prompt, const RequestOptions& options, uint64_t seed,
+                      EngineHost& host) {
+    if (request_.echo()) {
+      echo_ = request_.prompt_case() == proto::GenerateRequest::kText ? request_.text()
+                                                                      : tokenizer_->Decode(prompt);
+    }
+    first_token_ = prompt.empty() ? -1 : prompt[0];
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      RequestOptions own = options;
+      // Those that compete are compared by what their tokens were worth.
+      if (competing()) own.logprobs = std::max(own.logprobs, 0);
+      // An odd multiplier: different answers have different seeds.
+      own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
+      absl::StatusOr<EngineHost::Ticket> ticket = host.Submit(
+          prompt, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
+            self->On(static_cast<int>(i), event);
+          });
+      absl::MutexLock lock(&mutex_);
+      if (!ticket.ok()) {
+        silent_ = true;
+        CancelAll();
+        return ticket.status();
+      }
+      tickets_.push_back(*ticket);
+      if (cancelled_) CancelAll();
+    }
+    return absl::OkStatus();
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    CancelAll();
+  }
+
+ private:
+  struct Answer {
+    bool begun = false;
+    proto::GenerateReply whole;  // of those that compete
+    double logprobs = 0;         // their sum
+    int tokens = 0;
+
+    double worth() const { return tokens > 0 ? logprobs / tokens : -1e30; }
+  };
+
+  bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
+
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // Weak: a client that is still connected must not keep an unloaded model alive.
+    const std::shared_ptr<LoadedModel> model = model_.lock();
+    for (const EngineHost::Ticket ticket : tickets_) {
+      if (model != nullptr) model->host->Cancel(ticket);
+    }
+  }
+
+  // The rest runs on the engine's thread alone.
+
+  void On(int index, const RequestEvent& event) {
+    if (metrics_ != nullptr) {
+      metrics_->RequestProgressed(name_, event);
+      if (event.finished) metrics_->RequestFinished(name_, request_, event);
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (silent_) return;
+      if (event.reason == FinishReason::kError) {
+        silent_ = true;
+        CancelAll();
+      }
+    }
+    if (event.reason == FinishReason::kError) {
+      listener_(event.error, true);
+      return;
+    }
+    if (event.finished) Count(event.usage);
+    Answer& answer = answers_[index];
+    proto::GenerateReply reply = ReplyOf(event, &answer);
+    if (!competing()) {
+      reply.set_index(index);
+      Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
+      return;
+    }
+    for (const TokenLogprobs& logprobs : event.logprobs) {
+      answer.logprobs += logprobs.logprob;
+      ++answer.tokens;
+    }
+    std::string text = answer.whole.text() + reply.text();
+    if (!request_.has_logprobs()) reply.clear_logprobs();
+    reply.clear_text();
+    answer.whole.MergeFrom(reply);
+    answer.whole.set_text(std::move(text));
+    if (finished_ == static_cast<int>(answers_.size())) SendBest();
+  }
+
+  proto::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
+    proto::GenerateReply reply;
+    if (!std::exchange(answer->begun, true)) {
+      reply.set_text(echo_);
+      if (!event.prompt_logprobs.empty() || (request_.echo() && request_.has_logprobs()) ||
+          request_.has_prompt_logprobs()) {
+        proto::TokenLogprobs* first = reply.add_prompt_logprobs();
+        first->set_token(first_token_);
+        first->set_text(tokenizer_->TokenBytes(first_token_));
+      }
+      for (const TokenLogprobs& logprobs : event.prompt_logprobs) {
+        *reply.add_prompt_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
+      }
+    }
+    if (!request_.prompt_only()) {
+      reply.mutable_text()->append(event.text);
+      reply.mutable_tokens()->Assign(event.tokens.begin(), event.tokens.end());
+      for (const TokenLogprobs& logprobs : event.logprobs) {
+        *reply.add_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
+      }
+    }
+    if (!event.finished) return reply;
+    reply.set_finish_reason(request_.prompt_only() ? "length" : Name(event.reason));
+    if (!event.stop.text.empty()) reply.set_stop_string(event.stop.text);
+    const auto& stops = request_.stop_token_ids();
+    if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
+      reply.set_stop_token(event.stop.token);
+    }
+    return reply;
+  }
+
+  void SendBest() {
+    std::vector<int> order(answers_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [this](int a, int b) { return answers_[a].worth() > answers_[b].worth(); });
+    for (int i = 0; i < wanted_; ++i) {
+      proto::GenerateReply& reply = answers_[order[i]].whole;
+      reply.set_index(i);
+      Send(std::move(reply), i + 1 == wanted_);
+    }
+  }
+
+  void Send(proto::GenerateReply reply, bool last) {
+    if (last) *reply.mutable_usage() = usage_;
+    listener_(std::move(reply), last);
+  }
+
+  void Count(const Usage& usage) {
+    const bool first = finished_++ == 0;
+    usage_.set_prompt_tokens(usage.prompt_tokens);
+    usage_.set_completion_tokens(usage_.completion_tokens() +
+                                 (request_.prompt_only() ? 0 : usage.completion_tokens));
+    usage_.set_drafted_tokens(usage_.drafted_tokens() + usage.drafted_tokens);
+    usage_.set_accepted_tokens(usage_.accepted_tokens() + usage.accepted_tokens);
+    usage_.set_verification_steps(usage_.verification_steps() + usage.verification_steps);
+    const double soonest =
+        first ? usage.seconds_to_first_token
+              : std::min(usage_.seconds_to_first_token(), usage.seconds_to_first_token);
+    usage_.set_seconds_to_first_token(soonest);
+    usage_.set_seconds(std::max(usage_.seconds(), usage.seconds));
+    usage_.set_seconds_queued(std::max(usage_.seconds_queued(), usage.seconds_queued));
+  }
+
+  const proto::GenerateRequest request_;
+  const std::string name_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::weak_ptr<LoadedModel> model_;
+  ServingMetrics* const metrics_;
+  const GenerationListener listener_;
+  const int wanted_;
+  std::string echo_;
+  int first_token_ = -1;
+
+  std::vector<Answer> answers_;
+  int finished_ = 0;
+  proto::Usage usage_;
+
+  absl::Mutex mutex_;
+  std::vector<EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its last call
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<int>> PromptTokens(const proto::GenerateRequest& request,
+                                              const LoadedModel& model) {
+  absl::StatusOr<std::vector<int>> tokens;
+  switch (request.prompt_case()) {
+    case proto::GenerateRequest::kTokens:
+      tokens = std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end());
+      break;
+    case proto::GenerateRequest::kChat:
+      tokens = RenderChat(request.chat(), model.host->tokenizer());
+      break;
+    default: {
+      const bool add = !request.no_added_tokens();
+      tokens = model.host->tokenizer().TryEncode(request.text(),
+                                                 {.add_special = add, .parse_special = true});
+    }
+  }
+  if (!tokens.ok()) return tokens.status();
+  const int most = request.truncate_prompt_tokens();
+  if (most < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("truncate_prompt_tokens is ", most, ", expected 1 or more"));
+  }
+  if (most > 0 && static_cast<int>(tokens->size()) > most) {
+    tokens->erase(tokens->begin(), tokens->end() - most);
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::GenerateRequest& request,
+                                                            std::shared_ptr<LoadedModel> model,
+                                                            ModelServer* models,
+                                                            ServingMetrics* metrics,
+                                                            GenerationListener listener) {
+  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  absl::StatusOr<std::vector<int>> prompt = PromptTokens(request, *model);
+  if (!prompt.ok()) return prompt.status();
+  absl::StatusOr<RequestOptions> options =
+      OptionsOf(request, *model, static_cast<int>(prompt->size()));
+  if (!options.ok()) return options.status();
+  const uint64_t seed =
+      request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
+  auto running = std::make_shared<Running>(request, model, metrics, std::move(listener));
+  absl::Status status = running->Submit(*prompt, *options, seed, *model->host);
+  if (!status.ok()) return status;
+  return running;
+}
+
+}  // namespace espalier

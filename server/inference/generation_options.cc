@@ -1,0 +1,130 @@
+#include "server/inference/generation_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/inference/generation.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kDefaultMaxTokens = 16;
+
+// A word that must not come is spelled by other tokens at the beginning of a text than behind a
+// blank; both are kept out.
+absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, TokenRules* rules) {
+  if (word.empty()) return absl::InvalidArgumentError("bad_words: a word is empty");
+  for (const std::string& text : {word, absl::StrCat(" ", word)}) {
+    absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(text, {});
+    if (!tokens.ok()) return tokens.status();
+    const auto& known = rules->bad_words;
+    if (!tokens->empty() && std::find(known.begin(), known.end(), *tokens) == known.end()) {
+      rules->bad_words.push_back(*std::move(tokens));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StructuredOutput OutputOf(const proto::StructuredOutput& output) {
+  switch (output.kind_case()) {
+    case proto::StructuredOutput::kRegex:
+      return {.kind = StructuredOutput::kRegex, .text = output.regex()};
+    case proto::StructuredOutput::kJsonSchema:
+      return {.kind = StructuredOutput::kJsonSchema, .text = output.json_schema()};
+    case proto::StructuredOutput::kGrammar:
+      return {.kind = StructuredOutput::kGbnf, .text = output.grammar()};
+    case proto::StructuredOutput::kChoice:
+      return {.kind = StructuredOutput::kChoice,
+              .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
+    default:
+      return {.kind = StructuredOutput::kJsonObject};
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateRequest& request,
+                                                          const LoadedModel& model) {
+  const proto::SamplingOptions& sampling = request.sampling();
+  auto rules = std::make_shared<TokenRules>();
+  if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
+  rules->presence_penalty = sampling.presence_penalty();
+  rules->frequency_penalty = sampling.frequency_penalty();
+  rules->min_tokens = sampling.min_tokens();
+  if (sampling.logit_bias_size() > kMaxBiases || sampling.bad_words_size() > kMaxBadWords) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logit_bias has ", sampling.logit_bias_size(), " entries and bad_words ",
+        sampling.bad_words_size(), ", expected at most ", kMaxBiases, " and ", kMaxBadWords));
+  }
+  for (const auto& [token, bias] : sampling.logit_bias()) {
+    rules->logit_bias.emplace_back(token, bias);
+  }
+  // A map's order is not that of another run.
+  std::sort(rules->logit_bias.begin(), rules->logit_bias.end());
+  rules->allowed = {sampling.allowed_token_ids().begin(), sampling.allowed_token_ids().end()};
+  for (const std::string& word : sampling.bad_words()) {
+    absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
+    if (!status.ok()) return status;
+  }
+  if (request.has_structured_output()) {
+    if (request.structured_output().kind_case() == proto::StructuredOutput::KIND_NOT_SET ||
+        (request.structured_output().has_json_object() &&
+         !request.structured_output().json_object())) {
+      return absl::InvalidArgumentError(
+          "structured_output: one of regex, json_schema, json_object, grammar and choice is "
+          "wanted");
+    }
+    absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
+        model.grammars->Get(OutputOf(request.structured_output()));
+    if (!masker.ok()) return masker.status();
+    rules->constraint = *std::move(masker);
+  }
+  return std::shared_ptr<const TokenRules>(std::move(rules));
+}
+
+}  // namespace
+
+absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
+                                         const LoadedModel& model, int prompt_tokens) {
+  if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("field 'speculation' is on, but model '", request.model(),
+                     "' is served without SSMs; serve it with some, or leave the field out"));
+  }
+  RequestOptions options;
+  options.max_tokens = request.max_tokens();
+  if (options.max_tokens == 0) {
+    // Chat answers run to the end of the context unless they are limited.
+    options.max_tokens =
+        request.has_chat() ? std::max(1, model.host->context() - prompt_tokens) : kDefaultMaxTokens;
+  }
+  if (request.prompt_only()) options.max_tokens = 1;
+  options.stop = {request.stop().begin(), request.stop().end()};
+  options.stop_token_ids = {request.stop_token_ids().begin(), request.stop_token_ids().end()};
+  options.include_stop = request.include_stop();
+  options.ignore_eos = request.ignore_eos();
+  options.show_special_tokens = request.show_special_tokens();
+  options.speculate = request.speculation() != proto::SPECULATION_OFF;
+  options.priority = request.priority();
+  options.timeout_seconds = request.timeout_seconds();
+  if (request.has_logprobs()) options.logprobs = request.logprobs();
+  if (request.has_prompt_logprobs()) {
+    options.prompt_logprobs = request.prompt_logprobs();
+  } else if (request.echo() && request.has_logprobs()) {
+    options.prompt_logprobs = request.logprobs();
+  }
+  if (options.logprobs < -1 || options.prompt_logprobs < -1) {
+    return absl::InvalidArgumentError("logprobs and prompt_logprobs must be 0 or more");
+  }
+  const proto::SamplingOptions& sampling = request.sampling();
+  options.sampling.temperature = sampling.temperature();
+  options.sampling.top_p = sampling.top_p() == 0 ? 1 : sampling.top_p();
+  options.sampling.top_k = sampling.top_k();
+  options.sampling.min_p = sampling.min_p();
+  options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
+  absl::StatusOr<std::shared_ptr<const TokenRules>> rules = RulesOf(request, model);
+  if (!rules.ok()) return rules.status();
+  options.rules = *std::move(rules);
+  return options;
+}
+
+}  // namespace espalier

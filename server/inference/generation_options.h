@@ -1,0 +1,15 @@
+// A GenerateRequest's options as the engine takes them.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "proto/inference.pb.h"
+#include "server/inference/model_server.h"
+#include "serving/request/request.h"
+
+namespace espalier {
+
+// All but the seed. Errors name the field.
+absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
+                                         const LoadedModel& model, int prompt_tokens);
+
+}  // namespace espalier

@@ -1,0 +1,224 @@
+// Several answers of one request on a real engine: which is whose, what they cost, and how they
+// end.
+#include "server/inference/generation.h"
+
+#include <algorithm>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "serving/testing/fake_model_runner.h"
+#include "serving/testing/letter_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+constexpr int kVocabulary = 20;
+
+std::shared_ptr<LoadedModel> Model(int max_queue = 256) {
+  EngineParts parts;
+  parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
+  const RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
+  parts.ssms.push_back(std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary)));
+  EngineOptions options;
+  options.expansion = *Expansion::Create({1, 2});
+  options.max_requests = 4;
+  options.max_queue = max_queue;
+  auto model = std::make_shared<LoadedModel>();
+  auto host = EngineHost::Create(std::move(parts), options);
+  EXPECT_TRUE(host.ok()) << host.status();
+  model->host = *std::move(host);
+  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  return model;
+}
+
+struct Answers {
+  std::map<int, std::string> texts, reasons;
+  std::map<int, double> logprobs;  // sums
+  proto::Usage usage;
+  absl::Status error;
+  int calls_after_last = 0;
+  absl::Notification done;
+
+  GenerationListener Listener() {
+    return [this](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+      if (done.HasBeenNotified()) ++calls_after_last;
+      if (reply.ok()) {
+        texts[reply->index()] += reply->text();
+        for (const auto& token : reply->logprobs()) logprobs[reply->index()] += token.logprob();
+        if (!reply->finish_reason().empty()) reasons[reply->index()] = reply->finish_reason();
+        if (last) usage = reply->usage();
+      } else {
+        error = reply.status();
+      }
+      if (last) done.Notify();
+    };
+  }
+};
+
+proto::GenerateRequest Request(const std::string& text, int max_tokens) {
+  proto::GenerateRequest request;
+  request.set_text(text);
+  request.set_max_tokens(max_tokens);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_seed(7);
+  request.mutable_sampling()->set_has_seed(true);
+  return request;
+}
+
+void Finish(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
+            Answers* answers) {
+  ModelServer models({});
+  auto generation =
+      StartGeneration(request, std::move(model), &models, nullptr, answers->Listener());
+  ASSERT_TRUE(generation.ok()) << generation.status();
+  answers->done.WaitForNotification();
+}
+
+TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {
+  const auto model = Model();
+  Answers one, four;
+  proto::GenerateRequest request = Request("abc", 12);
+  Finish(request, model, &one);
+  request.set_n(4);
+  Finish(request, model, &four);
+  EXPECT_EQ(four.texts[0], one.texts[0]);
+  std::set<std::string> different;
+  for (const auto& [index, text] : four.texts) different.insert(text);
+  EXPECT_EQ(different.size(), 4u);
+  EXPECT_EQ(four.usage.completion_tokens(), 48);
+  EXPECT_EQ(four.usage.prompt_tokens(), 3);
+  EXPECT_EQ(four.reasons.size(), 4u);
+}
+
+TEST(Generation, BestOfReturnsTheMostProbableOnes) {
+  const auto model = Model();
+  Answers all, best;
+  proto::GenerateRequest request = Request("abc", 10);
+  request.set_logprobs(0);
+  request.set_n(8);
+  Finish(request, model, &all);
+  request.set_n(2);
+  request.set_best_of(8);
+  Finish(request, model, &best);
+  std::vector<double> sums;
+  for (const auto& [index, sum] : all.logprobs) sums.push_back(sum);
+  std::sort(sums.rbegin(), sums.rend());
+  ASSERT_EQ(best.texts.size(), 2u);
+  EXPECT_NEAR(best.logprobs[0], sums[0], 1e-5);
+  EXPECT_NEAR(best.logprobs[1], sums[1], 1e-5);
+  EXPECT_EQ(best.usage.completion_tokens(), 80);
+}
+
+TEST(Generation, AStructuredAnswerEndsWhereItsFormDoes) {
+  const auto model = Model();
+  Answers answers;
+  proto::GenerateRequest request = Request("abc", 100);
+  request.mutable_structured_output()->set_regex("(ab|cd){2}e[a-d]?");
+  request.set_n(20);
+  Finish(request, model, &answers);
+  for (const auto& [index, text] : answers.texts) {
+    EXPECT_THAT(text, MatchesRegex("((ab)|(cd))((ab)|(cd))e[a-d]?"));
+  }
+  // LetterTokenizer has no end of sequence here, so what may follow does.
+  for (const auto& [index, reason] : answers.reasons) EXPECT_EQ(reason, "stop");
+}
+
+TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
+  const auto model = Model();
+  std::vector<proto::TokenLogprobs> prompt;
+  proto::GenerateRequest request = Request("abc", 1);
+  request.set_echo(true);
+  request.set_prompt_only(true);
+  request.set_logprobs(1);
+  absl::Notification done;
+  std::string text;
+  ModelServer models({});
+  auto generation =
+      StartGeneration(request, model, &models, nullptr,
+                      [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                        ASSERT_TRUE(reply.ok()) << reply.status();
+                        text += reply->text();
+                        prompt.insert(prompt.end(), reply->prompt_logprobs().begin(),
+                                      reply->prompt_logprobs().end());
+                        EXPECT_EQ(reply->tokens_size(), 0);
+                        if (last) done.Notify();
+                      });
+  ASSERT_TRUE(generation.ok());
+  done.WaitForNotification();
+  EXPECT_EQ(text, "abc");
+  ASSERT_EQ(prompt.size(), 3u);
+  EXPECT_EQ(prompt[0].rank(), 0);
+  EXPECT_EQ(prompt[2].text(), "c");
+  EXPECT_LT(prompt[2].logprob(), 0);
+}
+
+TEST(Generation, AFullQueueIsOneErrorWithADelayAndLeavesNothingRunning) {
+  const auto model = Model(/*max_queue=*/2);
+  Answers answers;
+  proto::GenerateRequest request = Request("abc", 200);
+  request.set_n(64);
+  Finish(request, model, &answers);
+  EXPECT_EQ(answers.error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(answers.error.GetPayload(kRetryAfterPayload).has_value());
+  for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(model->host->open(), 0);
+  EXPECT_EQ(answers.calls_after_last, 0);
+}
+
+TEST(Generation, CancelEndsEveryAnswer) {
+  const auto model = Model();
+  Answers answers;
+  proto::GenerateRequest request = Request("abc", 200);
+  request.set_n(10);
+  ModelServer models({});
+  auto generation = StartGeneration(request, model, &models, nullptr, answers.Listener());
+  ASSERT_TRUE(generation.ok());
+  (*generation)->Cancel();
+  answers.done.WaitForNotification();
+  EXPECT_EQ(answers.reasons.size(), 10u);
+  EXPECT_GT(std::count_if(answers.reasons.begin(), answers.reasons.end(),
+                          [](const auto& entry) { return entry.second == "cancelled"; }),
+            0);
+  for (int i = 0; model->host->open() > 0 && i < 2000; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(model->host->open(), 0);
+}
+
+TEST(Generation, ErrorsThatCanBeKnownComeAtOnceAndNameTheField) {
+  const auto model = Model();
+  ModelServer models({});
+  const auto error = [&](const std::function<void(proto::GenerateRequest*)>& change) {
+    proto::GenerateRequest request = Request("abc", 5);
+    change(&request);
+    return std::string(StartGeneration(request, model, &models, nullptr,
+                                       [](const auto&, bool) { FAIL() << "was started"; })
+                           .status()
+                           .message());
+  };
+  EXPECT_THAT(error([](auto* r) { r->set_n(-1); }), HasSubstr("n is -1"));
+  EXPECT_THAT(error([](auto* r) { r->set_n(4), r->set_best_of(2); }), HasSubstr("best_of"));
+  EXPECT_THAT(error([](auto* r) { r->mutable_structured_output()->set_regex("("); }),
+              HasSubstr("regex"));
+  EXPECT_THAT(error([](auto* r) { r->mutable_structured_output(); }),
+              HasSubstr("structured_output"));
+  EXPECT_THAT(error([](auto* r) { r->mutable_sampling()->add_bad_words(""); }),
+              HasSubstr("bad_words"));
+  EXPECT_THAT(error([](auto* r) { r->set_prompt_only(true); }), HasSubstr("echo"));
+  EXPECT_THAT(error([](auto* r) { r->set_logprobs(-5); }), HasSubstr("logprobs"));
+  EXPECT_THAT(error([](auto* r) { r->set_truncate_prompt_tokens(-1); }),
+              HasSubstr("truncate_prompt_tokens"));
+}
+
+TEST(ModelServer, AdmitsNothingWhileItDrains) {
+  ModelServer models({});
+  EXPECT_EQ(models.Find("m").status().code(), absl::StatusCode::kNotFound);
+  models.Drain();
+  EXPECT_EQ(models.Find("m").status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace espalier
