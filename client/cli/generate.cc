@@ -9,6 +9,7 @@
 #include "client/cli/command.h"
 #include "client/cli/generation.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/sampling_flags.h"
 #include "client/terminal/table.h"
 
 namespace espalier {
@@ -40,16 +41,7 @@ absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
   request.set_model(flags.positional()[0]);
   request.set_text(*prompt);
   request.set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 128)));
-  for (const std::string& stop : flags.Values("stop")) request.add_stop(stop);
-  request.set_ignore_eos(flags.Has("ignore-eos"));
-  proto::SamplingOptions* sampling = request.mutable_sampling();
-  sampling->set_temperature(flags.Number("temperature", 0));
-  sampling->set_top_p(flags.Number("top-p", 0));
-  sampling->set_top_k(static_cast<int32_t>(flags.Int("top-k", 0)));
-  if (flags.Has("seed")) {
-    sampling->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
-    sampling->set_has_seed(true);
-  }
+  if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   const std::string trees = flags.Text("speculation", "default");
   if (trees == "on") {
     request.set_speculation(proto::SPECULATION_ON);
@@ -224,21 +216,18 @@ Command GenerateCommand() {
   c.flags = {
       {"prompt", FlagType::kText, "TEXT", "instead of the arguments"},
       {"max-tokens", FlagType::kInt, "N", "longest answer (128)", 0, 1, 1 << 20},
-      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
-      {"top-p", FlagType::kNumber, "P", "of the probability mass (all)", 0, 0, 1},
-      {"top-k", FlagType::kInt, "K", "most likely tokens (all)", 0, 0, 1 << 30},
-      {"seed", FlagType::kInt, "N", "of the sampling", 0, 0},
-      {"stop", FlagType::kText, "TEXT", "end before this text", 0, 0, 0, true},
-      {"ignore-eos", FlagType::kSwitch, "", "go on after an end-of-sequence token"},
       {"speculation", FlagType::kText, "MODE",
        "token trees: on, off, default (on where there are SSMs)"},
       {"compare", FlagType::kSwitch, "", "both ways, with their times; fails if the texts differ"},
       {"http", FlagType::kSwitch, "", "through the OpenAI API instead of gRPC"},
   };
+  const std::vector<FlagSpec> sampling = SamplingFlags();
+  c.flags.insert(c.flags.end() - 3, sampling.begin(), sampling.end());
   c.examples = {
       {"continue a text", "espalier generate llm \"In the beginning\" --max-tokens=200"},
       {"what token trees gain", "espalier generate llm \"And it came to pass\" --compare"},
       {"sample", "espalier generate llm --temperature=0.8 --top-p=0.95 --seed=1 \"Now\""},
+      {"an answer of a given form", "espalier generate llm --json-schema=@person.json \"Who?\""},
       {"over HTTP, from a file", "espalier generate llm - --http < prompt.txt"}};
   c.run = Run;
   return c;

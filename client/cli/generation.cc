@@ -1,6 +1,7 @@
 #include "client/cli/generation.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/http.h"
@@ -69,6 +70,16 @@ void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
   }
 }
 
+void AddForm(const proto::StructuredOutput& output, Json* body) {
+  Json form;
+  if (output.has_regex()) form["regex"] = output.regex();
+  if (output.has_json_schema()) form["json"] = output.json_schema();
+  if (output.has_json_object()) form["json_object"] = true;
+  if (output.has_grammar()) form["grammar"] = output.grammar();
+  for (const std::string& text : output.choice().texts()) form["choice"].push_back(text);
+  if (!form.is_null()) (*body)["structured_outputs"] = std::move(form);
+}
+
 }  // namespace
 
 double Generation::tokens_per_second() const {
@@ -123,7 +134,25 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   body["temperature"] = sampling.temperature();
   if (sampling.top_p() > 0) body["top_p"] = sampling.top_p();
   if (sampling.top_k() > 0) body["top_k"] = sampling.top_k();
-  if (sampling.has_seed()) body["seed"] = sampling.seed();
+  if (sampling.has_seed()) body["seed"] = static_cast<int64_t>(sampling.seed());
+  const std::pair<const char*, double> numbers[] = {
+      {"min_p", sampling.min_p()},
+      {"typical_p", sampling.typical_p()},
+      {"repetition_penalty", sampling.repetition_penalty()},
+      {"presence_penalty", sampling.presence_penalty()},
+      {"frequency_penalty", sampling.frequency_penalty()},
+      {"timeout", request.timeout_seconds()}};
+  for (const auto& [name, value] : numbers) {
+    if (value != 0) body[name] = value;
+  }
+  for (const auto& [token, bias] : sampling.logit_bias()) {
+    body["logit_bias"][absl::StrCat(token)] = bias;
+  }
+  for (const std::string& word : sampling.bad_words()) body["bad_words"].push_back(word);
+  for (const int token : request.stop_token_ids()) body["stop_token_ids"].push_back(token);
+  if (sampling.min_tokens() > 0) body["min_tokens"] = sampling.min_tokens();
+  if (request.priority() != 0) body["priority"] = request.priority();
+  AddForm(request.structured_output(), &body);
   if (request.ignore_eos()) body["ignore_eos"] = true;
   if (request.speculation() != proto::SPECULATION_DEFAULT) {
     body["speculation"] = request.speculation() == proto::SPECULATION_ON;

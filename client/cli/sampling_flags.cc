@@ -1,0 +1,125 @@
+#include "client/cli/sampling_flags.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+// The text of a flag that begins with @ is in a file, as for curl.
+absl::Status TextOrFile(const ParsedFlags& flags, const char* name, std::string* out) {
+  const std::string given = flags.Text(name);
+  if (given.empty() || given[0] != '@') {
+    *out = given;
+    return absl::OkStatus();
+  }
+  std::ifstream in(given.substr(1), std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) {
+    return UsageError(
+        absl::StrCat("--", name, ": the file ", Printable(given.substr(1)), " cannot be read"));
+  }
+  *out = text.str();
+  return absl::OkStatus();
+}
+
+absl::Status FillBiases(const ParsedFlags& flags, proto::SamplingOptions* sampling) {
+  for (const std::string& entry : flags.Values("logit-bias")) {
+    const size_t equals = entry.find('=');
+    int token = 0;
+    float bias = 0;
+    if (equals == std::string::npos || !absl::SimpleAtoi(entry.substr(0, equals), &token) ||
+        !absl::SimpleAtof(entry.substr(equals + 1), &bias)) {
+      return UsageError(absl::StrCat("--logit-bias is \"", Printable(entry),
+                                     "\"; accepted: TOKEN=BIAS, as 13=-100"));
+    }
+    (*sampling->mutable_logit_bias())[token] = bias;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillForm(const ParsedFlags& flags, proto::GenerateRequest* request) {
+  const int forms = flags.Has("regex") + flags.Has("json-schema") + flags.Has("json-object") +
+                    flags.Has("grammar") + flags.Has("choice");
+  if (forms == 0) return absl::OkStatus();
+  if (forms > 1) {
+    return UsageError(
+        "an answer has one form: give one of --regex, --json-schema, --json-object, "
+        "--grammar and --choice");
+  }
+  proto::StructuredOutput* out = request->mutable_structured_output();
+  if (flags.Has("json-object")) out->set_json_object(true);
+  for (const std::string& text : flags.Values("choice")) out->mutable_choice()->add_texts(text);
+  if (flags.Has("regex")) return TextOrFile(flags, "regex", out->mutable_regex());
+  if (flags.Has("json-schema")) return TextOrFile(flags, "json-schema", out->mutable_json_schema());
+  if (flags.Has("grammar")) return TextOrFile(flags, "grammar", out->mutable_grammar());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<FlagSpec> SamplingFlags() {
+  return {
+      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
+      {"top-p", FlagType::kNumber, "P", "of the probability mass (all)", 0, 0, 1},
+      {"top-k", FlagType::kInt, "K", "most likely tokens (all)", 0, 0, 1 << 30},
+      {"min-p", FlagType::kNumber, "P", "of the likeliest token's probability (off)", 0, 0, 1},
+      {"typical-p", FlagType::kNumber, "P", "of the mass, the most typical first (off)", 0, 0, 1},
+      {"repetition-penalty", FlagType::kNumber, "F", "for tokens of prompt and answer (1, off)", 0,
+       0.01, 100},
+      {"presence-penalty", FlagType::kNumber, "F", "for tokens of the answer, once (0)", 0, -2, 2},
+      {"frequency-penalty", FlagType::kNumber, "F", "for tokens of the answer, each time (0)", 0,
+       -2, 2},
+      {"logit-bias", FlagType::kText, "TOKEN=BIAS", "added to a token's logit", 0, 0, 0, true},
+      {"bad-word", FlagType::kText, "TEXT", "that must not come", 0, 0, 0, true},
+      {"seed", FlagType::kInt, "N", "of the sampling", 0, 0},
+      {"stop", FlagType::kText, "TEXT", "end before this text", 0, 0, 0, true},
+      {"stop-token", FlagType::kInt, "TOKEN", "end at this token", 0, 0, 0x7FFFFFFF, true},
+      {"min-tokens", FlagType::kInt, "N", "shortest answer (0)", 0, 0, 1 << 20},
+      {"ignore-eos", FlagType::kSwitch, "", "go on after an end-of-sequence token"},
+      {"regex", FlagType::kText, "REGEX|@FILE", "the answer matches it"},
+      {"json-schema", FlagType::kText, "SCHEMA|@FILE", "the answer is JSON that it accepts"},
+      {"json-object", FlagType::kSwitch, "", "the answer is a JSON object"},
+      {"grammar", FlagType::kText, "GBNF|@FILE", "the answer is of this grammar"},
+      {"choice", FlagType::kText, "TEXT", "the answer is one of these", 0, 0, 0, true},
+      {"priority", FlagType::kInt, "N", "lower ones run first (0)", 0, -1000000, 1000000},
+      {"timeout", FlagType::kNumber, "SECONDS", "end with an error after this time (none)", 0, 0,
+       604800},
+  };
+}
+
+absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* request) {
+  for (const std::string& stop : flags.Values("stop")) request->add_stop(stop);
+  for (const std::string& token : flags.Values("stop-token")) {
+    int id = 0;
+    if (absl::SimpleAtoi(token, &id)) request->add_stop_token_ids(id);
+  }
+  request->set_ignore_eos(flags.Has("ignore-eos"));
+  request->set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
+  request->set_timeout_seconds(flags.Number("timeout", 0));
+  proto::SamplingOptions* sampling = request->mutable_sampling();
+  sampling->set_temperature(flags.Number("temperature", 0));
+  sampling->set_top_p(flags.Number("top-p", 0));
+  sampling->set_top_k(static_cast<int32_t>(flags.Int("top-k", 0)));
+  sampling->set_min_p(flags.Number("min-p", 0));
+  sampling->set_typical_p(flags.Number("typical-p", 0));
+  sampling->set_repetition_penalty(flags.Number("repetition-penalty", 0));
+  sampling->set_presence_penalty(flags.Number("presence-penalty", 0));
+  sampling->set_frequency_penalty(flags.Number("frequency-penalty", 0));
+  sampling->set_min_tokens(static_cast<int32_t>(flags.Int("min-tokens", 0)));
+  for (const std::string& word : flags.Values("bad-word")) sampling->add_bad_words(word);
+  if (flags.Has("seed")) {
+    sampling->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
+    sampling->set_has_seed(true);
+  }
+  absl::Status status = FillBiases(flags, sampling);
+  if (status.ok()) status = FillForm(flags, request);
+  return status;
+}
+
+}  // namespace espalier
