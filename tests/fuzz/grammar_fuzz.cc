@@ -1,0 +1,46 @@
+// Any text is a grammar or an error, never a crash, and neither costs more than its bounds: the
+// texts come from strangers. The first byte chooses the notation. What is accepted is read for a
+// while, and must have no dead ends: wherever a reading stands, it accepts or goes on.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "serving/grammar/parse_table.h"
+#include "serving/grammar/structured_output.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace espalier;
+  if (size == 0) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const StructuredOutput::Kind kinds[] = {StructuredOutput::kRegex, StructuredOutput::kJsonSchema,
+                                          StructuredOutput::kGbnf, StructuredOutput::kChoice};
+  StructuredOutput output{.kind = kinds[data[0] % 4], .text = text};
+  if (output.kind == StructuredOutput::kChoice) output.choices = {text, text.substr(0, size / 2)};
+  const absl::StatusOr<Grammar> grammar = GrammarOf(output);
+  if (!grammar.ok()) {
+    if (grammar.status().message().empty()) std::abort();
+    return 0;
+  }
+  const auto automaton = BuildAutomaton(*grammar);
+  if (!automaton.ok()) return 0;
+  ParseTable table(*automaton);
+  absl::StatusOr<int> state = table.Start();
+  uint32_t chance = 1;
+  for (int i = 0; i < 40 && state.ok() && *state != ParseTable::kDead; ++i) {
+    int ways = 0, next = ParseTable::kDead;
+    for (int byte = 0; byte < 256 && table.work() < 1'000'000; ++byte) {
+      const absl::StatusOr<int> after = table.Next(*state, static_cast<uint8_t>(byte));
+      if (!after.ok()) return 0;
+      if (*after == ParseTable::kDead) continue;
+      chance = chance * 1664525 + 1013904223;
+      if (chance % static_cast<uint32_t>(++ways) == 0) next = *after;
+    }
+    if (table.work() >= 1'000'000) return 0;
+    // Grammars of many rules may reach the depth at which calls are cut off.
+    const bool shallow = grammar->rules.size() * 40 < ParseTable::kMaxDepth;
+    if (ways == 0 && !table.accepting(*state) && shallow) std::abort();
+    state = next;
+  }
+  return 0;
+}

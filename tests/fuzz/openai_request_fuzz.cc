@@ -1,0 +1,34 @@
+// Any body is a request or an error with a message, never a crash: it comes from strangers. The
+// first byte chooses the endpoint.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "server/http/openai_request.h"
+#include "server/http/tool_calls.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace espalier::openai;
+  if (size == 0) return 0;
+  const std::string body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 4 >= 2) {
+    TokenizeRequest request;
+    const auto error =
+        data[0] % 4 == 2 ? ParseTokenize(body, &request) : ParseDetokenize(body, &request);
+    if (error && error->message.empty()) std::abort();
+    return 0;
+  }
+  Request request;
+  const auto error = Parse(data[0] % 4 == 0 ? Kind::kChat : Kind::kCompletion, body, &request);
+  if (error) {
+    if (error->message.empty() || error->http_status < 400) std::abort();
+    ToJson(*error);
+    return 0;
+  }
+  // What was accepted is also what a model's answer may be.
+  ToolCallReader reader(request, "call");
+  for (size_t at = 0; at < body.size(); at += 7) reader.Append(body.substr(at, 7));
+  reader.Finish();
+  return 0;
+}
