@@ -28,7 +28,7 @@ for arg in "$@"; do
   case $arg in
     --tests)
       packages+=("${tests[@]}")
-      environment=onnx_environment
+      environment=test_environments
       ;;
     -h | --help)
       sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
@@ -47,10 +47,13 @@ fail() {
   exit 1
 }
 
-onnx_environment() {
-  /usr/bin/python3 "$(dirname "$0")/../tests/conformance/onnx_environment.py" ||
-    fail "the virtual environment of the ONNX tests could not be made" \
-      "check that PyPI can be reached from here (proxy?), then run this again"
+test_environments() {
+  local environment
+  for environment in conformance/onnx e2e/openai; do
+    /usr/bin/python3 "$(dirname "$0")/../tests/${environment}_environment.py" ||
+      fail "the virtual environment of the ${environment#*/} tests could not be made" \
+        "check that PyPI can be reached from here (proxy?), then run this again"
+  done
 }
 
 os_name=$(. /etc/os-release 2> /dev/null && echo "${PRETTY_NAME:-$ID}" || echo "an unknown system")

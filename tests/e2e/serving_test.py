@@ -7,17 +7,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, Cluster, Failed  # noqa: E402
-
-TEXT = os.path.join(DATA, "genesis.txt")
-
-
-def train(cluster, name, hidden, layers, steps):
-    job = cluster.train(f"--model=llama:hidden={hidden},layers={layers},heads=4,kv_heads=2,intermediate={2 * hidden},"
-                        "positions=256", "-d", TEXT, "--sequence-length=48", "-b", "16", f"--steps={steps}",
-                        "--lr=5e-3", "--clip-norm=1", f"--name={name}")
-    state = cluster.wait_for_job(job)
-    assert state["state"].upper() == "SUCCEEDED", state
+from cluster import Cluster, Failed  # noqa: E402
+from language_models import train  # noqa: E402
 
 
 class ServingTest(unittest.TestCase):

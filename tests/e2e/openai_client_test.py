@@ -1,0 +1,321 @@
+"""Every call of OpenAI's own Python client, streaming and not, against a served pair of models with keys."""
+import concurrent.futures
+import json
+import os
+import re
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import openai_environment  # noqa: E402
+
+if __name__ == "__main__":
+    openai_environment.enter()
+import openai  # noqa: E402
+from cluster import Cluster  # noqa: E402
+from language_models import train  # noqa: E402
+
+KEY = "sk-test-0123456789abcdef"
+ASK = [{"role": "user", "content": "Who?"}]
+TOOLS = [{"type": "function", "function": {
+    "name": "weather", "description": "of a city", "parameters": {
+        "type": "object", "properties": {"city": {"enum": ["Ur", "Haran"]}, "days": {"type": "integer", "minimum": 1,
+                                                                                    "maximum": 9}},
+        "required": ["city", "days"], "additionalProperties": False}}}]
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
+                                           "age": {"type": "integer", "minimum": 0, "maximum": 930}},
+          "required": ["name", "age"], "additionalProperties": False}
+
+
+class OpenAiClientTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        os.environ["ESPALIER_TOKEN"] = KEY
+        keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
+        with open(keys, "w") as file:
+            file.write(f"# for tests\n{KEY}\n")
+        cls.cluster = Cluster(workers=1, daemon_flags=[f"--api_key_file={keys}"])
+        try:
+            train(cls.cluster, "big", 32, 2, 60, positions=1024)
+            train(cls.cluster, "small", 16, 1, 60, positions=1024)
+            cls.cluster.run("serve", "big", "--ssm=small", "--expansion=1,1,2,1")
+            cls.cluster.run("serve", "big", "--name=other", "--max-queue=1", "--max-requests-per-batch=1")
+        except BaseException:
+            cls.cluster.__exit__(True)
+            raise
+        cls.client = cls.open(KEY)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+
+    @classmethod
+    def open(cls, key):
+        return openai.OpenAI(base_url=f"http://{cls.cluster.http}/v1", api_key=key, max_retries=0, timeout=120)
+
+    def complete(self, prompt="And God said", **fields):
+        fields = {"model": "big", "max_tokens": 24, "temperature": 0, **fields}
+        return self.client.completions.create(prompt=prompt, **fields)
+
+    def chat(self, **fields):
+        fields = {"model": "big", "messages": ASK, "max_tokens": 24, "temperature": 0, **fields}
+        return self.client.chat.completions.create(**fields)
+
+    # Completions.
+
+    def test_completion(self):
+        answer = self.complete()
+        self.assertTrue(answer.id.startswith("cmpl-"))
+        self.assertEqual(answer.object, "text_completion")
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+        self.assertEqual(answer.usage.prompt_tokens, len("And God said"))
+        self.assertEqual(answer.usage.completion_tokens, 24)
+        self.assertEqual(answer.usage.total_tokens, 24 + len("And God said"))
+
+    def test_completion_stream(self):
+        text = "".join(c.choices[0].text for c in self.complete(stream=True) if c.choices)
+        self.assertEqual(text, self.complete().choices[0].text)
+        chunks = list(self.complete(stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(chunks[-1].usage.completion_tokens, 24)
+        self.assertEqual(chunks[-1].choices, [])
+        self.assertTrue(all(c.usage is None for c in chunks[:-1]))
+
+    def test_prompts_in_every_form(self):
+        one, two = self.complete("Adam").choices[0].text, self.complete("Noah").choices[0].text
+        many = self.complete(["Adam", "Noah"])
+        self.assertEqual([c.text for c in many.choices], [one, two])
+        self.assertEqual([c.index for c in many.choices], [0, 1])
+        self.assertEqual(many.usage.prompt_tokens, 8)
+        tokens = self.complete([[ord(c) for c in "Noah"], [ord(c) for c in "Adam"]])
+        self.assertEqual([c.text for c in tokens.choices], [two, one])
+        self.assertEqual(self.complete([ord(c) for c in "Adam"]).choices[0].text, one)
+        streamed = {0: "", 1: ""}
+        for chunk in self.complete(["Adam", "Noah"], stream=True):
+            streamed[chunk.choices[0].index] += chunk.choices[0].text
+        self.assertEqual(streamed, {0: one, 1: two})
+
+    def test_n_and_seed(self):
+        answers = [[c.text for c in self.complete(n=4, temperature=1, seed=seed).choices] for seed in (5, 5, 6)]
+        self.assertEqual(len(set(answers[0])), 4)
+        self.assertEqual(answers[0], answers[1])
+        self.assertNotEqual(answers[0], answers[2])
+        best = self.complete(n=2, best_of=6, temperature=1, seed=5, logprobs=0)
+        worth = [sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs) for c in best.choices]
+        self.assertEqual(len(worth), 2)
+        self.assertGreaterEqual(worth[0], worth[1])
+        plain = self.complete(n=6, temperature=1, seed=5, logprobs=0)
+        every = sorted((sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs) for c in plain.choices),
+                       reverse=True)
+        for found, wanted in zip(worth, every):
+            self.assertAlmostEqual(found, wanted, places=5)
+
+    def test_logprobs_and_echo(self):
+        choice = self.complete(logprobs=3, echo=True, max_tokens=8).choices[0]
+        self.assertTrue(choice.text.startswith("And God said"))
+        logprobs = choice.logprobs
+        self.assertEqual("".join(logprobs.tokens), choice.text)
+        self.assertIsNone(logprobs.token_logprobs[0])
+        self.assertEqual(logprobs.text_offset, list(range(len(choice.text))))
+        for token, value, top in list(zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs))[-8:]:
+            self.assertAlmostEqual(max(top.values()), value)  # greedy
+            self.assertAlmostEqual(top[token], value)
+        scored = self.complete(logprobs=1, echo=True, max_tokens=0).choices[0]
+        self.assertEqual(scored.text, "And God said")
+        self.assertEqual(scored.logprobs.token_logprobs[1:], logprobs.token_logprobs[1:len("And God said")])
+        streamed = [p for c in self.complete(logprobs=3, max_tokens=8, stream=True) if c.choices[0].logprobs
+                    for p in c.choices[0].logprobs.token_logprobs]
+        self.assertEqual(streamed, logprobs.token_logprobs[-8:])
+
+    def test_stop(self):
+        whole = self.complete().choices[0].text
+        cut = self.complete(stop=whole[5:8]).choices[0]
+        self.assertEqual(cut.text, whole[:whole.index(whole[5:8])])
+        self.assertEqual(cut.finish_reason, "stop")
+        kept = self.complete(stop=[whole[5:8]], extra_body={"include_stop_str_in_output": True}).choices[0]
+        self.assertEqual(kept.text, cut.text + whole[5:8])
+        by_token = self.complete(extra_body={"stop_token_ids": [ord(whole[6])]}).choices[0]
+        self.assertEqual(by_token.text, whole[:whole.index(whole[6])])
+        self.assertEqual(by_token.stop_reason, ord(whole[6]))
+
+    def test_penalties_bias_and_masks(self):
+        self.assertEqual(set(self.complete(logit_bias={str(ord("z")): 100}).choices[0].text), {"z"})
+        only = self.complete(extra_body={"allowed_token_ids": [ord("a"), ord("b")]}).choices[0].text
+        self.assertLessEqual(set(only), {"a", "b"})
+        plain = self.complete(max_tokens=60).choices[0].text
+        self.assertNotIn("the", self.complete(max_tokens=60, extra_body={"bad_words": ["the"]}).choices[0].text)
+        varied = self.complete(max_tokens=60, frequency_penalty=2, presence_penalty=2).choices[0].text
+        self.assertGreater(len(set(varied)), len(set(plain)))
+        with_trees = self.complete(max_tokens=60, extra_body={"repetition_penalty": 1.3})
+        without = self.complete(max_tokens=60, extra_body={"repetition_penalty": 1.3, "speculation": False})
+        self.assertEqual(with_trees.choices[0].text, without.choices[0].text)
+
+    def test_structured_completions(self):
+        for trial in range(4):
+            sampled = {"temperature": 1.2, "seed": trial, "max_tokens": 120}
+            text = self.complete(extra_body={"guided_regex": "[A-Z][a-z]{2,5}, [0-9]{1,3}"}, **sampled).choices[0].text
+            self.assertRegex(text, r"\A[A-Z][a-z]{2,5}, [0-9]{1,3}\Z")
+            text = self.complete(extra_body={"structured_outputs": {"choice": ["light", "dark"]}}, **sampled).choices[0]
+            self.assertIn(text.text, ("light", "dark"))
+            self.assertEqual(text.finish_reason, "stop")
+            grammar = 'root ::= "(" root ")" | "x"'
+            text = self.complete(extra_body={"guided_grammar": grammar}, logit_bias={str(ord("(")): -2}, **sampled)
+            self.assertTrue(re.fullmatch(r"\(*x\)*", text.choices[0].text), text)
+
+    # Chats.
+
+    def test_chat(self):
+        answer = self.chat()
+        self.assertTrue(answer.id.startswith("chatcmpl-"))
+        self.assertEqual(answer.choices[0].message.role, "assistant")
+        chunks = list(self.chat(stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        self.assertEqual(streamed, answer.choices[0].message.content)
+        self.assertEqual(chunks[-1].usage.completion_tokens, answer.usage.completion_tokens)
+        self.assertEqual([c.choices[0].finish_reason for c in chunks if c.choices][-1], "length")
+
+    def test_chat_n_stream(self):
+        texts = ["", "", ""]
+        for chunk in self.chat(n=3, temperature=1, seed=3, stream=True):
+            texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+        self.assertEqual(texts, [c.message.content for c in self.chat(n=3, temperature=1, seed=3).choices])
+
+    def test_chat_logprobs(self):
+        choice = self.chat(logprobs=True, top_logprobs=2, max_tokens=6).choices[0]
+        content = choice.logprobs.content
+        self.assertEqual(bytes(b for t in content for b in t.bytes).decode(errors="replace"), choice.message.content)
+        for token in content:
+            self.assertEqual(len(token.top_logprobs), 2)
+            self.assertAlmostEqual(token.top_logprobs[0].logprob, token.logprob)
+
+    def test_response_formats(self):
+        schema = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+        for trial in range(3):
+            answer = self.chat(response_format=schema, temperature=1, seed=trial, max_tokens=200)
+            self.assertEqual(answer.choices[0].finish_reason, "stop")
+            person = json.loads(answer.choices[0].message.content)
+            self.assertEqual(list(person), ["name", "age"])
+            self.assertLessEqual(len(person["name"]), 6)
+            self.assertIn(person["age"], range(931))
+        answer = self.chat(response_format={"type": "json_object"}, max_tokens=300, temperature=1, seed=1)
+        text = answer.choices[0].message.content
+        self.assertTrue(text.startswith("{"))
+        if answer.choices[0].finish_reason == "stop":
+            self.assertIsInstance(json.loads(text), dict)
+
+    def check_call(self, call):
+        self.assertEqual(call.type, "function")
+        self.assertEqual(call.function.name, "weather")
+        arguments = json.loads(call.function.arguments)
+        self.assertIn(arguments["city"], ("Ur", "Haran"))
+        self.assertIn(arguments["days"], range(1, 10))
+
+    def test_tools(self):
+        named = {"type": "function", "function": {"name": "weather"}}
+        for choice in ("required", named):
+            fields = {"tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": 4, "max_tokens": 300,
+                      "parallel_tool_calls": False}
+            answer = self.chat(**fields).choices[0]
+            self.assertEqual(answer.finish_reason, "tool_calls")
+            self.assertIsNone(answer.message.content)
+            self.assertEqual(len(answer.message.tool_calls), 1)
+            self.check_call(answer.message.tool_calls[0])
+            pieces, arguments, name = [], "", None
+            for chunk in self.chat(stream=True, **fields):
+                for call in chunk.choices[0].delta.tool_calls or []:
+                    pieces.append(call)
+                    arguments += call.function.arguments or ""
+                    name = name or call.function.name
+            self.assertEqual(name, "weather")
+            self.assertEqual(json.loads(arguments), json.loads(answer.message.tool_calls[0].function.arguments))
+        for choice in ("auto", "none"):
+            self.assertIsNone(self.chat(tools=TOOLS, tool_choice=choice).choices[0].message.tool_calls)
+        back = ASK + [{"role": "assistant", "tool_calls": [c.model_dump() for c in answer.message.tool_calls]},
+                      {"role": "tool", "tool_call_id": answer.message.tool_calls[0].id, "content": "rain"}]
+        self.assertTrue(self.chat(messages=back, tools=TOOLS).choices[0].message.content)
+
+    # The rest.
+
+    def test_models(self):
+        self.assertEqual({m.id for m in self.client.models.list()}, {"big", "other"})
+        self.assertEqual(self.client.models.retrieve("big").id, "big")
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("nobody")
+
+    def test_errors(self):
+        with self.assertRaises(openai.NotFoundError) as caught:
+            self.complete(model="nobody")
+        self.assertEqual(caught.exception.code, "model_not_found")
+        for fields, param in [({"temperature": -1}, "temperature"), ({"n": 0}, "n"),
+                              ({"logit_bias": {"x": 1}}, "logit_bias"), ({"extra_body": {"max_token": 4}}, "max_token")]:
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.complete(**fields)
+            self.assertEqual(caught.exception.param, param)
+        for body in ({"guided_regex": "(a"}, {"guided_grammar": "root ::= root"}, {"guided_json": {"type": "thing"}}):
+            with self.assertRaises(openai.BadRequestError):
+                self.complete(extra_body=body)
+        with self.assertRaises(openai.APIStatusError) as caught:
+            self.client.embeddings.create(model="big", input="x")
+        self.assertEqual(caught.exception.status_code, 501)
+        with self.assertRaises(openai.APIStatusError) as caught:
+            self.complete(max_tokens=400, extra_body={"timeout": 0.001, "ignore_eos": True})
+        self.assertEqual(caught.exception.status_code, 504)
+
+    def test_keys(self):
+        stranger = self.open("sk-stranger-0123456789")
+        for call in (lambda: stranger.models.list(), lambda: stranger.completions.create(model="big", prompt="x"),
+                     lambda: stranger.chat.completions.create(model="big", messages=ASK)):
+            with self.assertRaises(openai.AuthenticationError):
+                call()
+        for path, status in [("/health", 200), ("/v2/health/live", 200), ("/ready", 401), ("/metrics", 401),
+                             ("/version", 401), ("/nothing", 401), ("/v2", 401), ("/tokenize", 401)]:
+            self.assertEqual(self.cluster.get(path)[0], status, path)
+        os.environ["ESPALIER_TOKEN"] = "wrong-wrong-wrong"
+        self.assertNotEqual(self.cluster.cli("generate", "big", "x", check=False).returncode, 0)
+        os.environ["ESPALIER_TOKEN"] = KEY
+        self.cluster.cli("generate", "big", "x", "--max-tokens=2")
+
+    def test_a_full_queue_says_when_to_come_again(self):
+        def ask(_):
+            try:
+                return self.complete(model="other", max_tokens=400, extra_body={"ignore_eos": True})
+            except openai.RateLimitError as error:
+                return error
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(ask, range(16)))
+        refused = [a for a in answers if isinstance(a, openai.RateLimitError)]
+        self.assertTrue(refused)
+        self.assertGreater(len(answers), len(refused), "one runs and one waits")
+        for error in refused:
+            self.assertGreaterEqual(int(error.response.headers["retry-after"]), 1)
+            self.assertEqual(error.code, "queue_full")
+
+    def test_tokenize_and_metadata(self):
+        def post(path, body):
+            reply = self.client._client.post(f"http://{self.cluster.http}{path}", json=body,
+                                             headers={"Authorization": f"Bearer {KEY}"})
+            return reply.status_code, reply.json()
+        status, answer = post("/tokenize", {"model": "big", "prompt": "h\u00e9", "return_token_strs": True})
+        self.assertEqual((status, answer["tokens"], answer["count"]), (200, [104, 195, 169], 3))
+        self.assertEqual(post("/detokenize", {"model": "big", "tokens": [104, 195, 169]}),
+                         (200, {"prompt": "h\u00e9"}))
+        self.assertEqual(post("/detokenize", {"model": "big", "tokens": [1 << 20]})[0], 400)
+        self.assertEqual(post("/tokenize", {"prompt": "x"})[0], 400)  # two models are served
+        metadata = self.client._client.get(f"http://{self.cluster.http}/v2/models/big",
+                                           headers={"Authorization": f"Bearer {KEY}"}).json()
+        self.assertEqual(metadata["name"], "big")
+        self.assertEqual(metadata["inputs"][0]["datatype"], "BYTES")
+
+    def test_texts_are_whole_characters(self):
+        """A byte-level model that must write many bytes of characters: no piece cuts one."""
+        pieces = [c.choices[0].text for c in
+                  self.complete(stream=True, temperature=1, seed=2, max_tokens=90,
+                                extra_body={"guided_regex": "[\u00e0-\u00ff\u4e00-\u4fff]{12,20}"}) if c.choices]
+        text = "".join(pieces)
+        self.assertNotIn("\ufffd", text)
+        self.assertGreaterEqual(len(text), 12)
+
+
+if __name__ == "__main__":
+    unittest.main()
