@@ -43,6 +43,10 @@ TEST_P(RefusedTest, SwitchesThatAreNotSupportedAreNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("accepted"));
 }
 
+constexpr char kMixtral[] =
+    R"("architectures": ["MixtralForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
+       "num_key_value_heads": 1)";
 constexpr char kOpt[] =
     R"("architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 8, "ffn_dim": 12,
        "num_hidden_layers": 1, "num_attention_heads": 2)";
@@ -76,6 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"KvHeads", kLlama, R"("num_key_value_heads": 3)", "num_key_value_heads"},
         Refused{"Huge", kLlama, R"("head_dim": 99999999999)", "head_dim"},
         Refused{"Infinite", kLlama, R"("rope_theta": -1)", "rope_theta"},
+        Refused{"ExpertsChosen", kMixtral, R"("num_local_experts": 1)", "num_experts_per_tok"},
         Refused{"OptGroups", kOpt, R"("num_key_value_heads": 1)", "num_key_value_heads"},
         Refused{"FalconNorms", kFalcon, R"("num_ln_in_parallel_attn": 2)",
                 "num_ln_in_parallel_attn"},

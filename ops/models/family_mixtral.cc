@@ -17,6 +17,9 @@ LanguageModel ReadMixtral(ConfigReader& config) {
   decoder.experts.chosen = config.Int("num_experts_per_tok", 2, 1, decoder.experts.count);
   decoder.experts.intermediate = decoder.intermediate;
   CheckCounts(config, decoder.sizes.layers, decoder.experts.count);
+  if (decoder.experts.chosen > decoder.experts.count) {
+    config.Refuse("num_experts_per_tok", "at most as many as there are experts");
+  }
   for (DecoderLayer& layer : decoder.layers) {
     layer.window = window;
     layer.experts = true;

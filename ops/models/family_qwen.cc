@@ -49,6 +49,9 @@ LanguageModel ReadQwen3Moe(ConfigReader& config) {
   experts.chosen = config.Int("num_experts_per_tok", 8, 1, experts.count);
   experts.intermediate = config.Size("moe_intermediate_size", 768);
   CheckCounts(config, decoder.sizes.layers, experts.count);
+  if (experts.chosen > experts.count) {
+    config.Refuse("num_experts_per_tok", "at most as many as there are experts");
+  }
   experts.normalized = config.Flag("norm_topk_prob", false);
   const int64_t step = config.Size("decoder_sparse_step", 1);
   const std::vector<int64_t> dense = config.Ints("mlp_only_layers");
