@@ -107,7 +107,8 @@ Value Trim(Evaluator& e, Arguments a) {
 
 Value Indent(Evaluator& e, Arguments a) {
   Reader read(e, "indent", std::move(a), {"s", "width", "first", "blank"});
-  if (!read[0].IsUndefined() && read[0].AsString() == nullptr) {
+  if (read[0].IsUndefined()) return e.FailUndefined(read[0]);
+  if (read[0].AsString() == nullptr) {
     return e.Fail(absl::StrCat("indent: a ", read[0].TypeName(), " is no string"));
   }
   std::string unit;

@@ -147,7 +147,7 @@ Value FormatPercent(Evaluator& evaluator, const std::string& format, const Value
   }
   const List* const list = values.AsList();
   const bool named =
-      values.AsDict() != nullptr || (list != nullptr && list->kind != ListKind::kTuple);
+      values.AsDict() != nullptr || (list != nullptr && list->kind == ListKind::kList);
   if (next < arguments.size() && !named) {
     return evaluator.Fail("not all arguments converted during string formatting");
   }

@@ -132,13 +132,15 @@ bool IsWordCharacter(char32_t c) {
 }
 
 bool IsCombiningMark(char32_t c) {
-  return c >= 0x300 && HasCategory(c, U_GC_M_MASK) && IsOfAge(c, 9);
+  if (In(c, 0x1CF2, 0x1CF3)) return true;  // marks until Unicode 12
+  // A sign of Sharada became a mark after Unicode 9.
+  return c >= 0x300 && c != 0x111C9 && HasCategory(c, U_GC_M_MASK) && IsOfAge(c, 9);
 }
 
 bool IsNonspacingMark(char32_t c) {
   if (c < 0x300) return false;
-  // Two changed their category after Unicode 8, one came to have it.
-  if (In(c, 0x1885, 0x1886) || c == 0xA9BD) return false;
+  // Some came to have the category after Unicode 8, one lost it.
+  if (In(c, 0x1885, 0x1886) || c == 0xA9BD || c == 0x111C9) return false;
   return c == 0x1734 || (HasCategory(c, U_GC_MN_MASK) && IsOfAge(c, 8));
 }
 
