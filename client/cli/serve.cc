@@ -70,6 +70,11 @@ absl::Status RunServe(Context& context) {
   request.set_max_requests_per_batch(static_cast<int32_t>(flags.Int("max-requests-per-batch", 0)));
   request.set_max_tokens_per_batch(static_cast<int32_t>(flags.Int("max-tokens-per-batch", 0)));
   request.set_max_queue(static_cast<int32_t>(flags.Int("max-queue", 0)));
+  request.set_weights(flags.Text("weights"));
+  request.set_ssm_weights(flags.Text("ssm-weights"));
+  request.set_tune_speculation(flags.Has("tune"));
+  request.set_lookup_depth(static_cast<int32_t>(flags.Int("lookup", 0)));
+  request.set_no_prefix_cache(flags.Has("no-prefix-cache"));
   auto model = (*client)->Serve(request);
   if (!model.ok()) return model.status();
   if (context.json()) {
@@ -79,9 +84,15 @@ absl::Status RunServe(Context& context) {
   context.out() << "serving " << context.style().Bold(Printable(model->name())) << ": "
                 << FormatCount(static_cast<double>(model->parameters()))
                 << " parameters, context of " << model->max_sequence_length() << " tokens";
+  if (model->weights() != "f32") context.out() << ", matrices in " << Printable(model->weights());
   if (model->ssm_artifacts_size() > 0) {
-    context.out() << ", trees " << absl::StrJoin(model->expansion(), ",") << " drafted by "
-                  << Printable(absl::StrJoin(model->ssm_artifacts(), ", "));
+    context.out() << ", trees "
+                  << (model->tune_speculation() ? std::string("chosen at each step")
+                                                : absl::StrJoin(model->expansion(), ","))
+                  << " drafted by " << Printable(absl::StrJoin(model->ssm_artifacts(), ", "));
+  }
+  if (model->lookup_depth() > 0) {
+    context.out() << ", lookups of up to " << model->lookup_depth() << " tokens";
   }
   context.out() << "\ntry it: espalier generate " << Printable(model->name())
                 << " \"In the beginning\"" << std::endl;
@@ -116,6 +127,16 @@ Command ServeCommand() {
       {"ssm", FlagType::kText, "ARTIFACT", "a small speculative model", 0, 0, 0, true},
       {"expansion", FlagType::kText, "LIST", "children per depth of the token tree (1,1,3,1,1)"},
       {"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"},
+      {"weights", FlagType::kText, "FORMAT",
+       "how matrices are kept: f32 (the default), bf16, int8, int4"},
+      {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
+      {"tune", FlagType::kSwitch, "",
+       "choose trees at each step, or none, for the most tokens per second"},
+      {"lookup", FlagType::kInt, "N",
+       "also draft up to N tokens by how the text went on before; needs no small model (0)", 0, 0,
+       64},
+      {"no-prefix-cache", FlagType::kSwitch, "",
+       "do not share the KV cache of tokens with which several requests begin"},
       {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
        1 << 30},
       {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
