@@ -143,7 +143,21 @@ class ServingTest(unittest.TestCase):
             cluster.run("unserve", "once")
             names = [m["id"] for m in json.loads(cluster.get("/v1/models")[1])["data"]]
             self.assertEqual(names, ["twice"])
+            # What runs comes to its end; nothing new begins.
+            connection = http.client.HTTPConnection(cluster.http, timeout=60)
+            connection.request("POST", "/v1/completions", json.dumps(
+                {"model": "twice", "prompt": "And", "max_tokens": 250, "ignore_eos": True, "stream": True}))
+            reply = connection.getresponse()
+            reply.readline()
             cluster.daemon.terminate()
+            try:
+                while cluster.get("/ready")[0] == 200:
+                    pass
+                status, text = cluster.request("POST", "/v1/completions", json.dumps({"model": "twice", "prompt": "x"}))
+                self.assertEqual(status, 503, text)
+            except OSError:
+                pass  # the answer was shorter than this client is fast
+            self.assertTrue(reply.read().decode().rstrip().endswith("[DONE]"))
             self.assertEqual(cluster.daemon.wait(30), 0)
 
     def test_zz_served_models_come_back_after_a_crash(self):
