@@ -146,7 +146,7 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& reques
   absl::StatusOr<proto::Plan> found = desk_->Make(plan, with_timeline ? &made.timeline : nullptr);
   if (!found.ok()) return found.status();
   made.plan = *std::move(found);
-  absl::StatusOr<Graph> own = GraphOf(*registry_, made.graph, made.plan);
+  absl::StatusOr<Graph> own = espalier::GraphOf(*registry_, made.graph, made.plan);
   if (!own.ok()) return own.status();
   made.graph = *std::move(own);
   return made;
