@@ -27,7 +27,7 @@ class GridTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_, 4, 16, 16) : DeepCnn(registry_, 8, 32);
+    auto job = GetParam() ? SmallLlama(registry_, 4, 16, 16) : DeepCnn(registry_, 8, 32);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }

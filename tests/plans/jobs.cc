@@ -78,8 +78,8 @@ absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t
   return job;
 }
 
-absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry, int layers, int64_t sequence,
-                                       int64_t batch) {
+absl::StatusOr<SmallJob> SmallLlama(const OpRegistry& registry, int layers, int64_t sequence,
+                                    int64_t batch) {
   SmallJob job;
   job.batch = batch;
   LlamaConfig config;

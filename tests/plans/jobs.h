@@ -27,7 +27,7 @@ absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry);
 absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch);
 
 // A LLaMA on the bytes of Genesis.
-absl::StatusOr<SmallJob> LanguageModel(const OpRegistry& registry, int layers = 2,
-                                       int64_t sequence = 16, int64_t batch = 8);
+absl::StatusOr<SmallJob> SmallLlama(const OpRegistry& registry, int layers = 2,
+                                    int64_t sequence = 16, int64_t batch = 8);
 
 }  // namespace espalier

@@ -19,7 +19,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_, 8, 64, 8) : DeepCnn(registry_, 12, 32);
+    auto job = GetParam() ? SmallLlama(registry_, 8, 64, 8) : DeepCnn(registry_, 12, 32);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }

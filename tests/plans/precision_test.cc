@@ -27,7 +27,7 @@ class Precision : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    auto job = GetParam() ? SmallLlama(registry_) : DigitsCnn(registry_);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }

@@ -26,7 +26,7 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_, 2, 16, 8) : DigitsCnn(registry_);
+    auto job = GetParam() ? SmallLlama(registry_, 2, 16, 8) : DigitsCnn(registry_);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
     absl::StatusOr<Graph> fused = Fuse(registry_, job_.graph);

@@ -98,7 +98,7 @@ int Count(const proto::Plan& plan, proto::ParallelOperator::Kind kind, const std
 // Each device has a stretch of every sequence; only attention sees the keys and values of all.
 TEST_F(HandMadeTest, SequenceParallel) {
   constexpr int64_t kSequence = 24;  // like no other size
-  absl::StatusOr<SmallJob> job = LanguageModel(registry_, 3, kSequence, 8);
+  absl::StatusOr<SmallJob> job = SmallLlama(registry_, 3, kSequence, 8);
   ASSERT_TRUE(job.ok()) << job.status();
   job_ = *std::move(job);
   const TrainingRun alone = Alone();

@@ -37,7 +37,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    auto job = GetParam() ? SmallLlama(registry_) : DigitsCnn(registry_);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }

@@ -45,7 +45,7 @@ class Zero : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_) : DigitsCnn(registry_);
+    auto job = GetParam() ? SmallLlama(registry_) : DigitsCnn(registry_);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }
@@ -164,7 +164,7 @@ class ZeroMemory : public Zero {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? LanguageModel(registry_, 8, 8, 4) : DeepCnn(registry_, 12, 4);
+    auto job = GetParam() ? SmallLlama(registry_, 8, 8, 4) : DeepCnn(registry_, 12, 4);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }
