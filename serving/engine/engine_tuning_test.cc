@@ -114,7 +114,7 @@ TEST_P(Tuning, IsNeverMuchSlowerThanAnyFixedShapeAtAnyLoad) {
   const Machine machine = Machines()[GetParam()];
   for (const double agreement : {0.0, 0.5, 0.9}) {
     for (const int load : {1, 6, 64}) {
-      const Outcome tuned = Serve(machine, agreement, load, Tuned(), "", 0, 4);
+      const Outcome tuned = Serve(machine, agreement, load, Tuned(), "", 0, 8);
       const Outcome plain = Serve(machine, -1, load, {}, "");
       EXPECT_EQ(tuned.answers, plain.answers);
       double best = plain.tokens_per_second;

@@ -12,9 +12,10 @@ namespace {
 constexpr int kTunedNodes = 32;   // of a tree, unless the options say
 constexpr int kChooseEvery = 8;   // steps, while the load stays the same and much is learned
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
+constexpr double kEasier = 1.1;   // times the average chance of acceptance
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
-constexpr int64_t kRefresh = 512;  // steps after which the plain step's time is measured again
+constexpr int64_t kRefresh = 192;  // steps after which the plain step's time is measured again
 constexpr int kLowPool = 8;        // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
@@ -266,8 +267,10 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
           --part.depth;
         part.nodes = setup_.expansion.nodes(part.depth);
       } else {
-        // More than the average: this request's text may be easier than others' now.
-        part.depth = DepthFor(ssm, *offered[i], std::min(choice.depth + 1, options_.max_depth));
+        // Larger than the average where this request's text is easier than others'.
+        const bool easier = part.factor.value() > kEasier;
+        part.depth = DepthFor(ssm, *offered[i],
+                              std::min(choice.depth + (easier ? 1 : 0), options_.max_depth));
         const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
         part.nodes = std::min({2 * choice.nodes + 2, options_.max_nodes,
                                std::max(choice.nodes, room - load.nodes / load.decoding)});

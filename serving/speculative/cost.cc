@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kKept = 15;       // times per bucket
+constexpr int kKept = 7;        // times per bucket
 constexpr int kExact = 32;      // up to here each number of rows has its own bucket
 constexpr int kPerOctave = 16;  // beyond, buckets per doubling
 constexpr int kBuckets = kExact + kPerOctave * 24;
