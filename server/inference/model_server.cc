@@ -104,10 +104,15 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   options.max_tokens_per_batch = request.max_tokens_per_batch();
   options.max_queue = request.max_queue();
   options.speculation.tune = request.tune_speculation();
+  // With the same noise for draft and LLM a seed's answer does not depend on which tree was chosen.
+  if (request.tune_speculation()) options.speculation.sampled = SampledDrafts::kShared;
   options.speculation.lookup.depth = request.lookup_depth();
   options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
-  options.seconds = [clock = options_.clock] { return absl::ToUnixMicros(clock->Now()) * 1e-6; };
+  // From a start of its own, so that microseconds are not lost in the digits of the date.
+  options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
+    return absl::ToDoubleSeconds(clock->Now() - start);
+  };
   absl::StatusOr<std::unique_ptr<EngineHost>> host =
       EngineHost::Create(std::move(loaded->parts), std::move(options));
   if (!host.ok()) return host.status();
