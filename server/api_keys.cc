@@ -23,9 +23,9 @@ bool Equal(absl::string_view a, absl::string_view b) {
 }
 
 bool IsWorkersCall(const std::string& method) {
-  static const std::set<std::string>& calls = *new std::set<std::string>{
-      "Cluster/Join",     "Cluster/Heartbeat", "Cluster/Leave", "Cluster/StoreSet",
-      "Cluster/StoreGet", "Models/Get"};
+  static const std::set<std::string>& calls =
+      *new std::set<std::string>{"Cluster/Join",     "Cluster/Heartbeat", "Cluster/Leave",
+                                 "Cluster/StoreSet", "Cluster/StoreGet",  "Models/Get"};
   return calls.count(method) > 0;
 }
 

@@ -102,8 +102,7 @@ std::unique_ptr<Kernel> MakeGroupByGradient(const KernelSpec& spec, std::string*
   });
 }
 
-// gate_values, assign, gate_full, experts... -> y. Rows of y are choices (`spec`) or samples.
-template <bool kRowsByChoice>
+// gate_values, assign, gate_full, experts... -> y
 std::unique_ptr<Kernel> MakeAggregate(const KernelSpec& spec, std::string*) {
   return MakeKernel([op = spec.op, routing = std::make_shared<Routing>()](const KernelArgs& args) {
     const TensorView &gates = args.inputs[0], &assign = args.inputs[1], &y = args.outputs[0];
@@ -113,14 +112,14 @@ std::unique_ptr<Kernel> MakeAggregate(const KernelSpec& spec, std::string*) {
     const int64_t width = y.dims()[1], k = gates.dims()[1], first = FirstSample(gates.spec) * k;
     ParallelFor(gates.dims()[0], width * (k + 1), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * k; i < end * k; ++i) {
-        float* const row = y.as<float>() + (kRowsByChoice ? i : i / k) * width;
-        if (kRowsByChoice || i % k == 0) std::fill_n(row, width, 0.0f);
+        float* const row = y.as<float>() + i / k * width;
+        if (i % k == 0) std::fill_n(row, width, 0.0f);
         const TensorView& expert = experts[assign.as<int32_t>()[first + i]];
         const int64_t at = routing->positions[first + i];
         if (at >= expert.dims()[0]) continue;
         AddScaled(gates.as<float>()[i], expert.as<float>() + at * width, row, width);
       }
-      if (k == 0 && !kRowsByChoice) {
+      if (k == 0) {
         std::fill_n(y.as<float>() + begin * width, (end - begin) * width, 0.0f);
       }
     });
@@ -150,7 +149,6 @@ void FillRows(const std::vector<float>& row, const TensorView& out) {
 }
 
 // gate_values, assign, experts..., dy -> dgate_values, dgate_full, dexperts...
-template <bool kRowsByChoice>
 std::unique_ptr<Kernel> MakeAggregateGradient(const KernelSpec& spec, std::string*) {
   const double lambda = spec.attributes.Float("lambda_balance");
   return MakeKernel([lambda, op = spec.op,
@@ -177,7 +175,7 @@ std::unique_ptr<Kernel> MakeAggregateGradient(const KernelSpec& spec, std::strin
         const int32_t expert = assign.as<int32_t>()[first + i];
         const int64_t at = routing->positions[first + i];
         const bool kept = at < experts[expert].dims()[0];
-        const float* const row = dy.as<float>() + (kRowsByChoice ? i : i / k) * width;
+        const float* const row = dy.as<float>() + i / k * width;
         if (dgates.present()) {
           dgates.as<float>()[i] =
               kept ? Dot(row, experts[expert].as<float>() + at * width, width) : 0.0f;
@@ -185,6 +183,78 @@ std::unique_ptr<Kernel> MakeAggregateGradient(const KernelSpec& spec, std::strin
         if (kept && dexperts[expert].present()) {
           AddScaled(gates.as<float>()[i], row, dexperts[expert].as<float>() + at * width, width);
         }
+      }
+    });
+    return KernelStatus::Ok();
+  });
+}
+
+// gate_values, assign, gate_full, experts... -> y, whose rows are choices.
+std::unique_ptr<Kernel> MakeAggregateSpec(const KernelSpec& spec, std::string*) {
+  return MakeKernel([op = spec.op, routing = std::make_shared<Routing>()](const KernelArgs& args) {
+    const TensorView &gates = args.inputs[0], &assign = args.inputs[1], &y = args.outputs[0];
+    const std::span<const TensorView> experts = args.inputs.subspan(3);
+    std::string error = routing->Make(op, assign, static_cast<int64_t>(experts.size()));
+    if (!error.empty()) return KernelStatus{error};
+    const int64_t width = y.dims()[1], first = FirstSample(gates.spec) * gates.dims()[1];
+    ParallelFor(y.dims()[0], width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float* const row = y.as<float>() + i * width;
+        const TensorView& expert = experts[assign.as<int32_t>()[first + i]];
+        const int64_t at = routing->positions[first + i];
+        if (at < expert.dims()[0]) {
+          std::copy_n(expert.as<float>() + at * width, width, row);
+        } else {
+          std::fill_n(row, width, 0.0f);
+        }
+      }
+    });
+    return KernelStatus::Ok();
+  });
+}
+
+// gate_values, assign, dy -> dgate_full, dexperts...; the rule stands in
+// ops/operators/aggregate.cc.
+std::unique_ptr<Kernel> MakeAggregateSpecGradient(const KernelSpec& spec, std::string*) {
+  const double lambda = spec.attributes.Float("lambda_balance");
+  const int64_t n = spec.attributes.Int("n");
+  return MakeKernel([lambda, n, op = spec.op,
+                     routing = std::make_shared<Routing>()](const KernelArgs& args) {
+    const TensorView &gates = args.inputs[0], &assign = args.inputs[1], &dy = args.inputs[2];
+    const TensorView& dfull = args.outputs[0];
+    const std::span<const TensorView> dexperts = args.outputs.subspan(1);
+    std::string error = routing->Make(op, assign, n);
+    if (!error.empty()) return KernelStatus{error};
+    const int64_t width = dy.dims()[1], k = gates.dims()[1], first = FirstSample(gates.spec) * k;
+    const std::vector<float> balance =
+        BalanceGradient(*routing, assign.dims()[0], assign.num_elements(), lambda);
+    for (const TensorView& out : dexperts) {
+      if (out.present()) std::fill_n(out.as<float>(), out.num_elements(), 0.0f);
+    }
+    ParallelFor(gates.dims()[0], 3 * width * k + n, [&](int64_t begin, int64_t end) {
+      std::vector<float> errors(static_cast<size_t>(k));
+      for (int64_t s = begin; s < end; ++s) {
+        float total = 0;
+        for (int64_t j = 0; j < k; ++j) {
+          const int64_t i = s * k + j;
+          const float* const row = dy.as<float>() + i * width;
+          total += errors[static_cast<size_t>(j)] = Dot(row, row, width);
+          const TensorView& expert = dexperts[static_cast<size_t>(assign.as<int32_t>()[first + i])];
+          const int64_t at = routing->positions[first + i];
+          if (!expert.present() || at >= expert.dims()[0]) continue;
+          AddScaled(gates.as<float>()[i], row, expert.as<float>() + at * width, width);
+        }
+        if (!dfull.present()) continue;
+        float* const full = dfull.as<float>() + s * n;
+        std::copy(balance.begin(), balance.end(), full);
+        for (int64_t j = 0; total > 0 && j < k; ++j) {
+          const int64_t i = s * k + j;
+          full[assign.as<int32_t>()[first + i]] +=
+              errors[static_cast<size_t>(j)] / total - (1.0f - gates.as<float>()[i]);
+        }
+        float mean = 0;
+        for (int64_t e = 0; e < n; ++e) mean += full[e] / static_cast<float>(n);
+        for (int64_t e = 0; e < n; ++e) full[e] -= mean;
       }
     });
     return KernelStatus::Ok();
@@ -230,10 +300,10 @@ std::unique_ptr<Kernel> MakeBalanceGradient(const KernelSpec& spec, std::string*
 void RegisterExpertsCpu(KernelRegistry& registry) {
   registry.Add("group_by", ViaF32(MakeGroupBy));
   registry.Add("group_by_grad", ViaF32(MakeGroupByGradient));
-  registry.Add("aggregate", ViaF32(MakeAggregate<false>));
-  registry.Add("aggregate_grad", ViaF32(MakeAggregateGradient<false>));
-  registry.Add("aggregate_spec", ViaF32(MakeAggregate<true>));
-  registry.Add("aggregate_spec_grad", ViaF32(MakeAggregateGradient<true>));
+  registry.Add("aggregate", ViaF32(MakeAggregate));
+  registry.Add("aggregate_grad", ViaF32(MakeAggregateGradient));
+  registry.Add("aggregate_spec", ViaF32(MakeAggregateSpec));
+  registry.Add("aggregate_spec_grad", ViaF32(MakeAggregateSpecGradient));
   registry.Add("load_balance_loss", ViaF32(MakeBalance));
   registry.Add("load_balance_loss_grad", ViaF32(MakeBalanceGradient));
 }

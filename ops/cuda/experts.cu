@@ -157,7 +157,7 @@ struct GatherRows {
   }
 };
 
-// One block per choice of this part: the gradients of its gate value and of its row.
+// One block per choice of this part: the gradients of its gate value (unless null) and of its row.
 template <typename T, bool kByChoice>
 __global__ void __launch_bounds__(kThreads)
     ChoiceGradient(Routing routing, const T* gates, const T* dy, ExpertRows experts,
@@ -172,11 +172,12 @@ __global__ void __launch_bounds__(kThreads)
   float dot = 0;
   for (int64_t j = threadIdx.x; kept && j < width; j += kThreads) {
     const float d = ToFloat(row[j]);
-    dot += d * ToFloat(experts.At<const T>(expert)[start + j]);
+    if (dgates != nullptr) dot += d * ToFloat(experts.At<const T>(expert)[start + j]);
     if (drow != nullptr) drow[start + j] = FromFloat<T>(gate * d);
   }
+  if (dgates == nullptr) return;
   dot = BlockReduce<SumOp>(dot);
-  if (threadIdx.x == 0 && dgates != nullptr) dgates[choice] = FromFloat<T>(dot);
+  if (threadIdx.x == 0) dgates[choice] = FromFloat<T>(dot);
 }
 
 // The gradient of scale * load_balance_loss for any sample and one expert.
@@ -256,13 +257,12 @@ KernelStatus Aggregate(DeviceContexts& contexts, const KernelArgs& args) {
   return DispatchFloat(y.dtype(), "aggregate", [&](auto type) {
     using T = typename decltype(type)::T;
     return ForEach(y.num_elements(),
-                   GatherRows<T, kByChoice>{routing, gates.as<T>(), ExpertRows::Of(experts),
-                                            y.as<T>(), y.dims()[1]},
+                   GatherRows<T, kByChoice>{routing, kByChoice ? nullptr : gates.as<T>(),
+                                            ExpertRows::Of(experts), y.as<T>(), y.dims()[1]},
                    StreamOf(args), "aggregate");
   });
 }
 
-template <bool kByChoice>
 KernelStatus AggregateGradient(DeviceContexts& contexts, const KernelArgs& args, double lambda) {
   const TensorView &gates = args.inputs[0], &assign = args.inputs[1], &dy = args.inputs.back();
   const std::span<const TensorView> experts = args.inputs.subspan(2, args.inputs.size() - 3);
@@ -285,11 +285,73 @@ KernelStatus AggregateGradient(DeviceContexts& contexts, const KernelArgs& args,
                   StreamOf(args), "aggregate_grad"));
     }
     if (gates.num_elements() == 0) return KernelStatus::Ok();
-    ChoiceGradient<T, kByChoice>
+    ChoiceGradient<T, false>
         <<<static_cast<unsigned>(gates.num_elements()), kThreads, 0, StreamOf(args)>>>(
             routing, gates.as<T>(), dy.as<T>(), ExpertRows::Of(experts), ExpertRows::Of(dexperts),
             dgates.as<T>(), dy.dims()[1]);
     return LaunchStatus("aggregate_grad");
+  });
+}
+
+// One block per sample of this part: the gradient of gate_full (the rule stands in
+// ops/operators/aggregate.cc).
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ShareGradient(BalanceGradient balance, const T* gates, const T* dy, T* dfull, int64_t width) {
+  __shared__ float full[kMostExperts];
+  const Routing& routing = balance.routing;
+  const int64_t sample = blockIdx.x, experts = routing.experts;
+  for (int64_t e = threadIdx.x; e < experts; e += kThreads) full[e] = balance.Of(e);
+  const auto error = [&](int64_t choice) {
+    float sum = 0;
+    for (int64_t j = threadIdx.x; j < width; j += kThreads) {
+      const float d = ToFloat(dy[choice * width + j]);
+      sum += d * d;
+    }
+    return BlockSum(sum);
+  };
+  const int64_t begin = sample * routing.k, end = begin + routing.k;
+  float total = 0;
+  for (int64_t i = begin; i < end; ++i) total += error(i);
+  for (int64_t i = begin; i < end; ++i) {
+    const float one = error(i);
+    if (threadIdx.x == 0 && total > 0) {
+      full[routing.Expert(routing.first + i)] += one / total - (1.0f - ToFloat(gates[i]));
+    }
+  }
+  __syncthreads();
+  float mean = 0;
+  for (int64_t e = 0; e < experts; ++e) mean += full[e] / static_cast<float>(experts);
+  for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
+    dfull[sample * experts + e] = FromFloat<T>(full[e] - mean);
+  }
+}
+
+KernelStatus AggregateSpecGradient(DeviceContexts& contexts, const KernelArgs& args,
+                                   double lambda) {
+  const TensorView &gates = args.inputs[0], &assign = args.inputs[1], &dy = args.inputs[2];
+  const TensorView& dfull = args.outputs[0];
+  const std::span<const TensorView> dexperts = args.outputs.subspan(1);
+  constexpr const char* kName = "aggregate_spec_grad";
+  Routing routing;
+  ESPALIER_KERNEL_RETURN_IF_ERROR(Route(contexts, args, assign,
+                                        static_cast<int64_t>(dexperts.size()), CapacityOf(dexperts),
+                                        gates.spec, kName, &routing));
+  ESPALIER_KERNEL_RETURN_IF_ERROR(Zero(dexperts, args, kName));
+  return DispatchFloat(dy.dtype(), kName, [&](auto type) {
+    using T = typename decltype(type)::T;
+    if (gates.num_elements() > 0) {
+      ChoiceGradient<T, true>
+          <<<static_cast<unsigned>(gates.num_elements()), kThreads, 0, StreamOf(args)>>>(
+              routing, gates.as<T>(), dy.as<T>(), ExpertRows{}, ExpertRows::Of(dexperts),
+              static_cast<T*>(nullptr), dy.dims()[1]);
+      ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(kName));
+    }
+    if (!dfull.present() || dfull.num_elements() == 0) return KernelStatus::Ok();
+    ShareGradient<T><<<static_cast<unsigned>(gates.dims()[0]), kThreads, 0, StreamOf(args)>>>(
+        {routing, static_cast<double>(routing.samples), lambda, nullptr}, gates.as<T>(), dy.as<T>(),
+        dfull.as<T>(), dy.dims()[1]);
+    return LaunchStatus(kName);
   });
 }
 
@@ -378,10 +440,9 @@ void RegisterExpertsCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   registry.Add("group_by", Factory(contexts, plain(GroupBy), 1, named));
   registry.Add("group_by_grad", Factory(contexts, plain(GroupByGradient), 0, named));
   registry.Add("aggregate", Factory(contexts, plain(Aggregate<false>), 1, named));
-  registry.Add("aggregate_grad", Factory(contexts, weighted(AggregateGradient<false>), 1, named));
+  registry.Add("aggregate_grad", Factory(contexts, weighted(AggregateGradient), 1, named));
   registry.Add("aggregate_spec", Factory(contexts, plain(Aggregate<true>), 1, named));
-  registry.Add("aggregate_spec_grad",
-               Factory(contexts, weighted(AggregateGradient<true>), 1, named));
+  registry.Add("aggregate_spec_grad", Factory(contexts, weighted(AggregateSpecGradient), 1, named));
   registry.Add("load_balance_loss", Factory(contexts, counted(Balance), 1, gates));
   registry.Add("load_balance_loss_grad", Factory(contexts, counted(BalanceBackward), 1, gates));
 }

@@ -45,48 +45,68 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::string& op, bool rows_b
   return std::vector<TensorType>{{gates.type.dtype, {rows, first.type.dims[1]}}};
 }
 
-SplitRule Split(const NodeTypes& types) {
+// `columns`: parts may hold columns. Not of aggregate_spec, whose gradient compares the errors of
+// whole rows.
+SplitRule Split(const NodeTypes& types, bool columns) {
   constexpr int kSample = 0, kColumn = 1;
   SplitRule rule;
-  rule.axes = {{"sample", AxisKind::kSample, types.inputs[kGateValues].dims[0]},
-               {"dim1", AxisKind::kAttribute, types.inputs[kExperts].dims[1]}};
+  rule.axes = {{"sample", AxisKind::kSample, types.inputs[kGateValues].dims[0]}};
+  if (columns) {
+    rule.axes.push_back({"dim1", AxisKind::kAttribute, types.inputs[kExperts].dims[1]});
+  }
+  const int column = columns ? kColumn : kNotSplit;
   rule.inputs = {{kSample, kNotSplit}, {kNotSplit, kNotSplit}, {kSample, kNotSplit}};
-  rule.inputs.resize(types.inputs.size(), {kNotSplit, kColumn});
-  rule.outputs = {{kSample, kColumn}};
+  rule.inputs.resize(types.inputs.size(), {kNotSplit, column});
+  rule.outputs = {{kSample, column}};
   return rule;
 }
 
-OpDef Make(const std::string& name, const std::string& result, bool rows_by_choice) {
+OpDef Make(const std::string& name, const std::string& doc, bool rows_by_choice) {
   OpDef def;
   def.name = name;
   def.doc = absl::StrCat(
       "gate_values[N, k], assign[N, k], gate_full[N, n], experts' outputs n of [capacity, E] -> ",
-      result,
-      "; dropped choices count as 0 (see group_by); the gradient of gate_full is that of "
-      "lambda_balance * load_balance_loss(gate_full, assign)");
+      doc);
   def.inputs = {{"gate_values"}, {"assign"}, {"gate_full"}, {.name = "expert", .variadic = true}};
   def.attributes = ExpertAttributes();
   def.attributes.push_back(
       {"lambda_balance", AttributeKind::kFloat, 0.0, false, "weight of the load-balance loss"});
   def.infer = [=](const NodeTypes& types) { return Infer(name, rows_by_choice, types); };
-  def.split = Split;
+  def.split = [=](const NodeTypes& types) { return Split(types, !rows_by_choice); };
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.inputs[kGateValues].num_elements()) *
                     static_cast<double>(types.inputs[kExperts].dims[1]),
                 OperandBytes(types)};
   };
-  def.gradient = Gradient{.needs_inputs = {kGateValues, kAssign, kExperts},
-                          .differentiable = {kGateValues, kGateFull, kExperts}};
   return def;
 }
 
 }  // namespace
 
 void RegisterAggregate(OpRegistry& registry) {
-  registry.Add(Make("aggregate", "[N, E]: the sum over a sample's choices of gate value * row",
-                    /*rows_by_choice=*/false));
-  registry.Add(Make("aggregate_spec", "[N * k, E]: gate value * row of each choice",
-                    /*rows_by_choice=*/true));
+  OpDef aggregate = Make(
+      "aggregate",
+      "[N, E]: the sum over a sample's choices of gate value * row; dropped choices count as 0 "
+      "(see group_by); the gradient of gate_full is that of "
+      "lambda_balance * load_balance_loss(gate_full, assign)",
+      /*rows_by_choice=*/false);
+  aggregate.gradient = Gradient{.needs_inputs = {kGateValues, kAssign, kExperts},
+                                .differentiable = {kGateValues, kGateFull, kExperts}};
+  registry.Add(std::move(aggregate));
+
+  // FlexFlow's (src/ops/aggregate_spec): experts specialise, each by its own error, and the gate
+  // learns which of them errs least. Its gradient is this rule, no derivative.
+  OpDef spec = Make(
+      "aggregate_spec",
+      "[N * k, E]: the row of each choice, for a loss of each expert's own answer; dropped choices "
+      "are 0 (see group_by). On the way back a row's gradient d reaches its expert times the gate "
+      "value p; gate_full of a chosen expert gets |d|^2 / (sum of |d|^2 over the sample's "
+      "choices) - (1 - p), all get the gradient of "
+      "lambda_balance * load_balance_loss(gate_full, assign), less their mean over the experts",
+      /*rows_by_choice=*/true);
+  spec.gradient =
+      Gradient{.needs_inputs = {kGateValues, kAssign}, .differentiable = {kGateFull, kExperts}};
+  registry.Add(std::move(spec));
 }
 
 }  // namespace espalier

@@ -58,9 +58,12 @@ absl::StatusOr<WeightFormat> WeightFormatOf(absl::string_view name) {
       absl::StrCat("weight format '", name, "', expected f32, bf16, int8 or int4"));
 }
 
-absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& graph,
+absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& given,
                                       WeightFormat format) {
-  if (format == WeightFormat::kF32) return graph;
+  if (format == WeightFormat::kF32) return given;
+  // Types of computed values decide what can be packed.
+  Graph graph = given;
+  if (absl::Status status = BindAndInfer(registry, 1, &graph); !status.ok()) return status;
   const int bits = BitsOf(format);
   std::vector<bool> quantized(graph.nodes().size(), false);
   std::vector<bool> needed(graph.values().size(), false);  // as it is

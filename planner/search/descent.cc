@@ -18,13 +18,14 @@ class Descent {
                                       &Descent::WithEachNeighbour};
     size_t widest = 0;
     while (widest < std::size(kAll)) {
+      const Neighbourhood neighbourhood = kAll[widest];
       // Round the nodes until none has improved since it was last tried.
       const std::vector<NodeId>& nodes = moves_.space().nodes();
       const int64_t before = result_.accepted;
       size_t unimproved = 0;
       for (size_t i = 0; unimproved < nodes.size(); i = (i + 1) % nodes.size()) {
         const int64_t accepted = result_.accepted;
-        (this->*kAll[widest])(nodes[i]);
+        (this->*neighbourhood)(nodes[i]);
         if (!status_.ok()) return status_;
         if (Spent()) return result_;
         unimproved = result_.accepted > accepted ? 0 : unimproved + 1;

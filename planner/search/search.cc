@@ -28,7 +28,10 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     absl::StatusOr<Placement> start = EliminationPlacement(space, table, costs, starts[0]);
     if (!start.ok()) return start.status();
     if (absl::Status status = simulator->Reset(*start); !status.ok()) return status;
-    absl::Status split = SplitBranches(space, table, costs, starts[0], simulator);
+    // Branches would leave the devices on which they are pinned.
+    absl::Status split = space.has_pins()
+                             ? absl::OkStatus()
+                             : SplitBranches(space, table, costs, starts[0], simulator);
     if (!split.ok()) return split;
     if (simulator->placement() != *start) starts.push_back(simulator->placement());
     starts.push_back(*std::move(start));

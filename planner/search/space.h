@@ -85,6 +85,8 @@ class SearchSpace {
   int num_devices() const { return options_.num_devices; }
   size_t num_nodes() const { return edges_.size(); }  // of the graph, dead ones too
 
+  bool has_pins() const { return !options_.pinned.empty(); }
+
  private:
   bool Allowed(const Axis& axis) const;
   // Null if it is free.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,11 +32,14 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
   if (given.tune && !setup.seconds) {
     return absl::InvalidArgumentError("speculation.tune needs a clock, and the engine has none");
   }
+  // Without best-first trees their depth says nothing.
+  const bool best_first = given.tune || given.max_nodes > 0;
+  const int deepest = best_first ? setup.llm->limits().max_ancestor_slots : INT32_MAX;
   const struct {
     const char* name;
     int value, least, most;
   } bounds[] = {{"max_nodes", given.max_nodes, 0, Expansion::kMaxNodes},
-                {"max_depth", given.max_depth, 1, setup.llm->limits().max_ancestor_slots},
+                {"max_depth", given.max_depth, 1, deepest},
                 {"max_width", given.max_width, 1, Expansion::kMaxNodes},
                 {"lookup.depth", given.lookup.depth, 0, setup.llm->limits().max_ancestor_slots},
                 {"lookup.branches", given.lookup.branches, 1, 64},

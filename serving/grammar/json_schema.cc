@@ -528,10 +528,9 @@ class Builder {
     for (const std::string& name : names) {
       bytes += name.size();
       if (name.size() > kMaxKeyBytes || bytes > kMaxNameBytes) {
-        Fail(
-            absl::StrCat(place, "/additionalProperties"),
-            absl::StrCat("it is not supported beside a name longer than ", kMaxKeyBytes,
-                         " bytes, or more than ", kMaxNameBytes, " bytes of names"));
+        Fail(absl::StrCat(place, "/additionalProperties"),
+             absl::StrCat("it is not supported beside a name longer than ", kMaxKeyBytes,
+                          " bytes, or more than ", kMaxNameBytes, " bytes of names"));
         return {};
       }
     }

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "sgd_update": "OptimizerTest below",
     "adam_update": "OptimizerTest below",
     "paged_attention": "ops/cpu/paged_attention_test.cc, against attention",
+    "quantized_linear": "ops/quantized/pack_test.cc and quantized_linear_test.cc, against what the packed numbers stand for",
 }
 
 class OperatorsTest(unittest.TestCase):

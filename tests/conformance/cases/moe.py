@@ -88,30 +88,59 @@ class WithBalance(torch.autograd.Function):
         return dy, gradient, None, None
 
 
-def aggregate(name, by_choice):
-    @case(name, count=12)
-    def _():
-        samples, k, n, alpha, assign = problem()
-        width, weight = random.randint(1, 12), random.choice([0.0, 0.3])
-        c = capacity(alpha, k, samples, n)
-
-        def reference(values, assign, gates, *experts):
-            rows = []
-            for s, j, e, at in rows_of(assign, n)[0]:
-                row = experts[e][at] if at < experts[e].shape[0] else torch.zeros_like(experts[0].sum(0))
-                rows.append(values[s, j] * row)
-            y = torch.stack(rows)
-            if not by_choice:
-                y = y.reshape(samples, k, -1).sum(1)
-            return WithBalance.apply(y, gates, assign, weight)
-
-        inputs = [rand(samples, k), assign, rand(samples, n).softmax(1)] + [rand(c, width) for _ in range(n)]
-        return ({"n": n, "alpha": alpha, "lambda_balance": weight}, inputs, reference,
-                {"sum": 20, "fixed_shape": True})
+def rows_of_experts(assign, experts, n):
+    return torch.stack([experts[e][at] if at < experts[e].shape[0] else torch.zeros_like(experts[0].sum(0))
+                        for _, _, e, at in rows_of(assign, n)[0]])
 
 
-aggregate("aggregate", False)
-aggregate("aggregate_spec", True)
+def inputs_of(width):
+    samples, k, n, alpha, assign = problem()
+    c, weight = capacity(alpha, k, samples, n), random.choice([0.0, 0.3])
+    inputs = [rand(samples, k), assign, rand(samples, n).softmax(1)] + [rand(c, width) for _ in range(n)]
+    return n, weight, {"n": n, "alpha": alpha, "lambda_balance": weight}, inputs
+
+
+@case("aggregate", count=12)
+def _():
+    n, weight, attributes, inputs = inputs_of(random.randint(1, 12))
+
+    def reference(values, assign, gates, *experts):
+        rows = values.reshape(-1, 1) * rows_of_experts(assign, experts, n)
+        return WithBalance.apply(rows.reshape(*values.shape, -1).sum(1), gates, assign, weight)
+
+    return attributes, inputs, reference, {"sum": 20, "fixed_shape": True}
+
+
+class Specialise(torch.autograd.Function):
+    """The rows, with FlexFlow's rule on the way back: error shares for the gate, gate times error for the experts."""
+
+    @staticmethod
+    def forward(context, rows, values, gates, assign, weight):
+        context.save_for_backward(values, gates, assign)
+        context.weight = weight
+        return rows.clone()
+
+    @staticmethod
+    def backward(context, dy):
+        values, gates, assign = context.saved_tensors
+        errors = dy.square().sum(1).reshape(values.shape)
+        share = torch.where(errors.sum(1, keepdim=True) > 0,
+                            errors / errors.sum(1, keepdim=True) - (1 - values), torch.zeros_like(errors))
+        with torch.enable_grad():
+            leaf = gates.detach().requires_grad_()
+            gradient, = torch.autograd.grad(context.weight * balance(leaf, assign), leaf)
+        gradient = gradient.scatter_add(1, assign.long(), share)
+        return values.reshape(-1, 1) * dy, None, gradient - gradient.mean(1, keepdim=True), None, None
+
+
+@case("aggregate_spec", count=12)
+def _():
+    n, weight, attributes, inputs = inputs_of(random.randint(1, 12))
+
+    def reference(values, assign, gates, *experts):
+        return Specialise.apply(rows_of_experts(assign, experts, n), values, gates, assign, weight)
+
+    return attributes, inputs, reference, {"sum": 20, "fixed_shape": True, "no_gradient": [0]}
 
 
 @case("load_balance_loss", count=10)

@@ -47,3 +47,15 @@ def _():
         inputs.append(torch.rand(heads * group, dtype=torch.float64))
         attributes["alibi"] = random.choice(["relative", "bf16"])
     return attributes, inputs, None, {"forward_only": True, "sum": 100, "scale": 4}
+
+
+@case("quantized_linear", splits_only=True)
+def _():
+    """Packed weights of any numbers, each scale (and minimum) 2^-6: see ops/kernel/packed_weights.h."""
+    bits, out, features = random.choice([8, 4]), random.randint(1, 40), random.randint(1, 70)
+    blocks, groups = -(-out // 16), -(-features // 32)
+    numbers, halves = groups * 64 * bits, groups * 16 * (2 if bits == 4 else 1)
+    weight = torch.zeros(blocks, -(-(numbers + 2 * halves) // 64) * 64, dtype=torch.uint8)
+    weight[:, :numbers] = torch.randint(0, 256, (blocks, numbers), dtype=torch.uint8)
+    weight[:, numbers + 1:numbers + 2 * halves:2] = 0x24
+    return {"bits": bits, "out": out}, [rand(random.randint(1, 9), features), weight], None, {"forward_only": True}
