@@ -94,10 +94,41 @@ class ModelFilesTest(unittest.TestCase):
         self.cluster.cli("serve", "wide")
         self.assertEqual(self.complete("half"), self.complete("wide"))
 
-    def refused(self, name, *parts):
+    def prompt_logprobs(self, name):
+        body = {"model": name, "prompt": "In the beginning God created", "max_tokens": 0, "echo": True, "logprobs": 0}
+        status, text = self.cluster.request("POST", "/v1/completions", json.dumps(body))
+        self.assertEqual(status, 200, text)
+        return np.array(json.loads(text)["choices"][0]["logprobs"]["token_logprobs"][1:])
+
+    def test_matrices_in_fewer_bits_say_nearly_the_same(self):
+        self.upload("matrices", weights())
+        self.cluster.cli("serve", "matrices")
+        whole = self.prompt_logprobs("matrices")
+        for weights_format, least, most in (("bf16", 0, 0.05), ("int8", 1e-6, 0.1), ("int4", 1e-3, 1.0)):
+            name = "matrices-" + weights_format
+            self.cluster.cli("serve", "matrices", "--name=" + name, "--weights=" + weights_format)
+            worst = np.abs(self.prompt_logprobs(name) - whole).max()
+            print(f"{weights_format}: log-probabilities up to {worst:.2g} off")
+            self.assertLessEqual(least, worst)
+            self.assertLess(worst, most)
+        self.refused("matrices", "int3", "int4", flags=["--weights=int3", "--name=other"])
+
+    def test_answers_are_the_same_however_they_are_drafted(self):
+        self.upload("drafted", weights())
+        self.cluster.cli("serve", "drafted", "--no-prefix-cache")
+        plain = self.complete("drafted")
+        ways = {"trees": ["--ssm=drafted", "--expansion=1,2,1"], "tuned": ["--ssm=drafted", "--tune"],
+                "lookup": ["--lookup=4"], "all": ["--ssm=drafted", "--tune", "--lookup=4", "--ssm-weights=int8"]}
+        for way, flags in ways.items():
+            self.cluster.cli("serve", "drafted", "--name=drafted-" + way, *flags)
+            for _ in range(3):
+                self.assertEqual(self.complete("drafted-" + way), plain, way)
+        self.refused("drafted", "tune_speculation", flags=["--tune", "--name=nothing-to-tune"])
+
+    def refused(self, name, *parts, flags=()):
         with self.assertRaises(Failed) as caught:
-            self.cluster.cli("serve", name)
-        for part in (name, *parts):
+            self.cluster.cli("serve", name, *flags)
+        for part in parts if flags else (name, *parts):
             self.assertIn(part, caught.exception.err)
 
     def test_what_is_wrong_with_a_folder_is_named(self):
