@@ -186,11 +186,12 @@ TEST_F(CoordinatorTest, AQueuedJobWaitsForAWorkerAndAWatchSeesItsWholeLife) {
   proto::WatchRequest request;
   request.set_job_id(id);
   auto stream = training_->Watch(&context, request);
-  AddWorker();
   std::vector<proto::JobState> states;
   int64_t next_step = 0;
   proto::JobEvent event;
-  while (stream->Read(&event)) {
+  bool more = stream->Read(&event);  // the watch has begun
+  AddWorker();
+  for (; more; more = stream->Read(&event)) {
     if (event.has_step()) {
       EXPECT_EQ(event.step().step(), next_step++);
     }

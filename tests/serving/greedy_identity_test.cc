@@ -217,7 +217,8 @@ TEST_F(GreedyIdentity, TheProofHoldsForTrainedModels) {
       EXPECT_TRUE(check.passed) << way.name << ", " << check.name << ": " << check.detail;
       std::printf("%-20s %-12s %s\n", way.name, check.name.c_str(), check.detail.c_str());
     }
-    EXPECT_GT(report->accepted_per_step, 0.2) << way.name;
+    // A tuned engine goes by this machine's clock: it may find that drafting does not pay.
+    if (!way.speculation.tune) EXPECT_GT(report->accepted_per_step, 0.2) << way.name;
   }
 }
 
