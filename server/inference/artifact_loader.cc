@@ -1,6 +1,6 @@
 #include "server/inference/artifact_loader.h"
 
-#include <fstream>
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -15,38 +15,25 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 // The largest vocabularies take some tens of megabytes as JSON.
-constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
+constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
-// Empty if there is no such file.
-absl::StatusOr<std::string> ReadText(const std::string& folder, const std::string& name,
-                                     size_t max_bytes) {
-  std::ifstream file(folder + "/" + name, std::ios::binary);
-  if (!file) return std::string();
-  std::string text;
-  char piece[1 << 16];
-  while (file.read(piece, sizeof piece) || file.gcount() > 0) {
-    text.append(piece, static_cast<size_t>(file.gcount()));
-    if (text.size() > max_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " is larger than ", max_bytes >> 20, " MiB"));
-    }
-  }
-  return text;
-}
-
-absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& folder) {
+// Texts of files that are not there stay empty.
+absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std::string& folder) {
+  const absl::StatusOr<std::vector<std::string>> names = system.List(folder);
+  if (!names.ok()) return names.status();
   TokenizerFiles files;
-  const std::tuple<const char*, std::string*, size_t> kFiles[] = {
+  const std::tuple<const char*, std::string*, int64_t> kFiles[] = {
       {"tokenizer.json", &files.tokenizer_json, kMaxTokenizerBytes},
       {"tokenizer_config.json", &files.tokenizer_config_json, kMaxTokenizerBytes},
       {"special_tokens_map.json", &files.special_tokens_map_json, kMaxConfigBytes},
       {"generation_config.json", &files.generation_config_json, kMaxConfigBytes},
       {"chat_template.jinja", &files.chat_template_jinja, kMaxConfigBytes}};
   for (const auto& [name, text, max_bytes] : kFiles) {
-    absl::StatusOr<std::string> read = ReadText(folder, name, max_bytes);
+    if (std::find(names->begin(), names->end(), name) == names->end()) continue;
+    absl::StatusOr<std::string> read = ReadWholeFile(system, JoinPath(folder, name), max_bytes);
     if (!read.ok()) return read.status();
     *text = *std::move(read);
   }
@@ -65,7 +52,7 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> config = ReadModelConfig(*files_, *folder);
   if (!config.ok()) return In(artifact, config.status());
-  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*folder);
+  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*files_, *folder);
   if (!files.ok()) return In(artifact, files.status());
   absl::StatusOr<ModelDescription> description = DescribeModel(*config, *files);
   if (!description.ok()) return In(artifact, description.status());

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "serving/engine/row_packer.h"
-#include "serving/lossless/enumeration.h"
 #include "serving/sampling/distribution.h"
+#include "serving/speculative/enumeration.h"
 
 namespace espalier {
 namespace {

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "serving/sampling/noise.h"
+#include "serving/speculative/enumeration.h"
 
 namespace espalier {
 namespace {
@@ -18,55 +19,6 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr double kExact = 1e-12;
-
-// Visits all outcomes of a computation that takes its chance from Choose: run it until Next is
-// false.
-class Branching {
- public:
-  // An index with its probability; those of probability zero are never taken.
-  int Choose(const std::vector<double>& probabilities) {
-    if (at_ == script_.size()) script_.push_back({0, probabilities});
-    Choice& choice = script_[at_++];
-    while (choice.probabilities[choice.taken] <= 0) ++choice.taken;
-    weight_ *= choice.probabilities[choice.taken];
-    return choice.taken;
-  }
-  long double weight() const { return weight_; }
-
-  bool Next() {
-    weight_ = 1;
-    at_ = 0;
-    while (!script_.empty()) {
-      Choice& last = script_.back();
-      for (++last.taken; last.taken < static_cast<int>(last.probabilities.size()); ++last.taken) {
-        if (last.probabilities[last.taken] > 0) return true;
-      }
-      script_.pop_back();
-    }
-    return false;
-  }
-
- private:
-  struct Choice {
-    int taken;
-    std::vector<double> probabilities;
-  };
-  std::vector<Choice> script_;
-  size_t at_ = 0;
-  long double weight_ = 1;
-};
-
-class BranchingNoise : public VerificationNoise {
- public:
-  explicit BranchingNoise(Branching& branching) : branching_(branching) {}
-  bool Accept(double probability, int, int) override {
-    return branching_.Choose({probability, 1 - probability}) == 0;
-  }
-  int Draw(const Distribution& p, int) override { return branching_.Choose(p); }
-
- private:
-  Branching& branching_;
-};
 
 using Path = std::vector<int>;
 // A model as a function of the tokens after the root.
@@ -87,7 +39,7 @@ Path PathTo(const TokenTree& tree, int node) {
   return path;
 }
 
-TokenTree DraftAll(const Ssm& ssm, int source, Branching& branching) {
+TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
   TokenTree tree(0);
   std::vector<int> frontier = {0};
   for (const int children : ssm.children) {
@@ -133,13 +85,13 @@ TokenTree DraftAll(const Ssm& ssm, int source, Branching& branching) {
 // targets. Answers that are shorter are continued by the target, as later steps do.
 double Deviation(const Law& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
   std::map<Path, long double> law;
-  Branching branching;
+  Enumeration branching;
   do {
     TokenTree tree(0);
     for (size_t s = 0; s < ssms.size(); ++s) {
       EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
     }
-    BranchingNoise noise(branching);
+    EnumeratedNoise noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return target(PathTo(tree, node)); }, noise);
     EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
@@ -281,11 +233,11 @@ TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {
 // All tokens proposed without repetition: one of them is always accepted.
 TEST(SampledLaw, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   const Law p = RandomLaw(1, 3), q = RandomLaw(2, 3);
-  Branching branching;
+  Enumeration branching;
   do {
     const TokenTree tree =
         DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
-    BranchingNoise noise(branching);
+    EnumeratedNoise noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
     EXPECT_EQ(out.path.size(), 1u);
@@ -302,13 +254,13 @@ TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
   const Law p = Fixed({0.2, 0.5, 0.3});
   const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
   std::vector<long double> law(3, 0);
-  Branching branching;
+  Enumeration branching;
   do {
     TokenTree tree(0);
     const int first = branching.Choose(*q), second = branching.Choose(*q);
     tree.Propose(0, first, 0, q);
     if (second != first) tree.Propose(0, second, 1, q);
-    BranchingNoise noise(branching);
+    EnumeratedNoise noise(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, noise);
     law[out.tokens[0]] += branching.weight();
