@@ -8,7 +8,8 @@
 namespace espalier {
 
 // Median seconds of one run over `repetitions` (at least 1), after one that is not counted.
-// Floating inputs hold small random numbers, others zero.
+// Floating inputs hold small random numbers, others zero. Caches are as in a step: inputs that are
+// SCRATCH have just been written, all else has been evicted.
 absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetitions,
                                       Device* device);
 

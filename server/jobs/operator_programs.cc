@@ -20,15 +20,22 @@ class Builder {
     AttributesToProto(attributes, compute_.mutable_attributes());
   }
 
+  // When an operand was written, as seen from the operator that reads it in a step.
+  enum Age { kEarlier, kJustNow };
+
   // An operand with a value; an absent one if the type is invalid.
-  void Input(const TensorType& type) {
-    if (type.dtype == DType::kInvalid) {
-      compute_.add_inputs(-1);
-      return;
-    }
-    compute_.add_inputs(program_.buffers_size());
+  void Input(const TensorType& type, Age age = kEarlier) {
+    compute_.add_inputs(Operand(type, age));
+  }
+
+  // The buffer of such an operand, or -1.
+  int Operand(const TensorType& type, Age age) {
+    if (type.dtype == DType::kInvalid) return -1;
+    const int index = program_.buffers_size();
     proto::Buffer* buffer = Add(type);
-    if (IsFloat(type.dtype)) {
+    if (IsFloat(type.dtype) && age == kJustNow) {
+      buffer->set_kind(proto::SCRATCH);
+    } else if (IsFloat(type.dtype)) {
       buffer->set_kind(proto::PARAMETER_SHARD);
       buffer->mutable_initializer()->set_kind(proto::Initializer::UNIFORM);
       buffer->mutable_initializer()->set_scale(0.1);
@@ -36,6 +43,7 @@ class Builder {
       buffer->set_kind(proto::LITERAL);
       buffer->set_literal(std::string(static_cast<size_t>(type.bytes()), '\0'));
     }
+    return index;
   }
 
   void Output(const TensorType& type) {
@@ -47,12 +55,32 @@ class Builder {
     Add(type)->set_kind(proto::SCRATCH);
   }
 
+  // Instead of the operator: the move of a parameter, whose inputs (Update) are these.
+  void Moves(const Update& update, const std::vector<TensorType>& inputs) {
+    // It is only made into a whole program by the optimiser's rates.
+    program_.mutable_optimizer()->set_name(update.variants[0].name);
+    proto::UpdateInstruction* out = program_.add_instructions()->mutable_update();
+    out->set_op(compute_.op());
+    *out->mutable_attributes() = compute_.attributes();
+    out->set_parameter(Operand(inputs[0], kEarlier));
+    out->set_gradient(Operand(inputs[1], kEarlier));
+    out->set_scale(Operand(inputs[2], kEarlier));
+    // Learning rate and step: 0 would leave the parameter alone.
+    const float hyper[2] = {1e-3f, 1.0f};
+    out->set_hyper(program_.buffers_size());
+    proto::Buffer* buffer = Add({DType::kF32, {2}});
+    buffer->set_kind(proto::LITERAL);
+    buffer->set_literal(reinterpret_cast<const char*>(hyper), sizeof(hyper));
+    for (size_t i = 4; i < inputs.size(); ++i) out->add_state(Operand(inputs[i], kEarlier));
+  }
+
   proto::Program Build() {
+    program_.set_arena_bytes(offset_);
+    program_.set_peak_bytes(offset_);
+    if (program_.instructions_size() > 0) return program_;
     proto::Instruction* instruction = program_.add_instructions();
     *instruction->mutable_compute() = compute_;
     instruction->set_node(compute_.op());
-    program_.set_arena_bytes(offset_);
-    program_.set_peak_bytes(offset_);
     return program_;
   }
 
@@ -77,7 +105,13 @@ class Builder {
 std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard) {
   std::vector<proto::Program> programs;
   Builder forward(def.name, shard.attributes);
-  for (const TensorType& type : shard.inputs) forward.Input(type);
+  if (def.update.has_value()) {
+    forward.Moves(*def.update, shard.inputs);
+    return {forward.Build()};
+  }
+  for (size_t i = 0; i < shard.inputs.size(); ++i) {
+    forward.Input(shard.inputs[i], i == 0 ? Builder::kJustNow : Builder::kEarlier);
+  }
   for (const TensorType& type : shard.outputs) forward.Output(type);
   programs.push_back(forward.Build());
   if (!def.gradient.has_value()) return programs;
@@ -95,7 +129,7 @@ std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& 
     for (int i = index; i < last_of(index); ++i) backward.Input(shard.inputs[i]);
   }
   for (int index : gradient.needs_outputs) backward.Input(shard.outputs[index]);
-  for (const TensorType& type : shard.outputs) backward.Input(type);
+  for (const TensorType& type : shard.outputs) backward.Input(type, Builder::kJustNow);
   for (int index : gradient.differentiable) {
     if (index >= inputs) backward.Output({});
     for (int i = index; i < last_of(index); ++i) backward.Output(shard.inputs[i]);

@@ -1,4 +1,5 @@
-// Every implementation gives the same answers: the tests run over threads and over Gloo's TCP.
+// Every implementation gives the same answers: the tests run over threads, over Gloo's TCP and over
+// memory that ranks share.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace espalier {
 namespace {
 
-enum class Kind { kInProcess, kGloo };
+enum class Kind { kInProcess, kGloo, kShared };
 
 using Body = std::function<void(Communicator&)>;
 
@@ -34,6 +35,7 @@ void RunRanks(Kind kind, int size, absl::Duration timeout, const Body& body) {
         options.rank = rank;
         options.size = size;
         options.timeout = timeout;
+        options.share_memory = kind == Kind::kShared;
         auto made = ConnectGloo(options, *store);
         ASSERT_TRUE(made.ok()) << made.status();
         all[rank] = *std::move(made);
@@ -199,9 +201,12 @@ TEST_P(CollectiveTest, CommunicationIsMeasuredAlikeOnAllRanks) {
   EXPECT_EQ(said[0], said[2]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CollectiveTest, testing::Values(Kind::kInProcess, Kind::kGloo),
+INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
+                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kShared),
                          [](const auto& info) {
-                           return info.param == Kind::kGloo ? "Gloo" : "InProcess";
+                           return info.param == Kind::kInProcess ? "InProcess"
+                                  : info.param == Kind::kGloo    ? "Gloo"
+                                                                 : "Shared";
                          });
 
 TEST(Gloo, APeerThatNeverComesIsReported) {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "worker/collective/host_communicator.h"
+#include "worker/collective/host_links.h"
 
 namespace espalier {
 namespace {
@@ -61,8 +62,10 @@ class StoreAdapter : public gloo::rendezvous::Store {
 
 class GlooCommunicator : public HostCommunicator {
  public:
-  GlooCommunicator(const GlooOptions& options, std::shared_ptr<gloo::rendezvous::Context> context)
-      : options_(options), context_(std::move(context)) {}
+  // `links` may be null.
+  GlooCommunicator(const GlooOptions& options, std::shared_ptr<gloo::rendezvous::Context> context,
+                   std::unique_ptr<HostLinks> links)
+      : options_(options), context_(std::move(context)), links_(std::move(links)) {}
 
   ~GlooCommunicator() override {
     // First the connections, so that no transfer still uses a buffer.
@@ -83,6 +86,10 @@ class GlooCommunicator : public HostCommunicator {
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
     if (bytes == 0) return Check(peer);
     if (absl::Status s = Check(peer); !s.ok()) return s;
+    if (OnThisHost(peer)) {
+      absl::Status s = links_->Drain(std::max<int64_t>(0, options_.max_buffered_bytes - bytes));
+      return s.ok() ? links_->Send(data, bytes, peer, tag) : s;
+    }
     while (!pending_.empty() && buffered_ + bytes > options_.max_buffered_bytes) {
       if (absl::Status s = FinishOldest(); !s.ok()) return s;
     }
@@ -105,6 +112,7 @@ class GlooCommunicator : public HostCommunicator {
   absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
     if (absl::Status s = Check(peer); !s.ok()) return s;
     if (bytes == 0) return absl::OkStatus();
+    if (OnThisHost(peer)) return links_->Receive(data, bytes, peer, tag);
     try {
       auto buffer = context_->createUnboundBuffer(data, static_cast<size_t>(bytes));
       buffer->recv(peer, tag);
@@ -132,7 +140,7 @@ class GlooCommunicator : public HostCommunicator {
     while (!pending_.empty()) {
       if (absl::Status s = FinishOldest(); !s.ok()) return s;
     }
-    return absl::OkStatus();
+    return links_ == nullptr ? absl::OkStatus() : links_->Drain(0);
   }
 
   absl::Status EndStep() override {
@@ -140,10 +148,11 @@ class GlooCommunicator : public HostCommunicator {
       if (absl::Status s = FinishOldest(); !s.ok()) return s;
     }
     sends_of_last_step_ = pending_.size();
-    return absl::OkStatus();
+    return links_ == nullptr ? absl::OkStatus() : links_->EndStep();
   }
 
   void Abort(const std::string& reason) override {
+    if (links_ != nullptr) links_->Abort(reason);
     absl::MutexLock lock(&mutex_);
     if (!aborted_) reason_ = reason;
     aborted_ = true;
@@ -170,6 +179,8 @@ class GlooCommunicator : public HostCommunicator {
     }
     return absl::OkStatus();
   }
+
+  bool OnThisHost(int peer) const { return links_ != nullptr && links_->Reaches(peer); }
 
   // Sends of a step are kept until the next one ends: memory that is new every time would be
   // mapped, cleared and unmapped for each message, which takes longer than to send it. Steps send
@@ -254,6 +265,7 @@ class GlooCommunicator : public HostCommunicator {
 
   const GlooOptions options_;
   const std::shared_ptr<gloo::rendezvous::Context> context_;
+  const std::unique_ptr<HostLinks> links_;
   std::deque<PendingSend> pending_;
   size_t sends_of_last_step_ = 0;  // the oldest in pending_
   int64_t buffered_ = 0;
@@ -282,8 +294,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     context->setTimeout(Milliseconds(options.timeout));
     StoreAdapter adapter(store, options.timeout);
     context->connectFullMesh(adapter, device);
+    std::unique_ptr<HostLinks> links;
+    if (options.share_memory && options.size > 1) {
+      auto connected = HostLinks::Connect(options.rank, options.size, store, options.timeout);
+      if (!connected.ok()) return connected.status();
+      links = *std::move(connected);
+    }
     return std::unique_ptr<Communicator>(
-        std::make_unique<GlooCommunicator>(options, std::move(context)));
+        std::make_unique<GlooCommunicator>(options, std::move(context), std::move(links)));
   } catch (const std::exception& e) {
     const std::string message =
         absl::StrCat("rank ", options.rank, " of ", options.size, " could not meet its peers from ",

@@ -1,4 +1,5 @@
-// Ranks that are processes, over TCP by Gloo. One full mesh of connections per attempt of a job.
+// Ranks that are processes: over TCP by Gloo, and through shared memory (host_links.h) to those of
+// the same host. One full mesh of connections per attempt of a job.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,7 @@ struct GlooOptions {
   std::string host = "127.0.0.1";  // address or name of this machine that the peers reach
   absl::Duration timeout = absl::Seconds(60);  // of connecting, and of each wait for a peer
   int64_t max_buffered_bytes = 256 << 20;      // of sends; more wait for the oldest
+  bool share_memory = true;                    // with the ranks of this host
 };
 
 // Blocks until all ranks have met through `store`, whose keys must be fresh for every attempt.

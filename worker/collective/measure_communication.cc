@@ -73,26 +73,28 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Seconds that each of kInARow messages or collectives adds to the work between them, on this
-  // rank; of a message, its part in it. As in a step: nobody waits for each other but in them, and
-  // right behind them every rank works on, beside what still has to be sent. Timed alone they seem
-  // two to four times as fast (docs/benchmarks): the threads that move bytes then have the cores
-  // for themselves.
-  absl::StatusOr<double> Added(const Case& c) {
+  // Seconds of this rank for kInARow pieces of work, and with a collective or message behind each.
+  // As in a step: nobody waits for each other but in those, and right behind them every rank works
+  // on, beside what still has to be sent. Timed alone they seem two to four times as fast
+  // (docs/benchmarks): the threads that move bytes then have the cores for themselves.
+  struct Times {
+    double work = 0, both = 0;
+    double send = 0;  // of `both`, within calls of Send
+  };
+  absl::StatusOr<Times> Time(const Case& c) {
     Communicator::Group group(c.ranks);
     std::iota(group.begin(), group.end(), 0);
-    const bool collective = c.kind != proto::CollectiveInstruction::KIND_UNSPECIFIED;
-    const auto communicate = [&]() -> absl::Status {
-      if (collective) return Run(c, group);
-      return communicator_.rank() == 0 ? communicator_.Send(input_, c.bytes, 1, tag_)
-                                       : communicator_.Receive(output_, c.bytes, 0, tag_);
-    };
+    const bool is_message = c.kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    Times times;
     // Other ranks of the host may share its cores with this one's work.
     absl::StatusOr<double> work = InARow(group, c, [] { return absl::OkStatus(); });
     if (!work.ok()) return work.status();
-    absl::StatusOr<double> both = InARow(group, c, communicate);
+    times.work = *work;
+    absl::StatusOr<double> both = is_message ? BackAndForth(group, c, &times.send)
+                                             : InARow(group, c, [&] { return Run(c, group); });
     if (!both.ok()) return both.status();
-    return std::max(0.0, *both - *work) / kInARow;
+    times.both = *both;
+    return times;
   }
 
   // What all ranks have, one after the other.
@@ -133,6 +135,34 @@ class Measurement {
       if (s.ok()) s = device_.Synchronize();
     }
     if (!s.ok()) return s;
+    return absl::ToDoubleSeconds(absl::Now() - start);
+  }
+
+  // kInARow messages there and as many back: a rank works while the other one waits for what it
+  // will send.
+  absl::StatusOr<double> BackAndForth(const Communicator::Group& group, const Case& c,
+                                      double* sending) {
+    absl::Status s = communicator_.Flush();
+    if (s.ok()) s = Meet(group);
+    const int me = communicator_.rank();
+    const absl::Time start = absl::Now();
+    absl::Duration in_send;
+    for (int i = 0; i < 2 * kInARow && s.ok(); ++i) {
+      if (i % 2 != me) {
+        s = communicator_.Receive(output_, c.bytes, 1 - me, tag_);
+        if (s.ok()) s = device_.Synchronize();
+        continue;
+      }
+      s = Work();
+      if (s.ok()) s = Write(input_, c.bytes);
+      if (s.ok()) s = device_.Synchronize();
+      const absl::Time before = absl::Now();
+      if (s.ok()) s = communicator_.Send(input_, c.bytes, 1 - me, tag_);
+      if (s.ok()) s = device_.Synchronize();
+      in_send += absl::Now() - before;
+    }
+    if (!s.ok()) return s;
+    *sending = absl::ToDoubleSeconds(in_send);
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
@@ -205,47 +235,60 @@ absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
   const std::vector<Case> cases = CasesOf(options.bytes, world);
   Measurement measurement(communicator, device, options.tag);
   if (absl::Status s = measurement.Prepare(options.bytes.back()); !s.ok()) return s;
-  std::vector<double> mine;  // by case, by repetition
+  std::vector<double> mine;  // by case, by repetition: the fields of Times
   for (const Case& c : cases) {
     for (int i = 0; i <= options.repetitions; ++i) {
-      double seconds = 0;
+      Measurement::Times times;
       if (communicator.rank() < c.ranks) {
-        absl::StatusOr<double> added = measurement.Added(c);
-        if (!added.ok()) return added.status();
-        seconds = *added;
+        absl::StatusOr<Measurement::Times> timed = measurement.Time(c);
+        if (!timed.ok()) return timed.status();
+        times = *timed;
       }
-      if (i > 0) mine.push_back(seconds);  // the first makes buffers that are kept
+      // The first makes buffers that are kept.
+      if (i > 0) mine.insert(mine.end(), {times.work, times.both, times.send});
     }
   }
   absl::StatusOr<std::vector<double>> all = measurement.Gather(mine);
   if (!all.ok()) return all.status();
   const auto of = [&](int rank, size_t c, int i) {
-    return (*all)[static_cast<size_t>(rank) * mine.size() + c * options.repetitions + i];
+    const double* fields =
+        all->data() + static_cast<size_t>(rank) * mine.size() + 3 * (c * options.repetitions + i);
+    return Measurement::Times{fields[0], fields[1], fields[2]};
   };
   for (size_t c = 0; c < cases.size(); ++c) {
     const double bytes = static_cast<double>(cases[c].bytes);
-    std::vector<double> first, second, slowest;
+    const bool is_message = cases[c].kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    std::vector<double> added, sending;
     for (int i = 0; i < options.repetitions; ++i) {
-      first.push_back(of(0, c, i));
-      second.push_back(of(1, c, i));
-      slowest.push_back(0);
+      // Of the slowest rank: where ranks share cores, some have done their work long before.
+      Measurement::Times slowest;
+      double sum = 0;
       for (int r = 0; r < cases[c].ranks; ++r) {
-        slowest.back() = std::max(slowest.back(), of(r, c, i));
+        const Measurement::Times times = of(r, c, i);
+        slowest.work = std::max(slowest.work, times.work);
+        slowest.both = std::max(slowest.both, times.both);
+        slowest.send += times.send;
+        sum += times.work;
       }
+      // Of messages back and forth, one rank works at a time.
+      const double work = is_message ? sum : slowest.work;
+      added.push_back((slowest.both - work) / (is_message ? 2 * kInARow : kInARow));
+      sending.push_back(slowest.send / (2 * kInARow));
     }
-    if (cases[c].kind == proto::CollectiveInstruction::KIND_UNSPECIFIED) {
+    if (is_message) {
+      // Between devices both take part from beginning to end. The least that is not that: 1 ns.
+      const double send = communicator.on_device() ? 0 : std::max(1e-9, Median(sending));
       proto::CommunicationProfile::Message* message = profile.add_messages();
       message->set_bytes(bytes);
-      // Between devices both take part from beginning to end. The least that is not that: 1 ns.
-      message->set_send_seconds(communicator.on_device() ? 0 : std::max(1e-9, Median(first)));
-      message->set_receive_seconds(Median(second));
+      message->set_send_seconds(send);
+      message->set_receive_seconds(std::max(1e-9, Median(added) - send));
       continue;
     }
     proto::CommunicationProfile::Collective* collective = profile.add_collectives();
     collective->set_kind(cases[c].kind);
     collective->set_ranks(cases[c].ranks);
     collective->set_bytes(bytes);
-    collective->set_seconds(std::max(1e-9, Median(slowest)));
+    collective->set_seconds(std::max(1e-9, Median(added)));
   }
   return profile;
 }

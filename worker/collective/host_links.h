@@ -1,0 +1,81 @@
+// The links (shared_link.h) of a rank to the others of its host: which there are, and messages with
+// tags over them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/collective/rendezvous_store.h"
+#include "worker/collective/shared_link.h"
+
+namespace espalier {
+
+// Used by one thread; Abort by any. Errors are those of a Communicator.
+class HostLinks {
+ public:
+  // All ranks call it. Whoever runs as the same user, on the same host and in the same network
+  // namespace gets a link, whatever the containers. Unavailable or DeadlineExceeded, naming the
+  // rank, if a peer that said so is not there.
+  static absl::StatusOr<std::unique_ptr<HostLinks>> Connect(int rank, int size,
+                                                            RendezvousStore& store,
+                                                            absl::Duration timeout);
+
+  bool Reaches(int peer) const { return links_[peer] != nullptr; }
+
+  // To and from peers that it reaches, more than 0 bytes. Send does not wait: what there is no room
+  // for is copied, and goes on in later calls.
+  absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag);
+  absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag);
+
+  // Bytes of sends for which there is no room yet.
+  int64_t waiting_bytes() const { return waiting_bytes_; }
+  // Waits until at most so many bytes do.
+  absl::Status Drain(int64_t most_waiting_bytes);
+  // Waits until the peers have read what was sent before the last call of this.
+  absl::Status EndStep();
+
+  void Abort(const std::string& reason);
+
+ private:
+  // A message without room, or one that came before it was asked for.
+  struct Copy {
+    uint64_t tag = 0;
+    std::vector<char> data;
+    int64_t done = 0;
+  };
+
+  HostLinks(int size, absl::Duration timeout) : timeout_(timeout), links_(size), peers_(size) {}
+
+  // Of sends that wait; whether some still do.
+  bool GoOn();
+  // Waits for `peer` once. DeadlineExceeded after the deadline, Cancelled after Abort. `is_gone` if
+  // nothing more can come.
+  absl::Status WaitFor(int peer, absl::Time deadline, bool* is_gone);
+
+  struct Peer {
+    std::deque<Copy> unsent;
+    uint64_t pushed_before = 0;                                 // at the end of the last step
+    std::map<uint64_t, std::deque<std::vector<char>>> unasked;  // by tag
+  };
+  const absl::Duration timeout_;
+  absl::Duration awake_;                            // how long it looks before it sleeps
+  std::vector<std::unique_ptr<SharedLink>> links_;  // by rank; null: not of this host, or itself
+  std::vector<Peer> peers_;
+  int64_t waiting_bytes_ = 0;
+
+  std::atomic<bool> aborted_ = false;
+  absl::Mutex mutex_;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace espalier

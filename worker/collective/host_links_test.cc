@@ -1,0 +1,196 @@
+// What is particular to ranks that share memory; what all communicators do is in
+// collective_test.cc.
+#include "worker/collective/host_links.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "worker/collective/in_process.h"
+
+namespace espalier {
+namespace {
+
+using Links = std::vector<std::unique_ptr<HostLinks>>;
+
+Links Meet(int size, absl::Duration timeout = absl::Seconds(10)) {
+  std::unique_ptr<RendezvousStore> store = NewInProcessStore();
+  Links all(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto made = HostLinks::Connect(rank, size, *store, timeout);
+      ASSERT_TRUE(made.ok()) << made.status();
+      all[rank] = *std::move(made);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return all;
+}
+
+// `bytes` that differ from place to place and from seed to seed.
+std::vector<char> Pattern(int64_t bytes, int seed) {
+  std::vector<char> data(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(seed + i * 31 + (i >> 12));
+  return data;
+}
+
+TEST(HostLinks, RanksOfOneHostReachEachOtherAndNotThemselves) {
+  const Links all = Meet(4);
+  for (int a = 0; a < 4; ++a) {
+    for (int b = 0; b < 4; ++b) EXPECT_EQ(all[a]->Reaches(b), a != b) << a << " " << b;
+  }
+}
+
+TEST(HostLinks, MessagesOfAllSizesArriveWhole) {
+  const Links all = Meet(2);
+  int seed = 0;
+  for (int64_t bytes :
+       {1, 63, 64, 65, 4096, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 5 << 20}) {
+    const std::vector<char> sent = Pattern(bytes, ++seed);
+    std::vector<char> got(sent.size());
+    ASSERT_TRUE(all[0]->Send(sent.data(), bytes, 1, 7).ok());
+    ASSERT_TRUE(all[1]->Receive(got.data(), bytes, 0, 7).ok());
+    ASSERT_EQ(sent, got) << bytes;
+  }
+}
+
+TEST(HostLinks, TagsMayBeReceivedInAnotherOrder) {
+  const Links all = Meet(2);
+  std::vector<std::vector<char>> sent;
+  for (int tag = 0; tag < 6; ++tag) {
+    sent.push_back(Pattern(300000 + 1000 * tag, tag));
+    const int64_t bytes = static_cast<int64_t>(sent.back().size());
+    ASSERT_TRUE(all[0]->Send(sent.back().data(), bytes, 1, tag % 3).ok());
+  }
+  for (int message : {2, 1, 0, 4, 5, 3}) {
+    std::vector<char> got(sent[message].size());
+    const int64_t bytes = static_cast<int64_t>(got.size());
+    ASSERT_TRUE(all[1]->Receive(got.data(), bytes, 0, message % 3).ok());
+    EXPECT_EQ(got, sent[message]) << message;
+  }
+}
+
+// More messages than the queue has places, and more bytes than the area: what has no room waits at
+// the sender, in order, and both ends send before they receive.
+TEST(HostLinks, MoreThanThereIsRoomForArrivesInOrder) {
+  const Links all = Meet(2, absl::Seconds(30));
+  const std::vector<int64_t> sizes{24, 100 << 10, 1 << 20};
+  constexpr int kMessages = 5000;
+  const auto size_of = [&](int i) { return i % 100 == 0 ? sizes[i / 100 % 3] * 6 : sizes[0]; };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      HostLinks& links = *all[rank];
+      for (int i = 0; i < kMessages; ++i) {
+        const std::vector<char> data = Pattern(size_of(i), i + rank);
+        ASSERT_TRUE(links.Send(data.data(), size_of(i), 1 - rank, 1).ok());
+      }
+      EXPECT_GT(links.waiting_bytes(), 0);
+      for (int i = 0; i < kMessages; ++i) {
+        std::vector<char> got(static_cast<size_t>(size_of(i)));
+        absl::Status s = links.Receive(got.data(), size_of(i), 1 - rank, 1);
+        ASSERT_TRUE(s.ok()) << s;
+        ASSERT_EQ(got, Pattern(size_of(i), i + 1 - rank)) << i;
+      }
+      ASSERT_TRUE(links.Drain(0).ok());
+      EXPECT_EQ(links.waiting_bytes(), 0);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(HostLinks, MessagesUnderWayGoRoundTheArea) {
+  const Links all = Meet(2);
+  // Never empty, so that the area's end is met: 40 MiB under way, 800 MiB in all.
+  constexpr int64_t kBytes = 20 << 20;
+  std::vector<char> got(kBytes);
+  ASSERT_TRUE(all[0]->Send(Pattern(kBytes, 0).data(), kBytes, 1, 1).ok());
+  for (int i = 1; i < 40; ++i) {
+    ASSERT_TRUE(all[0]->Send(Pattern(kBytes, i).data(), kBytes, 1, 1).ok());
+    EXPECT_EQ(all[0]->waiting_bytes(), 0);
+    ASSERT_TRUE(all[1]->Receive(got.data(), kBytes, 0, 1).ok());
+    ASSERT_EQ(got, Pattern(kBytes, i - 1)) << i;
+  }
+}
+
+TEST(HostLinks, ARankThatRunsAheadWaitsAtTheEndOfItsNextStep) {
+  const Links all = Meet(2, absl::Milliseconds(300));
+  ASSERT_TRUE(all[0]->Send("one", 3, 1, 1).ok());
+  EXPECT_TRUE(all[0]->EndStep().ok());
+  ASSERT_TRUE(all[0]->Send("two", 3, 1, 1).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(all[0]->EndStep()));
+  char got[3];
+  ASSERT_TRUE(all[1]->Receive(got, 3, 0, 1).ok());
+  EXPECT_TRUE(all[0]->EndStep().ok());
+}
+
+TEST(HostLinks, WhatWasSentBeforeAPeerDiedIsReadAndThenItsDeathReported) {
+  // The peer is a process, which ends without saying anything.
+  std::unique_ptr<RendezvousStore> store = NewInProcessStore();
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  auto memory = SharedLink::NewMemory();
+  ASSERT_TRUE(memory.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    close(sockets[0]);
+    auto link = SharedLink::Map(*memory, sockets[1], 1);
+    _exit(link.ok() && (*link)->Push(5, "last words", 10, 0) == 10 ? 0 : 1);
+  }
+  close(sockets[1]);
+  auto link = SharedLink::Map(*memory, sockets[0], 0);
+  ASSERT_TRUE(link.ok()) << link.status();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE((*link)->PeerIsGone());
+  auto next = (*link)->Next();
+  ASSERT_TRUE(next.ok() && next->has_value());
+  EXPECT_EQ((*next)->tag, 5u);
+  std::string words(10, ' ');
+  auto read = (*link)->Pop(words.data(), 10, 0);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(words, "last words");
+}
+
+TEST(HostLinks, AReceiveFromAPeerThatWentIsUnavailableAndNamesIt) {
+  Links all = Meet(3);
+  ASSERT_TRUE(all[2]->Send("bye", 3, 0, 1).ok());
+  all[2].reset();
+  char got[3];
+  EXPECT_TRUE(all[0]->Receive(got, 3, 2, 1).ok());
+  const absl::Time start = absl::Now();
+  const absl::Status s = all[0]->Receive(got, 3, 2, 1);
+  EXPECT_TRUE(absl::IsUnavailable(s)) << s;
+  EXPECT_NE(std::string(s.message()).find("rank 2"), std::string::npos) << s;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+}
+
+TEST(HostLinks, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
+  const Links all = Meet(2);
+  ASSERT_TRUE(all[0]->Send("12345", 5, 1, 1).ok());
+  char got[4];
+  const absl::Status s = all[1]->Receive(got, 4, 0, 1);
+  EXPECT_TRUE(absl::IsInternal(s)) << s;
+  EXPECT_NE(std::string(s.message()).find("sent 5 bytes where 4"), std::string::npos) << s;
+}
+
+TEST(SharedLink, MemoryThatCouldShrinkIsRefused) {
+  std::string path = testing::TempDir() + "/shared-link-XXXXXX";
+  const int file = mkstemp(path.data());
+  ASSERT_GE(file, 0);
+  unlink(path.c_str());
+  const auto link = SharedLink::Map(file, dup(file), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(link.status())) << link.status();
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,245 @@
+#include "worker/collective/host_meeting.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kSecretBytes = 16;
+
+// What a caller says, beside the descriptor of the memory.
+struct Greeting {
+  char secret[kSecretBytes];
+  int32_t rank;
+};
+
+// Closes what it holds.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+absl::Status Failed(const std::string& what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+std::string RandomBytes(size_t count) {
+  std::string bytes(count, '\0');
+  if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) return "";
+  return bytes;
+}
+
+// What ranks must have in common to be able to share memory: the running kernel, the network
+// namespace (abstract sockets are of one) and the user.
+std::string HostIdentity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  struct stat network {};
+  if (!(file >> boot) || stat("/proc/self/ns/net", &network) != 0) return "";
+  return absl::StrCat(boot, "/", network.st_ino, "/", geteuid());
+}
+
+sockaddr_un AddressOf(const std::string& name, socklen_t* length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // The first byte stays zero: an abstract name.
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+absl::StatusOr<Descriptor> Listen(const std::string& name, int most) {
+  Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = AddressOf(name, &length);
+  if (listener.get() < 0 ||
+      bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(listener.get(), most) != 0) {
+    return Failed("cannot listen for ranks of this host");
+  }
+  return listener;
+}
+
+absl::Status WaitToRead(int fd, absl::Time deadline, const char* what) {
+  while (true) {
+    pollfd poll_fd{fd, POLLIN, 0};
+    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int ready = poll(&poll_fd, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
+    if (ready > 0) return absl::OkStatus();
+    if (ready == 0) return absl::DeadlineExceededError(absl::StrCat(what, ": nobody came"));
+    if (errno != EINTR) return Failed(what);
+  }
+}
+
+absl::Status SendGreeting(int socket, const Greeting& greeting, int memory) {
+  iovec data{const_cast<Greeting*>(&greeting), sizeof(greeting)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &memory, sizeof(int));
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(greeting))) {
+    return Failed("cannot greet a rank of this host");
+  }
+  return absl::OkStatus();
+}
+
+// The memory; a negative descriptor for whoever has no such greeting to give.
+Descriptor ReceiveGreeting(int socket, Greeting* greeting) {
+  iovec data{greeting, sizeof(*greeting)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (got < 0 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return Descriptor();
+  }
+  int memory = -1;
+  std::memcpy(&memory, CMSG_DATA(header), sizeof(int));
+  Descriptor taken(memory);
+  return got == static_cast<ssize_t>(sizeof(*greeting)) ? std::move(taken) : Descriptor();
+}
+
+// What a rank says of itself: identity, name and secret, or nothing if it cannot share memory.
+struct Card {
+  std::string identity, name, secret;
+};
+
+std::string Key(int rank) { return absl::StrCat("host/", rank); }
+
+std::string Encode(const Card& card) {
+  return absl::StrCat(card.identity, " ", card.name, " ", absl::BytesToHexString(card.secret));
+}
+
+Card Decode(const std::string& text) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  // A name must fit into an address.
+  if (words.size() != 3 || words[1].size() > 64 || words[2].size() != 2 * kSecretBytes) return {};
+  return {words[0], words[1], absl::HexStringToBytes(words[2])};
+}
+
+using Links = std::vector<std::unique_ptr<SharedLink>>;
+
+absl::Status Call(int peer, const Card& card, int rank, Links* links) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = AddressOf(card.name, &length);
+  if (socket.get() < 0 ||
+      connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    return Failed(absl::StrCat("rank ", peer, ", which is on this host too, does not listen"));
+  }
+  absl::StatusOr<int> memory = SharedLink::NewMemory();
+  if (!memory.ok()) return memory.status();
+  Descriptor file(*memory);
+  Greeting greeting{};
+  std::memcpy(greeting.secret, card.secret.data(), kSecretBytes);
+  greeting.rank = rank;
+  if (absl::Status s = SendGreeting(socket.get(), greeting, file.get()); !s.ok()) return s;
+  auto link = SharedLink::Map(file.Release(), socket.Release(), 1);
+  if (!link.ok()) return link.status();
+  (*links)[peer] = *std::move(link);
+  return absl::OkStatus();
+}
+
+// Of all higher ranks of the host, in the order in which they come.
+absl::Status Answer(int listener, const Card& mine, std::vector<int> awaited, absl::Time deadline,
+                    Links* links) {
+  while (!awaited.empty()) {
+    const std::string what = absl::StrCat("waiting for rank ", awaited.front(), " of this host");
+    if (absl::Status s = WaitToRead(listener, deadline, what.c_str()); !s.ok()) return s;
+    Descriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.get() < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return Failed("accepting ranks of this host");
+    }
+    // Who greets does so at once; others of the host may see the name too, and say nothing.
+    const absl::Time soon = std::min(deadline, absl::Now() + absl::Seconds(5));
+    if (!WaitToRead(socket.get(), soon, "a greeting").ok()) continue;
+    Greeting greeting{};
+    Descriptor memory = ReceiveGreeting(socket.get(), &greeting);
+    const auto who = std::find(awaited.begin(), awaited.end(), greeting.rank);
+    if (memory.get() < 0 || who == awaited.end() ||
+        std::memcmp(greeting.secret, mine.secret.data(), kSecretBytes) != 0) {
+      continue;
+    }
+    auto link = SharedLink::Map(memory.Release(), socket.Release(), 0);
+    if (!link.ok()) return link.status();
+    (*links)[*who] = *std::move(link);
+    awaited.erase(who);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Links> MeetOnHost(int rank, int size, RendezvousStore& store,
+                                 absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  Card mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
+            RandomBytes(kSecretBytes)};
+  absl::StatusOr<Descriptor> listener = Listen(mine.name, size);
+  // Where a host's rules forbid this, its ranks talk over the network as all others do.
+  const bool can = !mine.identity.empty() && mine.secret.size() == kSecretBytes && listener.ok();
+  if (absl::Status s = store.Set(Key(rank), can ? Encode(mine) : ""); !s.ok()) return s;
+  std::vector<int> higher;
+  Links links(static_cast<size_t>(size));
+  for (int peer = 0; peer < size && can; ++peer) {
+    if (peer == rank) continue;
+    absl::StatusOr<std::string> said = store.Get(Key(peer), deadline - absl::Now());
+    if (!said.ok()) return said.status();
+    const Card card = Decode(*said);
+    if (card.identity != mine.identity) continue;
+    if (peer > rank) {
+      higher.push_back(peer);
+    } else if (absl::Status s = Call(peer, card, rank, &links); !s.ok()) {
+      return s;
+    }
+  }
+  absl::Status s = can ? Answer(listener->get(), mine, higher, deadline, &links) : absl::OkStatus();
+  if (!s.ok()) return s;
+  return links;
+}
+
+}  // namespace espalier

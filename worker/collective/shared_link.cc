@@ -1,0 +1,239 @@
+#include "worker/collective/shared_link.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <thread>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kPartBytes = 256 << 10;  // stays in a core's cache on its way
+constexpr int64_t kAreaBytes = 256 << 20;  // of which only what is used takes memory
+constexpr int64_t kLine = 64;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+absl::Status Failed(const char* what) {
+  return absl::UnavailableError(
+      absl::StrCat("memory shared between ranks of a host: ", what, ": ", std::strerror(errno)));
+}
+
+struct Part {
+  uint64_t tag;
+  int64_t message_bytes;
+  int64_t offset;  // in the area
+  int64_t bytes;
+};
+
+}  // namespace
+
+// Counters never wrap. Those of one end are written by it alone.
+struct SharedLink::Shared {
+  struct Direction {
+    alignas(kLine) std::atomic<uint64_t> written;  // parts, by the sender
+    std::atomic<uint32_t> starved;                 // by the sender: it waits for room
+    alignas(kLine) std::atomic<uint64_t> read;     // by the receiver
+    alignas(kLine) Part parts[kParts];
+  };
+  struct Bell {
+    alignas(kLine) std::atomic<uint32_t> rung;
+    std::atomic<uint32_t> asleep;
+  };
+  Direction directions[2];  // by the side that sends
+  Bell bells[2];            // by the side that waits
+  alignas(4096) char areas[2][kAreaBytes];
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+absl::StatusOr<int> SharedLink::NewMemory() {
+  const int file = memfd_create("espalier-ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return Failed("memfd_create");
+  if (ftruncate(file, sizeof(Shared)) != 0 || fcntl(file, F_ADD_SEALS, kSeals) != 0) {
+    absl::Status s = Failed("ftruncate, sealing");
+    close(file);
+    return s;
+  }
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<SharedLink>> SharedLink::Map(int memory, int socket, int side) {
+  // A file that shrinks would end whoever reads it.
+  struct stat info {};
+  const int seals = fcntl(memory, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory, &info) != 0 ||
+      info.st_size != static_cast<off_t>(sizeof(Shared))) {
+    close(memory);
+    close(socket);
+    return absl::InvalidArgumentError(
+        absl::StrCat("a peer's memory has ", info.st_size, " bytes and seals ", seals,
+                     "; expected ", sizeof(Shared), " bytes, sealed: are both of one version?"));
+  }
+  void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  absl::Status s = mapped == MAP_FAILED ? Failed("mmap") : absl::OkStatus();
+  close(memory);
+  if (!s.ok()) {
+    close(socket);
+    return s;
+  }
+  // All its members are zero at first, in the file.
+  static_assert(std::is_trivially_destructible_v<Shared>);
+  return std::unique_ptr<SharedLink>(
+      new SharedLink(std::launder(static_cast<Shared*>(mapped)), socket, side));
+}
+
+SharedLink::SharedLink(Shared* shared, int socket, int side)
+    : shared_(shared), socket_(socket), side_(side) {}
+
+SharedLink::~SharedLink() {
+  close(socket_);
+  munmap(shared_, sizeof(Shared));
+}
+
+int64_t SharedLink::Place(int64_t bytes) {
+  const uint64_t read = shared_->directions[side_].read.load(std::memory_order_acquire);
+  if (read == written_) {
+    fill_ = bytes;
+    return 0;
+  }
+  if (written_ - read >= kParts) return -1;  // also if the other end counts nonsense
+  const int64_t oldest = offsets_[read % kParts];
+  const bool wrapped = fill_ <= oldest;
+  if (fill_ + bytes <= (wrapped ? oldest : kAreaBytes)) {
+    const int64_t place = fill_;
+    fill_ += bytes;
+    return place;
+  }
+  if (wrapped || bytes > oldest) return -1;
+  fill_ = bytes;
+  return 0;
+}
+
+int64_t SharedLink::Push(uint64_t tag, const char* data, int64_t bytes, int64_t done) {
+  Shared::Direction& out = shared_->directions[side_];
+  while (done < bytes) {
+    const int64_t part = std::min(kPartBytes, bytes - done);
+    const int64_t place = Place((part + kLine - 1) / kLine * kLine);
+    if (place < 0) {
+      if (starved_) break;
+      // And tried again: the other end may have made room before it could see this.
+      starved_ = true;
+      out.starved.store(1);
+      continue;
+    }
+    if (starved_) out.starved.store(0);
+    starved_ = false;
+    std::memcpy(shared_->areas[side_] + place, data + done, static_cast<size_t>(part));
+    offsets_[written_ % kParts] = place;
+    out.parts[written_ % kParts] = {tag, bytes, place, part};
+    // Sequentially consistent: see Wait.
+    out.written.store(++written_);
+    done += part;
+    Ring(1 - side_);
+  }
+  return done;
+}
+
+absl::StatusOr<std::optional<SharedLink::Message>> SharedLink::Next() {
+  const Shared::Direction& in = shared_->directions[1 - side_];
+  if (in.written.load(std::memory_order_acquire) == read_) return std::optional<Message>();
+  const Part part = in.parts[read_ % kParts];
+  if (part.bytes < 1 || part.bytes > kPartBytes || part.message_bytes < part.bytes ||
+      part.offset < 0 || part.offset > kAreaBytes - part.bytes) {
+    return absl::InternalError(absl::StrCat("a peer of this host says that ", part.bytes, " of ",
+                                            part.message_bytes, " bytes lie at ", part.offset));
+  }
+  return std::optional<Message>({part.tag, part.message_bytes});
+}
+
+absl::StatusOr<int64_t> SharedLink::Pop(char* message, int64_t bytes, int64_t done) {
+  Shared::Direction& in = shared_->directions[1 - side_];
+  if (in.written.load(std::memory_order_acquire) == read_) return done;
+  const Part part = in.parts[read_ % kParts];
+  if (part.bytes < 1 || part.bytes > bytes - done || part.offset < 0 ||
+      part.offset > kAreaBytes - part.bytes) {
+    return absl::InternalError(absl::StrCat("a peer of this host sent ", part.bytes,
+                                            " bytes more where ", bytes - done, " are missing"));
+  }
+  std::memcpy(message + done, shared_->areas[1 - side_] + part.offset,
+              static_cast<size_t>(part.bytes));
+  in.read.store(++read_);
+  if (in.starved.load() != 0) Ring(1 - side_);
+  return done + part.bytes;
+}
+
+bool SharedLink::Changed() const {
+  return shared_->directions[1 - side_].written.load() != seen_written_ ||
+         shared_->directions[side_].read.load() != seen_read_;
+}
+
+// Either this end sees what the other has written after it said that it sleeps, or the other sees
+// that it sleeps after it has written.
+bool SharedLink::Wait(absl::Duration most, absl::Duration awake) {
+  if (awake > absl::ZeroDuration()) {
+    const absl::Time until = absl::Now() + std::min(most, awake);
+    while (!Changed() && absl::Now() < until) std::this_thread::yield();
+    if (Changed()) {
+      Look();
+      return false;
+    }
+  }
+  Shared::Bell& bell = shared_->bells[side_];
+  const uint32_t rung = bell.rung.load();
+  bell.asleep.store(1);
+  bool is_late = false;
+  if (!Changed()) {
+    const timespec time = absl::ToTimespec(most);
+    is_late = syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAIT, rung, &time,
+                      nullptr, 0) != 0 &&
+              errno == ETIMEDOUT;
+  }
+  bell.asleep.store(0);
+  Look();
+  return is_late;
+}
+
+void SharedLink::Look() {
+  seen_written_ = shared_->directions[1 - side_].written.load();
+  seen_read_ = shared_->directions[side_].read.load();
+}
+
+uint64_t SharedLink::popped() const {
+  return shared_->directions[side_].read.load(std::memory_order_acquire);
+}
+
+void SharedLink::Ring(int end) {
+  Shared::Bell& bell = shared_->bells[end];
+  if (bell.asleep.load() == 0) return;
+  bell.rung.fetch_add(1);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+void SharedLink::Wake() {
+  Shared::Bell& bell = shared_->bells[side_];
+  bell.rung.fetch_add(1);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+bool SharedLink::PeerIsGone() const {
+  char byte;
+  const ssize_t got = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+}  // namespace espalier
