@@ -122,10 +122,18 @@ struct LoweredPlan {
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
                                       const proto::Plan& plan, const LoweringOptions& options);
 
+struct ServingLowering {
+  // What parameters may take of the device. If they are more, the others lie on the host and are
+  // swapped in ahead of their use (planner/memory/stream.h). 0: no limit.
+  int64_t resident_weight_bytes = 0;
+};
+
 // A forward program of one device for serving. `graph` is a bound serving graph (ops/models): its
 // metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest
-// follows; its named outputs become Program.outputs. row_stable is set.
-absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph);
+// follows; its named outputs become Program.outputs. row_stable is set. ResourceExhausted, with the
+// bytes that would do, for a limit that is too small.
+absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
+                                            const ServingLowering& options = {});
 
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
 std::string RenderPlan(const proto::Plan& plan);

@@ -44,6 +44,10 @@ ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores di
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
 ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
+ABSL_FLAG(
+    std::string, serving_swap_dir, "",
+    "folder where served models keep weights that stream in (serve --resident-weights); empty: "
+    "in memory");
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one key per line, one of which clients must show; empty: none is wanted");
 ABSL_FLAG(double, drain_seconds, 30,
@@ -174,7 +178,8 @@ absl::Status Serve(const sigset_t& signals) {
   ArtifactLoader loader(
       {.operators = &coordinator.operators(),
        .folder = [&](const std::string& name) { return coordinator.artifacts().Folder(name); },
-       .threads = ServingThreads()});
+       .threads = ServingThreads(),
+       .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir)});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());
   ModelServer models({.loader = &loader,
                       .store = &coordinator.store(),

@@ -75,6 +75,8 @@ absl::Status RunServe(Context& context) {
   request.set_tune_speculation(flags.Has("tune"));
   request.set_lookup_depth(static_cast<int32_t>(flags.Int("lookup", 0)));
   request.set_no_prefix_cache(flags.Has("no-prefix-cache"));
+  request.set_kv_cache(flags.Text("kv-cache"));
+  request.set_resident_weight_bytes(flags.Int("resident-weights", 0));
   auto model = (*client)->Serve(request);
   if (!model.ok()) return model.status();
   if (context.json()) {
@@ -85,6 +87,13 @@ absl::Status RunServe(Context& context) {
                 << FormatCount(static_cast<double>(model->parameters()))
                 << " parameters, context of " << model->max_sequence_length() << " tokens";
   if (model->weights() != "f32") context.out() << ", matrices in " << Printable(model->weights());
+  if (model->kv_cache() != "f32") {
+    context.out() << ", KV cache in " << Printable(model->kv_cache());
+  }
+  if (model->resident_weight_bytes() > 0) {
+    context.out() << ", weights stream through "
+                  << FormatBytes(static_cast<double>(model->resident_weight_bytes()));
+  }
   if (model->ssm_artifacts_size() > 0) {
     context.out() << ", trees "
                   << (model->tune_speculation() ? std::string("chosen at each step")
@@ -130,6 +139,12 @@ Command ServeCommand() {
       {"weights", FlagType::kText, "FORMAT",
        "how matrices are kept: f32 (the default), bf16, int8, int4"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
+      {"kv-cache", FlagType::kText, "FORMAT",
+       "how keys and values are kept: f32 (the default), f16, bf16, int8"},
+      {"resident-weights", FlagType::kInt, "BYTES",
+       "so much of the model's weights lies on the device; the others come from the host in every "
+       "step, ahead of their use (all)",
+       0, 1, int64_t{1} << 60},
       {"tune", FlagType::kSwitch, "",
        "choose trees at each step, or none, for the most tokens per second"},
       {"lookup", FlagType::kInt, "N",

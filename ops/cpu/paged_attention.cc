@@ -1,9 +1,11 @@
 // Attention over the paged KV cache. Every row is computed by itself, with key number j of its list
 // (prefix, then ancestors) always in the same place of the same sums: the bits do not depend on the
 // batch, on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
+// Keys and values are read in the form in which the cache holds them, and summed in f32.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/dot_tile.h"
@@ -26,8 +28,94 @@ enum Input {
   kAncestorSlots,
   kSequenceStart,
   kSequenceSlots,
-  kSlopes
+  kSlopes,
+  kKScale,
+  kVScale
 };
+
+// The forms in which the cache holds an element, besides f32 and (by its bits) bf16. They are read
+// W at a time as f32 by what simd::DotTile finds for them.
+struct Half {
+  uint16_t bits;
+};
+
+// To be multiplied by the scale of its slot and head.
+struct Scaled8 {
+  int8_t value;
+};
+
+using simd::LoadWide;
+
+template <int W>
+ESPALIER_INLINE simd::Float<W> LoadWide(const Half* p) {
+  using Word = typename simd::Types<W>::Word;
+  typename simd::Types<W>::Short v;
+  std::memcpy(&v, p, sizeof(v));
+  if constexpr (W == 16) {
+    // The compiler's own name for it wants a target, which an inlined template cannot have.
+    simd::Float<W> wide;
+    asm("vcvtph2ps %1, %0" : "=v"(wide) : "v"(v));
+    return wide;
+  } else {  // as F16ToF32
+    const Word word = __builtin_convertvector(v, Word), rest = word & 0x7fff;
+    const Word finite = (Word)((simd::Float<W>)(rest << 13) * 0x1p112f);
+    const Word special = (rest << 13) | 0x7f800000u;
+    return (simd::Float<W>)((rest >= 0x7c00 ? special : finite) | (word & 0x8000) << 16);
+  }
+}
+
+template <int W>
+struct SmallTypes {
+  typedef int8_t Bytes __attribute__((vector_size(W)));
+  typedef int16_t Shorts __attribute__((vector_size(2 * W)));
+};
+
+template <int W>
+ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
+  typename SmallTypes<W>::Bytes v;
+  std::memcpy(&v, p, sizeof(v));
+  simd::Int<W> whole;
+  if constexpr (W == 16) {
+    asm("vpmovsxbd %1, %0" : "=v"(whole) : "v"(v));  // GCC 12 takes ten instructions for it
+  } else {
+    whole = __builtin_convertvector(__builtin_convertvector(v, typename SmallTypes<W>::Shorts),
+                                    simd::Int<W>);
+  }
+  return __builtin_convertvector(whole, simd::Float<W>);
+}
+
+ESPALIER_INLINE float Wide(float x) { return x; }
+ESPALIER_INLINE float Wide(uint16_t bf16) { return BF16ToF32(bf16); }
+ESPALIER_INLINE float Wide(Half x) { return F16ToF32(x.bits); }
+ESPALIER_INLINE float Wide(Scaled8 x) { return static_cast<float>(x.value); }
+
+void Narrow(float x, float* to) { *to = x; }
+void Narrow(float x, uint16_t* to) { *to = F32ToBF16(x); }
+void Narrow(float x, Half* to) { to->bits = F32ToF16(x); }
+
+// One head of one slot, n elements, each rounded to the nearest. `scale` is for Scaled8 alone: a
+// 127th of the largest magnitude. What is not finite, or too small for that, makes all elements 0
+// and leaves the rest to the scale: 0 times NaN or an infinity is NaN.
+template <typename C>
+void StoreHead(const float* x, int64_t n, C* to, float* /*scale*/) {
+  for (int64_t i = 0; i < n; ++i) Narrow(x[i], to + i);
+}
+
+void StoreHead(const float* x, int64_t n, Scaled8* to, float* scale) {
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float magnitude = std::fabs(x[i]);
+    if (!(magnitude <= largest)) largest = magnitude;
+    if (std::isnan(magnitude)) break;
+  }
+  *scale = largest / 127;
+  const bool usable = std::isfinite(largest) && *scale >= std::numeric_limits<float>::min();
+  const float inverse = usable ? 1 / *scale : 0;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  for (int64_t i = 0; i < n; ++i) {
+    to[i].value = usable ? static_cast<int8_t>(x[i] * inverse + kRound - kRound) : int8_t{0};
+  }
+}
 
 // The keys that one row sees.
 struct Keys {
@@ -42,11 +130,16 @@ struct Keys {
   }
 };
 
+// C: an element of the cache.
+template <typename C>
 struct Head {
-  const float* q;        // [dim]
-  const float* k_cache;  // this head's part of slot 0
-  const float* v_cache;
+  const float* q;    // [dim]
+  const C* k_cache;  // this head's part of slot 0
+  const C* v_cache;
+  const float* k_scale;  // likewise; null: none
+  const float* v_scale;
   int64_t width;  // from one slot to the next
+  int64_t heads;  // scales from one slot to the next
   int64_t dim;
   float scale;
   float softcap;  // 0: none
@@ -58,25 +151,25 @@ struct Head {
 
 // Vectors d to d + P of the weighted sum of V. Even and odd keys add up apart: two chains of
 // additions per vector hide their latency.
-template <int W, int P>
-ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head& h, int64_t d) {
+template <int W, int P, typename C>
+ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head<C>& h, int64_t d) {
   using namespace simd;
   Float<W> acc[2][P] = {};
   int64_t j = 0;
   for (; j + 2 <= keys.size; j += 2) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
-      const float* v = h.v_cache + keys.Slot(j + odd) * h.width + d;
+      const C* v = h.v_cache + keys.Slot(j + odd) * h.width + d;
       const Float<W> weight = Splat<W>(h.scores[j + odd]);
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) acc[odd][p] = weight * Load<W>(v + p * W) + acc[odd][p];
+      for (int p = 0; p < P; ++p) acc[odd][p] = weight * LoadWide<W>(v + p * W) + acc[odd][p];
     }
   }
   if (j < keys.size) {
-    const float* v = h.v_cache + keys.Slot(j) * h.width + d;
+    const C* v = h.v_cache + keys.Slot(j) * h.width + d;
     const Float<W> weight = Splat<W>(h.scores[j]);
 #pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) acc[0][p] = weight * Load<W>(v + p * W) + acc[0][p];
+    for (int p = 0; p < P; ++p) acc[0][p] = weight * LoadWide<W>(v + p * W) + acc[0][p];
   }
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) Store<W>(h.y + d + p * W, acc[0][p] + acc[1][p]);
@@ -85,26 +178,30 @@ ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head& h, int64_t d) {
 ESPALIER_INLINE float RoundToBF16(float x) { return BF16ToF32(F32ToBF16(x)); }
 
 // What ALiBi adds to the scaled product with key j.
-ESPALIER_INLINE float Alibi(const Keys& keys, const Head& h, int64_t j) {
+template <typename C>
+ESPALIER_INLINE float Alibi(const Keys& keys, const Head<C>& h, int64_t j) {
   if (!h.alibi_bf16) return h.slope * static_cast<float>(j - (keys.size - 1));
   return RoundToBF16(RoundToBF16(h.slope) * RoundToBF16(static_cast<float>(keys.first + j))) *
          h.scale;
 }
 
-template <int W>
+template <typename C, int W>
 struct AttendHead {
-  static ESPALIER_INLINE void Run(const Keys* keys, const Head* head) {
+  static ESPALIER_INLINE void Run(const Keys* keys, const Head<C>* head) {
     using namespace simd;
-    const Head& h = *head;
+    const Head<C>& h = *head;
     const int64_t n = keys->size;
     const float lowest = -__builtin_inff();
     Float<W> top = Splat<W>(lowest);
     for (int64_t j = 0; j < n; j += W) {
-      const float* rows[W];
+      const C* rows[W];
+      Float<W> scales = {};
       for (int c = 0; c < W; ++c) {
-        rows[c] = h.k_cache + keys->Slot(std::min(j + c, n - 1)) * h.width;
+        const int64_t slot = keys->Slot(std::min(j + c, n - 1));
+        rows[c] = h.k_cache + slot * h.width;
+        scales[c] = h.k_scale == nullptr ? h.scale : h.scale * h.k_scale[slot * h.heads];
       }
-      Float<W> scores = DotTile<W, 1, W>(&h.q, rows, h.dim) * h.scale;
+      Float<W> scores = DotTile<W, 1, W>(&h.q, rows, h.dim) * scales;
       if (h.softcap > 0) {
         for (int c = 0; c < W; ++c) scores[c] = h.softcap * FastTanh(scores[c] / h.softcap);
       }
@@ -124,17 +221,26 @@ struct AttendHead {
     }
     const float inverse = 1.0f / Sum<W>(sum);
     for (int64_t j = 0; j < n; j += W) Store<W>(h.scores + j, Load<W>(h.scores + j) * inverse);
+    if (h.v_scale != nullptr) {
+      for (int64_t j = 0; j < n; ++j) h.scores[j] *= h.v_scale[keys->Slot(j) * h.heads];
+    }
     int64_t d = 0;
     for (; d + 4 * W <= h.dim; d += 4 * W) WeightedSum<W, 4>(*keys, h, d);
     for (; d + W <= h.dim; d += W) WeightedSum<W, 1>(*keys, h, d);
     for (; d < h.dim; ++d) {
       float value = 0;
       for (int64_t j = 0; j < n; ++j) {
-        value += h.scores[j] * h.v_cache[keys->Slot(j) * h.width + d];
+        value += h.scores[j] * Wide(h.v_cache[keys->Slot(j) * h.width + d]);
       }
       h.y[d] = value;
     }
   }
+};
+
+template <typename C>
+struct AttendOver {
+  template <int W>
+  using Head = AttendHead<C, W>;
 };
 
 std::string RowError(int64_t row, const std::string& what) {
@@ -165,20 +271,32 @@ class PagedAttention : public Kernel {
 
   KernelStatus Run(const KernelArgs& args) override {
     if (std::string error = CollectKeys(args); !error.empty()) return KernelStatus::Error(error);
+    switch (args.inputs[kKCache].dtype()) {
+      case DType::kF32:
+        return RunOver<float>(args);
+      case DType::kBF16:
+        return RunOver<uint16_t>(args);
+      case DType::kF16:
+        return RunOver<Half>(args);
+      default:
+        return RunOver<Scaled8>(args);
+    }
+  }
+
+ private:
+  template <typename C>
+  KernelStatus RunOver(const KernelArgs& args) {
     const int64_t rows = args.inputs[kQ].dims()[0], width = args.inputs[kK].dims()[1];
     const int64_t q_width = args.inputs[kQ].dims()[1];
-    const int32_t* slots = args.inputs[kSlots].as<int32_t>();
-    const float* k_cache = args.inputs[kKCache].as<float>();
-    const float* v_cache = args.inputs[kVCache].as<float>();
-    for (int64_t r = 0; r < rows; ++r) {
-      for (const auto& [from, to] : {std::pair(kK, kKCache), std::pair(kV, kVCache)}) {
-        std::memcpy(args.inputs[to].as<float>() + slots[r] * width,
-                    args.inputs[from].as<float>() + r * width, width * sizeof(float));
-      }
-    }
-    if (!args.outputs[0].present()) return KernelStatus::Ok();
     const int64_t kv_heads = width / head_dim_, group = q_width / width;
-    const float* slopes = args.inputs.size() > kSlopes ? args.inputs[kSlopes].as<float>() : nullptr;
+    StoreRows<C>(args, kK, kKCache, kKScale);
+    StoreRows<C>(args, kV, kVCache, kVScale);
+    if (!args.outputs[0].present()) return KernelStatus::Ok();
+    const C* k_cache = args.inputs[kKCache].as<C>();
+    const C* v_cache = args.inputs[kVCache].as<C>();
+    const float* slopes = Optional(args, kSlopes);
+    const float* k_scale = Optional(args, kKScale);
+    const float* v_scale = Optional(args, kVScale);
     ParallelParts(rows * kv_heads, work_per_row_ * group * head_dim_ / 4, parts_,
                   [&](int64_t begin, int64_t end, int part) {
                     float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
@@ -186,24 +304,57 @@ class PagedAttention : public Kernel {
                       const int64_t row = i / kv_heads, kv = i % kv_heads;
                       for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
                         const int64_t at = row * q_width + h * head_dim_;
-                        Attend(row, {args.inputs[kQ].as<float>() + at, k_cache + kv * head_dim_,
-                                     v_cache + kv * head_dim_, width, head_dim_, scale_, softcap_,
-                                     slopes != nullptr ? slopes[h] : 0.0f, alibi_bf16_, scores,
-                                     args.outputs[0].as<float>() + at});
+                        const Head<C> head = {args.inputs[kQ].as<float>() + at,
+                                              k_cache + kv * head_dim_,
+                                              v_cache + kv * head_dim_,
+                                              k_scale != nullptr ? k_scale + kv : nullptr,
+                                              v_scale != nullptr ? v_scale + kv : nullptr,
+                                              width,
+                                              kv_heads,
+                                              head_dim_,
+                                              scale_,
+                                              softcap_,
+                                              slopes != nullptr ? slopes[h] : 0.0f,
+                                              alibi_bf16_,
+                                              scores,
+                                              args.outputs[0].as<float>() + at};
+                        Attend(row, head);
                       }
                     }
                   });
     return KernelStatus::Ok();
   }
 
- private:
-  void Attend(int64_t row, const Head& head) const {
+  static float* Optional(const KernelArgs& args, Input i) {
+    return args.inputs.size() > i ? args.inputs[i].as<float>() : nullptr;
+  }
+
+  // Every row of `from` to its slot.
+  template <typename C>
+  void StoreRows(const KernelArgs& args, Input from, Input to, Input scale) const {
+    const int64_t rows = args.inputs[kQ].dims()[0], width = args.inputs[kK].dims()[1];
+    const int64_t heads = width / head_dim_;
+    float* scales = Optional(args, scale);
+    ParallelRanges(rows, width, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t slot = args.inputs[kSlots].as<int32_t>()[r];
+        for (int64_t h = 0; h < heads; ++h) {
+          StoreHead(args.inputs[from].as<float>() + r * width + h * head_dim_, head_dim_,
+                    args.inputs[to].as<C>() + slot * width + h * head_dim_,
+                    scales != nullptr ? scales + slot * heads + h : nullptr);
+        }
+      }
+    });
+  }
+
+  template <typename C>
+  void Attend(int64_t row, const Head<C>& head) const {
     const Keys& keys = keys_[row];
     if (keys.size == 0) {
       std::fill(head.y, head.y + head.dim, 0.0f);
       return;
     }
-    simd::Dispatch<AttendHead>(&keys, &head);
+    simd::Dispatch<AttendOver<C>::template Head>(&keys, &head);
   }
 
   void KeepWindow(Keys* keys) const {
@@ -297,10 +448,23 @@ class PagedAttention : public Kernel {
 }  // namespace
 
 void RegisterPagedAttentionCpu(KernelRegistry& registry) {
-  registry.Add("paged_attention",
-               ViaF32([](const KernelSpec& spec,
-                         std::string*) { return std::make_unique<PagedAttention>(spec); },
-                      {kKCache, kVCache}));
+  const KernelFactory make = [](const KernelSpec& spec,
+                                std::string* refusal) -> std::unique_ptr<Kernel> {
+    const DType cache = spec.inputs[kKCache].dtype;
+    const bool scales = spec.inputs.size() > kVScale && spec.inputs[kKScale].dtype == DType::kF32 &&
+                        spec.inputs[kVScale].dtype == DType::kF32;
+    if (cache == DType::kI8 ? !scales : !IsFloat(cache)) {
+      *refusal = std::string("a cache of ") + Name(cache) +
+                 " is not supported: f32, bf16 and f16 are, and i8 with scales";
+      return nullptr;
+    }
+    return std::make_unique<PagedAttention>(spec);
+  };
+  // Where only the cache is narrow it is read as it is: a copy in f32 would be all of it.
+  registry.Add("paged_attention", [make, in_f32 = ViaF32(make, {kKCache, kVCache})](
+                                      const KernelSpec& spec, std::string* refusal) {
+    return spec.inputs[kQ].dtype == DType::kF32 ? make(spec, refusal) : in_f32(spec, refusal);
+  });
 }
 
 }  // namespace espalier

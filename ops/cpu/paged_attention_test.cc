@@ -12,6 +12,7 @@ const OpRunner& Ops() {
 }
 
 constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 24;
+constexpr DType kFormats[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
 // One batch of rows; q, k and v of a row are a function of `token`, so that the same token may come
 // in any batch.
@@ -37,6 +38,29 @@ class PagedAttention : public ::testing::Test {
   static constexpr int kSlots = 64;
   TestTensor k_cache_ = Zeros(DType::kF32, {kSlots, kKvHeads* kDim});
   TestTensor v_cache_ = k_cache_;
+  TestTensor k_scale_, v_scale_;  // of a cache of i8
+
+  void UseCacheOf(DType format) {
+    k_cache_ = v_cache_ = Zeros(format, {kSlots, kKvHeads * kDim});
+    k_scale_ = v_scale_ = {};
+    if (format == DType::kI8) k_scale_ = v_scale_ = Zeros(DType::kF32, {kSlots, kKvHeads});
+  }
+
+  // What a cache of that format makes of keys or values: each head rounded by itself.
+  static void Round(DType format, TestTensor* rows) {
+    for (int64_t head = 0; head < rows->size() / kDim; ++head) {
+      float* x = rows->as<float>() + head * kDim;
+      float largest = 0;
+      for (int64_t d = 0; d < kDim; ++d) largest = std::max(largest, std::fabs(x[d]));
+      for (int64_t d = 0; d < kDim; ++d) {
+        if (format == DType::kBF16) x[d] = BF16ToF32(F32ToBF16(x[d]));
+        if (format == DType::kF16) x[d] = F16ToF32(F32ToF16(x[d]));
+        if (format == DType::kI8 && largest > 0) {
+          x[d] = std::nearbyint(x[d] / (largest / 127)) * (largest / 127);
+        }
+      }
+    }
+  }
 
   std::vector<TestTensor> Batch(const std::vector<Row>& rows,
                                 const std::vector<std::vector<int>>& sequences) {
@@ -76,10 +100,18 @@ class PagedAttention : public ::testing::Test {
   KernelStatus TryStep(std::vector<TestTensor> inputs, TestTensor* y) {
     std::vector<TestTensor> outputs;
     if (!slopes_.empty()) inputs.push_back(F32({kHeads}, slopes_));
+    const bool scaled = k_scale_.present();
+    if (scaled) {
+      inputs.resize(13);
+      inputs.push_back(k_scale_);
+      inputs.push_back(v_scale_);
+    }
     const KernelStatus status =
         Ops().TryRun("paged_attention", attributes_, &inputs, &outputs, {.row_stable = true});
     k_cache_ = inputs[3];
     v_cache_ = inputs[4];
+    if (scaled) k_scale_ = inputs[13];
+    if (scaled) v_scale_ = inputs[14];
     if (status.ok()) *y = outputs[0];
     return status;
   }
@@ -185,28 +217,102 @@ TEST_F(PagedAttention, TreeNodeSeesPrefixAndAncestorsOnly) {
 }
 
 TEST_F(PagedAttention, BitsDoNotDependOnHowKeysComeOrOnTheBatch) {
-  // The path 0..39 + 50: token by token, as one prompt, and with its end as a tree branch.
-  std::vector<int> sequence;
-  TestTensor single;
-  for (int i = 0; i <= 40; ++i) {
-    sequence.push_back(i);
-    single = Step({{i == 40 ? 50 : i, i, 0, i + 1, {}}}, {sequence});
-  }
-  std::vector<Row> prompt;
-  for (int i = 0; i <= 40; ++i) prompt.push_back({i == 40 ? 50 : i, i, 0, i + 1, {}});
-  const TestTensor together = Step(prompt, {sequence});
-  EXPECT_TRUE(SameRow(single, 0, together, 40));
-  for (const int cut : {5, 17, 32, 39}) {
-    std::vector<Row> tree = {{77, 60, 1, 1, {}}};  // another sequence rides along
-    std::vector<int> branch;
-    for (int i = cut; i <= 40; ++i) {
-      branch.push_back(i);
-      tree.push_back({i == 40 ? 50 : i, i, 0, cut, branch});
+  for (const DType format : kFormats) {
+    UseCacheOf(format);
+    // The path 0..39 + 50: token by token, as one prompt, and with its end as a tree branch.
+    std::vector<int> sequence;
+    TestTensor single;
+    for (int i = 0; i <= 40; ++i) {
+      sequence.push_back(i);
+      single = Step({{i == 40 ? 50 : i, i, 0, i + 1, {}}}, {sequence});
     }
-    const TestTensor y =
-        Step(tree, {std::vector<int>(sequence.begin(), sequence.begin() + cut), {60}});
-    EXPECT_TRUE(SameRow(single, 0, y, static_cast<int>(tree.size()) - 1)) << "cut at " << cut;
+    std::vector<Row> prompt;
+    for (int i = 0; i <= 40; ++i) prompt.push_back({i == 40 ? 50 : i, i, 0, i + 1, {}});
+    const TestTensor together = Step(prompt, {sequence});
+    EXPECT_TRUE(SameRow(single, 0, together, 40)) << Name(format);
+    for (const int cut : {5, 17, 32, 39}) {
+      std::vector<Row> tree = {{77, 60, 1, 1, {}}};  // another sequence rides along
+      std::vector<int> branch;
+      for (int i = cut; i <= 40; ++i) {
+        branch.push_back(i);
+        tree.push_back({i == 40 ? 50 : i, i, 0, cut, branch});
+      }
+      const TestTensor y =
+          Step(tree, {std::vector<int>(sequence.begin(), sequence.begin() + cut), {60}});
+      EXPECT_TRUE(SameRow(single, 0, y, static_cast<int>(tree.size()) - 1))
+          << Name(format) << ", cut at " << cut;
+    }
   }
+}
+
+// Windows, softcaps and ALiBi included: what the cache forgets is the only difference.
+TEST_F(PagedAttention, ACacheInFewerBitsIsAttentionOverRoundedKeysAndValues) {
+  const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
+      {{{"head_dim", kDim}}, {}},
+      {{{"head_dim", kDim}, {"window", int64_t{9}}, {"softcap", 0.8}},
+       {0.5f, 0.07f, 0.003f, 1.0f / 3}}};
+  for (const auto& [attributes, slopes] : variants) {
+    attributes_ = attributes;
+    slopes_ = slopes;
+    std::vector<int> slots;
+    std::vector<Row> prompt;
+    for (int i = 0; i < 33; ++i) {
+      slots.push_back((i * 23 + 5) % kSlots);
+      prompt.push_back({i, slots.back(), 0, i + 1, {}});
+    }
+    UseCacheOf(DType::kF32);
+    const TestTensor unrounded = Step(prompt, {slots});
+    for (const DType format : kFormats) {
+      UseCacheOf(DType::kF32);
+      std::vector<TestTensor> batch = Batch(prompt, {slots});
+      Round(format, &batch[1]);
+      Round(format, &batch[2]);
+      TestTensor expected;
+      ASSERT_TRUE(TryStep(std::move(batch), &expected).ok());
+      UseCacheOf(format);
+      const TestTensor y = Step(prompt, {slots});
+      for (int64_t i = 0; i < y.size(); ++i) {
+        ASSERT_NEAR(y.at(i), expected.at(i), format == DType::kI8 ? 1e-6 : 0) << Name(format);
+      }
+      EXPECT_EQ(format != DType::kF32, y.bytes != unrounded.bytes) << Name(format);
+    }
+  }
+}
+
+// In 8 bits too, what is not a number shows, and only where it is seen.
+TEST_F(PagedAttention, ZerosStayZerosAndNanReachesWhoSeesItInEveryFormat) {
+  for (const DType format : kFormats) {
+    UseCacheOf(format);
+    std::vector<TestTensor> batch =
+        Batch({{0, 5, 0, 1, {}}, {1, 6, 0, 2, {}}, {2, 7, 1, 1, {}}}, {{5, 6}, {7}});
+    std::fill_n(batch[1].as<float>(), kKvHeads * kDim, 0.0f);
+    std::fill_n(batch[2].as<float>(), kKvHeads * kDim, 0.0f);
+    batch[2].as<float>()[kKvHeads * kDim + 3] = std::nanf("");  // row 1, head 0, element 3
+    TestTensor y;
+    ASSERT_TRUE(TryStep(std::move(batch), &y).ok());
+    for (int64_t i = 0; i < kHeads * kDim; ++i) {
+      EXPECT_EQ(y.at(i), 0) << Name(format);
+      EXPECT_FALSE(std::isnan(y.at(2 * kHeads * kDim + i))) << Name(format);
+    }
+    EXPECT_TRUE(std::isnan(y.at(kHeads * kDim + 3))) << Name(format);
+    EXPECT_FALSE(std::isnan(y.at(kHeads * kDim + kHeads / kKvHeads * kDim))) << Name(format);
+  }
+}
+
+TEST_F(PagedAttention, ScalesBelongToACacheOfEightBits) {
+  std::vector<TestTensor> inputs = Batch({{0, 5, 0, 1, {}}}, {{5}});
+  inputs[3] = inputs[4] = Zeros(DType::kI8, {kSlots, kKvHeads * kDim});
+  EXPECT_EQ(Ops().InferError("paged_attention", attributes_, inputs),
+            "paged_attention: input 'k_scale' is missing; a cache of i8 has scales");
+  inputs.resize(13);
+  inputs.push_back(Zeros(DType::kF32, {kSlots, kKvHeads}));
+  inputs.push_back(Zeros(DType::kF32, {kSlots, kKvHeads + 1}));
+  EXPECT_EQ(Ops().InferError("paged_attention", attributes_, inputs),
+            "paged_attention: input 'v_scale' has shape [64, 3], expected [64, 2] because "
+            "'k_cache' has 64 slots of 2 heads");
+  inputs[3] = inputs[4] = Zeros(DType::kF16, {kSlots, kKvHeads * kDim});
+  EXPECT_EQ(Ops().InferError("paged_attention", attributes_, inputs),
+            "paged_attention: input 'k_scale' is given; a cache of f16 has no scales");
 }
 
 // Windows and ALiBi go by position, wherever the keys lie and however they come.

@@ -4,8 +4,10 @@
 // or as an ancestor in a tree. Softmax is computed online (Milakov and Gimelshein 2018), the warps'
 // parts merged in order.
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
@@ -28,7 +30,9 @@ enum Input {
   kAncestorSlots,
   kSequenceStart,
   kSequenceSlots,
-  kSlopes
+  kSlopes,
+  kKScale,
+  kVScale
 };
 
 constexpr int kWarps = 4;
@@ -113,6 +117,15 @@ struct Keys {
   }
 };
 
+template <typename C>
+__device__ __forceinline__ float Wide(C x) {
+  if constexpr (std::is_same_v<C, int8_t>) {
+    return static_cast<float>(x);
+  } else {
+    return ToFloat(x);
+  }
+}
+
 // Element i is element i of k and of v.
 template <typename T, typename C>
 struct StoreKeyValue {
@@ -134,6 +147,46 @@ struct StoreKeyValue {
   }
 };
 
+// Item i is head i % heads of row i / heads. Each is divided by its scale, a 127th of its largest
+// magnitude, and rounded; one that is not finite, or too small for that, is zeros.
+template <typename T>
+struct StoreScaled {
+  const T* x;
+  int8_t* cache;
+  float* scales;
+  int64_t heads;
+  int dim;
+  Batch batch;
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / heads, head = i % heads, slot = batch.slots[row];
+    if (slot < 0 || slot >= batch.cache_slots) {
+      batch.faults.Report(FaultKind::kCacheSlot, row, slot, batch.cache_slots);
+      return;
+    }
+    const T* from = x + i * dim;
+    float largest = 0;
+    for (int d = 0; d < dim; ++d) {
+      const float magnitude = fabsf(ToFloat(from[d]));
+      if (!(magnitude <= largest)) largest = magnitude;
+      if (isnan(magnitude)) break;
+    }
+    const float scale = largest / 127;
+    const bool usable = isfinite(largest) && scale >= FLT_MIN;
+    const float inverse = usable ? 1 / scale : 0.0f;
+    scales[slot * heads + head] = scale;
+    int8_t* to = cache + (slot * heads + head) * dim;
+    for (int d = 0; d < dim; ++d) {
+      to[d] = usable ? static_cast<int8_t>(rintf(ToFloat(from[d]) * inverse)) : int8_t{0};
+    }
+  }
+};
+
+// What the numbers of a slot's head are multiplied by, if the cache has scales; null: it has none.
+struct CacheScales {
+  const float* k;
+  const float* v;
+};
+
 // The elements of a head that one lane holds: kPerLane neighbours.
 template <typename C, int kPerLane>
 struct alignas(sizeof(C) * kPerLane < 16 ? sizeof(C) * kPerLane : 16) LaneElements {
@@ -146,20 +199,20 @@ __device__ __forceinline__ void LoadLane(const C* head, int lane, int dim, float
   if constexpr (whole) {
     const auto elements = reinterpret_cast<const LaneElements<C, kPerLane>*>(head)[lane];
 #pragma unroll
-    for (int c = 0; c < kPerLane; ++c) out[c] = ToFloat(elements.value[c]);
+    for (int c = 0; c < kPerLane; ++c) out[c] = Wide(elements.value[c]);
   } else {
 #pragma unroll
     for (int c = 0; c < kPerLane; ++c) {
       const int d = lane * kPerLane + c;
-      out[c] = d < dim ? ToFloat(head[d]) : 0.0f;
+      out[c] = d < dim ? Wide(head[d]) : 0.0f;
     }
   }
 }
 
 template <typename T, typename C, int kPerLane, bool whole>
 __global__ void __launch_bounds__(32 * kWarps)
-    AttendKernel(const T* q, const C* k_cache, const C* v_cache, T* y, Batch batch, int heads,
-                 int kv_heads, int dim, Scores how) {
+    AttendKernel(const T* q, const C* k_cache, const C* v_cache, CacheScales scales, T* y,
+                 Batch batch, int heads, int kv_heads, int dim, Scores how) {
   __shared__ float part_most[kWarps], part_sum[kWarps];
   __shared__ float part_values[kWarps][kMostDim];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -177,17 +230,24 @@ __global__ void __launch_bounds__(32 * kWarps)
   float values[kPerLane] = {};
   for (int64_t j0 = warp * kKeysAtOnce; j0 < keys.size; j0 += kWarps * kKeysAtOnce) {
     int64_t at[kKeysAtOnce];
-    float scores[kKeysAtOnce];
+    float scores[kKeysAtOnce], value_scale[kKeysAtOnce];
 #pragma unroll
     for (int u = 0; u < kKeysAtOnce; ++u) {
       // Beyond the last key the first one is read again and given no weight.
       const int64_t j = j0 + u < keys.size ? j0 + u : j0;
-      at[u] = keys.Slot(batch, row, j) * width + kv * dim;
+      const int64_t slot = keys.Slot(batch, row, j);
+      at[u] = slot * width + kv * dim;
       float key[kPerLane];
       LoadLane<C, kPerLane, whole>(k_cache + at[u], lane, dim, key);
       float dot = 0;
 #pragma unroll
       for (int c = 0; c < kPerLane; ++c) dot = fmaf(query[c], key[c], dot);
+      if constexpr (std::is_same_v<C, int8_t>) {
+        dot *= scales.k[slot * kv_heads + kv];
+        value_scale[u] = scales.v[slot * kv_heads + kv];
+      } else {
+        value_scale[u] = 1;
+      }
       scores[u] = dot;
     }
     float next = most;
@@ -211,7 +271,9 @@ __global__ void __launch_bounds__(32 * kWarps)
       // A key beyond the last has weight 0, but 0 times an infinity would be NaN.
       if (j0 + u < keys.size) {
 #pragma unroll
-        for (int c = 0; c < kPerLane; ++c) values[c] = fmaf(weight, value[c], values[c]);
+        for (int c = 0; c < kPerLane; ++c) {
+          values[c] = fmaf(weight * value_scale[u], value[c], values[c]);
+        }
       }
     }
   }
@@ -244,6 +306,7 @@ struct Shape {
   int64_t rows, width;
   int heads, kv_heads, dim;
   Scores scores;
+  CacheScales cache_scales;
 };
 
 template <typename T, typename C, int kPerLane, bool whole>
@@ -251,22 +314,40 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s) 
   AttendKernel<T, C, kPerLane, whole>
       <<<static_cast<unsigned>(s.rows * s.heads), 32 * kWarps, 0, StreamOf(args)>>>(
           args.inputs[kQ].as<T>(), args.inputs[kKCache].as<C>(), args.inputs[kVCache].as<C>(),
-          args.outputs[0].as<T>(), batch, s.heads, s.kv_heads, s.dim, s.scores);
+          s.cache_scales, args.outputs[0].as<T>(), batch, s.heads, s.kv_heads, s.dim, s.scores);
   return LaunchStatus("paged_attention");
 }
 
 bool Aligned(const TensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; }
 
 template <typename T, typename C>
+KernelStatus Store(const KernelArgs& args, const Batch& batch, const Shape& s) {
+  if constexpr (std::is_same_v<C, int8_t>) {
+    const auto store = [&](Input from, Input to, Input scale) {
+      const StoreScaled<T> each{args.inputs[from].as<T>(),
+                                args.inputs[to].as<C>(),
+                                args.inputs[scale].as<float>(),
+                                s.kv_heads,
+                                s.dim,
+                                batch};
+      return ForEach(s.rows * s.kv_heads, each, StreamOf(args), "paged_attention");
+    };
+    ESPALIER_KERNEL_RETURN_IF_ERROR(store(kK, kKCache, kKScale));
+    return store(kV, kVCache, kVScale);
+  } else {
+    const StoreKeyValue<T, C> store{args.inputs[kK].as<T>(),
+                                    args.inputs[kV].as<T>(),
+                                    args.inputs[kKCache].as<C>(),
+                                    args.inputs[kVCache].as<C>(),
+                                    s.width,
+                                    batch};
+    return ForEach(s.rows * s.width, store, StreamOf(args), "paged_attention");
+  }
+}
+
+template <typename T, typename C>
 KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s) {
-  const StoreKeyValue<T, C> store{args.inputs[kK].as<T>(),
-                                  args.inputs[kV].as<T>(),
-                                  args.inputs[kKCache].as<C>(),
-                                  args.inputs[kVCache].as<C>(),
-                                  s.width,
-                                  batch};
-  ESPALIER_KERNEL_RETURN_IF_ERROR(
-      ForEach(s.rows * s.width, store, StreamOf(args), "paged_attention"));
+  ESPALIER_KERNEL_RETURN_IF_ERROR((Store<T, C>(args, batch, s)));
   if (!args.outputs[0].present() || s.rows == 0) return KernelStatus::Ok();
   const bool aligned = Aligned(args.inputs[kKCache]) && Aligned(args.inputs[kVCache]);
   if (s.dim == 64 && aligned) return Launch<T, C, 2, true>(args, batch, s);
@@ -287,13 +368,17 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, 
       size(kKCache),         size(kSequenceStart) - 1, size(kAncestorSlots),  size(kSequenceSlots),
       context->faults()};
   const int64_t q_width = args.inputs[kQ].dims()[1], width = args.inputs[kK].dims()[1];
-  scores.slopes = Has(args.inputs, kSlopes) ? args.inputs[kSlopes].as<float>() : nullptr;
+  const auto optional = [&](Input i) -> const float* {
+    return Has(args.inputs, i) ? args.inputs[i].as<float>() : nullptr;
+  };
+  scores.slopes = optional(kSlopes);
   const Shape shape{size(kQ),
                     width,
                     static_cast<int>(q_width / dim),
                     static_cast<int>(width / dim),
                     static_cast<int>(dim),
-                    scores};
+                    scores,
+                    {optional(kKScale), optional(kVScale)}};
   for (Input i : {kSlots, kRowSequence, kRowPrefix}) {
     if (size(i) < shape.rows) {
       return KernelStatus::Error("paged_attention: the batch's row arrays are shorter than 'q'");
@@ -310,6 +395,7 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, 
     if constexpr (std::is_same_v<T, float>) {
       if (cache == DType::kBF16) return RunFor<T, __nv_bfloat16>(args, batch, shape);
       if (cache == DType::kF16) return RunFor<T, __half>(args, batch, shape);
+      if (cache == DType::kI8) return RunFor<T, int8_t>(args, batch, shape);
     }
     return UnsupportedType("paged_attention: cache", cache);
   });
@@ -326,6 +412,14 @@ void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contex
         if (cache != dtype && dtype != DType::kF32) {
           *refusal = std::string("a cache of ") + Name(cache) + " needs 'q' in it or in f32, not " +
                      Name(dtype);
+          return nullptr;
+        }
+        const bool scaled = spec.inputs.size() > kVScale &&
+                            spec.inputs[kKScale].dtype == DType::kF32 &&
+                            spec.inputs[kVScale].dtype == DType::kF32;
+        if (cache == DType::kI8 ? !scaled : !IsFloat(cache)) {
+          *refusal = std::string("a cache of ") + Name(cache) +
+                     " is not supported: f32, bf16 and f16 are, and i8 with scales";
           return nullptr;
         }
         const int64_t dim = spec.attributes.Int("head_dim");

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "ops/models/kv_format.h"
 #include "ops/models/model.h"
 #include "ops/models/rope.h"
 #include "ops/models/serving_builder.h"
@@ -158,6 +159,42 @@ TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
   EXPECT_EQ(q.pieces[0],
             (WeightPiece{
                 "transformer.h.1.self_attention.query_key_value.weight", {20, 12}, false, 0, 12}));
+}
+
+TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  // With ALiBi, whose slopes come before the scales, and without.
+  for (const char* config :
+       {R"({"architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 12, "n_layers": 1,
+            "n_heads": 3, "max_seq_len": 16, "attn_config": {"alibi": true}})",
+        R"({"architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 12,
+            "num_hidden_layers": 1, "num_attention_heads": 3, "ffn_dim": 24,
+            "max_position_embeddings": 16})"}) {
+    const auto model = ReadModel(config);
+    ASSERT_TRUE(model.ok()) << model.status();
+    for (const char* name : {"f32", "f16", "bf16", "int8"}) {
+      const absl::StatusOr<DType> format = KvFormatOf(name);
+      ASSERT_TRUE(format.ok()) << format.status();
+      EXPECT_STREQ(KvFormatName(*format), name);
+      ServingShape shape = {4, 4, 8, 1, 8, 8};
+      shape.kv_format = *format;
+      auto serving = BuildServing(registry, *model, shape);
+      ASSERT_TRUE(serving.ok()) << serving.status();
+      const absl::Status bound = BindAndInfer(registry, 1, &serving->graph);
+      ASSERT_TRUE(bound.ok()) << bound;
+      const Graph& graph = serving->graph;
+      EXPECT_EQ(graph.value(graph.FindValue("layers.0.v_cache")).type,
+                (TensorType{*format, {8, 12}}));
+      const ValueId scale = graph.FindValue("layers.0.v_scale");
+      ASSERT_EQ(scale != kNoValue, *format == DType::kI8);
+      if (scale != kNoValue) {
+        EXPECT_EQ(graph.value(scale).type, (TensorType{DType::kF32, {8, 3}}));
+      }
+    }
+  }
+  EXPECT_EQ(KvFormatOf("fp8").status().message(),
+            "KV cache format 'fp8', expected f32, f16, bf16 or int8");
 }
 
 // longrope: one set of frequencies for the whole life of the served model, by its longest sequence.

@@ -28,6 +28,7 @@ struct ServingShape {
   // and long contexts (longrope) are chosen by it, once, so that a row's result never depends on
   // how long the sequence gets.
   int max_positions = 0;
+  DType kv_format = DType::kF32;  // of keys and values in the cache: f32, f16, bf16 or i8
 };
 
 // Rows of a tensor in the weights' files.
@@ -95,10 +96,11 @@ struct ServingModel {
 
 // Inputs, all i32, as the fields of RunnerBatch: tokens, positions, slots, row_sequence, row_prefix
 // [max_rows]; ancestor_start [max_rows + 1]; ancestor_slots; sequence_start [max_sequences + 1];
-// sequence_slots; logit_rows [max_output_rows]. States "layers.N.k_cache" and "layers.N.v_cache",
-// f32 [kv_slots, kv_heads * head_dim]. Output "logits", f32 [max_output_rows, vocab_size].
-// Metadata: "family", "config", and "dynamic.<input>" = "rows" or "output_rows" for inputs whose
-// length follows the batch.
+// sequence_slots; logit_rows [max_output_rows]. States "layers.N.k_cache" and "layers.N.v_cache"
+// [kv_slots, kv_heads * head_dim] in the shape's kv_format and, where that is i8,
+// "layers.N.k_scale" and "layers.N.v_scale", f32 [kv_slots, kv_heads]. Output "logits", f32
+// [max_output_rows, vocab_size]. Metadata: "family", "config", and "dynamic.<input>" = "rows" or
+// "output_rows" for inputs whose length follows the batch.
 absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const LanguageModel& model,
                                           const ServingShape& shape);
 

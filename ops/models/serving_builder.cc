@@ -154,8 +154,8 @@ ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
                                   const AttentionOptions& options) {
   const std::string p = absl::StrCat("layers.", layer, ".");
   const Dims cache = {shape_.kv_slots, options.kv_heads * options.head_dim};
-  const ValueId k_cache = b_.State(p + "k_cache", DType::kF32, cache);
-  const ValueId v_cache = b_.State(p + "v_cache", DType::kF32, cache);
+  const ValueId k_cache = b_.State(p + "k_cache", shape_.kv_format, cache);
+  const ValueId v_cache = b_.State(p + "v_cache", shape_.kv_format, cache);
   std::vector<ValueId> inputs = {q,
                                  k,
                                  v,
@@ -174,6 +174,12 @@ ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
     inputs.push_back(b_.Constant(p + "alibi_slopes", DType::kF32,
                                  {static_cast<int64_t>(options.alibi_slopes.size())},
                                  std::move(bytes)));
+  }
+  if (shape_.kv_format == DType::kI8) {
+    if (options.alibi_slopes.empty()) inputs.push_back(kNoValue);
+    for (const char* scale : {"k_scale", "v_scale"}) {
+      inputs.push_back(b_.State(p + scale, DType::kF32, {shape_.kv_slots, options.kv_heads}));
+    }
   }
   return b_.Op("paged_attention", inputs,
                {{"head_dim", options.head_dim},

@@ -21,6 +21,8 @@ enum Input {
   kSequenceStart,
   kSequenceSlots,
   kSlopes,
+  kKScale,
+  kVScale,
   kNumInputs
 };
 
@@ -36,7 +38,36 @@ constexpr const char* kNames[kNumInputs] = {"q",
                                             "ancestor_slots",
                                             "sequence_start",
                                             "sequence_slots",
-                                            "slopes"};
+                                            "slopes",
+                                            "k_scale",
+                                            "v_scale"};
+
+// The cache is floating-point, or i8 with the scale of every slot and head.
+absl::Status CheckCache(const NodeTypes& types, int64_t head_dim) {
+  const auto input = [&](int i) { return InputRef{"paged_attention", kNames[i], types.inputs[i]}; };
+  const int64_t width = types.inputs[kK].dims[1];
+  ESPALIER_RETURN_IF_ERROR(
+      ExpectDType(input(kKCache), {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}));
+  ESPALIER_RETURN_IF_ERROR(
+      ExpectShape(input(kKCache), {"slots", width}, absl::StrCat("'k' is ", width, " wide")));
+  ESPALIER_RETURN_IF_ERROR(ExpectSameType(input(kVCache), input(kKCache)));
+  const bool scaled = types.inputs[kKCache].dtype == DType::kI8;
+  for (int i : {kKScale, kVScale}) {
+    if (types.has_input(i) != scaled) {
+      return OpError("paged_attention",
+                     absl::StrCat("input '", kNames[i], "' is ", scaled ? "missing" : "given",
+                                  "; a cache of ", Name(types.inputs[kKCache].dtype), " has ",
+                                  scaled ? "scales" : "no scales"));
+    }
+    if (!scaled) continue;
+    ESPALIER_RETURN_IF_ERROR(ExpectDType(input(i), {DType::kF32}));
+    ESPALIER_RETURN_IF_ERROR(
+        ExpectShape(input(i), {types.inputs[kKCache].dims[0], width / head_dim},
+                    absl::StrCat("'k_cache' has ", types.inputs[kKCache].dims[0], " slots of ",
+                                 width / head_dim, " heads")));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   const auto input = [&](int i) { return InputRef{"paged_attention", kNames[i], types.inputs[i]}; };
@@ -62,10 +93,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
                    absl::StrCat("'q' has ", types.inputs[kQ].dims[1] / head_dim, " heads and 'k' ",
                                 width / head_dim, ", expected a multiple of the heads of 'k'"));
   }
-  ESPALIER_RETURN_IF_ERROR(ExpectFloat(input(kKCache)));
-  ESPALIER_RETURN_IF_ERROR(
-      ExpectShape(input(kKCache), {"slots", width}, absl::StrCat("'k' is ", width, " wide")));
-  ESPALIER_RETURN_IF_ERROR(ExpectSameType(input(kVCache), input(kKCache)));
+  ESPALIER_RETURN_IF_ERROR(CheckCache(types, head_dim));
   for (int i : {kSlots, kRowSequence, kRowPrefix}) {
     ESPALIER_RETURN_IF_ERROR(ExpectDType(input(i), {DType::kI32}));
     ESPALIER_RETURN_IF_ERROR(ExpectShape(input(i), {rows}, because));
@@ -112,8 +140,9 @@ SplitRule Split(const NodeTypes& types) {
     rule.inputs.push_back(i <= kVCache ? std::vector<int>{kNotSplit, 0}
                                        : std::vector<int>{kNotSplit});
   }
-  if (types.inputs.size() > kSlopes) {
-    rule.inputs.push_back(types.has_input(kSlopes) ? std::vector<int>{0} : std::vector<int>{});
+  const std::vector<int> optional[] = {{0}, {kNotSplit, 0}, {kNotSplit, 0}};  // from slopes on
+  for (size_t i = kSlopes; i < types.inputs.size(); ++i) {
+    rule.inputs.push_back(types.has_input(i) ? optional[i - kSlopes] : std::vector<int>{});
   }
   rule.outputs = {{kNotSplit, 0}};
   return rule;
@@ -132,9 +161,16 @@ void RegisterPagedAttention(OpRegistry& registry) {
       "row r "
       "attends over the first row_prefix[r] slots of its sequence and over its ancestors, in this "
       "order: key number j has position j, the row itself that of its last key. slopes[Hq]? are "
-      "ALiBi's";
-  for (int i = 0; i < kSlopes; ++i) def.inputs.push_back({kNames[i]});
-  def.inputs.push_back({.name = "slopes", .optional = true, .own_type = true});
+      "ALiBi's. The cache may be narrower than q: rows are rounded on their way in. One of i8 "
+      "comes "
+      "with k_scale[slots, Hk]? and v_scale[slots, Hk]? (both written): a 127th of the largest "
+      "magnitude of that slot and head, by which its numbers are multiplied";
+  for (int i = 0; i < kSlopes; ++i) {
+    def.inputs.push_back({.name = kNames[i], .own_type = i == kKCache || i == kVCache});
+  }
+  for (int i = kSlopes; i < kNumInputs; ++i) {
+    def.inputs.push_back({.name = kNames[i], .optional = true, .own_type = true});
+  }
   def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},
                     {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"},
                     {"window", AttributeKind::kInt, int64_t{0}, false,

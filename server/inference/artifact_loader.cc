@@ -59,11 +59,9 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const Described& model,
-                                                                        const ServingShape& shape,
-                                                                        WeightFormat format,
-                                                                        EngineParts* parts,
-                                                                        int64_t* parameters) const {
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
+    const Described& model, const ServingShape& shape, WeightFormat format,
+    int64_t resident_weight_bytes, EngineParts* parts, int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
@@ -74,14 +72,17 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const De
   serving = QuantizeServing(*options_.operators, *std::move(serving), format);
   if (!serving.ok()) return serving.status();
   const Graph& graph = serving->graph;
-  absl::StatusOr<proto::Program> program = LowerServing(*options_.operators, graph);
+  absl::StatusOr<proto::Program> program =
+      LowerServing(*options_.operators, graph, {.resident_weight_bytes = resident_weight_bytes});
   if (!program.ok()) return program.status();
-  std::shared_ptr<Device> device = NewCpuDevice({options_.threads, options_.memory_limit});
+  std::shared_ptr<Device> device =
+      NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
       *program, model.folder, static_cast<int>(model.description.model.facts.max_positions),
       device.get(), serving->weights);
   if (!runner.ok()) return runner.status();
   parts->keep_alive.push_back(std::move(device));
+  parts->kv_cache_bytes += (*runner)->kv_cache_bytes();
   return *std::move(runner);
 }
 
@@ -101,7 +102,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   loaded.parts.chat = large->description.chat;
   loaded.parts.generation = large->description.generation;
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      MakeRunner(*large, *shape, formats.llm, &loaded.parts, &loaded.parameters);
+      MakeRunner(*large, *shape, formats.llm, formats.resident_weight_bytes, &loaded.parts,
+                 &loaded.parameters);
   if (!runner.ok()) return In(llm, runner.status());
   loaded.parts.llm = *std::move(runner);
   for (const std::string& ssm : ssms) {
@@ -110,7 +112,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
     absl::StatusOr<ServingShape> ssm_shape =
         SsmShape(small->description.model.facts, *shape, size, expansion, count);
     if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
-    runner = MakeRunner(*small, *ssm_shape, formats.ssms, &loaded.parts, nullptr);
+    runner = MakeRunner(*small, *ssm_shape, formats.ssms, 0, &loaded.parts, nullptr);
     if (!runner.ok()) return In(ssm, runner.status());
     loaded.parts.ssms.push_back(*std::move(runner));
   }

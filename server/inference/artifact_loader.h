@@ -17,7 +17,8 @@ struct ArtifactLoaderOptions {
   std::function<absl::StatusOr<std::string>(const std::string& artifact)> folder;
   int threads = 0;  // for kernels; 0: all cores
   int64_t memory_limit =
-      0;  // bytes of one model with its KV cache; 0: three quarters of the machine's
+      0;                 // bytes of one model with its KV cache; 0: three quarters of the machine's
+  std::string swap_dir;  // where weights lie that stream in; empty: in memory
 };
 
 // Folders of all families that ops/models knows, each model on a device of its own.
@@ -34,10 +35,9 @@ class ArtifactLoader : public ModelLoader {
     ModelDescription description;
   };
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
-  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const Described& model,
-                                                          const ServingShape& shape,
-                                                          WeightFormat format, EngineParts* parts,
-                                                          int64_t* parameters) const;
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(
+      const Described& model, const ServingShape& shape, WeightFormat format,
+      int64_t resident_weight_bytes, EngineParts* parts, int64_t* parameters) const;
 
   const ArtifactLoaderOptions options_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();

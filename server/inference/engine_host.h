@@ -30,6 +30,7 @@ struct EngineParts {
   GenerationConfig generation;
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
+  int64_t kv_cache_bytes = 0;  // of all of them
 };
 
 // Thread-safe.
@@ -62,6 +63,7 @@ class EngineHost {
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
   bool has_ssms() const { return engine_->has_ssms(); }
+  int64_t kv_cache_bytes() const { return parts_.kv_cache_bytes; }
   EngineStatistics statistics() const;  // as of the last step
 
  private:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/models/kv_format.h"
 #include "server/artifacts/artifact_store.h"
 
 namespace espalier {
@@ -45,6 +46,20 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
     if (!known.ok()) return known.status();
     if (format == request.mutable_weights()) *format = Name(*known);
   }
+  const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
+  if (!kv_format.ok()) return kv_format.status();
+  if (*kv_format == DType::kF32) request.clear_kv_cache();  // as in requests of earlier versions
+  if (request.resident_weight_bytes() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'resident_weight_bytes' is ", request.resident_weight_bytes(),
+                     ", expected bytes of the device, or 0 for all weights"));
+  }
+  if (request.resident_weight_bytes() > 0 &&
+      (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0)) {
+    return absl::UnimplementedError(
+        "field 'resident_weight_bytes' is for a model that runs on one device; with "
+        "'tensor_parallel' or 'pipeline_parallel' its weights lie on several");
+  }
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
   }
@@ -81,12 +96,16 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   size.max_sequence_length = request.max_sequence_length();
   size.max_requests = request.max_requests_per_batch();
   size.max_tokens_per_batch = request.max_tokens_per_batch();
+  const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
+  if (!kv_format.ok()) return kv_format.status();
+  size.kv_format = *kv_format;
   if (request.tune_speculation() || request.lookup_depth() > 0) {
     const int sources = request.ssm_artifacts_size() + (request.lookup_depth() > 0 ? 1 : 0);
     size.tree_nodes = kTunedNodes * sources + 2 * request.lookup_depth();
     size.tree_depth = std::max(kTunedDepth, request.lookup_depth());
   }
   ModelLoader::Formats formats;
+  formats.resident_weight_bytes = request.resident_weight_bytes();
   for (const auto& [name, format] : {std::pair{&request.weights(), &formats.llm},
                                      std::pair{&request.ssm_weights(), &formats.ssms}}) {
     absl::StatusOr<WeightFormat> known = WeightFormatOf(*name);
@@ -133,6 +152,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   description.set_tune_speculation(request.tune_speculation());
   description.set_lookup_depth(request.lookup_depth());
   description.set_no_prefix_cache(request.no_prefix_cache());
+  description.set_kv_cache(KvFormatName(size.kv_format));
+  description.set_resident_weight_bytes(request.resident_weight_bytes());
   description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
   return model;
 }

@@ -41,6 +41,7 @@ class ModelLoader {
   };
   struct Formats {
     WeightFormat llm = WeightFormat::kF32, ssms = WeightFormat::kF32;
+    int64_t resident_weight_bytes = 0;  // of the LLM: see ServingLowering; 0: all
   };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming

@@ -52,6 +52,8 @@ struct ServingMetrics::Families {
       : running(MakeGauge(registry, "num_requests_running", "Requests in the running batch.")),
         waiting(MakeGauge(registry, "num_requests_waiting", "Requests that wait to run.")),
         kv_usage(MakeGauge(registry, "kv_cache_usage_ratio", "Used part of the KV cache, 0 to 1.")),
+        kv_bytes(MakeGauge(registry, "kv_cache_bytes",
+                           "Memory of the KV caches of a model and those that draft for it.")),
         prompt_tokens(MakeCounter(registry, "prompt_tokens_total", "Prompt tokens computed.")),
         generation_tokens(MakeCounter(registry, "generation_tokens_total", "Tokens generated.")),
         iterations(MakeCounter(registry, "engine_steps_total", "Steps of the engine.")),
@@ -91,7 +93,7 @@ struct ServingMetrics::Families {
         http_seconds(MakeHistogram(registry, "http_request_duration_seconds",
                                    "Until the answer was complete or its stream began.")) {}
 
-  Family<Gauge>&running, &waiting, &kv_usage;
+  Family<Gauge>&running, &waiting, &kv_usage, &kv_bytes;
   Family<Counter>&prompt_tokens, &generation_tokens, &iterations, &preemptions, &drafts,
       &draft_tokens, &accepted_tokens, &accepted_per_position, &success;
   Family<Histogram>&first_token, &latency, &between_tokens, &per_token, &queued, &inference,
@@ -118,6 +120,7 @@ void ServingMetrics::Remove(const std::string& name) {
   models_.erase(it);
   families_->running.Add({{"model_name", name}}).Set(0);
   families_->waiting.Add({{"model_name", name}}).Set(0);
+  families_->kv_bytes.Add({{"model_name", name}}).Set(0);
 }
 
 void ServingMetrics::Collect() {
@@ -129,6 +132,7 @@ void ServingMetrics::Collect() {
     f.running.Add(labels).Set(s.running);
     f.waiting.Add(labels).Set(s.waiting);
     f.kv_usage.Add(labels).Set(s.kv.slots > 0 ? static_cast<double>(s.kv.used) / s.kv.slots : 0);
+    f.kv_bytes.Add(labels).Set(static_cast<double>(model->host->kv_cache_bytes()));
     RaiseTo(f.prompt_tokens.Add(labels), s.prompt_tokens);
     RaiseTo(f.generation_tokens.Add(labels), s.generated_tokens);
     RaiseTo(f.iterations.Add(labels), s.steps);

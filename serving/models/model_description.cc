@@ -32,6 +32,7 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
                                                    slots, " KV slots; accepted: 1 to ", INT32_MAX));
   }
   ServingShape shape;
+  shape.kv_format = size.kv_format;
   shape.max_positions = static_cast<int>(std::min<int64_t>(positions, INT32_MAX));
   shape.max_rows = size.max_tokens_per_batch;
   shape.max_output_rows = size.max_tokens_per_batch;

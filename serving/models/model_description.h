@@ -39,6 +39,7 @@ struct ServingSize {
   // The largest draft of a request, if it is larger than the expansion's trees.
   int tree_nodes = 0;
   int tree_depth = 0;
+  DType kv_format = DType::kF32;  // of every model: see ServingShape
 };
 
 // Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees.

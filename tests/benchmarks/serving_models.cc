@@ -54,14 +54,20 @@ absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std
 absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const std::string& name,
                                            const Parameters& parameters, const ServingShape& shape,
                                            int threads) {
-  const LlamaConfig config = LlamaOf(name);
+  return LoadForServing(registry, LlamaOf(name), parameters, shape, threads, {});
+}
+
+absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const LlamaConfig& config,
+                                           const Parameters& parameters, const ServingShape& shape,
+                                           int threads, const ServingLowering& lowering,
+                                           const std::string& swap_folder) {
   absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
   if (!graph.ok()) return graph.status();
   if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
-  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph);
+  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph, lowering);
   if (!program.ok()) return program.status();
   ServedModel model;
-  model.device = NewCpuDevice({threads, int64_t{8} << 30});
+  model.device = NewCpuDevice({threads, int64_t{8} << 30, swap_folder});
   auto runner = ProgramModelRunner::Create(
       *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
   if (!runner.ok()) return runner.status();

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/models/llama.h"
+#include "planner/planner.h"
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
@@ -51,6 +52,11 @@ absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std
 absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const std::string& name,
                                            const Parameters& parameters, const ServingShape& shape,
                                            int threads);
+// The same for any LLaMA. `swap_folder`: see CpuDeviceOptions.
+absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const LlamaConfig& config,
+                                           const Parameters& parameters, const ServingShape& shape,
+                                           int threads, const ServingLowering& lowering,
+                                           const std::string& swap_folder = "");
 
 // The text on which they were trained (all but its last tenth), from the repository's root.
 std::string ServingText();

@@ -2,6 +2,7 @@
 and folders that are wrong, each refused by what is wrong with it."""
 import json
 import os
+import re
 import struct
 import sys
 import tempfile
@@ -124,6 +125,30 @@ class ModelFilesTest(unittest.TestCase):
             for _ in range(3):
                 self.assertEqual(self.complete("drafted-" + way), plain, way)
         self.refused("drafted", "tune_speculation", flags=["--tune", "--name=nothing-to-tune"])
+
+    def test_answers_are_the_same_however_weights_and_keys_are_kept(self):
+        self.upload("kept", weights())
+        self.cluster.cli("serve", "kept")
+        plain = self.complete("kept")
+        size = sum(value.size for value in weights().values()) * 4
+        self.cluster.cli("serve", "kept", "--name=kept-streaming", f"--resident-weights={size * 3 // 4}")
+        self.assertEqual(self.complete("kept-streaming"), plain)
+        whole = self.prompt_logprobs("kept")
+        for kv_format, least, most in (("f16", 0, 1e-3), ("bf16", 0, 1e-2), ("int8", 1e-7, 0.05)):
+            out = self.cluster.cli("serve", "kept", "--name=kept-" + kv_format, "--kv-cache=" + kv_format)
+            self.assertIn("KV cache in " + kv_format, str(out))
+            worst = np.abs(self.prompt_logprobs("kept-" + kv_format) - whole).max()
+            print(f"{kv_format}: log-probabilities up to {worst:.2g} off")
+            self.assertLessEqual(least, worst)
+            self.assertLess(worst, most)
+        status, text = self.cluster.request("GET", "/metrics")
+        self.assertEqual(status, 200)
+        bytes_of = {m: float(re.search(rf'espalier_kv_cache_bytes{{model_name="{m}"}} (\S+)', text)[1])
+                    for m in ("kept", "kept-f16", "kept-int8")}
+        self.assertEqual(bytes_of["kept-f16"] * 2, bytes_of["kept"])
+        self.assertLess(bytes_of["kept-int8"], bytes_of["kept-f16"])
+        self.refused("kept", "fp4", "int8", flags=["--kv-cache=fp4", "--name=other"])
+        self.refused("kept", "resident_weight_bytes", flags=["--resident-weights=1000", "--name=other"])
 
     def refused(self, name, *parts, flags=()):
         with self.assertRaises(Failed) as caught:

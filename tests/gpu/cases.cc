@@ -428,6 +428,20 @@ void AddAttention(std::vector<Case>* cases) {
         if (shaped.inputs.size() == 12) shaped.inputs.push_back(Uniform(kF32, {4}));
         cases->push_back(std::move(shaped));
       }
+      if (t != kF32) continue;
+      for (DType cache : {kBF16, DType::kF16, DType::kI8}) {
+        Case narrow = cases->back();
+        narrow.name = "head " + std::to_string(dim) + ", cache of " + Name(cache);
+        const bool scaled = cache == DType::kI8;
+        for (int i : {3, 4}) {
+          const Dims dims = {24, 2 * dim};
+          narrow.inputs[i] = scaled ? Below(cache, dims, 100) : Uniform(cache, dims);
+        }
+        if (scaled) {
+          for (int i = 0; i < 2; ++i) narrow.inputs.push_back(Uniform(kF32, {24, 2}));
+        }
+        cases->push_back(std::move(narrow));
+      }
     }
     for (bool gates : {false, true}) {
       std::vector<CaseInput> inputs = {Uniform(t, {5, 40}), Uniform(t, {4, 24, 40}),

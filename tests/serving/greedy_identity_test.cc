@@ -96,9 +96,12 @@ class GreedyIdentity : public ::testing::Test {
     return run->parameters;
   }
 
+  // `resident`: the part of the parameters that has a place on the device.
   std::unique_ptr<ProgramModelRunner> Runner(const LlamaConfig& config,
-                                             const Parameters& parameters) {
+                                             const Parameters& parameters,
+                                             DType kv_format = DType::kF32, double resident = 1) {
     ServingShape shape;
+    shape.kv_format = kv_format;
     shape.max_rows = 320;
     shape.max_output_rows = 320;
     shape.kv_slots = 2048;
@@ -108,8 +111,14 @@ class GreedyIdentity : public ::testing::Test {
     auto graph = BuildLlamaServing(*registry_, config, shape);
     EXPECT_TRUE(graph.ok()) << graph.status();
     EXPECT_TRUE(BindAndInfer(*registry_, 1, &*graph).ok());
-    auto program = LowerServing(*registry_, *graph);
+    ServingLowering lowering;
+    if (resident < 1) {
+      lowering.resident_weight_bytes =
+          static_cast<int64_t>(resident * 4 * static_cast<double>(CountParameters(config)));
+    }
+    auto program = LowerServing(*registry_, *graph, lowering);
     EXPECT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(resident<1, program->host_bytes()> 0);
     devices_.push_back(NewCpuDevice({1, int64_t{4} << 30}));
     auto runner = ProgramModelRunner::Create(*program, "", 256, devices_.back().get());
     EXPECT_TRUE(runner.ok()) << runner.status();
@@ -263,6 +272,29 @@ TEST_F(GreedyIdentity, TreesOfFiveShapesAndFourKindsOfSsmGiveTheIncrementalAnswe
     }
   }
   EXPECT_GT(good_acceptance, 0.5);  // the trained draft is worth something
+}
+
+TEST_F(GreedyIdentity, TreesGiveTheIncrementalAnswerInEveryKvFormatAndWithStreamedWeights) {
+  const LlamaConfig large = Config(48, 2), small = Config(16, 1);
+  const Parameters &trained = Trained(large), &trained_small = Trained(small);
+  std::map<DType, std::vector<std::vector<int>>> answers;
+  for (const DType format : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    const auto llm = Runner(large, trained, format);
+    const auto streaming = Runner(large, trained, format, 0.7);
+    const auto ssm = Runner(small, trained_small, format);
+    answers[format] = Generate(llm.get(), {}, {}).answers;
+    const Outcome trees = Generate(llm.get(), {ssm.get()}, {1, 2, 1});
+    EXPECT_EQ(trees.answers, answers[format]) << Name(format);
+    EXPECT_GT(trees.accepted_per_verification, 0.3) << Name(format);
+    EXPECT_EQ(Generate(streaming.get(), {ssm.get()}, {2, 1}).answers, answers[format])
+        << Name(format);
+    int same = 0;
+    for (int i = 0; i < kPrompts; ++i) same += answers[format][i] == answers[DType::kF32][i];
+    std::printf("KV cache of %s: %d of %d answers are those of f32\n", Name(format), same,
+                kPrompts);
+    // Rounding may turn near-ties, and no more.
+    EXPECT_GT(same, kPrompts * 3 / 4) << Name(format);
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
 #include "ops/optimizer/schedule.h"
+#include "ops/program/accesses.h"
 #include "ops/tensor/stretch.h"
 
 namespace espalier {
@@ -68,14 +69,35 @@ bool IsKept(proto::BufferKind kind) {
   return kind != proto::SCRATCH && kind != proto::HOST_INPUT && kind != proto::SCHEDULE;
 }
 
-std::vector<int> FindAliases(const proto::Program& program, const std::vector<TensorSpec>& specs) {
+// By buffer: the host slot of a parameter that streams, or -1. What else such a parameter must
+// fulfil, InstructionChecker looks at.
+std::vector<int> FindHomeSlots(const proto::Program& program) {
+  std::set<int> written;
+  for (const proto::Instruction& instruction : program.instructions()) {
+    if (instruction.has_swap_out()) written.insert(instruction.swap_out().host_slot());
+  }
+  std::vector<int> slots(program.buffers_size(), -1);
+  for (const proto::Instruction& instruction : program.instructions()) {
+    if (!instruction.has_swap_in()) continue;
+    const proto::SwapInstruction& swap = instruction.swap_in();
+    if (swap.buffer() < 0 || swap.buffer() >= program.buffers_size() || swap.host_slot() < 0 ||
+        swap.host_slot() >= kMaxHostSlots || written.count(swap.host_slot()) > 0 ||
+        program.buffers(swap.buffer()).kind() != proto::PARAMETER_SHARD) {
+      continue;
+    }
+    slots[swap.buffer()] = swap.host_slot();
+  }
+  return slots;
+}
+
+std::vector<int> FindAliases(const proto::Program& program, const CheckedProgram& checked) {
   std::map<std::tuple<int64_t, int64_t, int>, int> first;
-  std::vector<int> alias_of(specs.size(), -1);
+  std::vector<int> alias_of(checked.specs.size(), -1);
   for (int i = 0; i < program.buffers_size(); ++i) {
     const proto::Buffer& buffer = program.buffers(i);
-    if (!IsKept(buffer.kind())) continue;
+    if (!IsKept(buffer.kind()) || checked.home_slot[i] >= 0) continue;
     auto [it, added] = first.try_emplace(
-        {buffer.offset_bytes(), specs[i].bytes(), static_cast<int>(buffer.kind())}, i);
+        {buffer.offset_bytes(), checked.specs[i].bytes(), static_cast<int>(buffer.kind())}, i);
     if (!added) alias_of[i] = it->second;
   }
   return alias_of;
@@ -116,7 +138,10 @@ bool LiesIn(const proto::Program& program, const std::vector<TensorSpec>& specs,
 void FindStretches(const proto::Program& program, CheckedProgram* checked) {
   std::map<std::string, std::vector<int>> shards;  // by tensor
   for (int i = 0; i < program.buffers_size(); ++i) {
-    if (program.buffers(i).kind() != proto::PARAMETER_SHARD || checked->alias_of[i] >= 0) continue;
+    if (program.buffers(i).kind() != proto::PARAMETER_SHARD || checked->alias_of[i] >= 0 ||
+        checked->home_slot[i] >= 0) {
+      continue;
+    }
     std::vector<int>& earlier = shards[checked->tensor_names[i]];
     const auto found = std::find_if(earlier.begin(), earlier.end(),
                                     [&](int j) { return LiesIn(program, checked->specs, i, j); });
@@ -176,7 +201,7 @@ absl::Status CheckOverlaps(const proto::Program& program, const CheckedProgram& 
   int64_t end_any = 0, end_kept = 0;
   int last_any = -1, last_kept = -1;
   for (int i : order) {
-    const bool kept = IsKept(program.buffers(i).kind());
+    const bool kept = IsKept(program.buffers(i).kind()) && checked.home_slot[i] < 0;
     const int other = begin(i) < end_kept ? last_kept : kept && begin(i) < end_any ? last_any : -1;
     if (other >= 0) {
       return Bad("buffers '", program.buffers(other).name(), "' and '", program.buffers(i).name(),
@@ -192,9 +217,37 @@ absl::Status CheckOverlaps(const proto::Program& program, const CheckedProgram& 
 class InstructionChecker {
  public:
   InstructionChecker(const proto::Program& program, CheckedProgram* checked)
-      : program_(program), checked_(*checked) {}
+      : program_(program), checked_(*checked) {
+    streams_ = std::any_of(checked->home_slot.begin(), checked->home_slot.end(),
+                           [](int slot) { return slot >= 0; });
+  }
 
   absl::Status Check(const proto::Instruction& instruction) {
+    absl::Status status = CheckKind(instruction);
+    return status.ok() && streams_ ? CheckStreams(instruction) : status;
+  }
+
+ private:
+  // Parameters that stream are there from their swap_in on, and nobody else writes them.
+  absl::Status CheckStreams(const proto::Instruction& instruction) {
+    if (instruction.has_swap_in()) {
+      arrived_.insert(instruction.swap_in().buffer());
+      return absl::OkStatus();
+    }
+    for (const BufferAccess& access : AccessesOf(instruction)) {
+      if (checked_.home_slot[access.buffer] < 0) continue;
+      const std::string& name = program_.buffers(access.buffer).name();
+      if (access.writes) {
+        return Bad("it writes parameter '", name, "', which lies on the host and is only read");
+      }
+      if (arrived_.count(access.buffer) == 0) {
+        return Bad("it reads parameter '", name, "' before its swap_in");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckKind(const proto::Instruction& instruction) {
     switch (instruction.kind_case()) {
       case proto::Instruction::kCompute:
         return Compute(instruction.compute());
@@ -226,7 +279,6 @@ class InstructionChecker {
     return Bad("it is of a kind that this worker does not know");
   }
 
- private:
   absl::Status Index(int index, const char* what, bool optional = false) const {
     if (optional && index == -1) return absl::OkStatus();
     if (index >= 0 && index < program_.buffers_size()) return absl::OkStatus();
@@ -341,21 +393,43 @@ class InstructionChecker {
     if (c.host_slot() < 0 || c.host_slot() >= kMaxHostSlots) {
       return Bad("host slot ", c.host_slot());
     }
-    if (c.host_slot() >= static_cast<int>(checked_.host_slot_bytes.size())) {
-      checked_.host_slot_bytes.resize(c.host_slot() + 1, 0);
-    }
-    int64_t& bytes = checked_.host_slot_bytes[c.host_slot()];
-    bytes = std::max(bytes, spec(c.buffer()).bytes());
+    GrowSlot(c.host_slot(), spec(c.buffer()).bytes());
     return absl::OkStatus();
   }
 
-  absl::Status SwapIn(const proto::SwapInstruction& c) const {
+  absl::Status SwapIn(const proto::SwapInstruction& c) {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
+    if (checked_.home_slot[c.buffer()] >= 0) return StreamIn(c);
     if (c.host_slot() < 0 || c.host_slot() >= static_cast<int>(checked_.host_slot_bytes.size()) ||
         checked_.host_slot_bytes[c.host_slot()] < spec(c.buffer()).bytes()) {
       return Bad("host slot ", c.host_slot(), " was not written by a swap_out before");
     }
     return absl::OkStatus();
+  }
+
+  absl::Status StreamIn(const proto::SwapInstruction& c) {
+    if (c.host_slot() != checked_.home_slot[c.buffer()]) {
+      return Bad("parameter '", program_.buffers(c.buffer()).name(), "' comes from host slots ",
+                 checked_.home_slot[c.buffer()], " and ", c.host_slot());
+    }
+    const auto [owner, added] = slot_owner_.try_emplace(c.host_slot(), c.buffer());
+    if (!added && owner->second != c.buffer()) {
+      return Bad("host slot ", c.host_slot(), " is that of parameter '",
+                 program_.buffers(owner->second).name(), "' already");
+    }
+    if (program_.has_optimizer()) {
+      return Bad("parameter '", program_.buffers(c.buffer()).name(),
+                 "' lies on the host; in a program that trains, parameters must not");
+    }
+    GrowSlot(c.host_slot(), spec(c.buffer()).bytes());
+    return absl::OkStatus();
+  }
+
+  void GrowSlot(int slot, int64_t bytes) {
+    if (slot >= static_cast<int>(checked_.host_slot_bytes.size())) {
+      checked_.host_slot_bytes.resize(slot + 1, 0);
+    }
+    checked_.host_slot_bytes[slot] = std::max(checked_.host_slot_bytes[slot], bytes);
   }
 
   absl::Status LoadBatch(const proto::LoadBatchInstruction& c) {
@@ -439,6 +513,9 @@ class InstructionChecker {
   const proto::Program& program_;
   CheckedProgram& checked_;
   std::set<std::tuple<bool, int, uint64_t>> messages_;
+  bool streams_ = false;           // some parameter does
+  std::set<int> arrived_;          // of those
+  std::map<int, int> slot_owner_;  // by host slot of one
 };
 
 }  // namespace
@@ -523,7 +600,8 @@ absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program) {
     if (!spec.ok()) return place(i, spec.status());
     checked.specs.push_back(*std::move(spec));
   }
-  checked.alias_of = FindAliases(program, checked.specs);
+  checked.home_slot = FindHomeSlots(program);
+  checked.alias_of = FindAliases(program, checked);
   checked.tensor_names = FindTensorNames(program);
   FindStretches(program, &checked);
   for (int i = 0; i < program.buffers_size(); ++i) {

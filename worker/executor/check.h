@@ -21,6 +21,9 @@ struct CheckedProgram {
   // names them "w", "w#2", ...; all are "w" here.
   std::vector<std::string> tensor_names;
   std::vector<int64_t> host_slot_bytes;  // by host slot
+  // By buffer: the host slot in which a parameter lies that streams: one that a swap_in brings into
+  // memory which serves others before and after, and that nothing writes. Else -1.
+  std::vector<int> home_slot;
   bool needs_communicator = false;
   bool needs_source = false;
 };

@@ -58,11 +58,6 @@ class Executor::State {
       program_.mutable_buffers(i)->clear_literal();
       if (program_.buffers(i).kind() == proto::SCHEDULE) schedules_.push_back(i);
     }
-    for (int64_t bytes : checked_.host_slot_bytes) {
-      absl::StatusOr<std::unique_ptr<HostMemory>> slot = device.AllocateHost(bytes);
-      if (!slot.ok()) return slot.status();
-      host_slots_.push_back(*std::move(slot));
-    }
     waits_ = FindSwapWaits(program_, memory_);
     tickets_.assign(program_.instructions_size(), 0);
     instructions_.resize(program_.instructions_size());
@@ -119,6 +114,15 @@ class Executor::State {
 
   char* data(int i) const { return memory_.data(i); }
   int64_t bytes(int i) const { return memory_.bytes(i); }
+  // Of buffer i, to be read or written between steps, if it lies on the host then; or null.
+  absl::StatusOr<char*> Home(int i) {
+    if (memory_.home(i) == nullptr) return nullptr;
+    // A step that failed may have left copies under way.
+    for (int swap = 0; swap < static_cast<int>(tickets_.size()); ++swap) {
+      if (absl::Status s = Await(swap); !s.ok()) return s;
+    }
+    return memory_.home(i);
+  }
 
   const proto::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }
@@ -301,7 +305,7 @@ class Executor::State {
 
   absl::Status RunSwap(int index, const proto::SwapInstruction& swap, bool out) {
     if (absl::Status s = Await(index); !s.ok()) return s;  // left over from a step that failed
-    char* host = host_slots_[swap.host_slot()]->data();
+    char* host = memory_.host_slot(swap.host_slot());
     const int b = swap.buffer();
     absl::StatusOr<uint64_t> ticket =
         out ? options_.device->BeginCopyToHost(host, data(b), bytes(b))
@@ -436,7 +440,6 @@ class Executor::State {
   std::unique_ptr<DeviceMemory> workspace_;
   std::vector<int> schedules_;  // buffers of that kind
   int64_t workspace_bytes_ = 0;
-  std::vector<std::unique_ptr<HostMemory>> host_slots_;
   SwapWaits waits_;
   std::vector<uint64_t> tickets_;  // by instruction: of a copy under way; 0: none
   std::vector<ReadyInstruction> instructions_;
@@ -494,6 +497,12 @@ absl::Status Executor::ReadBuffer(int index, void* host, int64_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", bytes, " bytes to read in buffer ", index));
   }
+  absl::StatusOr<char*> home = state_->Home(index);
+  if (!home.ok()) return home.status();
+  if (*home != nullptr) {
+    std::copy_n(*home, bytes, static_cast<char*>(host));
+    return absl::OkStatus();
+  }
   return state_->options().device->CopyToHost(host, state_->data(index), bytes);
 }
 
@@ -502,6 +511,12 @@ absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, i
       offset > state_->bytes(index) || bytes > state_->bytes(index) - offset) {
     return absl::InvalidArgumentError(
         absl::StrCat("no room for ", bytes, " bytes at ", offset, " in buffer ", index));
+  }
+  absl::StatusOr<char*> home = state_->Home(index);
+  if (!home.ok()) return home.status();
+  if (*home != nullptr) {
+    std::copy_n(static_cast<const char*>(host), bytes, *home + offset);
+    return absl::OkStatus();
   }
   return state_->options().device->CopyToDevice(state_->data(index) + offset, host, bytes);
 }

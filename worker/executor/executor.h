@@ -71,7 +71,8 @@ class Executor {
   absl::StatusOr<StepResult> Step(int64_t step, bool profile = false,
                                   const DynamicSizes& sizes = {});
 
-  // A buffer of the program by its index there.
+  // A buffer of the program by its index there. A parameter that a swap_in brings, and no swap_out
+  // takes away, lies on the host between steps: that copy is read and written below.
   int num_buffers() const;
   const proto::Buffer& buffer(int index) const;
   const TensorSpec& spec(int index) const;

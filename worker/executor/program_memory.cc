@@ -21,6 +21,11 @@ absl::Status ProgramMemory::Place(const proto::Program& program, const CheckedPr
   checked_ = &checked;
   device_ = device;
   sharing_ = shared != nullptr;
+  for (int64_t bytes : checked.host_slot_bytes) {
+    absl::StatusOr<std::unique_ptr<HostMemory>> slot = device->AllocateHost(bytes);
+    if (!slot.ok()) return slot.status();
+    host_slots_.push_back(*std::move(slot));
+  }
   for (int i = 0; i < program.buffers_size(); ++i) {
     shared_.push_back(sharing_ ? FindParameter(i, *shared) : nullptr);
   }
@@ -44,11 +49,13 @@ absl::Status ProgramMemory::Place(const proto::Program& program, const CheckedPr
 }
 
 char* ProgramMemory::FindParameter(int buffer, const ProgramMemory& other) const {
-  if (program_->buffers(buffer).kind() != proto::PARAMETER_SHARD) return nullptr;
+  if (program_->buffers(buffer).kind() != proto::PARAMETER_SHARD || home(buffer) != nullptr) {
+    return nullptr;
+  }
   const int original = checked_->alias_of[buffer] < 0 ? buffer : checked_->alias_of[buffer];
   for (int j = 0; j < other.program_->buffers_size(); ++j) {
     if (other.program_->buffers(j).kind() == proto::PARAMETER_SHARD &&
-        other.checked_->alias_of[j] < 0 &&
+        other.checked_->alias_of[j] < 0 && other.home(j) == nullptr &&
         other.checked_->tensor_names[j] == checked_->tensor_names[original] &&
         other.checked_->specs[j] == checked_->specs[original]) {
       return other.data(j) + (program_->buffers(buffer).offset_bytes() -
@@ -104,16 +111,17 @@ absl::Status ProgramMemory::FillBuffer(int i) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training program has no parameter of this name and region ", ToString(shard.type())));
   }
-  std::vector<char> host(static_cast<size_t>(bytes(i)));
+  std::vector<char> passing(home(i) == nullptr ? static_cast<size_t>(bytes(i)) : 0);
+  char* const host = home(i) == nullptr ? passing.data() : home(i);
   if (buffer.literal().empty()) {
-    absl::Status made = Initialize(buffer.initializer(), checked_->tensor_names[i],
-                                   program_->seed(), shard, host.data());
+    absl::Status made =
+        Initialize(buffer.initializer(), checked_->tensor_names[i], program_->seed(), shard, host);
     if (!made.ok()) return made;
   } else {
-    CopyBoxOnHost({buffer.literal().data(), host.data(), shard.dtype, shard.global, shard.dims,
+    CopyBoxOnHost({buffer.literal().data(), host, shard.dtype, shard.global, shard.dims,
                    shard.offset, Dims(shard.dims.size(), 0), shard.dims, false});
   }
-  return device_->CopyToDevice(data(i), host.data(), bytes(i));
+  return passing.empty() ? absl::OkStatus() : device_->CopyToDevice(data(i), host, bytes(i));
 }
 
 }  // namespace espalier

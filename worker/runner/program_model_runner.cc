@@ -119,6 +119,14 @@ absl::Status ProgramModelRunner::FindBuffers() {
   return absl::OkStatus();
 }
 
+int64_t ProgramModelRunner::kv_cache_bytes() const {
+  int64_t bytes = 0;
+  for (int i = 0; i < executor_->num_buffers(); ++i) {
+    if (executor_->buffer(i).kind() == proto::PERSISTENT) bytes += executor_->spec(i).bytes();
+  }
+  return bytes;
+}
+
 absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
   const size_t rows = batch.tokens.size();
   const size_t sequences = batch.sequence_start.empty() ? 0 : batch.sequence_start.size() - 1;

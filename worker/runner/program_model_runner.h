@@ -36,6 +36,9 @@ class ProgramModelRunner : public ModelRunner {
 
   Executor& executor() { return *executor_; }
 
+  // What the program keeps between steps besides its parameters.
+  int64_t kv_cache_bytes() const;
+
  private:
   enum Input {
     kTokens,

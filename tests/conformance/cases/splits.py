@@ -43,9 +43,13 @@ def _():
               rand(rows + 3, heads * head_dim), rand(rows + 3, heads * head_dim), order, row_sequence, row_prefix,
               torch.zeros(rows + 1, dtype=torch.int32), ints([]), starts, order]
     attributes = {"head_dim": head_dim, "window": random.choice([0, 2]), "softcap": random.choice([0.0, 1.5])}
-    if random.random() < 0.5:
+    alibi = random.random() < 0.5
+    if alibi:
         inputs.append(torch.rand(heads * group, dtype=torch.float64))
         attributes["alibi"] = random.choice(["relative", "bf16"])
+    if random.random() < 0.5:  # a cache of 8 bits, with a scale of each slot and head
+        inputs[3:5] = [torch.zeros(rows + 3, heads * head_dim, dtype=torch.int8) for _ in range(2)]
+        inputs += ([] if alibi else [None]) + [torch.zeros(rows + 3, heads, dtype=torch.float64) for _ in range(2)]
     return attributes, inputs, None, {"forward_only": True, "sum": 100, "scale": 4}
 
 

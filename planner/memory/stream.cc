@@ -1,0 +1,145 @@
+#include "planner/memory/stream.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "planner/memory/arena.h"
+
+namespace espalier {
+namespace {
+
+// Part of all bytes that the smallest parameters may make up to stay without further ado: a copy
+// has a price whatever its size.
+constexpr int64_t kSmallest = 100;
+
+// Parameters that stream together, or stay together.
+struct Group {
+  int step = 0;
+  int64_t bytes = 0;
+  std::vector<size_t> members;
+  bool stays = false;
+};
+
+class Streamer {
+ public:
+  explicit Streamer(const std::vector<StreamParameter>& parameters) : parameters_(parameters) {
+    for (const StreamParameter& p : parameters) all_ += AlignUp(p.bytes);
+    MakeGroups();
+  }
+
+  absl::StatusOr<StreamPlan> Plan(int64_t budget) {
+    StreamPlan plan;
+    plan.places.resize(parameters_.size());
+    plan.resident_bytes = all_;
+    if (all_ <= budget) return plan;
+    // Groups above a size stay. The smaller that size, the smaller the double buffer and the less
+    // there is to copy.
+    std::vector<int64_t> sizes;
+    for (const Group& group : groups_) sizes.push_back(group.bytes);
+    std::sort(sizes.begin(), sizes.end());
+    int64_t least = all_;
+    for (const int64_t most : sizes) {
+      const int64_t needed = Staying(most) + 2 * most;
+      least = std::min(least, needed);
+      if (needed > budget) continue;
+      for (Group& group : groups_) group.stays = group.bytes > most;
+      SpreadStaying(budget - needed);
+      Place(&plan);
+      return plan;
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("parameters of ", all_, " bytes cannot stream through ", budget,
+                     ": what must stay, and a double buffer, take ", least));
+  }
+
+ private:
+  void MakeGroups() {
+    std::vector<size_t> order(parameters_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+      return parameters_[a].bytes < parameters_[b].bytes;
+    });
+    int64_t small = 0;
+    std::map<int, Group> by_step;
+    for (const size_t i : order) {
+      const StreamParameter& p = parameters_[i];
+      small += AlignUp(p.bytes);
+      if (p.must_stay || p.first_use != p.last_use || small <= all_ / kSmallest) {
+        always_ += AlignUp(p.bytes);
+        continue;
+      }
+      Group& group = by_step[p.first_use];
+      group.step = p.first_use;
+      group.bytes += AlignUp(p.bytes);
+      group.members.push_back(i);
+    }
+    for (auto& [step, group] : by_step) groups_.push_back(std::move(group));
+  }
+
+  // What stays where groups above `most` do.
+  int64_t Staying(int64_t most) const {
+    int64_t bytes = always_;
+    for (const Group& group : groups_) bytes += group.bytes > most ? group.bytes : 0;
+    return bytes;
+  }
+
+  // Lets `room` bytes more stay: of any stretch of steps about the same part.
+  void SpreadStaying(int64_t room) {
+    double streamed = 0, due = 0;
+    for (const Group& group : groups_) {
+      streamed += group.stays ? 0.0 : static_cast<double>(group.bytes);
+    }
+    const double part = static_cast<double>(room) / std::max(streamed, 1.0);
+    const auto stay = [&room](Group& group) {
+      room -= group.bytes;
+      group.stays = true;
+    };
+    for (Group& group : groups_) {
+      if (group.stays) continue;
+      const double bytes = static_cast<double>(group.bytes);
+      due += part * bytes;
+      if (due < bytes / 2 || group.bytes > room) continue;
+      due -= bytes;
+      stay(group);
+    }
+    for (Group& group : groups_) {
+      if (!group.stays && group.bytes <= room) stay(group);
+    }
+  }
+
+  // Groups lie at the two ends of the buffer in turn.
+  void Place(StreamPlan* plan) const {
+    std::vector<const Group*> streamed;
+    for (const Group& group : groups_) {
+      if (!group.stays) streamed.push_back(&group);
+    }
+    for (size_t g = 0; g < streamed.size(); ++g) {
+      const int64_t next = g + 1 < streamed.size() ? streamed[g + 1]->bytes : 0;
+      plan->buffer_bytes = std::max(plan->buffer_bytes, streamed[g]->bytes + next);
+      plan->streamed_bytes += streamed[g]->bytes;
+    }
+    for (size_t g = 0; g < streamed.size(); ++g) {
+      int64_t offset = g % 2 == 0 ? 0 : plan->buffer_bytes - streamed[g]->bytes;
+      for (const size_t i : streamed[g]->members) {
+        plan->places[i] = {true, offset, g < 2 ? 0 : streamed[g - 2]->step + 1};
+        offset += AlignUp(parameters_[i].bytes);
+      }
+    }
+    plan->resident_bytes = all_ - plan->streamed_bytes + plan->buffer_bytes;
+  }
+
+  const std::vector<StreamParameter>& parameters_;
+  int64_t all_ = 0, always_ = 0;
+  std::vector<Group> groups_;  // by step
+};
+
+}  // namespace
+
+absl::StatusOr<StreamPlan> PlanStream(const std::vector<StreamParameter>& parameters,
+                                      int64_t budget) {
+  return Streamer(parameters).Plan(budget);
+}
+
+}  // namespace espalier

@@ -1,0 +1,211 @@
+// Decoding behind long contexts with a KV cache of 32, 16 and 8 bits: one LLaMA with as many key
+// heads as query heads and matrices of 4 bits, so that the cache, not the weights, is most of what
+// a step reads. Caches hold random keys and values.
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "ops/cpu/convert.h"
+#include "ops/models/kv_format.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "ops/quantized/quantize_graph.h"
+#include "planner/planner.h"
+#include "tests/benchmarks/report.h"
+#include "tests/benchmarks/seconds.h"
+#include "worker/device/device.h"
+#include "worker/runner/program_model_runner.h"
+
+ABSL_FLAG(bool, json, false, "print JSON instead of tables");
+ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
+ABSL_FLAG(int, threads, 2, "of the model");
+ABSL_FLAG(int, layers, 4, "of the model");
+ABSL_FLAG(int, rounds, 7, "turns");
+
+namespace espalier {
+namespace {
+
+constexpr DType kKvFormats[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+constexpr int kContexts[] = {512, 4096};
+constexpr int kMostContext = 4096;
+constexpr int kRows[] = {1, 16};  // one token, and a token tree
+constexpr int kMostRows = 16;
+
+LlamaConfig Config() {
+  LlamaConfig config;
+  config.vocab_size = 4096;
+  config.hidden_size = 2048;
+  config.intermediate_size = 5632;
+  config.num_layers = absl::GetFlag(FLAGS_layers);
+  config.num_heads = config.num_kv_heads = 16;
+  config.head_dim = 128;
+  config.max_position_embeddings = kMostContext + kMostRows;
+  return config;
+}
+
+struct Model {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ProgramModelRunner> runner;
+};
+
+// The first elements are normal, and then they repeat: to save time.
+std::vector<char> Values(DType dtype, int64_t count, float scale) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> some(1 << 16);
+  for (float& value : some) value = normal(random);
+  std::vector<char> bytes(static_cast<size_t>(count) * SizeOf(dtype));
+  for (int64_t at = 0; at < count; at += static_cast<int64_t>(some.size())) {
+    const int64_t n = std::min<int64_t>(count - at, static_cast<int64_t>(some.size()));
+    char* const to = bytes.data() + at * static_cast<int64_t>(SizeOf(dtype));
+    if (IsFloat(dtype)) {
+      FromF32(dtype, some.data(), to, n);
+    } else {
+      // Whole numbers; of packed weights, any byte below 32, which makes scales that are numbers.
+      for (int64_t i = 0; i < n; ++i) to[i] = static_cast<char>(random() % 32);
+    }
+  }
+  return bytes;
+}
+
+absl::StatusOr<Model> Make(const OpRegistry& registry, DType kv_format) {
+  const LlamaConfig config = Config();
+  ServingShape shape;
+  shape.max_rows = shape.max_output_rows = kMostRows;
+  shape.kv_slots = shape.max_context_slots = kMostContext + kMostRows;
+  shape.max_sequences = 1;
+  shape.max_ancestor_slots = kMostRows * kMostRows;
+  shape.kv_format = kv_format;
+  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
+  if (!graph.ok()) return graph.status();
+  graph = QuantizeLinears(registry, *graph, WeightFormat::kInt4);
+  if (!graph.ok()) return graph.status();
+  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph);
+  if (!program.ok()) return program.status();
+  Model model;
+  model.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{8} << 30});
+  auto runner = ProgramModelRunner::Create(
+      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
+  if (!runner.ok()) return runner.status();
+  model.runner = *std::move(runner);
+  Executor& executor = model.runner->executor();
+  for (int i = 0; i < executor.num_buffers(); ++i) {
+    const proto::BufferKind kind = executor.buffer(i).kind();
+    if (kind != proto::PARAMETER_SHARD && kind != proto::PERSISTENT) continue;
+    const TensorSpec& spec = executor.spec(i);
+    const std::vector<char> bytes = Values(spec.dtype, spec.num_elements(), 0.02f);
+    if (absl::Status s = executor.WriteBuffer(i, bytes.data(), spec.bytes()); !s.ok()) return s;
+  }
+  return model;
+}
+
+// Children of one another behind the context: a chain, as the last branch of a tree.
+RunnerBatch Batch(int context, int rows) {
+  RunnerBatch batch;
+  batch.ancestor_start = {0};
+  for (int r = 0; r < rows; ++r) {
+    batch.tokens.push_back(r + 1);
+    batch.positions.push_back(context + r);
+    batch.slots.push_back(context + r);
+    batch.row_sequence.push_back(0);
+    batch.row_prefix.push_back(context);
+    batch.logit_rows.push_back(r);
+    for (int a = 0; a <= r; ++a) batch.ancestor_slots.push_back(context + a);
+    batch.ancestor_start.push_back(static_cast<int32_t>(batch.ancestor_slots.size()));
+  }
+  batch.sequence_start = {0, context};
+  for (int i = 0; i < context; ++i) batch.sequence_slots.push_back(i);
+  return batch;
+}
+
+struct Times {
+  std::vector<double> step, attention;
+};
+
+absl::Status Measure(Model& model, const RunnerBatch& batch, Times* times) {
+  RunnerLogits logits;
+  if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
+  const double start = Seconds();
+  if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
+  times->step.push_back(Seconds() - start);
+  auto profiled = model.runner->executor().Step(
+      0, /*profile=*/true, {batch.rows(), static_cast<int64_t>(batch.logit_rows.size())});
+  if (!profiled.ok()) return profiled.status();
+  double attention = 0;
+  for (const InstructionTime& time : profiled->profile) {
+    if (time.op == "paged_attention") attention += time.seconds;
+  }
+  times->attention.push_back(attention);
+  return absl::OkStatus();
+}
+
+absl::Status Run(Report* report) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  std::vector<Model> models;
+  for (const DType format : kKvFormats) {
+    absl::StatusOr<Model> model = Make(registry, format);
+    if (!model.ok()) return model.status();
+    models.push_back(*std::move(model));
+  }
+  struct Load {
+    int context, rows;
+    std::vector<Times> times;  // by model
+  };
+  std::vector<Load> loads;
+  for (const int rows : kRows) {
+    for (const int context : kContexts) {
+      loads.push_back({context, rows, std::vector<Times>(models.size())});
+    }
+  }
+  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    for (Load& load : loads) {
+      const RunnerBatch batch = Batch(load.context, load.rows);
+      for (size_t m = 0; m < models.size(); ++m) {
+        if (absl::Status s = Measure(models[m], batch, &load.times[m]); !s.ok()) return s;
+      }
+    }
+  }
+  for (const Load& load : loads) {
+    report->Table(
+        absl::StrCat("A step of ", load.rows, load.rows == 1 ? " row" : " rows", " behind ",
+                     load.context, " tokens, ", absl::GetFlag(FLAGS_threads), " threads"),
+        {"KV cache", "MB for 4112 tokens", "ms per step", "steps/s", "attention ms", "cache GB/s",
+         "against f32"});
+    const double f32 = Median(load.times[0].step);
+    for (size_t m = 0; m < models.size(); ++m) {
+      const double bytes = static_cast<double>(models[m].runner->kv_cache_bytes());
+      const double step = Median(load.times[m].step), attention = Median(load.times[m].attention);
+      const double read = bytes * load.context / (kMostContext + kMostRows);
+      report->Row({Text(KvFormatName(kKvFormats[m])), Number(bytes / 1e6, 1), Number(step * 1e3, 2),
+                   Number(1 / step, 1), Number(attention * 1e3, 2),
+                   Number(read / attention / 1e9, 1), Number(f32 / step, 2)});
+    }
+  }
+  report->Note(absl::StrCat(
+      "LLaMA of ", absl::GetFlag(FLAGS_layers),
+      " layers, hidden 2048, 16 heads of 128 with a key head each, matrices of 4 bits. Medians of ",
+      absl::GetFlag(FLAGS_rounds),
+      " rounds, formats in turns. Cache GB/s: the context's keys and values, once, by the time in "
+      "attention; the rows of a tree read them again."));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  espalier::Report report("KV formats");
+  if (absl::Status status = espalier::Run(&report); !status.ok()) {
+    std::fprintf(stderr, "kv_formats: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));
+}

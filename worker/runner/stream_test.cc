@@ -1,0 +1,292 @@
+// Weights that stream: a model whose parameters do not fit its device runs there, with the bits
+// that it has where they fit, and copies lie beside computation.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/models/llama.h"
+#include "ops/operators/register_all.h"
+#include "ops/program/accesses.h"
+#include "ops/quantized/quantize_graph.h"
+#include "planner/planner.h"
+#include "worker/executor/check.h"
+#include "worker/executor/initialize.h"
+#include "worker/executor/program_memory.h"
+#include "worker/executor/swap_waits.h"
+#include "worker/runner/program_model_runner.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kPositions = 64;
+
+class StreamTest : public testing::Test {
+ protected:
+  StreamTest() { RegisterAllOperators(registry_); }
+
+  Graph Model(WeightFormat format = WeightFormat::kF32, DType kv_format = DType::kF32) {
+    LlamaConfig config;
+    config.vocab_size = 512;
+    config.hidden_size = 64;
+    config.intermediate_size = 160;
+    config.num_layers = 5;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.head_dim = 16;
+    config.max_position_embeddings = kPositions;
+    ServingShape shape;
+    shape.max_rows = 16;
+    shape.max_output_rows = 16;
+    shape.kv_slots = 48;
+    shape.max_sequences = 4;
+    shape.max_context_slots = 64;
+    shape.max_ancestor_slots = 32;
+    shape.kv_format = kv_format;
+    auto graph = BuildLlamaServing(registry_, config, shape);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    graph = QuantizeLinears(registry_, *graph, format);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    EXPECT_TRUE(BindAndInfer(registry_, 1, &*graph).ok());
+    return *std::move(graph);
+  }
+
+  proto::Program Lower(const Graph& graph, int64_t resident_weight_bytes) {
+    auto program = LowerServing(registry_, graph, {.resident_weight_bytes = resident_weight_bytes});
+    EXPECT_TRUE(program.ok()) << program.status();
+    return program.ok() ? *std::move(program) : proto::Program();
+  }
+
+  // What its parameters take of the arena.
+  static int64_t ParameterBytes(const proto::Program& program) {
+    std::set<int64_t> taken;
+    for (const proto::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() != proto::PARAMETER_SHARD) continue;
+      int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
+      for (int64_t d : buffer.spec().dims()) bytes *= d;
+      for (int64_t at = 0; at < bytes; at += 64) taken.insert(buffer.offset_bytes() + at);
+    }
+    return static_cast<int64_t>(taken.size()) * 64;
+  }
+
+  static void FillRandomly(Executor& executor) {
+    proto::Initializer normal;
+    normal.set_kind(proto::Initializer::NORMAL);
+    normal.set_scale(0.1);
+    for (int i = 0; i < executor.num_buffers(); ++i) {
+      if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+      const TensorSpec& spec = executor.spec(i);
+      std::vector<char> bytes(static_cast<size_t>(spec.bytes()));
+      if (spec.dtype == DType::kF32) {
+        ASSERT_TRUE(Initialize(normal, executor.buffer(i).name(), 4, spec, bytes.data()).ok());
+      } else {
+        // Packed numbers below 32; any four bytes of them are a scale that f16 holds.
+        for (size_t b = 0; b < bytes.size(); ++b) bytes[b] = static_cast<char>((b * 7 + 3) % 32);
+      }
+      ASSERT_TRUE(executor.WriteBuffer(i, bytes.data(), spec.bytes()).ok());
+      std::vector<char> back(bytes.size());
+      ASSERT_TRUE(executor.ReadBuffer(i, back.data(), spec.bytes()).ok());
+      EXPECT_EQ(bytes, back) << executor.buffer(i).name();
+    }
+  }
+
+  OpRegistry registry_;
+};
+
+// A prompt in slots 0, 1, ..., then a tree of two branches, then the next token.
+std::vector<RunnerBatch> Batches() {
+  RunnerBatch prompt;
+  for (int i = 0; i < 12; ++i) {
+    prompt.tokens.push_back(i * 37 % 512);
+    prompt.positions.push_back(i);
+    prompt.slots.push_back(i);
+    prompt.row_sequence.push_back(0);
+    prompt.row_prefix.push_back(i + 1);
+    prompt.sequence_slots.push_back(i);
+    prompt.logit_rows.push_back(i);
+  }
+  prompt.ancestor_start.assign(13, 0);
+  prompt.sequence_start = {0, 12};
+  RunnerBatch tree;
+  tree.tokens = {7, 11, 8};
+  tree.positions = {12, 12, 13};
+  tree.slots = {30, 31, 32};
+  tree.row_sequence = {0, 0, 0};
+  tree.row_prefix = {12, 12, 12};
+  tree.ancestor_start = {0, 1, 2, 4};
+  tree.ancestor_slots = {30, 31, 30, 32};
+  tree.sequence_start = {0, 12};
+  tree.sequence_slots = prompt.sequence_slots;
+  tree.logit_rows = {0, 1, 2};
+  RunnerBatch next;
+  next.tokens = {9};
+  next.positions = {12};
+  next.slots = {12};
+  next.row_sequence = {0};
+  next.row_prefix = {13};
+  next.ancestor_start = {0, 0};
+  next.sequence_slots = prompt.sequence_slots;
+  next.sequence_slots.push_back(12);
+  next.sequence_start = {0, 13};
+  next.logit_rows = {0};
+  return {prompt, tree, next};
+}
+
+TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
+  const std::vector<RunnerBatch> batches = Batches();
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
+    for (const DType kv_format : {DType::kF32, DType::kI8}) {
+      const Graph graph = Model(format, kv_format);
+      const proto::Program whole = Lower(graph, 0);
+      std::vector<RunnerLogits> expected(batches.size());
+      std::unique_ptr<Device> large = NewCpuDevice({2, int64_t{1} << 28});
+      auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
+      ASSERT_TRUE(resident.ok()) << resident.status();
+      FillRandomly((*resident)->executor());
+      for (size_t i = 0; i < batches.size(); ++i) {
+        const absl::Status s = (*resident)->Step(batches[i], &expected[i]);
+        ASSERT_TRUE(s.ok()) << s;
+      }
+      const int64_t parameters = ParameterBytes(whole);
+      for (const int percent : {85, 65}) {
+        const int64_t budget = parameters * percent / 100;
+        const proto::Program program = Lower(graph, budget);
+        EXPECT_LE(ParameterBytes(program), budget);
+        EXPECT_GE(ParameterBytes(program) + program.host_bytes(), parameters);
+        // The device has what this program says that it needs, and that is less than what the
+        // whole one needs.
+        const int64_t workspace =
+            (*resident)->executor().measured_peak_bytes() - whole.arena_bytes();
+        const int64_t limit = program.arena_bytes() + workspace;
+        EXPECT_LE(limit, whole.arena_bytes() + workspace - (parameters - budget));
+        for (const std::string& folder : {std::string(), testing::TempDir()}) {
+          std::unique_ptr<Device> small = NewCpuDevice({2, limit, folder});
+          EXPECT_EQ(ProgramModelRunner::Create(whole, "", kPositions, small.get()).status().code(),
+                    absl::StatusCode::kResourceExhausted);
+          auto streaming = ProgramModelRunner::Create(program, "", kPositions, small.get());
+          ASSERT_TRUE(streaming.ok()) << streaming.status();
+          EXPECT_LE((*streaming)->executor().measured_peak_bytes(), limit);
+          FillRandomly((*streaming)->executor());
+          for (int round = 0; round < 3; ++round) {
+            for (size_t i = 0; i < batches.size(); ++i) {
+              RunnerLogits found;
+              const absl::Status s = (*streaming)->Step(batches[i], &found);
+              ASSERT_TRUE(s.ok()) << s;
+              ASSERT_EQ(found.values.size(), expected[i].values.size());
+              EXPECT_EQ(std::memcmp(found.values.data(), expected[i].values.data(),
+                                    found.values.size() * sizeof(float)),
+                        0)
+                  << Name(format) << ", " << Name(kv_format) << ", " << percent << " %, batch "
+                  << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// By the program's structure: an operator's weights begin to come in before the operator in front
+// of it that has weights, and nothing waits for them but their own operator.
+TEST_F(StreamTest, CopiesRunBesideComputation) {
+  const Graph graph = Model();
+  const proto::Program program = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
+  auto checked = CheckProgram(program);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 28});
+  ProgramMemory memory;
+  ASSERT_TRUE(memory.Place(program, *checked, device.get(), nullptr).ok());
+  const SwapWaits waits = FindSwapWaits(program, memory);
+  int copies = 0, beside = 0;
+  for (int i = 0; i < program.instructions_size(); ++i) {
+    if (!program.instructions(i).has_swap_in()) continue;
+    ++copies;
+    const int buffer = program.instructions(i).swap_in().buffer();
+    bool matrices_between = false;
+    for (int j = i + 1; j < program.instructions_size(); ++j) {
+      bool uses = false, streamed = false;
+      if (program.instructions(j).has_compute()) {
+        for (const BufferAccess& access : AccessesOf(program.instructions(j))) {
+          uses |= access.buffer == buffer;
+          streamed |= checked->home_slot[access.buffer] >= 0;
+        }
+      }
+      const std::vector<int>& before = waits.before[j];
+      const bool waited = std::find(before.begin(), before.end(), i) != before.end();
+      EXPECT_EQ(waited, uses) << "instruction " << j << " and the copy of instruction " << i;
+      if (uses || waited) break;
+      matrices_between |= streamed;
+    }
+    beside += matrices_between;
+  }
+  EXPECT_GT(copies, 8);
+  EXPECT_EQ(beside, copies - 1);  // the first one has nothing to lie beside
+}
+
+TEST_F(StreamTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
+  const Graph graph = Model();
+  const absl::Status refused =
+      LowerServing(registry_, graph, {.resident_weight_bytes = 4096}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const std::string text(refused.message());
+  EXPECT_EQ(text.rfind("resident_weight_bytes: ", 0), 0u) << text;
+  const int64_t least = std::stoll(text.substr(text.rfind(' ') + 1));
+  EXPECT_LE(ParameterBytes(Lower(graph, least)), least);
+}
+
+// Programs come over the wire.
+TEST_F(StreamTest, ProgramsThatMisuseStreamedParametersAreRefused) {
+  const Graph graph = Model();
+  const proto::Program good = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
+  ASSERT_TRUE(CheckProgram(good).ok());
+  std::vector<int> swaps;
+  for (int i = 0; i < good.instructions_size(); ++i) {
+    if (good.instructions(i).has_swap_in()) swaps.push_back(i);
+  }
+  const auto refuse = [&](auto change, const std::string& what) {
+    proto::Program program = good;
+    change(program);
+    const absl::Status s = CheckProgram(program).status();
+    EXPECT_EQ(s.code(), absl::StatusCode::kInvalidArgument) << what;
+    EXPECT_NE(std::string(s.message()).find(what), std::string::npos) << s;
+  };
+  const auto swap = [&](proto::Program& p, size_t i) {
+    return p.mutable_instructions(swaps[i])->mutable_swap_in();
+  };
+  refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(swap(p, 0)->host_slot()); },
+         "is that of parameter");
+  refuse([&](proto::Program& p) { swap(p, 1)->set_buffer(swap(p, 0)->buffer()); },
+         "");
+  refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(-1); }, "");
+  refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(1 << 30); }, "");
+  refuse(
+      [&](proto::Program& p) {
+        const int buffer = swap(p, 0)->buffer();
+        p.add_instructions()->mutable_fill()->set_buffer(buffer);
+      },
+      "which lies on the host and is only read");
+  refuse(
+      [&](proto::Program& p) {
+        // The last copy after everything else.
+        proto::Instruction last = p.instructions(swaps.back());
+        p.mutable_instructions()->DeleteSubrange(swaps.back(), 1);
+        *p.add_instructions() = last;
+      },
+      "before its swap_in");
+  refuse(
+      [&](proto::Program& p) {
+        // Another parameter that stays lies in the double buffer.
+        for (proto::Buffer& buffer : *p.mutable_buffers()) {
+          if (buffer.name() == "model.norm.weight") {
+            buffer.set_offset_bytes(p.buffers(swap(p, 0)->buffer()).offset_bytes());
+          }
+        }
+      },
+      "share memory");
+  refuse([&](proto::Program& p) { p.mutable_optimizer()->set_name("sgd"); }, "trains");
+}
+
+}  // namespace
+}  // namespace espalier
