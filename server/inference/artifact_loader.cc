@@ -59,11 +59,9 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const Described& model,
-                                                                        const ServingShape& shape,
-                                                                        WeightFormat format,
-                                                                        EngineParts* parts,
-                                                                        int64_t* parameters) const {
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
+    const Described& model, const ServingShape& shape, WeightFormat format,
+    const AdapterFiles& adapters, EngineParts* parts, int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
@@ -71,6 +69,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const De
     return status;
   }
   if (parameters != nullptr) *parameters = CountParameters(serving->graph);
+  absl::StatusOr<AdapterFiles::Parameters> adapted = adapters.AddTo(*options_.operators, &*serving);
+  if (!adapted.ok()) return adapted.status();
   serving = QuantizeServing(*options_.operators, *std::move(serving), format);
   if (!serving.ok()) return serving.status();
   const Graph& graph = serving->graph;
@@ -81,6 +81,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const De
       *program, model.folder, static_cast<int>(model.description.model.facts.max_positions),
       device.get(), serving->weights);
   if (!runner.ok()) return runner.status();
+  if (absl::Status status = adapters.Load(*adapted, (*runner)->executor()); !status.ok()) {
+    return status;
+  }
   parts->keep_alive.push_back(std::move(device));
   return *std::move(runner);
 }
@@ -100,8 +103,11 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   loaded.parts.tokenizer = large->description.tokenizer;
   loaded.parts.chat = large->description.chat;
   loaded.parts.generation = large->description.generation;
+  const absl::StatusOr<AdapterFiles> adapters =
+      AdapterFiles::Open(*files_, formats.adapters, options_.folder);
+  if (!adapters.ok()) return adapters.status();
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      MakeRunner(*large, *shape, formats.llm, &loaded.parts, &loaded.parameters);
+      MakeRunner(*large, *shape, formats.llm, *adapters, &loaded.parts, &loaded.parameters);
   if (!runner.ok()) return In(llm, runner.status());
   loaded.parts.llm = *std::move(runner);
   for (const std::string& ssm : ssms) {
@@ -110,7 +116,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
     absl::StatusOr<ServingShape> ssm_shape =
         SsmShape(small->description.model.facts, *shape, size, expansion, count);
     if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
-    runner = MakeRunner(*small, *ssm_shape, formats.ssms, &loaded.parts, nullptr);
+    runner = MakeRunner(*small, *ssm_shape, formats.ssms, {}, &loaded.parts, nullptr);
     if (!runner.ok()) return In(ssm, runner.status());
     loaded.parts.ssms.push_back(*std::move(runner));
   }

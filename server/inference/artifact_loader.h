@@ -9,6 +9,7 @@
 #include "ops/schema/registry.h"
 #include "server/inference/model_server.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/runner/adapter_files.h"
 
 namespace espalier {
 
@@ -34,10 +35,9 @@ class ArtifactLoader : public ModelLoader {
     ModelDescription description;
   };
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
-  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const Described& model,
-                                                          const ServingShape& shape,
-                                                          WeightFormat format, EngineParts* parts,
-                                                          int64_t* parameters) const;
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(
+      const Described& model, const ServingShape& shape, WeightFormat format,
+      const AdapterFiles& adapters, EngineParts* parts, int64_t* parameters) const;
 
   const ArtifactLoaderOptions options_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();

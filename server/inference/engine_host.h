@@ -50,6 +50,8 @@ class EngineHost {
   // The listener gets its last event, unless the request is over already.
   void Cancel(Ticket ticket);
 
+  // Requests of one client that the queue has room for at once, if nobody else is there.
+  int at_once() const { return at_once_; }
   // Requests that have not ended.
   int open() const;
   // Seconds after which a request that the queue had no place for may find one: what one request
@@ -62,7 +64,8 @@ class EngineHost {
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
   bool has_ssms() const { return engine_->has_ssms(); }
-  EngineStatistics statistics() const;  // as of the last step
+  int embedding_size() const { return engine_->embedding_size(); }  // 0: there are none
+  EngineStatistics statistics() const;                              // as of the last step
 
  private:
   struct Command {
@@ -77,7 +80,7 @@ class EngineHost {
     Listener listener;
   };
 
-  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests);
+  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests, int max_queue);
   absl::Status WithDelay(absl::Status status) const;
   void Run();
   void Execute(Command command);
@@ -88,6 +91,7 @@ class EngineHost {
 
   EngineParts parts_;
   const int max_requests_;
+  const int at_once_;
   std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
 
   // Of the thread alone.
