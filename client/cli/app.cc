@@ -123,10 +123,10 @@ std::vector<FlagSpec> CommonFlags() {
 }
 
 std::vector<Command> AllCommands() {
-  return {UpCommand(),      DownCommand(),     StatusCommand(),   TrainCommand(),
-          PlanCommand(),    ExplainCommand(),  MachinesCommand(), ProfileCommand(),
-          JobsCommand(),    LogsCommand(),     ModelsCommand(),   ServeCommand(),
-          UnserveCommand(), GenerateCommand(), BenchCommand(),    VersionCommand()};
+  return {UpCommand(),      DownCommand(),     StatusCommand(),  TrainCommand(),    PlanCommand(),
+          ExplainCommand(), MachinesCommand(), ProfileCommand(), JobsCommand(),     LogsCommand(),
+          ModelsCommand(),  ServeCommand(),    UnserveCommand(), GenerateCommand(), EmbedCommand(),
+          BenchCommand(),   VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

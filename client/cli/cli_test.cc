@@ -158,6 +158,30 @@ TEST_F(CliTest, DeadCoordinatorHasItsOwnExitCodeAndSaysWhatToStart) {
   EXPECT_EQ(Json::parse(out_.str())["error"]["code"], "UNAVAILABLE");
 }
 
+TEST_F(CliTest, AdaptersAreServedUnderNamesAndChosenByThem) {
+  ASSERT_EQ(Run({"serve", "llm", "--adapter=poet=poems", "--adapter=clerk=a=b"}), kExitOk)
+      << err_.str();
+  const proto::ServeModelRequest& served = fake_.state()->serves.back();
+  ASSERT_EQ(served.adapters_size(), 2);
+  EXPECT_EQ(served.adapters(0).name(), "poet");
+  EXPECT_EQ(served.adapters(0).artifact(), "poems");
+  EXPECT_EQ(served.adapters(1).artifact(), "a=b");
+  ASSERT_EQ(Run({"generate", "llm", "--adapter=poet", "Now"}), kExitOk) << err_.str();
+  EXPECT_EQ(fake_.state()->generates.back().model(), "llm");
+  EXPECT_EQ(fake_.state()->generates.back().adapter(), "poet");
+}
+
+TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
+  ASSERT_EQ(Run({"embed", "llm", "a king", "a queen", "--dimensions=2"}), kExitOk) << err_.str();
+  const proto::EmbedRequest& request = fake_.state()->embeds.back();
+  ASSERT_EQ(request.inputs_size(), 2);
+  EXPECT_EQ(request.inputs(1).text(), "a queen");
+  EXPECT_EQ(request.dimensions(), 2);
+  EXPECT_THAT(out_.str(), HasSubstr("-0.2800"));  // (0.6, 0.8) times (0.6, -0.8)
+  ASSERT_EQ(Run({"embed", "llm", "x", "--json"}), kExitOk);
+  EXPECT_EQ(Json::parse(out_.str())["embeddings"][0]["values"].size(), 2u);
+}
+
 TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
   const std::vector<std::vector<std::string>> wrong = {
       {"trian"},
@@ -170,6 +194,8 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
       {"generate", "llm"},
       {"generate", "llm", "hi", "--compare", "--temperature=1"},
       {"serve", "llm", "--expansion=1,x", "--ssm=s"},
+      {"serve", "llm", "--adapter=poet"},
+      {"embed", "llm"},
       {"models", "upload", "x"},
       {"plan", "--model=llama:tiny", "--devices=2", "--device-preset=abacus"},
       {"status", "--coordinator=nowhere"}};

@@ -92,6 +92,7 @@ Command ModelsCommand();
 Command ServeCommand();
 Command UnserveCommand();
 Command GenerateCommand();
+Command EmbedCommand();
 Command BenchCommand();
 Command VersionCommand();
 

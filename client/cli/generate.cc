@@ -39,6 +39,7 @@ absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
   if (!prompt.ok()) return prompt.status();
   proto::GenerateRequest request;
   request.set_model(flags.positional()[0]);
+  request.set_adapter(flags.Text("adapter"));
   request.set_text(*prompt);
   request.set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 128)));
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
@@ -215,6 +216,7 @@ Command GenerateCommand() {
   c.usage = "generate MODEL PROMPT|- [flags]";
   c.flags = {
       {"prompt", FlagType::kText, "TEXT", "instead of the arguments"},
+      {"adapter", FlagType::kText, "NAME", "one of the model's low-rank adapters (none)"},
       {"max-tokens", FlagType::kInt, "N", "longest answer (128)", 0, 1, 1 << 20},
       {"speculation", FlagType::kText, "MODE",
        "token trees: on, off, default (on where there are SSMs)"},

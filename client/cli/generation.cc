@@ -121,7 +121,8 @@ absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateR
 
 std::string CompletionBody(const proto::GenerateRequest& request) {
   Json body;
-  body["model"] = request.model();
+  // Over HTTP an adapter goes by its name alone.
+  body["model"] = request.adapter().empty() ? request.model() : request.adapter();
   if (request.has_tokens()) {
     body["prompt"] = std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end());
   } else {

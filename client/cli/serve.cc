@@ -24,6 +24,25 @@ absl::Status FillExpansion(const std::string& text, proto::ServeModelRequest* re
   return absl::OkStatus();
 }
 
+absl::Status FillAdapters(const ParsedFlags& flags, proto::ServeModelRequest* request) {
+  for (const std::string& text : flags.Values("adapter")) {
+    const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    if (parts.size() != 2 || parts[0].empty() || parts[1].empty()) {
+      return UsageError(absl::StrCat("--adapter is \"", Printable(text),
+                                     "\"; accepted: NAME=ARTIFACT, NAME as requests call it"));
+    }
+    proto::LoraAdapter* const adapter = request->add_adapters();
+    adapter->set_name(parts[0]);
+    adapter->set_artifact(parts[1]);
+  }
+  return absl::OkStatus();
+}
+
+std::string AdapterNames(const proto::ServedModel& model) {
+  return absl::StrJoin(model.adapters(), ", ",
+                       [](std::string* out, const auto& a) { out->append(Printable(a.name())); });
+}
+
 absl::Status List(Context& context, Client* client) {
   auto models = client->ListServed();
   if (!models.ok()) return models.status();
@@ -38,12 +57,13 @@ absl::Status List(Context& context, Client* client) {
                {"artifact"},
                {"drafts by"},
                {"expansion"},
+               {"adapters"},
                {"parameters", Align::kRight},
                {"context", Align::kRight}});
   for (const auto& m : *models) {
     table.Row({Printable(m.name()), Printable(m.artifact()),
                Printable(absl::StrJoin(m.ssm_artifacts(), ", ")), absl::StrJoin(m.expansion(), ","),
-               FormatCount(static_cast<double>(m.parameters())),
+               AdapterNames(m), FormatCount(static_cast<double>(m.parameters())),
                absl::StrCat(m.max_sequence_length())});
   }
   context.out() << (table.empty() ? "no models are served; serve one: espalier serve ARTIFACT\n"
@@ -59,6 +79,7 @@ absl::Status RunServe(Context& context) {
   if (absl::Status s = FillExpansion(flags.Text("expansion"), &request); !s.ok()) return s;
   if (request.expansion_size() > 0 && !flags.Has("ssm"))
     return UsageError("--expansion needs --ssm=ARTIFACT");
+  if (absl::Status s = FillAdapters(flags, &request); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (flags.positional().empty()) return List(context, *client);
@@ -103,6 +124,7 @@ absl::Status RunServe(Context& context) {
   if (model->lookup_depth() > 0) {
     context.out() << ", lookups of up to " << model->lookup_depth() << " tokens";
   }
+  if (model->adapters_size() > 0) context.out() << ", adapters " << AdapterNames(*model);
   context.out() << "\ntry it: espalier generate " << Printable(model->name())
                 << " \"In the beginning\"" << std::endl;
   return absl::OkStatus();
@@ -152,6 +174,8 @@ Command ServeCommand() {
        64},
       {"no-prefix-cache", FlagType::kSwitch, "",
        "do not share the KV cache of tokens with which several requests begin"},
+      {"adapter", FlagType::kText, "NAME=ARTIFACT",
+       "a low-rank adapter (a folder of PEFT's), which requests call by NAME", 0, 0, 0, true},
       {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
        1 << 30},
       {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
@@ -159,6 +183,8 @@ Command ServeCommand() {
       {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24},
   };
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
+                {"two adapters of one model",
+                 "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
                 {"what is served", "espalier serve"}};
   c.run = RunServe;
   return c;

@@ -290,6 +290,12 @@ absl::StatusOr<std::vector<proto::ServedModel>> Client::ListServed() {
   return std::vector<proto::ServedModel>(reply->models().begin(), reply->models().end());
 }
 
+absl::StatusOr<proto::EmbedReply> Client::Embed(const proto::EmbedRequest& request,
+                                                absl::Duration timeout) {
+  return Call<proto::EmbedReply>(*impl_, impl_->inference.get(), &proto::Inference::Stub::Embed,
+                                 request, timeout);
+}
+
 absl::StatusOr<bool> Client::CancelGenerate(const std::string& request_id) {
   proto::CancelGenerateRequest request;
   request.set_request_id(request_id);

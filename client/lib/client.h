@@ -111,6 +111,9 @@ class Client {
   absl::Status Generate(const proto::GenerateRequest& request,
                         const std::function<bool(const proto::GenerateReply&)>& reply,
                         absl::Duration timeout = absl::InfiniteDuration());
+  // One vector for each input, in their order. No deadline but `timeout`.
+  absl::StatusOr<proto::EmbedReply> Embed(const proto::EmbedRequest& request,
+                                          absl::Duration timeout = absl::InfiniteDuration());
   absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
 
   struct Impl;  // defined where gRPC is

@@ -215,6 +215,17 @@ class FakeInference : public proto::Inference::Service {
     *reply->mutable_model() = s_.served;
     return Status::OK;
   }
+  Status Embed(ServerContext*, const proto::EmbedRequest* request,
+               proto::EmbedReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.embeds.push_back(*request);
+    for (int i = 0; i < request->inputs_size(); ++i) {
+      proto::Embedding* const embedding = reply->add_embeddings();
+      embedding->add_values(0.6f);
+      embedding->add_values(i == 0 ? 0.8f : -0.8f);
+    }
+    return Status::OK;
+  }
   Status Generate(ServerContext*, const proto::GenerateRequest* request,
                   grpc::ServerWriter<proto::GenerateReply>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);

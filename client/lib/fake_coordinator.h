@@ -40,6 +40,7 @@ struct FakeState {
   std::vector<proto::ExplainRequest> explains;
   std::vector<proto::DiffRequest> diffs;
   std::vector<proto::GenerateRequest> generates;
+  std::vector<proto::EmbedRequest> embeds;  // answered with (0.6, 0.8), then (0.6, -0.8)
   std::vector<proto::ServeModelRequest> serves;
   std::vector<std::string> authorizations;
   int uploads = 0;

@@ -2,10 +2,10 @@
 // it; StableLinear makes every row's bits its own.
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/row_groups.h"
 #include "ops/cpu/stable_linear.h"
 #include "ops/cpu/workspace.h"
 
@@ -26,34 +26,40 @@ class ExpertLinear : public Kernel {
   KernelStatus Run(const KernelArgs& args) override {
     const TensorView &x = args.inputs[0], &weight = args.inputs[1], &y = args.outputs[0];
     const int64_t experts = weight.dims()[0], out = weight.dims()[1], in = weight.dims()[2];
-    if (std::string error = Order(args.inputs[2], experts); !error.empty()) {
-      return KernelStatus::Error(error);
+    const int64_t choices = args.inputs[2].num_elements(), k = args.inputs[2].dims()[1];
+    const int32_t* const expert = args.inputs[2].as<const int32_t>();
+    if (const int64_t bad = groups_.Sort(expert, choices, 0, experts - 1); bad >= 0) {
+      return KernelStatus::Error("expert_linear: assign holds " + std::to_string(expert[bad]) +
+                                 " at " + std::to_string(bad) + ", there are " +
+                                 std::to_string(experts) + " experts");
     }
-    const int64_t choices = static_cast<int64_t>(order_.size()), k = args.inputs[2].dims()[1];
+    const std::vector<int64_t>& order = groups_.order();
     const int64_t rows_per_x = x.dims().size() == 3 ? 1 : k;  // choices that read one row of x
     float* gathered = WorkspaceAt(args.workspace, gathered_);
     float* products = WorkspaceAt(args.workspace, products_);
     ParallelRanges(choices, in, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        std::memcpy(gathered + i * in, x.as<float>() + order_[i] / rows_per_x * in,
+        std::memcpy(gathered + i * in, x.as<float>() + order[i] / rows_per_x * in,
                     in * sizeof(float));
       }
     });
     for (int64_t e = 0; e < experts; ++e) {
-      StableLinear({DType::kF32, start_[e + 1] - start_[e], in, out, gathered + start_[e] * in,
-                    weight.as<float>() + e * out * in, nullptr, products + start_[e] * out});
+      const int64_t begin = groups_.begin(e);
+      StableLinear({DType::kF32, groups_.end(e) - begin, in, out, gathered + begin * in,
+                    weight.as<float>() + e * out * in, nullptr, products + begin * out});
     }
     const bool sums = args.inputs.size() > 3 && args.inputs[3].present();
     const float* gates = sums ? args.inputs[3].as<float>() : nullptr;
     if (!sums) {
       ParallelRanges(choices, out, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          std::memcpy(y.as<float>() + order_[i] * out, products + i * out, out * sizeof(float));
+          std::memcpy(y.as<float>() + order[i] * out, products + i * out, out * sizeof(float));
         }
       });
       return KernelStatus::Ok();
     }
-    for (int64_t i = 0; i < choices; ++i) place_[order_[i]] = i;
+    place_.resize(static_cast<size_t>(choices));
+    for (int64_t i = 0; i < choices; ++i) place_[order[i]] = i;
     ParallelRanges(y.dims()[0], k * out, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         float* to = y.as<float>() + t * out;
@@ -68,31 +74,10 @@ class ExpertLinear : public Kernel {
   }
 
  private:
-  // Sorts the choices by expert: order_[start_[e]] to order_[start_[e + 1] - 1] are those of e.
-  std::string Order(const TensorView& assign, int64_t experts) {
-    const int32_t* expert = assign.as<const int32_t>();
-    const int64_t choices = assign.num_elements();
-    start_.assign(experts + 1, 0);
-    for (int64_t i = 0; i < choices; ++i) {
-      if (expert[i] < 0 || expert[i] >= experts) {
-        return "expert_linear: assign holds " + std::to_string(expert[i]) + " at " +
-               std::to_string(i) + ", there are " + std::to_string(experts) + " experts";
-      }
-      ++start_[expert[i] + 1];
-    }
-    std::partial_sum(start_.begin(), start_.end(), start_.begin());
-    order_.resize(choices);
-    place_.resize(choices);
-    next_.assign(start_.begin(), start_.end());
-    for (int64_t i = 0; i < choices; ++i) order_[next_[expert[i]]++] = i;
-    return "";
-  }
-
   WorkspaceLayout layout_;
   size_t gathered_ = 0, products_ = 0;
-  std::vector<int64_t> start_, next_;
-  std::vector<int64_t> order_;  // choices by expert
-  std::vector<int64_t> place_;  // of a choice in order_
+  RowGroups groups_;            // choices by expert
+  std::vector<int64_t> place_;  // of a choice in their order
 };
 
 }  // namespace

@@ -62,6 +62,9 @@ std::string Describe(const FaultRecord& record) {
     case FaultKind::kExpert:
       return "group_by, aggregate or load_balance_loss: choice " + at + " names expert " + found +
              ", there are " + limit;
+    case FaultKind::kAdapter:
+      return "lora_linear: row " + at + " has adapter " + found + ", expected -1 to " +
+             std::to_string(record.limit - 1);
     case FaultKind::kNone:
       break;
   }

@@ -25,6 +25,7 @@ enum class FaultKind : int32_t {
   kUnpoolIndex,
   kRecurrentLength,
   kExpert,
+  kAdapter,
 };
 
 struct FaultRecord {

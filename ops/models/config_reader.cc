@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
@@ -25,6 +26,7 @@ bool IsInteger(const Json& value) {
 
 struct ConfigReader::State {
   Json object;
+  std::string file;  // its name, for messages
   std::string path;  // of nested objects: "rope_scaling."
   // Shared by nested readers.
   std::shared_ptr<absl::Status> status = std::make_shared<absl::Status>();
@@ -35,10 +37,12 @@ struct ConfigReader::State {
   }
 };
 
-absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text) {
+absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text, const std::string& file) {
+  const auto wrong = [&file](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": ", std::string(what)));
+  };
   if (text.size() > (size_t{1} << 20)) {
-    return absl::InvalidArgumentError(
-        "config.json: more than 1 MiB; accepted: a model's configuration");
+    return wrong("more than 1 MiB; accepted: a model's configuration");
   }
   // The parser keeps its own stack, so deep nesting is harmless there; but destroying a deep value
   // recurses.
@@ -48,15 +52,14 @@ absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text) {
     return at < 64;
   };
   auto state = std::make_shared<State>();
+  state->file = file;
   try {
     state->object = Json::parse(text.data(), text.data() + text.size(), shallow);
   } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("config.json: ", e.what()));
+    return wrong(e.what());
   }
-  if (depth >= 64) return absl::InvalidArgumentError("config.json: nested deeper than 64 levels");
-  if (!state->object.is_object()) {
-    return absl::InvalidArgumentError("config.json: the text is no JSON object");
-  }
+  if (depth >= 64) return wrong("nested deeper than 64 levels");
+  if (!state->object.is_object()) return wrong("the text is no JSON object");
   return ConfigReader(std::move(state));
 }
 
@@ -67,7 +70,7 @@ bool ConfigReader::Named(const std::string& field) const { return state_->object
 int64_t ConfigReader::Size(const std::string& field) {
   if (!Has(field)) {
     Fail(absl::InvalidArgumentError(
-        absl::StrCat("config.json: field \"", state_->path, field, "\" is missing")));
+        absl::StrCat(state_->file, ": field \"", state_->path, field, "\" is missing")));
     return 1;
   }
   return Size(field, 1);
@@ -187,6 +190,7 @@ std::vector<int> ConfigReader::TokenIds(const std::string& field) {
 ConfigReader ConfigReader::Object(const std::string& field) {
   auto state = std::make_shared<State>();
   state->object = Json::object();
+  state->file = state_->file;
   state->path = absl::StrCat(state_->path, field, ".");
   state->status = state_->status;
   const Json* value = state_->Find(field);
@@ -204,7 +208,7 @@ void ConfigReader::OnlyFlag(const std::string& field, bool supported, bool other
     Refuse(field, supported ? "true" : "false", /*unsupported=*/true);
   } else {
     Fail(absl::UnimplementedError(
-        absl::StrCat("config.json: field \"", state_->path, field, "\" is missing, which means ",
+        absl::StrCat(state_->file, ": field \"", state_->path, field, "\" is missing, which means ",
                      otherwise ? "true" : "false", "; accepted: ", supported ? "true" : "false")));
   }
 }
@@ -226,6 +230,24 @@ void ConfigReader::OnlyAbsent(const std::string& field, absl::string_view becaus
   }
 }
 
+void ConfigReader::OnlyOff(const std::string& field) {
+  const Json* value = state_->Find(field);
+  const bool empty = value == nullptr || *value == false ||
+                     ((value->is_object() || value->is_array()) && value->empty());
+  if (!empty) Refuse(field, "null, false or nothing in it", /*unsupported=*/true);
+}
+
+void ConfigReader::OthersOff(const std::vector<std::string>& known) {
+  for (const auto& [field, value] : state_->object.items()) {
+    if (std::find(known.begin(), known.end(), field) == known.end()) OnlyOff(field);
+  }
+}
+
+bool ConfigReader::IsText(const std::string& field) const {
+  const Json* value = state_->Find(field);
+  return value != nullptr && value->is_string();
+}
+
 std::string ConfigReader::OneOf(const std::vector<std::string>& fields) const {
   for (const std::string& field : fields) {
     if (Has(field)) return field;
@@ -238,8 +260,10 @@ void ConfigReader::Refuse(const std::string& field, absl::string_view accepted, 
   std::string text =
       value == nullptr ? "null" : value->dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
-  const std::string message = absl::StrCat("config.json: field \"", state_->path, field, "\" is ",
-                                           text, "; accepted: ", std::string(accepted));
+  // A field's name may come from the file.
+  const std::string name = absl::CHexEscape(absl::StrCat(state_->path, field.substr(0, 100)));
+  const std::string message = absl::StrCat(state_->file, ": field \"", name, "\" is ", text,
+                                           "; accepted: ", std::string(accepted));
   Fail(unsupported ? absl::UnimplementedError(message) : absl::InvalidArgumentError(message));
 }
 

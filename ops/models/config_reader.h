@@ -16,8 +16,10 @@ namespace espalier {
 
 class ConfigReader {
  public:
-  // InvalidArgument for what is no JSON object of at most 1 MiB and 64 levels.
-  static absl::StatusOr<ConfigReader> Parse(absl::string_view text);
+  // InvalidArgument for what is no JSON object of at most 1 MiB and 64 levels. `file` is its name
+  // in all messages.
+  static absl::StatusOr<ConfigReader> Parse(absl::string_view text,
+                                            const std::string& file = "config.json");
 
   bool Has(const std::string& field) const;
   // Also if it is null, where that means "none" and a missing field does not.
@@ -43,6 +45,14 @@ class ConfigReader {
   void OnlyFlag(const std::string& field, bool supported, bool otherwise);
   void OnlyText(const std::string& field, const std::vector<std::string>& supported);
   void OnlyAbsent(const std::string& field, absl::string_view because);
+
+  // A switch that must be absent, null, false or empty.
+  void OnlyOff(const std::string& field);
+  // The same for every field that is not among these: what nobody here knows may change the
+  // mathematics.
+  void OthersOff(const std::vector<std::string>& known);
+
+  bool IsText(const std::string& field) const;
 
   // The first of the fields that is there, or the first one: for aliases.
   std::string OneOf(const std::vector<std::string>& fields) const;

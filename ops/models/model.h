@@ -57,6 +57,7 @@ struct WeightSource {
 
 // Parameters that are not named here lie under their own name, in their own shape.
 struct WeightMap {
+  // One without pieces is filled by someone else (adapters.h).
   std::map<std::string, WeightSource> sources;
   // Tensors that a file may hold and nobody reads, by the ends of their names:
   // ".rotary_emb.inv_freq". Any other tensor that no parameter is made of is an error.
@@ -98,9 +99,10 @@ struct ServingModel {
 // [max_rows]; ancestor_start [max_rows + 1]; ancestor_slots; sequence_start [max_sequences + 1];
 // sequence_slots; logit_rows [max_output_rows]. States "layers.N.k_cache" and "layers.N.v_cache"
 // [kv_slots, kv_heads * head_dim] in the shape's kv_format and, where that is i8,
-// "layers.N.k_scale" and "layers.N.v_scale", f32 [kv_slots, kv_heads]. Output "logits", f32
-// [max_output_rows, vocab_size]. Metadata: "family", "config", and "dynamic.<input>" = "rows" or
-// "output_rows" for inputs whose length follows the batch.
+// "layers.N.k_scale" and "layers.N.v_scale", f32 [kv_slots, kv_heads]. Outputs "logits", f32
+// [max_output_rows, vocab_size], and "hidden", f32 [max_output_rows, hidden size]: what the logits
+// are made of, the last layer's states as the final norm leaves them. Metadata: "family", "config",
+// and "dynamic.<input>" = "rows" or "output_rows" for inputs whose length follows the batch.
 absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const LanguageModel& model,
                                           const ServingShape& shape);
 

@@ -103,6 +103,7 @@ ValueId ServingBuilder::Linear(const std::string& name, ValueId x, int64_t out, 
 
 ValueId ServingBuilder::Logits(ValueId hidden, int64_t size, const std::string& tied) {
   const ValueId rows = Op("gather", {hidden, logit_rows_}, {{"axis", int64_t{0}}});
+  b_.Output("hidden", rows);
   if (tied.empty())
     return Op("linear", {rows, Parameter("lm_head.weight", {vocab_size_, size})}, {}, "lm_head");
   Ignore({"lm_head.weight"});

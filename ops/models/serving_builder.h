@@ -57,7 +57,8 @@ class ServingBuilder {
   // x weight^T + bias with `name`.weight [out, in] and `name`.bias [out].
   ValueId Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
                  const LinearOptions& options = {});
-  // Logits from the rows that want them: by the table of `tied`, if not empty, or "lm_head".
+  // Logits from the rows that want them: by the table of `tied`, if not empty, or "lm_head". The
+  // rows themselves become the output "hidden".
   ValueId Logits(ValueId hidden, int64_t size, const std::string& tied);
 
   // `weight` and `bias` say which parameters the norm has.

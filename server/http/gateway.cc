@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/http/embeddings_route.h"
 #include "server/http/json_reader.h"
 #include "server/http/openai_response.h"
 #include "server/inference/generation.h"
@@ -63,8 +64,13 @@ std::string NameIn(absl::string_view path, absl::string_view prefix) {
   return std::string(path);
 }
 
-openai::ModelEntry EntryOf(const proto::ServedModel& model) {
-  return {model.name(), model.loaded_unix_ms() / 1000, model.max_sequence_length()};
+// Of a model, or of one of its adapters.
+openai::ModelEntry EntryOf(const proto::ServedModel& model, const std::string& adapter = "") {
+  openai::ModelEntry entry{model.name(), model.loaded_unix_ms() / 1000,
+                           model.max_sequence_length()};
+  if (adapter.empty()) return entry;
+  entry.parent = std::exchange(entry.name, adapter);
+  return entry;
 }
 
 }  // namespace
@@ -155,7 +161,11 @@ GenerateContext Gateway::Context() {
 }
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> Gateway::ModelOf(const std::string& name) const {
-  if (!name.empty()) return options_.models->Find(name);
+  if (!name.empty()) {
+    absl::StatusOr<ModelServer::Target> target = options_.models->Resolve(name);
+    if (!target.ok()) return target.status();
+    return std::move(target->model);
+  }
   const std::vector<std::string> names = options_.models->Names();
   if (names.size() == 1) return options_.models->Find(names[0]);
   return absl::InvalidArgumentError(
@@ -170,10 +180,8 @@ void Gateway::ChatCompletions(const HttpRequest& request, Responder responder) {
   Generate(openai::Kind::kChat, request, Context(), std::move(responder));
 }
 
-void Gateway::Embeddings(const HttpRequest&, Responder responder) {
-  SendError(*responder,
-            absl::UnimplementedError("embeddings are not supported: the models served here yield "
-                                     "logits of tokens, not vectors of texts"));
+void Gateway::Embeddings(const HttpRequest& request, Responder responder) {
+  Embed(request, Context(), std::move(responder));
 }
 
 void Gateway::Tokenize(const HttpRequest& request, Responder responder) {
@@ -215,15 +223,21 @@ void Gateway::Detokenize(const HttpRequest& request, Responder responder) {
 
 void Gateway::Models(const HttpRequest&, Responder responder) {
   std::vector<openai::ModelEntry> entries;
-  for (const proto::ServedModel& model : options_.models->List()) entries.push_back(EntryOf(model));
+  for (const proto::ServedModel& model : options_.models->List()) {
+    entries.push_back(EntryOf(model));
+    for (const proto::LoraAdapter& adapter : model.adapters()) {
+      entries.push_back(EntryOf(model, adapter.name()));
+    }
+  }
   responder->Send(200, kJson, openai::ModelList(entries));
 }
 
 void Gateway::Model(const HttpRequest& request, Responder responder) {
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
-      options_.models->Find(NameIn(request.path, kOpenAiModels));
-  if (!model.ok()) return SendError(*responder, model.status());
-  responder->Send(200, kJson, openai::ModelJson(EntryOf((*model)->description)));
+  absl::StatusOr<ModelServer::Target> target =
+      options_.models->Resolve(NameIn(request.path, kOpenAiModels));
+  if (!target.ok()) return SendError(*responder, target.status());
+  responder->Send(200, kJson,
+                  openai::ModelJson(EntryOf(target->model->description, target->adapter)));
 }
 
 void Gateway::Health(const HttpRequest& request, Responder responder) {

@@ -245,12 +245,12 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     SendError(*responder, *error);
     return;
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
-      context.models->Find(request.generate.model());
-  if (!model.ok()) {
-    SendError(*responder, model.status());
+  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request.generate.model());
+  if (!target.ok()) {
+    SendError(*responder, target.status());
     return;
   }
+  request.generate.set_adapter(target->adapter);
   openai::Head head{kind,
                     absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
                                  context.clock->NowUnixMillis(), "-", context.number),
@@ -263,7 +263,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     proto::GenerateRequest one = parsed.generate;
     if (kind == openai::Kind::kCompletion) one.MergeFrom(parsed.prompts[i]);
     absl::StatusOr<std::shared_ptr<Generation>> generation =
-        StartGeneration(one, *model, context.models, context.metrics, answer->Listener(i));
+        StartGeneration(one, target->model, context.models, context.metrics, answer->Listener(i));
     if (!generation.ok()) {
       answer->Fail(generation.status());
       return;

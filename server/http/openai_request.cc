@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/http/json_reader.h"
 #include "server/http/openai_chat.h"
+#include "server/http/text_reader.h"
 
 namespace espalier::openai {
 namespace {
@@ -14,44 +15,10 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int kMaxTokensLimit = 1 << 20;
-constexpr size_t kMaxPromptTokens = 4 << 20;
 constexpr int kDefaultTimeoutLimit = 7 * 24 * 3600;
 
 bool IsOff(const json& value) {
   return value == false || value == 0 || value == "" || value.empty();
-}
-
-void ReadPrompts(JsonReader& reader, Request* request) {
-  const json* prompt = reader.Find("prompt");
-  const auto wrong = [&] {
-    reader.Fail("prompt",
-                "field 'prompt' must be a string, a list of token ids, or a list of up to 256 of "
-                "either");
-  };
-  const auto add = [&](const json& one) {
-    proto::GenerateRequest& out = request->prompts.emplace_back();
-    if (one.is_string()) {
-      out.set_text(one.get<std::string>());
-      return;
-    }
-    if (!one.is_array()) return wrong();
-    out.mutable_tokens();
-    const json object = {{"prompt", one}};
-    JsonReader tokens(object);
-    tokens.Tokens("prompt", kMaxPromptTokens,
-                  [&](int token) { out.mutable_tokens()->add_ids(token); });
-    if (tokens.error()) reader.Fail("prompt", tokens.error()->message);
-  };
-  if (prompt == nullptr) {
-    reader.Fail("prompt", "field 'prompt' is missing");
-  } else if (prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number()) {
-    if (prompt->size() > kMaxPrompts) return wrong();
-    for (const json& one : *prompt) add(one);
-  } else if (prompt->is_string() || prompt->is_array()) {
-    add(*prompt);
-  } else {
-    wrong();
-  }
 }
 
 void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
@@ -259,7 +226,7 @@ void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
 
 void ReadCompletion(JsonReader& reader, Request* request) {
   proto::GenerateRequest& generate = request->generate;
-  ReadPrompts(reader, request);
+  ReadTexts(reader, "prompt", kMaxPrompts, [&] { return &request->prompts.emplace_back(); });
   bool echo = false;
   reader.Bool("echo", &echo);
   generate.set_echo(echo);

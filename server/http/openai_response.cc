@@ -177,7 +177,8 @@ json ModelObject(const ModelEntry& model) {
           {"object", "model"},
           {"created", model.created_unix_seconds},
           {"owned_by", "espalier"},
-          {"max_model_len", model.max_model_len}};
+          {"max_model_len", model.max_model_len},
+          {"parent", OrNull(model.parent)}};
 }
 
 }  // namespace

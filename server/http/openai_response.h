@@ -61,6 +61,7 @@ struct ModelEntry {
   std::string name;
   int64_t created_unix_seconds = 0;
   int max_model_len = 0;
+  std::string parent;  // of an adapter: the model that it changes
 };
 std::string ModelJson(const ModelEntry& model);
 std::string ModelList(const std::vector<ModelEntry>& models);

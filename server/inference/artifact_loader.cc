@@ -61,7 +61,8 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
     const Described& model, const ServingShape& shape, WeightFormat format,
-    int64_t resident_weight_bytes, EngineParts* parts, int64_t* parameters) const {
+    int64_t resident_weight_bytes, const AdapterFiles& adapters, EngineParts* parts,
+    int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
@@ -69,6 +70,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
     return status;
   }
   if (parameters != nullptr) *parameters = CountParameters(serving->graph);
+  absl::StatusOr<AdapterFiles::Parameters> adapted = adapters.AddTo(*options_.operators, &*serving);
+  if (!adapted.ok()) return adapted.status();
   serving = QuantizeServing(*options_.operators, *std::move(serving), format);
   if (!serving.ok()) return serving.status();
   const Graph& graph = serving->graph;
@@ -81,6 +84,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
       *program, model.folder, static_cast<int>(model.description.model.facts.max_positions),
       device.get(), serving->weights);
   if (!runner.ok()) return runner.status();
+  if (absl::Status status = adapters.Load(*adapted, (*runner)->executor()); !status.ok()) {
+    return status;
+  }
   parts->keep_alive.push_back(std::move(device));
   parts->kv_cache_bytes += (*runner)->kv_cache_bytes();
   return *std::move(runner);
@@ -101,9 +107,12 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   loaded.parts.tokenizer = large->description.tokenizer;
   loaded.parts.chat = large->description.chat;
   loaded.parts.generation = large->description.generation;
+  const absl::StatusOr<AdapterFiles> adapters =
+      AdapterFiles::Open(*files_, formats.adapters, options_.folder);
+  if (!adapters.ok()) return adapters.status();
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      MakeRunner(*large, *shape, formats.llm, formats.resident_weight_bytes, &loaded.parts,
-                 &loaded.parameters);
+      MakeRunner(*large, *shape, formats.llm, formats.resident_weight_bytes, *adapters,
+                 &loaded.parts, &loaded.parameters);
   if (!runner.ok()) return In(llm, runner.status());
   loaded.parts.llm = *std::move(runner);
   for (const std::string& ssm : ssms) {
@@ -112,7 +121,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
     absl::StatusOr<ServingShape> ssm_shape =
         SsmShape(small->description.model.facts, *shape, size, expansion, count);
     if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
-    runner = MakeRunner(*small, *ssm_shape, formats.ssms, 0, &loaded.parts, nullptr);
+    runner = MakeRunner(*small, *ssm_shape, formats.ssms, 0, {}, &loaded.parts, nullptr);
     if (!runner.ok()) return In(ssm, runner.status());
     loaded.parts.ssms.push_back(*std::move(runner));
   }

@@ -9,6 +9,7 @@
 #include "ops/schema/registry.h"
 #include "server/inference/model_server.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/runner/adapter_files.h"
 
 namespace espalier {
 
@@ -37,7 +38,8 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(
       const Described& model, const ServingShape& shape, WeightFormat format,
-      int64_t resident_weight_bytes, EngineParts* parts, int64_t* parameters) const;
+      int64_t resident_weight_bytes, const AdapterFiles& adapters, EngineParts* parts,
+      int64_t* parameters) const;
 
   const ArtifactLoaderOptions options_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();

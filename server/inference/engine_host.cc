@@ -27,12 +27,16 @@ absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Create(EngineParts parts
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(parts.llm.get(), ssms, parts.tokenizer.get(), options);
   if (!engine.ok()) return engine.status();
-  return std::unique_ptr<EngineHost>(
-      new EngineHost(std::move(parts), *std::move(engine), options.max_requests));
+  return std::unique_ptr<EngineHost>(new EngineHost(std::move(parts), *std::move(engine),
+                                                    options.max_requests, options.max_queue));
 }
 
-EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests)
-    : parts_(std::move(parts)), max_requests_(max_requests), engine_(std::move(engine)) {
+EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests,
+                       int max_queue)
+    : parts_(std::move(parts)),
+      max_requests_(max_requests),
+      at_once_(std::max(1, std::min(max_requests, max_queue))),
+      engine_(std::move(engine)) {
   statistics_ = engine_->statistics();
   thread_ = std::thread([this] { Run(); });
 }

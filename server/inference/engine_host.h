@@ -51,6 +51,8 @@ class EngineHost {
   // The listener gets its last event, unless the request is over already.
   void Cancel(Ticket ticket);
 
+  // Requests of one client that the queue has room for at once, if nobody else is there.
+  int at_once() const { return at_once_; }
   // Requests that have not ended.
   int open() const;
   // Seconds after which a request that the queue had no place for may find one: what one request
@@ -64,7 +66,8 @@ class EngineHost {
   int context() const { return engine_->context(); }
   bool has_ssms() const { return engine_->has_ssms(); }
   int64_t kv_cache_bytes() const { return parts_.kv_cache_bytes; }
-  EngineStatistics statistics() const;  // as of the last step
+  int embedding_size() const { return engine_->embedding_size(); }  // 0: there are none
+  EngineStatistics statistics() const;                              // as of the last step
 
  private:
   struct Command {
@@ -79,7 +82,7 @@ class EngineHost {
     Listener listener;
   };
 
-  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests);
+  EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests, int max_queue);
   absl::Status WithDelay(absl::Status status) const;
   void Run();
   void Execute(Command command);
@@ -90,6 +93,7 @@ class EngineHost {
 
   EngineParts parts_;
   const int max_requests_;
+  const int at_once_;
   std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
 
   // Of the thread alone.

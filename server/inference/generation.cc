@@ -61,13 +61,15 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
         name_(model->description.name()),
         tokenizer_(model->host->shared_tokenizer()),
         model_(model),
+        host_(*model->host),
         metrics_(metrics),
         listener_(std::move(listener)),
         wanted_(std::max(1, request.n())),
         answers_(std::max(wanted_, request.best_of())) {}
 
-  absl::Status Submit(const std::vector<int>& prompt, const RequestOptions& options, uint64_t seed,
-                      EngineHost& host) {
+  // REQUIRES: the caller holds the model.
+  absl::Status Submit(const std::vector<int>& prompt, const RequestOptions& options,
+                      uint64_t seed) {
     if (request_.echo()) {
       echo_ = request_.prompt_case() == proto::GenerateRequest::kText ? request_.text()
                                                                       : tokenizer_->Decode(prompt);
@@ -79,7 +81,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       if (competing()) own.logprobs = std::max(own.logprobs, 0);
       // An odd multiplier: different answers have different seeds.
       own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
-      absl::StatusOr<EngineHost::Ticket> ticket = host.Submit(
+      absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
           prompt, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);
           });
@@ -96,6 +98,10 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   }
 
   void Cancel() override {
+    // Weak: a client that is still connected must not keep an unloaded model alive. Let go of
+    // without the lock: the last one to do so joins the engine's thread, which may want it.
+    const std::shared_ptr<LoadedModel> model = model_.lock();
+    if (model == nullptr) return;
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     CancelAll();
@@ -113,12 +119,9 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
 
   bool competing() const { return static_cast<int>(answers_.size()) > wanted_; }
 
+  // From the engine's thread, which its host outlives, or by one who holds the model.
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // Weak: a client that is still connected must not keep an unloaded model alive.
-    const std::shared_ptr<LoadedModel> model = model_.lock();
-    for (const EngineHost::Ticket ticket : tickets_) {
-      if (model != nullptr) model->host->Cancel(ticket);
-    }
+    for (const EngineHost::Ticket ticket : tickets_) host_.Cancel(ticket);
   }
 
   // The rest runs on the engine's thread alone.
@@ -229,6 +232,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   const std::string name_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::weak_ptr<LoadedModel> model_;
+  EngineHost& host_;  // of the model
   ServingMetrics* const metrics_;
   const GenerationListener listener_;
   const int wanted_;
@@ -289,7 +293,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   const uint64_t seed =
       request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
   auto running = std::make_shared<Running>(request, model, metrics, std::move(listener));
-  absl::Status status = running->Submit(*prompt, *options, seed, *model->host);
+  absl::Status status = running->Submit(*prompt, *options, seed);
   if (!status.ok()) return status;
   return running;
 }

@@ -90,7 +90,10 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
         absl::StrCat("field 'speculation' is on, but model '", request.model(),
                      "' is served without SSMs; serve it with some, or leave the field out"));
   }
+  const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
+  if (!adapter.ok()) return adapter.status();
   RequestOptions options;
+  options.adapter = *adapter;
   options.max_tokens = request.max_tokens();
   if (options.max_tokens == 0) {
     // Chat answers run to the end of the context unless they are limited.

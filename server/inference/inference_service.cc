@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.grpc.pb.h"
+#include "server/inference/embedding.h"
 #include "server/inference/generation.h"
 #include "server/inference/model_server.h"
 #include "server/services/guard.h"
@@ -48,14 +49,30 @@ class Mailbox {
   std::deque<Letter> letters_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Until the call's deadline; 0: it has none.
+double SecondsLeft(const grpc::ServerContext& context) {
+  const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
+  return left > absl::Hours(24) ? 0 : std::max(0.001, absl::ToDoubleSeconds(left));
+}
+
 // The call's deadline is the request's, so that it frees its slots even if nobody polls.
 void LimitTime(const grpc::ServerContext& context, proto::GenerateRequest* request) {
-  const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
-  if (left > absl::Hours(24)) return;  // none was given
-  const double seconds = std::max(0.001, absl::ToDoubleSeconds(left));
-  if (request->timeout_seconds() <= 0 || request->timeout_seconds() > seconds) {
+  const double seconds = SecondsLeft(context);
+  if (seconds > 0 && (request->timeout_seconds() <= 0 || request->timeout_seconds() > seconds)) {
     request->set_timeout_seconds(seconds);
   }
+}
+
+// The one that the model's name stood for is the request's.
+absl::Status TakeAdapter(const std::string& named, proto::GenerateRequest* request) {
+  if (named.empty() || request->adapter() == named) return absl::OkStatus();
+  if (!request->adapter().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'model' names the adapter '", named,
+                                                   "', field 'adapter' another one, '",
+                                                   request->adapter(), "'"));
+  }
+  request->set_adapter(named);
+  return absl::OkStatus();
 }
 
 class InferenceService final : public proto::Inference::Service {
@@ -67,6 +84,12 @@ class InferenceService final : public proto::Inference::Service {
                         grpc::ServerWriter<proto::GenerateReply>* writer) override {
     return guard_->Answer(context, "Inference/Generate",
                           [&] { return DoGenerate(context, *request, writer); });
+  }
+
+  grpc::Status Embed(grpc::ServerContext* context, const proto::EmbedRequest* request,
+                     proto::EmbedReply* reply) override {
+    return guard_->Answer(context, "Inference/Embed",
+                          [&] { return DoEmbed(context, *request, reply); });
   }
 
   grpc::Status Cancel(grpc::ServerContext* context, const proto::CancelGenerateRequest* request,
@@ -117,8 +140,9 @@ class InferenceService final : public proto::Inference::Service {
 
   absl::Status DoGenerate(grpc::ServerContext* context, proto::GenerateRequest request,
                           grpc::ServerWriter<proto::GenerateReply>* writer) {
-    absl::StatusOr<std::shared_ptr<LoadedModel>> model = models_->Find(request.model());
-    if (!model.ok()) return model.status();
+    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
+    if (!target.ok()) return target.status();
+    if (absl::Status status = TakeAdapter(target->adapter, &request); !status.ok()) return status;
     // What the engine checks, too; here a negative one would look like none.
     if (!(request.timeout_seconds() >= 0)) {
       return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
@@ -126,7 +150,7 @@ class InferenceService final : public proto::Inference::Service {
     LimitTime(*context, &request);
     auto mailbox = std::make_shared<Mailbox>();
     absl::StatusOr<std::shared_ptr<Generation>> generation =
-        StartGeneration(request, *std::move(model), models_, metrics_,
+        StartGeneration(request, std::move(target->model), models_, metrics_,
                         [mailbox](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
                           mailbox->Put(reply, last);
                         });
@@ -143,6 +167,46 @@ class InferenceService final : public proto::Inference::Service {
     absl::MutexLock lock(&mutex_);
     open_.erase(*id);
     return status;
+  }
+
+  absl::Status DoEmbed(grpc::ServerContext* context, const proto::EmbedRequest& request,
+                       proto::EmbedReply* reply) {
+    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
+    if (!target.ok()) return target.status();
+    struct Shared {
+      absl::Mutex mutex;
+      bool done ABSL_GUARDED_BY(mutex) = false;
+      absl::StatusOr<proto::EmbedReply> reply ABSL_GUARDED_BY(mutex);
+    };
+    auto shared = std::make_shared<Shared>();
+    absl::StatusOr<std::shared_ptr<Generation>> embedding =
+        StartEmbedding(request, *std::move(target), SecondsLeft(*context), metrics_,
+                       [shared](absl::StatusOr<proto::EmbedReply> reply) {
+                         absl::MutexLock lock(&shared->mutex);
+                         shared->reply = std::move(reply);
+                         shared->done = true;
+                       });
+    if (!embedding.ok()) return embedding.status();
+    absl::StatusOr<std::string> id = Register(request.request_id(), *embedding);
+    if (!id.ok()) {
+      (*embedding)->Cancel();
+      return id.status();
+    }
+    {
+      absl::MutexLock lock(&shared->mutex);
+      while (!shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kPoll)) {
+        // Cancelled or not, its last word comes from the engine.
+        if (context->IsCancelled()) (*embedding)->Cancel();
+      }
+      if (shared->reply.ok()) *reply = *std::move(shared->reply);
+    }
+    absl::MutexLock open_lock(&mutex_);
+    open_.erase(*id);
+    absl::MutexLock lock(&shared->mutex);
+    if (const auto delay = shared->reply.status().GetPayload(kRetryAfterPayload)) {
+      context->AddTrailingMetadata("retry-after", std::string(*delay));
+    }
+    return shared->reply.status();
   }
 
   absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,

@@ -1,6 +1,7 @@
 #include "server/inference/model_server.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,14 +18,44 @@ constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxLookup = 64;
+constexpr int kMaxAdapters = 256;
 // Room for the trees of a request that the engine shapes itself.
 constexpr int kTunedNodes = 40, kTunedDepth = 8;
+
+absl::Status CheckAdapters(const proto::ServeModelRequest& request) {
+  if (request.adapters_size() > kMaxAdapters) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'adapters' has ", request.adapters_size(),
+                                                   " entries, expected at most ", kMaxAdapters));
+  }
+  std::set<std::string> names = {request.name()};
+  for (const proto::LoraAdapter& adapter : request.adapters()) {
+    const absl::Status name = CheckArtifactName(adapter.name());
+    if (!name.ok())
+      return absl::InvalidArgumentError(absl::StrCat("field 'adapters': ", name.message()));
+    if (adapter.artifact().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("field 'adapters': '", adapter.name(), "' names no artifact"));
+    }
+    if (!names.insert(adapter.name()).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "field 'adapters': '", adapter.name(), "' is the name of another adapter or the model"));
+    }
+  }
+  if (request.adapters_size() > 0 &&
+      (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0)) {
+    return absl::UnimplementedError(
+        "field 'adapters': models that are split over workers have none; serve it in the "
+        "coordinator's process");
+  }
+  return absl::OkStatus();
+}
 
 // The request with its defaults filled in, or what is wrong with it.
 absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest request) {
   if (request.artifact().empty()) return absl::InvalidArgumentError("field 'artifact' is empty");
   if (request.name().empty()) request.set_name(request.artifact());
   if (absl::Status status = CheckArtifactName(request.name()); !status.ok()) return status;
+  if (absl::Status status = CheckAdapters(request); !status.ok()) return status;
   if (request.ssm_artifacts().empty() && !request.expansion().empty()) {
     return absl::InvalidArgumentError(
         "field 'expansion' shapes the trees of SSMs, but 'ssm_artifacts' names none");
@@ -87,6 +118,19 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
 
 }  // namespace
 
+absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter) {
+  if (adapter.empty()) return -1;
+  std::vector<std::string> names;
+  for (int i = 0; i < model.adapters_size(); ++i) {
+    if (model.adapters(i).name() == adapter) return i;
+    names.push_back(model.adapters(i).name());
+  }
+  return absl::NotFoundError(
+      absl::StrCat("model '", model.name(), "' has no adapter '", adapter, "'; ",
+                   names.empty() ? "it is served with none"
+                                 : absl::StrCat("it has: ", absl::StrJoin(names, ", "))));
+}
+
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
     const proto::ServeModelRequest& request) {
   absl::StatusOr<Expansion> expansion =
@@ -111,6 +155,9 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
     absl::StatusOr<WeightFormat> known = WeightFormatOf(*name);
     if (!known.ok()) return known.status();
     *format = *known;
+  }
+  for (const proto::LoraAdapter& adapter : request.adapters()) {
+    formats.adapters.push_back(adapter.artifact());
   }
   absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
       request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
@@ -154,6 +201,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   description.set_no_prefix_cache(request.no_prefix_cache());
   description.set_kv_cache(KvFormatName(size.kv_format));
   description.set_resident_weight_bytes(request.resident_weight_bytes());
+  *description.mutable_adapters() = request.adapters();
+  description.set_embeddings(model->host->embedding_size() > 0);
   description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
   return model;
 }
@@ -185,6 +234,7 @@ absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelReq
   absl::MutexLock loading(&loading_);
   {
     absl::MutexLock lock(&mutex_);
+    if (absl::Status status = CheckNames(*request); !status.ok()) return status;
     auto it = models_.find(request->name());
     if (it != models_.end()) {
       if (it->second.request.SerializeAsString() == request->SerializeAsString()) {
@@ -204,6 +254,26 @@ absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelReq
   absl::MutexLock lock(&mutex_);
   models_[request->name()] = {*request, *std::move(model)};
   return description;
+}
+
+absl::Status ModelServer::CheckNames(const proto::ServeModelRequest& request) const {
+  std::set<std::string> names = {request.name()};
+  for (const proto::LoraAdapter& adapter : request.adapters()) names.insert(adapter.name());
+  for (const auto& [model, entry] : models_) {
+    if (model == request.name()) continue;
+    std::vector<std::string> taken = {model};
+    for (const proto::LoraAdapter& adapter : entry.request.adapters()) {
+      taken.push_back(adapter.name());
+    }
+    for (const std::string& name : taken) {
+      if (names.count(name) == 0) continue;
+      return absl::AlreadyExistsError(absl::StrCat(
+          "'", name, "' is already the name of ",
+          name == model ? "a served model" : absl::StrCat("an adapter of model '", model, "'"),
+          "; choose another"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ModelServer::Unserve(const std::string& name) {
@@ -233,6 +303,21 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string
       absl::StrCat("model '", name, "' is not served; ",
                    names.empty() ? std::string("none is (see 'espalier serve')")
                                  : absl::StrCat("served are: ", absl::StrJoin(names, ", "))));
+}
+
+absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name) const {
+  std::string owner = name;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [model, entry] : models_) {
+      for (const proto::LoraAdapter& adapter : entry.request.adapters()) {
+        if (adapter.name() == name) owner = model;
+      }
+    }
+  }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Find(owner);
+  if (!model.ok()) return model.status();
+  return Target{*std::move(model), owner == name ? "" : name};
 }
 
 std::vector<proto::ServedModel> ModelServer::List() const {

@@ -42,6 +42,7 @@ class ModelLoader {
   struct Formats {
     WeightFormat llm = WeightFormat::kF32, ssms = WeightFormat::kF32;
     int64_t resident_weight_bytes = 0;  // of the LLM: see ServingLowering; 0: all
+    std::vector<std::string> adapters;  // artifacts of low-rank adapters of the LLM
   };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
@@ -59,6 +60,10 @@ struct ModelServerOptions {
   int64_t default_seed = 0;           // where a request brings none: mixed with a counter
 };
 
+// The index of the model's adapter of that name, -1 for the empty name. NotFound names those that
+// there are.
+absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter);
+
 // Thread-safe.
 class ModelServer {
  public:
@@ -75,6 +80,12 @@ class ModelServer {
   // NotFound names the models that there are; Unavailable once Drain was called. The model stays
   // alive while the pointer does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
+  // The same for a name that may also be one of a model's adapters, which is then returned too.
+  struct Target {
+    std::shared_ptr<LoadedModel> model;
+    std::string adapter;  // empty: none
+  };
+  absl::StatusOr<Target> Resolve(const std::string& name) const;
   std::vector<proto::ServedModel> List() const;
   std::vector<std::string> Names() const;
 
@@ -89,6 +100,9 @@ class ModelServer {
 
  private:
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request);
+  // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
+  absl::Status CheckNames(const proto::ServeModelRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ModelServerOptions options_;
   absl::Mutex loading_;  // one model at a time; taken before mutex_

@@ -1,6 +1,7 @@
 #include "serving/engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,9 @@ std::vector<int> PathTo(const TokenTree& tree, int node) {
   for (; node > 0; node = tree.parent(node)) path[tree.depth(node) - 1] = tree.token(node);
   return path;
 }
+
+// Of the KV cache: K and V depend on the adapter.
+int SpaceOf(const Request& request) { return request.options().adapter + 1; }
 
 }  // namespace
 
@@ -87,20 +91,23 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
   return engine;
 }
 
-absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions options) {
-  if (absl::Status status = ValidateOptions(options, limits_.vocabulary); !status.ok()) {
-    return status;
+absl::Status Engine::CheckPrompt(absl::Span<const int> prompt,
+                                 const RequestOptions& options) const {
+  if (options.adapter < -1 || options.adapter >= limits_.adapters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapter ", options.adapter, " is asked for, the LLM has ", limits_.adapters));
   }
-  if (options.timeout_seconds > 0 && !options_.seconds) {
-    return absl::FailedPreconditionError("a timeout needs an engine with a clock");
+  if (options.embed && limits_.hidden == 0) {
+    return absl::FailedPreconditionError("this model is served without its hidden states");
   }
   if (prompt.empty()) {
     return absl::InvalidArgumentError("the prompt is empty, expected at least one token");
   }
-  if (static_cast<int>(prompt.size()) >= context_) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt.size(),
-                                                   " tokens, the context ", context_,
-                                                   ", of which at least one is for the answer"));
+  const int answer = options.embed ? 0 : 1;
+  if (static_cast<int>(prompt.size()) > context_ - answer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", prompt.size(), " tokens, the context ", context_,
+                     answer > 0 ? ", of which at least one is for the answer" : ""));
   }
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] < 0 || prompt[i] >= limits_.vocabulary) {
@@ -108,11 +115,27 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
                                                      ", the vocabulary has ", limits_.vocabulary));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions options) {
+  if (absl::Status status = ValidateOptions(options, limits_.vocabulary); !status.ok()) {
+    return status;
+  }
+  if (options.timeout_seconds > 0 && !options_.seconds) {
+    return absl::FailedPreconditionError("a timeout needs an engine with a clock");
+  }
+  if (absl::Status status = CheckPrompt(prompt, options); !status.ok()) return status;
   if (static_cast<int>(waiting_.size()) >= options_.max_queue) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
   const RequestId id = next_id_++;
+  if (options.embed) {
+    // No SSM has a part in it, and no row but the last is wanted.
+    options.speculate = false;
+    options.prompt_logprobs = -1;
+  }
   requests_[id] = {
       .request = std::make_unique<Request>(id, std::move(prompt), std::move(options), *tokenizer_),
       .submitted = Now()};
@@ -207,7 +230,8 @@ SchedulerInput Engine::TakeStock() const {
     if (options_.prefix_cache) {
       // The last token is run in any case: its logits are wanted.
       const absl::Span<const int> tokens = requests_.at(id).request->tokens();
-      const KvCache::Prefix prefix = kv_.FindPrefix(tokens.subspan(0, tokens.size() - 1));
+      const KvCache::Prefix prefix =
+          kv_.FindPrefix(tokens.subspan(0, tokens.size() - 1), SpaceOf(*requests_.at(id).request));
       view.computed[0] = prefix.length;
       view.idle_prefix = prefix.idle;
     }
@@ -231,8 +255,8 @@ std::vector<Engine::Work> Engine::Plan() {
     Request& request = *entry.request;
     // Log-probabilities of a prompt come from its own rows: they have to be computed.
     if (options_.prefix_cache && request.options().prompt_logprobs < 0) {
-      const int cached =
-          kv_.AttachPrefix(id, request.tokens().subspan(0, request.tokens().size() - 1));
+      const int cached = kv_.AttachPrefix(
+          id, request.tokens().subspan(0, request.tokens().size() - 1), SpaceOf(request));
       if (!entry.admitted) {
         request.usage().cached_tokens = cached;
         statistics_.cached_tokens += cached;
@@ -283,7 +307,8 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
                       .position = position,
                       .slot = slots[position],
                       .prefix = position + 1,
-                      .wants_logits = position + 1 == request.length()});
+                      .wants_logits = position + 1 == request.length(),
+                      .wants_hidden = request.options().embed});
       if (request.WantsPromptLogits(position)) {
         rows.back().wants_logits = true;
         ++work[i].prompt_rows;
@@ -305,7 +330,9 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
   }
   for (size_t i = 0; i < work.size(); ++i) {
-    sequences[i].slots = kv_.slots(work[i].entry->request->id());
+    const Request& request = *work[i].entry->request;
+    sequences[i].slots = kv_.slots(request.id());
+    sequences[i].adapter = request.options().adapter;
   }
   absl::StatusOr<StepLogits> logits = RunRows(*llm_, sequences);
   if (logits.ok()) statistics_.llm_batches += logits->batches();
@@ -372,11 +399,15 @@ absl::Status Engine::Step() {
 absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   Request& request = *work.entry->request;
   const RequestId id = request.id();
-  if (options_.prefix_cache) kv_.Publish(id, request.tokens());
+  if (options_.prefix_cache) kv_.Publish(id, request.tokens(), SpaceOf(request));
   for (int row = 0; row < work.prompt_rows; ++row) {
     request.AddPromptLogprobs(logits.at(index, row), limits_.vocabulary);
   }
   if (kv_.length(id) < request.length()) return absl::OkStatus();  // in the middle of the prompt
+  if (request.options().embed) {
+    Embed(work, logits.hidden(index, 0));
+    return absl::OkStatus();
+  }
   // After the prompt's, the wanted rows are the root and then the nodes, as the tree numbers them.
   // Rules are applied here, before anything is compared or drawn.
   std::vector<float> ruled;
@@ -423,6 +454,20 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   Report(*work.entry, verification.status());
   Retire(id);
   return absl::OkStatus();
+}
+
+void Engine::Embed(Work& work, const float* hidden) {
+  Request& request = *work.entry->request;
+  request.usage().seconds_to_first_token = Now() - work.entry->submitted;
+  std::vector<float> embedding(hidden, hidden + limits_.hidden);
+  const bool finite = std::all_of(embedding.begin(), embedding.end(),
+                                  [](float value) { return std::isfinite(value); });
+  request.Finish(finite ? FinishReason::kStop : FinishReason::kError);
+  Report(*work.entry,
+         finite ? absl::OkStatus()
+                : absl::InternalError("the model's hidden state holds values that are no numbers"),
+         finite ? std::move(embedding) : std::vector<float>());
+  Retire(request.id());
 }
 
 absl::Status Engine::Conclude(Work& work, const Verification& verification, int index,
@@ -487,7 +532,7 @@ void Engine::FailRunning(const absl::Status& status) {
   kv_.ForgetIdle();
 }
 
-void Engine::Report(Entry& entry, const absl::Status& error) {
+void Engine::Report(Entry& entry, const absl::Status& error, std::vector<float> embedding) {
   Request& request = *entry.request;
   RequestEvent event{.id = request.id(),
                      .tokens = request.TakeTokens(),
@@ -496,7 +541,8 @@ void Engine::Report(Entry& entry, const absl::Status& error) {
                      .reason = request.finish_reason(),
                      .error = error.ok() ? request.error() : error,
                      .stop = request.stop_cause(),
-                     .logprobs = request.TakeLogprobs()};
+                     .logprobs = request.TakeLogprobs(),
+                     .embedding = std::move(embedding)};
   if (!event.tokens.empty()) {
     event.prompt_logprobs = request.TakePromptLogprobs();
     const double now = Now();

@@ -56,6 +56,7 @@ struct RequestEvent {
   StopCause stop;                              // if reason is kStop
   std::vector<TokenLogprobs> logprobs;         // of `tokens`, if asked for
   std::vector<TokenLogprobs> prompt_logprobs;  // in the first event with tokens, if asked for
+  std::vector<float> embedding;                // in the last event, if that is what was asked for
   double seconds_since_last = 0;  // from the event with tokens before this one; 0 in the first
   Usage usage;                    // if finished
 };
@@ -93,7 +94,9 @@ class Engine {
                                                         EngineOptions options);
 
   // Queues a request. InvalidArgument for options or a prompt that cannot be served (empty, tokens
-  // outside the vocabulary, longer than the context); ResourceExhausted if the queue is full.
+  // outside the vocabulary, longer than the context, an adapter that there is not);
+  // FailedPrecondition for an embedding where the LLM's runner has none; ResourceExhausted if the
+  // queue is full.
   absl::StatusOr<RequestId> Submit(std::vector<int> prompt, RequestOptions options);
 
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
@@ -109,7 +112,9 @@ class Engine {
 
   bool idle() const { return requests_.empty(); }
   bool has_ssms() const { return speculator_->ssms() > 0; }
-  int context() const { return context_; }  // tokens of prompt and answer together
+  int adapters() const { return limits_.adapters; }
+  int embedding_size() const { return limits_.hidden; }  // 0: there are none
+  int context() const { return context_; }               // tokens of prompt and answer together
   EngineStatistics statistics() const;
   // Internal if a KV slot is lost, has two owners, or belongs to a request that is not running.
   absl::Status CheckInvariants() const;
@@ -132,6 +137,7 @@ class Engine {
 
   Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options);
 
+  absl::Status CheckPrompt(absl::Span<const int> prompt, const RequestOptions& options) const;
   RequestView View(const Entry& entry) const;
   void PlanSpeculation();
   SchedulerInput TakeStock() const;
@@ -141,11 +147,13 @@ class Engine {
   void Draft(std::vector<Work>& work);
   absl::StatusOr<StepLogits> RunLlm(std::vector<Work>& work);
   absl::Status Verify(Work& work, int index, const StepLogits& logits);
+  void Embed(Work& work, const float* hidden);
   absl::Status Conclude(Work& work, const Verification& verification, int index,
                         const StepLogits& logits);
   void ExpireRequests();
   void FailRunning(const absl::Status& status);
-  void Report(Entry& entry, const absl::Status& error = absl::OkStatus());
+  void Report(Entry& entry, const absl::Status& error = absl::OkStatus(),
+              std::vector<float> embedding = {});
   void ReleaseSlots(RequestId id);
   void Retire(RequestId id);
   double Now() const { return options_.seconds ? options_.seconds() : 0; }

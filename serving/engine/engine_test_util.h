@@ -21,6 +21,7 @@ struct Answer {
   FinishReason reason = FinishReason::kNone;
   absl::Status error;
   Usage usage;
+  std::vector<float> embedding;
 };
 
 class EngineHarness {
@@ -67,6 +68,7 @@ class EngineHarness {
         answer.reason = event.reason;
         answer.usage = event.usage;
         answer.error = event.error;
+        answer.embedding = event.embedding;
         ++finished_;
       }
     }

@@ -27,11 +27,13 @@ struct RunnerBatch {
   std::vector<int32_t> ancestor_start;  // rows + 1 offsets into ancestor_slots
   std::vector<int32_t> ancestor_slots;  // tree ancestors root first, the row's own slot last; empty
                                         // for rows that lie in the sequence itself
+  std::vector<int32_t> row_adapter;     // index of a low-rank adapter, -1: none; empty: all none
   // Per sequence.
   std::vector<int32_t> sequence_start;  // sequences + 1 offsets into sequence_slots
   std::vector<int32_t> sequence_slots;  // in order of position, this step's own rows included
 
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  bool wants_hidden = false;        // their hidden states too
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
@@ -40,6 +42,9 @@ struct RunnerBatch {
 struct RunnerLogits {
   std::vector<float> values;
   int vocabulary = 0;
+  // If wanted: the last layer's states of the same rows, as the final norm leaves them, row-major
+  // [logit_rows.size(), RunnerLimits::hidden].
+  std::vector<float> hidden;
 
   const float* row(int i) const { return values.data() + static_cast<size_t>(i) * vocabulary; }
 };
@@ -53,6 +58,8 @@ struct RunnerLimits {
   int max_context_slots = 0;   // sequence_slots of one batch
   int max_ancestor_slots = 0;  // ancestor_slots of one batch
   int max_positions = 0;       // longest sequence
+  int adapters = 0;            // that rows can choose from
+  int hidden = 0;              // size of a hidden state; 0: none can be had
 };
 
 class ModelRunner {
@@ -61,9 +68,9 @@ class ModelRunner {
 
   virtual RunnerLimits limits() const = 0;
 
-  // Runs one step; blocks. A row's logits depend bit for bit on its tokens and positions alone, not
-  // on the batch it rides in. InvalidArgument if the batch breaks a limit or an index is out of
-  // range; the KV cache is then unchanged.
+  // Runs one step; blocks. A row's logits depend bit for bit on its tokens, their positions and
+  // their adapter alone, not on the batch it rides in. InvalidArgument if the batch breaks a limit
+  // or an index is out of range; the KV cache is then unchanged.
   virtual absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) = 0;
 };
 

@@ -24,7 +24,7 @@ class BatchFiller {
                limits_.max_ancestor_slots;
   }
 
-  void Add(int sequence, absl::Span<const int32_t> slots, const SequenceRows::Row& row) {
+  void Add(int sequence, const SequenceRows& of, const SequenceRows::Row& row) {
     if (sequence != last_sequence_) {
       CloseSequence();
       last_sequence_ = sequence;
@@ -33,11 +33,13 @@ class BatchFiller {
     }
     context_slots_ += std::max(0, row.prefix - last_prefix_);
     last_prefix_ = std::max(last_prefix_, static_cast<int>(row.prefix));
-    last_slots_ = slots;
+    last_slots_ = of.slots;
     if (row.wants_logits) {
       batch_.logit_rows.push_back(batch_.rows());
-      wanted_.push_back(sequence);
+      batch_.wants_hidden = batch_.wants_hidden || row.wants_hidden;
+      wanted_.push_back({sequence, row.wants_hidden});
     }
+    if (limits_.adapters > 0) batch_.row_adapter.push_back(of.adapter);
     batch_.tokens.push_back(row.token);
     batch_.positions.push_back(row.position);
     batch_.slots.push_back(row.slot);
@@ -52,7 +54,11 @@ class BatchFiller {
     CloseSequence();
     return batch_;
   }
-  const std::vector<int>& wanted() const { return wanted_; }  // sequence of each logits row
+  struct Wanted {
+    int sequence = 0;
+    bool hidden = false;
+  };
+  const std::vector<Wanted>& wanted() const { return wanted_; }  // of each logits row
 
   void Clear() {
     batch_ = RunnerBatch();
@@ -77,7 +83,7 @@ class BatchFiller {
 
   RunnerLimits limits_;
   RunnerBatch batch_;
-  std::vector<int> wanted_;
+  std::vector<Wanted> wanted_;
   int sequences_ = 0;
   int context_slots_ = 0;
   int last_sequence_ = -1;
@@ -88,6 +94,12 @@ class BatchFiller {
 absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
                         const RunnerLimits& limits) {
   const size_t expected = batch.logit_rows.size() * static_cast<size_t>(limits.vocabulary);
+  const size_t hidden =
+      batch.wants_hidden ? batch.logit_rows.size() * static_cast<size_t>(limits.hidden) : 0;
+  if (batch.wants_hidden && logits.hidden.size() != hidden) {
+    return absl::InternalError(absl::StrCat("the model runner returned ", logits.hidden.size(),
+                                            " numbers of hidden states, expected ", hidden));
+  }
   if (logits.vocabulary == limits.vocabulary && logits.values.size() == expected) {
     return absl::OkStatus();
   }
@@ -111,7 +123,10 @@ absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const Sequenc
       if (absl::Status status = CheckShape(*logits, batch, limits); !status.ok()) return status;
     }
     for (size_t i = 0; i < filler.wanted().size(); ++i) {
-      out.rows_[filler.wanted()[i]].push_back(logits->row(static_cast<int>(i)));
+      const auto& [sequence, hidden] = filler.wanted()[i];
+      out.rows_[sequence].push_back(
+          {logits->row(static_cast<int>(i)),
+           hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr});
     }
     out.blocks_.push_back(std::move(logits));
     filler.Clear();
@@ -129,7 +144,7 @@ absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const Sequenc
             " tree nodes exceeds the model runner's limits: ", limits.max_context_slots, " and ",
             limits.max_ancestor_slots));
       }
-      filler.Add(sequence, sequences[s].slots, row);
+      filler.Add(sequence, sequences[s], row);
     }
   }
   if (!filler.empty()) {

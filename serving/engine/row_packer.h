@@ -20,23 +20,32 @@ struct SequenceRows {
     int32_t prefix = 0;              // slots of the sequence that it sees
     std::vector<int32_t> ancestors;  // tree nodes: path of slots, its own last
     bool wants_logits = false;
+    bool wants_hidden = false;  // with logits
   };
 
   absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
+  int adapter = -1;                 // of all its rows; -1: none
   std::vector<Row> rows;            // a row comes after all that it sees
 };
 
 class StepLogits {
  public:
   // Logits of the `wanted`-th row of sequence `sequence` that asked for them.
-  const float* at(int sequence, int wanted) const { return rows_[sequence][wanted]; }
+  const float* at(int sequence, int wanted) const { return rows_[sequence][wanted].logits; }
+  // The hidden state of the same row; null if it did not ask for it.
+  const float* hidden(int sequence, int wanted) const { return rows_[sequence][wanted].hidden; }
   int batches() const { return static_cast<int>(blocks_.size()); }
 
  private:
   friend absl::StatusOr<StepLogits> RunRows(ModelRunner&, absl::Span<const SequenceRows>);
 
+  struct Row {
+    const float* logits = nullptr;
+    const float* hidden = nullptr;
+  };
+
   std::vector<std::unique_ptr<RunnerLogits>> blocks_;
-  std::vector<std::vector<const float*>> rows_;
+  std::vector<std::vector<Row>> rows_;
 };
 
 // Errors of the runner; Internal if it returns logits of another shape; InvalidArgument if a single

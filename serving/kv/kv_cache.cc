@@ -116,7 +116,7 @@ void KvCache::Release(SequenceId id) {
 }
 
 uint64_t KvCache::Key(int parent, absl::Span<const int> tokens) {
-  uint64_t hash = static_cast<uint64_t>(parent + 2) * 0x9E3779B97F4A7C15ull;
+  uint64_t hash = (static_cast<uint64_t>(parent) + 2) * 0x9E3779B97F4A7C15ull;
   for (const int token : tokens) {
     hash = (hash ^ static_cast<uint64_t>(token)) * 0xBF58476D1CE4E5B9ull;
     hash ^= hash >> 29;
@@ -195,9 +195,9 @@ void KvCache::ForgetIdle() {
 
 void KvCache::NotePeak() { peak_used_ = std::max(peak_used_, total_ - free_slots()); }
 
-KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens) const {
+KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens, int space) const {
   Prefix out;
-  for (int block = -1; out.length + kBlock <= static_cast<int>(tokens.size());
+  for (int block = Root(space); out.length + kBlock <= static_cast<int>(tokens.size());
        out.length += kBlock) {
     block = FindBlock(block, tokens.subspan(out.length, kBlock));
     if (block < 0) break;
@@ -224,12 +224,12 @@ int KvCache::shared(SequenceId id) const {
   return count;
 }
 
-int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens) {
+int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, int space) {
   if (length(id) > 0) return 0;
-  const int shared = FindPrefix(tokens).length;
+  const int shared = FindPrefix(tokens, space).length;
   if (shared == 0) return 0;
   Sequence& sequence = sequences_[id];
-  for (int at = 0, block = -1; at < shared; at += kBlock) {
+  for (int at = 0, block = Root(space); at < shared; at += kBlock) {
     block = FindBlock(block, tokens.subspan(at, kBlock));
     Use(block);
     sequence.blocks.push_back(block);
@@ -241,7 +241,7 @@ int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens) {
   return shared;
 }
 
-void KvCache::Publish(SequenceId id, absl::Span<const int> tokens) {
+void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, int space) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;
@@ -249,7 +249,7 @@ void KvCache::Publish(SequenceId id, absl::Span<const int> tokens) {
     const int at = static_cast<int>(sequence.blocks.size()) * kBlock;
     const int end = at + kBlock;
     if (end > static_cast<int>(std::min(sequence.slots.size(), tokens.size()))) return;
-    const int parent = sequence.blocks.empty() ? -1 : sequence.blocks.back();
+    const int parent = sequence.blocks.empty() ? Root(space) : sequence.blocks.back();
     const absl::Span<const int> own = tokens.subspan(at, kBlock);
     int block = FindBlock(parent, own);
     if (block < 0) {
@@ -286,9 +286,9 @@ absl::Status KvCache::CheckInvariants() const {
     for (size_t i = 0; i < sequence.blocks.size(); ++i) {
       const Block& block = blocks_[sequence.blocks[i]];
       ++users[sequence.blocks[i]];
-      if (block.parent != (i == 0 ? -1 : sequence.blocks[i - 1]) ||
-          absl::MakeConstSpan(sequence.slots).subspan(i * kBlock, kBlock) !=
-              absl::MakeConstSpan(block.slots)) {
+      const bool follows = i == 0 ? block.parent < 0 : block.parent == sequence.blocks[i - 1];
+      if (!follows || absl::MakeConstSpan(sequence.slots).subspan(i * kBlock, kBlock) !=
+                          absl::MakeConstSpan(block.slots)) {
         return absl::InternalError(absl::StrCat("sequence ", id, " lists other KV slots than its ",
                                                 "block ", sequence.blocks[i], " has"));
       }

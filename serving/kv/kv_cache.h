@@ -7,8 +7,10 @@
 // and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
 // tokens: Publish enters every full one under (the block before it, its tokens), AttachPrefix
 // starts a sequence with the longest chain of blocks that its tokens begin with. A block's slots
-// are never written again, so nothing is ever copied. Blocks that no sequence uses stay until their
-// slots are needed: the least recently used goes first, and no block before those that continue it.
+// are never written again, so nothing is ever copied. Sequences of different spaces (adapters,
+// which make other K and V of the same tokens) share nothing. Blocks that no sequence uses stay
+// until their slots are needed: the least recently used goes first, and no block before those that
+// continue it.
 //
 // Invariant: every slot is free; or scratch of one sequence; or counted once by each sequence that
 // lists it and once by its block, if it is in one. Operations check it where it could break and
@@ -63,19 +65,20 @@ class KvCache {
     int length = 0;
     int idle = 0;
   };
-  Prefix FindPrefix(absl::Span<const int> tokens) const;
+  Prefix FindPrefix(absl::Span<const int> tokens, int space = 0) const;
 
   // Slots of the sequence that it does not have alone: releasing it would not free them.
   int shared(SequenceId id) const;
 
   // Gives an empty sequence the longest known prefix of `tokens`; returns its length. No effect (0)
   // on a sequence that has slots.
-  int AttachPrefix(SequenceId id, absl::Span<const int> tokens);
+  int AttachPrefix(SequenceId id, absl::Span<const int> tokens, int space = 0);
 
   // Enters the full blocks of the sequence, whose tokens these are (at least length(id) of them),
   // into the index. Where an equal block is known, its slots replace the sequence's own, which are
-  // freed. Not between the run of a batch and its commit: slots may change.
-  void Publish(SequenceId id, absl::Span<const int> tokens);
+  // freed. Not between the run of a batch and its commit: slots may change. A sequence has the same
+  // space in all calls.
+  void Publish(SequenceId id, absl::Span<const int> tokens, int space = 0);
 
   // Forgets all blocks that no sequence uses: what they hold can no longer be trusted.
   void ForgetIdle();
@@ -110,7 +113,7 @@ class KvCache {
     std::vector<int> blocks;  // of its first positions
   };
   struct Block {
-    int parent = -1;  // the block before it
+    int parent = -1;  // the block before it, or the root of its space
     std::vector<int> tokens;
     std::vector<int32_t> slots;
     int users = 0;     // sequences
@@ -129,6 +132,8 @@ class KvCache {
   void EvictOne();
   void NotePeak();
 
+  // What stands for "no block before": a number of its own for each space.
+  static int Root(int space) { return -1 - space; }
   static uint64_t Key(int parent, absl::Span<const int> tokens);
   static IdleKey KeyOf(int block, const Block& b) { return {b.last_use, -b.depth, block}; }
 

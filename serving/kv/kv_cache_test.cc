@@ -158,17 +158,49 @@ TEST(KvCachePrefix, BlocksInUseAreNeverEvicted) {
 }
 
 // Random sequences over few tokens, so that they share much. A model of the contents stands beside:
-// every slot remembers which tokens it was written for, and must still hold them when it is listed.
+// every slot remembers for which tokens, in which space, it was written, and must still hold them
+// when it is listed.
+TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
+  KvCache kv(96);
+  const std::vector<int> tokens = Tokens(32, 0);
+  for (const int space : {0, 1, 7}) {
+    EXPECT_EQ(kv.AttachPrefix(space, tokens, space), 0);
+    ASSERT_TRUE(kv.Append(space, 32).ok());
+    kv.Publish(space, tokens, space);
+    EXPECT_EQ(kv.shared(space), 0);
+  }
+  for (const int space : {0, 1, 7}) {
+    EXPECT_EQ(kv.FindPrefix(tokens, space).length, 32);
+    EXPECT_EQ(kv.AttachPrefix(100 + space, tokens, space), 32);
+    EXPECT_EQ(kv.slots(100 + space), kv.slots(space));
+  }
+  EXPECT_EQ(kv.FindPrefix(tokens, 2).length, 0);
+  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+  for (const int space : {0, 1, 7}) {
+    kv.Release(space);
+    kv.Release(100 + space);
+  }
+  EXPECT_EQ(kv.free_slots(), 96);
+  ASSERT_TRUE(kv.Append(1, 96).ok());  // blocks of all spaces can be given up
+  EXPECT_EQ(kv.FindPrefix(tokens, 7).length, 0);
+}
+
 TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
   std::mt19937 random(2);
   KvCache kv(300);
   std::map<int64_t, std::vector<int>> tokens;
   std::map<int32_t, std::vector<int>> written;  // path up to the slot's own token
+  const auto space_of = [](int64_t id) { return static_cast<int>(id % 2); };
+  // The first `count` tokens of a sequence, behind its space.
+  const auto path = [&](int64_t id, size_t count) {
+    std::vector<int> out = {space_of(id)};
+    out.insert(out.end(), tokens[id].begin(), tokens[id].begin() + static_cast<int64_t>(count));
+    return out;
+  };
   const auto write = [&](int64_t id, int from) {
     const absl::Span<const int32_t> slots = kv.slots(id);
-    const std::vector<int>& t = tokens[id];
-    for (int i = from; i < static_cast<int>(slots.size()); ++i) {
-      written[slots[i]] = std::vector<int>(t.begin(), t.begin() + i + 1);
+    for (size_t i = static_cast<size_t>(from); i < slots.size(); ++i) {
+      written[slots[i]] = path(id, i + 1);
     }
   };
   int64_t attached = 0;
@@ -183,7 +215,8 @@ TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
           const int text = random() % 3;
           t = Tokens(20 + random() % 80, 0);
           for (size_t k = 0; k < t.size(); ++k) t[k] = k < 24 ? t[k] : t[k] + 1000 * text;
-          attached += kv.AttachPrefix(id, absl::MakeConstSpan(t).subspan(0, t.size() - 1));
+          attached +=
+              kv.AttachPrefix(id, absl::MakeConstSpan(t).subspan(0, t.size() - 1), space_of(id));
         }
         const int length = kv.length(id);
         const int more =
@@ -203,7 +236,7 @@ TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
         break;
       }
       case 3:
-        kv.Publish(id, t);
+        kv.Publish(id, t, space_of(id));
         break;
       case 4:
         if (random() % 3 == 0) kv.Release(id);
@@ -214,7 +247,7 @@ TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
     for (const auto& [one, text] : tokens) {
       const absl::Span<const int32_t> slots = kv.slots(one);
       for (size_t k = 0; k < slots.size(); ++k) {
-        ASSERT_EQ(written[slots[k]], std::vector<int>(text.begin(), text.begin() + k + 1));
+        ASSERT_EQ(written[slots[k]], path(one, k + 1));
       }
     }
   }

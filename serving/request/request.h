@@ -46,6 +46,10 @@ struct RequestOptions {
   int prompt_logprobs = -1;    // the same for the prompt's, from the second on
   int priority = 0;            // lower ones first
   double timeout_seconds = 0;  // from Submit; 0: none
+  int adapter = -1;            // index of one of the LLM's; -1: none
+  // No answer is wanted but the prompt's embedding: the LLM's hidden state at its last token. The
+  // request ends with kStop; options that shape an answer have no effect.
+  bool embed = false;
 };
 
 // InvalidArgument naming the field and what it accepts.

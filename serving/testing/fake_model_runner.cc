@@ -26,6 +26,10 @@ absl::Status Broken(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("runner batch: ", what));
 }
 
+int AdapterOf(const RunnerBatch& batch, int row) {
+  return batch.row_adapter.empty() ? -1 : batch.row_adapter[row];
+}
+
 // Offsets into a list of `size` entries: from 0, rising, to its end.
 bool AreOffsets(const std::vector<int32_t>& offsets, size_t count, size_t size) {
   return offsets.size() == count + 1 && offsets.front() == 0 &&
@@ -95,6 +99,11 @@ absl::Status FakeModelRunner::Check(const RunnerBatch& batch) const {
       !AreOffsets(batch.ancestor_start, rows, batch.ancestor_slots.size())) {
     return Broken("lists of different lengths");
   }
+  if (!batch.row_adapter.empty() && batch.row_adapter.size() != rows) return Broken("row_adapter");
+  for (const int adapter : batch.row_adapter) {
+    if (adapter < -1 || adapter >= limits_.adapters) return Broken("adapter");
+  }
+  if (batch.wants_hidden && limits_.hidden == 0) return Broken("hidden states");
   const int sequences = static_cast<int>(batch.sequence_start.size()) - 1;
   if (sequences < 1 || sequences > limits_.max_sequences ||
       !AreOffsets(batch.sequence_start, sequences, batch.sequence_slots.size())) {
@@ -146,6 +155,9 @@ absl::Status FakeModelRunner::Path(const RunnerBatch& batch, int row,
     if (slot.position != static_cast<int>(i)) {
       return Broken(absl::StrCat("row ", row, " sees position ", slot.position, " at depth ", i));
     }
+    if (slot.adapter != AdapterOf(batch, row)) {
+      return Broken(absl::StrCat("row ", row, " sees what adapter ", slot.adapter, " has written"));
+    }
     path->push_back(slot.token);
   }
   return absl::OkStatus();
@@ -158,18 +170,22 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
   largest_batch_ = std::max(largest_batch_, batch.rows());
   if (fail_from_ > 0 && steps_ >= fail_from_) return absl::UnavailableError("the worker is gone");
   for (int row = 0; row < batch.rows(); ++row) {
-    slots_[batch.slots[row]] = {batch.tokens[row], batch.positions[row]};
+    slots_[batch.slots[row]] = {batch.tokens[row], batch.positions[row], AdapterOf(batch, row)};
   }
   logits->vocabulary = limits_.vocabulary;
   logits->values.clear();
+  logits->hidden.clear();
   size_t wanted = 0;
   for (int row = 0; row < batch.rows(); ++row) {
     std::vector<int> path;
     if (absl::Status status = Path(batch, row, &path); !status.ok()) return status;
     if (wanted == batch.logit_rows.size() || batch.logit_rows[wanted] != row) continue;
     ++wanted;
-    const std::vector<float> values = model_(path);
+    const int adapter = AdapterOf(batch, row);
+    const std::vector<float> values = adapter < 0 ? model_(path) : adapters_[adapter](path);
     logits->values.insert(logits->values.end(), values.begin(), values.end());
+    if (!batch.wants_hidden) continue;
+    logits->hidden.insert(logits->hidden.end(), values.begin(), values.begin() + limits_.hidden);
   }
   return absl::OkStatus();
 }

@@ -1,11 +1,12 @@
 // A model runner for tests, around any function from the tokens that a row sees to its logits. It
-// keeps only (token, position) per KV slot, and puts a row's path together from the slots that the
-// batch says it sees; so a wrong mask, prefix, ancestor, position or slot gives other logits or an
-// error.
+// keeps only (token, position, adapter) per KV slot, and puts a row's path together from the slots
+// that the batch says it sees; so a wrong mask, prefix, ancestor, position, slot or adapter gives
+// other logits or an error. Hidden states, if limits ask for them, are the row's first logits.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -38,6 +39,12 @@ class FakeModelRunner : public ModelRunner {
   RunnerLimits limits() const override { return limits_; }
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
 
+  // What the model is with each of its adapters; the limits then count them.
+  void SetAdapters(std::vector<FakeModel> adapters) {
+    limits_.adapters = static_cast<int>(adapters.size());
+    adapters_ = std::move(adapters);
+  }
+
   int64_t steps() const { return steps_; }
   int64_t rows() const { return rows_; }
   int largest_batch() const { return largest_batch_; }
@@ -48,6 +55,7 @@ class FakeModelRunner : public ModelRunner {
   struct Slot {
     int token = -1;
     int position = -1;
+    int adapter = -1;
   };
 
   absl::Status Check(const RunnerBatch& batch) const;
@@ -55,6 +63,7 @@ class FakeModelRunner : public ModelRunner {
 
   RunnerLimits limits_;
   FakeModel model_;
+  std::vector<FakeModel> adapters_;
   std::vector<Slot> slots_;
   int64_t steps_ = 0;
   int64_t rows_ = 0;

@@ -1,6 +1,7 @@
-// Every family's logits are those of Hugging Face's transformers, through the whole path: folder,
-// config.json, weights by name, graph, lowering, executor, runner. families.json holds the cases;
-// make_family_golden.py makes it and says how weights are drawn.
+// Every family's logits and hidden states are those of Hugging Face's transformers, through the
+// whole path: folder, config.json, weights by name, graph, lowering, executor, runner.
+// families.json and hidden_states.json hold the cases; make_family_golden.py makes them and says
+// how weights are drawn.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,14 +9,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "ops/models/model.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "worker/checkpoint/safetensors.h"
+#include "tests/conformance/family_model.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"
 
@@ -24,70 +23,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kSlots = 96;
+std::vector<FamilyCase> Cases() { return ReadFamilyCases("tests/conformance/families.json"); }
 
-// A test's parameter prints as its name alone.
-struct Case {
-  json data;
-  const json& operator[](const char* key) const { return data.at(key); }
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c["name"].get<std::string>(); }
-
-std::vector<Case> Cases() {
-  std::ifstream file("tests/conformance/families.json");
-  std::vector<Case> cases;
-  for (json& data : json::parse(file)) cases.push_back({std::move(data)});
-  return cases;
-}
-
-std::vector<float> Draw(const std::string& name, int64_t count, double mean, double scale) {
-  uint64_t state = 0xcbf29ce484222325u;
-  for (unsigned char byte : name) state = (state ^ byte) * 0x100000001b3u;
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& value : values) {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t z = state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    const double uniform = static_cast<double>(z >> 40) / (1 << 23) - 1;
-    value = static_cast<float>(mean + scale * uniform);
-  }
-  return values;
-}
-
-class FamilyLogitsTest : public ::testing::TestWithParam<Case> {
+class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
  protected:
   void SetUp() override {
-    const Case& c = GetParam();
+    const FamilyCase& c = GetParam();
     RegisterAllOperators(registry_);
-    folder_ = JoinPath(::testing::TempDir(), c["name"].get<std::string>());
-    ASSERT_NO_FATAL_FAILURE(WriteFolder());
+    folder_ = JoinPath(::testing::TempDir(), c.name());
+    const absl::Status written = WriteFamilyFolder(*files_, folder_, c);
+    ASSERT_TRUE(written.ok()) << written;
     tokens_ = c["tokens"].get<std::vector<int32_t>>();
-    std::string bytes;
-    ASSERT_TRUE(absl::Base64Unescape(c["logits"].get<std::string>(), &bytes));
-    expected_.resize(bytes.size() / sizeof(float));
-    std::memcpy(expected_.data(), bytes.data(), bytes.size());
-  }
-
-  void WriteFolder() {
-    ASSERT_TRUE(files_->CreateDirectories(folder_).ok());
-    ASSERT_TRUE(
-        WriteFileAtomically(*files_, JoinPath(folder_, "config.json"), GetParam()["config"].dump())
-            .ok());
-    std::vector<SafetensorsWriter::Tensor> tensors;
-    for (const auto& [name, spec] : GetParam()["tensors"].items()) {
-      tensors.push_back({name, {DType::kF32, spec[0].get<Dims>()}});
-    }
-    SafetensorsWriter writer(*files_, JoinPath(folder_, "model.safetensors"));
-    ASSERT_TRUE(writer.Begin(tensors, {}).ok());
-    for (const SafetensorsWriter::Tensor& tensor : tensors) {
-      const json& spec = GetParam()["tensors"][tensor.name];
-      const std::vector<float> values = Draw(tensor.name, tensor.type.num_elements(),
-                                             spec[1].get<double>(), spec[2].get<double>());
-      ASSERT_TRUE(writer.Append(values.data(), tensor.type.bytes()).ok());
-    }
-    ASSERT_TRUE(writer.Finish().ok());
+    expected_ = DecodeFloats(c["logits"].get<std::string>());
   }
 
   // A folder that holds the case "llama" as a GGUF file and nothing else.
@@ -110,7 +57,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<Case> {
     vocabulary_ = model->facts.vocab_size;
     ServingShape shape{.max_rows = 32,
                        .max_output_rows = 32,
-                       .kv_slots = kSlots,
+                       .kv_slots = kSequenceSlots,
                        .max_sequences = 2,
                        .max_context_slots = 64,
                        .max_ancestor_slots = 256,
@@ -135,29 +82,11 @@ class FamilyLogitsTest : public ::testing::TestWithParam<Case> {
     return *std::move(runner);
   }
 
-  // Where the token at a position lies: nowhere near its place.
-  static int32_t Slot(int position) { return (position * 37 + 11) % kSlots; }
-
   // Rows [begin, end) of the sequence itself.
   RunnerBatch Rows(int begin, int end) const {
     RunnerBatch batch;
-    for (int i = begin; i < end; ++i) AddRow(&batch, tokens_[i], i, Slot(i), i + 1, {});
-    batch.sequence_start = {0, end};
-    for (int i = 0; i < end; ++i) batch.sequence_slots.push_back(Slot(i));
+    AddSequence(&batch, tokens_, begin, end);
     return batch;
-  }
-
-  static void AddRow(RunnerBatch* batch, int32_t token, int position, int32_t slot, int prefix,
-                     const std::vector<int32_t>& ancestors) {
-    if (batch->ancestor_start.empty()) batch->ancestor_start = {0};
-    batch->logit_rows.push_back(batch->rows());
-    batch->tokens.push_back(token);
-    batch->positions.push_back(position);
-    batch->slots.push_back(slot);
-    batch->row_sequence.push_back(0);
-    batch->row_prefix.push_back(prefix);
-    batch->ancestor_slots.insert(batch->ancestor_slots.end(), ancestors.begin(), ancestors.end());
-    batch->ancestor_start.push_back(static_cast<int32_t>(batch->ancestor_slots.size()));
   }
 
   RunnerLogits Step(ProgramModelRunner& runner, const RunnerBatch& batch) {
@@ -195,7 +124,7 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
   EXPECT_LE(worst, 1e-4f);
   RecordProperty("largest_error", std::to_string(worst));
 
-  if (GetParam()["name"] == "llama") {
+  if (GetParam().name() == "llama") {
     UseGguf();
     auto gguf = Runner();
     ASSERT_NE(gguf, nullptr);
@@ -220,22 +149,43 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
   std::vector<int> row_of;
   for (int i = prefix; i < n; ++i) {
     std::vector<int32_t> other = path;
-    other.push_back((Slot(i) + 48) % kSlots);
-    AddRow(&batch, (tokens_[i] + 1) % static_cast<int32_t>(vocabulary_), i, other.back(), prefix,
+    other.push_back((SlotOf(i) + 48) % kSequenceSlots);
+    AddRow(&batch, (tokens_[i] + 1) % static_cast<int32_t>(vocabulary_), i, other.back(), 0, prefix,
            other);
-    path.push_back(Slot(i));
+    path.push_back(SlotOf(i));
     row_of.push_back(batch.rows());
-    AddRow(&batch, tokens_[i], i, Slot(i), prefix, path);
+    AddRow(&batch, tokens_[i], i, SlotOf(i), 0, prefix, path);
   }
   batch.sequence_start = {0, prefix};
-  for (int i = 0; i < prefix; ++i) batch.sequence_slots.push_back(Slot(i));
+  for (int i = 0; i < prefix; ++i) batch.sequence_slots.push_back(SlotOf(i));
   const RunnerLogits branches = Step(*tree, batch);
   for (int i = prefix; i < n; ++i) ExpectSameBits(all, i, branches, row_of[i - prefix]);
 }
 
+// What embeddings are made of.
+TEST_P(FamilyLogitsTest, HiddenStatesAreTransformersLastOnes) {
+  std::ifstream file("tests/conformance/hidden_states.json");
+  const json states = json::parse(file);
+  const std::vector<float> expected = DecodeFloats(states.at(GetParam().name()).get<std::string>());
+  auto runner = Runner();
+  ASSERT_NE(runner, nullptr);
+  ASSERT_EQ(runner->limits().hidden, static_cast<int>(expected.size()));
+  const int n = static_cast<int>(tokens_.size());
+  RunnerBatch batch = Rows(0, n);
+  batch.logit_rows = {3, n - 1};
+  batch.wants_hidden = true;
+  const RunnerLogits both = Step(*runner, batch);
+  ASSERT_EQ(both.hidden.size(), 2 * expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(both.hidden[expected.size() + i], expected[i], 1e-4f) << i;
+  }
+  // Nobody pays for them who does not ask.
+  EXPECT_TRUE(Step(*runner, Rows(0, n)).hidden.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FamilyLogitsTest, ::testing::ValuesIn(Cases()),
-                         [](const ::testing::TestParamInfo<Case>& info) {
-                           return info.param["name"].get<std::string>();
+                         [](const ::testing::TestParamInfo<FamilyCase>& info) {
+                           return info.param.name();
                          });
 
 }  // namespace

@@ -2,6 +2,7 @@
 cases, with transformers 4.57 and torch; the test itself needs neither.
 
     python tests/conformance/make_family_golden.py tests/conformance/families.json
+    python tests/conformance/make_family_golden.py --hidden tests/conformance/hidden_states.json
 
 Weights are not kept: element i of a tensor is mean + scale * u, where u in [-1, 1) is made of the tensor's name and i by
 SplitMix64 (Steele et al. 2014). Both sides compute it.
@@ -183,8 +184,9 @@ case("qwen3_moe_sparse_step", hf.Qwen3MoeConfig(**{**QWEN_MOE, "num_hidden_layer
                                                 use_sliding_window=True, sliding_window=6))
 
 
-def run(name):
-    config, _, max_positions, patch, _ = CASES[name]
+def make(name):
+    """The model with its weights, and how they were drawn: {name: [shape, mean, scale]}."""
+    config, _, _, patch, _ = CASES[name]
     # Falcon's eager code adds ALiBi twice, once in its mask.
     attention = "sdpa" if getattr(config, "alibi", False) else "eager"
     with hf.modeling_utils.no_init_weights():  # which fails for norms without weights
@@ -204,19 +206,44 @@ def run(name):
             tensors[tensor] = [shape, mean, scale]
         if patch:
             patch[1](model)
+    return model, tensors
+
+
+def encode(values):
+    assert torch.isfinite(values).all()
+    return base64.b64encode(values.numpy().astype("<f4").tobytes()).decode()
+
+
+def last_hidden_state(model):
+    """Of the last token, as the base model returns it; `model` may be PEFT's."""
+    with torch.no_grad():
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base = inner.model if hasattr(inner, "model") else inner.transformer
+        return base(torch.tensor([TOKENS]), use_cache=False).last_hidden_state[0, -1]
+
+
+def run(name):
+    config, _, max_positions, _, _ = CASES[name]
+    model, tensors = make(name)
+    with torch.no_grad():
         logits = model(torch.tensor([TOKENS]), use_cache=False).logits[0]
-    assert torch.isfinite(logits).all()
     written = json.loads(config.to_json_string())
     written["architectures"] = [type(model).__name__]
     for noise in ("transformers_version", "_attn_implementation_autoset", "initializer_range", "use_cache", "dtype",
                   "attn_implementation"):
         written.pop(noise, None)
     return {"name": name, "config": written, "max_positions": max_positions, "tokens": TOKENS, "tensors": tensors,
-            "logits": base64.b64encode(logits.numpy().astype("<f4").tobytes()).decode()}
+            "logits": encode(logits)}
 
 
 def main():
     torch.set_num_threads(1)
+    if sys.argv[1] == "--hidden":
+        states = {name: encode(last_hidden_state(make(name)[0])) for name in CASES}
+        with open(sys.argv[2], "w") as file:
+            json.dump(states, file, indent=0)
+            file.write("\n")
+        return
     chosen = sys.argv[2:] or list(CASES)
     lines = []
     for name in chosen:

@@ -115,6 +115,25 @@ class OperatorsTest(unittest.TestCase):
                 alone = self.run_op(op="linear", inputs=[to_json(x[row:row + 1]), to_json(w)], row_stable=True)
                 self.assertTrue(torch.equal(from_json(alone["outputs"][0])[0], y[row]), f"row {row} of {rows}")
 
+    def test_row_stable_lora_linear(self):
+        """A row has the same bits whatever rows, of whatever adapters, it is computed with."""
+        torch.manual_seed(SEED)
+        for rows, wide, rank, out in [(7, 33, 4, 9), (40, 100, 16, 50), (65, 256, 24, 48)]:
+            x, a, b = (torch.randn(*d, dtype=torch.float64).float().double()
+                       for d in ((rows, wide), (3, rank, wide), (3, out, rank)))
+            adapter = torch.randint(-1, 3, (rows,), dtype=torch.int32)
+
+            def run(at):
+                answer = self.run_op(op="lora_linear", row_stable=True,
+                                     inputs=[to_json(v) for v in (x[at], a, b, adapter[at])])
+                return from_json(answer["outputs"][0])
+            together = run(slice(0, rows))
+            for row in range(rows):
+                self.assertTrue(torch.equal(run(slice(row, row + 1))[0], together[row]), f"row {row} of {rows}")
+        wrong = self.run_op(op="lora_linear", inputs=[to_json(v) for v in (
+            x[:1], a, b, torch.tensor([3], dtype=torch.int32))])
+        self.assertIn("expected -1 to 2", wrong["error"])
+
 
 def shorten(x, follows, axis, axis_size, size):
     """`x` with `size` of the `axis_size` parts of the dimensions that follow the axis."""

@@ -235,6 +235,58 @@ class OpenAiClientTest(unittest.TestCase):
                       {"role": "tool", "tool_call_id": answer.message.tool_calls[0].id, "content": "rain"}]
         self.assertTrue(self.chat(messages=back, tools=TOOLS).choices[0].message.content)
 
+    # Embeddings.
+
+    def embed(self, text, **fields):
+        return self.client.embeddings.create(model="big", input=text, **fields)
+
+    def test_embeddings(self):
+        texts = ["In the beginning", "And God said", "x"] + ["And it came to pass" * n for n in range(1, 40)]
+        answer = self.embed(texts)  # more than run at once; the client asks for base64
+        self.assertEqual([e.index for e in answer.data], list(range(len(texts))))
+        self.assertEqual(answer.usage.prompt_tokens, sum(map(len, texts)))
+        self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens)
+        for entry in answer.data:
+            self.assertEqual(len(entry.embedding), 32)
+            self.assertAlmostEqual(sum(x * x for x in entry.embedding), 1, places=5)
+        # One by one, in numbers, as tokens: the same vectors.
+        for i in (0, 2, 17):
+            single = self.embed(texts[i], encoding_format="float").data[0].embedding
+            self.assertEqual(single, answer.data[i].embedding)
+            tokens = self.embed([ord(c) for c in texts[i]]).data[0].embedding
+            self.assertEqual(tokens, single)
+        lists = self.embed([[ord(c) for c in text] for text in texts[:3]])
+        self.assertEqual([e.embedding for e in lists.data], [e.embedding for e in answer.data[:3]])
+        self.assertNotEqual(answer.data[0].embedding, answer.data[1].embedding)
+
+    def test_embeddings_of_fewer_dimensions(self):
+        whole, short = self.embed("Noah").data[0].embedding, self.embed("Noah", dimensions=5).data[0].embedding
+        self.assertEqual(len(short), 5)
+        length = sum(x * x for x in whole[:5]) ** 0.5
+        for a, b in zip(whole, short):
+            self.assertAlmostEqual(a / length, b, places=5)
+        raw = self.embed("Noah", extra_body={"normalize": False}).data[0].embedding
+        length = sum(x * x for x in raw) ** 0.5
+        for a, b in zip(whole, raw):
+            self.assertAlmostEqual(a, b / length, places=5)
+        # What is longer than the context loses its beginning, if that is allowed.
+        long = self.embed("Noah" * 300, extra_body={"truncate_prompt_tokens": -1})
+        self.assertEqual(long.usage.prompt_tokens, 1024)
+
+    def test_embeddings_beside_answers(self):
+        expected = self.complete(max_tokens=200, extra_body={"ignore_eos": True}).choices[0].text
+        vector = self.embed("And Abraham").data[0].embedding
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = [pool.submit(self.complete, max_tokens=200, extra_body={"ignore_eos": True}) for _ in range(4)]
+            vectors = [pool.submit(self.embed, ["And Abraham", "went " * 100]) for _ in range(12)]
+            self.assertEqual({a.result().choices[0].text for a in answers}, {expected})
+            for v in vectors:
+                self.assertEqual(v.result().data[0].embedding, vector)
+        out = self.cluster.run("embed", "big", "And Abraham", "Noah")
+        self.assertEqual(len(out["embeddings"]), 2)
+        for a, b in zip(out["embeddings"][0]["values"], vector):
+            self.assertAlmostEqual(a, b, places=6)
+
     # The rest.
 
     def test_models(self):
@@ -255,9 +307,13 @@ class OpenAiClientTest(unittest.TestCase):
         for body in ({"guided_regex": "(a"}, {"guided_grammar": "root ::= root"}, {"guided_json": {"type": "thing"}}):
             with self.assertRaises(openai.BadRequestError):
                 self.complete(extra_body=body)
-        with self.assertRaises(openai.APIStatusError) as caught:
-            self.client.embeddings.create(model="big", input="x")
-        self.assertEqual(caught.exception.status_code, 501)
+        for fields, param in [({"input": []}, None), ({"input": {"a": 1}}, "input"), ({"dimensions": 33}, None),
+                              ({"encoding_format": "hex"}, "encoding_format"), ({"input": "x" * 2000}, None)]:
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.client.embeddings.create(**{"model": "big", "input": "x", **fields})
+            self.assertEqual(caught.exception.param, param, caught.exception)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.embeddings.create(model="nobody", input="x")
         with self.assertRaises(openai.APIStatusError) as caught:
             self.complete(max_tokens=400, extra_body={"timeout": 0.001, "ignore_eos": True})
         self.assertEqual(caught.exception.status_code, 504)

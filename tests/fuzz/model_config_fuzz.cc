@@ -1,7 +1,8 @@
-// Any config.json is a graph that binds, or an error.
+// Any config.json is a graph that binds, or an error; any adapter_config.json an adapter or one.
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/models/adapter_config.h"
 #include "ops/models/model.h"
 #include "ops/operators/register_all.h"
 
@@ -12,8 +13,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     RegisterAllOperators(*built);
     return built;
   }();
-  absl::StatusOr<LanguageModel> model =
-      ReadModel(absl::string_view(reinterpret_cast<const char*>(data), size));
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  const absl::StatusOr<AdapterConfig> adapter = ReadAdapterConfig(text);
+  if (adapter.ok() && adapter->rank < 1) __builtin_trap();
+  absl::StatusOr<LanguageModel> model = ReadModel(text);
   if (!model.ok()) return 0;
   absl::StatusOr<ServingModel> serving = BuildServing(*registry, *model, {4, 4, 16, 2, 16, 16});
   if (!serving.ok()) return 0;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "server/http/openai_embeddings.h"
 #include "server/http/openai_request.h"
 #include "server/http/tool_calls.h"
 
@@ -12,15 +13,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier::openai;
   if (size == 0) return 0;
   const std::string body(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] % 4 >= 2) {
+  const int endpoint = data[0] % 5;
+  if (endpoint == 4) {
+    EmbeddingsRequest request;
+    const auto error = ParseEmbeddings(body, &request);
+    if (error && error->message.empty()) std::abort();
+    return 0;
+  }
+  if (endpoint >= 2) {
     TokenizeRequest request;
     const auto error =
-        data[0] % 4 == 2 ? ParseTokenize(body, &request) : ParseDetokenize(body, &request);
+        endpoint == 2 ? ParseTokenize(body, &request) : ParseDetokenize(body, &request);
     if (error && error->message.empty()) std::abort();
     return 0;
   }
   Request request;
-  const auto error = Parse(data[0] % 4 == 0 ? Kind::kChat : Kind::kCompletion, body, &request);
+  const auto error = Parse(endpoint == 0 ? Kind::kChat : Kind::kCompletion, body, &request);
   if (error) {
     if (error->message.empty() || error->http_status < 400) std::abort();
     ToJson(*error);

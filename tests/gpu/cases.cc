@@ -453,6 +453,12 @@ void AddAttention(std::vector<Case>* cases) {
                         .sum_length = 80,
                         .slack = 4});
     }
+    cases->push_back({.op = "lora_linear",
+                      .name = "rows of three adapters and none",
+                      .inputs = {Uniform(t, {6, 40}), Uniform(t, {3, 8, 40}),
+                                 Uniform(t, {3, 24, 8}), GivenAs(kI32, {6}, {2, -1, 0, 1, 2, -1})},
+                      .sum_length = 320,
+                      .slack = 4});
   }
 }
 

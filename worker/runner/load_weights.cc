@@ -70,6 +70,7 @@ class Loader {
     const auto found = map.sources.find(name);
     WeightSource whole{{{name, spec.dims, false, 0, spec.dims.empty() ? 1 : spec.dims[0]}}};
     const WeightSource& source = found != map.sources.end() ? found->second : whole;
+    if (source.pieces.empty()) return absl::OkStatus();
     const bool packed = source.bits != 0;
     if ((!packed && !IsFloat(spec.dtype)) || !(spec.dims == spec.global)) {
       return absl::InvalidArgumentError(

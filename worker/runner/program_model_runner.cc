@@ -9,9 +9,10 @@
 namespace espalier {
 namespace {
 
-constexpr const char* kInputNames[] = {
-    "tokens",         "positions",      "slots",          "row_sequence",   "row_prefix",
-    "ancestor_start", "ancestor_slots", "sequence_start", "sequence_slots", "logit_rows"};
+constexpr const char* kInputNames[] = {"tokens",         "positions",      "slots",
+                                       "row_sequence",   "row_prefix",     "ancestor_start",
+                                       "ancestor_slots", "sequence_start", "sequence_slots",
+                                       "logit_rows",     "row_adapter"};
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("batch: ", what));
@@ -70,8 +71,8 @@ absl::Status ProgramModelRunner::FindBuffers() {
   for (int input = 0; input < kNumInputs; ++input) {
     const int buffer = executor_->FindBuffer(kInputNames[input]);
     inputs_[input] = buffer;
-    // A model with ALiBi has no use for positions.
-    if (buffer < 0 && input == kPositions) continue;
+    // A model with ALiBi has no use for positions, one without adapters none for these.
+    if (buffer < 0 && (input == kPositions || input == kRowAdapter)) continue;
     if (buffer < 0 || executor_->buffer(buffer).kind() != proto::HOST_INPUT ||
         executor_->spec(buffer).dtype != DType::kI32 || executor_->spec(buffer).dims.size() != 1) {
       return absl::InvalidArgumentError(absl::StrCat("the serving program '", program.name(),
@@ -87,7 +88,7 @@ absl::Status ProgramModelRunner::FindBuffers() {
   limits_.max_context_slots = size(kSequenceSlots);
   limits_.max_ancestor_slots = size(kAncestorSlots);
   max_output_rows_ = size(kLogitRows);
-  for (Input input : {kPositions, kSlots, kRowSequence, kRowPrefix}) {
+  for (Input input : {kPositions, kSlots, kRowSequence, kRowPrefix, kRowAdapter}) {
     if (inputs_[input] >= 0 && size(input) != limits_.max_rows) {
       return absl::InvalidArgumentError(absl::StrCat("input '", kInputNames[input], "' has ",
                                                      size(input), " rows, 'tokens' has ",
@@ -116,6 +117,25 @@ absl::Status ProgramModelRunner::FindBuffers() {
                                                    "vocabulary]"));
   }
   limits_.vocabulary = static_cast<int>(spec.dims[1]);
+  for (const proto::Instruction& instruction : program.instructions()) {
+    if (!instruction.has_compute() || instruction.compute().op() != "lora_linear") continue;
+    limits_.adapters = static_cast<int>(executor_->spec(instruction.compute().inputs(1)).dims[0]);
+    break;
+  }
+  return FindHidden();
+}
+
+absl::Status ProgramModelRunner::FindHidden() {
+  const auto& outputs = executor_->program().outputs();
+  const auto found = outputs.find("hidden");
+  if (found == outputs.end()) return absl::OkStatus();
+  const TensorSpec& spec = executor_->spec(found->second);
+  if (spec.dtype != DType::kF32 || spec.dims.size() != 2 || spec.dims[0] < max_output_rows_) {
+    return absl::InvalidArgumentError(absl::StrCat("output 'hidden' is ", ToString(spec.type()),
+                                                   "; it must be f32 [output rows, size]"));
+  }
+  hidden_ = found->second;
+  limits_.hidden = static_cast<int>(spec.dims[1]);
   return absl::OkStatus();
 }
 
@@ -139,6 +159,11 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
       return Bad(absl::StrCat(name, " has ", values->size(), " entries for ", rows, " tokens"));
     }
   }
+  if (!batch.row_adapter.empty() && batch.row_adapter.size() != rows) {
+    return Bad(absl::StrCat("row_adapter has ", batch.row_adapter.size(), " entries for ", rows,
+                            " tokens"));
+  }
+  if (batch.wants_hidden && hidden_ < 0) return Bad("the program keeps no hidden states");
   const absl::Status checks[] = {
       CheckCount(rows, "tokens", limits_.max_rows),
       CheckCount(sequences, "sequences", limits_.max_sequences),
@@ -154,6 +179,7 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
       CheckRange(batch.sequence_slots, "sequence_slots", 0, limits_.kv_slots),
       CheckRange(batch.row_sequence, "row_sequence", 0, static_cast<int>(sequences)),
       CheckRange(batch.logit_rows, "logit_rows", 0, static_cast<int>(rows)),
+      CheckRange(batch.row_adapter, "row_adapter", -1, limits_.adapters),
   };
   for (const absl::Status& status : checks) {
     if (!status.ok()) return status;
@@ -188,10 +214,19 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
 
 absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
   if (absl::Status s = Check(batch); !s.ok()) return s;
+  const std::vector<int32_t> no_adapters(batch.row_adapter.empty() ? batch.tokens.size() : 0, -1);
   const std::vector<int32_t>* values[kNumInputs] = {
-      &batch.tokens,         &batch.positions,      &batch.slots,          &batch.row_sequence,
-      &batch.row_prefix,     &batch.ancestor_start, &batch.ancestor_slots, &batch.sequence_start,
-      &batch.sequence_slots, &batch.logit_rows};
+      &batch.tokens,
+      &batch.positions,
+      &batch.slots,
+      &batch.row_sequence,
+      &batch.row_prefix,
+      &batch.ancestor_start,
+      &batch.ancestor_slots,
+      &batch.sequence_start,
+      &batch.sequence_slots,
+      &batch.logit_rows,
+      batch.row_adapter.empty() ? &no_adapters : &batch.row_adapter};
   for (int input = 0; input < kNumInputs; ++input) {
     if (inputs_[input] < 0) continue;
     absl::Status s =
@@ -203,10 +238,15 @@ absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* lo
   absl::StatusOr<StepResult> result = executor_->Step(0, /*profile=*/false, sizes);
   if (!result.ok()) return result.status();
   logits->vocabulary = limits_.vocabulary;
-  logits->values.resize(batch.logit_rows.size() * static_cast<size_t>(limits_.vocabulary));
-  if (logits->values.empty()) return absl::OkStatus();
-  return executor_->ReadBuffer(logits_, logits->values.data(),
-                               static_cast<int64_t>(logits->values.size() * sizeof(float)));
+  const auto read = [&](int buffer, int columns, std::vector<float>* to) {
+    to->resize(batch.logit_rows.size() * static_cast<size_t>(columns));
+    if (to->empty()) return absl::OkStatus();
+    return executor_->ReadBuffer(buffer, to->data(),
+                                 static_cast<int64_t>(to->size() * sizeof(float)));
+  };
+  absl::Status status = read(logits_, limits_.vocabulary, &logits->values);
+  if (status.ok() && batch.wants_hidden) status = read(hidden_, limits_.hidden, &logits->hidden);
+  return status;
 }
 
 }  // namespace espalier

@@ -51,11 +51,13 @@ class ProgramModelRunner : public ModelRunner {
     kSequenceStart,
     kSequenceSlots,
     kLogitRows,
+    kRowAdapter,
     kNumInputs,
   };
 
   ProgramModelRunner() = default;
   absl::Status FindBuffers();
+  absl::Status FindHidden();
   absl::Status Check(const RunnerBatch& batch) const;
 
   std::unique_ptr<Executor> executor_;
@@ -63,6 +65,7 @@ class ProgramModelRunner : public ModelRunner {
   int max_output_rows_ = 0;
   int inputs_[kNumInputs] = {};  // -1: the program does not read it
   int logits_ = -1;
+  int hidden_ = -1;  // -1: the program does not keep it
 };
 
 }  // namespace espalier

@@ -163,6 +163,9 @@ TEST_F(RunnerTest, BadBatchesAreRefusedByFieldAndLeaveTheCacheAlone) {
   refuse([](RunnerBatch& b) { b.ancestor_start.pop_back(); }, "ancestor_start");
   refuse([](RunnerBatch& b) { b.logit_rows = {8}; }, "logit_rows[0]");
   refuse([](RunnerBatch& b) { b.logit_rows = {1, 1}; }, "ascend");
+  refuse([](RunnerBatch& b) { b.row_adapter.assign(8, 0); }, "row_adapter[0] is 0");
+  refuse([](RunnerBatch& b) { b.row_adapter.assign(7, -1); }, "row_adapter has 7");
+  refuse([](RunnerBatch& b) { b.wants_hidden = true; }, "hidden");
   refuse([](RunnerBatch& b) { b = RunnerBatch(); }, "no rows");
   RunnerBatch again = PromptRows(prompt_, 7, 8, {0});
   ASSERT_TRUE(runner->Step(again, &after).ok());

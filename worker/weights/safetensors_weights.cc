@@ -15,8 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxIndex = 64 << 20;
-constexpr char kWhole[] = "model.safetensors";
-constexpr char kIndex[] = "model.safetensors.index.json";
 
 class SafetensorsWeights : public WeightFiles {
  public:
@@ -96,19 +94,22 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(FileSystem& files,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WeightFiles>> OpenSafetensors(
-    FileSystem& files, const std::string& folder, const std::vector<std::string>& names) {
+absl::StatusOr<std::unique_ptr<WeightFiles>> OpenSafetensors(FileSystem& files,
+                                                             const std::string& folder,
+                                                             const std::vector<std::string>& names,
+                                                             const std::string& stem) {
   const auto has = [&](const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
+  const std::string whole = stem + ".safetensors", index = whole + ".index.json";
   auto weights = std::make_unique<SafetensorsWeights>();
-  if (has(kWhole)) {
-    absl::Status status = weights->Add(files, JoinPath(folder, kWhole));
+  if (has(whole)) {
+    absl::Status status = weights->Add(files, JoinPath(folder, whole));
     if (!status.ok()) return status;
     return weights;
   }
-  if (!has(kIndex)) return std::unique_ptr<WeightFiles>();
-  const std::string path = JoinPath(folder, kIndex);
+  if (!has(index)) return std::unique_ptr<WeightFiles>();
+  const std::string path = JoinPath(folder, index);
   absl::StatusOr<std::map<std::string, std::string>> shards = ReadIndex(files, path);
   if (!shards.ok()) return shards.status();
   std::set<std::string> shard_names;

@@ -10,9 +10,11 @@
 
 namespace espalier {
 
-// `names`: what the folder holds. Null, without an error, if there are no safetensors.
+// `names`: what the folder holds; `stem`: how the file is called, or its index. Null, without an
+// error, if there are no such safetensors.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenSafetensors(FileSystem& files,
                                                              const std::string& folder,
-                                                             const std::vector<std::string>& names);
+                                                             const std::vector<std::string>& names,
+                                                             const std::string& stem = "model");
 
 }  // namespace espalier

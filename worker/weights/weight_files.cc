@@ -43,6 +43,17 @@ absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
       "' has neither model.safetensors nor model.safetensors.index.json nor a *.gguf"));
 }
 
+absl::StatusOr<std::unique_ptr<WeightFiles>> OpenAdapterWeights(FileSystem& files,
+                                                                const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  if (!names.ok()) return names.status();
+  absl::StatusOr<std::unique_ptr<WeightFiles>> weights =
+      OpenSafetensors(files, folder, *names, "adapter_model");
+  if (!weights.ok() || *weights != nullptr) return weights;
+  return absl::NotFoundError(absl::StrCat(
+      "'", folder, "' has no adapter_model.safetensors (a pickled adapter_model.bin is not read)"));
+}
+
 absl::StatusOr<std::string> ReadModelConfig(FileSystem& files, const std::string& folder) {
   absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return names.status();

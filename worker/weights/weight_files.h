@@ -38,6 +38,10 @@ class WeightFiles {
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
                                                          const std::string& folder);
 
+// An adapter's, in the layout of the PEFT library: adapter_model.safetensors. Errors as above.
+absl::StatusOr<std::unique_ptr<WeightFiles>> OpenAdapterWeights(FileSystem& files,
+                                                                const std::string& folder);
+
 // The text of the folder's config.json; of a GGUF without one it is made from its metadata.
 absl::StatusOr<std::string> ReadModelConfig(FileSystem& files, const std::string& folder);
 

@@ -1,0 +1,74 @@
+#include "server/http/openai_embeddings.h"
+
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "server/http/json_reader.h"
+#include "server/http/text_reader.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+std::string Base64(const proto::Embedding& embedding) {
+  static_assert(std::endian::native == std::endian::little);
+  std::string bytes(static_cast<size_t>(embedding.values_size()) * sizeof(float), '\0');
+  std::memcpy(bytes.data(), embedding.values().data(), bytes.size());
+  return absl::Base64Escape(bytes);
+}
+
+}  // namespace
+
+std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest* request) {
+  json parsed;
+  if (auto error = JsonReader::ParseBody(body, &parsed)) return error;
+  JsonReader reader(parsed);
+  proto::EmbedRequest& embed = request->embed;
+  reader.String("model", true, embed.mutable_model());
+  ReadTexts(reader, "input", kMaxEmbedInputs, [&] { return embed.add_inputs(); });
+  std::string format = "float";
+  reader.String("encoding_format", false, &format);
+  request->base64 = format == "base64";
+  if (!request->base64 && format != "float") {
+    reader.Fail("encoding_format", "field 'encoding_format' must be float or base64");
+  }
+  int dimensions = 0;
+  reader.Integer("dimensions", 1, 1 << 20, &dimensions);
+  embed.set_dimensions(dimensions);
+  bool add_special = true, normalize = true;
+  reader.Bool("add_special_tokens", &add_special);
+  reader.Bool("normalize", &normalize);
+  embed.set_no_added_tokens(!add_special);
+  embed.set_no_normalization(!normalize);
+  // All that fits the context.
+  reader.Unsupported("truncate_prompt_tokens", [](const json& value) { return value == -1; });
+  embed.set_truncate(reader.Find("truncate_prompt_tokens") != nullptr);
+  reader.Ignore({"user", "request_id"});
+  reader.RefuseUnknown();
+  return reader.error();
+}
+
+std::string EmbeddingsJson(const EmbeddingsRequest& request, const proto::EmbedReply& reply) {
+  json data = json::array();
+  for (const proto::Embedding& embedding : reply.embeddings()) {
+    json entry = {{"object", "embedding"}, {"index", data.size()}};
+    if (request.base64) {
+      entry["embedding"] = Base64(embedding);
+    } else {
+      json& values = entry["embedding"] = json::array();
+      for (const float value : embedding.values()) values.push_back(value);
+    }
+    data.push_back(std::move(entry));
+  }
+  const int tokens = reply.usage().prompt_tokens();
+  return Dump({{"object", "list"},
+               {"data", std::move(data)},
+               {"model", request.embed.model()},
+               {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
+}
+
+}  // namespace espalier::openai

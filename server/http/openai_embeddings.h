@@ -1,0 +1,26 @@
+// Bodies and answers of POST /v1/embeddings. Pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "proto/inference.pb.h"
+#include "server/http/openai_error.h"
+
+namespace espalier::openai {
+
+inline constexpr int kMaxEmbedInputs = 2048;
+
+struct EmbeddingsRequest {
+  proto::EmbedRequest embed;
+  bool base64 = false;  // otherwise lists of numbers
+};
+
+// Checked as Parse (openai_request.h) checks. Of vLLM's fields there are truncate_prompt_tokens
+// with -1, add_special_tokens and normalize.
+std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest* request);
+
+// In base64 a vector is its numbers as little-endian f32.
+std::string EmbeddingsJson(const EmbeddingsRequest& request, const proto::EmbedReply& reply);
+
+}  // namespace espalier::openai

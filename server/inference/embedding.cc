@@ -1,0 +1,213 @@
+#include "server/inference/embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+namespace espalier {
+namespace {
+
+absl::Status CheckRequest(const proto::EmbedRequest& request, int size, const std::string& model) {
+  const int inputs = request.inputs_size();
+  if (inputs < 1 || inputs > kMaxEmbedInputs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'inputs' has ", inputs, " entries, expected 1 to ", kMaxEmbedInputs));
+  }
+  if (size == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", model, "' is served without its hidden states"));
+  }
+  if (request.dimensions() < 0 || request.dimensions() > size) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'dimensions' is ", request.dimensions(),
+                                                   ", expected 0 (all) to ", size));
+  }
+  const int64_t each = request.dimensions() > 0 ? request.dimensions() : size;
+  if (inputs * each > kMaxEmbedNumbers) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'inputs' has ", inputs, " entries of ",
+                                                   each, " numbers each, expected at most ",
+                                                   kMaxEmbedNumbers, " numbers in one reply"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int>> TokensOf(const proto::EmbedRequest& request, int index,
+                                          const LoadedModel& model) {
+  const proto::EmbedInput& input = request.inputs(index);
+  proto::GenerateRequest prompt;
+  prompt.set_no_added_tokens(request.no_added_tokens());
+  if (request.truncate()) prompt.set_truncate_prompt_tokens(model.host->context());
+  if (input.input_case() == proto::EmbedInput::kTokens) {
+    *prompt.mutable_tokens() = input.tokens();
+  } else {
+    prompt.set_text(input.text());
+  }
+  absl::StatusOr<std::vector<int>> tokens = PromptTokens(prompt, model);
+  const int most = model.host->context();
+  absl::Status status = tokens.status();
+  if (tokens.ok() && tokens->empty()) status = absl::InvalidArgumentError("it has no tokens");
+  if (tokens.ok() && static_cast<int>(tokens->size()) > most) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("it has ", tokens->size(), " tokens, the context ", most));
+  }
+  if (status.ok()) return tokens;
+  return absl::Status(status.code(), absl::StrCat("input ", index, ": ", status.message()));
+}
+
+// The first `dimensions` of them, all if 0, made to a vector of length 1 if asked for.
+proto::Embedding Shape(const std::vector<float>& hidden, const proto::EmbedRequest& request) {
+  const size_t size =
+      request.dimensions() > 0 ? static_cast<size_t>(request.dimensions()) : hidden.size();
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) squares += static_cast<double>(hidden[i]) * hidden[i];
+  const double scale = request.no_normalization() || squares == 0 ? 1 : 1 / std::sqrt(squares);
+  proto::Embedding out;
+  for (size_t i = 0; i < size; ++i) out.add_values(static_cast<float>(hidden[i] * scale));
+  return out;
+}
+
+class Running : public Generation, public std::enable_shared_from_this<Running> {
+ public:
+  Running(const proto::EmbedRequest& request, const ModelServer::Target& target,
+          RequestOptions options, std::vector<std::vector<int>> inputs, ServingMetrics* metrics,
+          EmbeddingListener listener)
+      : request_(request),
+        name_(target.model->description.name()),
+        model_(target.model),
+        host_(*target.model->host),
+        options_(std::move(options)),
+        metrics_(metrics),
+        listener_(std::move(listener)),
+        inputs_(std::move(inputs)) {
+    for (size_t i = 0; i < inputs_.size(); ++i) reply_.add_embeddings();
+  }
+
+  // REQUIRES: the caller holds the model.
+  absl::Status Start() {
+    absl::MutexLock lock(&mutex_);
+    absl::Status status;
+    for (int i = 0; status.ok() && i < host_.at_once(); ++i) status = SubmitNext();
+    if (!status.ok()) {
+      over_ = true;
+      CancelAll();
+    }
+    return status;
+  }
+
+  void Cancel() override {
+    // Weak: a client that is still connected must not keep an unloaded model alive.
+    const std::shared_ptr<LoadedModel> model = model_.lock();
+    if (model == nullptr) return;
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    CancelAll();
+  }
+
+ private:
+  absl::Status SubmitNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (next_ == inputs_.size()) return absl::OkStatus();
+    const size_t index = next_++;
+    absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+        std::move(inputs_[index]), options_,
+        [self = shared_from_this(), index](const RequestEvent& event) { self->On(index, event); });
+    if (ticket.ok()) tickets_[index] = *ticket;
+    return ticket.status();
+  }
+
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [index, ticket] : tickets_) host_.Cancel(ticket);
+  }
+
+  // On the engine's thread, which the host outlives.
+  void On(size_t index, const RequestEvent& event) {
+    if (!event.finished) return;
+    if (metrics_ != nullptr) {
+      metrics_->RequestFinished(name_, proto::GenerateRequest::default_instance(), event);
+    }
+    const absl::StatusOr<proto::EmbedReply> outcome = Take(index, event);
+    if (!outcome.ok() || outcome->embeddings_size() > 0) listener_(outcome);
+  }
+
+  // The last word; until then a reply with nothing in it.
+  absl::StatusOr<proto::EmbedReply> Take(size_t index, const RequestEvent& event) {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return proto::EmbedReply();
+    tickets_.erase(index);
+    absl::Status status = event.error;
+    if (cancelled_ || event.reason == FinishReason::kCancelled) {
+      status = absl::CancelledError("the request was cancelled");
+    } else if (event.reason == FinishReason::kStop) {
+      *reply_.mutable_embeddings(static_cast<int>(index)) = Shape(event.embedding, request_);
+      Count(event.usage);
+      status = SubmitNext();
+    }
+    over_ = !status.ok() || ++finished_ == inputs_.size();
+    if (!status.ok()) {
+      CancelAll();
+      return status;
+    }
+    return over_ ? std::move(reply_) : proto::EmbedReply();
+  }
+
+  void Count(const Usage& usage) {
+    proto::Usage& sum = *reply_.mutable_usage();
+    sum.set_prompt_tokens(sum.prompt_tokens() + usage.prompt_tokens);
+    sum.set_cached_tokens(sum.cached_tokens() + usage.cached_tokens);
+    sum.set_seconds(std::max(sum.seconds(), usage.seconds));
+    sum.set_seconds_queued(std::max(sum.seconds_queued(), usage.seconds_queued));
+  }
+
+  const proto::EmbedRequest request_;
+  const std::string name_;
+  const std::weak_ptr<LoadedModel> model_;
+  EngineHost& host_;  // of the model
+  const RequestOptions options_;
+  ServingMetrics* const metrics_;
+  const EmbeddingListener listener_;
+
+  absl::Mutex mutex_;
+  std::vector<std::vector<int>> inputs_ ABSL_GUARDED_BY(mutex_);
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<size_t, EngineHost::Ticket> tickets_ ABSL_GUARDED_BY(mutex_);
+  proto::EmbedReply reply_;  // used under mutex_
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the listener has had its call, or will have none
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(const proto::EmbedRequest& request,
+                                                           ModelServer::Target target,
+                                                           double timeout_seconds,
+                                                           ServingMetrics* metrics,
+                                                           EmbeddingListener listener) {
+  const LoadedModel& model = *target.model;
+  absl::Status status =
+      CheckRequest(request, model.host->embedding_size(), model.description.name());
+  if (!status.ok()) return status;
+  std::vector<std::vector<int>> inputs;
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    absl::StatusOr<std::vector<int>> tokens = TokensOf(request, i, model);
+    if (!tokens.ok()) return tokens.status();
+    inputs.push_back(*std::move(tokens));
+  }
+  const absl::StatusOr<int> adapter = AdapterIndex(model.description, target.adapter);
+  if (!adapter.ok()) return adapter.status();
+  RequestOptions options;
+  options.embed = true;
+  options.adapter = *adapter;
+  options.timeout_seconds = timeout_seconds;
+  auto running = std::make_shared<Running>(request, target, std::move(options), std::move(inputs),
+                                           metrics, std::move(listener));
+  status = running->Start();
+  if (!status.ok()) return status;
+  return running;
+}
+
+}  // namespace espalier

@@ -1,0 +1,266 @@
+// Models with low-rank adapters have PEFT's logits, and a row has them whatever rows, of whatever
+// adapters, it rides with. adapters.json holds the cases, for models of families.json;
+// make_adapter_golden.py makes it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "ops/models/quantize.h"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "tests/conformance/family_model.h"
+#include "worker/runner/adapter_files.h"
+#include "worker/runner/program_model_runner.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::vector<FamilyCase> Cases() { return ReadFamilyCases("tests/conformance/adapters.json"); }
+
+class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
+ protected:
+  void SetUp() override {
+    RegisterAllOperators(registry_);
+    const json& c = GetParam().data;
+    bool found = false;
+    for (FamilyCase& base : ReadFamilyCases("tests/conformance/families.json")) {
+      if (base["name"] != c["base"]) continue;
+      base_ = std::move(base);
+      found = true;
+    }
+    ASSERT_TRUE(found) << c["base"];
+    folder_ = JoinPath(::testing::TempDir(), "adapted_" + GetParam().name());
+    ASSERT_TRUE(WriteFamilyFolder(*files_, folder_, base_).ok());
+    tokens_ = base_["tokens"].get<std::vector<int32_t>>();
+    for (const json& adapter : c["adapters"]) {
+      const std::string name = adapter["name"];
+      WriteAdapter(name, adapter["config"], adapter["tensors"], name + "/");
+      adapters_.push_back(name);
+    }
+  }
+
+  std::string FolderOf(const std::string& adapter) { return JoinPath(folder_, adapter); }
+
+  void WriteAdapter(const std::string& name, const json& config, const json& tensors,
+                    const std::string& prefix) {
+    const std::string folder = FolderOf(name);
+    ASSERT_TRUE(files_->CreateDirectories(folder).ok());
+    ASSERT_TRUE(
+        WriteFileAtomically(*files_, JoinPath(folder, "adapter_config.json"), config.dump()).ok());
+    const absl::Status written =
+        WriteDrawnTensors(*files_, JoinPath(folder, "adapter_model.safetensors"), tensors, prefix);
+    ASSERT_TRUE(written.ok()) << written;
+  }
+
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Make(
+      const std::vector<std::string>& adapters, WeightFormat format = WeightFormat::kF32) {
+    absl::StatusOr<LanguageModel> model = ReadModel(base_["config"].dump());
+    if (!model.ok()) return model.status();
+    const ServingShape shape{.max_rows = 96,
+                             .max_output_rows = 96,
+                             .kv_slots = 4 * kSequenceSlots,
+                             .max_sequences = 4,
+                             .max_context_slots = 256,
+                             .max_ancestor_slots = 64,
+                             .max_positions = base_["max_positions"].get<int>()};
+    absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
+    if (!serving.ok()) return serving.status();
+    if (absl::Status s = BindAndInfer(registry_, 1, &serving->graph); !s.ok()) return s;
+    absl::StatusOr<AdapterFiles> files = AdapterFiles::Open(
+        *files_, adapters,
+        [&](const std::string& name) -> absl::StatusOr<std::string> { return FolderOf(name); });
+    if (!files.ok()) return files.status();
+    const auto parameters = files->AddTo(registry_, &*serving);
+    if (!parameters.ok()) return parameters.status();
+    serving = QuantizeServing(registry_, *std::move(serving), format);
+    if (!serving.ok()) return serving.status();
+    absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    if (!program.ok()) return program.status();
+    devices_.push_back(NewCpuDevice({2, 1 << 26}));
+    auto runner =
+        ProgramModelRunner::Create(*program, folder_, static_cast<int>(model->facts.max_positions),
+                                   devices_.back().get(), serving->weights);
+    if (!runner.ok()) return runner.status();
+    if (absl::Status s = files->Load(*parameters, (*runner)->executor()); !s.ok()) return s;
+    return *std::move(runner);
+  }
+
+  std::unique_ptr<ProgramModelRunner> Runner(const std::vector<std::string>& adapters,
+                                             WeightFormat format = WeightFormat::kF32) {
+    auto runner = Make(adapters, format);
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return runner.ok() ? *std::move(runner) : nullptr;
+  }
+
+  // The whole prompt with one adapter.
+  RunnerLogits Alone(ProgramModelRunner& runner, int adapter) {
+    RunnerBatch batch;
+    AddSequence(&batch, tokens_, 0, static_cast<int>(tokens_.size()));
+    if (runner.limits().adapters > 0) batch.row_adapter.assign(tokens_.size(), adapter);
+    batch.wants_hidden = true;
+    return Step(runner, batch);
+  }
+
+  // The prompt with every adapter, and with none, in one batch; the second half in another.
+  void ExpectMixedIsAlone(ProgramModelRunner& runner, const std::vector<RunnerLogits>& alone) {
+    const int n = static_cast<int>(tokens_.size()), half = n / 2;
+    const int count = static_cast<int>(alone.size());
+    for (const auto& [begin, end] : {std::pair{0, half}, std::pair{half, n}}) {
+      RunnerBatch batch;
+      for (int i = 0; i < count; ++i) {
+        AddSequence(&batch, tokens_, begin, end, i);
+        batch.row_adapter.insert(batch.row_adapter.end(), static_cast<size_t>(end - begin), i - 1);
+      }
+      const RunnerLogits mixed = Step(runner, batch);
+      for (int i = 0; i < count; ++i) {
+        for (int row = begin; row < end; ++row) {
+          EXPECT_EQ(std::memcmp(mixed.row(i * (end - begin) + row - begin), alone[i].row(row),
+                                sizeof(float) * runner.limits().vocabulary),
+                    0)
+              << "adapter " << i - 1 << ", row " << row;
+        }
+      }
+    }
+  }
+
+  RunnerLogits Step(ProgramModelRunner& runner, const RunnerBatch& batch) {
+    RunnerLogits logits;
+    const absl::Status status = runner.Step(batch, &logits);
+    EXPECT_TRUE(status.ok()) << status;
+    return logits;
+  }
+
+  static float Distance(const std::vector<float>& a, const std::vector<float>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    float worst = 0;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+      worst = std::max(worst, std::isfinite(a[i]) ? std::fabs(a[i] - b[i]) : INFINITY);
+    }
+    return worst;
+  }
+
+  OpRegistry registry_;
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::vector<std::unique_ptr<Device>> devices_;
+  FamilyCase base_;
+  std::string folder_;
+  std::vector<std::string> adapters_;
+  std::vector<int32_t> tokens_;
+};
+
+TEST_P(AdapterLogitsTest, AreThoseOfPeftAndDoNotDependOnTheBatch) {
+  const auto runner = Runner(adapters_);
+  ASSERT_NE(runner, nullptr);
+  EXPECT_EQ(runner->limits().adapters, static_cast<int>(adapters_.size()));
+  const auto plain = Runner({});
+  ASSERT_NE(plain, nullptr);
+  std::vector<RunnerLogits> alone = {Alone(*runner, -1)};
+  EXPECT_EQ(Alone(*plain, -1).values, alone[0].values);
+  for (size_t i = 0; i < adapters_.size(); ++i) {
+    const json& adapter = GetParam()["adapters"][i];
+    alone.push_back(Alone(*runner, static_cast<int>(i)));
+    const float worst =
+        Distance(alone.back().values, DecodeFloats(adapter["logits"].get<std::string>()));
+    EXPECT_LE(worst, 1e-4f) << adapters_[i];
+    RecordProperty("largest_error_" + adapters_[i], std::to_string(worst));
+    EXPECT_GT(Distance(alone.back().values, alone[0].values), 0.1f) << "the adapter does nothing";
+    const std::vector<float> hidden = DecodeFloats(adapter["hidden"].get<std::string>());
+    const std::vector<float>& own = alone.back().hidden;
+    EXPECT_LE(Distance({own.end() - static_cast<int64_t>(hidden.size()), own.end()}, hidden),
+              1e-4f);
+    // Beside others or by itself: ranks are padded, nothing else changes.
+    const auto single = Runner({adapters_[i]});
+    ASSERT_NE(single, nullptr);
+    EXPECT_EQ(Alone(*single, 0).values, alone.back().values);
+  }
+  ExpectMixedIsAlone(*runner, alone);
+}
+
+TEST_P(AdapterLogitsTest, StandBesideMatricesInFewerBits) {
+  if (base_["config"].contains("num_local_experts")) GTEST_SKIP() << "experts are kept in f32";
+  for (const auto& [format, limit] :
+       {std::pair{WeightFormat::kBF16, 0.2f}, std::pair{WeightFormat::kInt8, 0.3f}}) {
+    const auto runner = Runner(adapters_, format);
+    ASSERT_NE(runner, nullptr);
+    std::vector<RunnerLogits> alone;
+    for (int i = -1; i < static_cast<int>(adapters_.size()); ++i) {
+      alone.push_back(Alone(*runner, i));
+      if (i < 0) continue;
+      const json& adapter = GetParam()["adapters"][static_cast<size_t>(i)];
+      const float worst =
+          Distance(alone.back().values, DecodeFloats(adapter["logits"].get<std::string>()));
+      EXPECT_LE(worst, limit) << adapters_[static_cast<size_t>(i)] << " on " << Name(format);
+      EXPECT_GT(worst, 1e-4f) << "in fewer bits it cannot be that near";
+    }
+    ExpectMixedIsAlone(*runner, alone);
+  }
+}
+
+TEST_P(AdapterLogitsTest, FilesThatDoNotFitAreRefusedByName) {
+  const json& first = GetParam()["adapters"][0];
+  const json config = first["config"], tensors = first["tensors"];
+  const std::string a = tensors.begin().key();  // ...lora_A.weight
+  ASSERT_THAT(a, HasSubstr(".lora_A.weight"));
+  const std::string b = std::string(a).replace(a.find("lora_A"), 6, "lora_B");
+  const auto refused = [&](const json& c, const json& t, const std::vector<std::string>& what) {
+    WriteAdapter("wrong", c, t, "");
+    const absl::Status status = Make({"wrong"}).status();
+    EXPECT_FALSE(status.ok());
+    for (const std::string& part : what) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  };
+  json changed = tensors;
+  changed.erase(b);
+  refused(config, changed, {"'wrong'", a, "no partner"});
+  changed = tensors;
+  changed[a][0][1] = changed[a][0][1].get<int>() + 1;
+  refused(config, changed, {"'wrong'", a, "expected"});
+  // PEFT's copy of an output layer, which says nothing new.
+  changed = tensors;
+  const std::string module = a.substr(0, a.find(".lora_A"));
+  const json copy = {{tensors[b][0][0], tensors[a][0][1]}, 0, 1};
+  changed[module + ".base_layer.weight"] = copy;
+  WriteAdapter("copied", config, changed, adapters_[0] + "/");
+  const auto copied = Runner({"copied"}), original = Runner({adapters_[0]});
+  ASSERT_TRUE(copied != nullptr && original != nullptr);
+  EXPECT_EQ(Alone(*copied, 0).values, Alone(*original, 0).values);
+  changed[module + ".base_layer.weight"][0][0] = 3;
+  refused(config, changed, {"'wrong'", "base_layer", "expected"});
+  changed = tensors;
+  changed["base_model.model.lost.lora_A.weight"] = tensors[a];
+  changed["base_model.model.lost.lora_B.weight"] = tensors[b];
+  json any = config;
+  any["target_modules"] = "all-linear";
+  refused(any, changed, {"'wrong'", "lost.lora_A", "no linear layer"});
+  refused(config, changed, {"'wrong'", "lost.lora_A", "target_modules"});
+  changed = tensors;
+  changed["base_model.model.model.embed_tokens.lora_embedding_A"] = {{2, 4}, 0, 1};
+  refused(config, changed, {"'wrong'", "lora_embedding_A", "embeddings"});
+  json more = config;
+  more["target_modules"].push_back("k_projection");
+  refused(more, tensors, {"'wrong'", "k_projection", "no tensors"});
+  json rank = config;
+  rank["r"] = rank["r"].get<int>() + 1;
+  refused(rank, tensors, {"'wrong'", "lora_A", "the rank is"});
+  json huge = config;
+  huge["lora_alpha"] = 1e308;
+  refused(huge, tensors, {"lora_B", "scale"});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AdapterLogitsTest, ::testing::ValuesIn(Cases()),
+                         [](const ::testing::TestParamInfo<FamilyCase>& info) {
+                           return info.param.name();
+                         });
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,39 @@
+// The artifacts of a served model's low-rank adapters, on their way into its graph and its program.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ops/models/adapters.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/executor/executor.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+
+class AdapterFiles {
+ public:
+  using Parameters = std::map<std::string, std::vector<AdapterMatrix>>;
+
+  // Reads adapter_config.json of each artifact and opens its weights. Errors name the artifact.
+  static absl::StatusOr<AdapterFiles> Open(
+      FileSystem& files, const std::vector<std::string>& artifacts,
+      const std::function<absl::StatusOr<std::string>(const std::string& artifact)>& folder);
+
+  // AddAdapters to the model; nothing is done without adapters.
+  absl::StatusOr<Parameters> AddTo(const OpRegistry& registry, ServingModel* model) const;
+  // Fills the parameters that AddTo made. Errors name the tensor: a type that is no floating-point
+  // number, values that are no numbers.
+  absl::Status Load(const Parameters& parameters, Executor& executor) const;
+
+ private:
+  std::vector<Adapter> adapters_;
+  std::vector<std::unique_ptr<WeightFiles>> weights_;
+};
+
+}  // namespace espalier
