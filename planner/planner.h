@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,11 @@ class CostModel {
   virtual ~CostModel() = default;
   // `shard` holds the attributes and the local types of one part.
   virtual Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) = 0;
+  // Only what somebody has measured, or can measure now.
+  virtual std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
+                                        const proto::Device& device) {
+    return std::nullopt;
+  }
 };
 
 struct PlanProblem {

@@ -1,6 +1,8 @@
 #include "worker/measure.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,13 +23,18 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const proto::Program& program, De
   proto::Initializer random;
   random.set_kind(proto::Initializer::UNIFORM);
   random.set_scale(0.5);
-  std::vector<char> bytes;
+  std::map<std::string, std::vector<char>> known;  // copies of an operand hold the same
   for (int i = 0; i < (*executor)->num_buffers(); ++i) {
     const proto::Buffer& buffer = (*executor)->buffer(i);
     const TensorSpec& spec = (*executor)->spec(i);
     if (buffer.kind() == proto::LITERAL || !IsFloat(spec.dtype)) continue;
-    bytes.resize(static_cast<size_t>(spec.bytes()));
-    absl::Status s = Initialize(random, buffer.name(), 1, spec, bytes.data());
+    const std::string name = buffer.name().substr(0, buffer.name().find('#'));
+    std::vector<char>& bytes = known[name];
+    absl::Status s;
+    if (bytes.empty()) {
+      bytes.resize(static_cast<size_t>(spec.bytes()));
+      s = Initialize(random, name, 1, spec, bytes.data());
+    }
     if (s.ok()) s = (*executor)->WriteBuffer(i, bytes.data(), spec.bytes());
     if (!s.ok()) return s;
   }
@@ -73,7 +80,7 @@ proto::Program OperatorProgram(const std::string& op, const Dims& a, const Dims&
 }
 
 // Of sets of operands: enough that one slow run among them does not count.
-constexpr int kMostCopies = 16;
+constexpr int kMostCopies = 4;
 
 // Replaces the operands of a compute or update instruction.
 template <typename Map>
@@ -100,30 +107,46 @@ proto::Program Repeat(const proto::Program& program, int copies) {
   proto::Program all = program;
   all.clear_instructions();
   all.clear_buffers();
+  int64_t offset = 0;
+  const auto add = [&](const proto::Buffer& buffer, const std::string& name) {
+    proto::Buffer* added = all.add_buffers();
+    *added = buffer;
+    added->set_name(name);
+    added->set_offset_bytes(buffer.offset_bytes() + offset);
+    return all.buffers_size() - 1;
+  };
+  std::map<int, int> sources;  // by operand that is fresh
+  for (const proto::Instruction& instruction : program.instructions()) {
+    for (int b : instruction.compute().inputs()) {
+      if (b < 0 || program.buffers(b).kind() != proto::SCRATCH) continue;
+      sources[b] = add(program.buffers(b), absl::StrCat(program.buffers(b).name(), "#source"));
+    }
+  }
   const int64_t stride = (program.arena_bytes() + 63) / 64 * 64;
-  all.set_arena_bytes(copies * stride);
-  all.set_peak_bytes(copies * stride);
   for (int copy = 0; copy < copies; ++copy) {
+    offset += stride;
     const int first = all.buffers_size();
     for (const proto::Buffer& buffer : program.buffers()) {
-      proto::Buffer* added = all.add_buffers();
-      *added = buffer;
-      if (copy > 0) absl::StrAppend(added->mutable_name(), "#", copy);
-      added->set_offset_bytes(buffer.offset_bytes() + copy * stride);
+      add(buffer, absl::StrCat(buffer.name(), "#", copy));
+    }
+    for (const auto& [b, source] : sources) {
+      proto::CopyInstruction* write = all.add_instructions()->mutable_copy();
+      write->set_source(source);
+      write->set_destination(first + b);
+      for (int64_t dim : program.buffers(b).spec().dims()) {
+        write->add_source_start(0);
+        write->add_destination_start(0);
+        write->add_size(dim);
+      }
     }
     for (const proto::Instruction& instruction : program.instructions()) {
-      for (int b : instruction.compute().inputs()) {
-        const bool fresh = b >= 0 && program.buffers(b).kind() == proto::SCRATCH;
-        if (!fresh) continue;
-        proto::FillInstruction* fill = all.add_instructions()->mutable_fill();
-        fill->set_buffer(first + b);
-        fill->set_value(0.1);
-      }
       proto::Instruction* added = all.add_instructions();
       *added = instruction;
       ForEachOperand(added, [first](int b) { return b < 0 ? b : first + b; });
     }
   }
+  all.set_arena_bytes(offset + stride);
+  all.set_peak_bytes(offset + stride);
   return all;
 }
 
@@ -167,7 +190,7 @@ absl::StatusOr<double> MeasureProgram(const proto::Program& program, int repetit
     absl::StatusOr<StepResult> result = (*executor)->Step(i, /*profile=*/true);
     if (!result.ok()) return result.status();
     for (const InstructionTime& time : result->profile) {
-      if (i > 0 && time.op != "fill") seconds.push_back(time.seconds);
+      if (i > 0 && time.op != "copy") seconds.push_back(time.seconds);
     }
   }
   if (seconds.empty()) return absl::InvalidArgumentError("a program without operators");

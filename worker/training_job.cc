@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/collective/measure_communication.h"
+#include "worker/operator_times.h"
 
 namespace espalier {
 namespace {
@@ -17,6 +18,9 @@ namespace {
 constexpr absl::Duration kDefaultPeerTimeout = absl::Seconds(60);
 constexpr uint64_t kLinkTag = ~uint64_t{0};  // beyond the planner's
 constexpr int64_t kLinkBytes = 4 << 20;
+// Of a run, by its own count: the first ones are not like the others.
+constexpr int64_t kFirstTimedStep = 5;
+constexpr int64_t kTimedSteps = 3;
 
 bool IsSaved(const Executor& executor, int i) {
   const proto::BufferKind kind = executor.buffer(i).kind();
@@ -299,10 +303,13 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
     if (absl::Status s = TellCommunication(emit); !s.ok()) return s;
   }
   const int64_t every = request.checkpoint_every_steps();
+  std::vector<std::vector<InstructionTime>> profiles;
   for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
     if (absl::Status s = Cancelled(); !s.ok()) return s;
+    const int64_t done_here = step - request.first_step();
+    const bool timed = done_here >= kFirstTimedStep && done_here < kFirstTimedStep + kTimedSteps;
     const absl::Time start = absl::Now();
-    absl::StatusOr<StepResult> result = training_->Step(step);
+    absl::StatusOr<StepResult> result = training_->Step(step, timed);
     if (!result.ok()) {
       if (absl::Status s = Cancelled(); !s.ok()) return s;
       return result.status();
@@ -317,6 +324,13 @@ absl::Status TrainingJob::Run(const proto::RunRequest& request,
       (*report->mutable_values())["learning_rate"] = result->learning_rate;
     }
     if (absl::Status s = emit(event); !s.ok()) return s;
+    if (timed) profiles.push_back(std::move(result->profile));
+    if (profiles.size() == kTimedSteps) {
+      proto::RunEvent times;
+      *times.mutable_operator_times() = TimesOfMiddleStep(profiles);
+      profiles.clear();
+      if (absl::Status s = emit(times); !s.ok()) return s;
+    }
     const int64_t done = step + 1;
     const bool due = done == request.last_step() || (every > 0 && done % every == 0);
     if (due && !request.checkpoint_root().empty()) {

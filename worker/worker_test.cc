@@ -82,6 +82,7 @@ struct RunResult {
   std::vector<proto::CheckpointShard> shards;
   double evaluation = NAN;
   int64_t peak = 0;
+  std::vector<proto::OperatorTimes> times;
 };
 
 class WorkerTest : public testing::Test {
@@ -161,6 +162,7 @@ class WorkerTest : public testing::Test {
       }
       if (event.has_shard()) result.shards.push_back(event.shard());
       if (event.has_evaluation()) result.evaluation = event.evaluation().values().at("loss");
+      if (event.has_operator_times()) result.times.push_back(event.operator_times());
       if (event.measured_peak_bytes() > 0) result.peak = event.measured_peak_bytes();
     }
     result.status = reader->Finish();
@@ -187,6 +189,20 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   other.join();
   for (const RunResult& r : results) ASSERT_TRUE(r.status.ok()) << r.status.error_message();
   EXPECT_GT(results[0].peak, 0);
+  // Each rank says once what its operators took, by the names that the plan has for them.
+  for (const RunResult& r : results) {
+    ASSERT_EQ(r.times.size(), 1u);
+    std::map<std::string, int> counts;
+    for (const auto& entry : r.times[0].entries()) {
+      EXPECT_FALSE(entry.node().empty() && entry.op() == "linear") << entry.ShortDebugString();
+      EXPECT_GE(entry.seconds(), 0);
+      EXPECT_LT(entry.seconds(), 1);
+      counts[entry.op()] += entry.count();
+    }
+    EXPECT_EQ(counts["linear"], 8);  // 4 of the attention, 3 of the MLP, the head
+    EXPECT_EQ(counts["linear_grad"], 8);
+    EXPECT_GT(counts["all_reduce"], 0);
+  }
   ASSERT_EQ(results[0].shards.size(), 2u);
   EXPECT_EQ(results[0].shards[0].steps_done(), 4);
 
@@ -210,6 +226,7 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   ASSERT_TRUE(loaded.ok()) << loaded.error_message();
   const RunResult resumed = Run(*stub_a, AttemptOf("a", 2), 4, 8);
   ASSERT_TRUE(resumed.status.ok()) << resumed.status.error_message();
+  EXPECT_TRUE(resumed.times.empty());  // too few steps
   for (int64_t step = 4; step < 8; ++step) {
     const double together = results[0].loss[step] + results[1].loss[step];
     EXPECT_NEAR(resumed.loss.at(step), together, 1e-4 * together) << step;

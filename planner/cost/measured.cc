@@ -1,5 +1,6 @@
 #include "planner/cost/measured.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <variant>
@@ -9,6 +10,8 @@
 
 namespace espalier {
 namespace {
+
+constexpr int64_t kMostRuns = 1 << 20;  // counted
 
 std::string ToText(const AttributeValue& value) {
   struct Visitor {
@@ -65,16 +68,19 @@ std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto
 MeasuredCost::MeasuredCost(CostModel* fallback, Measurer measurer)
     : fallback_(fallback), measurer_(std::move(measurer)) {}
 
+std::optional<CostModel::Times> MeasuredCost::Measured(const OpDef& def, const NodeTypes& shard,
+                                                       const proto::Device& device) {
+  const auto it = entries_.find(MeasurementKey(def, shard, device));
+  if (it != entries_.end()) return it->second.times;
+  if (!measurer_) return std::nullopt;
+  std::optional<Times> times = measurer_(def, shard, device);
+  if (times.has_value()) Record(def, shard, device, *times);
+  return times;
+}
+
 CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
                                        const proto::Device& device) {
-  const auto it = entries_.find(MeasurementKey(def, shard, device));
-  if (it != entries_.end()) return it->second;
-  if (measurer_) {
-    if (std::optional<Times> times = measurer_(def, shard, device)) {
-      Record(def, shard, device, *times);
-      return *times;
-    }
-  }
+  if (std::optional<Times> measured = Measured(def, shard, device)) return *measured;
   Times times = fallback_->Measure(def, shard, device);
   const auto found = corrections_.find(CorrectionKey(def, device));
   if (found != corrections_.end()) {
@@ -87,7 +93,8 @@ CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
 
 void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
                           Times times) {
-  const bool is_new = entries_.insert_or_assign(MeasurementKey(def, shard, device), times).second;
+  const bool is_new =
+      entries_.insert_or_assign(MeasurementKey(def, shard, device), Entry{times}).second;
   if (!is_new) return;
   const Times guess = fallback_->Measure(def, shard, device);
   Correction& correction = corrections_[CorrectionKey(def, device)];
@@ -100,15 +107,45 @@ void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto:
   learn(times.backward, guess.backward, &correction.backward, &correction.backward_count);
 }
 
+void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
+                           Times times) {
+  const std::string key = MeasurementKey(def, shard, device);
+  if (entries_.count(key) == 0) {
+    const Times guess = fallback_->Measure(def, shard, device);
+    Record(def, shard, device,
+           {times.forward < 0 ? guess.forward : times.forward,
+            times.backward < 0 ? guess.backward : times.backward});
+  }
+  Entry& entry = entries_[key];
+  const auto blend = [](double told, double* known, int64_t* runs) {
+    if (told < 0) return;
+    *known = *runs == 0 ? told : (*known + told) / 2;
+    *runs = std::min(*runs + 1, kMostRuns);
+  };
+  blend(times.forward, &entry.times.forward, &entry.forward_runs);
+  blend(times.backward, &entry.times.backward, &entry.backward_runs);
+}
+
 bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard,
                        const proto::Device& device) const {
   return entries_.count(MeasurementKey(def, shard, device)) > 0;
 }
 
+MeasuredCost MeasuredCost::Snapshot(CostModel* fallback) const {
+  MeasuredCost copy(fallback);
+  copy.entries_ = entries_;
+  copy.corrections_ = corrections_;
+  return copy;
+}
+
 std::string MeasuredCost::Save() const {
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, times] : entries_) {
-    entries.push_back({{"key", key}, {"forward", times.forward}, {"backward", times.backward}});
+  for (const auto& [key, entry] : entries_) {
+    nlohmann::json one = {
+        {"key", key}, {"forward", entry.times.forward}, {"backward", entry.times.backward}};
+    if (entry.forward_runs > 0) one["forward_runs"] = entry.forward_runs;
+    if (entry.backward_runs > 0) one["backward_runs"] = entry.backward_runs;
+    entries.push_back(std::move(one));
   }
   nlohmann::json corrections = nlohmann::json::array();
   for (const auto& [kind, correction] : corrections_) {
@@ -138,7 +175,7 @@ absl::Status MeasuredCost::Load(const std::string& text) {
   if (list == root.end() || !list->is_array()) {
     return absl::InvalidArgumentError("measured costs: field 'entries' must be an array");
   }
-  std::map<std::string, Times> loaded;
+  std::map<std::string, Entry> loaded;
   for (size_t i = 0; i < list->size(); ++i) {
     const nlohmann::json& entry = (*list)[i];
     const bool has_key = entry.is_object() && entry.contains("key") && entry["key"].is_string();
@@ -147,8 +184,17 @@ absl::Status MeasuredCost::Load(const std::string& text) {
           "measured costs: entries[", i,
           "] must have 'key' (string) and 'forward' and 'backward' (seconds, not negative)"));
     }
-    loaded[entry["key"].get<std::string>()] = {entry["forward"].get<double>(),
-                                               entry["backward"].get<double>()};
+    Entry& one = loaded[entry["key"].get<std::string>()];
+    one.times = {entry["forward"].get<double>(), entry["backward"].get<double>()};
+    for (auto [field, runs] : {std::pair("forward_runs", &one.forward_runs),
+                               std::pair("backward_runs", &one.backward_runs)}) {
+      if (!entry.contains(field)) continue;
+      if (!IsCount(entry, field)) {
+        return absl::InvalidArgumentError(absl::StrCat("measured costs: entries[", i, "].", field,
+                                                       " must be a whole number below 2^30"));
+      }
+      *runs = entry[field].get<int64_t>();
+    }
   }
   std::map<std::string, Correction> corrections;
   const auto learnt = root.find("corrections");
@@ -165,7 +211,7 @@ absl::Status MeasuredCost::Load(const std::string& text) {
         entry["forward"].get<double>(), entry["forward_count"].get<int64_t>(),
         entry["backward"].get<double>(), entry["backward_count"].get<int64_t>()};
   }
-  for (auto& [key, times] : loaded) entries_[key] = times;
+  for (auto& [key, entry] : loaded) entries_[key] = entry;
   for (auto& [kind, correction] : corrections) corrections_[kind] = correction;
   return absl::OkStatus();
 }

@@ -28,13 +28,21 @@ class MeasuredCost : public CostModel {
   explicit MeasuredCost(CostModel* fallback, Measurer measurer = nullptr);
 
   Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
+  std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
+                                const proto::Device& device) override;
 
   void Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
+  // What one took in the steps of a job, negative: not told. What was measured alone, or guessed,
+  // makes way for it; of what runs have told, the newer half counts as much as all the older ones.
+  void Observe(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
   bool Has(const OpDef& def, const NodeTypes& shard, const proto::Device& device) const;
   size_t size() const { return entries_.size(); }
 
-  // JSON text, sorted by key. Load adds to what is there; InvalidArgument names the entry that is
-  // wrong, and then nothing was added.
+  // All that is known now, in front of another model; asks no measurer.
+  MeasuredCost Snapshot(CostModel* fallback) const;
+
+  // JSON text, sorted by key: seconds, and how many runs they come from. Load adds to what is
+  // there; InvalidArgument names the entry that is wrong, and then nothing was added.
   std::string Save() const;
   absl::Status Load(const std::string& json);
 
@@ -47,7 +55,14 @@ class MeasuredCost : public CostModel {
     int64_t backward_count = 0;
   };
 
-  std::map<std::string, Times> entries_;
+  struct Entry {
+    Times times;
+    // How many runs told of each; 0: measured alone.
+    int64_t forward_runs = 0;
+    int64_t backward_runs = 0;
+  };
+
+  std::map<std::string, Entry> entries_;
   std::map<std::string, Correction> corrections_;  // by operator and device
   CostModel* fallback_;
   Measurer measurer_;

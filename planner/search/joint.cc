@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,13 +68,33 @@ std::vector<int> Choose(const std::vector<const Variants*>& sequence, bool first
   return chosen;
 }
 
-proto::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph,
+// How nodes of a segment's graph are called in the whole one: where a name that a rule gives is
+// taken there, the rule gives another.
+using Names = std::map<std::string, std::string>;
+
+proto::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph, const Names& names,
                          const std::vector<NodeId>& nodes) {
+  const auto name_of = [&](NodeId node) {
+    const std::string& name = graph.node(node).name;
+    const auto found = names.find(name);
+    return found == names.end() ? name : found->second;
+  };
   proto::Rewrite rewrite;
   rewrite.set_rule(rule.name);
-  rewrite.set_at(graph.node(nodes.back()).name);
-  for (size_t i = 0; i + 1 < nodes.size(); ++i) rewrite.add_others(graph.node(nodes[i]).name);
+  rewrite.set_at(name_of(nodes.back()));
+  for (size_t i = 0; i + 1 < nodes.size(); ++i) rewrite.add_others(name_of(nodes[i]));
   return rewrite;
+}
+
+// Names of nodes that only `after` has, in its order.
+std::vector<std::string> NewNames(const Graph& before, const Graph& after) {
+  std::set<std::string> old;
+  for (const Node& node : before.nodes()) old.insert(node.name);
+  std::vector<std::string> names;
+  for (const Node& node : after.nodes()) {
+    if (old.count(node.name) == 0) names.push_back(node.name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -117,13 +138,23 @@ absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
   result.graph = graph;
   for (size_t s = 0; s < segments.size(); ++s) {
     Graph piece = std::move(graphs[s].graph);
+    Names names;
     for (const RewriteStep& step : sequence[s]->variants[chosen[s]].steps) {
-      const proto::Rewrite rewrite = ToRewrite(rules[step.rule], piece, step.nodes);
-      absl::StatusOr<Graph> whole = ApplyRewrite(registry, rules[step.rule], rewrite, result.graph);
-      // A name that the rule gives is taken elsewhere in the graph.
-      if (!whole.ok()) break;
+      const RewriteRule& rule = rules[step.rule];
+      const proto::Rewrite rewrite = ToRewrite(rule, piece, names, step.nodes);
+      absl::StatusOr<Graph> whole = ApplyRewrite(registry, rule, rewrite, result.graph);
+      if (!whole.ok()) return whole.status();
       absl::StatusOr<Graph> next = ApplyStep(registry, rules, step, piece);
       if (!next.ok()) return next.status();
+      // The rule makes the same nodes of both, in one order.
+      const std::vector<std::string> in_piece = NewNames(piece, *next);
+      const std::vector<std::string> in_whole = NewNames(result.graph, *whole);
+      if (in_piece.size() != in_whole.size()) {
+        return absl::InternalError(absl::StrCat("rule '", rule.name, "' makes ", in_piece.size(),
+                                                " nodes of a segment and ", in_whole.size(),
+                                                " of the graph, at '", rewrite.at(), "'"));
+      }
+      for (size_t i = 0; i < in_piece.size(); ++i) names[in_piece[i]] = in_whole[i];
       piece = *std::move(next);
       result.graph = *std::move(whole);
       result.rewrites.push_back(rewrite);

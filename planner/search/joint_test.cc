@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +25,8 @@ std::vector<RewriteRule> Rules() {
 
 // Blocks of two fused linear layers around which their input is added, as fusion leaves them: with
 // bias and activation inside.
-Graph Blocks(int layers, int64_t batch, int64_t width, int64_t inner) {
+Graph Blocks(int layers, int64_t batch, int64_t width, int64_t inner,
+             const std::string& first_sum = "layer0.sum") {
   GraphBuilder b(TestRegistry(), "blocks");
   ValueId x = b.Input("x", DType::kF32, {-1, width});
   for (int i = 0; i < layers; ++i) {
@@ -37,7 +40,7 @@ Graph Blocks(int layers, int64_t batch, int64_t width, int64_t inner) {
     const ValueId down = b.Op(
         "linear", {up, parameter(".down.weight", {width, inner}), parameter(".down.bias", {width})},
         {}, name + ".down");
-    x = b.Op("add", {x, down}, {}, name + ".sum");
+    x = b.Op("add", {x, down}, {}, i == 0 ? first_sum : name + ".sum");
   }
   b.Output("loss", b.Op("mean_squared_error", {x, b.Input("labels", DType::kF32, {-1, width})}, {},
                         "loss"));
@@ -87,6 +90,28 @@ TEST_F(JointTest, TakesLayersApartWhereThatOpensABetterSplit) {
   // Those in the middle are alike.
   EXPECT_LE(result.different, 3);
   EXPECT_THAT(Text(result.rewrites), ::testing::HasSubstr("bias_apart@layer3.down"));
+}
+
+// Segments are searched alone, and do not see each other's names.
+TEST_F(JointTest, NamesThatARuleGivesMayBeTakenElsewhere) {
+  const Graph graph = Blocks(6, 64, 256, 2048);
+  const JointOptions options{.budget = 60, .least_nodes = 3};
+  const JointResult result = Find(Problem(graph, 64, 4), options);
+  std::set<std::string> old, given;
+  for (const Node& node : graph.nodes()) old.insert(node.name);
+  for (const Node& node : result.graph.nodes()) {
+    if (old.count(node.name) == 0 && node.name.rfind("layer3.", 0) == 0) given.insert(node.name);
+  }
+  ASSERT_FALSE(given.empty()) << Text(result.rewrites);
+  for (const std::string& name : given) {
+    const Graph clashing = Blocks(6, 64, 256, 2048, name);
+    const JointResult other = Find(Problem(clashing, 64, 4), options);
+    EXPECT_EQ(other.rewrites.size(), result.rewrites.size()) << name << "\n"
+                                                             << Text(other.rewrites);
+    EXPECT_DOUBLE_EQ(other.after, result.after) << name;
+    std::set<std::string> names;
+    for (const Node& node : other.graph.nodes()) EXPECT_TRUE(names.insert(node.name).second);
+  }
 }
 
 // A piece of a graph with what stands for its surroundings costs what it costs in the graph.

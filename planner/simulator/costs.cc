@@ -12,6 +12,9 @@ namespace {
 
 using Collective = proto::CollectiveInstruction;
 
+// Of a parameter whose update stands for all: more than caches next to a core hold.
+constexpr int64_t kUpdateElements = 1 << 19;
+
 }  // namespace
 
 bool IsViewOperator(const std::string& op) {
@@ -29,7 +32,10 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       topology_(machine.topology),
       communication_(machine.communication),
       shared_cores_(machine.devices) {
-  for (const proto::Device& device : machine.devices) devices_.push_back(WithDefaults(device));
+  for (const proto::Device& device : machine.devices) {
+    devices_.push_back(WithDefaults(device));
+    update_factors_.push_back(UpdateFactor(devices_.back()));
+  }
   for (const Value& value : structure.graph().values()) {
     Kept& kept = kept_.emplace_back();
     if (value.kind != ValueKind::kParameter) continue;
@@ -42,6 +48,25 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       }
     }
   }
+}
+
+double CostTables::Passes(const Dims& parameter) const {
+  double passes = 3;
+  for (const Update::State& state : update_.States(parameter)) {
+    if (!state.name.empty() && !state.dims.has_value()) passes += 2;
+  }
+  return passes;
+}
+
+double CostTables::UpdateFactor(const proto::Device& device) {
+  if (!update_.def->update->sums.empty()) return 1;
+  const NodeTypes one{update_.attributes,
+                      update_.InputTypes({kUpdateElements}),
+                      {{DType::kF32, {kUpdateElements}}}};
+  const auto measured = cost_.Measured(*update_.def, one, device);
+  const double bytes =
+      Passes({kUpdateElements}) * static_cast<double>(kUpdateElements * sizeof(float));
+  return measured.has_value() ? measured->forward / MemorySeconds(device, bytes) : 1;
 }
 
 Task CostTables::MessageTask(int from, int to, double bytes) const {
@@ -189,9 +214,20 @@ const TaskList* CostTables::Sum(int layout, int element_bytes, int count) {
   std::unique_ptr<TaskList>& tasks = sums_[{layout, element_bytes, count}];
   if (tasks != nullptr) return tasks.get();
   tasks = std::make_unique<TaskList>();
+  const OpDef* add = count > 1 ? structure_.registry->Find("add_n") : nullptr;
+  const DType dtype = element_bytes == 2 ? DType::kBF16 : DType::kF32;
   for (const Shard& shard : table_.layouts().Get(layout).shards) {
-    const double bytes = static_cast<double>(shard.region.num_elements()) * element_bytes;
-    tasks->push_back(MemoryTask(shard.device, bytes * (count + 1)));
+    const int64_t elements = shard.region.num_elements();
+    Task task =
+        MemoryTask(shard.device, static_cast<double>(elements * element_bytes * (count + 1)));
+    if (add != nullptr) {
+      // Element by element: the shape does not matter.
+      const NodeTypes types{
+          {}, std::vector<TensorType>(count, {dtype, {elements}}), {{dtype, {elements}}}};
+      const auto measured = cost_.Measured(*add, types, devices_[shard.device]);
+      if (measured.has_value()) task.duration = ToPicoseconds(measured->forward);
+    }
+    tasks->push_back(task);
   }
   return tasks.get();
 }
@@ -219,17 +255,15 @@ absl::StatusOr<const UpdateTasks*> CostTables::Update(int layout, int storage, i
       }
     }
   }
-  // Parameter read and written, gradient read, each state read and written; both read again for
-  // each sum, and by penalties, which write the gradient too.
   const Layout& whole = table_.layouts().Get(layout);
-  double passes = 3 + 2.0 * static_cast<double>(update_.def->update->sums.size());
-  for (const Update::State& state : update_.States(whole.dims)) {
-    if (!state.name.empty() && !state.dims.has_value()) passes += 2;
-  }
-  if (optimizer_.regularizers_size() > 0) passes += 3;
-  for (const Shard& shard : table_.layouts().Get(layout).shards) {
+  const double passes = Passes(whole.dims);
+  // All are read again for each sum, and by penalties, which write the gradient too.
+  double more = 2.0 * static_cast<double>(update_.def->update->sums.size());
+  if (optimizer_.regularizers_size() > 0) more += 3;
+  for (const Shard& shard : whole.shards) {
     const double bytes = static_cast<double>(shard.region.num_elements()) * element_bytes;
-    tasks->update.push_back(MemoryTask(shard.device, passes * bytes));
+    tasks->update.push_back(
+        MemoryTask(shard.device, (passes * update_factors_[shard.device] + more) * bytes));
     if (shard.replica == owner) tasks->squares.push_back(MemoryTask(shard.device, bytes));
   }
   if (gather != nullptr) {

@@ -85,6 +85,12 @@ class CostTables {
   ReshardTasks MakeReshard(const ReshardPlan& plan, const Layout& from, const Layout& to,
                            int element_bytes);
   Task MemoryTask(int device, double bytes) const;
+  // How often an update goes over the parameter's bytes: parameter and states read and written,
+  // gradient read.
+  double Passes(const Dims& parameter) const;
+  // What an update takes on the device, to what its bytes take at the device's rate; 1 where nobody
+  // has measured one. The rate is that of writing fresh memory, which processors read first.
+  double UpdateFactor(const proto::Device& device);
   Task MessageTask(int from, int to, double bytes) const;
 
   const PcgStructure& structure_;
@@ -94,6 +100,7 @@ class CostTables {
   UpdateChoice update_;
   std::vector<Kept> kept_;              // by value
   std::vector<proto::Device> devices_;  // with defaults
+  std::vector<double> update_factors_;  // by device
   proto::Link link_;
   std::shared_ptr<const Topology> topology_;                                 // instead of the link
   std::map<std::pair<int, std::vector<int>>, CollectiveModel> collectives_;  // by kind and ranks

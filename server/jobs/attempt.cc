@@ -199,7 +199,19 @@ AttemptEnd Attempt::Run() {
     end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);
   }
   tools_.rendezvous->End(task_.record.job.id());
-  return end.has_value() ? *end : Finish(prepared->model, facts.total_steps);
+  if (end.has_value()) return *end;
+  AttemptEnd finished = Finish(prepared->model, facts.total_steps);
+  finished.drifts = LearnFrom(prepared->graph, *plan);
+  return finished;
+}
+
+std::vector<OperatorDrift> Attempt::LearnFrom(const Graph& graph, const proto::Plan& plan) {
+  std::vector<std::vector<OperatorTime>> times;
+  {
+    absl::MutexLock lock(&report_mutex_);
+    times = operator_times_;
+  }
+  return tools_.desk->RecordRun(graph, plan, times);
 }
 
 void Attempt::FailRank(size_t rank, const absl::Status& status) {
@@ -428,6 +440,14 @@ absl::Status Attempt::Take(size_t rank, const proto::RunEvent& event) {
       std::vector<proto::Device> devices;
       for (const Member& member : task_.members) devices.push_back(member.device);
       tools_.desk->RecordCommunication(devices, event.communication());
+      return absl::OkStatus();
+    }
+    case proto::RunEvent::kOperatorTimes: {
+      operator_times_.resize(ranks_.size());
+      operator_times_[rank].clear();
+      for (const proto::OperatorTimes::Entry& entry : event.operator_times().entries()) {
+        operator_times_[rank].push_back({entry.node(), entry.op(), entry.seconds()});
+      }
       return absl::OkStatus();
     }
     case proto::RunEvent::EVENT_NOT_SET:

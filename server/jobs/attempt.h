@@ -55,6 +55,7 @@ struct AttemptEnd {
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;  // by rank
+  std::vector<OperatorDrift> drifts;         // PlanDesk::RecordRun
 };
 
 // Called from the attempt's threads, one call at a time.
@@ -104,6 +105,8 @@ class Attempt {
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);
+  std::vector<OperatorDrift> LearnFrom(const Graph& graph, const proto::Plan& plan)
+      ABSL_LOCKS_EXCLUDED(report_mutex_);
 
   void OnEvent(size_t rank, const proto::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Take(size_t rank, const proto::RunEvent& event)
@@ -125,6 +128,8 @@ class Attempt {
   std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
   std::string checkpoint_dir_ ABSL_GUARDED_BY(report_mutex_);
   int64_t checkpoint_step_ ABSL_GUARDED_BY(report_mutex_) = 0;
+  // By rank; empty where it has told nothing.
+  std::vector<std::vector<OperatorTime>> operator_times_ ABSL_GUARDED_BY(report_mutex_);
 
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(report_mutex_);
   absl::CondVar changed_;

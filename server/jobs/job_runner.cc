@@ -27,19 +27,33 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// What to say of a finished job whose steps took other times than its plan predicted; else empty.
-std::string DriftMessage(const proto::Job& job) {
+// Whether a finished job's steps took other times than its plan predicted.
+bool HasDrifted(const proto::Job& job) {
   constexpr double kMostError = 0.25;
   constexpr int64_t kFewestSteps = 10;  // the first ones are not like the others
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
-  if (job.steps_done() < kFewestSteps || predicted <= 0 || measured <= 0) return "";
-  if (std::abs(predicted / measured - 1) <= kMostError) return "";
-  return absl::StrFormat(
+  if (job.steps_done() < kFewestSteps || predicted <= 0 || measured <= 0) return false;
+  return std::abs(predicted / measured - 1) > kMostError;
+}
+
+// What to say of it. `drifts`: the worst first.
+std::string DriftMessage(const proto::Job& job, const std::vector<OperatorDrift>& drifts) {
+  constexpr size_t kMostNamed = 3;
+  const double predicted = job.plan().prediction().step_seconds();
+  const double measured = job.median_step_seconds();
+  std::string message = absl::StrFormat(
       "warning: a step took %.4g ms, the plan predicted %.4g ms (%+.0f %%). Either other programs "
-      "used the workers' machines, or what was measured there does not hold any more "
-      "(espalier profile show)",
+      "used the workers' machines, or what was measured there did not hold any more (espalier "
+      "profile show)",
       1e3 * measured, 1e3 * predicted, 100 * (predicted / measured - 1));
+  for (size_t i = 0; i < std::min(kMostNamed, drifts.size()); ++i) {
+    absl::StrAppendFormat(&message, "%s %s %.3g ms for %.3g ms", i == 0 ? ". Furthest off:" : ",",
+                          drifts[i].node, 1e3 * drifts[i].measured_seconds,
+                          1e3 * drifts[i].predicted_seconds);
+  }
+  if (!drifts.empty()) message += "; the next plan uses what this run took";
+  return message;
 }
 
 }  // namespace
@@ -234,6 +248,8 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     if (!job->attempt_over) continue;
     const AttemptEnd end = std::move(job->end);
     finished->push_back(std::move(job->thread));
+    std::vector<proto::Device> devices;
+    for (const Member& member : job->attempt->members()) devices.push_back(member.device);
     job->attempt.reset();
     job->attempt_over = false;
     JobLifeEvent event{.kind = JobEventKind::kStopped,
@@ -261,9 +277,11 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       record.clear_measured_peak_bytes();
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
-      if (std::string drift = DriftMessage(record); !drift.empty()) {
-        job->pending.messages.push_back(std::move(drift));
+      if (HasDrifted(record)) {
+        job->pending.messages.push_back(DriftMessage(record, end.drifts));
         job->dirty = true;
+        // Operators have been learnt already.
+        tools_.desk->ForgetCommunication(devices);
       }
     }
     Apply(job.get(), event).IgnoreError();  // endings are always allowed

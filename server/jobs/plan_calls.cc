@@ -77,8 +77,9 @@ absl::Status PlanCalls::FillMachine(const proto::PlanRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status PlanCalls::Make(const proto::PlanRequest& request, proto::PlanReply* reply) {
-  absl::StatusOr<Made> made = Make(request, /*with_timeline=*/false);
+absl::Status PlanCalls::Make(const proto::PlanRequest& request, const Stop& stop,
+                             proto::PlanReply* reply) {
+  absl::StatusOr<Made> made = Make(request, stop, /*with_timeline=*/false);
   if (!made.ok()) return made.status();
   *reply->mutable_plan() = std::move(made->plan);
   return absl::OkStatus();
@@ -113,7 +114,7 @@ absl::StatusOr<Graph> PlanCalls::GraphOf(const proto::PlanRequest& request) cons
   return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));
 }
 
-absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& request,
+absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& request, const Stop& stop,
                                                 bool with_timeline) {
   absl::StatusOr<Graph> graph = GraphOf(request);
   if (!graph.ok()) return graph.status();
@@ -130,6 +131,7 @@ absl::StatusOr<PlanCalls::Made> PlanCalls::Make(const proto::PlanRequest& reques
   }
   plan.search = request.search();
   plan.profile = request.profile();
+  plan.stop = stop;
   if (absl::Status status = FillMachine(request, &plan); !status.ok()) return status;
   const size_t limit = static_cast<size_t>(std::max(0, request.search().max_devices()));
   if (limit > 0 && plan.machine.devices.size() > limit) plan.machine.devices.resize(limit);
@@ -162,9 +164,10 @@ absl::StatusOr<proto::Job> PlanCalls::JobWithPlan(const std::string& job_id) con
   return std::move(record->job);
 }
 
-absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply) {
+absl::Status PlanCalls::Explain(const proto::ExplainRequest& request, const Stop& stop,
+                                proto::ExplainReply* reply) {
   if (request.of_case() == proto::ExplainRequest::kPlan) {
-    absl::StatusOr<Made> made = Make(request.plan(), request.page() || request.task_graph());
+    absl::StatusOr<Made> made = Make(request.plan(), stop, request.page() || request.task_graph());
     if (!made.ok()) return made.status();
     if (request.page()) reply->set_page(RenderPlanPage(made->plan, made->graph, *made->timeline));
     if (request.task_graph()) reply->set_task_graph(RenderTaskGraph(*made->timeline));
@@ -219,7 +222,7 @@ absl::Status PlanCalls::Import(const proto::ImportRequest& request, proto::Impor
   check.mutable_search()->set_strategy(proto::SearchOptions::IMPORTED);
   *check.mutable_search()->mutable_imported() = *std::move(plan);
   proto::PlanReply checked;
-  absl::Status status = Make(check, &checked);
+  absl::Status status = Make(check, /*stop=*/nullptr, &checked);
   if (!status.ok()) return status;
   *reply->mutable_plan() = std::move(*checked.mutable_plan());
   return absl::OkStatus();

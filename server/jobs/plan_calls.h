@@ -1,6 +1,7 @@
 // What the Planner service answers: plans without a job, and the plans of jobs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,8 +31,12 @@ class PlanCalls {
         store_(store),
         dial_(std::move(dial)) {}
 
-  absl::Status Make(const proto::PlanRequest& request, proto::PlanReply* reply);
-  absl::Status Explain(const proto::ExplainRequest& request, proto::ExplainReply* reply);
+  // Optional: once it is true, a search ends with the best plan so far.
+  using Stop = std::function<bool()>;
+
+  absl::Status Make(const proto::PlanRequest& request, const Stop& stop, proto::PlanReply* reply);
+  absl::Status Explain(const proto::ExplainRequest& request, const Stop& stop,
+                       proto::ExplainReply* reply);
   absl::Status Export(const proto::ExportRequest& request, proto::ExportReply* reply);
   absl::Status Import(const proto::ImportRequest& request, proto::ImportReply* reply);
   absl::Status Diff(const proto::DiffRequest& request, proto::DiffReply* reply);
@@ -45,7 +50,8 @@ class PlanCalls {
     Graph graph;
     std::shared_ptr<const Timeline> timeline;  // if asked for
   };
-  absl::StatusOr<Made> Make(const proto::PlanRequest& request, bool with_timeline);
+  absl::StatusOr<Made> Make(const proto::PlanRequest& request, const Stop& stop,
+                            bool with_timeline);
   absl::StatusOr<Graph> GraphOf(const proto::PlanRequest& request) const;  // bound, to be planned
   absl::Status FillMachine(const proto::PlanRequest& request, PlanDesk::Request* plan) const;
   absl::StatusOr<proto::Job> JobWithPlan(const std::string& job_id) const;

@@ -45,6 +45,14 @@ absl::Status ProveSubstitutions(const OpRegistry& registry, const proto::SearchO
 
 }  // namespace
 
+struct PlanDesk::Simulation {
+  explicit Simulation(const MeasuredCost& known) : cost(known.Snapshot(&analytic)) {}
+
+  AnalyticCost analytic;
+  MeasuredCost cost;
+  PlanProblem problem;  // with that cost
+};
+
 std::string PlanPageBlob(const std::string& job_id) { return "plan_page/" + job_id; }
 
 proto::Link DefaultLink() {
@@ -104,6 +112,34 @@ void PlanDesk::RecordCommunication(const std::vector<proto::Device>& devices,
   if (!status.ok()) spdlog::warn("measured messages were not saved: {}", status.ToString());
 }
 
+void PlanDesk::ForgetCommunication(const std::vector<proto::Device>& devices) {
+  AnalyticCost analytic;
+  absl::MutexLock lock(&communication_mutex_);
+  if (communication_.erase(CommunicationKey(devices)) == 0) return;
+  absl::Status status =
+      store_->PutBlob(kCommunicationBlob, SaveProfile(MeasuredCost(&analytic), communication_));
+  if (!status.ok()) spdlog::warn("measured messages were not saved: {}", status.ToString());
+}
+
+std::vector<OperatorDrift> PlanDesk::RecordRun(
+    const Graph& graph, const proto::Plan& plan,
+    const std::vector<std::vector<OperatorTime>>& times) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<std::vector<OperatorDrift>> drifts =
+      ObserveRun(*registry_, graph, plan, times, &cost_);
+  if (!drifts.ok()) {
+    spdlog::warn("the operators' times of a run are dropped: {}", drifts.status().ToString());
+    return {};
+  }
+  if (!drifts->empty()) SaveTimes();
+  return *std::move(drifts);
+}
+
+void PlanDesk::SaveTimes() {
+  absl::Status status = store_->PutBlob(kTimesBlob, cost_.Save());
+  if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
+}
+
 std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const NodeTypes& shard,
                                                     const proto::Device& device) {
   if (current_ == nullptr || seconds_left_ <= 0) return std::nullopt;
@@ -138,8 +174,7 @@ std::optional<CostModel::Times> PlanDesk::MeasureOn(const OpDef& def, const Node
 }
 
 absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
-                                                 std::shared_ptr<const Timeline>* timeline,
-                                                 absl::Status* error) {
+                                                 std::unique_ptr<Simulation>* simulation) {
   absl::MutexLock lock(&mutex_);
   const size_t known = cost_.size();
   // Of a profile: first what it knows, then what is known here or can be measured.
@@ -161,46 +196,49 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   }
   current_ = &request;
   seconds_left_ = measure_seconds_;
+  MeasuredCost& cost = request.profile.empty() ? cost_ : told;
   PlanProblem problem;
   problem.registry = registry_;
   problem.graph = request.graph;
   problem.batch_size = request.batch_size;
   problem.machine = request.machine;
   problem.optimizer = request.optimizer;
-  problem.cost = request.profile.empty() ? &cost_ : &told;
+  problem.cost = &cost;
   // A topology says where devices stand, which a profile of other devices does not.
   const auto model = ModelOf(told_communication, problem.machine.devices);
   if (model != nullptr) problem.machine.communication = model;
   problem.seconds = MonotonicSeconds;
+  problem.stop = request.stop;
   absl::StatusOr<proto::Plan> plan = MakePlan(problem, request.search);
   current_ = nullptr;
-  if (cost_.size() > known) {
-    absl::Status status = store_->PutBlob(kTimesBlob, cost_.Save());
-    if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
+  if (cost_.size() > known) SaveTimes();
+  if (plan.ok() && simulation != nullptr) {
+    *simulation = std::make_unique<Simulation>(cost);
+    (*simulation)->problem = std::move(problem);
+    (*simulation)->problem.cost = &(*simulation)->cost;
   }
-  if (!plan.ok() || timeline == nullptr) return plan;
-  absl::StatusOr<std::shared_ptr<const Timeline>> simulated = SimulatePlan(problem, *plan);
-  if (!simulated.ok()) *error = simulated.status();
-  if (simulated.ok()) *timeline = *std::move(simulated);
   return plan;
 }
 
 absl::StatusOr<proto::Plan> PlanDesk::Make(const Request& request,
                                            std::shared_ptr<const Timeline>* timeline) {
   if (absl::Status s = ProveSubstitutions(*registry_, request.search); !s.ok()) return s;
-  std::shared_ptr<const Timeline> own;
-  absl::Status unseen;
   const bool keeps = !request.keep_page_as.empty(), asked = timeline != nullptr;
-  if (!asked && keeps) timeline = &own;
-  absl::StatusOr<proto::Plan> plan = MakeInTurn(request, timeline, &unseen);
-  if (!plan.ok()) return plan;
-  if (asked && !unseen.ok()) return unseen;
+  std::unique_ptr<Simulation> simulation;
+  absl::StatusOr<proto::Plan> plan = MakeInTurn(request, asked || keeps ? &simulation : nullptr);
+  if (!plan.ok() || simulation == nullptr) return plan;
+  // Others may plan meanwhile.
+  absl::StatusOr<std::shared_ptr<const Timeline>> simulated =
+      SimulatePlan(simulation->problem, *plan);
+  if (asked && !simulated.ok()) return simulated.status();
+  if (asked) *timeline = *simulated;
   // A job runs without a picture of its plan.
+  absl::Status unseen = simulated.status();
   if (keeps && unseen.ok()) {
     const absl::StatusOr<Graph> graph = GraphOf(*registry_, *request.graph, *plan);
     unseen = graph.status();
     if (graph.ok()) {
-      unseen = store_->PutBlob(request.keep_page_as, RenderPlanPage(*plan, *graph, **timeline));
+      unseen = store_->PutBlob(request.keep_page_as, RenderPlanPage(*plan, *graph, **simulated));
     }
   }
   if (!unseen.ok()) spdlog::warn("the plan's page was not kept: {}", unseen.ToString());

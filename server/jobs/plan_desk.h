@@ -2,6 +2,7 @@
 // ever.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "planner/cost/measured.h"
 #include "planner/cost/profile.h"
 #include "planner/machine/communication.h"
+#include "planner/plan/observe.h"
 #include "planner/planner.h"
 #include "server/jobs/worker_client.h"
 #include "server/store/job_store.h"
@@ -25,7 +27,7 @@ std::string PlanPageBlob(const std::string& job_id);
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
 proto::Link DefaultLink();
 
-// Thread-safe: one plan is made at a time, pages are drawn beside.
+// Thread-safe: one plan is made at a time; steps are simulated and pages drawn beside.
 class PlanDesk {
  public:
   // Operators are measured for at most `measure_seconds` in a plan.
@@ -42,11 +44,13 @@ class PlanDesk {
     // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
     // here; empty: none.
     std::string profile;
+    // Optional: once it is true, the search ends with the best plan so far.
+    std::function<bool()> stop;
     // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
     std::string keep_page_as;
   };
   // Errors of MakePlan, and of a profile that is not one. `timeline`, if not null, becomes the
-  // plan's simulated step. Nobody waits for a page that is drawn: that is done outside of the desk.
+  // plan's simulated step.
   absl::StatusOr<proto::Plan> Make(const Request& request,
                                    std::shared_ptr<const Timeline>* timeline = nullptr);
 
@@ -56,14 +60,24 @@ class PlanDesk {
   // Keeps what they tell. A profile that makes no sense is logged and dropped.
   void RecordCommunication(const std::vector<proto::Device>& devices,
                            const proto::CommunicationProfile& profile);
+  // Learns from a job's steps, `times` by device of its plan (ObserveRun), and says which operators
+  // took other times than predicted. `graph` is bound. A run that fits no plan is logged and
+  // dropped.
+  std::vector<OperatorDrift> RecordRun(const Graph& graph, const proto::Plan& plan,
+                                       const std::vector<std::vector<OperatorTime>>& times);
+  // Messages between these devices will be measured anew by the next job that runs on them.
+  void ForgetCommunication(const std::vector<proto::Device>& devices);
   // All that has been measured, as a profile file.
   std::string Profile();
 
  private:
-  // Why there is no timeline is in `error`.
+  // What is needed to simulate a plan, without the desk.
+  struct Simulation;
+
   absl::StatusOr<proto::Plan> MakeInTurn(const Request& request,
-                                         std::shared_ptr<const Timeline>* timeline,
-                                         absl::Status* error);
+                                         std::unique_ptr<Simulation>* simulation)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
                                             const proto::Device& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,5 +1,8 @@
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
+#include <functional>
+
 #include "proto/plan.grpc.pb.h"
 #include "server/jobs/plan_calls.h"
 #include "server/services/guard.h"
@@ -10,18 +13,29 @@ namespace {
 
 using grpc::ServerContext;
 
+// Once nobody waits for the answer, or its deadline is near: then what was found by then arrives.
+std::function<bool()> StopOf(ServerContext* context) {
+  const std::chrono::system_clock::time_point now = std::chrono::system_clock::now();
+  const std::chrono::system_clock::time_point deadline = context->deadline();
+  // Without a deadline it is beyond what a clock could add up.
+  const bool is_near = deadline < now + std::chrono::hours(24 * 365);
+  const auto soon = is_near ? deadline - (deadline - now) / 10 : deadline;
+  return [=] { return context->IsCancelled() || std::chrono::system_clock::now() > soon; };
+}
+
 class PlannerService : public proto::Planner::Service {
  public:
   PlannerService(Guard* guard, PlanCalls* plans) : guard_(*guard), plans_(*plans) {}
 
   grpc::Status MakePlan(ServerContext* context, const proto::PlanRequest* request,
                         proto::PlanReply* reply) override {
-    return guard_.Answer(context, "Planner/MakePlan", [&] { return plans_.Make(*request, reply); });
+    return guard_.Answer(context, "Planner/MakePlan",
+                         [&] { return plans_.Make(*request, StopOf(context), reply); });
   }
   grpc::Status Explain(ServerContext* context, const proto::ExplainRequest* request,
                        proto::ExplainReply* reply) override {
     return guard_.Answer(context, "Planner/Explain",
-                         [&] { return plans_.Explain(*request, reply); });
+                         [&] { return plans_.Explain(*request, StopOf(context), reply); });
   }
   grpc::Status Export(ServerContext* context, const proto::ExportRequest* request,
                       proto::ExportReply* reply) override {

@@ -37,26 +37,24 @@ absl::StatusOr<std::unique_ptr<MeasuredMachine>> MeasuredMachine::Make(int threa
   if (ranks < 2) return machine;
   machine->calibrated_.set_host("this host");
   machine->calibrated_.set_host_cores(static_cast<int>(std::thread::hardware_concurrency()));
-  const std::string key = CommunicationKey(std::vector<proto::Device>(ranks, machine->calibrated_));
-  if (const auto found = known.find(key); found != known.end()) {
-    machine->communication_ = found->second;
-  } else {
-    auto measured = MeasureCommunicationBetweenRanks(ranks);
+  for (int n = 2; n <= ranks; ++n) {
+    const std::string key = CommunicationKey(std::vector<proto::Device>(n, machine->calibrated_));
+    const auto found = known.find(key);
+    absl::StatusOr<proto::CommunicationProfile> measured =
+        found != known.end() ? found->second : MeasureCommunicationBetweenRanks(n);
     if (!measured.ok()) return measured.status();
-    machine->communication_ = *std::move(measured);
+    absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(*measured);
+    if (!model.ok()) return model.status();
+    machine->communication_[n] = *std::move(measured);
+    machine->models_[n] = std::make_shared<const CommunicationModel>(*std::move(model));
   }
-  machine->ranks_ = ranks;
-  absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(machine->communication_);
-  if (!model.ok()) return model.status();
-  machine->model_ = std::make_shared<const CommunicationModel>(*std::move(model));
   return machine;
 }
 
 std::string MeasuredMachine::Profile() const {
   CommunicationProfiles communication;
-  if (ranks_ > 1) {
-    communication[CommunicationKey(std::vector<proto::Device>(ranks_, calibrated_))] =
-        communication_;
+  for (const auto& [n, profile] : communication_) {
+    communication[CommunicationKey(std::vector<proto::Device>(n, calibrated_))] = profile;
   }
   return SaveProfile(measured_, communication);
 }
@@ -64,7 +62,9 @@ std::string MeasuredMachine::Profile() const {
 Machine MeasuredMachine::Devices(int count) const {
   Machine machine;
   machine.devices.assign(count, calibrated_);
-  machine.communication = model_;
+  if (const auto found = models_.find(count); found != models_.end()) {
+    machine.communication = found->second;
+  }
   return machine;
 }
 

@@ -2,6 +2,7 @@
 // and collectives between processes, and operator times.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -26,10 +27,12 @@ class MeasuredMachine {
   // All that has been measured, as such a file.
   std::string Profile() const;
 
-  // `count` devices like the one measured.
+  // `count` devices like the one measured; what they say to each other is what as many processes
+  // do: ranks that share cores wait for each other in another way.
   Machine Devices(int count) const;
   const proto::Device& device() const { return calibrated_; }
-  const proto::CommunicationProfile& communication() const { return communication_; }
+  // By the number of ranks, from 2 on.
+  const std::map<int, proto::CommunicationProfile>& communication() const { return communication_; }
 
   // Operators are measured when first met, as the coordinator has workers do it.
   MeasuredCost* cost() { return &measured_; }
@@ -41,9 +44,8 @@ class MeasuredMachine {
 
   std::unique_ptr<Device> device_;
   proto::Device calibrated_;
-  int ranks_ = 1;
-  proto::CommunicationProfile communication_;
-  std::shared_ptr<const CommunicationModel> model_;
+  std::map<int, proto::CommunicationProfile> communication_;
+  std::map<int, std::shared_ptr<const CommunicationModel>> models_;
   AnalyticCost analytic_;
   MeasuredCost measured_;
   double measuring_seconds_ = 0;

@@ -1,5 +1,5 @@
 // Predicted against measured step time: many plans of four models, one process and one thread per
-// device, connected by Gloo over loopback. The planner is given what a coordinator has: the
+// device, connected as workers of one host are. The planner is given what a coordinator has: the
 // devices' calibration, messages and collectives as measured, and operators measured alone. Nothing
 // is fitted to the plans that are compared.
 #include <algorithm>
@@ -259,15 +259,19 @@ void AddMachine(const MeasuredMachine& machine, Report* report) {
   const proto::Device& device = machine.device();
   report->Row({Number(device.matmul_flops() / 1e9, 1), Number(device.memory_bandwidth() / 1e9, 2),
                Number(device.op_overhead_seconds() * 1e6, 2)});
-  report->Table("What processes say to each other", {"what", "ranks", "bytes", "us", "sender us"});
-  for (const auto& m : machine.communication().messages()) {
-    report->Row({Text("message"), Number(2, 0), Number(m.bytes(), 0),
-                 Number(1e6 * m.receive_seconds(), 1), Number(1e6 * m.send_seconds(), 1)});
-  }
-  for (const auto& c : machine.communication().collectives()) {
-    const auto kind = static_cast<proto::CollectiveInstruction::Kind>(c.kind());
-    report->Row({Text(proto::CollectiveInstruction::Kind_Name(kind)), Number(c.ranks(), 0),
-                 Number(c.bytes(), 0), Number(1e6 * c.seconds(), 1), Text("")});
+  report->Table("What processes say to each other",
+                {"what", "processes", "ranks", "bytes", "us", "sender us"});
+  for (const auto& [world, profile] : machine.communication()) {
+    for (const auto& m : profile.messages()) {
+      report->Row({Text("message"), Number(world, 0), Number(2, 0), Number(m.bytes(), 0),
+                   Number(1e6 * m.receive_seconds(), 1), Number(1e6 * m.send_seconds(), 1)});
+    }
+    for (const auto& c : profile.collectives()) {
+      const auto kind = static_cast<proto::CollectiveInstruction::Kind>(c.kind());
+      report->Row({Text(proto::CollectiveInstruction::Kind_Name(kind)), Number(world, 0),
+                   Number(c.ranks(), 0), Number(c.bytes(), 0), Number(1e6 * c.seconds(), 1),
+                   Text("")});
+    }
   }
 }
 

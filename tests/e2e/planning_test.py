@@ -196,6 +196,21 @@ class PlanningTest(unittest.TestCase):
                 pair.cli(*plan, f"--profile={self.path('slow.json')}")
             self.assertIn("communication", caught.exception.err)
 
+    def test_what_operators_took_in_a_run_is_planned_with(self):
+        job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=12", "-b", "8", "--single-device"]
+        runs = []
+        for _ in range(2):
+            done = self.small.wait_for_job(self.small.train(*job))
+            self.assertEqual(done["state"].upper(), "SUCCEEDED", done)
+            self.small.cli("profile", "export", self.path("run.json"))
+            with open(self.path("run.json"), encoding="utf-8") as file:
+                entries = json.load(file)["operators"]["entries"]
+            told = {e["key"]: e for e in entries if e["key"].startswith("linear{") and "forward_runs" in e}
+            runs.append({key: (e["forward_runs"], e["backward_runs"]) for key, e in told.items()})
+        self.assertGreaterEqual(len(runs[0]), 2)
+        self.assertEqual(set(runs[0].values()), {(1, 1)})
+        self.assertEqual(runs[1], {key: (2, 2) for key in runs[0]})
+
     def test_a_plan_for_machines_that_are_not_there(self):
         presets = self.small.run("machines")["presets"]
         self.assertIn("h200-cluster", [p["name"] for p in presets])

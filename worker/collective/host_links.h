@@ -24,8 +24,8 @@ namespace espalier {
 class HostLinks {
  public:
   // All ranks call it. Whoever runs as the same user, on the same host and in the same network
-  // namespace gets a link, whatever the containers. Unavailable or DeadlineExceeded, naming the
-  // rank, if a peer that said so is not there.
+  // namespace gets a link, whatever the containers. DeadlineExceeded, naming the rank or what it
+  // did not say, if one of them does not come.
   static absl::StatusOr<std::unique_ptr<HostLinks>> Connect(int rank, int size,
                                                             RendezvousStore& store,
                                                             absl::Duration timeout);

@@ -49,6 +49,24 @@ TEST(HostLinks, RanksOfOneHostReachEachOtherAndNotThemselves) {
   }
 }
 
+// A copy of a virtual machine seems to be the same host: what it says is right, but nobody listens.
+TEST(HostLinks, WhoCannotBeReachedGetsNoLink) {
+  std::unique_ptr<RendezvousStore> store = NewInProcessStore();
+  std::string real;
+  std::thread rank0([&] {
+    // Says what a real rank 0 would say, of a socket that is not there.
+    std::unique_ptr<RendezvousStore> other = NewInProcessStore();
+    ASSERT_FALSE(HostLinks::Connect(0, 2, *other, absl::Milliseconds(100)).ok());
+    real = other->Get("host/0", absl::Seconds(1)).value();
+    ASSERT_TRUE(store->Set("host/0", real).ok());
+    EXPECT_EQ(store->Get("host/0/1", absl::Seconds(10)).value(), "");
+  });
+  auto links = HostLinks::Connect(1, 2, *store, absl::Seconds(10));
+  rank0.join();
+  ASSERT_TRUE(links.ok()) << links.status();
+  EXPECT_FALSE((*links)->Reaches(0));
+}
+
 TEST(HostLinks, MessagesOfAllSizesArriveWhole) {
   const Links all = Meet(2);
   int seed = 0;

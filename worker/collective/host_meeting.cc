@@ -148,6 +148,8 @@ struct Card {
 };
 
 std::string Key(int rank) { return absl::StrCat("host/", rank); }
+// Whether the higher rank could call the lower one.
+std::string CallKey(int lower, int higher) { return absl::StrCat("host/", lower, "/", higher); }
 
 std::string Encode(const Card& card) {
   return absl::StrCat(card.identity, " ", card.name, " ", absl::BytesToHexString(card.secret));
@@ -223,9 +225,10 @@ absl::StatusOr<Links> MeetOnHost(int rank, int size, RendezvousStore& store,
   // Where a host's rules forbid this, its ranks talk over the network as all others do.
   const bool can = !mine.identity.empty() && mine.secret.size() == kSecretBytes && listener.ok();
   if (absl::Status s = store.Set(Key(rank), can ? Encode(mine) : ""); !s.ok()) return s;
-  std::vector<int> higher;
   Links links(static_cast<size_t>(size));
-  for (int peer = 0; peer < size && can; ++peer) {
+  if (!can) return links;
+  std::vector<int> higher;
+  for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     absl::StatusOr<std::string> said = store.Get(Key(peer), deadline - absl::Now());
     if (!said.ok()) return said.status();
@@ -233,12 +236,19 @@ absl::StatusOr<Links> MeetOnHost(int rank, int size, RendezvousStore& store,
     if (card.identity != mine.identity) continue;
     if (peer > rank) {
       higher.push_back(peer);
-    } else if (absl::Status s = Call(peer, card, rank, &links); !s.ok()) {
-      return s;
+      continue;
     }
+    // Copies of a virtual machine have one identity, too, and do not hear each other.
+    const bool met = Call(peer, card, rank, &links).ok();
+    if (absl::Status s = store.Set(CallKey(peer, rank), met ? "yes" : ""); !s.ok()) return s;
   }
-  absl::Status s = can ? Answer(listener->get(), mine, higher, deadline, &links) : absl::OkStatus();
-  if (!s.ok()) return s;
+  std::vector<int> awaited;
+  for (int peer : higher) {
+    absl::StatusOr<std::string> said = store.Get(CallKey(rank, peer), deadline - absl::Now());
+    if (!said.ok()) return said.status();
+    if (*said == "yes") awaited.push_back(peer);
+  }
+  if (absl::Status s = Answer(listener->get(), mine, awaited, deadline, &links); !s.ok()) return s;
   return links;
 }
 

@@ -2,8 +2,8 @@
 //
 // Every rank says through the job's store on which host it is and where it listens, with a secret.
 // Of two ranks of one host the higher one calls the lower one, shows the secret and hands over the
-// memory. A socket in the abstract namespace needs no folder that both could write to, and goes
-// with its process.
+// memory; where that fails, both do without. A socket in the abstract namespace needs no folder
+// that both could write to, and goes with its process.
 #pragma once
 
 #include <memory>

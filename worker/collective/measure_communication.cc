@@ -20,7 +20,7 @@ constexpr Kind kKinds[] = {
 constexpr int kMostRanksOfAllSizes = 4;
 constexpr int kInARow = 6;
 constexpr int64_t kWorkBytes = 256 << 10;  // stays in a core's cache
-constexpr int kWorkRounds = 64;
+constexpr int kWorkRounds = 8;
 
 // One collective of one size over the first `ranks` ranks; a message if there is no kind.
 struct Case {
@@ -166,7 +166,7 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // About half a millisecond of a core.
+  // About a twentieth of a millisecond of a core.
   absl::Status Work() {
     absl::Status s;
     for (int i = 0; i < kWorkRounds && s.ok(); ++i) s = Write(work_, kWorkBytes);
