@@ -33,9 +33,14 @@ enum Input {
   kVScale
 };
 
-// The forms in which the cache holds an element, besides f32 and (by its bits) bf16. They are read
-// W at a time as f32 by what simd::DotTile finds for them.
+// The forms in which the cache holds an element, besides f32. They are read W at a time as f32 by
+// what simd::DotTile finds for them. Instructions stand here where the compiler's own name for them
+// wants a target, which an inlined template cannot have, and its code for the same is longer.
 struct Half {
+  uint16_t bits;
+};
+
+struct BFloat {
   uint16_t bits;
 };
 
@@ -52,7 +57,6 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Half* p) {
   typename simd::Types<W>::Short v;
   std::memcpy(&v, p, sizeof(v));
   if constexpr (W == 16) {
-    // The compiler's own name for it wants a target, which an inlined template cannot have.
     simd::Float<W> wide;
     asm("vcvtph2ps %1, %0" : "=v"(wide) : "v"(v));
     return wide;
@@ -62,6 +66,19 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Half* p) {
     const Word special = (rest << 13) | 0x7f800000u;
     return (simd::Float<W>)((rest >= 0x7c00 ? special : finite) | (word & 0x8000) << 16);
   }
+}
+
+template <int W>
+ESPALIER_INLINE simd::Float<W> LoadWide(const BFloat* p) {
+  typename simd::Types<W>::Short v;
+  std::memcpy(&v, p, sizeof(v));
+  typename simd::Types<W>::Word word;
+  if constexpr (W == 16) {
+    asm("vpmovzxwd %1, %0" : "=v"(word) : "v"(v));
+  } else {
+    word = __builtin_convertvector(v, typename simd::Types<W>::Word);
+  }
+  return (simd::Float<W>)(word << 16);
 }
 
 template <int W>
@@ -76,7 +93,7 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
   std::memcpy(&v, p, sizeof(v));
   simd::Int<W> whole;
   if constexpr (W == 16) {
-    asm("vpmovsxbd %1, %0" : "=v"(whole) : "v"(v));  // GCC 12 takes ten instructions for it
+    asm("vpmovsxbd %1, %0" : "=v"(whole) : "v"(v));
   } else {
     whole = __builtin_convertvector(__builtin_convertvector(v, typename SmallTypes<W>::Shorts),
                                     simd::Int<W>);
@@ -85,12 +102,12 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
 }
 
 ESPALIER_INLINE float Wide(float x) { return x; }
-ESPALIER_INLINE float Wide(uint16_t bf16) { return BF16ToF32(bf16); }
+ESPALIER_INLINE float Wide(BFloat x) { return BF16ToF32(x.bits); }
 ESPALIER_INLINE float Wide(Half x) { return F16ToF32(x.bits); }
 ESPALIER_INLINE float Wide(Scaled8 x) { return static_cast<float>(x.value); }
 
 void Narrow(float x, float* to) { *to = x; }
-void Narrow(float x, uint16_t* to) { *to = F32ToBF16(x); }
+void Narrow(float x, BFloat* to) { to->bits = F32ToBF16(x); }
 void Narrow(float x, Half* to) { to->bits = F32ToF16(x); }
 
 // One head of one slot, n elements, each rounded to the nearest. `scale` is for Scaled8 alone: a
@@ -149,6 +166,16 @@ struct Head {
   float* y;       // [dim]
 };
 
+// Asks memory for n elements. Slots lie anywhere, so the processor does not see what comes next.
+template <typename C>
+ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
+  const char* bytes = reinterpret_cast<const char*>(p);
+  const int64_t size = n * static_cast<int64_t>(sizeof(C));
+  for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
+}
+
+constexpr int64_t kValuesAhead = 8;  // keys whose values are asked for before they are needed
+
 // Vectors d to d + P of the weighted sum of V. Even and odd keys add up apart: two chains of
 // additions per vector hide their latency.
 template <int W, int P, typename C>
@@ -159,6 +186,8 @@ ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head<C>& h, int64_t d) 
   for (; j + 2 <= keys.size; j += 2) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
+      const int64_t ahead = std::min(j + odd + kValuesAhead, keys.size - 1);
+      Fetch(h.v_cache + keys.Slot(ahead) * h.width + d, P * W);
       const C* v = h.v_cache + keys.Slot(j + odd) * h.width + d;
       const Float<W> weight = Splat<W>(h.scores[j + odd]);
 #pragma GCC unroll 4
@@ -199,6 +228,7 @@ struct AttendHead {
       for (int c = 0; c < W; ++c) {
         const int64_t slot = keys->Slot(std::min(j + c, n - 1));
         rows[c] = h.k_cache + slot * h.width;
+        Fetch(h.k_cache + keys->Slot(std::min(j + W + c, n - 1)) * h.width, h.dim);
         scales[c] = h.k_scale == nullptr ? h.scale : h.scale * h.k_scale[slot * h.heads];
       }
       Float<W> scores = DotTile<W, 1, W>(&h.q, rows, h.dim) * scales;
@@ -275,7 +305,7 @@ class PagedAttention : public Kernel {
       case DType::kF32:
         return RunOver<float>(args);
       case DType::kBF16:
-        return RunOver<uint16_t>(args);
+        return RunOver<BFloat>(args);
       case DType::kF16:
         return RunOver<Half>(args);
       default:
@@ -301,7 +331,8 @@ class PagedAttention : public Kernel {
                   [&](int64_t begin, int64_t end, int part) {
                     float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
                     for (int64_t i = begin; i < end; ++i) {
-                      const int64_t row = i / kv_heads, kv = i % kv_heads;
+                      // Rows of one head after each other: of a tree they see the same keys.
+                      const int64_t row = i % rows, kv = i / rows;
                       for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
                         const int64_t at = row * q_width + h * head_dim_;
                         const Head<C> head = {args.inputs[kQ].as<float>() + at,
