@@ -24,6 +24,8 @@ absl::Status FillExpansion(const std::string& text, proto::ServeModelRequest* re
   return absl::OkStatus();
 }
 
+bool OnWorkers(const proto::ServedModel& model) { return model.tensor_parallel() > 0; }
+
 absl::Status List(Context& context, Client* client) {
   auto models = client->ListServed();
   if (!models.ok()) return models.status();
@@ -39,12 +41,16 @@ absl::Status List(Context& context, Client* client) {
                {"drafts by"},
                {"expansion"},
                {"parameters", Align::kRight},
-               {"context", Align::kRight}});
+               {"context", Align::kRight},
+               {"on"},
+               {"state"}});
   for (const auto& m : *models) {
     table.Row({Printable(m.name()), Printable(m.artifact()),
                Printable(absl::StrJoin(m.ssm_artifacts(), ", ")), absl::StrJoin(m.expansion(), ","),
                FormatCount(static_cast<double>(m.parameters())),
-               absl::StrCat(m.max_sequence_length())});
+               absl::StrCat(m.max_sequence_length()),
+               OnWorkers(m) ? Printable(absl::StrJoin(m.workers(), ", ")) : "the coordinator",
+               OnWorkers(m) ? Printable(m.state()) : "ready"});
   }
   context.out() << (table.empty() ? "no models are served; serve one: espalier serve ARTIFACT\n"
                                   : table.Render(context.terminal()))
@@ -75,6 +81,8 @@ absl::Status RunServe(Context& context) {
   request.set_tune_speculation(flags.Has("tune"));
   request.set_lookup_depth(static_cast<int32_t>(flags.Int("lookup", 0)));
   request.set_no_prefix_cache(flags.Has("no-prefix-cache"));
+  request.set_tensor_parallel(static_cast<int32_t>(flags.Int("tensor-parallel", 0)));
+  request.set_pipeline_parallel(static_cast<int32_t>(flags.Int("pipeline-parallel", 0)));
   auto model = (*client)->Serve(request);
   if (!model.ok()) return model.status();
   if (context.json()) {
@@ -93,6 +101,10 @@ absl::Status RunServe(Context& context) {
   }
   if (model->lookup_depth() > 0) {
     context.out() << ", lookups of up to " << model->lookup_depth() << " tokens";
+  }
+  if (model->workers_size() > 0) {
+    context.out() << ", on " << (model->workers_size() == 1 ? "worker " : "workers ")
+                  << Printable(absl::StrJoin(model->workers(), ", "));
   }
   context.out() << "\ntry it: espalier generate " << Printable(model->name())
                 << " \"In the beginning\"" << std::endl;
@@ -137,6 +149,14 @@ Command ServeCommand() {
        64},
       {"no-prefix-cache", FlagType::kSwitch, "",
        "do not share the KV cache of tokens with which several requests begin"},
+      {"tensor-parallel", FlagType::kInt, "N",
+       "run the model on workers, each layer cut into N parts; without this and the next flag it "
+       "runs in the coordinator's process",
+       0, 1, 1024},
+      {"pipeline-parallel", FlagType::kInt, "N",
+       "run the model on workers, its layers cut into N stages; with --tensor-parallel on the "
+       "product of the two",
+       0, 1, 1024},
       {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
        1 << 30},
       {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
@@ -144,6 +164,7 @@ Command ServeCommand() {
       {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24},
   };
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
+                {"over two workers", "espalier serve llm --tensor-parallel=2"},
                 {"what is served", "espalier serve"}};
   c.run = RunServe;
   return c;
