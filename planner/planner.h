@@ -141,6 +141,26 @@ struct ServingLowering {
 absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
                                             const ServingLowering& options = {});
 
+// Devices that serve one model: `pipeline_parallel` stages of consecutive layers, the operators of
+// each cut into `tensor_parallel` parts. Rank = stage * tensor_parallel + part.
+struct ServingDegrees {
+  int tensor_parallel = 1;
+  int pipeline_parallel = 1;
+
+  int ranks() const { return tensor_parallel * pipeline_parallel; }
+};
+
+// As LowerServing, one program for each rank. Attention and its KV caches are cut by heads, linear
+// layers in turn into columns and rows (one all-reduce for each pair of them), tables of rows and
+// logits by the vocabulary; what cannot be cut runs whole on every device of its stage. A program
+// has the inputs that it reads; the named outputs are whole, on the last stage's first rank.
+// Sums over rows' parts are rounded in another order; nothing else changes, and a row's result
+// still does not depend on its batch. InvalidArgument, by name, where key and value heads or layers
+// do not divide.
+absl::StatusOr<std::vector<proto::Program>> LowerServing(const OpRegistry& registry,
+                                                         const Graph& graph,
+                                                         const ServingDegrees& degrees);
+
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
 std::string RenderPlan(const proto::Plan& plan);
 

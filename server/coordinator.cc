@@ -240,6 +240,7 @@ Metrics& Coordinator::metrics() { return parts_->metrics; }
 ArtifactStore& Coordinator::artifacts() { return *parts_->artifacts; }
 JobStore& Coordinator::store() { return *parts_->store; }
 WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
+Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
 Guard& Coordinator::guard() { return *parts_->guard; }

@@ -25,6 +25,7 @@ class JobRunner;
 class JobStore;
 class Metrics;
 class OpRegistry;
+class Rendezvous;
 class WorkerRegistry;
 
 struct CoordinatorOptions {
@@ -70,6 +71,7 @@ class Coordinator {
   ArtifactStore& artifacts();
   JobStore& store();
   WorkerRegistry& workers();
+  Rendezvous& rendezvous();
   JobRunner& jobs();
   const OpRegistry& operators() const;
   // Stands before every RPC: authentication, metrics, logging, errors. See server/services/guard.h.

@@ -26,7 +26,9 @@
 #include "server/inference/artifact_loader.h"
 #include "server/inference/inference_service.h"
 #include "server/jobs/job_runner.h"
+#include "server/jobs/worker_client.h"
 #include "server/local_workers.h"
+#include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
@@ -170,6 +172,7 @@ absl::Status Serve(const sigset_t& signals) {
   options.listen = absl::GetFlag(FLAGS_listen);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.measure_seconds = absl::GetFlag(FLAGS_measure_seconds);
+  const int message_limit_bytes = options.message_limit_bytes;
   absl::StatusOr<std::unique_ptr<Coordinator>> opened = Coordinator::Open(std::move(options));
   if (!opened.ok()) return opened.status();
   Coordinator& coordinator = **opened;
@@ -179,7 +182,11 @@ absl::Status Serve(const sigset_t& signals) {
       {.operators = &coordinator.operators(),
        .folder = [&](const std::string& name) { return coordinator.artifacts().Folder(name); },
        .threads = ServingThreads(),
-       .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir)});
+       .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir),
+       .cluster = {.workers = &coordinator.workers(),
+                   .rendezvous = &coordinator.rendezvous(),
+                   .dial = GrpcWorkerDialer(message_limit_bytes),
+                   .next_attempt = [&] { return coordinator.store().NextEpoch(); }}});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());
   ModelServer models({.loader = &loader,
                       .store = &coordinator.store(),

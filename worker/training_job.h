@@ -16,6 +16,7 @@
 #include "worker/collective/communicator.h"
 #include "worker/data/batch_loader.h"
 #include "worker/executor/executor.h"
+#include "worker/worker_job.h"
 
 namespace espalier {
 
@@ -30,7 +31,7 @@ struct TrainingJobOptions {
       connect;
 };
 
-class TrainingJob {
+class TrainingJob : public WorkerJob {
  public:
   // Loads programs and dataset, and the checkpoint where there is one.
   static absl::StatusOr<std::unique_ptr<TrainingJob>> Load(const proto::LoadProgramRequest& request,
@@ -44,15 +45,13 @@ class TrainingJob {
                    const std::function<absl::Status(const proto::RunEvent&)>& emit);
 
   // From any thread: ends Run soon, and every later one.
-  void Abort(const std::string& reason);
+  void Abort(const std::string& reason) override;
 
   // Measured between ranks 0 and 1 when they first met; absent elsewhere.
   bool has_link() const;
   proto::Link link() const;
 
-  // Peers may still be reading what this rank sent last: who drops a finished job keeps this a
-  // while.
-  std::unique_ptr<Communicator> TakeCommunicator();
+  std::unique_ptr<Communicator> TakeCommunicator() override;
 
  private:
   TrainingJob(const proto::LoadProgramRequest& request, const TrainingJobOptions& options);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/grpc_status.h"
 #include "worker/measure.h"
+#include "worker/runner/serving_wire.h"
 
 namespace espalier {
 namespace {
@@ -16,6 +17,55 @@ constexpr absl::Duration kStopTimeout = absl::Seconds(30);
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 constexpr size_t kMaxStoppedJobs = 4096;
 constexpr int kMaxRepetitions = 1000;
+constexpr size_t kLogitsPerMessage = 1 << 20;  // 4 MiB
+
+using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
+
+// The logits of one step, in as many messages as they need; at least one.
+bool SendLogits(uint64_t number, const std::vector<float>& logits, StepStream* stream) {
+  size_t sent = 0;
+  do {
+    const size_t count = std::min(kLogitsPerMessage, logits.size() - sent);
+    proto::ServingResult result;
+    result.set_number(number);
+    result.set_logits(logits.data() + sent, count * sizeof(float));
+    sent += count;
+    result.set_more(sent < logits.size());
+    if (!stream->Write(result)) return false;
+  } while (sent < logits.size());
+  return true;
+}
+
+// Until the stream ends (OK) or a step fails.
+absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
+  proto::ServingResult ready;
+  if (!stream->Write(ready)) return absl::OkStatus();
+  proto::ServingStep step;
+  RunnerBatch batch;
+  RunnerLogits logits;
+  uint64_t number = 0;
+  while (stream->Read(&step)) {
+    if (step.number() != ++number) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", step.number(), " came where step ", number, " was expected"));
+    }
+    TakeBatch(step, &batch);
+    const absl::Status refused = job.Check(batch);
+    if (refused.ok()) {
+      if (absl::Status s = job.Step(batch, &logits); !s.ok()) return s;
+    }
+    if (!job.has_logits()) continue;
+    if (refused.ok()) {
+      if (!SendLogits(number, logits.values, stream)) return absl::OkStatus();
+      continue;
+    }
+    proto::ServingResult result;
+    result.set_number(number);
+    result.set_refused(std::string(refused.message()));
+    if (!stream->Write(result)) return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -38,14 +88,19 @@ bool WorkerService::WaitIdle(absl::Duration timeout) {
 void WorkerService::AbortCurrent(const std::string& reason) {
   abort_load_ = true;
   if (job_ != nullptr) job_->Abort(reason);
+  if (serving_ != nullptr) serving_->Abort(reason);
+  if (steps_ != nullptr) steps_->TryCancel();
 }
 
 void WorkerService::Unload() {
-  if (job_ != nullptr) {
-    std::unique_ptr<Communicator> communicator = job_->TakeCommunicator();
+  for (WorkerJob* job :
+       {static_cast<WorkerJob*>(job_.get()), static_cast<WorkerJob*>(serving_.get())}) {
+    if (job == nullptr) continue;
+    std::unique_ptr<Communicator> communicator = job->TakeCommunicator();
     if (communicator != nullptr) lingering_ = std::move(communicator);
   }
   job_.reset();
+  serving_.reset();
   finished_ = false;
   current_.Clear();
 }
@@ -55,6 +110,7 @@ void WorkerService::AbortAll(const std::string& reason) {
   AbortCurrent(reason);
   while (!WaitIdle(absl::Seconds(1))) AbortCurrent(reason);
   job_.reset();
+  serving_.reset();
   lingering_.reset();
   finished_ = false;
   current_.Clear();
@@ -98,53 +154,88 @@ absl::Status WorkerService::CheckAttempt(const proto::Attempt& attempt) {
   return absl::OkStatus();
 }
 
+absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
+  if (state_ == State::kRunning || state_ == State::kLoading) {
+    const bool newer =
+        current_.job_id() == attempt.job_id() && current_.attempt() < attempt.attempt();
+    if (!newer) {
+      return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
+                                                        current_.attempt(), " of job ",
+                                                        current_.job_id(), "; stop it first"));
+    }
+    AbortCurrent(absl::StrCat("attempt ", attempt.attempt(), " has begun"));
+  }
+  if (!WaitIdle(kMeasureTimeout)) {
+    return absl::UnavailableError("the worker's device does not become free; try again");
+  }
+  // What waited here meanwhile may have been overtaken.
+  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
+  Unload();
+  state_ = State::kLoading;
+  current_ = attempt;
+  abort_load_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status WorkerService::EndLoad(const absl::Status& loaded) {
+  state_ = State::kIdle;
+  changed_.SignalAll();
+  absl::Status status = loaded;
+  if (status.ok() && abort_load_) status = absl::CancelledError("stopped while loading");
+  if (!status.ok()) current_.Clear();
+  return status;
+}
+
+absl::Status WorkerService::CheckLoaded(const proto::Attempt& attempt, const WorkerJob* job,
+                                        const char* call) {
+  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
+  if (job == nullptr || current_.job_id() != attempt.job_id() ||
+      current_.attempt() != attempt.attempt()) {
+    return absl::FailedPreconditionError(absl::StrCat("attempt ", attempt.attempt(), " of job ",
+                                                      attempt.job_id(), " is not loaded; call ",
+                                                      call, " first"));
+  }
+  if (state_ != State::kIdle) {
+    return absl::FailedPreconditionError(absl::StrCat("attempt ", current_.attempt(), " of job ",
+                                                      current_.job_id(), " is running already"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
                                  proto::LoadProgramReply* reply) {
-  const proto::Attempt& attempt = request.attempt();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-    if (state_ == State::kRunning || state_ == State::kLoading) {
-      const bool newer =
-          current_.job_id() == attempt.job_id() && current_.attempt() < attempt.attempt();
-      if (!newer) {
-        return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
-                                                          current_.attempt(), " of job ",
-                                                          current_.job_id(), "; stop it first"));
-      }
-      AbortCurrent(absl::StrCat("attempt ", attempt.attempt(), " has begun"));
-    }
-    if (!WaitIdle(kMeasureTimeout)) {
-      return absl::UnavailableError("the worker's device does not become free; try again");
-    }
-    // What waited here meanwhile may have been overtaken.
-    if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-    Unload();
-    state_ = State::kLoading;
-    current_ = attempt;
-    abort_load_ = false;
-  }
+  if (absl::Status s = BeginLoad(request.attempt()); !s.ok()) return s;
   TrainingJobOptions options;
   options.device = options_.device;
   options.files = options_.files;
   options.open_dataset = options_.open_dataset;
-  options.connect = [this, attempt](int rank, int size, absl::Duration timeout,
-                                    std::function<bool()> cancelled) {
-    return options_.connect(attempt, rank, size, timeout, std::move(cancelled));
-  };
+  options.connect = ConnectOf(request.attempt());
   absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  state_ = State::kIdle;
-  changed_.SignalAll();
-  absl::Status status = job.status();
-  if (status.ok() && abort_load_) status = absl::CancelledError("stopped while loading");
-  if (!status.ok()) {
-    current_.Clear();
-    return status;
-  }
+  if (absl::Status s = EndLoad(job.status()); !s.ok()) return s;
   job_ = *std::move(job);
   reply->set_peak_bytes(job_->measured_peak_bytes());
   reply->set_examples(job_->training_examples());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerService::LoadServing(const proto::StartServingRequest& request,
+                                        proto::StartServingReply* reply) {
+  if (absl::Status s = BeginLoad(request.attempt()); !s.ok()) return s;
+  ServingJobOptions options;
+  options.device = options_.device;
+  options.connect = ConnectOf(request.attempt());
+  options.cancelled = [this] {
+    absl::MutexLock lock(&mutex_);
+    return abort_load_;
+  };
+  absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status s = EndLoad(job.status()); !s.ok()) return s;
+  serving_ = *std::move(job);
+  reply->set_peak_bytes(serving_->measured_peak_bytes());
   return absl::OkStatus();
 }
 
@@ -154,17 +245,8 @@ absl::Status WorkerService::RunLoaded(
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    if (absl::Status s = CheckAttempt(request.attempt()); !s.ok()) return s;
-    if (job_ == nullptr || current_.job_id() != request.attempt().job_id() ||
-        current_.attempt() != request.attempt().attempt()) {
-      return absl::FailedPreconditionError(absl::StrCat("attempt ", request.attempt().attempt(),
-                                                        " of job ", request.attempt().job_id(),
-                                                        " is not loaded; call LoadProgram first"));
-    }
-    if (state_ != State::kIdle) {
-      return absl::FailedPreconditionError(absl::StrCat("attempt ", current_.attempt(), " of job ",
-                                                        current_.job_id(), " is running already"));
-    }
+    absl::Status s = CheckLoaded(request.attempt(), job_.get(), "LoadProgram");
+    if (!s.ok()) return s;
     state_ = State::kRunning;
     finished_ = false;
     job = job_;
@@ -187,6 +269,32 @@ absl::Status WorkerService::RunLoaded(
   return status;
 }
 
+absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* stream) {
+  proto::ServingStep message;
+  if (!stream->Read(&message)) return absl::CancelledError("the stream ended before it began");
+  std::shared_ptr<ServingJob> job;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::Status s = CheckLoaded(message.attempt(), serving_.get(), "StartServing");
+    if (!s.ok()) return s;
+    state_ = State::kRunning;
+    finished_ = false;
+    steps_ = context;
+    job = serving_;
+  }
+  const absl::Status status = ServeSteps(*job, stream);
+  // Nobody will ask for a step any more: peers see the connections close, and the memory is free.
+  job->Abort("the stream of steps has ended");
+  absl::MutexLock lock(&mutex_);
+  steps_ = nullptr;
+  job.reset();
+  serving_.reset();
+  current_.Clear();
+  state_ = State::kIdle;
+  changed_.SignalAll();
+  return status;
+}
+
 grpc::Status WorkerService::LoadProgram(grpc::ServerContext*,
                                         const proto::LoadProgramRequest* request,
                                         proto::LoadProgramReply* reply) {
@@ -203,6 +311,16 @@ grpc::Status WorkerService::Run(grpc::ServerContext* context, const proto::RunRe
     }
     return absl::OkStatus();
   }));
+}
+
+grpc::Status WorkerService::StartServing(grpc::ServerContext*,
+                                         const proto::StartServingRequest* request,
+                                         proto::StartServingReply* reply) {
+  return ToGrpc(LoadServing(*request, reply));
+}
+
+grpc::Status WorkerService::ServingSteps(grpc::ServerContext* context, StepStream* stream) {
+  return ToGrpc(RunSteps(context, stream));
 }
 
 grpc::Status WorkerService::Stop(grpc::ServerContext*, const proto::StopRequest* request,

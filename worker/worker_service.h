@@ -1,4 +1,5 @@
-// The Worker service (proto/worker.proto): at most one job at a time, attempts and leases checked.
+// The Worker service (proto/worker.proto): at most one job or served model at a time, attempts and
+// leases checked.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/worker.grpc.pb.h"
+#include "worker/serving_job.h"
 #include "worker/training_job.h"
 
 namespace espalier {
@@ -45,6 +47,11 @@ class WorkerService : public proto::Worker::Service {
                            proto::LoadProgramReply* reply) override;
   grpc::Status Run(grpc::ServerContext* context, const proto::RunRequest* request,
                    grpc::ServerWriter<proto::RunEvent>* writer) override;
+  grpc::Status StartServing(grpc::ServerContext* context, const proto::StartServingRequest* request,
+                            proto::StartServingReply* reply) override;
+  grpc::Status ServingSteps(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>* stream) override;
   grpc::Status Stop(grpc::ServerContext* context, const proto::StopRequest* request,
                     proto::StopReply* reply) override;
   grpc::Status Measure(grpc::ServerContext* context, const proto::MeasureRequest* request,
@@ -59,9 +66,26 @@ class WorkerService : public proto::Worker::Service {
   void AbortCurrent(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops the loaded job but keeps its connections open for peers that are not done reading.
   void Unload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the device for `attempt`, which is loading from then on.
+  absl::Status BeginLoad(const proto::Attempt& attempt);
+  // Ends what BeginLoad began; whether what was loaded may be kept.
+  absl::Status EndLoad(const absl::Status& loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether `attempt` is what is loaded (`job` is it), and nothing runs.
+  absl::Status CheckLoaded(const proto::Attempt& attempt, const WorkerJob* job, const char* call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const proto::LoadProgramRequest& request, proto::LoadProgramReply* reply);
   absl::Status RunLoaded(const proto::RunRequest& request,
                          const std::function<absl::Status(const proto::RunEvent&)>& emit);
+  absl::Status LoadServing(const proto::StartServingRequest& request,
+                           proto::StartServingReply* reply);
+  using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
+  absl::Status RunSteps(grpc::ServerContext* context, StepStream* stream);
+  auto ConnectOf(const proto::Attempt& attempt) const {
+    return [this, attempt](int rank, int size, absl::Duration timeout,
+                           std::function<bool()> cancelled) {
+      return options_.connect(attempt, rank, size, timeout, std::move(cancelled));
+    };
+  }
 
   const WorkerServiceOptions options_;
 
@@ -72,7 +96,11 @@ class WorkerService : public proto::Worker::Service {
   proto::Attempt current_ ABSL_GUARDED_BY(mutex_);  // loading, loaded or running
   bool abort_load_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // a Run of job_ has ended
+  // At most one of the two.
   std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ServingJob> serving_ ABSL_GUARDED_BY(mutex_);
+  // Of the stream of steps that is open: it may wait for the next step.
+  grpc::ServerContext* steps_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::unique_ptr<Communicator> lingering_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
   bool has_link_ ABSL_GUARDED_BY(mutex_) = false;

@@ -43,6 +43,8 @@ std::string AdapterNames(const proto::ServedModel& model) {
                        [](std::string* out, const auto& a) { out->append(Printable(a.name())); });
 }
 
+bool OnWorkers(const proto::ServedModel& model) { return model.tensor_parallel() > 0; }
+
 absl::Status List(Context& context, Client* client) {
   auto models = client->ListServed();
   if (!models.ok()) return models.status();
@@ -59,12 +61,16 @@ absl::Status List(Context& context, Client* client) {
                {"expansion"},
                {"adapters"},
                {"parameters", Align::kRight},
-               {"context", Align::kRight}});
+               {"context", Align::kRight},
+               {"on"},
+               {"state"}});
   for (const auto& m : *models) {
     table.Row({Printable(m.name()), Printable(m.artifact()),
                Printable(absl::StrJoin(m.ssm_artifacts(), ", ")), absl::StrJoin(m.expansion(), ","),
                AdapterNames(m), FormatCount(static_cast<double>(m.parameters())),
-               absl::StrCat(m.max_sequence_length())});
+               absl::StrCat(m.max_sequence_length()),
+               OnWorkers(m) ? Printable(absl::StrJoin(m.workers(), ", ")) : "the coordinator",
+               OnWorkers(m) ? Printable(m.state()) : "ready"});
   }
   context.out() << (table.empty() ? "no models are served; serve one: espalier serve ARTIFACT\n"
                                   : table.Render(context.terminal()))
@@ -98,6 +104,8 @@ absl::Status RunServe(Context& context) {
   request.set_no_prefix_cache(flags.Has("no-prefix-cache"));
   request.set_kv_cache(flags.Text("kv-cache"));
   request.set_resident_weight_bytes(flags.Int("resident-weights", 0));
+  request.set_tensor_parallel(static_cast<int32_t>(flags.Int("tensor-parallel", 0)));
+  request.set_pipeline_parallel(static_cast<int32_t>(flags.Int("pipeline-parallel", 0)));
   auto model = (*client)->Serve(request);
   if (!model.ok()) return model.status();
   if (context.json()) {
@@ -125,6 +133,10 @@ absl::Status RunServe(Context& context) {
     context.out() << ", lookups of up to " << model->lookup_depth() << " tokens";
   }
   if (model->adapters_size() > 0) context.out() << ", adapters " << AdapterNames(*model);
+  if (model->workers_size() > 0) {
+    context.out() << ", on " << (model->workers_size() == 1 ? "worker " : "workers ")
+                  << Printable(absl::StrJoin(model->workers(), ", "));
+  }
   context.out() << "\ntry it: espalier generate " << Printable(model->name())
                 << " \"In the beginning\"" << std::endl;
   return absl::OkStatus();
@@ -176,6 +188,14 @@ Command ServeCommand() {
        "do not share the KV cache of tokens with which several requests begin"},
       {"adapter", FlagType::kText, "NAME=ARTIFACT",
        "a low-rank adapter (a folder of PEFT's), which requests call by NAME", 0, 0, 0, true},
+      {"tensor-parallel", FlagType::kInt, "N",
+       "run the model on workers, each layer cut into N parts; without this and the next flag it "
+       "runs in the coordinator's process",
+       0, 1, 1024},
+      {"pipeline-parallel", FlagType::kInt, "N",
+       "run the model on workers, its layers cut into N stages; with --tensor-parallel on the "
+       "product of the two",
+       0, 1, 1024},
       {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
        1 << 30},
       {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
@@ -185,6 +205,7 @@ Command ServeCommand() {
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
                 {"two adapters of one model",
                  "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
+                {"over two workers", "espalier serve llm --tensor-parallel=2"},
                 {"what is served", "espalier serve"}};
   c.run = RunServe;
   return c;

@@ -175,11 +175,11 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
     return MakeKernel([activation](const KernelArgs& args) { return RunNarrow(args, activation); });
   }
   const TensorSpec &x = spec.inputs[0], &y = spec.outputs[0];
-  if (y.dims.back() != spec.attributes.Int("out")) {
-    *refusal = "a part of the outputs cannot be read from packed weights";
+  const PackedWeights shape{bits, y.dims.back(), x.dims.back()};
+  if (spec.inputs[1].dims != Dims{shape.blocks(), shape.block_bytes()}) {
+    *refusal = "packed weights can be cut into blocks of 16 outputs only";
     return nullptr;
   }
-  const PackedWeights shape{bits, y.dims.back(), x.dims.back()};
   const int64_t rows = RowsOf(x.dims), groups = shape.groups();
   WorkspaceLayout layout;
   const size_t q = layout.Add(static_cast<size_t>(rows * groups * kPackGroup));

@@ -114,6 +114,15 @@ absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const Lang
   return builder.Finish(logits);
 }
 
+void NameEverySource(const Graph& graph, WeightMap* map) {
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kParameter) continue;
+    const Dims& dims = value.type.dims;
+    map->sources.try_emplace(
+        value.name, WeightSource{{{value.name, dims, false, 0, dims.empty() ? 1 : dims[0]}}});
+  }
+}
+
 int64_t CountParameters(const Graph& graph) {
   int64_t count = 0;
   for (const Value& value : graph.values()) {

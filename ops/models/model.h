@@ -106,6 +106,10 @@ struct ServingModel {
 absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const LanguageModel& model,
                                           const ServingShape& shape);
 
+// Adds what the map leaves to be understood: parameters under their own name. One rank of a model
+// that is cut over several has only some of them, but tells by this what the others read.
+void NameEverySource(const Graph& graph, WeightMap* map);
+
 // Elements of all parameters of a graph.
 int64_t CountParameters(const Graph& graph);
 

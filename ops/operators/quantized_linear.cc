@@ -46,17 +46,36 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-// Along rows only: a part of the outputs would be another packed matrix.
+// Packed weights can be cut into blocks of outputs, and not along the inputs: a part of those would
+// be another packed matrix.
 SplitRule Split(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
+  const bool bias = types.has_input(2);
+  const int64_t out = types.attributes.Int("out");
   SplitRule rule;
-  std::vector<int> map = AddLeadingAxes(x, x.size() - 1, &rule);
-  map.push_back(kNotSplit);
-  rule.inputs = {map, {kNotSplit, kNotSplit}};
-  if (types.inputs.size() > 2) {
-    rule.inputs.push_back(types.has_input(2) ? std::vector<int>{kNotSplit} : std::vector<int>{});
+  std::vector<int> x_map = AddLeadingAxes(x, x.size() - 1, &rule);
+  std::vector<int> y_map = x_map;
+  std::vector<int> weight = {kNotSplit, kNotSplit};
+  x_map.push_back(kNotSplit);
+  y_map.push_back(kNotSplit);
+  const auto add = [&rule](const char* name, AxisKind kind, int64_t size) {
+    rule.axes.push_back({name, kind, size});
+    return static_cast<int>(rule.axes.size()) - 1;
+  };
+  if (types.attributes.Int("bits") == 16) {
+    weight[0] = y_map.back() = add("out", AxisKind::kParameter, out);
+    // As linear: neither a bias nor an activation may come once for each part of a sum.
+    if (!bias && !HasActivation(types.attributes)) {
+      weight[1] = x_map.back() = add("in", AxisKind::kReduction, x.back());
+    }
+  } else if (out % kPackOutputs == 0) {
+    weight[0] = y_map.back() = add("out", AxisKind::kParameter, out / kPackOutputs);
   }
-  rule.outputs = {map};
+  rule.inputs = {x_map, weight};
+  if (types.inputs.size() > 2) {
+    rule.inputs.push_back(bias ? std::vector<int>{y_map.back()} : std::vector<int>{});
+  }
+  rule.outputs = {y_map};
   return rule;
 }
 
@@ -71,7 +90,7 @@ void RegisterQuantizedLinear(OpRegistry& registry) {
       "(ops/kernel/packed_weights.h); with these x is rounded to 8 bits in the same groups";
   def.attributes = {
       {"bits", AttributeKind::kInt, std::nullopt, true, "of a weight: 16, 8 or 4"},
-      {"out", AttributeKind::kInt, std::nullopt, true, "rows of the weight matrix"},
+      {"out", AttributeKind::kInt, std::nullopt, true, "rows of the whole weight matrix"},
       {"source", AttributeKind::kString, std::string(), false,
        "the parameter in the model's files that `weight` is made from; empty: weight itself"},
       ActivationAttribute()};

@@ -55,7 +55,23 @@ absl::Status Emitter::Reshard(ValueId value, int base, int target, const std::st
   }
   const bool in_place = ReadOnceElsewhere(value, base);
   for (const ReshardCollective& c : (*plan)->collectives) {
-    EmitCollective(value, c, from, to, source, &result, in_place, node);
+    if (structure_.Dynamic(value) == proto::STATIC || !(c.pack || c.unpack)) {
+      EmitCollective(value, c, from, to, source, &result, in_place, node);
+      continue;
+    }
+    // Rows would not lie in dimension 0 of what the parts are gathered in.
+    if (c.kind != Collective::ALL_GATHER) {
+      return absl::UnimplementedError(
+          absl::StrCat("node '", node, "' needs tensor '", NameOf(value),
+                       "', whose length changes from step to step, cut in another way than it was "
+                       "computed"));
+    }
+    for (int target : c.targets) {
+      for (int part : c.sources) {
+        const Region box = *Intersect(from.shards[part].region, to.shards[target].region);
+        EmitPiece(value, {part, target, box, false}, from, to, source, &result, node);
+      }
+    }
   }
   for (const ReshardPiece& piece : (*plan)->pieces) {
     EmitPiece(value, piece, from, to, source, &result, node);
@@ -85,7 +101,7 @@ void Emitter::EmitCollective(ValueId value, const ReshardCollective& c, const La
         rank.kind(input) == proto::SCRATCH) {
       result = input;
     } else if (result < 0) {
-      result = rank.AddBuffer(NameOf(value), SpecOf(value, out_shard), proto::SCRATCH);
+      result = AddBuffer(&rank, value, NameOf(value), SpecOf(value, out_shard), proto::SCRATCH);
     }
     int output = result;
     if (c.pack) {
@@ -128,7 +144,7 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
   RankProgram& receiver = ranks_[out.device];
   int& result = (*target)[piece.target];
   if (result < 0) {
-    result = receiver.AddBuffer(NameOf(value), SpecOf(value, out), proto::SCRATCH);
+    result = AddBuffer(&receiver, value, NameOf(value), SpecOf(value, out), proto::SCRATCH);
   }
   const Dims from_start = StartWithin(in.region, piece.box);
   const Dims to_start = StartWithin(out.region, piece.box);
@@ -143,7 +159,7 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
   const Dims zero(piece.box.size.size(), 0);
   if (!(piece.box == in.region)) {
     const int staging =
-        sender.AddBuffer(absl::StrCat(NameOf(value), ".send"), box_spec, proto::SCRATCH);
+        AddBuffer(&sender, value, absl::StrCat(NameOf(value), ".send"), box_spec, proto::SCRATCH);
     sender.Copy(node, input, staging, from_start, zero, piece.box.size, false);
     input = staging;
   }
@@ -155,8 +171,8 @@ void Emitter::EmitPiece(ValueId value, const ReshardPiece& piece, const Layout& 
 
   const bool direct = piece.box == out.region && !piece.accumulate;
   const int arrived = direct ? result
-                             : receiver.AddBuffer(absl::StrCat(NameOf(value), ".receive"), box_spec,
-                                                  proto::SCRATCH);
+                             : AddBuffer(&receiver, value, absl::StrCat(NameOf(value), ".receive"),
+                                         box_spec, proto::SCRATCH);
   proto::ReceiveInstruction* receive = receiver.Emit(node)->mutable_receive();
   receive->set_buffer(arrived);
   receive->set_peer(in.device);

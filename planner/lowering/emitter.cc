@@ -256,12 +256,19 @@ void Emitter::DropGathered(const Position& position) {
   }
 }
 
+int Emitter::AddBuffer(RankProgram* rank, ValueId value, const std::string& name,
+                       const TensorSpec& spec, proto::BufferKind kind) {
+  const int buffer = rank->AddBuffer(name, spec, kind);
+  rank->buffer(buffer)->set_dynamic(structure_.Dynamic(value));
+  return buffer;
+}
+
 int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
   RankProgram& rank = ranks_[layout.shards[shard].device];
   const TensorSpec spec = SpecOf(value, layout.shards[shard]);
   // What is added up is that of the first micro-batch.
   auto it = micro_batch_ == 0 ? bucket_of_.find(value) : bucket_of_.end();
-  if (it == bucket_of_.end()) return rank.AddBuffer(NameOf(value), spec, proto::SCRATCH);
+  if (it == bucket_of_.end()) return AddBuffer(&rank, value, NameOf(value), spec, proto::SCRATCH);
   const BucketPlace& place = it->second[shard];
   const BucketBuffers& bucket = buckets_[place.bucket];
   for (size_t r = 0; r < bucket.ranks.size(); ++r) {
@@ -282,7 +289,9 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
     const ValueId v = node.outputs[k];
     if (v == kNoValue) continue;
     bool read = !structure_.slots_of_value[v].empty();
-    for (const auto& [name, reported] : structure_.reports) read = read || reported == v;
+    for (const auto* results : {&structure_.reports, &structure_.outputs}) {
+      for (const auto& [name, result] : *results) read = read || result == v;
+    }
     if (read) {
       results[k] = &instances_[{v, Resolved(position.outputs[k])}];
       results[k]->assign(devices.size(), -1);
@@ -302,6 +311,7 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
       if (source >= 0 && rank.kind(source) == proto::SCRATCH &&
           rank.spec(source).bytes() == spec.bytes() && rank.spec(source).dtype == spec.dtype) {
         (*results[0])[part] = rank.AddAlias(NameOf(node.outputs[0]), spec, source);
+        rank.buffer((*results[0])[part])->set_dynamic(structure_.Dynamic(node.outputs[0]));
         continue;
       }
     }
@@ -372,26 +382,41 @@ void Emitter::EmitReports(const Node& node) {
   }
 }
 
-const Emitter::Instance& Emitter::Load(ValueId value, int layout, const std::string& node) {
+int Emitter::LoadShard(ValueId value, const TensorSpec& spec, const std::string& node,
+                       RankProgram* rank) {
   const Value& v = structure_.graph().value(value);
+  switch (v.kind) {
+    case ValueKind::kInput: {
+      const int buffer = AddBuffer(rank, value, v.name, spec, proto::HOST_INPUT);
+      if (structure_.serving) return buffer;  // the caller writes it
+      auto column = options_.columns.find(v.name);
+      proto::LoadBatchInstruction* load = rank->EmitFirst(node)->mutable_load_batch();
+      load->set_buffer(buffer);
+      load->set_column(column == options_.columns.end() ? v.name : column->second);
+      return buffer;
+    }
+    case ValueKind::kParameter: {
+      const int buffer = rank->AddBuffer(v.name, spec, proto::PARAMETER_SHARD);
+      rank->buffer(buffer)->set_literal(v.constant);
+      return buffer;
+    }
+    case ValueKind::kState:
+      return rank->AddBuffer(v.name, spec, proto::PERSISTENT);
+    default: {
+      const int buffer = rank->AddBuffer(v.name, spec, proto::LITERAL);
+      rank->buffer(buffer)->set_literal(
+          Slice(v.constant, {v.type.dtype, spec.global}, {spec.offset, spec.dims}));
+      return buffer;
+    }
+  }
+}
+
+const Emitter::Instance& Emitter::Load(ValueId value, int layout, const std::string& node) {
   Instance& instance = instances_[{value, layout}];
   for (const Shard& shard : LayoutOf(layout).shards) {
-    RankProgram& rank = ranks_[shard.device];
     const TensorSpec spec = SpecOf(value, shard);
     auto [it, inserted] = loaded_.try_emplace({value, shard.device, spec.offset, spec.dims}, -1);
-    if (inserted) {
-      const bool input = v.kind == ValueKind::kInput;
-      it->second = rank.AddBuffer(v.name, spec, input ? proto::HOST_INPUT : proto::LITERAL);
-      if (input) {
-        auto column = options_.columns.find(v.name);
-        proto::LoadBatchInstruction* load = rank.EmitFirst(node)->mutable_load_batch();
-        load->set_buffer(it->second);
-        load->set_column(column == options_.columns.end() ? v.name : column->second);
-      } else {
-        rank.buffer(it->second)
-            ->set_literal(Slice(v.constant, {v.type.dtype, spec.global}, {spec.offset, spec.dims}));
-      }
-    }
+    if (inserted) it->second = LoadShard(value, spec, node, &ranks_[shard.device]);
     instance.push_back(it->second);
   }
   return instance;

@@ -32,6 +32,10 @@ class Emitter {
   absl::Status Run();
 
   std::vector<RankProgram>& ranks() { return ranks_; }
+  // The buffers that hold a named output of a serving graph, by shard of its base layout.
+  const std::vector<int>& OutputBuffers(ValueId output) {
+    return instances_.at({output, Resolved(structure_.base[output])});
+  }
   // Whether anything runs in slices.
   bool sliced() const { return !slices_.empty(); }
 
@@ -70,6 +74,7 @@ class Emitter {
   // Forgets the copies of operands that each use makes anew, so that they need not stay in between.
   void DropGathered(const Position& position);
   const Instance& Load(ValueId value, int layout, const std::string& node);
+  int LoadShard(ValueId value, const TensorSpec& spec, const std::string& node, RankProgram* rank);
   // Into the buffers that hold `value` in `target` already, or new ones.
   absl::Status Reshard(ValueId value, int base, int target, const std::string& node);
   void EmitCollective(ValueId value, const ReshardCollective& c, const Layout& from,
@@ -128,6 +133,9 @@ class Emitter {
   // "<parameter>.grad" for what an optimiser reads, else the name in the graph.
   const std::string& NameOf(ValueId value) const { return names_[value]; }
   int NewOutput(ValueId value, const Layout& layout, int shard);
+  // A buffer that holds (a part of) `value` and is as long as it in dimension 0.
+  int AddBuffer(RankProgram* rank, ValueId value, const std::string& name, const TensorSpec& spec,
+                proto::BufferKind kind);
   const Node& PlanNode(const Position& position) const;
 
   const PcgStructure& structure_;

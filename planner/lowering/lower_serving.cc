@@ -5,41 +5,11 @@
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
 #include "planner/memory/stream.h"
+#include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
 namespace espalier {
 namespace {
-
-constexpr char kDynamicPrefix[] = "dynamic.";
-
-absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& graph) {
-  std::vector<proto::DynamicDimension> dynamic(graph.values().size(), proto::STATIC);
-  for (const auto& [key, kind] : graph.metadata) {
-    if (key.rfind(kDynamicPrefix, 0) != 0) continue;
-    const std::string name = key.substr(sizeof(kDynamicPrefix) - 1);
-    const ValueId v = graph.FindValue(name);
-    if (v == kNoValue || graph.value(v).kind != ValueKind::kInput ||
-        graph.value(v).type.dims.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metadata '", key, "': '", name, "' is not an input with dimensions"));
-    }
-    if (kind != "rows" && kind != "output_rows") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metadata '", key, "' is '", kind, "', expected 'rows' or 'output_rows'"));
-    }
-    dynamic[v] = kind == "rows" ? proto::ROWS : proto::OUTPUT_ROWS;
-  }
-  for (const Node& node : graph.nodes()) {
-    proto::DynamicDimension out = proto::STATIC;
-    for (ValueId v : node.inputs) {
-      if (v != kNoValue) out = std::max(out, dynamic[v]);
-    }
-    for (ValueId v : node.outputs) {
-      if (v != kNoValue && !graph.value(v).type.dims.empty()) dynamic[v] = out;
-    }
-  }
-  return dynamic;
-}
 
 // Which parameters come from the host, and when.
 struct Streaming {
@@ -99,8 +69,6 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
   }
   absl::StatusOr<std::vector<proto::DynamicDimension>> dynamic = FindDynamic(graph);
   if (!dynamic.ok()) return dynamic.status();
-  static_assert(proto::STATIC < proto::ROWS && proto::ROWS < proto::OUTPUT_ROWS);
-
   std::vector<bool> needed(graph.values().size(), false);
   std::vector<bool> live(graph.nodes().size(), false);
   for (const auto& [name, value] : graph.outputs) needed[value] = true;

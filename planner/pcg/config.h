@@ -14,6 +14,9 @@ namespace espalier {
 struct NodeConfig {
   std::vector<int> degrees;  // one per axis of the operator
   std::vector<int> devices;  // one per part, the first axis outermost, all different
+  // Every device runs all of it, and has all of each operand and result; all degrees are 1. Only in
+  // forward passes.
+  bool replicated = false;
 
   bool operator==(const NodeConfig&) const = default;
 };

@@ -107,6 +107,17 @@ Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
   return layout;
 }
 
+Layout ReplicatedLayout(const Dims& dims, const std::vector<int>& devices) {
+  Layout layout;
+  layout.dims = dims;
+  layout.degrees.assign(dims.size(), 1);
+  layout.replicas = static_cast<int>(devices.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    layout.shards.push_back({devices[i], Region::Whole(dims), static_cast<int>(i), 0});
+  }
+  return layout;
+}
+
 Layout Dual(const Layout& layout) {
   Layout dual = layout;
   std::swap(dual.replicas, dual.partials);

@@ -67,6 +67,9 @@ Layout OperandLayout(const Dims& dims, const std::vector<int>& axis_of_dim,
                      const std::vector<int>& degrees, const std::vector<int>& devices, bool output,
                      const std::vector<OperandHalo>& halos = {});
 
+// Every device has all of it.
+Layout ReplicatedLayout(const Dims& dims, const std::vector<int>& devices);
+
 // Replicas become partial sums and the other way round; so do overlapping boxes.
 Layout Dual(const Layout& layout);
 

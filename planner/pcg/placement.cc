@@ -21,6 +21,7 @@ const ConfigEntry* ConfigTable::Get(NodeId node, const NodeConfig& config) {
                   config.degrees.size() * sizeof(int));
   key.append(reinterpret_cast<const char*>(config.devices.data()),
              config.devices.size() * sizeof(int));
+  key.push_back(config.replicated ? 'r' : 'p');
   std::unique_ptr<ConfigEntry>& entry = entries_[node][key];
   if (entry != nullptr) return entry.get();
   entry = std::make_unique<ConfigEntry>();
@@ -31,6 +32,10 @@ const ConfigEntry* ConfigTable::Get(NodeId node, const NodeConfig& config) {
     for (size_t i = 0; i < types.size(); ++i) {
       if (types[i].dtype == DType::kInvalid) {
         ids->push_back(-1);
+        continue;
+      }
+      if (config.replicated) {
+        ids->push_back(layouts_.Intern(ReplicatedLayout(types[i].dims, config.devices)));
         continue;
       }
       const std::vector<OperandHalo> halos =

@@ -8,6 +8,9 @@
 namespace espalier {
 namespace {
 
+constexpr char kDynamicPrefix[] = "dynamic.";
+static_assert(proto::STATIC < proto::ROWS && proto::ROWS < proto::OUTPUT_ROWS);
+
 // Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all from
 // there).
 std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
@@ -19,9 +22,11 @@ std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
 
 class Builder {
  public:
-  Builder(const OpRegistry& registry, const Graph& graph, bool forward_only, int zero_stage)
+  Builder(const OpRegistry& registry, const Graph& graph, bool forward_only, int zero_stage,
+          bool serving = false)
       : registry_(registry), forward_(graph) {
     out_.registry = &registry;
+    out_.serving = serving;
     out_.forward_only = forward_only;
     out_.zero_stage = zero_stage;
   }
@@ -40,7 +45,9 @@ class Builder {
     out_.base.resize(out_.graph().values().size());
     out_.slots_of_value.resize(out_.graph().values().size());
     out_.narrowed.resize(out_.graph().values().size());
-    if (absl::Status status = FindReports(); !status.ok()) return status;
+    if (absl::Status status = out_.serving ? FindOutputs() : FindReports(); !status.ok()) {
+      return status;
+    }
     MarkLive();
     if (absl::Status status = AddForward(); !status.ok()) return status;
     for (NodeId n = out_.training.first_backward;
@@ -76,10 +83,38 @@ class Builder {
     return absl::OkStatus();
   }
 
+  absl::Status FindOutputs() {
+    absl::StatusOr<std::vector<proto::DynamicDimension>> dynamic = FindDynamic(forward_);
+    if (!dynamic.ok()) return dynamic.status();
+    out_.dynamic = *std::move(dynamic);
+    if (forward_.outputs.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("graph '", forward_.name, "' has no named output to serve"));
+    }
+    for (const auto& [name, value] : forward_.outputs) {
+      if (forward_.value(value).producer == kNoNode) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("output '", name, "' is computed by no node"));
+      }
+    }
+    out_.outputs = forward_.outputs;
+    return absl::OkStatus();
+  }
+
+  // What writes a state has an effect beyond its outputs.
+  bool WritesState(const Node& node) const {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [this](ValueId v) {
+      return v != kNoValue && forward_.value(v).kind == ValueKind::kState;
+    });
+  }
+
   void MarkLive() {
     live_.assign(forward_.nodes().size(), false);
-    for (const auto& [name, value] : out_.reports) live_[forward_.value(value).producer] = true;
+    for (const auto* results : {&out_.reports, &out_.outputs}) {
+      for (const auto& [name, value] : *results) live_[forward_.value(value).producer] = true;
+    }
     for (NodeId n = static_cast<NodeId>(forward_.nodes().size()) - 1; n >= 0; --n) {
+      if (out_.serving && WritesState(forward_.node(n))) live_[n] = true;
       if (!live_[n]) continue;
       for (ValueId v : forward_.node(n).inputs) {
         if (v != kNoValue && forward_.value(v).producer != kNoNode) {
@@ -117,13 +152,13 @@ class Builder {
         const LayoutRef required{n, false, static_cast<int>(i)};
         if (v != kNoValue) {
           const Value& value = forward_.value(v);
-          if (value.kind == ValueKind::kState) {
+          if (value.kind == ValueKind::kState && !out_.serving) {
             return absl::InvalidArgumentError(
                 absl::StrCat("tensor '", value.name,
                              "' is a state; states are for serving, a graph "
                              "to be trained has none"));
           }
-          if (value.kind == ValueKind::kParameter && !out_.base[v].present()) {
+          if (value.kind == ValueKind::kParameter && !out_.serving && !out_.base[v].present()) {
             out_.base[v] = required;
             if (out_.zero_stage == 3 && IsTrained(v)) out_.base[v].mode = LayoutRef::kSharded;
           }
@@ -327,6 +362,39 @@ absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Gr
                                             bool forward_only, int zero_stage) {
   if (absl::Status status = CheckZeroStage(zero_stage, "zero_stage"); !status.ok()) return status;
   return Builder(registry, graph, forward_only, zero_stage).Run();
+}
+
+absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, const Graph& graph) {
+  return Builder(registry, graph, /*forward_only=*/true, /*zero_stage=*/0, /*serving=*/true).Run();
+}
+
+absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& graph) {
+  std::vector<proto::DynamicDimension> dynamic(graph.values().size(), proto::STATIC);
+  for (const auto& [key, kind] : graph.metadata) {
+    if (key.rfind(kDynamicPrefix, 0) != 0) continue;
+    const std::string name = key.substr(sizeof(kDynamicPrefix) - 1);
+    const ValueId v = graph.FindValue(name);
+    if (v == kNoValue || graph.value(v).kind != ValueKind::kInput ||
+        graph.value(v).type.dims.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata '", key, "': '", name, "' is not an input with dimensions"));
+    }
+    if (kind != "rows" && kind != "output_rows") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata '", key, "' is '", kind, "', expected 'rows' or 'output_rows'"));
+    }
+    dynamic[v] = kind == "rows" ? proto::ROWS : proto::OUTPUT_ROWS;
+  }
+  for (const Node& node : graph.nodes()) {
+    proto::DynamicDimension out = proto::STATIC;
+    for (ValueId v : node.inputs) {
+      if (v != kNoValue) out = std::max(out, dynamic[v]);
+    }
+    for (ValueId v : node.outputs) {
+      if (v != kNoValue && !graph.value(v).type.dims.empty()) dynamic[v] = out;
+    }
+  }
+  return dynamic;
 }
 
 }  // namespace espalier

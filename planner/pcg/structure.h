@@ -20,6 +20,8 @@
 //    them anew, so that no whole copy stays between forward and backward.
 // Which parameters can be cut depends on their layout (Sharded in layout.h); all others are treated
 // as without.
+// A graph that serves has a forward pass alone. Parameters and states are kept in each layout in
+// which an operator needs them, so that none of them ever moves.
 #pragma once
 
 #include <string>
@@ -29,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "ops/graph/autodiff.h"
 #include "planner/pcg/config.h"
+#include "proto/program.pb.h"
 
 namespace espalier {
 
@@ -96,6 +99,7 @@ struct PcgStructure {
   const OpRegistry* registry = nullptr;
   TrainingGraph training;  // `graph` alone when forward_only
   bool forward_only = false;
+  bool serving = false;
   int zero_stage = 0;
   std::vector<Position> positions;
   std::vector<Slot> slots;
@@ -107,6 +111,12 @@ struct PcgStructure {
   std::vector<bool> narrowed;           // by value: at stage 3, a trained parameter in another type
   std::vector<GradientInfo> gradients;  // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
+  std::vector<std::pair<std::string, ValueId>> outputs;  // serving: what is computed
+  std::vector<proto::DynamicDimension> dynamic;  // serving, by value: how dimension 0 changes
+
+  proto::DynamicDimension Dynamic(ValueId v) const {
+    return dynamic.empty() ? proto::STATIC : dynamic[v];
+  }
 
   // The batch may run in parts, one behind the other (pcg/micro_batches.h): then all types and
   // sizes of axes are those of one part, and these are the dimensions that were cut, by value; -1:
@@ -123,6 +133,14 @@ struct PcgStructure {
 // InvalidArgument for a graph that cannot be trained, or a stage that is not 0 to 3.
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
                                             bool forward_only, int zero_stage = 0);
+
+// Of a serving graph (ops/models): its operators are those that a named output depends on, or that
+// write a state. InvalidArgument for one without outputs or with metadata that makes no sense.
+absl::StatusOr<PcgStructure> BuildServingStructure(const OpRegistry& registry, const Graph& graph);
+
+// By value of a serving graph: its metadata "dynamic.<input>" says which inputs change length; the
+// rest follows. InvalidArgument names the entry that makes no sense.
+absl::StatusOr<std::vector<proto::DynamicDimension>> FindDynamic(const Graph& graph);
 
 // InvalidArgument names `field` and what it may be.
 absl::Status CheckZeroStage(int stage, const std::string& field);

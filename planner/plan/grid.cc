@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/plan/sequence.h"
+#include "planner/pcg/sequence.h"
 #include "planner/plan/tensor_parallel.h"
 #include "planner/search/search.h"
 #include "planner/search/stages.h"

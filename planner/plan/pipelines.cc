@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "planner/plan/sequence.h"
+#include "planner/pcg/sequence.h"
 #include "planner/search/stages.h"
 
 namespace espalier {

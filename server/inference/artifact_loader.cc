@@ -8,6 +8,7 @@
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "planner/planner.h"
+#include "server/inference/remote_model_runner.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"
@@ -44,6 +45,19 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
+// What a model served on workers cannot have yet.
+absl::Status CheckRemote(const ModelLoader::Formats& formats, const ServingSize& size) {
+  const char* what = !formats.adapters.empty()           ? "adapters"
+                     : formats.resident_weight_bytes > 0 ? "resident_weight_bytes"
+                     : size.kv_format != DType::kF32     ? "kv_cache other than f32"
+                                                         : nullptr;
+  if (what == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("a model served on workers has no ", what,
+                   " yet: leave it out, or serve the model in the coordinator's process (neither "
+                   "tensor_parallel nor pipeline_parallel)"));
+}
+
 }  // namespace
 
 absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
@@ -59,10 +73,11 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
-    const Described& model, const ServingShape& shape, WeightFormat format,
-    int64_t resident_weight_bytes, const AdapterFiles& adapters, EngineParts* parts,
-    int64_t* parameters) const {
+absl::StatusOr<ServingModel> ArtifactLoader::Build(const Described& model,
+                                                   const ServingShape& shape, WeightFormat format,
+                                                   const AdapterFiles& adapters,
+                                                   AdapterFiles::Parameters* adapted,
+                                                   int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
@@ -70,21 +85,27 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
     return status;
   }
   if (parameters != nullptr) *parameters = CountParameters(serving->graph);
-  absl::StatusOr<AdapterFiles::Parameters> adapted = adapters.AddTo(*options_.operators, &*serving);
-  if (!adapted.ok()) return adapted.status();
-  serving = QuantizeServing(*options_.operators, *std::move(serving), format);
-  if (!serving.ok()) return serving.status();
-  const Graph& graph = serving->graph;
-  absl::StatusOr<proto::Program> program =
-      LowerServing(*options_.operators, graph, {.resident_weight_bytes = resident_weight_bytes});
+  absl::StatusOr<AdapterFiles::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
+  if (!added.ok()) return added.status();
+  *adapted = *std::move(added);
+  return QuantizeServing(*options_.operators, *std::move(serving), format);
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Described& model,
+                                                                       const ServingModel& serving,
+                                                                       const Local& local,
+                                                                       EngineParts* parts) const {
+  absl::StatusOr<proto::Program> program = LowerServing(
+      *options_.operators, serving.graph, {.resident_weight_bytes = local.resident_weight_bytes});
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device =
       NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
       *program, model.folder, static_cast<int>(model.description.model.facts.max_positions),
-      device.get(), serving->weights);
+      device.get(), serving.weights);
   if (!runner.ok()) return runner.status();
-  if (absl::Status status = adapters.Load(*adapted, (*runner)->executor()); !status.ok()) {
+  if (absl::Status status = local.adapters.Load(local.adapted, (*runner)->executor());
+      !status.ok()) {
     return status;
   }
   parts->keep_alive.push_back(std::move(device));
@@ -92,11 +113,46 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
   return *std::move(runner);
 }
 
-absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
-                                                         const std::vector<std::string>& ssms,
-                                                         const ServingSize& size,
-                                                         const Expansion& expansion,
-                                                         const Formats& formats) {
+absl::Status ArtifactLoader::MakeRemote(const Described& model, ServingModel serving,
+                                        const ServingShape& shape, const Placement& placement,
+                                        Loaded* loaded) const {
+  if (options_.cluster.workers == nullptr) {
+    return absl::UnimplementedError("this process serves models by itself only, not on workers");
+  }
+  absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerServing(*options_.operators, serving.graph,
+                   ServingDegrees{placement.tensor_parallel, placement.pipeline_parallel});
+  if (!programs.ok()) return programs.status();
+  const ModelFacts& facts = model.description.model.facts;
+  RemoteModel remote;
+  remote.name = placement.name;
+  remote.folder = model.folder;
+  remote.programs = *std::move(programs);
+  remote.weights = std::move(serving.weights);
+  NameEverySource(serving.graph, &remote.weights);
+  remote.limits.vocabulary = static_cast<int>(facts.vocab_size);
+  remote.limits.kv_slots = shape.kv_slots;
+  remote.limits.max_rows = shape.max_rows;
+  remote.limits.max_sequences = shape.max_sequences;
+  remote.limits.max_context_slots = shape.max_context_slots;
+  remote.limits.max_ancestor_slots = shape.max_ancestor_slots;
+  remote.limits.max_positions = static_cast<int>(facts.max_positions);
+  remote.max_output_rows = shape.max_output_rows;
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> runner =
+      RemoteModelRunner::Create(options_.cluster, std::move(remote), placement.may_wait);
+  if (!runner.ok()) return runner.status();
+  loaded->describe = [runner = runner->get()](proto::ServedModel* served) {
+    const RemoteModelRunner::Placement placement = runner->placement();
+    served->set_state(placement.state);
+    served->mutable_workers()->Assign(placement.workers.begin(), placement.workers.end());
+  };
+  loaded->parts.llm = *std::move(runner);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
+    const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
+    const Expansion& expansion, const Formats& formats, const Placement& placement) {
   const int count = static_cast<int>(ssms.size());
   absl::StatusOr<Described> large = Describe(llm);
   if (!large.ok()) return large.status();
@@ -110,18 +166,30 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
   const absl::StatusOr<AdapterFiles> adapters =
       AdapterFiles::Open(*files_, formats.adapters, options_.folder);
   if (!adapters.ok()) return adapters.status();
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      MakeRunner(*large, *shape, formats.llm, formats.resident_weight_bytes, *adapters,
-                 &loaded.parts, &loaded.parameters);
-  if (!runner.ok()) return In(llm, runner.status());
-  loaded.parts.llm = *std::move(runner);
+  AdapterFiles::Parameters adapted;
+  absl::StatusOr<ServingModel> serving =
+      Build(*large, *shape, formats.llm, *adapters, &adapted, &loaded.parameters);
+  if (!serving.ok()) return In(llm, serving.status());
+  if (placement.on_workers()) {
+    absl::Status made = CheckRemote(formats, size);
+    if (made.ok()) made = MakeRemote(*large, *std::move(serving), *shape, placement, &loaded);
+    if (!made.ok()) return In(llm, made);
+  } else {
+    absl::StatusOr<std::unique_ptr<ModelRunner>> runner = MakeLocal(
+        *large, *serving, {*adapters, adapted, formats.resident_weight_bytes}, &loaded.parts);
+    if (!runner.ok()) return In(llm, runner.status());
+    loaded.parts.llm = *std::move(runner);
+  }
   for (const std::string& ssm : ssms) {
     absl::StatusOr<Described> small = Describe(ssm);
     if (!small.ok()) return small.status();
     absl::StatusOr<ServingShape> ssm_shape =
         SsmShape(small->description.model.facts, *shape, size, expansion, count);
     if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
-    runner = MakeRunner(*small, *ssm_shape, formats.ssms, 0, {}, &loaded.parts, nullptr);
+    serving = Build(*small, *ssm_shape, formats.ssms, {}, &adapted, nullptr);
+    if (!serving.ok()) return In(ssm, serving.status());
+    absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
+        MakeLocal(*small, *serving, {{}, adapted}, &loaded.parts);
     if (!runner.ok()) return In(ssm, runner.status());
     loaded.parts.ssms.push_back(*std::move(runner));
   }

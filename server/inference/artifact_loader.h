@@ -1,4 +1,4 @@
-// Loads artifacts in Hugging Face layout for serving on a device of this process.
+// Loads artifacts in Hugging Face layout for serving: on a device of this process, or on workers.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
 #include "server/inference/model_server.h"
+#include "server/inference/serving_session.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/runner/adapter_files.h"
 
@@ -20,6 +21,7 @@ struct ArtifactLoaderOptions {
   int64_t memory_limit =
       0;                 // bytes of one model with its KV cache; 0: three quarters of the machine's
   std::string swap_dir;  // where weights lie that stream in; empty: in memory
+  ServingCluster cluster;  // without workers: models are served in this process only
 };
 
 // Folders of all families that ops/models knows, each model on a device of its own.
@@ -28,7 +30,7 @@ class ArtifactLoader : public ModelLoader {
   explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                               const ServingSize& size, const Expansion& expansion,
-                              const Formats& formats) override;
+                              const Formats& formats, const Placement& placement) override;
 
  private:
   struct Described {
@@ -36,10 +38,22 @@ class ArtifactLoader : public ModelLoader {
     ModelDescription description;
   };
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
-  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(
-      const Described& model, const ServingShape& shape, WeightFormat format,
-      int64_t resident_weight_bytes, const AdapterFiles& adapters, EngineParts* parts,
-      int64_t* parameters) const;
+  // `adapted`: the parameters that `adapters` fill.
+  absl::StatusOr<ServingModel> Build(const Described& model, const ServingShape& shape,
+                                     WeightFormat format, const AdapterFiles& adapters,
+                                     AdapterFiles::Parameters* adapted, int64_t* parameters) const;
+  struct Local {
+    const AdapterFiles& adapters;
+    const AdapterFiles::Parameters& adapted;
+    int64_t resident_weight_bytes = 0;
+  };
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const Described& model,
+                                                         const ServingModel& serving,
+                                                         const Local& local,
+                                                         EngineParts* parts) const;
+  // Sets parts.llm and `describe`.
+  absl::Status MakeRemote(const Described& model, ServingModel serving, const ServingShape& shape,
+                          const Placement& placement, Loaded* loaded) const;
 
   const ArtifactLoaderOptions options_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();

@@ -19,6 +19,7 @@ constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxLookup = 64;
 constexpr int kMaxAdapters = 256;
+constexpr int kMaxParallel = 1024;
 // Room for the trees of a request that the engine shapes itself.
 constexpr int kTunedNodes = 40, kTunedDepth = 8;
 
@@ -72,6 +73,17 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
     return absl::InvalidArgumentError(absl::StrCat(
         "field 'lookup_depth' is ", request.lookup_depth(), ", expected 0 to ", kMaxLookup));
   }
+  for (const auto& [field, degree] :
+       {std::pair("tensor_parallel", request.tensor_parallel()),
+        std::pair("pipeline_parallel", request.pipeline_parallel())}) {
+    if (degree >= 0 && degree <= kMaxParallel) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("field '", field, "' is ", degree, ", expected 0 to ", kMaxParallel));
+  }
+  if (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0) {
+    request.set_tensor_parallel(std::max(1, request.tensor_parallel()));
+    request.set_pipeline_parallel(std::max(1, request.pipeline_parallel()));
+  }
   for (std::string* format : {request.mutable_weights(), request.mutable_ssm_weights()}) {
     const absl::StatusOr<WeightFormat> known = WeightFormatOf(*format);
     if (!known.ok()) return known.status();
@@ -116,6 +128,12 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
   return request;
 }
 
+proto::ServedModel Describe(const LoadedModel& model) {
+  proto::ServedModel description = model.description;
+  if (model.describe) model.describe(&description);
+  return description;
+}
+
 }  // namespace
 
 absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter) {
@@ -132,7 +150,7 @@ absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::str
 }
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
-    const proto::ServeModelRequest& request) {
+    const proto::ServeModelRequest& request, bool may_wait) {
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
   if (!expansion.ok()) return expansion.status();
@@ -161,7 +179,11 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   }
   absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
       request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
-      *expansion, formats);
+      *expansion, formats,
+      {.name = request.name(),
+       .tensor_parallel = request.tensor_parallel(),
+       .pipeline_parallel = request.pipeline_parallel(),
+       .may_wait = may_wait});
   if (!loaded.ok()) return loaded.status();
   const int vocabulary = loaded->parts.tokenizer->vocabulary();
   EngineOptions options;
@@ -186,6 +208,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   model->host = *std::move(host);
   model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
   model->clock = options_.clock;
+  model->describe = std::move(loaded->describe);
   proto::ServedModel& description = model->description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
@@ -203,6 +226,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   description.set_resident_weight_bytes(request.resident_weight_bytes());
   *description.mutable_adapters() = request.adapters();
   description.set_embeddings(model->host->embedding_size() > 0);
+  description.set_tensor_parallel(request.tensor_parallel());
+  description.set_pipeline_parallel(request.pipeline_parallel());
   description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
   return model;
 }
@@ -216,7 +241,7 @@ std::map<std::string, absl::Status> ModelServer::Restore() {
   }
   absl::MutexLock loading(&loading_);
   for (const proto::ServeModelRequest& request : *served) {
-    absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request);
+    absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/true);
     if (!model.ok()) {
       failures[request.name()] = model.status();
       continue;
@@ -238,19 +263,19 @@ absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelReq
     auto it = models_.find(request->name());
     if (it != models_.end()) {
       if (it->second.request.SerializeAsString() == request->SerializeAsString()) {
-        return it->second.model->description;
+        return Describe(*it->second.model);
       }
       return absl::AlreadyExistsError(absl::StrCat(
           "model '", request->name(), "' is served already with other options; unserve it first"));
     }
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(*request);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(*request, /*may_wait=*/false);
   if (!model.ok()) return model.status();
   if (absl::Status status = options_.store->PutServed(*request, nullptr); !status.ok()) {
     return status;
   }
   if (options_.metrics != nullptr) options_.metrics->Add(*model);
-  const proto::ServedModel description = (*model)->description;
+  const proto::ServedModel description = Describe(**model);
   absl::MutexLock lock(&mutex_);
   models_[request->name()] = {*request, *std::move(model)};
   return description;
@@ -323,7 +348,7 @@ absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name
 std::vector<proto::ServedModel> ModelServer::List() const {
   absl::MutexLock lock(&mutex_);
   std::vector<proto::ServedModel> all;
-  for (const auto& [name, entry] : models_) all.push_back(entry.model->description);
+  for (const auto& [name, entry] : models_) all.push_back(Describe(*entry.model));
   return all;
 }
 

@@ -28,6 +28,8 @@ struct LoadedModel {
   std::unique_ptr<EngineHost> host;
   std::unique_ptr<GrammarCache> grammars;
   const Clock* clock = nullptr;
+  // Adds what changes while the model is served: its workers and their state. Null: nothing does.
+  std::function<void(proto::ServedModel*)> describe;
 };
 
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
@@ -37,19 +39,28 @@ class ModelLoader {
 
   struct Loaded {
     EngineParts parts;
-    int64_t parameters = 0;  // of the LLM
+    int64_t parameters = 0;                             // of the LLM
+    std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
   };
   struct Formats {
     WeightFormat llm = WeightFormat::kF32, ssms = WeightFormat::kF32;
     int64_t resident_weight_bytes = 0;  // of the LLM: see ServingLowering; 0: all
     std::vector<std::string> adapters;  // artifacts of low-rank adapters of the LLM
   };
+  // Where the LLM runs. SSMs run in this process in any case: each of their steps is so short that
+  // the way to another one would take longer.
+  struct Placement {
+    std::string name;                                // as the model is served
+    int tensor_parallel = 0, pipeline_parallel = 0;  // both 0: in this process
+    bool may_wait = false;  // for workers: the model is there, and answers once they are
+    bool on_workers() const { return tensor_parallel > 0; }
+  };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
   // artifact and field.
   virtual absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                                       const ServingSize& size, const Expansion& expansion,
-                                      const Formats& formats) = 0;
+                                      const Formats& formats, const Placement& placement) = 0;
 };
 
 struct ModelServerOptions {
@@ -69,7 +80,8 @@ class ModelServer {
  public:
   explicit ModelServer(ModelServerOptions options) : options_(options) {}
 
-  // Loads what was served before the last stop. Models that cannot be loaded any more are reported
+  // Loads what was served before the last stop; models on workers as soon as those have joined.
+  // Models that cannot be loaded any more are reported
   // in the result by name and stay in the store.
   std::map<std::string, absl::Status> Restore();
 
@@ -99,7 +111,8 @@ class ModelServer {
   uint64_t NextSeed();
 
  private:
-  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request,
+                                                    bool may_wait);
   // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
   absl::Status CheckNames(const proto::ServeModelRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -34,6 +34,17 @@ class GrpcWorkerClient : public WorkerClient {
     return FromGrpc(stream->Finish());
   }
 
+  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest& request,
+                                                        absl::Duration timeout) override {
+    Call call(this, timeout);
+    proto::StartServingReply reply;
+    absl::Status status = FromGrpc(stub_->StartServing(&call.context, request, &reply));
+    if (!status.ok()) return status;
+    return reply;
+  }
+
+  std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Steps>(this); }
+
   absl::Status Stop(const proto::StopRequest& request, absl::Duration timeout) override {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -73,6 +84,22 @@ class GrpcWorkerClient : public WorkerClient {
     }
     GrpcWorkerClient* owner;
     grpc::ClientContext context;
+  };
+
+  struct Steps : ServingStream {
+    explicit Steps(GrpcWorkerClient* owner)
+        : call(owner, absl::InfiniteDuration()),
+          stream(owner->stub_->ServingSteps(&call.context)) {}
+    bool Write(const proto::ServingStep& step) override { return stream->Write(step); }
+    bool Read(proto::ServingResult* result) override { return stream->Read(result); }
+    absl::Status Finish() override {
+      // What came before the end has to be taken first.
+      for (proto::ServingResult rest; stream->Read(&rest);) continue;
+      return FromGrpc(stream->Finish());
+    }
+
+    Call call;
+    std::unique_ptr<grpc::ClientReaderWriter<proto::ServingStep, proto::ServingResult>> stream;
   };
 
   std::unique_ptr<proto::Worker::Stub> stub_;

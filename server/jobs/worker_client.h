@@ -1,5 +1,5 @@
-// One worker as an attempt of a job sees it. The interface keeps gRPC out of the attempt; tests put
-// scripted workers behind it.
+// One worker as an attempt of a job, or a served model, sees it. The interface keeps gRPC out of
+// them; tests put scripted workers behind it.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,18 @@
 
 namespace espalier {
 
+// The steps of one rank of a served model. All calls block and are of one thread; false once the
+// stream is broken or the client was cancelled, and Finish says why.
+class ServingStream {
+ public:
+  virtual ~ServingStream() = default;
+
+  virtual bool Write(const proto::ServingStep& step) = 0;
+  virtual bool Read(proto::ServingResult* result) = 0;
+  // After Read gave false, or the client was cancelled; no other call follows.
+  virtual absl::Status Finish() = 0;
+};
+
 // Thread-safe. All calls block. A worker that cannot be reached, or is lost during a call, gives
 // Unavailable; after Cancel every call gives Cancelled.
 class WorkerClient {
@@ -24,6 +36,10 @@ class WorkerClient {
   // Calls `on_event` for each event; returns how the stream ended.
   virtual absl::Status Run(const proto::RunRequest& request,
                            const std::function<void(const proto::RunEvent&)>& on_event) = 0;
+  virtual absl::StatusOr<proto::StartServingReply> StartServing(
+      const proto::StartServingRequest& request, absl::Duration timeout) = 0;
+  // Must not outlive the client.
+  virtual std::unique_ptr<ServingStream> ServingSteps() = 0;
   virtual absl::Status Stop(const proto::StopRequest& request, absl::Duration timeout) = 0;
   virtual absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
                                                       absl::Duration timeout) = 0;

@@ -27,7 +27,8 @@ Engine::Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions optio
       tokenizer_(tokenizer),
       options_(std::move(options)),
       limits_(llm->limits()),
-      kv_(limits_.kv_slots) {
+      kv_(limits_.kv_slots),
+      cache_generation_(llm->cache_generation()) {
   options_.max_tokens_per_batch = std::min(options_.max_tokens_per_batch, limits_.max_rows);
 }
 
@@ -356,8 +357,18 @@ void Engine::ExpireRequests() {
   }
 }
 
+void Engine::ForgetLostCache() {
+  const uint64_t generation = llm_->cache_generation();
+  if (generation == cache_generation_) return;
+  cache_generation_ = generation;
+  FailRunning(
+      absl::UnavailableError("the model had to be loaded again, and what was computed of this "
+                             "request is lost; try again"));
+}
+
 absl::Status Engine::Step() {
   ExpireRequests();
+  ForgetLostCache();
   if (idle()) return absl::OkStatus();
   ++statistics_.steps;
   const double begin = Now();

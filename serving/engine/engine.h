@@ -104,7 +104,7 @@ class Engine {
 
   // One iteration; does nothing if idle. Requests whose time is over end with DeadlineExceeded. If
   // the LLM fails, all running requests end with that error, which is also returned; waiting ones
-  // stay. An SSM that fails is not used again.
+  // stay. If it lost its KV cache, they end with Unavailable. An SSM that fails is not used again.
   absl::Status Step();
 
   // Events since the last call, in order.
@@ -151,6 +151,7 @@ class Engine {
   absl::Status Conclude(Work& work, const Verification& verification, int index,
                         const StepLogits& logits);
   void ExpireRequests();
+  void ForgetLostCache();
   void FailRunning(const absl::Status& status);
   void Report(Entry& entry, const absl::Status& error = absl::OkStatus(),
               std::vector<float> embedding = {});
@@ -164,6 +165,7 @@ class Engine {
   RunnerLimits limits_;
   int context_ = 0;
   KvCache kv_;
+  uint64_t cache_generation_;  // of the LLM, that kv_ speaks of
   std::unique_ptr<Speculator> speculator_;
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;

@@ -166,6 +166,28 @@ TEST_F(EngineTest, AFailingLlmEndsTheRunningRequestsAndSparesTheWaiting) {
               ElementsAreArray(GreedyContinuation(Llm(), {3}, 16)));
 }
 
+TEST_F(EngineTest, ALostCacheEndsTheRunningRequestsAndNoPrefixOfItIsUsedAgain) {
+  Start({.max_requests = 1});
+  const std::vector<int> prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+  const RequestId before = *engine().Submit(prompt, {.max_tokens = 4});
+  harness_.RunToEnd();
+  ASSERT_EQ(harness_.answer(before).reason, FinishReason::kLength);
+  const RequestId running = *engine().Submit({9, 2}, {});
+  const RequestId waiting = *engine().Submit(prompt, {.max_tokens = 4});
+  ASSERT_TRUE(harness_.Step().ok());
+  harness_.llm().LoseCache();  // between two steps: none of them fails
+  harness_.RunToEnd();
+  EXPECT_EQ(harness_.answer(running).error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harness_.answer(waiting).tokens, harness_.answer(before).tokens);
+  EXPECT_EQ(harness_.answer(waiting).usage.cached_tokens, 0);
+  // Nothing runs while it is lost: the next request is spared, and still reuses nothing.
+  harness_.llm().LoseCache();
+  const RequestId after = *engine().Submit(prompt, {.max_tokens = 4});
+  harness_.RunToEnd();
+  EXPECT_EQ(harness_.answer(after).tokens, harness_.answer(before).tokens);
+  EXPECT_EQ(harness_.answer(after).usage.cached_tokens, 0);
+}
+
 TEST_F(EngineTest, AFailingSsmIsSetAsideAndRequestsGoOn) {
   Start();
   const RequestId id = *engine().Submit({1, 2}, {.max_tokens = 40});

@@ -72,6 +72,10 @@ class ModelRunner {
   // their adapter alone, not on the batch it rides in. InvalidArgument if the batch breaks a limit
   // or an index is out of range; the KV cache is then unchanged.
   virtual absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) = 0;
+
+  // Asked before every step, by whoever steps. Another number than before: what the KV cache held
+  // is lost, as when the model had to be loaded again somewhere else.
+  virtual uint64_t cache_generation() { return 0; }
 };
 
 }  // namespace espalier

@@ -90,6 +90,11 @@ RunnerLimits FakeModelRunner::RoomyLimits(int vocabulary) {
 FakeModelRunner::FakeModelRunner(RunnerLimits limits, FakeModel model)
     : limits_(limits), model_(std::move(model)), slots_(limits.kv_slots) {}
 
+void FakeModelRunner::LoseCache() {
+  slots_.assign(slots_.size(), Slot());
+  ++cache_generation_;
+}
+
 absl::Status FakeModelRunner::Check(const RunnerBatch& batch) const {
   const size_t rows = batch.tokens.size();
   if (rows == 0) return Broken("no rows");

@@ -50,6 +50,9 @@ class FakeModelRunner : public ModelRunner {
   int largest_batch() const { return largest_batch_; }
   // Step number `step` (from 1) and those after it fail with Unavailable; 0: none.
   void FailFrom(int64_t step) { fail_from_ = step; }
+  // What the KV cache held is gone.
+  void LoseCache();
+  uint64_t cache_generation() override { return cache_generation_; }
 
  private:
   struct Slot {
@@ -69,6 +72,7 @@ class FakeModelRunner : public ModelRunner {
   int64_t rows_ = 0;
   int largest_batch_ = 0;
   int64_t fail_from_ = 0;
+  uint64_t cache_generation_ = 0;
 };
 
 }  // namespace espalier

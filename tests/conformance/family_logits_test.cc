@@ -11,10 +11,12 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "ops/models/model.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
+#include "worker/runner/in_process_ranks.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"
 
@@ -46,15 +48,13 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     ASSERT_TRUE(WriteFileAtomically(*files_, JoinPath(folder_, "llama.gguf"), bytes).ok());
   }
 
-  std::unique_ptr<ProgramModelRunner> Runner() {
+  absl::StatusOr<ServingModel> Build() {
     absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder_);
-    EXPECT_TRUE(config.ok()) << config.status();
+    if (!config.ok()) return config.status();
     absl::StatusOr<LanguageModel> model = ReadModel(*config);
-    if (!model.ok()) {
-      ADD_FAILURE() << model.status();
-      return nullptr;
-    }
+    if (!model.ok()) return model.status();
     vocabulary_ = model->facts.vocab_size;
+    max_positions_ = static_cast<int>(model->facts.max_positions);
     ServingShape shape{.max_rows = 32,
                        .max_output_rows = 32,
                        .kv_slots = kSequenceSlots,
@@ -63,23 +63,40 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
                        .max_ancestor_slots = 256,
                        .max_positions = GetParam()["max_positions"].get<int>()};
     absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
+    if (!serving.ok()) return serving.status();
+    const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
+    if (!bound.ok()) return bound;
+    NameEverySource(serving->graph, &serving->weights);
+    return serving;
+  }
+
+  std::unique_ptr<ProgramModelRunner> Runner() {
+    const absl::StatusOr<ServingModel> serving = Build();
     if (!serving.ok()) {
       ADD_FAILURE() << serving.status();
       return nullptr;
     }
-    const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
-    EXPECT_TRUE(bound.ok()) << bound;
     absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
     EXPECT_TRUE(program.ok()) << program.status();
     devices_.push_back(NewCpuDevice({2, 1 << 26}));
-    auto runner =
-        ProgramModelRunner::Create(*program, folder_, static_cast<int>(model->facts.max_positions),
-                                   devices_.back().get(), serving->weights);
+    auto runner = ProgramModelRunner::Create(*program, folder_, max_positions_,
+                                             devices_.back().get(), serving->weights);
     if (!runner.ok()) {
       ADD_FAILURE() << runner.status();
       return nullptr;
     }
     return *std::move(runner);
+  }
+
+  // Over as many devices; an error if the model cannot be cut so.
+  absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
+                                                        const RunnerLimits& limits) {
+    const absl::StatusOr<ServingModel> serving = Build();
+    if (!serving.ok()) return serving.status();
+    absl::StatusOr<std::vector<proto::Program>> programs =
+        LowerServing(registry_, serving->graph, degrees);
+    if (!programs.ok()) return programs.status();
+    return InProcessRanks::Create(*programs, folder_, limits, 32, serving->weights);
   }
 
   // Rows [begin, end) of the sequence itself.
@@ -89,7 +106,26 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return batch;
   }
 
-  RunnerLogits Step(ProgramModelRunner& runner, const RunnerBatch& batch) {
+  // The rows behind `prefix` as a path through a tree that has another branch at each node. Sets
+  // the row of each of them.
+  RunnerBatch Branches(int prefix, std::vector<int>* row_of) const {
+    RunnerBatch batch;
+    std::vector<int32_t> path;
+    for (int i = prefix; i < static_cast<int>(tokens_.size()); ++i) {
+      std::vector<int32_t> other = path;
+      other.push_back((SlotOf(i) + 48) % kSequenceSlots);
+      AddRow(&batch, (tokens_[i] + 1) % static_cast<int32_t>(vocabulary_), i, other.back(), 0,
+             prefix, other);
+      path.push_back(SlotOf(i));
+      row_of->push_back(batch.rows());
+      AddRow(&batch, tokens_[i], i, SlotOf(i), 0, prefix, path);
+    }
+    batch.sequence_start = {0, prefix};
+    for (int i = 0; i < prefix; ++i) batch.sequence_slots.push_back(SlotOf(i));
+    return batch;
+  }
+
+  RunnerLogits Step(ModelRunner& runner, const RunnerBatch& batch) {
     RunnerLogits logits;
     const absl::Status status = runner.Step(batch, &logits);
     EXPECT_TRUE(status.ok()) << status;
@@ -108,6 +144,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   std::vector<int32_t> tokens_;
   std::vector<float> expected_;
   int64_t vocabulary_ = 0;
+  int max_positions_ = 0;
 };
 
 TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
@@ -142,23 +179,10 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
   // The second half as a path through a tree that has another branch at each node.
   auto tree = Runner();
   ASSERT_NE(tree, nullptr);
+  std::vector<int> row_of;
   const int prefix = n / 2;
   Step(*tree, Rows(0, prefix));
-  RunnerBatch batch;
-  std::vector<int32_t> path;
-  std::vector<int> row_of;
-  for (int i = prefix; i < n; ++i) {
-    std::vector<int32_t> other = path;
-    other.push_back((SlotOf(i) + 48) % kSequenceSlots);
-    AddRow(&batch, (tokens_[i] + 1) % static_cast<int32_t>(vocabulary_), i, other.back(), 0, prefix,
-           other);
-    path.push_back(SlotOf(i));
-    row_of.push_back(batch.rows());
-    AddRow(&batch, tokens_[i], i, SlotOf(i), 0, prefix, path);
-  }
-  batch.sequence_start = {0, prefix};
-  for (int i = 0; i < prefix; ++i) batch.sequence_slots.push_back(SlotOf(i));
-  const RunnerLogits branches = Step(*tree, batch);
+  const RunnerLogits branches = Step(*tree, Branches(prefix, &row_of));
   for (int i = prefix; i < n; ++i) ExpectSameBits(all, i, branches, row_of[i - prefix]);
 }
 
@@ -181,6 +205,40 @@ TEST_P(FamilyLogitsTest, HiddenStatesAreTransformersLastOnes) {
   }
   // Nobody pays for them who does not ask.
   EXPECT_TRUE(Step(*runner, Rows(0, n)).hidden.empty());
+}
+
+// Cut over two and four devices: the same numbers but for the rounding of sums, in one piece, token
+// by token and in a tree.
+TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
+  const int n = static_cast<int>(tokens_.size()), prefix = n / 2;
+  auto alone = Runner();
+  ASSERT_NE(alone, nullptr);
+  const RunnerLogits all = Step(*alone, Rows(0, n));
+  for (const ServingDegrees degrees : {ServingDegrees{2, 1}, {1, 2}, {2, 2}}) {
+    SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
+    auto ranks = Ranks(degrees, alone->limits());
+    if (absl::IsInvalidArgument(ranks.status())) {
+      EXPECT_GT(degrees.tensor_parallel, 1);
+      EXPECT_NE(ranks.status().message().find("key and value heads"), std::string::npos)
+          << ranks.status();
+      continue;
+    }
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    const RunnerLogits whole = Step(**ranks, Rows(0, n));
+    ASSERT_EQ(whole.values.size(), all.values.size());
+    for (size_t i = 0; i < all.values.size(); ++i) {
+      ASSERT_NEAR(whole.values[i], all.values[i], 1e-5 * std::max(1.f, std::fabs(all.values[i])));
+    }
+    auto stepwise = Ranks(degrees, alone->limits());
+    ASSERT_TRUE(stepwise.ok()) << stepwise.status();
+    for (int i = 0; i < n; ++i) ExpectSameBits(whole, i, Step(**stepwise, Rows(i, i + 1)), 0);
+    auto tree = Ranks(degrees, alone->limits());
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    std::vector<int> row_of;
+    Step(**tree, Rows(0, prefix));
+    const RunnerLogits branches = Step(**tree, Branches(prefix, &row_of));
+    for (int i = prefix; i < n; ++i) ExpectSameBits(whole, i, branches, row_of[i - prefix]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyLogitsTest, ::testing::ValuesIn(Cases()),

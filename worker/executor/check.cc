@@ -288,8 +288,16 @@ class InstructionChecker {
     if (absl::Status s = Index(index, what); !s.ok()) return s;
     if (program_.buffers(index).dynamic() == proto::STATIC) return absl::OkStatus();
     return Bad(what, " '", program_.buffers(index).name(),
-               "' is dynamic; only operators may read or write such buffers");
+               "' is dynamic; only operators, copies, messages and collectives may touch such "
+               "buffers");
   }
+  // Of two operands of one copy or collective: in serving both may be as long as the batch.
+  absl::Status AlikeDynamic(int a, int b) const {
+    if (program_.buffers(a).dynamic() == program_.buffers(b).dynamic()) return absl::OkStatus();
+    return Bad("'", program_.buffers(a).name(), "' and '", program_.buffers(b).name(),
+               "' do not change their length together");
+  }
+  bool IsDynamic(int index) const { return program_.buffers(index).dynamic() != proto::STATIC; }
   const TensorSpec& spec(int index) const { return checked_.specs[index]; }
 
   absl::Status Compute(const proto::ComputeInstruction& c) const {
@@ -304,8 +312,9 @@ class InstructionChecker {
   }
 
   absl::Status Copy(const proto::CopyInstruction& c) const {
-    if (absl::Status s = Static(c.source(), "source"); !s.ok()) return s;
-    if (absl::Status s = Static(c.destination(), "destination"); !s.ok()) return s;
+    if (absl::Status s = Index(c.source(), "source"); !s.ok()) return s;
+    if (absl::Status s = Index(c.destination(), "destination"); !s.ok()) return s;
+    if (absl::Status s = AlikeDynamic(c.source(), c.destination()); !s.ok()) return s;
     const TensorSpec& from = spec(c.source());
     const TensorSpec& to = spec(c.destination());
     if (from.dtype != to.dtype) {
@@ -328,11 +337,14 @@ class InstructionChecker {
                    from.dims[d], " to ", c.destination_start(d), " of ", to.dims[d]);
       }
     }
+    if (IsDynamic(c.source()) && (c.size(0) != from.dims[0] || c.size(0) != to.dims[0])) {
+      return Bad("dimension 0 is dynamic and must be copied whole");
+    }
     return absl::OkStatus();
   }
 
   absl::Status Message(int buffer, int peer, uint64_t tag, bool send) {
-    if (absl::Status s = Static(buffer, "buffer"); !s.ok()) return s;
+    if (absl::Status s = Index(buffer, "buffer"); !s.ok()) return s;
     checked_.needs_communicator = true;
     if (peer < 0 || peer >= program_.world_size() || peer == program_.rank()) {
       return Bad("peer ", peer, " of rank ", program_.rank(), " of ", program_.world_size());
@@ -353,8 +365,15 @@ class InstructionChecker {
         group.ranks().end()) {
       return Bad("rank ", program_.rank(), " is not in group ", c.group());
     }
-    if (absl::Status s = Static(c.input(), "input"); !s.ok()) return s;
-    if (absl::Status s = Static(c.output(), "output"); !s.ok()) return s;
+    if (absl::Status s = Index(c.input(), "input"); !s.ok()) return s;
+    if (absl::Status s = Index(c.output(), "output"); !s.ok()) return s;
+    if (absl::Status s = AlikeDynamic(c.input(), c.output()); !s.ok()) return s;
+    // The parts of the others would not follow each other in memory.
+    if (IsDynamic(c.input()) && c.kind() != proto::CollectiveInstruction::ALL_REDUCE &&
+        c.kind() != proto::CollectiveInstruction::BROADCAST) {
+      return Bad("'", program_.buffers(c.input()).name(),
+                 "' is dynamic; only an all-reduce or a broadcast may move such a buffer");
+    }
     const TensorSpec& in = spec(c.input());
     const TensorSpec& out = spec(c.output());
     if (in.dtype != out.dtype) {

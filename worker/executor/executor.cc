@@ -209,9 +209,24 @@ class Executor::State {
     if (dynamic != proto::STATIC) dynamic_views_.push_back({view, dynamic, view->spec.dims[0]});
   }
 
+  // How much of buffer i is there in this step.
+  int64_t LiveRows(int i) const {
+    const int64_t rows = spec(i).dims[0];
+    const proto::DynamicDimension dynamic = program_.buffers(i).dynamic();
+    if (dynamic == proto::STATIC) return rows;
+    return std::min(rows, dynamic == proto::ROWS ? sizes_.rows : sizes_.output_rows);
+  }
+  int64_t LiveElements(int i) const {
+    const int64_t elements = spec(i).num_elements();
+    if (program_.buffers(i).dynamic() == proto::STATIC) return elements;
+    return elements / spec(i).dims[0] * LiveRows(i);
+  }
+  int64_t LiveBytes(int i) const {
+    return LiveElements(i) * static_cast<int64_t>(SizeOf(spec(i).dtype));
+  }
+
   absl::Status Resize(const DynamicSizes& sizes) {
-    if (dynamic_views_.empty() ||
-        (sizes.rows == sizes_.rows && sizes.output_rows == sizes_.output_rows)) {
+    if (sizes.rows == sizes_.rows && sizes.output_rows == sizes_.output_rows) {
       return absl::OkStatus();
     }
     for (const DynamicView& d : dynamic_views_) {
@@ -331,6 +346,10 @@ class Executor::State {
     copy.source_start.assign(c.source_start().begin(), c.source_start().end());
     copy.destination_start.assign(c.destination_start().begin(), c.destination_start().end());
     copy.size.assign(c.size().begin(), c.size().end());
+    if (program_.buffers(c.source()).dynamic() != proto::STATIC) {
+      copy.size[0] = LiveRows(c.source());
+      if (copy.size[0] == 0) return absl::OkStatus();
+    }
     copy.accumulate = c.accumulate();
     return options_.device->CopyBox(copy);
   }
@@ -339,36 +358,40 @@ class Executor::State {
   bool Staged() const { return !options_.device->is_host() && !options_.communicator->on_device(); }
   absl::StatusOr<char*> ForReading(int i) {
     if (!Staged()) return data(i);
-    staging_.resize(std::max(staging_.size(), static_cast<size_t>(bytes(i))));
-    absl::Status s = options_.device->CopyToHost(staging_.data(), data(i), bytes(i));
+    staging_.resize(std::max(staging_.size(), static_cast<size_t>(LiveBytes(i))));
+    absl::Status s = options_.device->CopyToHost(staging_.data(), data(i), LiveBytes(i));
     if (!s.ok()) return s;
     return staging_.data();
   }
   char* ForWriting(int i) {
     if (!Staged()) return data(i);
-    staging_out_.resize(std::max(staging_out_.size(), static_cast<size_t>(bytes(i))));
+    staging_out_.resize(std::max(staging_out_.size(), static_cast<size_t>(LiveBytes(i))));
     return staging_out_.data();
   }
   absl::Status Written(int i) {
     if (!Staged()) return absl::OkStatus();
-    return options_.device->CopyToDevice(data(i), staging_out_.data(), bytes(i));
+    return options_.device->CopyToDevice(data(i), staging_out_.data(), LiveBytes(i));
   }
 
   absl::Status RunMessage(const proto::Instruction& instruction) {
     Communicator& communicator = *options_.communicator;
+    const int buffer =
+        instruction.has_send() ? instruction.send().buffer() : instruction.receive().buffer();
+    if (LiveBytes(buffer) == 0) return absl::OkStatus();  // both ends know
     if (instruction.has_send()) {
       const proto::SendInstruction& send = instruction.send();
       absl::StatusOr<char*> from = ForReading(send.buffer());
       if (!from.ok()) return from.status();
-      return communicator.Send(*from, bytes(send.buffer()), send.peer(), send.tag());
+      return communicator.Send(*from, LiveBytes(send.buffer()), send.peer(), send.tag());
     }
     const proto::ReceiveInstruction& receive = instruction.receive();
-    absl::Status s = communicator.Receive(ForWriting(receive.buffer()), bytes(receive.buffer()),
+    absl::Status s = communicator.Receive(ForWriting(receive.buffer()), LiveBytes(receive.buffer()),
                                           receive.peer(), receive.tag());
     return s.ok() ? Written(receive.buffer()) : s;
   }
 
   absl::Status RunCollective(const proto::CollectiveInstruction& c) {
+    if (LiveBytes(c.input()) == 0) return absl::OkStatus();  // all ranks know
     Communicator& communicator = *options_.communicator;
     const proto::Group& ranks = program_.groups(c.group());
     const Communicator::Group group(ranks.ranks().begin(), ranks.ranks().end());
@@ -380,21 +403,21 @@ class Executor::State {
     absl::Status status;
     switch (c.kind()) {
       case proto::CollectiveInstruction::ALL_REDUCE:
-        status = communicator.AllReduce(dtype, *input, output, spec(c.input()).num_elements(),
-                                        group, c.tag());
+        status =
+            communicator.AllReduce(dtype, *input, output, LiveElements(c.input()), group, c.tag());
         break;
       case proto::CollectiveInstruction::ALL_GATHER:
-        status = communicator.AllGather(*input, output, bytes(c.input()), group, c.tag());
+        status = communicator.AllGather(*input, output, LiveBytes(c.input()), group, c.tag());
         break;
       case proto::CollectiveInstruction::REDUCE_SCATTER:
-        status = communicator.ReduceScatter(dtype, *input, output, spec(c.output()).num_elements(),
-                                            group, c.tag());
+        status = communicator.ReduceScatter(dtype, *input, output, LiveElements(c.output()), group,
+                                            c.tag());
         break;
       case proto::CollectiveInstruction::ALL_TO_ALL:
-        status = communicator.AllToAll(*input, output, bytes(c.input()) / n, group, c.tag());
+        status = communicator.AllToAll(*input, output, LiveBytes(c.input()) / n, group, c.tag());
         break;
       case proto::CollectiveInstruction::BROADCAST:
-        status = communicator.Broadcast(*input, output, bytes(c.input()), group, c.tag());
+        status = communicator.Broadcast(*input, output, LiveBytes(c.input()), group, c.tag());
         break;
       default:
         return absl::InternalError("unknown collective");

@@ -58,42 +58,98 @@ class Packer {
   int64_t block_ = 0;
 };
 
+// The stretches of a box in the memory of the whole tensor, first to last.
+class BoxRuns {
+ public:
+  // REQUIRES: the box is not empty.
+  BoxRuns(const Dims& whole, const Dims& start, const Dims& size)
+      : whole_(whole), start_(start), size_(size), at_(start) {
+    // A stretch ends where a dimension is not taken whole.
+    inner_ = whole.size();
+    while (inner_ > 0) {
+      --inner_;
+      length_ *= size[inner_];
+      if (size[inner_] != whole[inner_]) break;
+    }
+  }
+
+  // False when there is none left.
+  bool Next(int64_t* begin, int64_t* count) {
+    if (done_) return false;
+    *begin = 0;
+    for (size_t d = 0; d < whole_.size(); ++d) *begin = *begin * whole_[d] + at_[d];
+    *count = length_;
+    done_ = true;
+    for (size_t d = inner_; d-- > 0 && done_;) {
+      done_ = ++at_[d] == start_[d] + size_[d];
+      if (done_) at_[d] = start_[d];
+    }
+    return true;
+  }
+
+ private:
+  const Dims whole_, start_, size_;
+  Dims at_;
+  size_t inner_ = 0;    // dimensions before it are counted through
+  int64_t length_ = 1;  // of each stretch
+  bool done_ = false;
+};
+
 class Loader {
  public:
   Loader(const WeightFiles& files, const std::string& folder, Executor& executor)
       : files_(files), folder_(folder), executor_(executor) {}
 
-  // Buffer `index` from what the map says of it.
+  // Buffer `index` from what the map says of it: its part of the parameter.
   absl::Status Load(int index, const WeightMap& map) {
-    const std::string& name = executor_.buffer(index).name();
+    const std::string& name = executor_.tensor_name(index);
     const TensorSpec& spec = executor_.spec(index);
     const auto found = map.sources.find(name);
-    WeightSource whole{{{name, spec.dims, false, 0, spec.dims.empty() ? 1 : spec.dims[0]}}};
-    const WeightSource& source = found != map.sources.end() ? found->second : whole;
+    const WeightSource all{
+        {{name, spec.global, false, 0, spec.global.empty() ? 1 : spec.global[0]}}};
+    const WeightSource& source = found != map.sources.end() ? found->second : all;
     if (source.pieces.empty()) return absl::OkStatus();
-    const bool packed = source.bits != 0;
-    if ((!packed && !IsFloat(spec.dtype)) || !(spec.dims == spec.global)) {
+    if (source.bits == 0 && !IsFloat(spec.dtype)) {
       return absl::InvalidArgumentError(
           absl::StrCat("parameter '", name, "' is ", ToString(spec.type()),
-                       "; only whole floating-point parameters can be loaded"));
+                       "; only floating-point parameters can be loaded"));
     }
     packer_.reset();
-    if (packed) packer_.emplace(name, PackedWeights{source.bits, source.out, source.in});
+    Dims whole = spec.global, start = spec.offset, size = spec.dims;
+    if (source.bits != 0) {
+      const PackedWeights packed{source.bits, source.out, source.in};
+      if (spec.global != Dims{packed.blocks(), packed.block_bytes()} ||
+          spec.dims[1] != spec.global[1]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("parameter '", name, "' is ", ToString(spec.type()), " of ",
+                         ToString(spec.global), "; a matrix of ", source.out, " x ", source.in,
+                         " with ", source.bits, " bits can only be loaded in whole blocks"));
+      }
+      whole = {source.out, source.in};
+      start = {spec.offset[0] * kPackOutputs, 0};
+      size = {std::min(spec.dims[0] * kPackOutputs, source.out - start[0]), source.in};
+      packer_.emplace(name, PackedWeights{source.bits, size[0], source.in});
+    }
     int64_t at = 0;
-    for (const WeightPiece& piece : source.pieces) {
-      if (absl::Status s = LoadPiece(index, piece, source.add, &at); !s.ok()) return s;
+    if (absl::Status s = LoadBox(index, source, BoxRuns(whole, start, size), &at); !s.ok()) {
+      return s;
     }
-    const int64_t expected = packed ? source.out * source.in : spec.num_elements();
-    if (at != expected) {
+    if (at != NumElements(size)) {
       return absl::InternalError(absl::StrCat("the pieces of parameter '", name, "' hold ", at,
-                                              " elements, not ", expected));
+                                              " elements of ", NumElements(size)));
     }
-    if (packed) return packer_->Flush(index, executor_);
+    if (packer_.has_value()) return packer_->Flush(index, executor_);
     return absl::OkStatus();
   }
 
-  // What nobody read.
-  absl::Status CheckRest(const WeightMap& map) const {
+  // What nobody reads.
+  absl::Status CheckRest(const WeightMap& map) {
+    // What other ranks read.
+    for (const auto& [parameter, source] : map.sources) {
+      for (const WeightPiece& piece : source.pieces) {
+        if (const Entry* entry = Find(piece.tensor); entry != nullptr) used_.insert(entry->first);
+      }
+    }
     std::vector<std::string> rest;
     for (const auto& [name, tensor] : files_.tensors()) {
       const bool ignored =
@@ -123,7 +179,35 @@ class Loader {
     return found == files_.tensors().end() ? nullptr : &*found;
   }
 
-  absl::Status LoadPiece(int index, const WeightPiece& piece, double add, int64_t* at) {
+  absl::Status LoadBox(int index, const WeightSource& source, BoxRuns runs, int64_t* at) {
+    // The pieces cover the whole one after another; this is where the present one lies in it.
+    size_t next = 0;
+    int64_t piece_begin = 0, piece_end = 0;
+    int64_t begin = 0, count = 0;
+    wide_.clear();
+    while (runs.Next(&begin, &count)) {
+      while (count > 0) {
+        while (begin >= piece_end && next < source.pieces.size()) {
+          if (absl::Status s = OpenPiece(source.pieces[next++]); !s.ok()) return s;
+          piece_begin = piece_end;
+          piece_end += piece_elements_;
+        }
+        if (begin >= piece_end) return absl::OkStatus();  // the caller sees what is missing
+        const int64_t n =
+            std::min({count, piece_end - begin, kChunk - static_cast<int64_t>(wide_.size())});
+        if (absl::Status s = Read(begin - piece_begin, n); !s.ok()) return s;
+        if (static_cast<int64_t>(wide_.size()) == kChunk) {
+          if (absl::Status s = Store(index, source.add, at); !s.ok()) return s;
+          wide_.clear();
+        }
+        begin += n;
+        count -= n;
+      }
+    }
+    return wide_.empty() ? absl::OkStatus() : Store(index, source.add, at);
+  }
+
+  absl::Status OpenPiece(const WeightPiece& piece) {
     const Entry* entry = Find(piece.tensor);
     if (entry == nullptr) {
       return absl::NotFoundError(absl::StrCat("the weights in '", folder_, "' have no tensor '",
@@ -136,27 +220,29 @@ class Loader {
           absl::StrCat("'", tensor.file, "': tensor '", name, "' has shape ", ToString(tensor.dims),
                        ", config.json asks for ", ToString(piece.dims)));
     }
-    if (piece.transposed) return LoadTransposed(index, piece, name, add, at);
-    const int64_t row =
-        piece.dims.empty() || piece.dims[0] == 0 ? 1 : NumElements(piece.dims) / piece.dims[0];
-    for (int64_t from = piece.begin * row; from < piece.end * row; from += kChunk) {
-      const int64_t count = std::min(kChunk, piece.end * row - from);
-      wide_.resize(static_cast<size_t>(count));
-      if (absl::Status s = files_.Read(name, from, count, wide_.data()); !s.ok()) return s;
-      if (absl::Status s = Store(index, add, at); !s.ok()) return s;
-    }
+    piece_ = &piece;
+    piece_name_ = name;
+    const int64_t rows = piece.dims.empty() ? 1 : piece.dims[piece.transposed ? 1 : 0];
+    piece_row_ = rows == 0 ? 0 : NumElements(piece.dims) / rows;
+    piece_elements_ = (piece.end - piece.begin) * piece_row_;
+    turned_.clear();
     return absl::OkStatus();
   }
 
-  absl::Status LoadTransposed(int index, const WeightPiece& piece, const std::string& name,
-                              double add, int64_t* at) {
-    const int64_t in = piece.dims[0], out = piece.dims[1];
-    std::vector<float> whole(static_cast<size_t>(in * out));
-    if (absl::Status s = files_.Read(name, 0, in * out, whole.data()); !s.ok()) return s;
-    for (int64_t row = piece.begin; row < piece.end; ++row) {
-      wide_.resize(static_cast<size_t>(in));
-      for (int64_t i = 0; i < in; ++i) wide_[i] = whole[i * out + row];
-      if (absl::Status s = Store(index, add, at); !s.ok()) return s;
+  // Elements [begin, begin + count) of the piece that is open, behind those in wide_.
+  absl::Status Read(int64_t begin, int64_t count) {
+    const size_t before = wide_.size();
+    wide_.resize(before + static_cast<size_t>(count));
+    begin += piece_->begin * piece_row_;
+    if (!piece_->transposed) return files_.Read(piece_name_, begin, count, wide_.data() + before);
+    const int64_t in = piece_->dims[0], out = piece_->dims[1];
+    if (turned_.empty()) {
+      turned_.resize(static_cast<size_t>(in * out));
+      if (absl::Status s = files_.Read(piece_name_, 0, in * out, turned_.data()); !s.ok()) return s;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = (begin + i) / in, column = (begin + i) % in;
+      wide_[before + static_cast<size_t>(i)] = turned_[static_cast<size_t>(column * out + row)];
     }
     return absl::OkStatus();
   }
@@ -188,6 +274,11 @@ class Loader {
   Executor& executor_;
   std::set<std::string> used_;
   std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
+  // The piece that is open.
+  const WeightPiece* piece_ = nullptr;
+  std::string piece_name_;
+  int64_t piece_row_ = 0, piece_elements_ = 0;
+  std::vector<float> turned_;  // of one that is transposed: the whole tensor
   std::vector<float> wide_;
   std::vector<char> narrow_;
 };

@@ -31,7 +31,18 @@ class ProgramModelRunner : public ModelRunner {
                                                                     Device* device,
                                                                     const WeightMap& weights = {});
 
+  // One rank of a model that several devices share (the LowerServing that takes degrees): the
+  // program has the inputs that it reads, and logits on one rank alone; elsewhere steps give none.
+  // `limits` and `max_output_rows` are those of the whole model, so that all ranks refuse the same
+  // batches. A program with peers needs executor().SetCommunicator before the first step.
+  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> CreateRank(
+      const proto::Program& program, const std::string& folder, const RunnerLimits& limits,
+      int max_output_rows, Device* device, const WeightMap& weights = {});
+
   RunnerLimits limits() const override { return limits_; }
+  bool has_logits() const { return logits_ >= 0; }
+  // What Step refuses before anything is touched.
+  absl::Status Check(const RunnerBatch& batch) const;
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
 
   Executor& executor() { return *executor_; }
@@ -56,16 +67,18 @@ class ProgramModelRunner : public ModelRunner {
   };
 
   ProgramModelRunner() = default;
-  absl::Status FindBuffers();
+  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Make(const proto::Program& program,
+                                                                  Device* device);
+  absl::Status TakeLimits();  // from a program that has all inputs and the logits
   absl::Status FindHidden();
-  absl::Status Check(const RunnerBatch& batch) const;
+  absl::Status CheckBuffers() const;
 
   std::unique_ptr<Executor> executor_;
   RunnerLimits limits_;
   int max_output_rows_ = 0;
   int inputs_[kNumInputs] = {};  // -1: the program does not read it
-  int logits_ = -1;
-  int hidden_ = -1;  // -1: the program does not keep it
+  int logits_ = -1;              // likewise
+  int hidden_ = -1;              // likewise
 };
 
 }  // namespace espalier

@@ -257,8 +257,7 @@ TEST_F(StreamTest, ProgramsThatMisuseStreamedParametersAreRefused) {
   };
   refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(swap(p, 0)->host_slot()); },
          "is that of parameter");
-  refuse([&](proto::Program& p) { swap(p, 1)->set_buffer(swap(p, 0)->buffer()); },
-         "");
+  refuse([&](proto::Program& p) { swap(p, 1)->set_buffer(swap(p, 0)->buffer()); }, "");
   refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(-1); }, "");
   refuse([&](proto::Program& p) { swap(p, 1)->set_host_slot(1 << 30); }, "");
   refuse(

@@ -1,4 +1,4 @@
-#include "planner/plan/sequence.h"
+#include "planner/pcg/sequence.h"
 
 #include <algorithm>
 

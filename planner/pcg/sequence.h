@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "planner/plan/planning.h"
+#include "planner/pcg/structure.h"
 
 namespace espalier {
 

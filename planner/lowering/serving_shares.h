@@ -1,0 +1,27 @@
+// How the operators of a serving graph are shared out to devices: stages of consecutive layers, and
+// within a stage the cuts that users of Megatron-LM make by hand (Shoeybi et al., "Megatron-LM",
+// 2019), found from the graph's shape alone. Rows are never cut: their number changes from step to
+// step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/pcg/structure.h"
+#include "planner/planner.h"
+
+namespace espalier {
+
+// `structure` is BuildServingStructure of a graph whose named outputs are results of "identity"
+// nodes that nothing else reads; they run on the last stage's first device. By forward node, empty
+// for dead ones. Errors as LowerServing.
+absl::StatusOr<std::vector<NodeConfig>> ShareServing(const PcgStructure& structure,
+                                                     const ServingDegrees& degrees);
+
+// Nodes that add a bias, and because of it alone cannot be cut along the operand that `configs`
+// have cut: to be split into a product and a sum.
+std::vector<NodeId> BiasesInTheWay(const PcgStructure& structure,
+                                   const std::vector<NodeConfig>& configs);
+
+}  // namespace espalier

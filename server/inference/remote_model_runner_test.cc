@@ -1,0 +1,353 @@
+#include "server/inference/remote_model_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/fake_clock.h"
+#include "serving/testing/fake_model_runner.h"
+#include "worker/runner/serving_wire.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocabulary = 20;
+
+// A worker that runs a function instead of a program. Its KV cache begins empty with each loading,
+// so that steps over what an earlier one held fail.
+struct ScriptedWorker {
+  absl::Mutex mutex;
+  absl::CondVar changed;
+  bool dead = false;    // streams break, calls fail
+  bool frozen = false;  // nothing is answered
+  bool loaded = false;
+  int loadings = 0;
+  std::unique_ptr<FakeModelRunner> model;
+
+  void Set(bool ScriptedWorker::*what) {
+    absl::MutexLock lock(&mutex);
+    this->*what = true;
+    changed.SignalAll();
+  }
+  bool Is(bool ScriptedWorker::*what) {
+    absl::MutexLock lock(&mutex);
+    return this->*what;
+  }
+};
+
+class ScriptedClient : public WorkerClient {
+ public:
+  explicit ScriptedClient(std::shared_ptr<ScriptedWorker> worker) : worker_(std::move(worker)) {}
+
+  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest&,
+                                                        absl::Duration) override {
+    absl::MutexLock lock(&worker_->mutex);
+    if (absl::Status s = Answer(); !s.ok()) return s;
+    worker_->loaded = true;
+    ++worker_->loadings;
+    worker_->model = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
+                                                       HashModel(7, kVocabulary));
+    return proto::StartServingReply();
+  }
+
+  std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Stream>(this); }
+
+  absl::Status Stop(const proto::StopRequest&, absl::Duration) override {
+    absl::MutexLock lock(&worker_->mutex);
+    if (worker_->dead) return absl::UnavailableError("connection refused");
+    if (worker_->frozen) return absl::DeadlineExceededError("no answer");
+    worker_->loaded = false;
+    return absl::OkStatus();
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(&worker_->mutex);
+    cancelled_ = true;
+    worker_->changed.SignalAll();
+  }
+
+  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest&,
+                                                      absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
+  absl::Status Run(const proto::RunRequest&,
+                   const std::function<void(const proto::RunEvent&)>&) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest&,
+                                              absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
+
+ private:
+  class Stream : public ServingStream {
+   public:
+    explicit Stream(ScriptedClient* client) : client_(client) {}
+    bool Write(const proto::ServingStep& step) override {
+      absl::MutexLock lock(&client_->worker_->mutex);
+      if (client_->cancelled_ || client_->worker_->dead) return false;
+      steps_.push_back(step);
+      return true;
+    }
+    bool Read(proto::ServingResult* result) override {
+      absl::MutexLock lock(&client_->worker_->mutex);
+      if (!client_->Answer().ok() || steps_.empty()) return false;
+      const proto::ServingStep step = std::move(steps_.front());
+      steps_.pop_front();
+      result->Clear();
+      result->set_number(step.number());
+      if (step.number() == 0) return true;
+      RunnerBatch batch;
+      TakeBatch(step, &batch);
+      RunnerLogits logits;
+      const absl::Status status = client_->worker_->model->Step(batch, &logits);
+      if (!status.ok()) {
+        result->set_refused(std::string(status.message()));
+      } else {
+        result->set_logits(logits.values.data(), logits.values.size() * sizeof(float));
+      }
+      return true;
+    }
+    absl::Status Finish() override {
+      absl::MutexLock lock(&client_->worker_->mutex);
+      return client_->cancelled_ ? absl::CancelledError("cancelled")
+                                 : absl::UnavailableError("socket closed");
+    }
+
+   private:
+    ScriptedClient* client_;
+    std::deque<proto::ServingStep> steps_;
+  };
+
+  // Waits while the worker is frozen.
+  absl::Status Answer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(worker_->mutex) {
+    while (worker_->frozen && !cancelled_ && !worker_->dead) {
+      worker_->changed.Wait(&worker_->mutex);
+    }
+    if (cancelled_) return absl::CancelledError("cancelled");
+    return worker_->dead ? absl::UnavailableError("socket closed") : absl::OkStatus();
+  }
+
+  const std::shared_ptr<ScriptedWorker> worker_;
+  bool cancelled_ = false;
+};
+
+class RemoteModelRunnerTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<ScriptedWorker> AddWorker(int64_t memory = 1 << 20) {
+    const std::string address = absl::StrCat("127.0.0.1:", workers_.size() + 1);
+    auto worker = std::make_shared<ScriptedWorker>();
+    {
+      absl::MutexLock lock(&mutex_);
+      workers_[address] = worker;
+    }
+    proto::JoinRequest request;
+    request.set_name(absl::StrCat("n", workers_.size()));
+    request.set_address(address);
+    request.set_protocol_version(kProtocolVersion);
+    request.mutable_device()->set_kind(proto::Device::CPU);
+    request.mutable_device()->set_memory_bytes(memory);
+    request.mutable_device()->set_matmul_flops(1e9);
+    request.mutable_device()->set_memory_bandwidth(1e9);
+    absl::StatusOr<proto::Lease> lease = registry_.Join(request);
+    EXPECT_TRUE(lease.ok()) << lease.status();
+    leases_.push_back(*lease);
+    return worker;
+  }
+
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(int ranks, bool may_wait = false) {
+    ServingCluster cluster;
+    cluster.workers = &registry_;
+    cluster.rendezvous = &rendezvous_;
+    cluster.dial = [this](const std::string& address) {
+      absl::MutexLock lock(&mutex_);
+      return std::make_unique<ScriptedClient>(workers_.at(address));
+    };
+    cluster.next_attempt = [this]() -> absl::StatusOr<uint64_t> { return ++attempts_; };
+    cluster.step_timeout = step_timeout_;
+    RemoteModel model;
+    model.name = "lm";
+    model.folder = "/models/lm";
+    model.limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    model.max_output_rows = 8;
+    for (int r = 0; r < ranks; ++r) {
+      proto::Program program;
+      program.set_arena_bytes(1000);
+      if (r == 0) (*program.mutable_outputs())["logits"] = 0;
+      model.programs.push_back(program);
+    }
+    return RemoteModelRunner::Create(std::move(cluster), std::move(model), may_wait);
+  }
+
+  // Row `position` of a sequence whose token i is i: its logits depend on all rows before it.
+  static RunnerBatch Row(int position) {
+    RunnerBatch batch;
+    batch.tokens = {position % kVocabulary};
+    batch.positions = {position};
+    batch.slots = {position};
+    batch.row_sequence = {0};
+    batch.row_prefix = {position + 1};
+    batch.ancestor_start = {0, 0};
+    batch.sequence_start = {0, position + 1};
+    for (int i = 0; i <= position; ++i) batch.sequence_slots.push_back(i);
+    batch.logit_rows = {0};
+    return batch;
+  }
+
+  static absl::Status StepOf(RemoteModelRunner& runner, int position) {
+    runner.cache_generation();
+    RunnerLogits logits;
+    absl::Status status = runner.Step(Row(position), &logits);
+    if (!status.ok()) return status;
+    std::vector<int> path;
+    for (int i = 0; i <= position; ++i) path.push_back(i);
+    EXPECT_EQ(logits.values, HashModel(7, kVocabulary)(path));
+    return status;
+  }
+
+  int Idle() { return static_cast<int>(registry_.Idle().size()); }
+
+  template <typename Condition>
+  bool Within(absl::Duration time, Condition&& condition) {
+    for (const absl::Time end = absl::Now() + time; absl::Now() < end;) {
+      if (condition()) return true;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return condition();
+  }
+
+  FakeClock clock_;
+  uint64_t epoch_ = 0;
+  std::atomic<uint64_t> attempts_{0};
+  absl::Duration step_timeout_ = absl::Minutes(5);
+  WorkerRegistry registry_{&clock_, absl::Seconds(10),
+                           [this]() -> absl::StatusOr<uint64_t> { return ++epoch_; }};
+  Rendezvous rendezvous_;
+  absl::Mutex mutex_;
+  std::map<std::string, std::shared_ptr<ScriptedWorker>> workers_;
+  std::vector<proto::Lease> leases_;
+};
+
+TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnloaded) {
+  auto a = AddWorker(), b = AddWorker();
+  AddWorker();
+  auto runner = Create(2);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(Idle(), 1);
+  EXPECT_EQ((*runner)->placement().state, "ready");
+  EXPECT_EQ((*runner)->placement().workers, (std::vector<std::string>{"w1", "w2"}));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(StepOf(**runner, i).ok());
+  RunnerBatch bad = Row(3);
+  bad.tokens = {kVocabulary};
+  RunnerLogits logits;
+  EXPECT_EQ((*runner)->Step(bad, &logits).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(StepOf(**runner, 3).ok());  // what is refused breaks nothing
+  runner->reset();
+  EXPECT_EQ(Idle(), 3);
+  EXPECT_FALSE(a->Is(&ScriptedWorker::loaded));
+  EXPECT_FALSE(b->Is(&ScriptedWorker::loaded));
+}
+
+TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {
+  AddWorker();
+  AddWorker(/*memory=*/999);
+  ASSERT_TRUE(registry_.Assign({registry_.Idle()[0]}, "j1").ok());
+  const absl::Status status = Create(1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 1 idle workers with 1000 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("w1 works for j1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("w2 has 999 bytes"));
+  EXPECT_EQ(Idle(), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, ADeadWorkerEndsTheStepAndTheModelComesBackWithAnEmptyCache) {
+  AddWorker();
+  auto second = AddWorker();
+  auto runner = Create(2);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  ASSERT_TRUE(StepOf(**runner, 0).ok());
+  const uint64_t generation = (*runner)->cache_generation();
+  second->Set(&ScriptedWorker::dead);
+  RunnerLogits logits;
+  const absl::Status status = (*runner)->Step(Row(1), &logits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("w2"));
+  // One is left: the model waits, which is to be seen, and steps go on failing at once.
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] {
+    return absl::StrContains((*runner)->placement().state, "waiting: model 'lm' needs 2 idle");
+  })) << (*runner)->placement().state;
+  EXPECT_TRUE((*runner)->placement().workers.empty());
+  EXPECT_EQ(StepOf(**runner, 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*runner)->cache_generation(), generation);
+  AddWorker();
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*runner)->placement().state == "ready"; }));
+  EXPECT_EQ((*runner)->placement().workers, (std::vector<std::string>{"w1", "w3"}));
+  EXPECT_EQ((*runner)->Step(Row(1), &logits).code(), absl::StatusCode::kUnavailable)
+      << "before the generation was asked for";
+  EXPECT_NE((*runner)->cache_generation(), generation);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(StepOf(**runner, i).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AWorkerWhoseLeaseEndsBetweenStepsIsReplaced) {
+  AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  ASSERT_TRUE(StepOf(**runner, 0).ok());
+  const uint64_t generation = (*runner)->cache_generation();
+  clock_.Advance(absl::Seconds(11));
+  AddWorker();
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] {
+    return (*runner)->placement().workers == std::vector<std::string>{"w2"};
+  }));
+  EXPECT_NE((*runner)->cache_generation(), generation);
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AFrozenWorkerHoldsNoStepForEver) {
+  auto worker = AddWorker();
+  step_timeout_ = absl::Milliseconds(300);
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  worker->Set(&ScriptedWorker::frozen);
+  const absl::Time begin = absl::Now();
+  const absl::Status status = StepOf(**runner, 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("longer than 300ms"));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+}
+
+TEST_F(RemoteModelRunnerTest, AModelThatIsStillLoadingCanBeUnloaded) {
+  auto first = AddWorker(), second = AddWorker();
+  second->Set(&ScriptedWorker::frozen);
+  auto runner = Create(2, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(StepOf(**runner, 0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return first->Is(&ScriptedWorker::loaded); }));
+  const absl::Time begin = absl::Now();
+  runner->reset();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_FALSE(first->Is(&ScriptedWorker::loaded));
+  // The one that does not answer is given no work before it has joined again.
+  EXPECT_EQ(Idle(), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, AModelThatMayWaitIsLoadedOnceItsWorkersAreThere) {
+  auto runner = Create(1, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(StepOf(**runner, 0).code(), absl::StatusCode::kUnavailable);
+  AddWorker();
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*runner)->placement().state == "ready"; }));
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,230 @@
+#include "server/inference/serving_session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/runner/serving_wire.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kStopTimeout = absl::Seconds(10);
+constexpr absl::Duration kEchoWait = absl::Milliseconds(200);
+
+// Calls work(rank) for each rank, all at once.
+template <typename Work>
+void OnEachRank(size_t ranks, Work&& work) {
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks; ++r) threads.emplace_back([&work, r] { work(r); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+std::string ServingSession::JobId(const RemoteModel& model) {
+  return absl::StrCat("serving/", model.name);
+}
+
+ServingSession::ServingSession(const ServingCluster& cluster, const RemoteModel& model,
+                               std::vector<Member> members, uint64_t attempt)
+    : cluster_(cluster),
+      model_(model),
+      members_(std::move(members)),
+      attempt_(attempt),
+      ranks_(members_.size()) {
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    ranks_[r].client = cluster_.dial(members_[r].address);
+    if (model_.programs[r].outputs().contains("logits")) logits_rank_ = r;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ServingSession>> ServingSession::Create(
+    const ServingCluster& cluster, const RemoteModel& model, std::vector<Member> members) {
+  absl::StatusOr<uint64_t> attempt = cluster.next_attempt();
+  if (attempt.ok() && members.size() == model.programs.size()) {
+    return std::unique_ptr<ServingSession>(
+        new ServingSession(cluster, model, std::move(members), *attempt));
+  }
+  cluster.workers->Release(JobId(model));
+  if (!attempt.ok()) return attempt.status();
+  return absl::InternalError(absl::StrCat(members.size(), " workers for ", model.programs.size(),
+                                          " programs of model '", model.name, "'"));
+}
+
+void ServingSession::End() {
+  Break("the model was unloaded");
+  absl::MutexLock lock(&step_mutex_);
+  if (ended_) return;
+  ended_ = true;
+  OnEachRank(ranks_.size(), [this](size_t r) {
+    if (ranks_[r].stream != nullptr) ranks_[r].stream->Finish().IgnoreError();
+    ranks_[r].stream.reset();
+    proto::StopRequest request;
+    *request.mutable_attempt() = Ticket(r);
+    const absl::Status status = ranks_[r].client->Stop(request, kStopTimeout);
+    // It must not be given work again before it has joined anew.
+    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+      cluster_.workers->Suspect(members_[r].lease);
+    }
+  });
+  cluster_.rendezvous->End(JobId(model_));
+  cluster_.workers->Release(JobId(model_));
+}
+
+std::string ServingSession::Describe(size_t rank) const {
+  const Member& member = members_[rank];
+  return absl::StrCat("worker ", member.lease.worker_id(),
+                      member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
+}
+
+proto::Attempt ServingSession::Ticket(size_t rank) const {
+  proto::Attempt ticket;
+  ticket.set_job_id(JobId(model_));
+  ticket.set_attempt(attempt_);
+  ticket.set_worker_epoch(members_[rank].lease.epoch());
+  return ticket;
+}
+
+absl::Status ServingSession::LoadRank(size_t rank) {
+  proto::StartServingRequest request;
+  *request.mutable_attempt() = Ticket(rank);
+  *request.mutable_program() = model_.programs[rank];
+  request.set_folder(model_.folder);
+  SetWeights(model_.weights, &request);
+  *request.mutable_limits() = ToProto(model_.limits, model_.max_output_rows);
+  absl::Status status = ranks_[rank].client->StartServing(request, cluster_.load_timeout).status();
+  if (!status.ok()) return status;
+  ranks_[rank].stream = ranks_[rank].client->ServingSteps();
+  proto::ServingStep hello;
+  *hello.mutable_attempt() = Ticket(rank);
+  proto::ServingResult ready;
+  if (ranks_[rank].stream->Write(hello) && ranks_[rank].stream->Read(&ready)) {
+    return absl::OkStatus();
+  }
+  status = ranks_[rank].stream->Finish();
+  ranks_[rank].stream.reset();
+  return status.ok() ? absl::UnavailableError("it ended the stream of steps") : status;
+}
+
+absl::Status ServingSession::Load() {
+  absl::MutexLock step_lock(&step_mutex_);
+  cluster_.rendezvous->Begin(JobId(model_), attempt_);
+  absl::Mutex mutex;
+  absl::Status first;
+  OnEachRank(ranks_.size(), [&](size_t r) {
+    const absl::Status status = LoadRank(r);
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex);
+    if (!first.ok() || !broken().empty()) return;
+    first = absl::Status(status.code(), absl::StrCat(Describe(r), ": ", status.message()));
+    // The others would wait for it.
+    Break(std::string(first.message()));
+  });
+  // Broken from outside: no rank says why.
+  const std::string reason = broken();
+  return first.ok() && !reason.empty() ? absl::UnavailableError(reason) : first;
+}
+
+void ServingSession::Break(const std::string& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!broken_.empty()) return;
+    broken_ = reason;
+  }
+  for (Rank& rank : ranks_) rank.client->Cancel();
+}
+
+std::string ServingSession::broken() const {
+  absl::MutexLock lock(&mutex_);
+  return broken_;
+}
+
+void ServingSession::Watch() {
+  for (size_t r = 0; r < members_.size(); ++r) {
+    const absl::Status lease = cluster_.workers->Check(members_[r].lease);
+    if (!lease.ok()) return Break(absl::StrCat(Describe(r), " is lost: ", lease.message()));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (absl::Now() - step_began_ < cluster_.step_timeout) return;
+  }
+  Break(absl::StrCat("a step has taken longer than ", absl::FormatDuration(cluster_.step_timeout)));
+}
+
+absl::Status ServingSession::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+  absl::MutexLock step_lock(&step_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!broken_.empty()) return absl::UnavailableError(broken_);
+    step_began_ = absl::Now();
+  }
+  absl::Status status = RunOnRanks(batch, logits);
+  if (absl::IsUnavailable(status)) {
+    Break(std::string(status.message()));
+    // If it was broken from outside, that is why the streams ended.
+    status = absl::UnavailableError(broken());
+  }
+  absl::MutexLock lock(&mutex_);
+  step_began_ = absl::InfiniteFuture();
+  return status;
+}
+
+absl::Status ServingSession::RunOnRanks(const RunnerBatch& batch, RunnerLogits* logits) {
+  SetBatch(batch, &step_);
+  step_.set_number(++steps_);
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (!ranks_[r].stream->Write(step_)) return Inquire(r);
+  }
+  return Receive(batch, logits);
+}
+
+absl::Status ServingSession::Receive(const RunnerBatch& batch, RunnerLogits* logits) {
+  const size_t wanted = batch.logit_rows.size() * static_cast<size_t>(model_.limits.vocabulary);
+  logits->vocabulary = model_.limits.vocabulary;
+  logits->values.resize(wanted);
+  size_t have = 0;
+  proto::ServingResult result;
+  do {
+    if (!ranks_[logits_rank_].stream->Read(&result)) return Inquire(logits_rank_);
+    if (!result.refused().empty()) return absl::InvalidArgumentError(result.refused());
+    const size_t bytes = result.logits().size();
+    if (result.number() != steps_ || bytes % sizeof(float) != 0 ||
+        bytes / sizeof(float) > wanted - have) {
+      return absl::UnavailableError(
+          absl::StrCat(Describe(logits_rank_), " answers step ", result.number(), " with ", bytes,
+                       " bytes; ", wanted - have, " numbers of step ", steps_, " were due"));
+    }
+    std::memcpy(logits->values.data() + have, result.logits().data(), bytes);
+    have += bytes / sizeof(float);
+  } while (result.more());
+  if (have == wanted) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " gave ", have, " of ", wanted,
+                                             " numbers of step ", steps_));
+}
+
+absl::Status ServingSession::Inquire(size_t first) {
+  std::vector<absl::Status> ends(ranks_.size());
+  const auto finish = [&](size_t r) {
+    ends[r] = ranks_[r].stream->Finish();
+    ranks_[r].stream.reset();
+  };
+  finish(first);
+  // The others notice that a peer is gone, and may know more; what still runs then is broken off.
+  absl::SleepFor(kEchoWait);
+  for (Rank& rank : ranks_) rank.client->Cancel();
+  std::string lost, other;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (r != first) finish(r);
+    if (ends[r].ok() || absl::IsCancelled(ends[r])) continue;
+    std::string& to = absl::IsUnavailable(ends[r]) ? lost : other;
+    absl::StrAppend(&to, to.empty() ? "" : "; ", Describe(r), ": ", ends[r].message());
+  }
+  const std::string& known = other.empty() ? lost : other;
+  return absl::UnavailableError(known.empty() ? "the workers broke off the step" : known);
+}
+
+}  // namespace espalier

@@ -1,0 +1,111 @@
+// A model loaded on workers, one program on each: from its loading to its end. A session that has
+// failed once is of no more use; the model is then loaded again in another one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "ops/models/model.h"
+#include "server/jobs/worker_client.h"
+#include "server/membership/rendezvous.h"
+#include "server/membership/worker_registry.h"
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+// What serving on workers needs of the coordinator; all outlive it.
+struct ServingCluster {
+  WorkerRegistry* workers = nullptr;
+  Rendezvous* rendezvous = nullptr;
+  WorkerDialer dial;
+  // Durable, growing: by it workers tell one loading of a model from the next.
+  std::function<absl::StatusOr<uint64_t>()> next_attempt;
+  absl::Duration load_timeout = absl::Minutes(30);
+  // A step that takes longer has failed. Dead workers are noticed long before, by their leases.
+  absl::Duration step_timeout = absl::Minutes(5);
+};
+
+// What the workers get.
+struct RemoteModel {
+  std::string name;                      // as it is served
+  std::string folder;                    // of its files, which the workers see, too
+  std::vector<proto::Program> programs;  // by rank
+  WeightMap weights;
+  RunnerLimits limits;
+  int max_output_rows = 0;
+};
+
+class ServingSession {
+ public:
+  // For `members`, by rank, which have been assigned to JobId(model) and are released when the
+  // session ends. Both arguments outlive it.
+  static absl::StatusOr<std::unique_ptr<ServingSession>> Create(const ServingCluster& cluster,
+                                                                const RemoteModel& model,
+                                                                std::vector<Member> members);
+  ~ServingSession() { End(); }
+
+  // Blocks until all ranks are ready for steps. The error is that of the rank that failed first,
+  // with the worker's name; Unavailable after Break.
+  absl::Status Load();
+
+  // "serving/lm": what the workers' job is called.
+  static std::string JobId(const RemoteModel& model);
+
+  // One step on all ranks; of one thread. InvalidArgument for a batch that is refused. Unavailable
+  // once a worker is lost, or does not answer within the step's time: the session is then broken.
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
+
+  // From any thread: Step ends soon with Unavailable and `reason`, and so does every later one.
+  void Break(const std::string& reason);
+  // Breaks it, waits for a step that runs, and lets the workers go: their memory is free, and they
+  // are idle again. From any thread, any number of times.
+  void End();
+  // Breaks the session if a worker's lease is over or a step takes too long.
+  void Watch();
+  // Why the session is broken; empty: it is not.
+  std::string broken() const;
+
+  const std::vector<Member>& members() const { return members_; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<WorkerClient> client;
+    std::unique_ptr<ServingStream> stream;
+  };
+
+  ServingSession(const ServingCluster& cluster, const RemoteModel& model,
+                 std::vector<Member> members, uint64_t attempt);
+  absl::Status LoadRank(size_t rank);
+  absl::Status RunOnRanks(const RunnerBatch& batch, RunnerLogits* logits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  absl::Status Receive(const RunnerBatch& batch, RunnerLogits* logits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  // Unavailable: the stream of rank `first` broke. Why, by what all ranks say.
+  absl::Status Inquire(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  std::string Describe(size_t rank) const;
+  proto::Attempt Ticket(size_t rank) const;
+
+  const ServingCluster& cluster_;
+  const RemoteModel& model_;
+  const std::vector<Member> members_;
+  const uint64_t attempt_;
+  size_t logits_rank_ = 0;
+  std::vector<Rank> ranks_;  // clients never change; streams are of who holds step_mutex_
+  uint64_t steps_ = 0;
+  proto::ServingStep step_;
+
+  absl::Mutex step_mutex_;  // held by a step, and while the session begins and ends
+  bool ended_ ABSL_GUARDED_BY(step_mutex_) = false;
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(step_mutex_);
+  std::string broken_ ABSL_GUARDED_BY(mutex_);
+  absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+};
+
+}  // namespace espalier

@@ -1,0 +1,167 @@
+"""A model served by workers: on one and on two of them, through speculation, the death of one, and a new start."""
+import http.client
+import json
+import os
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import Cluster, Failed  # noqa: E402
+from language_models import train  # noqa: E402
+
+PROMPTS = ("In the beginning", "And Abraham", "Ge9:", "x", "the LORD said unto")
+DRAFTS = ("--ssm=small", "--expansion=1,1,3,1,1")
+
+
+class ParallelServingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        try:
+            train(cls.cluster, "big", 64, 2, 120)
+            train(cls.cluster, "small", 32, 1, 120)
+            cls.cluster.run("serve", "big", "--name=local", *DRAFTS)
+        except BaseException:
+            cls.cluster.__exit__(True)
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+
+    def tearDown(self):
+        for model in self.cluster.run("serve")["models"]:
+            if model["name"] != "local":
+                self.cluster.run("unserve", model["name"])
+
+    def ask(self, model, prompt="And God said", **fields):
+        body = {"model": model, "prompt": prompt, "max_tokens": 60, "temperature": 0, **fields}
+        status, text = self.cluster.request("POST", "/v1/completions", json.dumps(body))
+        return status, json.loads(text)
+
+    def answer(self, model, prompt, **fields):
+        status, reply = self.ask(model, prompt, **fields)
+        self.assertEqual(status, 200, reply)
+        return reply["choices"][0]["text"], reply["usage"]["speculation"]
+
+    def workers(self):
+        return {w["worker_id"]: w for w in self.cluster.run("status")["workers"] if w["state"].upper() != "DEAD"}
+
+    def served(self, name):
+        return next(m for m in self.cluster.run("serve")["models"] if m["name"] == name)
+
+    def memory(self):
+        """Kilobytes of all workers."""
+        total = 0
+        for process in self.cluster.workers:
+            if process.poll() is not None:
+                continue
+            with open(f"/proc/{process.pid}/status") as status:
+                total += next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        return total
+
+    def check_answers(self, name):
+        for prompt in PROMPTS:
+            text, speculation = self.answer(name, prompt)
+            self.assertEqual(text, self.answer("local", prompt)[0])
+            self.assertGreater(speculation["accepted_tokens"], 0)
+            self.assertEqual(text, self.answer(name, prompt, speculation=False)[0])
+
+    def test_answers_are_those_of_the_coordinator_s_process(self):
+        for flags in (["--tensor-parallel=1"], ["--tensor-parallel=2"], ["--pipeline-parallel=2"],
+                      ["--tensor-parallel=2", "--weights=bf16"]):
+            with self.subTest(flags):
+                served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, *flags)
+                self.assertEqual(len(served["workers"]), 2 if "2" in flags[0] else 1)
+                if len(flags) == 1:
+                    self.check_answers("far")
+                self.cluster.run("unserve", "far")
+
+    def test_workers_that_serve_are_busy_and_free_again_afterwards(self):
+        before = self.memory()
+        served = self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2",
+                                  "--max-requests-per-batch=256")
+        self.assertEqual(self.served("far")["state"], "ready")
+        workers = self.workers()
+        self.assertEqual([workers[w]["job_id"] for w in served["workers"]], ["serving/far"] * 2)
+        self.assertEqual({w["state"].upper() for w in workers.values()}, {"BUSY"})
+        self.answer("far", "x")
+        self.assertGreater(self.memory(), before + 10_000)
+        with self.assertRaises(Failed) as failed:
+            self.cluster.run("serve", "big", "--name=more", "--tensor-parallel=1")
+        self.assertIn("needs 1 idle workers", failed.exception.err)
+        self.assertIn("works for serving/far", failed.exception.err)
+        self.cluster.run("unserve", "far")
+        self.assertEqual({w["state"].upper() for w in self.workers().values()}, {"IDLE"})
+        self.assertLess(self.memory(), before + 10_000)
+
+    def test_what_cannot_be_cut_is_refused_by_name(self):
+        with self.assertRaises(Failed) as failed:
+            self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=4")
+        self.assertIn("2 key and value heads", failed.exception.err)
+        with self.assertRaises(Failed) as failed:
+            self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=3")
+        self.assertIn("the model has 2 layers", failed.exception.err)
+
+    def stream(self, model, tokens):
+        connection = http.client.HTTPConnection(self.cluster.http, timeout=120)
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"model": model, "prompt": "And", "max_tokens": tokens, "ignore_eos": True, "stream": True,
+             "temperature": 0}), {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+    def test_a_cancelled_answer_leaves_the_others_alone(self):
+        self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", *DRAFTS)
+        for _ in range(3):
+            connection, reply = self.stream("far", 200)
+            reply.readline()
+            connection.close()
+            text, _ = self.answer("far", "And Abraham")
+            self.assertEqual(text, self.answer("local", "And Abraham")[0])
+
+    def test_the_death_of_a_worker_ends_answers_and_the_model_comes_back(self):
+        self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", *DRAFTS)
+        expected = self.answer("local", "And Abraham")[0]
+        self.answer("far", "And Abraham")  # now in the prefix cache
+        failures, stop = [], threading.Event()
+
+        def keep_asking():
+            while not stop.is_set():
+                status, reply = self.ask("far", "And God", max_tokens=200, ignore_eos=True)
+                if status != 200:
+                    failures.append((status, reply))
+                    return
+
+        asking = threading.Thread(target=keep_asking)
+        asking.start()
+        time.sleep(0.5)
+        begin = time.time()
+        self.cluster.kill(next(p for p in self.cluster.workers if p.poll() is None))
+        asking.join(30)
+        stop.set()
+        self.assertFalse(asking.is_alive(), "the answer hangs")
+        print(f"an answer in the middle ended {time.time() - begin:.2f} s after the kill: {failures}")
+        self.assertEqual(failures[0][0], 503, failures)
+        self.assertIn("far", failures[0][1]["error"]["message"])
+        # One worker is not enough: that is to be seen, and requests end at once.
+        self.cluster.wait(lambda: self.served("far").get("workers", []) == [], 20, "the loss is noticed")
+        self.assertNotEqual(self.served("far")["state"], "ready")
+        status, reply = self.ask("far", "And Abraham")
+        self.assertEqual(status, 503, reply)
+        self.cluster.start_worker()
+        self.cluster.wait(lambda: self.served("far")["state"] == "ready", 60, "the model is back")
+        self.assertEqual(self.answer("far", "And Abraham")[0], expected)
+
+    def test_zz_after_a_crash_of_the_coordinator_the_model_waits_for_its_workers(self):
+        self.cluster.run("serve", "big", "--name=far", "--pipeline-parallel=2", *DRAFTS)
+        expected = self.answer("far", "And Abraham")[0]
+        self.cluster.kill(self.cluster.daemon)
+        self.cluster.start_daemon()
+        self.cluster.wait(lambda: self.served("far")["state"] == "ready", 60, "the model is back")
+        self.assertEqual(self.answer("far", "And Abraham")[0], expected)
+
+
+if __name__ == "__main__":
+    unittest.main()

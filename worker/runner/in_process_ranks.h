@@ -1,0 +1,39 @@
+// All ranks of a served model as threads of one process, for tests: a ModelRunner like any other.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/collective/communicator.h"
+#include "worker/runner/program_model_runner.h"
+
+namespace espalier {
+
+class InProcessRanks : public ModelRunner {
+ public:
+  // Arguments as those of ProgramModelRunner::CreateRank, for each of `programs`. A rank whose peer
+  // is silent for ten seconds fails.
+  static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(
+      const std::vector<proto::Program>& programs, const std::string& folder,
+      const RunnerLimits& limits, int max_output_rows, const WeightMap& weights);
+
+  RunnerLimits limits() const override { return limits_; }
+  // The error of the lowest rank that failed.
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+
+  ProgramModelRunner& rank(size_t r) { return *ranks_[r]; }
+  size_t ranks() const { return ranks_.size(); }
+
+ private:
+  InProcessRanks() = default;
+
+  RunnerLimits limits_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<std::unique_ptr<ProgramModelRunner>> ranks_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,290 @@
+// A model cut over several ranks: what each of them holds, what they say to each other, and that
+// their logits are those of one device. tests/conformance/family_logits_test.cc does the last for
+// all families.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "ops/models/llama.h"
+#include "ops/models/quantize.h"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/executor/initialize.h"
+#include "worker/runner/in_process_ranks.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSlots = 48;
+
+LlamaConfig Config() {
+  LlamaConfig config;
+  config.vocab_size = 64;
+  config.hidden_size = 64;
+  config.intermediate_size = 96;
+  config.num_layers = 3;
+  config.num_heads = 8;
+  config.num_kv_heads = 4;
+  config.head_dim = 8;
+  config.max_position_embeddings = 64;
+  return config;
+}
+
+class RanksTest : public testing::Test {
+ protected:
+  RanksTest() { RegisterAllOperators(registry_); }
+
+  void SetUp() override {
+    folder_ =
+        JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
+    ASSERT_TRUE(files_->CreateDirectories(folder_).ok());
+  }
+
+  ServingModel Build(const LlamaConfig& config, WeightFormat format = WeightFormat::kF32) {
+    absl::StatusOr<LanguageModel> model = ReadModel(ToConfigJson(config));
+    EXPECT_TRUE(model.ok()) << model.status();
+    const ServingShape shape{.max_rows = 16,
+                             .max_output_rows = 8,
+                             .kv_slots = kSlots,
+                             .max_sequences = 4,
+                             .max_context_slots = 64,
+                             .max_ancestor_slots = 32};
+    absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    EXPECT_TRUE(BindAndInfer(registry_, 1, &serving->graph).ok());
+    serving = QuantizeServing(registry_, *std::move(serving), format);
+    EXPECT_TRUE(serving.ok()) << serving.status();
+    NameEverySource(serving->graph, &serving->weights);
+    return *std::move(serving);
+  }
+
+  // Random weights for the graph, and `extra` besides.
+  void WriteWeights(const LlamaConfig& config, const std::string& extra = "") {
+    const ServingModel serving = Build(config);
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    for (const Value& value : serving.graph.values()) {
+      if (value.kind == ValueKind::kParameter) tensors.push_back({value.name, value.type});
+    }
+    if (!extra.empty()) tensors.push_back({extra, {DType::kF32, {2}}});
+    SafetensorsWriter writer(*files_, JoinPath(folder_, "model.safetensors"));
+    ASSERT_TRUE(writer.Begin(tensors, {}).ok());
+    proto::Initializer normal;
+    normal.set_kind(proto::Initializer::NORMAL);
+    normal.set_scale(0.2);
+    for (const SafetensorsWriter::Tensor& tensor : tensors) {
+      std::vector<float> values(static_cast<size_t>(tensor.type.num_elements()));
+      const TensorSpec spec = TensorSpec::Whole(tensor.type);
+      ASSERT_TRUE(Initialize(normal, tensor.name, 4, spec, values.data()).ok());
+      ASSERT_TRUE(writer.Append(values.data(), tensor.type.bytes()).ok());
+    }
+    ASSERT_TRUE(writer.Finish().ok());
+  }
+
+  std::vector<proto::Program> Programs(const ServingModel& serving, const ServingDegrees& degrees) {
+    auto programs = LowerServing(registry_, serving.graph, degrees);
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    return programs.ok() ? *std::move(programs) : std::vector<proto::Program>();
+  }
+
+  absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingModel& serving,
+                                                        const ServingDegrees& degrees) {
+    return InProcessRanks::Create(Programs(serving, degrees), folder_, Limits(), 8,
+                                  serving.weights);
+  }
+
+  static RunnerLimits Limits() {
+    return {.vocabulary = 64,
+            .kv_slots = kSlots,
+            .max_rows = 16,
+            .max_sequences = 4,
+            .max_context_slots = 64,
+            .max_ancestor_slots = 32,
+            .max_positions = 64};
+  }
+
+  // Rows [begin, end) of one sequence, and the logits of the last `wanted` of them.
+  static RunnerBatch Rows(int begin, int end, int wanted) {
+    RunnerBatch batch;
+    for (int i = begin; i < end; ++i) {
+      batch.tokens.push_back((i * 37 + 5) % 64);
+      batch.positions.push_back(i);
+      batch.slots.push_back(10 + i);
+      batch.row_sequence.push_back(0);
+      batch.row_prefix.push_back(i + 1);
+      if (i >= end - wanted) batch.logit_rows.push_back(i - begin);
+    }
+    batch.ancestor_start.assign(batch.tokens.size() + 1, 0);
+    batch.sequence_start = {0, end};
+    for (int i = 0; i < end; ++i) batch.sequence_slots.push_back(10 + i);
+    return batch;
+  }
+
+  // Long, short, without logits, and with them again.
+  static std::vector<RunnerLogits> Talk(ModelRunner& runner) {
+    std::vector<RunnerLogits> all;
+    for (const auto& [begin, end, wanted] :
+         {std::tuple{0, 9, 3}, {9, 10, 1}, {10, 14, 0}, {14, 15, 0}, {15, 17, 2}}) {
+      all.emplace_back();
+      const absl::Status status = runner.Step(Rows(begin, end, wanted), &all.back());
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    return all;
+  }
+
+  static void ExpectNear(const std::vector<RunnerLogits>& a, const std::vector<RunnerLogits>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t s = 0; s < a.size(); ++s) {
+      ASSERT_EQ(a[s].values.size(), b[s].values.size()) << "step " << s;
+      for (size_t i = 0; i < a[s].values.size(); ++i) {
+        ASSERT_NEAR(a[s].values[i], b[s].values[i], 1e-5 * std::max(1.f, std::fabs(b[s].values[i])))
+            << "step " << s << ", number " << i;
+      }
+    }
+  }
+
+  OpRegistry registry_;
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::string folder_;
+};
+
+constexpr ServingDegrees kDegrees[] = {{2, 1}, {1, 2}, {1, 3}, {2, 2}, {4, 1}, {4, 3}};
+
+TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
+  WriteWeights(Config());
+  for (WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+    SCOPED_TRACE(Name(format));
+    const ServingModel serving = Build(Config(), format);
+    auto alone = Ranks(serving, {1, 1});
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    const std::vector<RunnerLogits> expected = Talk(**alone);
+    ASSERT_NE(expected[0].values[0], expected[0].values[1]);
+    for (const ServingDegrees& degrees : kDegrees) {
+      SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
+      auto ranks = Ranks(serving, degrees);
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      ExpectNear(Talk(**ranks), expected);
+    }
+  }
+}
+
+TEST_F(RanksTest, TiedTablesAreReadByBothEndsOfAPipeline) {
+  LlamaConfig config = Config();
+  config.tie_word_embeddings = true;
+  WriteWeights(config);
+  const ServingModel serving = Build(config);
+  auto alone = Ranks(serving, {1, 1});
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const std::vector<RunnerLogits> expected = Talk(**alone);
+  for (const ServingDegrees& degrees : kDegrees) {
+    auto ranks = Ranks(serving, degrees);
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    ExpectNear(Talk(**ranks), expected);
+  }
+}
+
+int64_t BytesOf(const proto::Program& program, proto::BufferKind kind) {
+  int64_t bytes = 0;
+  for (const proto::Buffer& buffer : program.buffers()) {
+    if (buffer.kind() != kind) continue;
+    int64_t size = 4;
+    for (int64_t d : buffer.spec().dims()) size *= d;
+    bytes += size;
+  }
+  return bytes;
+}
+
+TEST_F(RanksTest, EachRankHoldsItsShareOfWeightsAndCache) {
+  const ServingModel serving = Build(Config());
+  const proto::Program whole = Programs(serving, {1, 1})[0];
+  for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {1, 3}, {2, 3}}) {
+    SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
+    int64_t cache = 0;
+    for (const proto::Program& program : Programs(serving, degrees)) {
+      EXPECT_EQ(BytesOf(program, proto::PERSISTENT) * degrees.ranks(),
+                BytesOf(whole, proto::PERSISTENT));
+      cache += BytesOf(program, proto::PERSISTENT);
+      // Norms are on all devices of a stage; table and logits lie at the ends of a pipeline.
+      const double share = degrees.pipeline_parallel > 1 ? 1.4 : 1.02;
+      EXPECT_LE(
+          static_cast<double>(BytesOf(program, proto::PARAMETER_SHARD)),
+          share * static_cast<double>(BytesOf(whole, proto::PARAMETER_SHARD)) / degrees.ranks());
+    }
+    EXPECT_EQ(cache, BytesOf(whole, proto::PERSISTENT));
+  }
+}
+
+TEST_F(RanksTest, ALayerNeedsTwoAllReducesAndAStageOneMessageOfEachRank) {
+  const ServingModel serving = Build(Config());
+  const std::vector<proto::Program> programs = Programs(serving, {2, 3});
+  for (const proto::Program& program : programs) {
+    std::map<proto::Instruction::KindCase, int> count;
+    for (const proto::Instruction& instruction : program.instructions()) {
+      ++count[instruction.kind_case()];
+      if (instruction.has_collective()) {
+        EXPECT_EQ(instruction.collective().kind(), proto::CollectiveInstruction::ALL_REDUCE);
+      }
+    }
+    const int stage = program.rank() / 2;
+    // The table of tokens is cut, too; the last all-reduce of a stage comes before what it sends.
+    EXPECT_EQ(count[proto::Instruction::kCollective], stage == 0 ? 3 : 2) << program.rank();
+    const bool gathers = stage == 2;  // logits
+    EXPECT_EQ(count[proto::Instruction::kSend],
+              (stage < 2 ? 1 : 0) + (gathers && program.rank() == 5 ? 1 : 0));
+    EXPECT_EQ(count[proto::Instruction::kReceive],
+              (stage > 0 ? 1 : 0) + (gathers && program.rank() == 4 ? 1 : 0));
+    EXPECT_EQ(program.outputs().contains("logits"), program.rank() == 4);
+  }
+}
+
+TEST_F(RanksTest, WhatCannotBeCutIsNamed) {
+  const auto error = [&](const LlamaConfig& config, const ServingDegrees& degrees) {
+    return std::string(LowerServing(registry_, Build(config).graph, degrees).status().message());
+  };
+  EXPECT_THAT(error(Config(), {3, 1}), HasSubstr("'layers.0.attention' has 4 key and value heads"));
+  EXPECT_THAT(error(Config(), {8, 1}), HasSubstr("divisors of 4"));
+  EXPECT_THAT(error(Config(), {1, 4}), HasSubstr("the model has 3 layers; accepted: 1 to 3"));
+  EXPECT_THAT(error(Config(), {0, 1}), HasSubstr("tensor_parallel is 0"));
+  EXPECT_THAT(error(Config(), {1, -1}), HasSubstr("pipeline_parallel is -1"));
+  EXPECT_THAT(error(Config(), {1024, 1024}), HasSubstr("up to 1024"));
+}
+
+TEST_F(RanksTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
+  WriteWeights(Config());
+  const ServingModel serving = Build(Config());
+  auto ranks = Ranks(serving, {2, 2});
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  RunnerLogits before, after;
+  ASSERT_TRUE((*ranks)->Step(Rows(0, 8, 1), &before).ok());
+  RunnerBatch bad = Rows(0, 8, 1);
+  bad.tokens[3] = 64;  // which only the first stage would read
+  for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
+    EXPECT_THAT(std::string((*ranks)->rank(r).Check(bad).message()), HasSubstr("tokens[3] is 64"));
+  }
+  EXPECT_EQ((*ranks)->Step(bad, &after).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE((*ranks)->Step(Rows(7, 8, 1), &after).ok());
+  EXPECT_EQ(before.values, after.values);
+}
+
+TEST_F(RanksTest, ATensorOfAnotherModelIsRefusedByEveryRank) {
+  WriteWeights(Config(), "model.layers.9.mlp.extra");
+  const ServingModel serving = Build(Config());
+  const std::vector<proto::Program> programs = Programs(serving, {1, 3});
+  auto device = NewCpuDevice({1, 1 << 28});
+  for (const proto::Program& program : programs) {
+    auto rank = ProgramModelRunner::CreateRank(program, folder_, Limits(), 8, device.get(),
+                                               serving.weights);
+    EXPECT_THAT(std::string(rank.status().message()), HasSubstr("'model.layers.9.mlp.extra'"));
+    EXPECT_THAT(std::string(rank.status().message()), HasSubstr("hold 1 tensors"));
+  }
+}
+
+}  // namespace
+}  // namespace espalier

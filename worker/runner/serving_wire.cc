@@ -1,0 +1,156 @@
+#include "worker/runner/serving_wire.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMostWeights = int64_t{1} << 31;  // rows or columns of a matrix
+
+using Field = google::protobuf::RepeatedField<int32_t>;
+
+// The arrays of a batch with their fields.
+static_assert(sizeof(RunnerBatch) == 10 * sizeof(std::vector<int32_t>),
+              "every array of a batch must travel: here, in proto::ServingStep and in CheckBatch");
+template <typename Batch, typename Visitor>
+void EachArray(Batch& batch, Visitor&& visit) {
+  visit(batch.tokens, &proto::ServingStep::tokens, &proto::ServingStep::mutable_tokens);
+  visit(batch.positions, &proto::ServingStep::positions, &proto::ServingStep::mutable_positions);
+  visit(batch.slots, &proto::ServingStep::slots, &proto::ServingStep::mutable_slots);
+  visit(batch.row_sequence, &proto::ServingStep::row_sequence,
+        &proto::ServingStep::mutable_row_sequence);
+  visit(batch.row_prefix, &proto::ServingStep::row_prefix, &proto::ServingStep::mutable_row_prefix);
+  visit(batch.ancestor_start, &proto::ServingStep::ancestor_start,
+        &proto::ServingStep::mutable_ancestor_start);
+  visit(batch.ancestor_slots, &proto::ServingStep::ancestor_slots,
+        &proto::ServingStep::mutable_ancestor_slots);
+  visit(batch.sequence_start, &proto::ServingStep::sequence_start,
+        &proto::ServingStep::mutable_sequence_start);
+  visit(batch.sequence_slots, &proto::ServingStep::sequence_slots,
+        &proto::ServingStep::mutable_sequence_slots);
+  visit(batch.logit_rows, &proto::ServingStep::logit_rows, &proto::ServingStep::mutable_logit_rows);
+}
+
+using Getter = const Field& (proto::ServingStep::*)() const;
+using Mutable = Field* (proto::ServingStep::*)();
+
+}  // namespace
+
+void SetWeights(const WeightMap& map, proto::StartServingRequest* request) {
+  for (const auto& [parameter, source] : map.sources) {
+    proto::Weight* weight = request->add_weights();
+    weight->set_parameter(parameter);
+    weight->set_add(source.add);
+    weight->set_bits(source.bits);
+    weight->set_out(source.out);
+    weight->set_in(source.in);
+    for (const WeightPiece& piece : source.pieces) {
+      proto::WeightPiece* to = weight->add_pieces();
+      to->set_tensor(piece.tensor);
+      to->mutable_dims()->Add(piece.dims.begin(), piece.dims.end());
+      to->set_transposed(piece.transposed);
+      to->set_begin(piece.begin);
+      to->set_end(piece.end);
+    }
+  }
+  request->mutable_ignored_tensors()->Add(map.ignored.begin(), map.ignored.end());
+}
+
+absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request) {
+  WeightMap map;
+  for (const proto::Weight& weight : request.weights()) {
+    const auto bad = [&](const auto&... parts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights of parameter '", weight.parameter(), "': ", parts...));
+    };
+    WeightSource source;
+    source.add = weight.add();
+    source.bits = weight.bits();
+    source.out = weight.out();
+    source.in = weight.in();
+    if (source.bits != 0 && source.bits != 4 && source.bits != 8) {
+      return bad("bits is ", source.bits, "; accepted: 0, 4 and 8");
+    }
+    if (source.bits != 0 && (source.out < 1 || source.out > kMostWeights || source.in < 1 ||
+                             source.in > kMostWeights)) {
+      return bad("a matrix of ", source.out, " x ", source.in);
+    }
+    for (const proto::WeightPiece& from : weight.pieces()) {
+      WeightPiece piece;
+      piece.tensor = from.tensor();
+      piece.dims.assign(from.dims().begin(), from.dims().end());
+      piece.transposed = from.transposed();
+      piece.begin = from.begin();
+      piece.end = from.end();
+      // A scalar has one row.
+      const size_t rows = piece.transposed ? 1 : 0;
+      const int64_t most = piece.dims.empty() ? 1 : rows < piece.dims.size() ? piece.dims[rows] : 0;
+      if ((piece.transposed && piece.dims.size() != 2) || piece.begin < 0 ||
+          piece.end < piece.begin || piece.end > most) {
+        return bad("rows [", piece.begin, ", ", piece.end, ") of tensor '", piece.tensor, "' ",
+                   ToString(piece.dims));
+      }
+      source.pieces.push_back(std::move(piece));
+    }
+    if (!map.sources.emplace(weight.parameter(), std::move(source)).second) {
+      return bad("they come twice");
+    }
+  }
+  map.ignored.assign(request.ignored_tensors().begin(), request.ignored_tensors().end());
+  return map;
+}
+
+proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows) {
+  proto::ServingLimits to;
+  to.set_vocabulary(limits.vocabulary);
+  to.set_kv_slots(limits.kv_slots);
+  to.set_max_rows(limits.max_rows);
+  to.set_max_output_rows(max_output_rows);
+  to.set_max_sequences(limits.max_sequences);
+  to.set_max_context_slots(limits.max_context_slots);
+  to.set_max_ancestor_slots(limits.max_ancestor_slots);
+  to.set_max_positions(limits.max_positions);
+  return to;
+}
+
+absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits) {
+  RunnerLimits to;
+  const struct {
+    const char* name;
+    int32_t value;
+    int* to;
+  } fields[] = {{"vocabulary", limits.vocabulary(), &to.vocabulary},
+                {"kv_slots", limits.kv_slots(), &to.kv_slots},
+                {"max_rows", limits.max_rows(), &to.max_rows},
+                {"max_sequences", limits.max_sequences(), &to.max_sequences},
+                {"max_context_slots", limits.max_context_slots(), &to.max_context_slots},
+                {"max_ancestor_slots", limits.max_ancestor_slots(), &to.max_ancestor_slots},
+                {"max_positions", limits.max_positions(), &to.max_positions},
+                {"max_output_rows", limits.max_output_rows(), nullptr}};
+  for (const auto& field : fields) {
+    if (field.value < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("limits.", field.name, " is ", field.value, "; accepted: at least 1"));
+    }
+    if (field.to != nullptr) *field.to = field.value;
+  }
+  return to;
+}
+
+void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
+  EachArray(batch, [step](const std::vector<int32_t>& from, Getter, Mutable field) {
+    (step->*field)()->Assign(from.begin(), from.end());
+  });
+}
+
+void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
+  EachArray(*batch, [&step](std::vector<int32_t>& to, Getter field, Mutable) {
+    const Field& from = (step.*field)();
+    to.assign(from.begin(), from.end());
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,25 @@
+// Serving's plain values as the Worker service carries them. What comes from outside is checked
+// here as far as it can be without the program and the weights' files.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ops/models/model.h"
+#include "proto/worker.pb.h"
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+void SetWeights(const WeightMap& map, proto::StartServingRequest* request);
+// InvalidArgument names the parameter and the piece that is wrong.
+absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request);
+
+proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows);
+// InvalidArgument names a limit that is negative or missing.
+absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits);
+
+void SetBatch(const RunnerBatch& batch, proto::ServingStep* step);
+// As it came: CheckBatch says whether it may be run.
+void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch);
+
+}  // namespace espalier

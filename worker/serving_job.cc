@@ -1,0 +1,82 @@
+#include "worker/serving_job.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/runner/serving_wire.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kDefaultPeerTimeoutSeconds = 60;
+constexpr double kMaxPeerTimeoutSeconds = 3600;
+
+absl::StatusOr<absl::Duration> PeerTimeout(double seconds) {
+  if (seconds == 0) seconds = kDefaultPeerTimeoutSeconds;
+  if (!(seconds > 0 && seconds <= kMaxPeerTimeoutSeconds)) {
+    return absl::InvalidArgumentError(absl::StrCat("peer_timeout_seconds is ", seconds,
+                                                   "; accepted: 0 (", kDefaultPeerTimeoutSeconds,
+                                                   ") to ", kMaxPeerTimeoutSeconds));
+  }
+  return absl::Seconds(seconds);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
+    const proto::StartServingRequest& request, const ServingJobOptions& options) {
+  const absl::StatusOr<absl::Duration> timeout = PeerTimeout(request.peer_timeout_seconds());
+  if (!timeout.ok()) return timeout.status();
+  const absl::StatusOr<RunnerLimits> limits = LimitsOf(request.limits());
+  if (!limits.ok()) return limits.status();
+  const absl::StatusOr<WeightMap> weights = WeightsOf(request);
+  if (!weights.ok()) return weights.status();
+  if (request.folder().empty()) {
+    return absl::InvalidArgumentError("folder is empty: where are the model's weights?");
+  }
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
+      ProgramModelRunner::CreateRank(request.program(), request.folder(), *limits,
+                                     request.limits().max_output_rows(), options.device, *weights);
+  if (!runner.ok()) return runner.status();
+  std::unique_ptr<ServingJob> job(new ServingJob());
+  job->runner_ = *std::move(runner);
+  const proto::Program& program = job->runner_->executor().program();
+  if (program.world_size() == 1) return job;
+  absl::StatusOr<std::unique_ptr<Communicator>> met = options.connect(
+      program.rank(), program.world_size(), *timeout,
+      options.cancelled ? options.cancelled : [] { return false; });
+  if (!met.ok()) return met.status();
+  absl::MutexLock lock(&job->mutex_);
+  job->communicator_ = *std::move(met);
+  job->runner_->executor().SetCommunicator(job->communicator_.get());
+  return job;
+}
+
+int64_t ServingJob::measured_peak_bytes() const {
+  return runner_->executor().measured_peak_bytes();
+}
+
+absl::Status ServingJob::Cancelled() {
+  absl::MutexLock lock(&mutex_);
+  return aborted_ ? absl::CancelledError(reason_) : absl::OkStatus();
+}
+
+absl::Status ServingJob::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+  if (absl::Status s = Cancelled(); !s.ok()) return s;
+  return runner_->Step(batch, logits);
+}
+
+void ServingJob::Abort(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  if (!aborted_) reason_ = reason;
+  aborted_ = true;
+  if (communicator_ != nullptr) communicator_->Abort(reason);
+}
+
+std::unique_ptr<Communicator> ServingJob::TakeCommunicator() {
+  runner_->executor().SetCommunicator(nullptr);
+  absl::MutexLock lock(&mutex_);
+  return std::move(communicator_);
+}
+
+}  // namespace espalier

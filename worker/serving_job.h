@@ -1,0 +1,60 @@
+// One rank of a served model: its program with weights and KV cache, and its peers. Knows nothing
+// of gRPC.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/worker.pb.h"
+#include "serving/engine/model_runner.h"
+#include "worker/device/device.h"
+#include "worker/runner/program_model_runner.h"
+#include "worker/worker_job.h"
+
+namespace espalier {
+
+struct ServingJobOptions {
+  Device* device = nullptr;  // outlives the job and serves it alone
+  // Meets the other ranks, if there are any. `cancelled` turns true when it should give up.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+      int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
+      connect;
+  std::function<bool()> cancelled;  // optional: loading is of no use any more
+};
+
+class ServingJob : public WorkerJob {
+ public:
+  // Reads this rank's parts of the weights, then meets its peers.
+  static absl::StatusOr<std::unique_ptr<ServingJob>> Load(const proto::StartServingRequest& request,
+                                                          const ServingJobOptions& options);
+
+  int64_t measured_peak_bytes() const;
+  bool has_logits() const { return runner_->has_logits(); }
+
+  // What is refused before anything is touched, by all ranks alike.
+  absl::Status Check(const RunnerBatch& batch) const { return runner_->Check(batch); }
+  // One step, which all ranks run; logits on the rank that has them. After an error of anything but
+  // Check the job is of no more use.
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
+
+  void Abort(const std::string& reason) override;
+  std::unique_ptr<Communicator> TakeCommunicator() override;
+
+ private:
+  ServingJob() = default;
+  absl::Status Cancelled();
+
+  std::unique_ptr<ProgramModelRunner> runner_;
+  absl::Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace espalier

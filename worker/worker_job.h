@@ -1,0 +1,23 @@
+// What a worker has loaded: one attempt of a job, or one rank of a served model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "worker/collective/communicator.h"
+
+namespace espalier {
+
+class WorkerJob {
+ public:
+  virtual ~WorkerJob() = default;
+
+  // From any thread: ends what runs soon with Cancelled, and everything later at once.
+  virtual void Abort(const std::string& reason) = 0;
+
+  // Peers may still be reading what this rank sent last: who drops a finished job keeps this a
+  // while. Null if there are no peers.
+  virtual std::unique_ptr<Communicator> TakeCommunicator() = 0;
+};
+
+}  // namespace espalier
