@@ -333,7 +333,8 @@ absl::Status Engine::Step() {
   ExpireRequests();
   if (idle()) return absl::OkStatus();
   ++statistics_.steps;
-  const int64_t preempted = statistics_.preemptions;
+  const double begin = Now();
+  const int64_t preempted = statistics_.preemptions, generated = statistics_.generated_tokens;
   std::vector<Work> work = Plan();
   if (work.empty()) {
     // Slots that requests had shared come back only with the last of them: in the next step.
@@ -360,7 +361,10 @@ absl::Status Engine::Step() {
   if (!status.ok()) {
     FailRunning(status);
   } else {
-    speculator_->ObserveLlm(rows, visible, Now() - start);
+    const double end = Now();
+    speculator_->ObserveLlm(rows, visible, end - start);
+    speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
+                             end - begin);
   }
   return status;
 }

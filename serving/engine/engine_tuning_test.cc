@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "serving/engine/engine_test_util.h"
 #include "serving/testing/costed_model_runner.h"
@@ -216,6 +217,41 @@ TEST(TunedEngine, AnSsmsSmallPoolHoldsUpNoRequest) {
   EXPECT_EQ(statistics.preemptions, 0);
   EXPECT_TRUE(statistics.speculation.ssm_status[0].ok());
   EXPECT_GT(statistics.accepted_tokens, 0);  // there is room to draft for one or two
+}
+
+// The estimates see the models' steps. Here each of the SSM's is followed by time of the host that
+// they do not see, and drafting, which seems to pay, does not.
+TEST(TunedEngine, DraftsThatCostMoreThanTheirStepsAreHeldBackOnceThatIsSeen) {
+  RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+  limits.max_positions = 8192;
+  limits.kv_slots = 16384;
+  limits.max_context_slots = 16384;
+  constexpr double kStep = 0.010, kHidden = 0.030;
+  FakeModelRunner llm(limits, Llm()), ssm(limits, Ssm(0.9));
+  double clock = 0, owed = 0;
+  int looked = 0;
+  CostedModelRunner costed_llm(&llm, &clock, [](int) { return kStep; });
+  CostedModelRunner costed_ssm(&ssm, &clock, [&](int) {
+    owed += kHidden;
+    looked = 0;
+    return 0.0004;
+  });
+  LetterTokenizer tokenizer(kVocabulary);
+  EngineOptions options = Tuned();
+  options.speculation.calibration_seconds = 0;
+  options.seconds = [&] {
+    // First at the end of the SSM's step, then at what follows.
+    if (owed > 0 && ++looked > 1) clock += std::exchange(owed, 0);
+    return clock;
+  };
+  const auto engine = *Engine::Create(&costed_llm, {&costed_ssm}, &tokenizer, options);
+  constexpr int kTokens = 6000;
+  ASSERT_TRUE(engine->Submit({1, 2, 3}, {.max_tokens = kTokens}).ok());
+  while (!engine->idle()) ASSERT_TRUE(engine->Step().ok());
+  const EngineStatistics statistics = engine->statistics();
+  EXPECT_GT(statistics.accepted_tokens, 0);
+  EXPECT_GT(statistics.speculation.withheld, statistics.steps / 2);
+  EXPECT_LT(clock, kTokens * kStep / 0.97);
 }
 
 TEST(TunedEngine, NeedsAClock) {

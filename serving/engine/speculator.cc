@@ -16,8 +16,7 @@ constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr double kEasier = 1.1;   // times the average chance of acceptance
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
-constexpr int64_t kRefresh = 192;  // steps after which the plain step's time is measured again
-constexpr int kLowPool = 8;        // of an SSM's slots: below this share idle requests lose theirs
+constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
 
@@ -133,7 +132,11 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
     load_.context += request->length() / static_cast<double>(decoding.size());
     StateOf(*request).depth = std::max(0, request->Remaining(context) - 1);
   }
-  if (options_.lookup.depth > 0) PlanLookups(decoding);
+  const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
+  with_lookups_ =
+      options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
+  with_ssm_ = with_probe_ = false;
+  if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
   StepLoad load = load_;
   if (options_.lookup.depth > 0) CutLookups(decoding, &load);
@@ -253,11 +256,11 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   if (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_) {
     Choose(decoding, load);
   }
-  bool any = false;
-  // The plain step must be measured now and then, or its time would be an old one.
-  const bool refresh =
-      load.other_rows == 0 && load.nodes == 0 && llm_cost_.Age(load.decoding) > kRefresh;
-  for (int s = 0; s < ssms() && !refresh; ++s) {
+  bool wanted = false;
+  for (const Ssm& ssm : ssms_) wanted = wanted || (ssm.choice.requests > 0 && ssm.status.ok());
+  const bool withheld = wanted && load.other_rows == 0 && ssm_payoff_.Withholds(load.decoding);
+  statistics_.withheld += withheld;
+  for (int s = 0; s < ssms() && !withheld; ++s) {
     Ssm& ssm = ssms_[s];
     const DraftChoice& choice = ssm.choice;
     if (choice.requests == 0 || !ssm.status.ok()) continue;
@@ -284,12 +287,12 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
           offered[i]->length() - ssm.drafter->kv().length(offered[i]->id()) + part.nodes;
       part.drafts = part.depth > 0 && part.nodes > 0 && behind <= free;
       if (part.drafts) free -= behind;
-      any = any || part.drafts;
+      with_ssm_ = with_ssm_ || part.drafts;
     }
   }
-  if (!any) {
+  if (!with_ssm_) {
     ++statistics_.tuned_off;
-    if (!refresh) Probe(decoding, load);
+    Probe(decoding, load);
   }
   for (int s = 0; s < ssms(); ++s) ReleaseIdle(s, decoding);
 }
@@ -316,8 +319,9 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
                       StepSeconds(load, llm_cost_, load.nodes);
   if (probe_credit_ < cost || least + kProbeNodes > ssm.drafter->kv().free_slots()) return;
   probe_credit_ = std::min(probe_credit_ - cost, cost);
+  probe_cost_ = cost;
   Part& part = StateOf(*cheapest).parts[s];
-  part.drafts = part.probe = true;
+  part.drafts = part.probe = with_probe_ = true;
   part.depth = DepthFor(ssm, *cheapest, Draws(*cheapest) ? 1 : kProbeDepth);
   part.nodes = Draws(*cheapest) ? setup_.expansion.nodes(part.depth) : kProbeNodes;
   ++statistics_.probes;
@@ -522,6 +526,20 @@ void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
 void Speculator::ObserveLlm(int rows, int64_t visible, double seconds) {
   last_step_seconds_ = seconds;
   if (options_.tune) llm_cost_.Observe(rows, visible, seconds);
+}
+
+void Speculator::ObserveStep(int tokens, double seconds) {
+  if (!options_.tune || load_.decoding == 0 || load_.other_rows > 0) return;
+  if (with_probe_) {
+    // What it took beyond the estimate is paid for, too, before the next one.
+    probe_credit_ -= std::max(0.0, seconds - plain_seconds_ - probe_cost_);
+    return;
+  }
+  if (!with_ssm_) plain_seconds_ = seconds;
+  ssm_payoff_.Observe(load_.decoding, with_ssm_, tokens, seconds);
+  if (options_.lookup.depth > 0 && !with_ssm_) {
+    lookup_payoff_.Observe(load_.decoding, with_lookups_, tokens, seconds);
+  }
 }
 
 void Speculator::Release(const Request& request, bool for_good) {

@@ -28,6 +28,7 @@
 #include "serving/speculative/drafter.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/lookup.h"
+#include "serving/speculative/payoff.h"
 #include "serving/speculative/token_tree.h"
 #include "serving/speculative/tuning.h"
 
@@ -60,6 +61,7 @@ struct SpeculationStatistics {
   std::vector<int64_t> ssm_drafts;       // trees asked of each SSM
   int64_t lookup_drafted = 0, lookup_accepted = 0;
   int64_t tuned_off = 0;  // steps that decoded without any SSM, by choice
+  int64_t withheld = 0;   // of these: because drafting had yielded less than plain steps
   int64_t probes = 0;
   std::vector<DraftChoice> choices;  // the last one of each SSM
 };
@@ -115,6 +117,9 @@ class Speculator {
 
   // What a step of the LLM took, verification included.
   void ObserveLlm(int rows, int64_t visible, double seconds);
+
+  // What the whole step yielded and took, from its planning to its last token.
+  void ObserveStep(int tokens, double seconds);
 
   // The request is preempted, or (for good) ends: forgets its slots, or all of it.
   void Release(const Request& request, bool for_good);
@@ -184,13 +189,18 @@ class Speculator {
   LookupDrafter lookup_;
   Learned lookup_learned_;
   std::map<RequestId, State> states_;
+  Payoff ssm_payoff_, lookup_payoff_;
   StepLoad load_;  // of the coming step
+  // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
+  bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests
   int64_t choices_ = 0;
-  double probe_credit_ = 0;  // seconds
-  int64_t probe_turn_ = 0;   // whose SSM's probe is next
+  double probe_credit_ = 0;   // seconds
+  double probe_cost_ = 0;     // of the last one, as estimated
+  double plain_seconds_ = 0;  // of the last step without SSMs
+  int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
   SpeculationStatistics statistics_;
 };

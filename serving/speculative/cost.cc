@@ -66,13 +66,7 @@ void StepCost::Observe(int rows, int64_t visible, double seconds) {
     bucket.seconds[bucket.next % kKept] = own;
   }
   ++bucket.next;
-  bucket.last = ++observations_;
   stale_ = true;
-}
-
-int64_t StepCost::Age(int rows) const {
-  const Bucket& bucket = buckets_[BucketOf(rows)];
-  return bucket.rows.empty() ? -1 : observations_ - bucket.last;
 }
 
 void StepCost::Refresh() const {

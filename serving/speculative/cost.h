@@ -31,9 +31,6 @@ class StepCost {
   // Without the positions: enough to compare batches of the same requests.
   double Seconds(int rows) const;
 
-  // Observations since the bucket of this many rows got its last one; -1 if it has none.
-  int64_t Age(int rows) const;
-
   double seconds_per_position() const { return per_position_; }
   void set_seconds_per_position(double seconds) { per_position_ = seconds; }
 
@@ -41,7 +38,6 @@ class StepCost {
   struct Bucket {
     std::vector<double> rows, seconds;  // the last kKept observations, a ring
     int64_t next = 0;
-    int64_t last = 0;
   };
   struct Point {
     double rows, seconds, weight;
@@ -51,7 +47,6 @@ class StepCost {
   void Refresh() const;
 
   std::vector<Bucket> buckets_;
-  int64_t observations_ = 0;
   double per_position_ = 0;
   mutable bool stale_ = false;
   mutable std::vector<Point> curve_;  // rising in both

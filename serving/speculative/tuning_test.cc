@@ -22,13 +22,10 @@ StepCost CostOf(const std::function<double(int)>& seconds) {
 TEST(StepCost, KnowsTheCurveBetweenAndBeyondWhatItSaw) {
   StepCost cost;
   EXPECT_EQ(cost.Seconds(5), 0);
-  EXPECT_EQ(cost.Age(5), -1);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64}) cost.Observe(rows, 0, 1 + 0.1 * rows);
   for (const int rows : {1, 3, 8, 20, 50, 64, 100, 200}) {
     EXPECT_NEAR(cost.Seconds(rows), 1 + 0.1 * rows, 0.01) << rows;
   }
-  EXPECT_EQ(cost.Age(64), 0);
-  EXPECT_EQ(cost.Age(1), 6);
 }
 
 TEST(StepCost, InterruptedStepsChangeNothingAndASlowerMachineIsNoticed) {

@@ -41,6 +41,7 @@ constexpr int kWarmTokens = 4;  // of each answer, before the clock starts
 
 struct Run {
   double tokens = 0, seconds = 0, llm_steps = 0, llm_rows = 0;
+  double llm_seconds = 0, ssm_seconds = 0;  // in the models' own steps
 };
 
 struct Mode {
@@ -51,8 +52,9 @@ struct Mode {
 
 // All requests at once, until the first answer is complete: then the load changes. The rest is
 // run to its end, untimed.
-absl::StatusOr<Run> Decode(Engine& engine, CountingRunner& llm, const Tokenizer& tokenizer,
-                           const std::string& text, int load, int round) {
+absl::StatusOr<Run> Decode(Engine& engine, CountingRunner& llm, CountingRunner& ssm,
+                           const Tokenizer& tokenizer, const std::string& text, int load,
+                           int round) {
   std::map<RequestId, int> emitted;
   for (int i = 0; i < load; ++i) {
     // From the held-out tail.
@@ -87,12 +89,75 @@ absl::StatusOr<Run> Decode(Engine& engine, CountingRunner& llm, const Tokenizer&
       run.seconds = now - start;
       run.llm_steps = llm.steps;
       run.llm_rows = llm.rows;
+      run.llm_seconds = llm.seconds;
+      run.ssm_seconds = ssm.seconds;
     } else if (least >= kWarmTokens) {
       start = Seconds();
       llm.Clear();
+      ssm.Clear();
     }
   }
   return run;
+}
+
+// `rows` sequences of one token each.
+RunnerBatch OneTokenEach(int rows) {
+  RunnerBatch batch;
+  batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
+  batch.sequence_start.push_back(0);
+  for (int r = 0; r < rows; ++r) {
+    batch.tokens.push_back(r);
+    batch.positions.push_back(0);
+    batch.slots.push_back(r);
+    batch.row_sequence.push_back(r);
+    batch.row_prefix.push_back(1);
+    batch.sequence_slots.push_back(r);
+    batch.sequence_start.push_back(r + 1);
+    batch.logit_rows.push_back(r);
+  }
+  return batch;
+}
+
+// What the tuner has to know: a step's time by its rows, in runs of the same size and with other
+// sizes between them.
+absl::Status StepTimes(std::map<std::string, ServedModel>& models, Report* report) {
+  constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128};
+  constexpr int kRepeats = 15;
+  report->Table("A step by its rows, ms",
+                {"rows", "LLM, repeated", "LLM, mixed", "SSM, repeated", "SSM, mixed"});
+  std::map<int, std::vector<double>> cells;
+  for (const char* name : {"llm", "ssm"}) {
+    ModelRunner& runner = *models.at(name).runner;
+    RunnerLogits logits;
+    std::map<int, std::vector<double>> repeated, mixed;
+    const auto time = [&](int rows, std::vector<double>* out) {
+      const RunnerBatch batch = OneTokenEach(rows);
+      const double start = Seconds();
+      absl::Status status = runner.Step(batch, &logits);
+      out->push_back((Seconds() - start) * 1e3);
+      return status;
+    };
+    for (const int rows : kRowCounts) {
+      for (int i = 0; i < kRepeats; ++i) {
+        if (absl::Status s = time(rows, &repeated[rows]); !s.ok()) return s;
+      }
+    }
+    for (int i = 0; i < kRepeats; ++i) {
+      for (const int rows : kRowCounts) {
+        if (absl::Status s = time(rows, &mixed[rows]); !s.ok()) return s;
+      }
+    }
+    for (const int rows : kRowCounts) {
+      cells[rows].push_back(Median(repeated[rows]));
+      cells[rows].push_back(Median(mixed[rows]));
+    }
+  }
+  for (const auto& [rows, values] : cells) {
+    std::vector<Cell> row = {Number(rows, 0)};
+    for (const double value : values) row.push_back(Number(value, 3));
+    report->Row(row);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Measure(Report* report) {
@@ -114,7 +179,9 @@ absl::Status Measure(Report* report) {
     if (!model.ok()) return model.status();
     models.emplace(name, *std::move(model));
   }
+  if (absl::Status status = StepTimes(models, report); !status.ok()) return status;
   CountingRunner& llm = *models.at("llm").counting;
+  CountingRunner& small = *models.at("ssm").counting;
   auto tokenizer = ByteTokenizer::Create();
   if (!tokenizer.ok()) return tokenizer.status();
   const std::string text = ServingText();
@@ -163,7 +230,8 @@ absl::Status Measure(Report* report) {
   for (int round = -1; round < absl::GetFlag(FLAGS_rounds); ++round) {
     for (const int load : loads) {
       for (Mode& mode : modes) {
-        absl::StatusOr<Run> run = Decode(*mode.engine, llm, **tokenizer, text, load, round + 1);
+        absl::StatusOr<Run> run =
+            Decode(*mode.engine, llm, small, **tokenizer, text, load, round + 1);
         if (!run.ok()) return run.status();
         if (round >= 0) mode.runs[load].push_back(*run);
       }
@@ -209,6 +277,12 @@ absl::Status Measure(Report* report) {
   }
   table("Rows of an LLM step", 1, [&](const std::vector<Run>& runs, int) {
     return median(runs, [](const Run& r) { return r.llm_rows / r.llm_steps; });
+  });
+  table("Share of the time in the LLM's steps", 2, [&](const std::vector<Run>& runs, int) {
+    return median(runs, [](const Run& r) { return r.llm_seconds / r.seconds; });
+  });
+  table("Share of the time in the SSM's steps", 2, [&](const std::vector<Run>& runs, int) {
+    return median(runs, [](const Run& r) { return r.ssm_seconds / r.seconds; });
   });
   table("Tokens per LLM step and request", 2, [&](const std::vector<Run>& runs, int load) {
     return median(runs, [&](const Run& r) { return r.tokens / r.llm_steps / load; });
