@@ -11,8 +11,8 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
 #include "ops/optimizer/schedule.h"
-#include "ops/program/accesses.h"
 #include "ops/tensor/stretch.h"
+#include "worker/executor/streams.h"
 
 namespace espalier {
 namespace {
@@ -67,27 +67,6 @@ const OpRegistry& Operators() {
 
 bool IsKept(proto::BufferKind kind) {
   return kind != proto::SCRATCH && kind != proto::HOST_INPUT && kind != proto::SCHEDULE;
-}
-
-// By buffer: the host slot of a parameter that streams, or -1. What else such a parameter must
-// fulfil, InstructionChecker looks at.
-std::vector<int> FindHomeSlots(const proto::Program& program) {
-  std::set<int> written;
-  for (const proto::Instruction& instruction : program.instructions()) {
-    if (instruction.has_swap_out()) written.insert(instruction.swap_out().host_slot());
-  }
-  std::vector<int> slots(program.buffers_size(), -1);
-  for (const proto::Instruction& instruction : program.instructions()) {
-    if (!instruction.has_swap_in()) continue;
-    const proto::SwapInstruction& swap = instruction.swap_in();
-    if (swap.buffer() < 0 || swap.buffer() >= program.buffers_size() || swap.host_slot() < 0 ||
-        swap.host_slot() >= kMaxHostSlots || written.count(swap.host_slot()) > 0 ||
-        program.buffers(swap.buffer()).kind() != proto::PARAMETER_SHARD) {
-      continue;
-    }
-    slots[swap.buffer()] = swap.host_slot();
-  }
-  return slots;
 }
 
 std::vector<int> FindAliases(const proto::Program& program, const CheckedProgram& checked) {
@@ -217,36 +196,14 @@ absl::Status CheckOverlaps(const proto::Program& program, const CheckedProgram& 
 class InstructionChecker {
  public:
   InstructionChecker(const proto::Program& program, CheckedProgram* checked)
-      : program_(program), checked_(*checked) {
-    streams_ = std::any_of(checked->home_slot.begin(), checked->home_slot.end(),
-                           [](int slot) { return slot >= 0; });
-  }
+      : program_(program), checked_(*checked), streams_(program, checked->home_slot) {}
 
   absl::Status Check(const proto::Instruction& instruction) {
     absl::Status status = CheckKind(instruction);
-    return status.ok() && streams_ ? CheckStreams(instruction) : status;
+    return status.ok() ? streams_.Check(instruction) : status;
   }
 
  private:
-  // Parameters that stream are there from their swap_in on, and nobody else writes them.
-  absl::Status CheckStreams(const proto::Instruction& instruction) {
-    if (instruction.has_swap_in()) {
-      arrived_.insert(instruction.swap_in().buffer());
-      return absl::OkStatus();
-    }
-    for (const BufferAccess& access : AccessesOf(instruction)) {
-      if (checked_.home_slot[access.buffer] < 0) continue;
-      const std::string& name = program_.buffers(access.buffer).name();
-      if (access.writes) {
-        return Bad("it writes parameter '", name, "', which lies on the host and is only read");
-      }
-      if (arrived_.count(access.buffer) == 0) {
-        return Bad("it reads parameter '", name, "' before its swap_in");
-      }
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status CheckKind(const proto::Instruction& instruction) {
     switch (instruction.kind_case()) {
       case proto::Instruction::kCompute:
@@ -418,29 +375,14 @@ class InstructionChecker {
 
   absl::Status SwapIn(const proto::SwapInstruction& c) {
     if (absl::Status s = Static(c.buffer(), "buffer"); !s.ok()) return s;
-    if (checked_.home_slot[c.buffer()] >= 0) return StreamIn(c);
+    if (checked_.home_slot[c.buffer()] >= 0) {
+      GrowSlot(checked_.home_slot[c.buffer()], spec(c.buffer()).bytes());
+      return absl::OkStatus();
+    }
     if (c.host_slot() < 0 || c.host_slot() >= static_cast<int>(checked_.host_slot_bytes.size()) ||
         checked_.host_slot_bytes[c.host_slot()] < spec(c.buffer()).bytes()) {
       return Bad("host slot ", c.host_slot(), " was not written by a swap_out before");
     }
-    return absl::OkStatus();
-  }
-
-  absl::Status StreamIn(const proto::SwapInstruction& c) {
-    if (c.host_slot() != checked_.home_slot[c.buffer()]) {
-      return Bad("parameter '", program_.buffers(c.buffer()).name(), "' comes from host slots ",
-                 checked_.home_slot[c.buffer()], " and ", c.host_slot());
-    }
-    const auto [owner, added] = slot_owner_.try_emplace(c.host_slot(), c.buffer());
-    if (!added && owner->second != c.buffer()) {
-      return Bad("host slot ", c.host_slot(), " is that of parameter '",
-                 program_.buffers(owner->second).name(), "' already");
-    }
-    if (program_.has_optimizer()) {
-      return Bad("parameter '", program_.buffers(c.buffer()).name(),
-                 "' lies on the host; in a program that trains, parameters must not");
-    }
-    GrowSlot(c.host_slot(), spec(c.buffer()).bytes());
     return absl::OkStatus();
   }
 
@@ -532,9 +474,7 @@ class InstructionChecker {
   const proto::Program& program_;
   CheckedProgram& checked_;
   std::set<std::tuple<bool, int, uint64_t>> messages_;
-  bool streams_ = false;           // some parameter does
-  std::set<int> arrived_;          // of those
-  std::map<int, int> slot_owner_;  // by host slot of one
+  StreamChecker streams_;
 };
 
 }  // namespace
@@ -619,7 +559,7 @@ absl::StatusOr<CheckedProgram> CheckProgram(const proto::Program& program) {
     if (!spec.ok()) return place(i, spec.status());
     checked.specs.push_back(*std::move(spec));
   }
-  checked.home_slot = FindHomeSlots(program);
+  checked.home_slot = FindHomeSlots(program, kMaxHostSlots);
   checked.alias_of = FindAliases(program, checked);
   checked.tensor_names = FindTensorNames(program);
   FindStretches(program, &checked);

@@ -141,7 +141,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
       const Graph graph = Model(format, kv_format);
       const proto::Program whole = Lower(graph, 0);
       std::vector<RunnerLogits> expected(batches.size());
-      std::unique_ptr<Device> large = NewCpuDevice({2, int64_t{1} << 28});
+      std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
       auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
       ASSERT_TRUE(resident.ok()) << resident.status();
       FillRandomly((*resident)->executor());
@@ -162,7 +162,7 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
         const int64_t limit = program.arena_bytes() + workspace;
         EXPECT_LE(limit, whole.arena_bytes() + workspace - (parameters - budget));
         for (const std::string& folder : {std::string(), testing::TempDir()}) {
-          std::unique_ptr<Device> small = NewCpuDevice({2, limit, folder});
+          std::unique_ptr<Device> small = NewCpuDevice({1, limit, folder});
           EXPECT_EQ(ProgramModelRunner::Create(whole, "", kPositions, small.get()).status().code(),
                     absl::StatusCode::kResourceExhausted);
           auto streaming = ProgramModelRunner::Create(program, "", kPositions, small.get());
