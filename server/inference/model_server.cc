@@ -83,6 +83,11 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
   if (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0) {
     request.set_tensor_parallel(std::max(1, request.tensor_parallel()));
     request.set_pipeline_parallel(std::max(1, request.pipeline_parallel()));
+    if (request.adapters_size() > 0) {
+      return absl::UnimplementedError(
+          "field 'adapters' is for a model that runs in the coordinator's process; with "
+          "'tensor_parallel' or 'pipeline_parallel' it runs on workers");
+    }
   }
   for (std::string* format : {request.mutable_weights(), request.mutable_ssm_weights()}) {
     const absl::StatusOr<WeightFormat> known = WeightFormatOf(*format);

@@ -13,8 +13,6 @@ constexpr int64_t kMostWeights = int64_t{1} << 31;  // rows or columns of a matr
 using Field = google::protobuf::RepeatedField<int32_t>;
 
 // The arrays of a batch with their fields.
-static_assert(sizeof(RunnerBatch) == 10 * sizeof(std::vector<int32_t>),
-              "every array of a batch must travel: here, in proto::ServingStep and in CheckBatch");
 template <typename Batch, typename Visitor>
 void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.tokens, &proto::ServingStep::tokens, &proto::ServingStep::mutable_tokens);
