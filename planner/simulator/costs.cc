@@ -12,8 +12,9 @@ namespace {
 
 using Collective = proto::CollectiveInstruction;
 
-// Of a parameter whose update stands for all: more than caches next to a core hold.
-constexpr int64_t kUpdateElements = 1 << 19;
+// Of a parameter whose update stands for all, where the device has room for it: what is touched
+// once in a step lies far away.
+constexpr int64_t kUpdateElements = 1 << 22;
 
 }  // namespace
 
@@ -60,12 +61,12 @@ double CostTables::Passes(const Dims& parameter) const {
 
 double CostTables::UpdateFactor(const proto::Device& device) {
   if (!update_.def->update->sums.empty()) return 1;
-  const NodeTypes one{update_.attributes,
-                      update_.InputTypes({kUpdateElements}),
-                      {{DType::kF32, {kUpdateElements}}}};
+  int64_t elements = kUpdateElements;
+  while (elements > 1 && elements * 256 > device.memory_bytes()) elements /= 2;
+  const NodeTypes one{
+      update_.attributes, update_.InputTypes({elements}), {{DType::kF32, {elements}}}};
   const auto measured = cost_.Measured(*update_.def, one, device);
-  const double bytes =
-      Passes({kUpdateElements}) * static_cast<double>(kUpdateElements * sizeof(float));
+  const double bytes = Passes({elements}) * static_cast<double>(elements * 4);
   return measured.has_value() ? measured->forward / MemorySeconds(device, bytes) : 1;
 }
 

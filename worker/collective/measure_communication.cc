@@ -1,8 +1,13 @@
 #include "worker/collective/measure_communication.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <string_view>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -20,7 +25,7 @@ constexpr Kind kKinds[] = {
 constexpr int kMostRanksOfAllSizes = 4;
 constexpr int kInARow = 6;
 constexpr int64_t kWorkBytes = 256 << 10;  // stays in a core's cache
-constexpr int kWorkRounds = 8;
+constexpr int kWorkRounds = 12;
 
 // One collective of one size over the first `ranks` ranks; a message if there is no kind.
 struct Case {
@@ -73,28 +78,51 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Seconds of this rank for kInARow pieces of work, and with a collective or message behind each.
-  // As in a step: nobody waits for each other but in those, and right behind them every rank works
-  // on, beside what still has to be sent. Timed alone they seem two to four times as fast
-  // (docs/benchmarks): the threads that move bytes then have the cores for themselves.
+  // Seconds for kInARow pieces of work on the first rank while the others wait, and of this rank
+  // with a collective or message behind each piece. As in a step: nobody waits for each other but
+  // in those, and right behind them every rank works on. So what ranks of one host take from each
+  // other's work (caches, bandwidth, turns of the cores) counts where they meet.
   struct Times {
-    double work = 0, both = 0;
+    double alone = 0;
+    double both = 0;
     double send = 0;  // of `both`, within calls of Send
   };
   absl::StatusOr<Times> Time(const Case& c) {
     Communicator::Group group(c.ranks);
     std::iota(group.begin(), group.end(), 0);
-    const bool is_message = c.kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
     Times times;
-    // Other ranks of the host may share its cores with this one's work.
-    absl::StatusOr<double> work = InARow(group, c, [] { return absl::OkStatus(); });
-    if (!work.ok()) return work.status();
-    times.work = *work;
-    absl::StatusOr<double> both = is_message ? BackAndForth(group, c, &times.send)
-                                             : InARow(group, c, [&] { return Run(c, group); });
+    if (absl::Status s = Meet(group); !s.ok()) return s;
+    if (communicator_.rank() == 0) {
+      absl::StatusOr<double> alone = InARow(c, [] { return absl::OkStatus(); });
+      if (!alone.ok()) return alone.status();
+      times.alone = *alone;
+    }
+    if (absl::Status s = Meet(group); !s.ok()) return s;
+    const bool is_message = c.kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    absl::StatusOr<double> both =
+        is_message ? BackAndForth(c, &times.send) : InARow(c, [&] { return Run(c, group); });
     if (!both.ok()) return both.status();
     times.both = *both;
     return times;
+  }
+
+  // How many ranks there are, of the first `ranks`, for each core of a host that has the most.
+  absl::StatusOr<double> RanksPerCore(int ranks) {
+    if (communicator_.on_device()) return 1.0;
+    char name[256] = {};
+    gethostname(name, sizeof(name) - 1);
+    // Kept whole by a double.
+    const double host = static_cast<double>(std::hash<std::string_view>()(name) >> 12);
+    absl::StatusOr<std::vector<double>> hosts =
+        Gather({host, static_cast<double>(std::thread::hardware_concurrency())});
+    if (!hosts.ok()) return hosts.status();
+    double most = 1;
+    for (int r = 0; r < ranks; ++r) {
+      double alike = 0;
+      for (int other = 0; other < ranks; ++other) alike += (*hosts)[2 * other] == (*hosts)[2 * r];
+      most = std::max(most, alike / std::max(1.0, (*hosts)[2 * r + 1]));
+    }
+    return most;
   }
 
   // What all ranks have, one after the other.
@@ -122,10 +150,8 @@ class Measurement {
 
  private:
   template <typename Do>
-  absl::StatusOr<double> InARow(const Communicator::Group& group, const Case& c, Do what) {
-    // Whoever is there first would count its waiting.
-    absl::Status s = communicator_.Flush();
-    if (s.ok()) s = Meet(group);
+  absl::StatusOr<double> InARow(const Case& c, Do what) {
+    absl::Status s;
     const absl::Time start = absl::Now();
     for (int i = 0; i < kInARow && s.ok(); ++i) {
       // An operator that leaves the input behind.
@@ -140,10 +166,8 @@ class Measurement {
 
   // kInARow messages there and as many back: a rank works while the other one waits for what it
   // will send.
-  absl::StatusOr<double> BackAndForth(const Communicator::Group& group, const Case& c,
-                                      double* sending) {
-    absl::Status s = communicator_.Flush();
-    if (s.ok()) s = Meet(group);
+  absl::StatusOr<double> BackAndForth(const Case& c, double* sending) {
+    absl::Status s;
     const int me = communicator_.rank();
     const absl::Time start = absl::Now();
     absl::Duration in_send;
@@ -166,7 +190,7 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // About a twentieth of a millisecond of a core.
+  // About a tenth of a millisecond of a core, as operators of small models take.
   absl::Status Work() {
     absl::Status s;
     for (int i = 0; i < kWorkRounds && s.ok(); ++i) s = Write(work_, kWorkBytes);
@@ -181,8 +205,11 @@ class Measurement {
     return absl::OkStatus();
   }
 
+  // Whoever is there first would count its waiting.
   absl::Status Meet(const Communicator::Group& group) {
-    absl::Status s = communicator_.AllReduce(DType::kF32, input_, output_, 1, group, tag_);
+    absl::Status s = communicator_.Flush();
+    if (!s.ok()) return s;
+    s = communicator_.AllReduce(DType::kF32, input_, output_, 1, group, tag_);
     if (s.ok()) s = communicator_.Flush();
     return s.ok() ? device_.Synchronize() : s;
   }
@@ -245,7 +272,7 @@ absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
         times = *timed;
       }
       // The first makes buffers that are kept.
-      if (i > 0) mine.insert(mine.end(), {times.work, times.both, times.send});
+      if (i > 0) mine.insert(mine.end(), {times.alone, times.both, times.send});
     }
   }
   absl::StatusOr<std::vector<double>> all = measurement.Gather(mine);
@@ -258,22 +285,21 @@ absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
   for (size_t c = 0; c < cases.size(); ++c) {
     const double bytes = static_cast<double>(cases[c].bytes);
     const bool is_message = cases[c].kind == proto::CollectiveInstruction::KIND_UNSPECIFIED;
+    absl::StatusOr<double> share = measurement.RanksPerCore(cases[c].ranks);
+    if (!share.ok()) return share.status();
     std::vector<double> added, sending;
     for (int i = 0; i < options.repetitions; ++i) {
-      // Of the slowest rank: where ranks share cores, some have done their work long before.
-      Measurement::Times slowest;
-      double sum = 0;
+      // Of the slowest rank; ranks that share cores share their work evenly.
+      Measurement::Times times = of(0, c, i);
+      times.send = 0;
       for (int r = 0; r < cases[c].ranks; ++r) {
-        const Measurement::Times times = of(r, c, i);
-        slowest.work = std::max(slowest.work, times.work);
-        slowest.both = std::max(slowest.both, times.both);
-        slowest.send += times.send;
-        sum += times.work;
+        times.both = std::max(times.both, of(r, c, i).both);
+        times.send += of(r, c, i).send;
       }
       // Of messages back and forth, one rank works at a time.
-      const double work = is_message ? sum : slowest.work;
-      added.push_back((slowest.both - work) / (is_message ? 2 * kInARow : kInARow));
-      sending.push_back(slowest.send / (2 * kInARow));
+      const double work = times.alone * (is_message ? 2 : *share);
+      added.push_back((times.both - work) / (is_message ? 2 * kInARow : kInARow));
+      sending.push_back(times.send / (2 * kInARow));
     }
     if (is_message) {
       // Between devices both take part from beginning to end. The least that is not that: 1 ns.

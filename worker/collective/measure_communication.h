@@ -22,8 +22,9 @@ struct MeasureCommunicationOptions {
 // message from rank 0 to rank 1, and as the first ranks' input of every collective, for 2, 3, 4, 8,
 // 16, ... and all ranks; larger groups get what would take more memory than `bytes.back()` for each
 // of 4 ranks left out. What is timed is what they add to work that is done between them, as in a
-// step. About 2 s for 4 ranks of one host. InvalidArgument for options that are not as above; else
-// errors of the communicator and the device, after which neither is of use.
+// step, where ranks that share cores share them evenly. About 2 s for 4 ranks of one host.
+// InvalidArgument for options that are not as above; else errors of the communicator and the
+// device, after which neither is of use.
 absl::StatusOr<proto::CommunicationProfile> MeasureCommunication(
     Communicator& communicator, Device& device, const MeasureCommunicationOptions& options);
 
