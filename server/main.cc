@@ -19,7 +19,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/api_keys.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator.h"
 #include "server/http/gateway.h"
@@ -30,6 +29,7 @@
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
+#include "worker/api_keys.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
@@ -45,7 +45,8 @@ ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dea
 ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(std::string, api_key_file, "",
-          "file with one key per line, one of which clients must show; empty: none is wanted");
+          "file with one key per line, one of which clients and workers must show; empty: none is "
+          "wanted");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may go on after SIGTERM; a second signal ends them");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and tokens");
@@ -157,9 +158,10 @@ absl::Status Serve(const sigset_t& signals) {
   if (!absl::GetFlag(FLAGS_api_key_file).empty()) {
     absl::StatusOr<ApiKeys> keys = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
     if (!keys.ok()) return keys.status();
-    options.authorize = [keys = *std::move(keys)](const std::string& method,
+    options.worker_key = keys->first();
+    options.authorize = [keys = *std::move(keys)](const std::string&,
                                                   const std::string& authorization) {
-      return keys.Check(method, authorization);
+      return keys.Check(authorization);
     };
   }
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
@@ -239,7 +241,8 @@ absl::Status Serve(const sigset_t& signals) {
                                         .coordinator = LocalAddress(coordinator.grpc_address()),
                                         .threads = absl::GetFlag(FLAGS_worker_threads),
                                         .memory_limit = absl::GetFlag(FLAGS_worker_memory),
-                                        .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir)});
+                                        .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir),
+                                        .api_key_file = absl::GetFlag(FLAGS_api_key_file)});
     if (!started.ok()) return started.status();
     workers = *std::move(started);
     const absl::Time deadline = absl::Now() + kWorkersJoin;

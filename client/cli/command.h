@@ -93,6 +93,7 @@ Command ServeCommand();
 Command UnserveCommand();
 Command GenerateCommand();
 Command BenchCommand();
+Command VerifyLosslessCommand();
 Command VersionCommand();
 
 std::vector<Command> AllCommands();

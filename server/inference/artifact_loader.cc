@@ -59,11 +59,9 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const Described& model,
-                                                                        const ServingShape& shape,
-                                                                        WeightFormat format,
-                                                                        EngineParts* parts,
-                                                                        int64_t* parameters) const {
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(
+    const Described& model, const ServingShape& shape, std::optional<WeightFormat> format,
+    EngineParts* parts, int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
@@ -71,7 +69,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeRunner(const De
     return status;
   }
   if (parameters != nullptr) *parameters = CountParameters(serving->graph);
-  serving = QuantizeServing(*options_.operators, *std::move(serving), format);
+  serving =
+      ServingIn(*options_.operators, *std::move(serving), model.description.model.facts, format);
   if (!serving.ok()) return serving.status();
   const Graph& graph = serving->graph;
   absl::StatusOr<proto::Program> program = LowerServing(*options_.operators, graph);
@@ -97,6 +96,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(const std::string& llm,
       LlmShape(large->description.model.facts, size, expansion, count);
   if (!shape.ok()) return In(llm, shape.status());
   Loaded loaded;
+  loaded.format = formats.llm.value_or(PackedFormat(large->description.model.facts));
   loaded.parts.tokenizer = large->description.tokenizer;
   loaded.parts.chat = large->description.chat;
   loaded.parts.generation = large->description.generation;

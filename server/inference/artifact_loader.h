@@ -36,7 +36,8 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const Described& model,
                                                           const ServingShape& shape,
-                                                          WeightFormat format, EngineParts* parts,
+                                                          std::optional<WeightFormat> format,
+                                                          EngineParts* parts,
                                                           int64_t* parameters) const;
 
   const ArtifactLoaderOptions options_;

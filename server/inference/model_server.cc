@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/inference/sampling_defaults.h"
 
 namespace espalier {
 namespace {
@@ -40,13 +41,17 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
     return absl::InvalidArgumentError(absl::StrCat(
         "field 'lookup_depth' is ", request.lookup_depth(), ", expected 0 to ", kMaxLookup));
   }
-  for (std::string* format : {request.mutable_weights(), request.mutable_ssm_weights()}) {
-    const absl::StatusOr<WeightFormat> known = WeightFormatOf(*format);
-    if (!known.ok()) return known.status();
-    if (format == request.mutable_weights()) *format = Name(*known);
+  for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
+    if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;
   }
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
+  }
+  if (request.generation_config().empty()) request.set_generation_config("model");
+  if (request.generation_config() != "model" && request.generation_config() != "none") {
+    return absl::InvalidArgumentError(absl::StrCat("field 'generation_config' is '",
+                                                   request.generation_config(),
+                                                   "', expected model or none"));
   }
   const auto fill = [](int value, int fallback) { return value == 0 ? fallback : value; };
   request.set_max_requests_per_batch(fill(request.max_requests_per_batch(), kDefaultRequests));
@@ -72,7 +77,7 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
+absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
     const proto::ServeModelRequest& request) {
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
@@ -89,6 +94,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   ModelLoader::Formats formats;
   for (const auto& [name, format] : {std::pair{&request.weights(), &formats.llm},
                                      std::pair{&request.ssm_weights(), &formats.ssms}}) {
+    if (name->empty()) continue;
     absl::StatusOr<WeightFormat> known = WeightFormatOf(*name);
     if (!known.ok()) return known.status();
     *format = *known;
@@ -97,7 +103,6 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
       request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
       *expansion, formats);
   if (!loaded.ok()) return loaded.status();
-  const int vocabulary = loaded->parts.tokenizer->vocabulary();
   EngineOptions options;
   options.expansion = *std::move(expansion);
   options.max_requests = request.max_requests_per_batch();
@@ -113,27 +118,60 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
     return absl::ToDoubleSeconds(clock->Now() - start);
   };
-  absl::StatusOr<std::unique_ptr<EngineHost>> host =
-      EngineHost::Create(std::move(loaded->parts), std::move(options));
-  if (!host.ok()) return host.status();
-  auto model = std::make_shared<LoadedModel>();
-  model->host = *std::move(host);
-  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
-  model->clock = options_.clock;
-  proto::ServedModel& description = model->description;
+  Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters};
+  prepared.request.set_weights(Name(loaded->format));
+  if (request.generation_config() == "model") {
+    absl::StatusOr<proto::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
+    if (!sampling.ok()) {
+      return absl::Status(
+          sampling.status().code(),
+          absl::StrCat("artifact '", request.artifact(), "': ", sampling.status().message()));
+    }
+    prepared.sampling_defaults = *std::move(sampling);
+  }
+  return prepared;
+}
+
+proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) const {
+  proto::ServedModel description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();
-  description.set_parameters(loaded->parameters);
-  description.set_max_sequence_length(model->host->context());
-  description.set_vocabulary(vocabulary);
+  description.set_parameters(parameters);
+  description.set_max_sequence_length(context);
+  description.set_vocabulary(parts.tokenizer->vocabulary());
   description.set_weights(request.weights());
   description.set_ssm_weights(request.ssm_weights());
   description.set_tune_speculation(request.tune_speculation());
   description.set_lookup_depth(request.lookup_depth());
   description.set_no_prefix_cache(request.no_prefix_cache());
-  description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  description.set_loaded_unix_ms(absl::ToUnixMillis(loaded));
+  description.set_generation_config(request.generation_config());
+  *description.mutable_sampling_defaults() = sampling_defaults;
+  return description;
+}
+
+absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const proto::ServeModelRequest& given) {
+  absl::StatusOr<proto::ServeModelRequest> request = Complete(given);
+  if (!request.ok()) return request.status();
+  absl::MutexLock loading(&loading_);
+  return LoadParts(*request);
+}
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
+    const proto::ServeModelRequest& request) {
+  absl::StatusOr<Prepared> prepared = LoadParts(request);
+  if (!prepared.ok()) return prepared.status();
+  auto model = std::make_shared<LoadedModel>();
+  model->description = prepared->Describe(0, options_.clock->Now());
+  absl::StatusOr<std::unique_ptr<EngineHost>> host =
+      EngineHost::Create(std::move(prepared->parts), std::move(prepared->options));
+  if (!host.ok()) return host.status();
+  model->host = *std::move(host);
+  model->description.set_max_sequence_length(model->host->context());
+  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  model->clock = options_.clock;
   return model;
 }
 

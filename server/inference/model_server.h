@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,11 @@ class ModelLoader {
 
   struct Loaded {
     EngineParts parts;
-    int64_t parameters = 0;  // of the LLM
+    int64_t parameters = 0;                    // of the LLM
+    WeightFormat format = WeightFormat::kF32;  // likewise
   };
   struct Formats {
-    WeightFormat llm = WeightFormat::kF32, ssms = WeightFormat::kF32;
+    std::optional<WeightFormat> llm, ssms;  // absent: as the artifact has it
   };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
@@ -71,6 +73,18 @@ class ModelServer {
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
   absl::Status Unserve(const std::string& name);
 
+  // What Serve would start an engine from, for those who run one themselves: nothing is served.
+  struct Prepared {
+    proto::ServeModelRequest request;  // with its defaults, and the LLM's format
+    EngineParts parts;
+    EngineOptions options;
+    int64_t parameters = 0;  // of the LLM
+    proto::SamplingOptions sampling_defaults;
+    // All that is known without an engine; `context` is its.
+    proto::ServedModel Describe(int context, absl::Time loaded) const;
+  };
+  absl::StatusOr<Prepared> Prepare(const proto::ServeModelRequest& request);
+
   // NotFound names the models that there are; Unavailable once Drain was called. The model stays
   // alive while the pointer does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
@@ -87,6 +101,7 @@ class ModelServer {
   uint64_t NextSeed();
 
  private:
+  absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request);
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request);
 
   const ModelServerOptions options_;

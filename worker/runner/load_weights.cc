@@ -70,6 +70,9 @@ class Loader {
     const auto found = map.sources.find(name);
     WeightSource whole{{{name, spec.dims, false, 0, spec.dims.empty() ? 1 : spec.dims[0]}}};
     const WeightSource& source = found != map.sources.end() ? found->second : whole;
+    if (spec.dtype == DType::kU8 && found == map.sources.end() && spec.dims == spec.global) {
+      return LoadPacked(index, name);
+    }
     const bool packed = source.bits != 0;
     if ((!packed && !IsFloat(spec.dtype)) || !(spec.dims == spec.global)) {
       return absl::InvalidArgumentError(
@@ -143,6 +146,32 @@ class Loader {
       wide_.resize(static_cast<size_t>(count));
       if (absl::Status s = files_.Read(name, from, count, wide_.data()); !s.ok()) return s;
       if (absl::Status s = Store(index, add, at); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  // A matrix that the file holds as memory does.
+  absl::Status LoadPacked(int index, const std::string& parameter) {
+    const TensorSpec& spec = executor_.spec(index);
+    const Entry* entry = Find(parameter);
+    if (entry == nullptr) {
+      return absl::NotFoundError(absl::StrCat("the weights in '", folder_,
+                                              "' have no packed matrix '", parameter,
+                                              "'; does config.json belong to them?"));
+    }
+    if (entry->second.dims != spec.dims) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", entry->second.file, "': packed matrix '", parameter, "' has shape ",
+          ToString(entry->second.dims), ", config.json asks for ", ToString(spec.dims)));
+    }
+    used_.insert(entry->first);
+    std::vector<char> part;
+    for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
+      part.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
+      const int64_t bytes = static_cast<int64_t>(part.size());
+      absl::Status status = files_.ReadBytes(entry->first, at, bytes, part.data());
+      if (status.ok()) status = executor_.WriteBuffer(index, part.data(), bytes, at);
+      if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
