@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/artifacts/quantize.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/plan_calls.h"
 #include "server/jobs/worker_client.h"
@@ -98,7 +99,7 @@ absl::Status Coordinator::Parts::Build() {
         if (jobs != nullptr) jobs->WorkersChanged();
       });
   desk = std::make_unique<PlanDesk>(&operators, store.get(), options.measure_seconds);
-  const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes);
+  const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.worker_key);
   plans = std::make_unique<PlanCalls>(&operators, desk.get(), artifacts.get(), workers.get(),
                                       store.get(), dial);
   AttemptTools tools;
@@ -117,7 +118,9 @@ absl::Status Coordinator::Parts::Build() {
   guard = std::make_unique<Guard>(&metrics, options.authorize);
   services.push_back(MakeTrainingService(guard.get(), jobs.get()));
   services.push_back(MakePlannerService(guard.get(), plans.get()));
-  services.push_back(MakeModelsService(guard.get(), artifacts.get(), store.get()));
+  services.push_back(MakeModelsService(
+      guard.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
+      store.get()));
   services.push_back(MakeClusterService(
       guard.get(), workers.get(), &rendezvous, absl::ToDoubleSeconds(options.heartbeat),
       [this](proto::ClusterStatusReply* reply) { FillStatus(reply); }));
@@ -178,7 +181,8 @@ absl::Status Coordinator::Start() {
   Parts& parts = *parts_;
   parts.started = parts.clock->Now();
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // It tells everyone what calls there are, and no guard stands before it.
+  if (!parts.options.authorize) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(parts.options.listen, grpc::InsecureServerCredentials(), &port);

@@ -44,6 +44,7 @@ struct CoordinatorOptions {
   // Decides on the value of the "authorization" metadata, before every RPC. Null: all may call.
   std::function<absl::Status(const std::string& method, const std::string& authorization)>
       authorize;
+  std::string worker_key;  // shown to workers with every call; empty: none
 };
 
 // Start, then Stop or destruction; not restartable. Thread-safe but for those.

@@ -77,6 +77,7 @@ void LocalWorkers::Spawn(size_t index) {
     words.push_back(absl::StrCat("--memory_limit=", options_.memory_limit));
   }
   if (!options_.swap_dir.empty()) words.push_back("--swap_dir=" + options_.swap_dir);
+  if (!options_.api_key_file.empty()) words.push_back("--api_key_file=" + options_.api_key_file);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

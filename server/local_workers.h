@@ -21,6 +21,7 @@ struct LocalWorkersOptions {
   int threads = 0;           // of each; 0: the machine's cores divided among them
   int64_t memory_limit = 0;  // of each, bytes; 0: its own choice
   std::string swap_dir;      // of each; empty: none
+  std::string api_key_file;  // the daemon's own; empty: none
 };
 
 // Looks beside the running program and, in a build tree, in worker/. NotFound names both places.

@@ -19,7 +19,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/api_keys.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator.h"
 #include "server/http/gateway.h"
@@ -32,6 +31,7 @@
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
+#include "worker/api_keys.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
@@ -51,7 +51,8 @@ ABSL_FLAG(
     "folder where served models keep weights that stream in (serve --resident-weights); empty: "
     "in memory");
 ABSL_FLAG(std::string, api_key_file, "",
-          "file with one key per line, one of which clients must show; empty: none is wanted");
+          "file with one key per line, one of which clients and workers must show; empty: none is "
+          "wanted");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may go on after SIGTERM; a second signal ends them");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and tokens");
@@ -163,9 +164,10 @@ absl::Status Serve(const sigset_t& signals) {
   if (!absl::GetFlag(FLAGS_api_key_file).empty()) {
     absl::StatusOr<ApiKeys> keys = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
     if (!keys.ok()) return keys.status();
-    options.authorize = [keys = *std::move(keys)](const std::string& method,
+    options.worker_key = keys->first();
+    options.authorize = [keys = *std::move(keys)](const std::string&,
                                                   const std::string& authorization) {
-      return keys.Check(method, authorization);
+      return keys.Check(authorization);
     };
   }
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
@@ -173,6 +175,7 @@ absl::Status Serve(const sigset_t& signals) {
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.measure_seconds = absl::GetFlag(FLAGS_measure_seconds);
   const int message_limit_bytes = options.message_limit_bytes;
+  const WorkerDialer dial = GrpcWorkerDialer(message_limit_bytes, options.worker_key);
   absl::StatusOr<std::unique_ptr<Coordinator>> opened = Coordinator::Open(std::move(options));
   if (!opened.ok()) return opened.status();
   Coordinator& coordinator = **opened;
@@ -185,7 +188,7 @@ absl::Status Serve(const sigset_t& signals) {
        .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir),
        .cluster = {.workers = &coordinator.workers(),
                    .rendezvous = &coordinator.rendezvous(),
-                   .dial = GrpcWorkerDialer(message_limit_bytes),
+                   .dial = dial,
                    .next_attempt = [&] { return coordinator.store().NextEpoch(); }}});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());
   ModelServer models({.loader = &loader,
@@ -251,7 +254,8 @@ absl::Status Serve(const sigset_t& signals) {
                                         .coordinator = LocalAddress(coordinator.grpc_address()),
                                         .threads = absl::GetFlag(FLAGS_worker_threads),
                                         .memory_limit = absl::GetFlag(FLAGS_worker_memory),
-                                        .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir)});
+                                        .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir),
+                                        .api_key_file = absl::GetFlag(FLAGS_api_key_file)});
     if (!started.ok()) return started.status();
     workers = *std::move(started);
     const absl::Time deadline = absl::Now() + kWorkersJoin;

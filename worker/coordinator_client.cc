@@ -1,8 +1,5 @@
 #include "worker/coordinator_client.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/grpc_status.h"
+#include "worker/keyed_channel.h"
 
 namespace espalier {
 namespace {
@@ -81,9 +79,9 @@ class CoordinatorStore : public RendezvousStore {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(const std::string& address) : address_(address) {
-  auto channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelLimits());
+CoordinatorClient::CoordinatorClient(const std::string& address, const std::string& key)
+    : address_(address) {
+  auto channel = KeyedChannel(address, ChannelLimits(), key);
   cluster_ = proto::Cluster::NewStub(channel);
   models_ = proto::Models::NewStub(channel);
 }

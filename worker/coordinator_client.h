@@ -18,7 +18,8 @@ namespace espalier {
 // Thread-safe. Errors name the coordinator's address.
 class CoordinatorClient {
  public:
-  explicit CoordinatorClient(const std::string& address);
+  // Every call shows `key`; empty: none.
+  explicit CoordinatorClient(const std::string& address, const std::string& key = "");
 
   const std::string& address() const { return address_; }
 

@@ -56,9 +56,20 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     return it == epochs_.end() ? 0 : it->second;
   }
 
-  grpc::Status Join(grpc::ServerContext*, const proto::JoinRequest* request,
+  // Wanted of every Join; empty: nothing is.
+  void WantAuthorization(const std::string& value) {
+    absl::MutexLock lock(&mutex_);
+    wanted_authorization_ = value;
+  }
+
+  grpc::Status Join(grpc::ServerContext* context, const proto::JoinRequest* request,
                     proto::JoinReply* reply) override {
     absl::MutexLock lock(&mutex_);
+    const auto shown = context->client_metadata().find("authorization");
+    if (!wanted_authorization_.empty() &&
+        (shown == context->client_metadata().end() || shown->second != wanted_authorization_)) {
+      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "an API key is wanted");
+    }
     epochs_[request->name()] = ++epoch_;
     reply->mutable_lease()->set_worker_id(absl::StrCat("w", epoch_));
     reply->mutable_lease()->set_epoch(epoch_);
@@ -130,6 +141,7 @@ class FakeCoordinator : public proto::Cluster::Service, public proto::Models::Se
     return {grpc::StatusCode::FAILED_PRECONDITION, "stale lease"};
   }
 
+  std::string wanted_authorization_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   mutable absl::Mutex mutex_;

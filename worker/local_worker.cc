@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "worker/api_keys.h"
 #include "worker/artifacts.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
@@ -94,8 +96,12 @@ class LocalWorkerImpl : public LocalWorker {
       return absl::InvalidArgumentError(absl::StrCat(
           "refusing to talk in the clear off loopback (--coordinator ", options_.coordinator,
           ", --listen ", options_.listen,
-          "): this version has no TLS and no tokens yet. On a network that you trust, start with "
-          "--insecure"));
+          "): this version has no TLS. On a network that you trust, start with --insecure"));
+    }
+    if (!options_.api_key_file.empty()) {
+      absl::StatusOr<ApiKeys> keys = ApiKeys::Read(options_.api_key_file);
+      if (!keys.ok()) return keys.status();
+      keys_ = *std::move(keys);
     }
     absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(options_);
     if (!device.ok()) return device.status();
@@ -111,7 +117,8 @@ class LocalWorkerImpl : public LocalWorker {
       description_.set_op_overhead_seconds(2e-6);
     }
     files_ = NewPosixFileSystem();
-    client_ = std::make_unique<CoordinatorClient>(options_.coordinator);
+    client_ =
+        std::make_unique<CoordinatorClient>(options_.coordinator, keys_ ? keys_->first() : "");
     std::string cache = options_.cache_dir;
     if (cache.empty()) {
       std::error_code error;
@@ -145,6 +152,9 @@ class LocalWorkerImpl : public LocalWorker {
                              absl::Duration timeout, std::function<bool()> cancelled) {
       return Connect(attempt, rank, size, timeout, std::move(cancelled));
     };
+    if (keys_) {
+      service.authorize = [this](const std::string& shown) { return keys_->Check(shown); };
+    }
     service_ = std::make_unique<WorkerService>(std::move(service));
     int port = 0;
     grpc::ServerBuilder builder;
@@ -240,6 +250,10 @@ class LocalWorkerImpl : public LocalWorker {
     absl::Duration backoff = kFirstBackoff;
     for (int tries = 1;; ++tries) {
       absl::Status s = Join(key);
+      if (absl::IsUnauthenticated(s)) {
+        return absl::UnauthenticatedError(
+            absl::StrCat(s.message(), "; start this worker with --api_key_file, as espalierd was"));
+      }
       if (s.ok() || !MayPass(s)) return s;
       if (absl::Now() + backoff >= deadline) {
         return absl::UnavailableError(absl::StrCat(
@@ -338,6 +352,7 @@ class LocalWorkerImpl : public LocalWorker {
   }
 
   const WorkerOptions options_;
+  std::optional<ApiKeys> keys_;
   std::unique_ptr<Device> device_;
   proto::Device description_;
   std::unique_ptr<FileSystem> files_;

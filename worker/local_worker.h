@@ -22,6 +22,9 @@ struct WorkerOptions {
   std::string device = "cpu";          // "cpu" or "cuda:N"
   std::string cuda_plugin;             // path; empty: beside the program
   std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory
+  // Keys (api_keys.h): the first is shown to the coordinator, one of them is wanted of whoever
+  // calls the Worker service. Empty: none.
+  std::string api_key_file;
   bool insecure = false;  // allow addresses off loopback
   bool calibrate = true;  // false: report fixed, plausible rates at once (tests)
   // Give up if the coordinator cannot be reached for this long at the start; it is retried for ever

@@ -26,6 +26,10 @@ ABSL_FLAG(std::string, swap_dir, "",
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
 ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: beside this program");
 ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
+ABSL_FLAG(
+    std::string, api_key_file, "",
+    "file with one key per line, as espalierd has it: shown to the coordinator, and wanted of "
+    "whoever calls this worker; empty: none");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS");
 
 int main(int argc, char** argv) {
@@ -53,6 +57,7 @@ int main(int argc, char** argv) {
   options.device = absl::GetFlag(FLAGS_device);
   options.cuda_plugin = absl::GetFlag(FLAGS_cuda_plugin);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
+  options.api_key_file = absl::GetFlag(FLAGS_api_key_file);
   options.insecure = absl::GetFlag(FLAGS_insecure);
   std::atomic<bool> started{false};
   std::thread waiter([&] {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/grpc_status.h"
+#include "worker/keyed_channel.h"
 #include "worker/measure.h"
 #include "worker/runner/serving_wire.h"
 
@@ -295,14 +296,20 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
   return status;
 }
 
-grpc::Status WorkerService::LoadProgram(grpc::ServerContext*,
+absl::Status WorkerService::Authorize(const grpc::ServerContext& context) const {
+  return options_.authorize ? options_.authorize(AuthorizationOf(context)) : absl::OkStatus();
+}
+
+grpc::Status WorkerService::LoadProgram(grpc::ServerContext* context,
                                         const proto::LoadProgramRequest* request,
                                         proto::LoadProgramReply* reply) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(Load(*request, reply));
 }
 
 grpc::Status WorkerService::Run(grpc::ServerContext* context, const proto::RunRequest* request,
                                 grpc::ServerWriter<proto::RunEvent>* writer) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(RunLoaded(*request, [&](const proto::RunEvent& event) -> absl::Status {
     proto::RunEvent stamped = event;
     *stamped.mutable_attempt() = request->attempt();
@@ -313,18 +320,21 @@ grpc::Status WorkerService::Run(grpc::ServerContext* context, const proto::RunRe
   }));
 }
 
-grpc::Status WorkerService::StartServing(grpc::ServerContext*,
+grpc::Status WorkerService::StartServing(grpc::ServerContext* context,
                                          const proto::StartServingRequest* request,
                                          proto::StartServingReply* reply) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(LoadServing(*request, reply));
 }
 
 grpc::Status WorkerService::ServingSteps(grpc::ServerContext* context, StepStream* stream) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(RunSteps(context, stream));
 }
 
-grpc::Status WorkerService::Stop(grpc::ServerContext*, const proto::StopRequest* request,
+grpc::Status WorkerService::Stop(grpc::ServerContext* context, const proto::StopRequest* request,
                                  proto::StopReply*) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   // No check of the lease: ending work does no harm, and a coordinator that has lost track must be
   // able to. Attempts are checked, so that a late call cannot end a newer one.
   const proto::Attempt& attempt = request->attempt();
@@ -350,6 +360,7 @@ grpc::Status WorkerService::Stop(grpc::ServerContext*, const proto::StopRequest*
 grpc::Status WorkerService::Measure(grpc::ServerContext* context,
                                     const proto::MeasureRequest* request,
                                     proto::MeasureReply* reply) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   if (request->repetitions() < 0 || request->repetitions() > kMaxRepetitions) {
     return ToGrpc(absl::InvalidArgumentError(absl::StrCat(
         "repetitions is ", request->repetitions(), "; accepted: 0 (5) to ", kMaxRepetitions)));

@@ -27,6 +27,9 @@ struct WorkerServiceOptions {
       const proto::Attempt& attempt, int rank, int size, absl::Duration timeout,
       std::function<bool()> cancelled)>
       connect;
+  // Decides on the value of a call's "authorization" metadata, before every RPC. Null: all may
+  // call.
+  std::function<absl::Status(const std::string& authorization)> authorize;
 };
 
 class WorkerService : public proto::Worker::Service {
@@ -60,6 +63,7 @@ class WorkerService : public proto::Worker::Service {
  private:
   enum class State { kIdle, kLoading, kRunning, kMeasuring };
 
+  absl::Status Authorize(const grpc::ServerContext& context) const;
   absl::Status CheckAttempt(const proto::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the device is free; false after `timeout`.
   bool WaitIdle(absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

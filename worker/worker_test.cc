@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <thread>
 
 #include "ops/models/llama.h"
@@ -11,8 +12,10 @@
 #include "proto/worker.grpc.pb.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/sha256.h"
+#include "worker/every_method.h"
 #include "worker/fake_coordinator.h"
 #include "worker/grpc_status.h"
+#include "worker/keyed_channel.h"
 #include "worker/local_worker.h"
 
 namespace espalier {
@@ -355,6 +358,35 @@ TEST_F(WorkerTest, MeasuresProgramsBetweenJobs) {
   ASSERT_EQ(reply.seconds_size(), 2);
   EXPECT_GT(reply.seconds(0), 0);
   EXPECT_LT(reply.seconds(1), 0);
+}
+
+TEST(StartWorker, ShowsItsKeyAndWantsItOfItsCallers) {
+  FakeCoordinator coordinator;
+  coordinator.WantAuthorization("Bearer the-key-of-all-workers");
+  WorkerOptions options;
+  options.coordinator = coordinator.address();
+  options.calibrate = false;
+  auto stranger = StartWorker(options);
+  EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_NE(std::string(stranger.status().message()).find("--api_key_file"), std::string::npos);
+
+  options.api_key_file = testing::TempDir() + "/worker-keys";
+  std::ofstream(options.api_key_file) << "the-key-of-all-workers\n";
+  auto worker = StartWorker(options);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  const auto refused = CallEveryMethod((*worker)->address(), "espalier.proto.Worker", "");
+  EXPECT_GE(refused.size(), 4u);
+  for (const auto& [method, status] : refused) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
+  }
+  const auto stub =
+      proto::Worker::NewStub(KeyedChannel((*worker)->address(), {}, "the-key-of-all-workers"));
+  grpc::ClientContext context;
+  proto::StopRequest stop;
+  stop.mutable_attempt()->set_job_id("none");
+  proto::StopReply reply;
+  const grpc::Status status = stub->Stop(&context, stop, &reply);
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST(StartWorker, ADeadCoordinatorIsNamed) {

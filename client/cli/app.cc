@@ -34,7 +34,7 @@ std::string Overview(const std::vector<Command>& commands) {
       "trees.\n\n"
       "Usage: espalier COMMAND [flags]\n\nCommands:\n";
   for (const Command& c : commands) {
-    absl::StrAppend(&out, "  ", Pad(c.name, 10, Align::kLeft), "  ", c.summary, "\n");
+    absl::StrAppend(&out, "  ", Pad(c.name, 15, Align::kLeft), "  ", c.summary, "\n");
   }
   absl::StrAppend(&out, "  ", Pad("help", 10, Align::kLeft), "  this, or all about one command\n");
   absl::StrAppend(
@@ -123,10 +123,12 @@ std::vector<FlagSpec> CommonFlags() {
 }
 
 std::vector<Command> AllCommands() {
-  return {UpCommand(),      DownCommand(),     StatusCommand(),  TrainCommand(),    PlanCommand(),
-          ExplainCommand(), MachinesCommand(), ProfileCommand(), JobsCommand(),     LogsCommand(),
-          ModelsCommand(),  ServeCommand(),    UnserveCommand(), GenerateCommand(), EmbedCommand(),
-          BenchCommand(),   VersionCommand()};
+  return {UpCommand(),       DownCommand(),           StatusCommand(),
+          TrainCommand(),    PlanCommand(),           ExplainCommand(),
+          MachinesCommand(), ProfileCommand(),        JobsCommand(),
+          LogsCommand(),     ModelsCommand(),         ServeCommand(),
+          UnserveCommand(),  GenerateCommand(),       EmbedCommand(),
+          BenchCommand(),    VerifyLosslessCommand(), VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

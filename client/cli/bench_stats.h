@@ -1,4 +1,4 @@
-// Mean and percentiles of a sample.
+// Mean, spread and percentiles of a sample.
 #pragma once
 
 #include <vector>
@@ -7,6 +7,7 @@ namespace espalier {
 
 struct Stats {
   double mean = 0;
+  double deviation = 0;  // of the sample (n - 1); 0 for a single value
   double median = 0;
   double p90 = 0;
   double p99 = 0;

@@ -94,6 +94,7 @@ Command UnserveCommand();
 Command GenerateCommand();
 Command EmbedCommand();
 Command BenchCommand();
+Command VerifyLosslessCommand();
 Command VersionCommand();
 
 std::vector<Command> AllCommands();

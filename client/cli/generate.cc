@@ -130,6 +130,7 @@ absl::Status Compare(Context& context, proto::GenerateRequest request) {
     return UsageError(
         "--compare needs greedy decoding (--temperature=0): two samples differ by chance");
   }
+  request.mutable_sampling()->set_temperature(0);
   std::ostream& out = context.out();
   const Style style = context.style();
   Generation answers[2];

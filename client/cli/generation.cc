@@ -132,14 +132,17 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   if (request.stop_size() > 0)
     body["stop"] = std::vector<std::string>(request.stop().begin(), request.stop().end());
   const proto::SamplingOptions& sampling = request.sampling();
-  body["temperature"] = sampling.temperature();
-  if (sampling.top_p() > 0) body["top_p"] = sampling.top_p();
-  if (sampling.top_k() > 0) body["top_k"] = sampling.top_k();
+  if (sampling.has_temperature()) body["temperature"] = sampling.temperature();
+  // Where 0 means "off" it does not over HTTP.
+  if (sampling.has_top_p()) body["top_p"] = sampling.top_p() > 0 ? sampling.top_p() : 1;
+  if (sampling.has_top_k()) body["top_k"] = sampling.top_k() > 0 ? sampling.top_k() : -1;
+  if (sampling.has_min_p()) body["min_p"] = sampling.min_p();
+  if (sampling.has_typical_p()) {
+    body["typical_p"] = sampling.typical_p() > 0 ? sampling.typical_p() : 1;
+  }
+  if (sampling.repetition_penalty() > 0) body["repetition_penalty"] = sampling.repetition_penalty();
   if (sampling.has_seed()) body["seed"] = static_cast<int64_t>(sampling.seed());
   const std::pair<const char*, double> numbers[] = {
-      {"min_p", sampling.min_p()},
-      {"typical_p", sampling.typical_p()},
-      {"repetition_penalty", sampling.repetition_penalty()},
       {"presence_penalty", sampling.presence_penalty()},
       {"frequency_penalty", sampling.frequency_penalty()},
       {"timeout", request.timeout_seconds()}};

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
@@ -79,53 +80,61 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
                     const std::string& path) {
   auto kind = KindOf(context.flags(), path);
   if (!kind.ok()) return kind.status();
-  std::vector<LocalFile> files;
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
-    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
-         it.increment(error)) {
-      if (!it->is_regular_file(error)) continue;
-      files.push_back(
-          {fs::relative(it->path(), path, error).generic_string(), it->path().string()});
-    }
-    if (error) return UsageError(absl::StrCat("cannot read ", path, ": ", error.message()));
-    std::sort(files.begin(), files.end(),
-              [](const auto& a, const auto& b) { return a.name < b.name; });
-    if (files.empty()) return UsageError(absl::StrCat(path, " holds no files"));
-  } else if (fs::is_regular_file(path, error)) {
-    files.push_back({fs::path(path).filename().string(), path});
-  } else {
-    return UsageError(absl::StrCat("cannot read ", path));
-  }
+  auto files = FilesOf(path);
+  if (!files.ok()) return files.status();
   proto::UploadHeader header;
   header.set_name(name);
   header.set_kind(*kind);
   header.set_replace(context.flags().Has("replace"));
-  auto artifact = client->Upload(header, files, ShowTransfer(context, "upload"));
+  auto artifact = client->Upload(header, *files, ShowTransfer(context, "upload"));
   if (!artifact.ok()) return artifact.status();
   return Show(context, *artifact, "uploaded");
+}
+
+absl::Status Quantize(Context& context, Client* client, const std::string& name) {
+  const ParsedFlags& flags = context.flags();
+  proto::QuantizeRequest request;
+  request.set_name(name);
+  request.set_weights(flags.Text("weights"));
+  request.set_out(flags.Text("out"));
+  request.set_replace(flags.Has("replace"));
+  auto artifact = client->Quantize(request, ShowTransfer(context, "write"));
+  if (!artifact.ok()) return artifact.status();
+  return Show(context, *artifact, absl::StrCat("made in ", Printable(request.weights())));
+}
+
+// What is missing or too much on the command line.
+absl::Status CheckVerb(const Context& context, const std::string& verb) {
+  const ParsedFlags& flags = context.flags();
+  const bool quantizes = verb == "quantize";
+  if (quantizes && !(flags.Has("weights") && flags.Has("out"))) {
+    return UsageError("models quantize needs --weights=int8 or int4, and --out=NAME");
+  }
+  if (!quantizes && (flags.Has("weights") || flags.Has("out"))) {
+    return UsageError(absl::StrCat("--weights and --out go with quantize, not with ", verb));
+  }
+  if (verb == "list") return CheckArguments(context, 0, 1, "");
+  if (verb == "upload") return CheckArguments(context, 3, 3, "NAME and FILE or FOLDER");
+  if (verb == "download") return CheckArguments(context, 2, 3, "NAME and perhaps a folder");
+  return CheckArguments(context, 2, 2, "NAME");
 }
 
 absl::Status Run(Context& context) {
   const auto& args = context.flags().positional();
   const std::string verb = args.empty() ? "list" : args[0];
-  const std::vector<std::string> verbs = {"list", "upload", "download", "delete"};
+  const std::vector<std::string> verbs = {"list", "upload", "download", "quantize", "delete"};
   if (std::find(verbs.begin(), verbs.end(), verb) == verbs.end()) {
     const std::string near = Nearest(verb, verbs);
-    return UsageError(absl::StrCat("models ", Printable(verb),
-                                   ": accepted are list, upload, download, delete",
+    return UsageError(absl::StrCat("models ", Printable(verb), ": accepted are ",
+                                   absl::StrJoin(verbs, ", "),
                                    near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
   }
-  absl::Status arguments =
-      verb == "list"       ? CheckArguments(context, 0, 1, "")
-      : verb == "upload"   ? CheckArguments(context, 3, 3, "NAME and FILE or FOLDER")
-      : verb == "download" ? CheckArguments(context, 2, 3, "NAME and perhaps a folder")
-                           : CheckArguments(context, 2, 2, "NAME");
-  if (!arguments.ok()) return arguments;
+  if (absl::Status status = CheckVerb(context, verb); !status.ok()) return status;
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (verb == "list") return List(context, *client);
   if (verb == "upload") return Upload(context, *client, args[1], args[2]);
+  if (verb == "quantize") return Quantize(context, *client, args[1]);
   if (verb == "download") {
     const std::string folder = args.size() > 2 ? args[2] : args[1];
     auto artifact = (*client)->Download(args[1], folder, ShowTransfer(context, "download"));
@@ -148,13 +157,19 @@ absl::Status Run(Context& context) {
 Command ModelsCommand() {
   Command c;
   c.name = "models";
-  c.summary = "list, upload, download and delete artifacts: models, datasets, ONNX files";
-  c.usage = "models [list | upload NAME PATH | download NAME [FOLDER] | delete NAME]";
+  c.summary = "list, upload, download, pack and delete artifacts: models, datasets, ONNX files";
+  c.usage =
+      "models [list | upload NAME PATH | download NAME [FOLDER] | quantize NAME --weights=FORMAT "
+      "--out=NAME | delete NAME]";
   c.flags = {{"kind", FlagType::kText, "KIND", "dataset, onnx or model (by what PATH is)"},
-             {"replace", FlagType::kSwitch, "", "upload over an artifact of that name"}};
+             {"replace", FlagType::kSwitch, "", "upload or pack over an artifact of that name"},
+             {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
+             {"out", FlagType::kText, "NAME", "quantize: what the new artifact is called"}};
   c.examples = {{"what is there", "espalier models"},
                 {"a Hugging Face folder", "espalier models upload tinyllama ./tinyllama"},
                 {"a GGUF file", "espalier models upload tinyllama ./tinyllama-q8_0.gguf"},
+                {"matrices in eight bits, once instead of at every load",
+                 "espalier models quantize tinyllama --weights=int8 --out=tinyllama-int8"},
                 {"take a trained model home: safetensors, and ONNX where ONNX has its operators",
                  "espalier models download cnn ./cnn"}};
   c.run = Run;

@@ -65,7 +65,9 @@ absl::Status FillForm(const ParsedFlags& flags, proto::GenerateRequest* request)
 
 std::vector<FlagSpec> SamplingFlags() {
   return {
-      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
+      {"temperature", FlagType::kNumber, "T",
+       "0 is greedy (the model's, as for the flags below; where it has none 0, and 1 over --http)",
+       0, 0, 100},
       {"top-p", FlagType::kNumber, "P", "of the probability mass (all)", 0, 0, 1},
       {"top-k", FlagType::kInt, "K", "most likely tokens (all)", 0, 0, 1 << 30},
       {"min-p", FlagType::kNumber, "P", "of the likeliest token's probability (off)", 0, 0, 1},
@@ -103,12 +105,18 @@ absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* requ
   request->set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
   request->set_timeout_seconds(flags.Number("timeout", 0));
   proto::SamplingOptions* sampling = request->mutable_sampling();
-  sampling->set_temperature(flags.Number("temperature", 0));
-  sampling->set_top_p(flags.Number("top-p", 0));
-  sampling->set_top_k(static_cast<int32_t>(flags.Int("top-k", 0)));
-  sampling->set_min_p(flags.Number("min-p", 0));
-  sampling->set_typical_p(flags.Number("typical-p", 0));
-  sampling->set_repetition_penalty(flags.Number("repetition-penalty", 0));
+  // What is not given is left to the model.
+  using S = proto::SamplingOptions;
+  const std::pair<const char*, void (S::*)(double)> numbers[] = {
+      {"temperature", &S::set_temperature},
+      {"top-p", &S::set_top_p},
+      {"min-p", &S::set_min_p},
+      {"typical-p", &S::set_typical_p},
+      {"repetition-penalty", &S::set_repetition_penalty}};
+  for (const auto& [name, set] : numbers) {
+    if (flags.Has(name)) (sampling->*set)(flags.Number(name, 0));
+  }
+  if (flags.Has("top-k")) sampling->set_top_k(static_cast<int32_t>(flags.Int("top-k", 0)));
   sampling->set_presence_penalty(flags.Number("presence-penalty", 0));
   sampling->set_frequency_penalty(flags.Number("frequency-penalty", 0));
   sampling->set_min_tokens(static_cast<int32_t>(flags.Int("min-tokens", 0)));

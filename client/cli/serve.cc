@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/serving_flags.h"
 #include "client/terminal/table.h"
 
 namespace espalier {
@@ -45,6 +46,22 @@ std::string AdapterNames(const proto::ServedModel& model) {
 
 bool OnWorkers(const proto::ServedModel& model) { return model.tensor_parallel() > 0; }
 
+// "temperature 0.6, top_p 0.9"; empty if there is nothing.
+std::string SamplingText(const proto::SamplingOptions& sampling) {
+  std::vector<std::string> parts;
+  if (sampling.has_temperature()) {
+    parts.push_back(absl::StrCat("temperature ", sampling.temperature()));
+  }
+  if (sampling.has_top_p()) parts.push_back(absl::StrCat("top_p ", sampling.top_p()));
+  if (sampling.has_top_k()) parts.push_back(absl::StrCat("top_k ", sampling.top_k()));
+  if (sampling.has_min_p()) parts.push_back(absl::StrCat("min_p ", sampling.min_p()));
+  if (sampling.has_typical_p()) parts.push_back(absl::StrCat("typical_p ", sampling.typical_p()));
+  if (sampling.has_repetition_penalty()) {
+    parts.push_back(absl::StrCat("repetition_penalty ", sampling.repetition_penalty()));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
 absl::Status List(Context& context, Client* client) {
   auto models = client->ListServed();
   if (!models.ok()) return models.status();
@@ -82,30 +99,15 @@ absl::Status RunServe(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 1, "one artifact"); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
   proto::ServeModelRequest request;
-  if (absl::Status s = FillExpansion(flags.Text("expansion"), &request); !s.ok()) return s;
-  if (request.expansion_size() > 0 && !flags.Has("ssm"))
-    return UsageError("--expansion needs --ssm=ARTIFACT");
-  if (absl::Status s = FillAdapters(flags, &request); !s.ok()) return s;
+  if (absl::Status s = FillServing(flags, &request); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (flags.positional().empty()) return List(context, *client);
 
   request.set_artifact(flags.positional()[0]);
   request.set_name(flags.Text("name"));
-  for (const std::string& ssm : flags.Values("ssm")) request.add_ssm_artifacts(ssm);
-  request.set_max_sequence_length(static_cast<int32_t>(flags.Int("max-sequence-length", 0)));
-  request.set_max_requests_per_batch(static_cast<int32_t>(flags.Int("max-requests-per-batch", 0)));
-  request.set_max_tokens_per_batch(static_cast<int32_t>(flags.Int("max-tokens-per-batch", 0)));
+  request.set_generation_config(flags.Text("generation-config"));
   request.set_max_queue(static_cast<int32_t>(flags.Int("max-queue", 0)));
-  request.set_weights(flags.Text("weights"));
-  request.set_ssm_weights(flags.Text("ssm-weights"));
-  request.set_tune_speculation(flags.Has("tune"));
-  request.set_lookup_depth(static_cast<int32_t>(flags.Int("lookup", 0)));
-  request.set_no_prefix_cache(flags.Has("no-prefix-cache"));
-  request.set_kv_cache(flags.Text("kv-cache"));
-  request.set_resident_weight_bytes(flags.Int("resident-weights", 0));
-  request.set_tensor_parallel(static_cast<int32_t>(flags.Int("tensor-parallel", 0)));
-  request.set_pipeline_parallel(static_cast<int32_t>(flags.Int("pipeline-parallel", 0)));
   auto model = (*client)->Serve(request);
   if (!model.ok()) return model.status();
   if (context.json()) {
@@ -137,6 +139,9 @@ absl::Status RunServe(Context& context) {
     context.out() << ", on " << (model->workers_size() == 1 ? "worker " : "workers ")
                   << Printable(absl::StrJoin(model->workers(), ", "));
   }
+  if (const std::string defaults = SamplingText(model->sampling_defaults()); !defaults.empty()) {
+    context.out() << "\nrequests that do not say get the model's own " << defaults;
+  }
   context.out() << "\ntry it: espalier generate " << Printable(model->name())
                 << " \"In the beginning\"" << std::endl;
   return absl::OkStatus();
@@ -160,16 +165,32 @@ absl::Status RunUnserve(Context& context) {
 
 }  // namespace
 
-Command ServeCommand() {
-  Command c;
-  c.name = "serve";
-  c.summary =
-      "serve a model, with smaller ones that draft token trees for it; alone: list what is served";
-  c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
-  c.flags = {
+absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* request) {
+  if (absl::Status s = FillExpansion(flags.Text("expansion"), request); !s.ok()) return s;
+  if (request->expansion_size() > 0 && !flags.Has("ssm")) {
+    return UsageError("--expansion needs --ssm=ARTIFACT");
+  }
+  const auto number = [&](const char* name) { return static_cast<int32_t>(flags.Int(name, 0)); };
+  for (const std::string& ssm : flags.Values("ssm")) request->add_ssm_artifacts(ssm);
+  request->set_max_sequence_length(number("max-sequence-length"));
+  request->set_max_requests_per_batch(number("max-requests-per-batch"));
+  request->set_max_tokens_per_batch(number("max-tokens-per-batch"));
+  request->set_weights(flags.Text("weights"));
+  request->set_ssm_weights(flags.Text("ssm-weights"));
+  request->set_tune_speculation(flags.Has("tune"));
+  request->set_lookup_depth(number("lookup"));
+  request->set_no_prefix_cache(flags.Has("no-prefix-cache"));
+  request->set_kv_cache(flags.Text("kv-cache"));
+  request->set_resident_weight_bytes(flags.Int("resident-weights", 0));
+  request->set_tensor_parallel(number("tensor-parallel"));
+  request->set_pipeline_parallel(number("pipeline-parallel"));
+  return FillAdapters(flags, request);
+}
+
+std::vector<FlagSpec> ServingFlags() {
+  return {
       {"ssm", FlagType::kText, "ARTIFACT", "a small speculative model", 0, 0, 0, true},
       {"expansion", FlagType::kText, "LIST", "children per depth of the token tree (1,1,3,1,1)"},
-      {"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"},
       {"weights", FlagType::kText, "FORMAT",
        "how matrices are kept: f32 (the default), bf16, int8, int4"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
@@ -200,8 +221,22 @@ Command ServeCommand() {
        1 << 30},
       {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
       {"max-tokens-per-batch", FlagType::kInt, "N", "rows of one step (256)", 0, 1, 1 << 24},
-      {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24},
   };
+}
+
+Command ServeCommand() {
+  Command c;
+  c.name = "serve";
+  c.summary =
+      "serve a model, with smaller ones that draft token trees for it; alone: list what is served";
+  c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
+  c.flags = ServingFlags();
+  c.flags.push_back({"name", FlagType::kText, "NAME", "as requests call it (the artifact's name)"});
+  c.flags.push_back({"generation-config", FlagType::kText, "WHICH",
+                     "sampling of requests that do not say: model, as its generation_config.json "
+                     "has it (the default), or none"});
+  c.flags.push_back(
+      {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24});
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
                 {"two adapters of one model",
                  "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},

@@ -1,6 +1,7 @@
 #include "client/cli/transfer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -47,6 +48,56 @@ absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const s
                   << *name << std::endl;
   }
   return name;
+}
+
+absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::is_regular_file(path, error)) {
+    return std::vector<LocalFile>{{fs::path(path).filename().string(), path}};
+  }
+  if (!fs::is_directory(path, error)) {
+    return UsageError(absl::StrCat("cannot read ", Printable(path)));
+  }
+  std::vector<LocalFile> files;
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error)) {
+    if (!it->is_regular_file(error)) continue;
+    files.push_back({fs::relative(it->path(), path, error).generic_string(), it->path().string()});
+  }
+  if (error) {
+    return UsageError(absl::StrCat("cannot read ", Printable(path), ": ", error.message()));
+  }
+  if (files.empty()) return UsageError(absl::StrCat(Printable(path), " holds no files"));
+  std::sort(files.begin(), files.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return files;
+}
+
+BorrowedModels::~BorrowedModels() {
+  for (const auto& [path, name] : uploaded_) {
+    const absl::Status status = client_.DeleteArtifact(name);
+    if (status.ok()) continue;
+    *context_.env().err << "espalier: the copy of " << Printable(path) << " stays as artifact "
+                        << name << ": " << Printable(std::string(status.message())) << std::endl;
+  }
+}
+
+absl::StatusOr<std::string> BorrowedModels::Artifact(const std::string& name_or_path) {
+  const bool is_path =
+      absl::StrContains(name_or_path, "/") || absl::EndsWith(name_or_path, ".gguf");
+  if (!is_path) return name_or_path;
+  const auto known = uploaded_.find(name_or_path);
+  if (known != uploaded_.end()) return known->second;
+  auto files = FilesOf(name_or_path);
+  if (!files.ok()) return files.status();
+  proto::UploadHeader header;
+  header.set_name(absl::StrCat("borrowed-", NewIdempotencyKey()));
+  header.set_kind(proto::Artifact::MODEL);
+  auto artifact = client_.Upload(header, *files, ShowTransfer(context_, "upload"));
+  if (!artifact.ok()) return artifact.status();
+  uploaded_[name_or_path] = artifact->name();
+  return artifact->name();
 }
 
 }  // namespace espalier

@@ -1,7 +1,9 @@
 // Uploads and downloads with a progress line.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/cli/command.h"
@@ -15,5 +17,26 @@ TransferProgress ShowTransfer(Context& context, const std::string& what);
 // Client::EnsureUploaded with progress and one line that says what happened.
 absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
                                        proto::Artifact::Kind kind);
+
+// A file alone, or all files of a folder under their names in it, sorted. Usage errors name the
+// path.
+absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
+
+// Models that a command names: artifacts, or folders and GGUF files on this machine (whatever has a
+// '/' in it or ends in .gguf), which are artifacts until this object goes.
+class BorrowedModels {
+ public:
+  // Both must outlive this object.
+  BorrowedModels(Context* context, Client* client) : context_(*context), client_(*client) {}
+  ~BorrowedModels();
+
+  // The artifact's name.
+  absl::StatusOr<std::string> Artifact(const std::string& name_or_path);
+
+ private:
+  Context& context_;
+  Client& client_;
+  std::map<std::string, std::string> uploaded_;  // by path
+};
 
 }  // namespace espalier

@@ -97,6 +97,9 @@ class Client {
   absl::StatusOr<proto::Artifact> Download(const std::string& name, const std::string& folder,
                                            const TransferProgress& progress = nullptr);
   absl::StatusOr<std::vector<proto::Artifact>> ListArtifacts();
+  // Makes an artifact with packed matrices of another one. Progress in bytes of weights.
+  absl::StatusOr<proto::Artifact> Quantize(const proto::QuantizeRequest& request,
+                                           const TransferProgress& progress = nullptr);
   absl::Status DeleteArtifact(const std::string& name);
 
   // Cluster.
@@ -115,6 +118,11 @@ class Client {
   absl::StatusOr<proto::EmbedReply> Embed(const proto::EmbedRequest& request,
                                           absl::Duration timeout = absl::InfiniteDuration());
   absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
+  // Proves that speculation changes no answer of these models. Takes as long as it takes; returning
+  // false from `progress` ends it with Cancelled.
+  absl::StatusOr<proto::LosslessReport> VerifyLossless(
+      const proto::VerifyLosslessRequest& request,
+      const std::function<bool(const proto::LosslessProgress&)>& progress);
 
   struct Impl;  // defined where gRPC is
 

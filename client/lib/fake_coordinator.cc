@@ -185,6 +185,30 @@ class FakeModels : public proto::Models::Service {
     return Status::OK;
   }
 
+  Status Delete(ServerContext*, const proto::DeleteArtifactRequest* request,
+                proto::DeleteArtifactReply*) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (s_.artifacts.erase(request->name()) == 0) {
+      return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
+    }
+    s_.deleted.push_back(request->name());
+    return Status::OK;
+  }
+  Status Quantize(ServerContext*, const proto::QuantizeRequest* request,
+                  grpc::ServerWriter<proto::QuantizeReply>* writer) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.quantizes.push_back(*request);
+    proto::QuantizeReply reply;
+    for (const auto& progress : s_.packing) {
+      *reply.mutable_progress() = progress;
+      writer->Write(reply);
+    }
+    reply.mutable_artifact()->set_name(request->out());
+    reply.mutable_artifact()->set_kind(proto::Artifact::MODEL);
+    writer->Write(reply);
+    return Status::OK;
+  }
+
  private:
   FakeState& s_;
   std::recursive_mutex& mutex_;
@@ -224,6 +248,25 @@ class FakeInference : public proto::Inference::Service {
       embedding->add_values(0.6f);
       embedding->add_values(i == 0 ? 0.8f : -0.8f);
     }
+    return Status::OK;
+  }
+  Status ListServed(ServerContext*, const proto::ListServedRequest*,
+                    proto::ListServedReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    *reply->add_models() = s_.served;
+    return Status::OK;
+  }
+  Status VerifyLossless(ServerContext*, const proto::VerifyLosslessRequest* request,
+                        grpc::ServerWriter<proto::VerifyLosslessReply>* writer) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.verifies.push_back(*request);
+    proto::VerifyLosslessReply reply;
+    for (const auto& progress : s_.proof_progress) {
+      *reply.mutable_progress() = progress;
+      writer->Write(reply);
+    }
+    *reply.mutable_report() = s_.proof;
+    writer->Write(reply);
     return Status::OK;
   }
   Status Generate(ServerContext*, const proto::GenerateRequest* request,

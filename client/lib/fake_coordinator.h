@@ -31,7 +31,10 @@ struct FakeState {
   proto::ServedModel served;
   std::vector<proto::GenerateReply> replies;     // without speculation, or by default
   std::vector<proto::GenerateReply> speculated;  // with SPECULATION_ON
-  int unavailable = 0;                           // so many Get calls fail first
+  std::vector<proto::LosslessProgress> proof_progress;
+  proto::LosslessReport proof;
+  std::vector<proto::QuantizeProgress> packing;
+  int unavailable = 0;  // so many Get calls fail first
   bool corrupt_downloads = false;
 
   // Seen.
@@ -42,6 +45,9 @@ struct FakeState {
   std::vector<proto::GenerateRequest> generates;
   std::vector<proto::EmbedRequest> embeds;  // answered with (0.6, 0.8), then (0.6, -0.8)
   std::vector<proto::ServeModelRequest> serves;
+  std::vector<proto::VerifyLosslessRequest> verifies;
+  std::vector<proto::QuantizeRequest> quantizes;
+  std::vector<std::string> deleted;  // artifacts
   std::vector<std::string> authorizations;
   int uploads = 0;
   // Artifact -> file -> content.

@@ -1,10 +1,11 @@
-// The streaming calls: watching a job, generating, moving artifacts.
+// The streaming calls: watching a job, generating, proving, moving and packing artifacts.
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -188,6 +189,43 @@ absl::Status Client::Generate(const proto::GenerateRequest& request,
     }
   }
   return impl_->FromGrpc(reader->Finish());
+}
+
+absl::StatusOr<proto::LosslessReport> Client::VerifyLossless(
+    const proto::VerifyLosslessRequest& request,
+    const std::function<bool(const proto::LosslessProgress&)>& progress) {
+  grpc::ClientContext context;
+  impl_->Prepare(&context, absl::InfiniteDuration());
+  auto reader = impl_->inference->VerifyLossless(&context, request);
+  std::optional<proto::LosslessReport> report;
+  proto::VerifyLosslessReply next;
+  while (reader->Read(&next)) {
+    if (next.has_report()) report = std::move(*next.mutable_report());
+    if (next.has_progress() && !progress(next.progress())) context.TryCancel();
+  }
+  if (const grpc::Status status = reader->Finish(); !status.ok()) return impl_->FromGrpc(status);
+  if (!report) return absl::DataLossError("the coordinator ended the proof without a report");
+  return *std::move(report);
+}
+
+absl::StatusOr<proto::Artifact> Client::Quantize(const proto::QuantizeRequest& request,
+                                                 const TransferProgress& progress) {
+  proto::QuantizeRequest keyed = request;
+  if (keyed.idempotency_key().empty()) keyed.set_idempotency_key(NewIdempotencyKey());
+  grpc::ClientContext context;
+  impl_->Prepare(&context, absl::InfiniteDuration());
+  auto reader = impl_->models->Quantize(&context, keyed);
+  std::optional<proto::Artifact> artifact;
+  proto::QuantizeReply next;
+  while (reader->Read(&next)) {
+    if (next.has_artifact()) artifact = std::move(*next.mutable_artifact());
+    if (next.has_progress() && next.progress().bytes_total() > 0 && progress) {
+      progress(next.progress().bytes_done(), next.progress().bytes_total());
+    }
+  }
+  if (const grpc::Status status = reader->Finish(); !status.ok()) return impl_->FromGrpc(status);
+  if (!artifact) return absl::DataLossError("the coordinator ended the call without an artifact");
+  return *std::move(artifact);
 }
 
 absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header,

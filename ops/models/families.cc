@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "ops/kernel/packed_weights.h"
 #include "ops/models/family.h"
+#include "ops/models/quantize.h"
 #include "ops/models/serving_builder.h"
 
 namespace espalier {
@@ -75,6 +77,25 @@ absl::Status CheckShape(const ServingShape& shape) {
   return absl::OkStatus();
 }
 
+// Only packed weights of our own are known: those of other libraries lie otherwise.
+int ReadPackedBits(ConfigReader& config) {
+  if (!config.Has("quantization_config")) return 0;
+  ConfigReader packed = config.Object("quantization_config");
+  if (packed.Text("quant_method", "") != kPackedMethod) {
+    config.Refuse(
+        "quantization_config",
+        "null: f32, bf16 or f16 weights, or what `espalier models quantize` makes of them",
+        /*unsupported=*/true);
+    return 0;
+  }
+  packed.Int("version", 0, kPackedVersion, kPackedVersion);
+  packed.Int("group_size", 0, kPackGroup, kPackGroup);
+  const int bits = static_cast<int>(packed.Int("bits", 0, 4, 8));
+  if (bits != 4 && bits != 8) packed.Refuse("bits", "4 or 8");
+  config.Fail(packed.status());
+  return bits;
+}
+
 }  // namespace
 
 std::vector<std::string> KnownArchitectures() {
@@ -89,9 +110,10 @@ absl::StatusOr<LanguageModel> ReadModel(absl::string_view config_json) {
   if (!config.ok()) return config.status();
   const Family* family = Find(*config);
   if (!config->status().ok()) return config->status();
-  config->OnlyAbsent("quantization_config", "f32, bf16 or f16 weights");
+  const int packed_bits = ReadPackedBits(*config);
   LanguageModel model = family->read(*config);
   ModelFacts& facts = model.facts;
+  facts.packed_bits = packed_bits;
   facts.family = family->model_type;
   facts.config = std::string(config_json);
   facts.eos = config->TokenIds("eos_token_id");

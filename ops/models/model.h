@@ -71,6 +71,8 @@ struct ModelFacts {
   std::vector<int> eos;   // empty: the model never ends by itself
   std::string tokenizer;  // "bytes": token i is byte i. Empty: the folder's tokenizer files
   std::string config;     // the text of config.json
+  // 8 or 4: the weights are packed, as quantize.h says. 0: they are the family's own.
+  int packed_bits = 0;
 };
 
 class ServingBuilder;

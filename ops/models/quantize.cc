@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace espalier {
 
 absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
@@ -25,6 +27,29 @@ absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, Serving
   }
   model.graph = *std::move(graph);
   return model;
+}
+
+WeightFormat PackedFormat(const ModelFacts& facts) {
+  return facts.packed_bits == 8   ? WeightFormat::kInt8
+         : facts.packed_bits == 4 ? WeightFormat::kInt4
+                                  : WeightFormat::kF32;
+}
+
+absl::StatusOr<ServingModel> ServingIn(const OpRegistry& registry, ServingModel model,
+                                       const ModelFacts& facts,
+                                       std::optional<WeightFormat> format) {
+  const WeightFormat held = PackedFormat(facts);
+  if (held == WeightFormat::kF32) {
+    return QuantizeServing(registry, std::move(model), format.value_or(held));
+  }
+  if (format.value_or(held) != held) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("its weights are packed as ", Name(held), ", but ", Name(*format),
+                     " is asked for; leave the format out, or serve what it was made of"));
+  }
+  absl::StatusOr<ServingModel> packed = QuantizeServing(registry, std::move(model), held);
+  if (packed.ok()) packed->weights = {};
+  return packed;
 }
 
 }  // namespace espalier

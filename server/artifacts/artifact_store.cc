@@ -236,7 +236,9 @@ absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
 absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(const std::string& staging_folder,
                                                      const std::string& name,
                                                      proto::Artifact::Kind kind,
-                                                     std::map<std::string, std::string> metadata) {
+                                                     std::map<std::string, std::string> metadata,
+                                                     bool replace,
+                                                     const MakeRemembered& make_remembered) {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
@@ -258,8 +260,11 @@ absl::StatusOr<proto::Artifact> ArtifactStore::Adopt(const std::string& staging_
   artifact.set_bytes(total);
   artifact.set_sha256(SumOf(sums));
   artifact.set_created_unix_ms(clock_->NowUnixMillis());
+  Remembered remembered;
+  if (make_remembered != nullptr) remembered = make_remembered(artifact);
   proto::Artifact installed;
-  status = Install(staging_folder, artifact, /*replace=*/true, nullptr, &installed);
+  status = Install(staging_folder, artifact, replace,
+                   make_remembered != nullptr ? &remembered : nullptr, &installed);
   if (!status.ok()) return status;
   return installed;
 }

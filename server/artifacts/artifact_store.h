@@ -67,10 +67,15 @@ class ArtifactStore {
 
   // A folder of its own beneath the store, for files that are to be registered with Adopt.
   absl::StatusOr<std::string> MakeStagingFolder();
-  // Registers all files of a staging folder as an artifact (replacing one of that name), durably.
+  // Makes the idempotency record out of an artifact; both are written in one transaction.
+  using MakeRemembered = std::function<Remembered(const proto::Artifact&)>;
+  // Registers all files of a staging folder as an artifact, durably. AlreadyExists unless
+  // `replace`.
   absl::StatusOr<proto::Artifact> Adopt(const std::string& staging_folder, const std::string& name,
                                         proto::Artifact::Kind kind,
-                                        std::map<std::string, std::string> metadata);
+                                        std::map<std::string, std::string> metadata,
+                                        bool replace = true,
+                                        const MakeRemembered& make_remembered = nullptr);
 
  private:
   friend class ArtifactUpload;
@@ -106,9 +111,8 @@ class ArtifactUpload {
   absl::Status Append(const std::string& chunk);
   // Checks what was received of the file last started. DataLoss with both sums if they differ.
   absl::Status CheckSha256(const std::string& hex);
-  // Durable once this returns. `make_remembered` (optional) makes the idempotency record out of the
-  // artifact; both are written in one transaction.
-  using MakeRemembered = std::function<Remembered(const proto::Artifact&)>;
+  // Durable once this returns.
+  using MakeRemembered = ArtifactStore::MakeRemembered;
   absl::StatusOr<proto::Artifact> Commit(const MakeRemembered& make_remembered = nullptr);
 
  private:

@@ -251,6 +251,12 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     return;
   }
   request.generate.set_adapter(target->adapter);
+  // The API's own default, unless the model's authors gave one.
+  proto::SamplingOptions* sampling = request.generate.mutable_sampling();
+  if (!sampling->has_temperature() &&
+      !target->model->description.sampling_defaults().has_temperature()) {
+    sampling->set_temperature(1);
+  }
   openai::Head head{kind,
                     absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
                                  context.clock->NowUnixMillis(), "-", context.number),

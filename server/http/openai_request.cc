@@ -69,23 +69,29 @@ void ReadLogitBias(JsonReader& reader, proto::SamplingOptions* sampling) {
 
 void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
   proto::SamplingOptions* sampling = generate->mutable_sampling();
-  const auto number = [&](const char* name, double low, double high, double fallback, auto set) {
-    double value = fallback;
+  // What is not there stays absent: the model may have a default of its own.
+  const auto number = [&](const char* name, double low, double high, auto set) {
+    if (reader.Find(name) == nullptr) return;
+    double value = low;
     reader.Number(name, low, high, &value);
     (sampling->*set)(value);
   };
   using S = proto::SamplingOptions;
-  number("temperature", 0, 2, 1, &S::set_temperature);
-  number("top_p", 0, 1, 1, &S::set_top_p);
-  if (sampling->top_p() == 0) reader.Fail("top_p", "field 'top_p' must be greater than 0");
-  number("min_p", 0, 1, 0, &S::set_min_p);
-  number("typical_p", 0, 1, 1, &S::set_typical_p);
-  number("repetition_penalty", 0.01, 100, 1, &S::set_repetition_penalty);
-  number("presence_penalty", -2, 2, 0, &S::set_presence_penalty);
-  number("frequency_penalty", -2, 2, 0, &S::set_frequency_penalty);
-  int top_k = 0;
-  reader.Integer("top_k", -1, 1 << 30, &top_k);
-  sampling->set_top_k(top_k < 0 ? 0 : top_k);  // -1 is vLLM's "off"
+  number("temperature", 0, 2, &S::set_temperature);
+  number("top_p", 0, 1, &S::set_top_p);
+  if (sampling->has_top_p() && sampling->top_p() == 0) {
+    reader.Fail("top_p", "field 'top_p' must be greater than 0");
+  }
+  number("min_p", 0, 1, &S::set_min_p);
+  number("typical_p", 0, 1, &S::set_typical_p);
+  number("repetition_penalty", 0.01, 100, &S::set_repetition_penalty);
+  number("presence_penalty", -2, 2, &S::set_presence_penalty);
+  number("frequency_penalty", -2, 2, &S::set_frequency_penalty);
+  if (reader.Find("top_k") != nullptr) {
+    int top_k = 0;
+    reader.Integer("top_k", -1, 1 << 30, &top_k);
+    sampling->set_top_k(top_k < 0 ? 0 : top_k);  // -1 is vLLM's "off"
+  }
   if (reader.Find("seed") != nullptr) {
     int64_t seed = 0;
     reader.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),

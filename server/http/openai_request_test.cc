@@ -24,6 +24,21 @@ Error ErrorOf(Kind kind, const std::string& body) {
   return error.value_or(Error{});
 }
 
+TEST(OpenAi, SamplingThatIsNotSaidStaysAbsentAndZeroIsSaid) {
+  Request request;
+  ASSERT_FALSE(Parse(Kind::kCompletion,
+                     R"({"model": "m", "prompt": "x", "temperature": 0, "top_k": -1,
+                     "top_p": null})",
+                     &request));
+  const proto::SamplingOptions& sampling = request.generate.sampling();
+  EXPECT_TRUE(sampling.has_temperature());
+  EXPECT_EQ(sampling.temperature(), 0);
+  EXPECT_TRUE(sampling.has_top_k());
+  EXPECT_FALSE(sampling.has_top_p());
+  EXPECT_FALSE(sampling.has_min_p());
+  EXPECT_FALSE(sampling.has_repetition_penalty());
+}
+
 TEST(OpenAi, ReadsAWholeCompletionRequest) {
   Request request;
   const auto error =

@@ -12,14 +12,19 @@ namespace {
 using json = nlohmann::ordered_json;
 
 json UsageJson(const proto::Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens()},
-          {"completion_tokens", usage.completion_tokens()},
-          {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
-          {"speculation",
-           {{"drafted_tokens", usage.drafted_tokens()},
-            {"accepted_tokens", usage.accepted_tokens()},
-            {"verification_steps", usage.verification_steps()}}}};
+  return {
+      {"prompt_tokens", usage.prompt_tokens()},
+      {"completion_tokens", usage.completion_tokens()},
+      {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
+      {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+      // Rejected nodes of trees are no tokens of the answer: completion_tokens has none of them.
+      {"completion_tokens_details",
+       {{"accepted_prediction_tokens", usage.accepted_tokens()},
+        {"rejected_prediction_tokens", usage.drafted_tokens() - usage.accepted_tokens()}}},
+      {"speculation",
+       {{"drafted_tokens", usage.drafted_tokens()},
+        {"accepted_tokens", usage.accepted_tokens()},
+        {"verification_steps", usage.verification_steps()}}}};
 }
 
 json Frame(const Head& head, bool chunk) {

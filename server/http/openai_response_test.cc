@@ -43,6 +43,19 @@ TEST(OpenAiResponse, StreamChunksAreValidJsonEvents) {
   EXPECT_EQ(usage["usage"]["total_tokens"], 7);
 }
 
+TEST(OpenAiResponse, UsageSaysWhatWasCachedAndWhatOfTheDraftsCame) {
+  proto::Usage usage = UsageOf(30, 10);
+  usage.set_cached_tokens(16);
+  usage.set_drafted_tokens(12);
+  usage.set_accepted_tokens(7);
+  const json out =
+      json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {Text("x")}, usage))["usage"];
+  EXPECT_EQ(out["total_tokens"], 40);
+  EXPECT_EQ(out["prompt_tokens_details"]["cached_tokens"], 16);
+  EXPECT_EQ(out["completion_tokens_details"]["accepted_prediction_tokens"], 7);
+  EXPECT_EQ(out["completion_tokens_details"]["rejected_prediction_tokens"], 5);
+}
+
 TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
   ChoicePart part = Text("\xc3\xa9x");
   part.with_logprobs = true;

@@ -45,19 +45,6 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
-// What a model served on workers cannot have yet.
-absl::Status CheckRemote(const ModelLoader::Formats& formats, const ServingSize& size) {
-  const char* what = !formats.adapters.empty()           ? "adapters"
-                     : formats.resident_weight_bytes > 0 ? "resident_weight_bytes"
-                     : size.kv_format != DType::kF32     ? "kv_cache other than f32"
-                                                         : nullptr;
-  if (what == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("a model served on workers has no ", what,
-                   " yet: leave it out, or serve the model in the coordinator's process (neither "
-                   "tensor_parallel nor pipeline_parallel)"));
-}
-
 }  // namespace
 
 absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
@@ -73,11 +60,9 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<ServingModel> ArtifactLoader::Build(const Described& model,
-                                                   const ServingShape& shape, WeightFormat format,
-                                                   const AdapterFiles& adapters,
-                                                   AdapterFiles::Parameters* adapted,
-                                                   int64_t* parameters) const {
+absl::StatusOr<ServingModel> ArtifactLoader::Build(
+    const Described& model, const ServingShape& shape, std::optional<WeightFormat> format,
+    const AdapterFiles& adapters, AdapterFiles::Parameters* adapted, int64_t* parameters) const {
   absl::StatusOr<ServingModel> serving =
       BuildServing(*options_.operators, model.description.model, shape);
   if (!serving.ok()) return serving.status();
@@ -88,7 +73,7 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(const Described& model,
   absl::StatusOr<AdapterFiles::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
   if (!added.ok()) return added.status();
   *adapted = *std::move(added);
-  return QuantizeServing(*options_.operators, *std::move(serving), format);
+  return ServingIn(*options_.operators, *std::move(serving), model.description.model.facts, format);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Described& model,
@@ -160,6 +145,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
       LlmShape(large->description.model.facts, size, expansion, count);
   if (!shape.ok()) return In(llm, shape.status());
   Loaded loaded;
+  loaded.format = formats.llm.value_or(PackedFormat(large->description.model.facts));
   loaded.parts.tokenizer = large->description.tokenizer;
   loaded.parts.chat = large->description.chat;
   loaded.parts.generation = large->description.generation;
@@ -171,8 +157,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
       Build(*large, *shape, formats.llm, *adapters, &adapted, &loaded.parameters);
   if (!serving.ok()) return In(llm, serving.status());
   if (placement.on_workers()) {
-    absl::Status made = CheckRemote(formats, size);
-    if (made.ok()) made = MakeRemote(*large, *std::move(serving), *shape, placement, &loaded);
+    absl::Status made = MakeRemote(*large, *std::move(serving), *shape, placement, &loaded);
     if (!made.ok()) return In(llm, made);
   } else {
     absl::StatusOr<std::unique_ptr<ModelRunner>> runner = MakeLocal(

@@ -40,7 +40,8 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
   // `adapted`: the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const Described& model, const ServingShape& shape,
-                                     WeightFormat format, const AdapterFiles& adapters,
+                                     std::optional<WeightFormat> format,
+                                     const AdapterFiles& adapters,
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
   struct Local {
     const AdapterFiles& adapters;

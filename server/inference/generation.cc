@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/inference/chat_prompt.h"
 #include "server/inference/generation_options.h"
+#include "server/inference/sampling_defaults.h"
 
 namespace espalier {
 namespace {
@@ -279,12 +280,14 @@ absl::StatusOr<std::vector<int>> PromptTokens(const proto::GenerateRequest& requ
   return tokens;
 }
 
-absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::GenerateRequest& request,
+absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::GenerateRequest& given,
                                                             std::shared_ptr<LoadedModel> model,
                                                             ModelServer* models,
                                                             ServingMetrics* metrics,
                                                             GenerationListener listener) {
-  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  if (absl::Status status = CheckRequest(given); !status.ok()) return status;
+  proto::GenerateRequest request = given;
+  FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
   absl::StatusOr<std::vector<int>> prompt = PromptTokens(request, *model);
   if (!prompt.ok()) return prompt.status();
   absl::StatusOr<RequestOptions> options =

@@ -99,6 +99,10 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
     // Chat answers run to the end of the context unless they are limited.
     options.max_tokens =
         request.has_chat() ? std::max(1, model.host->context() - prompt_tokens) : kDefaultMaxTokens;
+    const std::optional<int>& most = model.host->generation().max_new_tokens;
+    if (most && model.description.generation_config() != "none") {
+      options.max_tokens = std::min(options.max_tokens, *most);
+    }
   }
   if (request.prompt_only()) options.max_tokens = 1;
   options.stop = {request.stop().begin(), request.stop().end()};

@@ -18,8 +18,9 @@ using ::testing::MatchesRegex;
 
 constexpr int kVocabulary = 20;
 
-std::shared_ptr<LoadedModel> Model(int max_queue = 256) {
+std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {}) {
   EngineParts parts;
+  parts.generation = std::move(generation);
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   const RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
@@ -77,6 +78,31 @@ void Finish(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> 
       StartGeneration(request, std::move(model), &models, nullptr, answers->Listener());
   ASSERT_TRUE(generation.ok()) << generation.status();
   answers->done.WaitForNotification();
+}
+
+std::string TextOf(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model) {
+  Answers answers;
+  Finish(request, std::move(model), &answers);
+  EXPECT_TRUE(answers.error.ok()) << answers.error;
+  return answers.texts[0];
+}
+
+TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
+  const auto plain = Model(), model = Model(256, {.max_new_tokens = 5});
+  model->description.mutable_sampling_defaults()->set_temperature(1);
+  const proto::GenerateRequest said = Request("abc", 12);
+  proto::GenerateRequest silent = said, greedy = said;
+  silent.mutable_sampling()->clear_temperature();
+  greedy.mutable_sampling()->set_temperature(0);
+  EXPECT_EQ(TextOf(silent, model), TextOf(said, plain));
+  EXPECT_EQ(TextOf(greedy, model), TextOf(silent, plain));
+  EXPECT_NE(TextOf(greedy, model), TextOf(silent, model));
+  // The longest answer of requests that name none.
+  silent.set_max_tokens(0);
+  EXPECT_EQ(TextOf(silent, model).size(), 5u);
+  EXPECT_EQ(TextOf(silent, plain).size(), 16u);
+  model->description.set_generation_config("none");
+  EXPECT_EQ(TextOf(silent, model).size(), 16u);
 }
 
 TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {

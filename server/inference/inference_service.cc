@@ -3,10 +3,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -14,6 +16,7 @@
 #include "proto/inference.grpc.pb.h"
 #include "server/inference/embedding.h"
 #include "server/inference/generation.h"
+#include "server/inference/lossless_proof.h"
 #include "server/inference/model_server.h"
 #include "server/services/guard.h"
 
@@ -22,6 +25,9 @@ namespace {
 
 // How often a stream that waits for tokens looks whether its client is still there.
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+// Between two messages of a proof's progress within one check.
+constexpr absl::Duration kProgress = absl::Milliseconds(100);
 
 // Replies on their way from the engine's thread to the stream's.
 class Mailbox {
@@ -124,6 +130,13 @@ class InferenceService final : public proto::Inference::Service {
       for (const proto::ServedModel& model : models_->List()) *reply->add_models() = model;
       return absl::OkStatus();
     });
+  }
+
+  grpc::Status VerifyLossless(grpc::ServerContext* context,
+                              const proto::VerifyLosslessRequest* request,
+                              grpc::ServerWriter<proto::VerifyLosslessReply>* writer) override {
+    return guard_->Answer(context, "Inference/VerifyLossless",
+                          [&] { return DoVerify(context, *request, writer); });
   }
 
  private:
@@ -230,9 +243,40 @@ class InferenceService final : public proto::Inference::Service {
     }
   }
 
+  absl::Status DoVerify(grpc::ServerContext* context, const proto::VerifyLosslessRequest& request,
+                        grpc::ServerWriter<proto::VerifyLosslessReply>* writer) {
+    if (verifying_.exchange(true)) {
+      return absl::ResourceExhaustedError(
+          "a verification is running, whose models fill the memory; try again when it is over");
+    }
+    const absl::Cleanup over = [&] { verifying_ = false; };
+    std::string stage;
+    absl::Time next = absl::InfinitePast();
+    const auto listener = [&](const proto::LosslessProgress& progress) -> absl::Status {
+      if (context->IsCancelled()) return absl::CancelledError("the client has gone");
+      if (models_->draining()) return absl::UnavailableError("the daemon is stopping");
+      const absl::Time now = absl::Now();
+      if (progress.stage() == stage && now < next) return absl::OkStatus();
+      stage = progress.stage();
+      next = now + kProgress;
+      proto::VerifyLosslessReply reply;
+      *reply.mutable_progress() = progress;
+      writer->Write(reply);
+      return absl::OkStatus();
+    };
+    absl::StatusOr<proto::LosslessReport> report =
+        ProveLossless(request, models_, SystemClock(), listener);
+    if (!report.ok()) return report.status();
+    proto::VerifyLosslessReply reply;
+    *reply.mutable_report() = *std::move(report);
+    writer->Write(reply);
+    return absl::OkStatus();
+  }
+
   ModelServer* const models_;
   Guard* const guard_;
   ServingMetrics* const metrics_;
+  std::atomic<bool> verifying_{false};
   absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<Generation>> open_ ABSL_GUARDED_BY(mutex_);
   int64_t counter_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/models/kv_format.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/inference/sampling_defaults.h"
 
 namespace espalier {
 namespace {
@@ -83,16 +84,9 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
   if (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0) {
     request.set_tensor_parallel(std::max(1, request.tensor_parallel()));
     request.set_pipeline_parallel(std::max(1, request.pipeline_parallel()));
-    if (request.adapters_size() > 0) {
-      return absl::UnimplementedError(
-          "field 'adapters' is for a model that runs in the coordinator's process; with "
-          "'tensor_parallel' or 'pipeline_parallel' it runs on workers");
-    }
   }
-  for (std::string* format : {request.mutable_weights(), request.mutable_ssm_weights()}) {
-    const absl::StatusOr<WeightFormat> known = WeightFormatOf(*format);
-    if (!known.ok()) return known.status();
-    if (format == request.mutable_weights()) *format = Name(*known);
+  for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
+    if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;
   }
   const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
   if (!kv_format.ok()) return kv_format.status();
@@ -102,14 +96,25 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
         absl::StrCat("field 'resident_weight_bytes' is ", request.resident_weight_bytes(),
                      ", expected bytes of the device, or 0 for all weights"));
   }
-  if (request.resident_weight_bytes() > 0 &&
-      (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0)) {
+  const bool on_workers = request.tensor_parallel() > 0 || request.pipeline_parallel() > 0;
+  if (on_workers && *kv_format != DType::kF32) {
+    return absl::UnimplementedError(
+        "field 'kv_cache': models on workers keep keys and values in f32; leave it out, or serve "
+        "the model in the coordinator's process");
+  }
+  if (request.resident_weight_bytes() > 0 && on_workers) {
     return absl::UnimplementedError(
         "field 'resident_weight_bytes' is for a model that runs on one device; with "
         "'tensor_parallel' or 'pipeline_parallel' its weights lie on several");
   }
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
+  }
+  if (request.generation_config().empty()) request.set_generation_config("model");
+  if (request.generation_config() != "model" && request.generation_config() != "none") {
+    return absl::InvalidArgumentError(absl::StrCat("field 'generation_config' is '",
+                                                   request.generation_config(),
+                                                   "', expected model or none"));
   }
   const auto fill = [](int value, int fallback) { return value == 0 ? fallback : value; };
   request.set_max_requests_per_batch(fill(request.max_requests_per_batch(), kDefaultRequests));
@@ -154,7 +159,7 @@ absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::str
                                  : absl::StrCat("it has: ", absl::StrJoin(names, ", "))));
 }
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
+absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
     const proto::ServeModelRequest& request, bool may_wait) {
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
@@ -175,6 +180,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   formats.resident_weight_bytes = request.resident_weight_bytes();
   for (const auto& [name, format] : {std::pair{&request.weights(), &formats.llm},
                                      std::pair{&request.ssm_weights(), &formats.ssms}}) {
+    if (name->empty()) continue;
     absl::StatusOr<WeightFormat> known = WeightFormatOf(*name);
     if (!known.ok()) return known.status();
     *format = *known;
@@ -190,7 +196,6 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
        .pipeline_parallel = request.pipeline_parallel(),
        .may_wait = may_wait});
   if (!loaded.ok()) return loaded.status();
-  const int vocabulary = loaded->parts.tokenizer->vocabulary();
   EngineOptions options;
   options.expansion = *std::move(expansion);
   options.max_requests = request.max_requests_per_batch();
@@ -206,34 +211,70 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
   options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
     return absl::ToDoubleSeconds(clock->Now() - start);
   };
-  absl::StatusOr<std::unique_ptr<EngineHost>> host =
-      EngineHost::Create(std::move(loaded->parts), std::move(options));
-  if (!host.ok()) return host.status();
-  auto model = std::make_shared<LoadedModel>();
-  model->host = *std::move(host);
-  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
-  model->clock = options_.clock;
-  model->describe = std::move(loaded->describe);
-  proto::ServedModel& description = model->description;
+  Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters,
+                    std::move(loaded->describe)};
+  prepared.request.set_weights(Name(loaded->format));
+  if (request.generation_config() == "model") {
+    absl::StatusOr<proto::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
+    if (!sampling.ok()) {
+      return absl::Status(
+          sampling.status().code(),
+          absl::StrCat("artifact '", request.artifact(), "': ", sampling.status().message()));
+    }
+    prepared.sampling_defaults = *std::move(sampling);
+  }
+  return prepared;
+}
+
+proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) const {
+  proto::ServedModel description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();
-  description.set_parameters(loaded->parameters);
-  description.set_max_sequence_length(model->host->context());
-  description.set_vocabulary(vocabulary);
+  description.set_parameters(parameters);
+  description.set_max_sequence_length(context);
+  description.set_vocabulary(parts.tokenizer->vocabulary());
   description.set_weights(request.weights());
   description.set_ssm_weights(request.ssm_weights());
   description.set_tune_speculation(request.tune_speculation());
   description.set_lookup_depth(request.lookup_depth());
   description.set_no_prefix_cache(request.no_prefix_cache());
-  description.set_kv_cache(KvFormatName(size.kv_format));
+  if (const auto kv_format = KvFormatOf(request.kv_cache()); kv_format.ok()) {
+    description.set_kv_cache(KvFormatName(*kv_format));
+  }
   description.set_resident_weight_bytes(request.resident_weight_bytes());
   *description.mutable_adapters() = request.adapters();
-  description.set_embeddings(model->host->embedding_size() > 0);
   description.set_tensor_parallel(request.tensor_parallel());
   description.set_pipeline_parallel(request.pipeline_parallel());
-  description.set_loaded_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  description.set_loaded_unix_ms(absl::ToUnixMillis(loaded));
+  description.set_generation_config(request.generation_config());
+  *description.mutable_sampling_defaults() = sampling_defaults;
+  return description;
+}
+
+absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const proto::ServeModelRequest& given) {
+  absl::StatusOr<proto::ServeModelRequest> request = Complete(given);
+  if (!request.ok()) return request.status();
+  absl::MutexLock loading(&loading_);
+  return LoadParts(*request, /*may_wait=*/false);
+}
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
+    const proto::ServeModelRequest& request, bool may_wait) {
+  absl::StatusOr<Prepared> prepared = LoadParts(request, may_wait);
+  if (!prepared.ok()) return prepared.status();
+  auto model = std::make_shared<LoadedModel>();
+  model->description = prepared->Describe(0, options_.clock->Now());
+  absl::StatusOr<std::unique_ptr<EngineHost>> host =
+      EngineHost::Create(std::move(prepared->parts), std::move(prepared->options));
+  if (!host.ok()) return host.status();
+  model->host = *std::move(host);
+  model->describe = std::move(prepared->describe);
+  model->description.set_max_sequence_length(model->host->context());
+  model->description.set_embeddings(model->host->embedding_size() > 0);
+  model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
+  model->clock = options_.clock;
   return model;
 }
 

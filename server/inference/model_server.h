@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,12 +41,13 @@ class ModelLoader {
   struct Loaded {
     EngineParts parts;
     int64_t parameters = 0;                             // of the LLM
+    WeightFormat format = WeightFormat::kF32;           // likewise
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
   };
   struct Formats {
-    WeightFormat llm = WeightFormat::kF32, ssms = WeightFormat::kF32;
-    int64_t resident_weight_bytes = 0;  // of the LLM: see ServingLowering; 0: all
-    std::vector<std::string> adapters;  // artifacts of low-rank adapters of the LLM
+    std::optional<WeightFormat> llm, ssms;  // absent: as the artifact has it
+    int64_t resident_weight_bytes = 0;      // of the LLM: see ServingLowering; 0: all
+    std::vector<std::string> adapters;      // artifacts of low-rank adapters of the LLM
   };
   // Where the LLM runs. SSMs run in this process in any case: each of their steps is so short that
   // the way to another one would take longer.
@@ -89,6 +91,19 @@ class ModelServer {
   absl::StatusOr<proto::ServedModel> Serve(const proto::ServeModelRequest& request);
   absl::Status Unserve(const std::string& name);
 
+  // What Serve would start an engine from, for those who run one themselves: nothing is served.
+  struct Prepared {
+    proto::ServeModelRequest request;  // with its defaults, and the LLM's format
+    EngineParts parts;
+    EngineOptions options;
+    int64_t parameters = 0;                             // of the LLM
+    std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
+    proto::SamplingOptions sampling_defaults;
+    // All that is known without an engine; `context` is its.
+    proto::ServedModel Describe(int context, absl::Time loaded) const;
+  };
+  absl::StatusOr<Prepared> Prepare(const proto::ServeModelRequest& request);
+
   // NotFound names the models that there are; Unavailable once Drain was called. The model stays
   // alive while the pointer does.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
@@ -111,6 +126,7 @@ class ModelServer {
   uint64_t NextSeed();
 
  private:
+  absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request, bool may_wait);
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request,
                                                     bool may_wait);
   // AlreadyExists if the names of the request, its adapters' included, are taken by other models.

@@ -6,7 +6,9 @@
 #include <prometheus/registry.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/inference/model_server.h"
 
 namespace espalier {
@@ -29,12 +31,6 @@ Family<Counter>& MakeCounter(Registry* registry, const std::string& name, const 
 Family<Histogram>& MakeHistogram(Registry* registry, const std::string& name,
                                  const std::string& help) {
   return prometheus::BuildHistogram().Name("espalier_" + name).Help(help).Register(*registry);
-}
-
-// Engines keep totals; a Prometheus counter only takes increments.
-void RaiseTo(Counter& counter, int64_t total) {
-  const double missing = static_cast<double>(total) - counter.Value();
-  if (missing > 0) counter.Increment(missing);
 }
 
 const Histogram::BucketBoundaries kSeconds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -63,8 +59,23 @@ struct ServingMetrics::Families {
             MakeCounter(registry, "spec_decode_num_draft_tokens_total", "Tree nodes verified.")),
         accepted_tokens(
             MakeCounter(registry, "spec_decode_num_accepted_tokens_total", "Tree nodes accepted.")),
+        drafted_per_position(MakeCounter(registry, "spec_decode_num_draft_tokens_per_pos_total",
+                                         "Tree nodes verified, by depth from 0.")),
         accepted_per_position(MakeCounter(registry, "spec_decode_num_accepted_tokens_per_pos_total",
                                           "Tree nodes accepted, by depth from 0.")),
+        lookup_drafted(MakeCounter(registry, "spec_decode_num_lookup_draft_tokens_total",
+                                   "Tree nodes verified that lookups drafted.")),
+        lookup_accepted(MakeCounter(registry, "spec_decode_num_lookup_accepted_tokens_total",
+                                    "Tree nodes accepted that lookups drafted.")),
+        tuned_off(MakeCounter(registry, "spec_decode_num_tuned_off_steps_total",
+                              "Steps without any SSM because none would have paid.")),
+        ssm_active(MakeGauge(registry, "spec_decode_ssm_active",
+                             "0 for an SSM that failed and is not used any more.")),
+        prefix_queries(MakeCounter(registry, "prefix_cache_queries_total",
+                                   "Prompt tokens looked up in the prefix cache.")),
+        prefix_hits(MakeCounter(registry, "prefix_cache_hits_total",
+                                "Prompt tokens found in the prefix cache.")),
+        cache_config(MakeGauge(registry, "cache_config_info", "1; the labels say what there is.")),
         success(MakeCounter(registry, "request_success_total", "Finished requests by reason.")),
         first_token(MakeHistogram(registry, "time_to_first_token_seconds",
                                   "From submission to the first token.")),
@@ -95,7 +106,12 @@ struct ServingMetrics::Families {
 
   Family<Gauge>&running, &waiting, &kv_usage, &kv_bytes;
   Family<Counter>&prompt_tokens, &generation_tokens, &iterations, &preemptions, &drafts,
-      &draft_tokens, &accepted_tokens, &accepted_per_position, &success;
+      &draft_tokens, &accepted_tokens, &drafted_per_position, &accepted_per_position,
+      &lookup_drafted, &lookup_accepted, &tuned_off;
+  Family<Gauge>& ssm_active;
+  Family<Counter>&prefix_queries, &prefix_hits;
+  Family<Gauge>& cache_config;
+  Family<Counter>& success;
   Family<Histogram>&first_token, &latency, &between_tokens, &per_token, &queued, &inference,
       &prefill, &decode, &prompt_sizes, &answer_sizes, &wanted_sizes, &wanted_answers;
   Family<Counter>&refused, &http_requests;
@@ -106,44 +122,82 @@ ServingMetrics::ServingMetrics(prometheus::Registry* registry)
     : families_(std::make_unique<Families>(registry)) {}
 ServingMetrics::~ServingMetrics() = default;
 
+void ServingMetrics::Watched::RaiseBy(Counter& counter, int64_t total) {
+  int64_t& known = seen[&counter];
+  if (total > known) counter.Increment(static_cast<double>(total - known));
+  known = std::max(known, total);
+}
+
 void ServingMetrics::Add(std::shared_ptr<const LoadedModel> model) {
   absl::MutexLock lock(&mutex_);
-  models_[model->description.name()] = std::move(model);
+  const std::string& name = model->description.name();
+  families_->cache_config
+      .Add({{"model_name", name},
+            {"block_size", absl::StrCat(KvCache::kBlock)},
+            {"num_slots", absl::StrCat(model->host->statistics().kv.slots)},
+            {"enable_prefix_caching", model->description.no_prefix_cache() ? "False" : "True"}})
+      .Set(1);
+  models_[name] = {std::move(model), {}};
 }
 
 void ServingMetrics::Remove(const std::string& name) {
+  Collect();                                // what was counted since
   std::shared_ptr<const LoadedModel> last;  // may join a thread: not under the lock
   absl::MutexLock lock(&mutex_);
   auto it = models_.find(name);
   if (it == models_.end()) return;
-  last = std::move(it->second);
+  last = std::move(it->second.model);
   models_.erase(it);
-  families_->running.Add({{"model_name", name}}).Set(0);
-  families_->waiting.Add({{"model_name", name}}).Set(0);
-  families_->kv_bytes.Add({{"model_name", name}}).Set(0);
+  for (Family<Gauge>* family :
+       {&families_->running, &families_->waiting, &families_->kv_usage, &families_->kv_bytes}) {
+    family->Add({{"model_name", name}}).Set(0);
+  }
 }
 
 void ServingMetrics::Collect() {
   absl::MutexLock lock(&mutex_);
-  for (const auto& [name, model] : models_) {
-    const EngineStatistics s = model->host->statistics();
+  for (auto& [name, watched] : models_) {
+    const EngineStatistics s = watched.model->host->statistics();
     const prometheus::Labels labels = {{"model_name", name}};
     Families& f = *families_;
     f.running.Add(labels).Set(s.running);
     f.waiting.Add(labels).Set(s.waiting);
     f.kv_usage.Add(labels).Set(s.kv.slots > 0 ? static_cast<double>(s.kv.used) / s.kv.slots : 0);
-    f.kv_bytes.Add(labels).Set(static_cast<double>(model->host->kv_cache_bytes()));
-    RaiseTo(f.prompt_tokens.Add(labels), s.prompt_tokens);
-    RaiseTo(f.generation_tokens.Add(labels), s.generated_tokens);
-    RaiseTo(f.iterations.Add(labels), s.steps);
-    RaiseTo(f.preemptions.Add(labels), s.preemptions);
-    RaiseTo(f.drafts.Add(labels), s.verifications);
-    RaiseTo(f.draft_tokens.Add(labels), s.drafted_tokens);
-    RaiseTo(f.accepted_tokens.Add(labels), s.accepted_tokens);
-    for (size_t d = 0; d < s.accepted_by_depth.size(); ++d) {
-      RaiseTo(f.accepted_per_position.Add({{"model_name", name}, {"position", std::to_string(d)}}),
-              s.accepted_by_depth[d]);
+    f.kv_bytes.Add(labels).Set(static_cast<double>(watched.model->host->kv_cache_bytes()));
+    watched.RaiseBy(f.prompt_tokens.Add(labels), s.prompt_tokens);
+    watched.RaiseBy(f.generation_tokens.Add(labels), s.generated_tokens);
+    watched.RaiseBy(f.iterations.Add(labels), s.steps);
+    watched.RaiseBy(f.preemptions.Add(labels), s.preemptions);
+    watched.RaiseBy(f.prefix_queries.Add(labels), s.looked_up_tokens);
+    watched.RaiseBy(f.prefix_hits.Add(labels), s.cached_tokens);
+    CollectSpeculation(name, s, &watched);
+  }
+}
+
+void ServingMetrics::CollectSpeculation(const std::string& name, const EngineStatistics& s,
+                                        Watched* watched) {
+  const prometheus::Labels labels = {{"model_name", name}};
+  Families& f = *families_;
+  watched->RaiseBy(f.drafts.Add(labels), s.trees);
+  watched->RaiseBy(f.draft_tokens.Add(labels), s.drafted_tokens);
+  watched->RaiseBy(f.accepted_tokens.Add(labels), s.accepted_tokens);
+  for (const auto& [family, counts] : {std::pair{&f.drafted_per_position, &s.drafted_by_depth},
+                                       std::pair{&f.accepted_per_position, &s.accepted_by_depth}}) {
+    for (size_t d = 0; d < counts->size(); ++d) {
+      watched->RaiseBy(family->Add({{"model_name", name}, {"position", absl::StrCat(d)}}),
+                       (*counts)[d]);
     }
+  }
+  watched->RaiseBy(f.lookup_drafted.Add(labels), s.speculation.lookup_drafted);
+  watched->RaiseBy(f.lookup_accepted.Add(labels), s.speculation.lookup_accepted);
+  watched->RaiseBy(f.tuned_off.Add(labels), s.speculation.tuned_off);
+  const proto::ServedModel& description = watched->model->description;
+  const size_t ssms = std::min(s.speculation.ssm_status.size(),
+                               static_cast<size_t>(description.ssm_artifacts_size()));
+  for (size_t i = 0; i < ssms; ++i) {
+    f.ssm_active
+        .Add({{"model_name", name}, {"ssm", description.ssm_artifacts(static_cast<int>(i))}})
+        .Set(s.speculation.ssm_status[i].ok() ? 1 : 0);
   }
 }
 

@@ -11,8 +11,9 @@
 #include "serving/engine/engine.h"
 
 namespace prometheus {
+class Counter;
 class Registry;
-}
+}  // namespace prometheus
 
 namespace espalier {
 
@@ -42,9 +43,19 @@ class ServingMetrics {
 
  private:
   struct Families;
+  struct Watched {
+    std::shared_ptr<const LoadedModel> model;
+    // Its engine's totals when they were last added to a counter. A model that is loaded again
+    // begins at 0, its counters go on.
+    std::map<prometheus::Counter*, int64_t> seen;
+    void RaiseBy(prometheus::Counter& counter, int64_t total);
+  };
+  void CollectSpeculation(const std::string& name, const EngineStatistics& statistics,
+                          Watched* watched);
+
   std::unique_ptr<Families> families_;
   absl::Mutex mutex_;
-  std::map<std::string, std::shared_ptr<const LoadedModel>> models_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Watched> models_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

@@ -7,6 +7,7 @@
 #include "proto/worker.grpc.pb.h"
 #include "server/jobs/worker_client.h"
 #include "server/services/guard.h"
+#include "worker/keyed_channel.h"
 
 namespace espalier {
 namespace {
@@ -110,8 +111,8 @@ class GrpcWorkerClient : public WorkerClient {
 
 }  // namespace
 
-WorkerDialer GrpcWorkerDialer(int message_limit_bytes) {
-  return [message_limit_bytes](const std::string& address) -> std::unique_ptr<WorkerClient> {
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const std::string& key) {
+  return [message_limit_bytes, key](const std::string& address) -> std::unique_ptr<WorkerClient> {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(message_limit_bytes);
     arguments.SetMaxSendMessageSize(message_limit_bytes);
@@ -119,8 +120,7 @@ WorkerDialer GrpcWorkerDialer(int message_limit_bytes) {
     // that had the address before.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    return std::make_unique<GrpcWorkerClient>(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    return std::make_unique<GrpcWorkerClient>(KeyedChannel(address, arguments, key));
   };
 }
 

@@ -49,7 +49,8 @@ class WorkerClient {
 
 using WorkerDialer = std::function<std::unique_ptr<WorkerClient>(const std::string& address)>;
 
-// Over gRPC, without transport security (workers are on loopback or behind --insecure).
-WorkerDialer GrpcWorkerDialer(int message_limit_bytes);
+// Over gRPC, without transport security (workers are on loopback or behind --insecure). Every call
+// shows `key`; empty: none.
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const std::string& key);
 
 }  // namespace espalier

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/models.grpc.pb.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/artifacts/quantize.h"
 #include "server/services/guard.h"
 #include "server/services/services.h"
 #include "server/store/idempotency.h"
@@ -16,13 +17,15 @@ using grpc::ServerContext;
 
 constexpr char kUpload[] = "Models/Upload";
 constexpr char kDelete[] = "Models/Delete";
+constexpr char kQuantize[] = "Models/Quantize";
 constexpr int64_t kDownloadChunk = 512 << 10;
 
 class ModelsService : public proto::Models::Service {
  public:
-  ModelsService(Guard* guard, ArtifactStore* artifacts, JobStore* store)
+  ModelsService(Guard* guard, const QuantizeTools& tools, JobStore* store)
       : guard_(*guard),
-        artifacts_(*artifacts),
+        tools_(tools),
+        artifacts_(*tools.artifacts),
         store_(*store),
         idempotency_(store),
         files_(NewPosixFileSystem()) {}
@@ -59,7 +62,60 @@ class ModelsService : public proto::Models::Service {
     });
   }
 
+  grpc::Status Quantize(ServerContext* context, const proto::QuantizeRequest* request,
+                        grpc::ServerWriter<proto::QuantizeReply>* writer) override {
+    return guard_.Answer(context, kQuantize, [&] { return Pack(context, *request, writer); });
+  }
+
  private:
+  // Whether the call was made before under its key; `reply` is its answer then.
+  absl::StatusOr<bool> Recalled(const std::string& method, const std::string& key,
+                                const google::protobuf::MessageLite& request,
+                                google::protobuf::MessageLite* reply) {
+    if (key.empty()) return false;
+    const Remembered probe = Remember(method, key, request, *reply);
+    absl::StatusOr<std::optional<std::string>> known =
+        store_.Recall(method, key, probe.request_hash);
+    if (!known.ok()) return known.status();
+    if (!known->has_value()) return false;
+    if (!reply->ParseFromString(**known)) {
+      return absl::DataLossError("job store: a remembered reply does not parse");
+    }
+    return true;
+  }
+
+  absl::Status Pack(ServerContext* context, const proto::QuantizeRequest& request,
+                    grpc::ServerWriter<proto::QuantizeReply>* writer) {
+    proto::QuantizeReply reply;
+    const std::string& key = request.idempotency_key();
+    absl::StatusOr<bool> recalled = Recalled(kQuantize, key, request, &reply);
+    if (!recalled.ok()) return recalled.status();
+    if (!*recalled) {
+      const auto progress = [&](int64_t done, int64_t total) {
+        if (context->IsCancelled()) return absl::CancelledError("the caller has gone");
+        proto::QuantizeReply part;
+        part.mutable_progress()->set_bytes_done(done);
+        part.mutable_progress()->set_bytes_total(total);
+        writer->Write(part);
+        return absl::OkStatus();
+      };
+      ArtifactUpload::MakeRemembered remember;
+      if (!key.empty()) {
+        remember = [&](const proto::Artifact& artifact) {
+          proto::QuantizeReply answer;
+          *answer.mutable_artifact() = artifact;
+          return Remember(kQuantize, key, request, answer);
+        };
+      }
+      absl::StatusOr<proto::Artifact> artifact =
+          QuantizeArtifact(request, tools_, progress, remember);
+      if (!artifact.ok()) return artifact.status();
+      *reply.mutable_artifact() = *std::move(artifact);
+    }
+    writer->Write(reply);
+    return absl::OkStatus();
+  }
+
   // The header stands for the whole request in the idempotency record: a repeated upload is
   // answered before its files have arrived again.
   absl::Status Receive(grpc::ServerReader<proto::UploadRequest>* reader,
@@ -71,17 +127,8 @@ class ModelsService : public proto::Models::Service {
     const proto::UploadRequest first = part;
     const proto::UploadHeader& header = first.header();
     const std::string& key = header.idempotency_key();
-    if (!key.empty()) {
-      const Remembered probe = Remember(kUpload, key, header, *reply);
-      absl::StatusOr<std::optional<std::string>> known =
-          store_.Recall(kUpload, key, probe.request_hash);
-      if (!known.ok()) return known.status();
-      if (known->has_value()) {
-        return reply->ParseFromString(**known)
-                   ? absl::OkStatus()
-                   : absl::DataLossError("job store: a remembered reply does not parse");
-      }
-    }
+    const absl::StatusOr<bool> recalled = Recalled(kUpload, key, header, reply);
+    if (!recalled.ok() || *recalled) return recalled.status();
     absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = artifacts_.Begin(
         header.name(), header.kind(), header.replace(),
         std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
@@ -157,6 +204,7 @@ class ModelsService : public proto::Models::Service {
   }
 
   Guard& guard_;
+  const QuantizeTools tools_;
   ArtifactStore& artifacts_;
   JobStore& store_;
   Idempotency idempotency_;
@@ -165,9 +213,9 @@ class ModelsService : public proto::Models::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, ArtifactStore* artifacts,
+std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, const QuantizeTools& tools,
                                                  JobStore* store) {
-  return std::make_unique<ModelsService>(guard, artifacts, store);
+  return std::make_unique<ModelsService>(guard, tools, store);
 }
 
 }  // namespace espalier

@@ -14,18 +14,18 @@ class Service;
 
 namespace espalier {
 
-class ArtifactStore;
 class Guard;
 class JobRunner;
 class JobStore;
 class PlanCalls;
 class Rendezvous;
 class WorkerRegistry;
+struct QuantizeTools;
 
 // Everything that is passed must outlive the service.
 std::unique_ptr<grpc::Service> MakeTrainingService(Guard* guard, JobRunner* jobs);
 std::unique_ptr<grpc::Service> MakePlannerService(Guard* guard, PlanCalls* plans);
-std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, ArtifactStore* artifacts,
+std::unique_ptr<grpc::Service> MakeModelsService(Guard* guard, const QuantizeTools& tools,
                                                  JobStore* store);
 // `status` fills in what the registry does not know.
 std::unique_ptr<grpc::Service> MakeClusterService(

@@ -260,6 +260,7 @@ std::vector<Engine::Work> Engine::Plan() {
           id, request.tokens().subspan(0, request.tokens().size() - 1), SpaceOf(request));
       if (!entry.admitted) {
         request.usage().cached_tokens = cached;
+        statistics_.looked_up_tokens += request.length();
         statistics_.cached_tokens += cached;
       }
     }
@@ -491,6 +492,7 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification, int 
     ++usage.verification_steps;
     ++statistics_.verifications;
   }
+  if (work.tree.drafted() > 0) ++statistics_.trees;
   usage.drafted_tokens += work.tree.drafted();
   statistics_.drafted_tokens += work.tree.drafted();
   for (int node = 1; node < work.tree.size(); ++node) {

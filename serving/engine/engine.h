@@ -70,13 +70,15 @@ struct EngineStatistics {
   int64_t rows = 0;           // of the LLM
   int64_t prompt_tokens = 0;  // computed, again after preemption
   int64_t generated_tokens = 0;
-  int64_t verifications = 0;
+  int64_t verifications = 0;  // of one request, with a tree or without
+  int64_t trees = 0;          // of those, the ones with drafted tokens
   int64_t drafted_tokens = 0;
   int64_t accepted_tokens = 0;
   std::vector<int64_t> drafted_by_depth;  // index 0: depth 1
   std::vector<int64_t> accepted_by_depth;
   int64_t preemptions = 0;
-  int64_t cached_tokens = 0;  // of prompts, that did not have to be computed
+  int64_t looked_up_tokens = 0;  // of prompts, in the prefix cache
+  int64_t cached_tokens = 0;     // of those, that were there and did not have to be computed
   SpeculationStatistics speculation;
   std::map<FinishReason, int64_t> finished;
   KvCache::Statistics kv;

@@ -153,6 +153,10 @@ class Verifier {
     return absl::OkStatus();
   }
 
+  absl::Status Tell(const char* check, int64_t done, int64_t total) const {
+    return options_.progress ? options_.progress({check, done, total}) : absl::OkStatus();
+  }
+
   absl::StatusOr<std::unique_ptr<Engine>> NewEngine(bool speculate, SampledDrafts sampled) {
     EngineOptions engine = options_.engine;
     engine.speculation.sampled = sampled;
@@ -165,8 +169,11 @@ class Verifier {
                           std::move(engine));
   }
 
-  // Answers to the prompts. All run to their full length.
-  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, bool sampled) {
+  // Answers to the prompts. All run to their full length. They are the first or the second half of
+  // their check.
+  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, bool sampled, int half) {
+    const int64_t tokens = static_cast<int64_t>(options_.prompts.size()) * options_.answer;
+    int64_t done = half * tokens;
     std::vector<Path> answers(options_.prompts.size());
     std::map<RequestId, size_t> index;
     size_t submitted = 0;
@@ -183,7 +190,10 @@ class Verifier {
         if (!event.error.ok()) return event.error;
         Path& answer = answers[index[event.id]];
         answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
+        done += static_cast<int64_t>(event.tokens.size());
       }
+      absl::Status told = Tell(sampled ? "seeds" : "greedy", done, 2 * tokens);
+      if (!told.ok()) return told;
     } while (!engine.idle() || submitted < answers.size());
     return answers;
   }
@@ -193,12 +203,12 @@ class Verifier {
     auto plain = NewEngine(false, drafts);
     if (!plain.ok()) return plain.status();
     watched_.margin = INFINITY;
-    const absl::StatusOr<std::vector<Path>> expected = Answers(**plain, sampled);
+    const absl::StatusOr<std::vector<Path>> expected = Answers(**plain, sampled, 0);
     if (!expected.ok()) return expected.status();
     if (!sampled) report_.smallest_margin = watched_.margin;
     auto speculative = NewEngine(true, drafts);
     if (!speculative.ok()) return speculative.status();
-    const absl::StatusOr<std::vector<Path>> found = Answers(**speculative, sampled);
+    const absl::StatusOr<std::vector<Path>> found = Answers(**speculative, sampled, 1);
     if (!found.ok()) return found.status();
     const EngineStatistics statistics = (*speculative)->statistics();
     for (size_t i = 0; i < statistics.speculation.ssm_status.size(); ++i) {
@@ -256,6 +266,7 @@ class Verifier {
         const size_t last = first == 0 ? std::min<size_t>(2, drafts.size()) : first + 1;
         std::vector<Law*> sources;
         for (size_t s = first; s < last; ++s) sources.push_back(&drafts[s]);
+        if (absl::Status told = Tell("enumeration", check.cases, 0); !told.ok()) return told;
         const auto deviation =
             Deviation(target, sources, *expected, length, without_replacement, &check.cases);
         if (!deviation.ok()) return deviation.status();
@@ -344,6 +355,7 @@ class Verifier {
     std::map<Path, int64_t> counts;
     std::map<RequestId, Path> answers;
     uint64_t seed = 0;
+    int64_t finished = 0;
     const uint64_t draws = static_cast<uint64_t>(options_.draws);
     while (seed < draws || !(*engine)->idle()) {
       while (seed < draws && (*engine)->statistics().waiting < 64) {
@@ -361,7 +373,9 @@ class Verifier {
         if (!event.finished) continue;
         ++counts[answer];
         answers.erase(event.id);
+        ++finished;
       }
+      if (absl::Status told = Tell("law", finished, options_.draws); !told.ok()) return told;
     }
     report_.checks.push_back(ChiSquare(*expected, counts));
     return absl::OkStatus();
@@ -409,7 +423,11 @@ class Verifier {
   absl::Status KvEquality() {
     LosslessCheck check{.name = "KV", .passed = true};
     int64_t taken_over = 0;
-    for (const Path& prompt : options_.prompts) {
+    for (size_t i = 0; i < options_.prompts.size(); ++i) {
+      const Path& prompt = options_.prompts[i];
+      absl::Status told =
+          Tell("KV", static_cast<int64_t>(i), static_cast<int64_t>(options_.prompts.size()));
+      if (!told.ok()) return told;
       EngineOptions with = options_.engine;
       with.prefix_cache = true;
       with.speculation.sampled = SampledDrafts::kShared;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,13 @@
 
 namespace espalier {
 
+// What runs, and how far it is: tokens of "greedy" and "seeds", answers of "law", prompts of "KV".
+struct LosslessProgress {
+  std::string check;
+  int64_t done = 0;
+  int64_t total = 0;  // 0: not known before
+};
+
 struct LosslessOptions {
   // How to speculate: the expansion, best-first trees, lookups, tuning, limits.
   EngineOptions engine;
@@ -32,6 +40,8 @@ struct LosslessOptions {
   int law_tokens = 3;                     // of each of them; 1 to 4
   int law_top_k = 3;                      // 2 to 5
   double temperature = 1;
+  // Called between steps (optional). An error ends the proof, which returns it.
+  std::function<absl::Status(const LosslessProgress&)> progress;
 };
 
 struct LosslessCheck {

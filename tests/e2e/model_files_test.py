@@ -150,6 +150,38 @@ class ModelFilesTest(unittest.TestCase):
         self.refused("kept", "fp4", "int8", flags=["--kv-cache=fp4", "--name=other"])
         self.refused("kept", "resident_weight_bytes", flags=["--resident-weights=1000", "--name=other"])
 
+    def test_an_artifact_packed_once_says_what_packing_at_every_load_says(self):
+        self.upload("unpacked", weights())
+        for weights_format in ("int8", "int4"):
+            at_load, once = "at-load-" + weights_format, "once-" + weights_format
+            self.cluster.cli("serve", "unpacked", "--name=" + at_load, "--weights=" + weights_format)
+            made = self.cluster.run("models", "quantize", "unpacked", "--weights=" + weights_format, "--out=" + once)
+            self.assertIn("config.json", made["files"])
+            self.assertEqual(self.cluster.run("serve", once)["weights"], weights_format)
+            np.testing.assert_array_equal(self.prompt_logprobs(once), self.prompt_logprobs(at_load))
+        self.refused("once-int8", "int8", "f32", flags=["--weights=f32", "--name=other"])
+        for wrong in (["once-int8", "--weights=int4", "--out=twice"], ["unpacked", "--weights=bf16", "--out=x"],
+                      ["unpacked", "--weights=int8", "--out=once-int8"], ["nothing", "--weights=int8", "--out=x"]):
+            with self.assertRaises(Failed):
+                self.cluster.cli("models", "quantize", *wrong)
+
+    def test_speculation_is_proven_lossless_before_anything_is_served(self):
+        self.upload("proven", weights())
+        small = os.path.join(self.folder.name, "small")
+        write_model(small, {name: value * 1.1 for name, value in weights().items()})
+        proof = ["verify-lossless", "--llm=proven", "--ssm=" + small, "--expansion=1,2,1", "--draws=2000"]
+        for flags in ([], ["--weights=int8", "--ssm-weights=int4"], ["--tune", "--lookup=4"]):
+            report = self.cluster.run(*proof, *flags)
+            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "enumeration", "law", "KV"])
+            self.assertTrue(report["passed"], report)
+            print(f"{flags}: {report['accepted_per_step']:.2f} accepted per step, {report['seconds']:.1f} s")
+        self.assertIn("passed", self.cluster.cli(*proof).stdout)
+        served = {model["name"] for model in self.cluster.run("serve")["models"]}
+        self.assertNotIn("proven", served)
+        names = {artifact["name"] for artifact in self.cluster.run("models")["artifacts"]}
+        self.assertFalse([name for name in names if name.startswith("borrowed-")])
+        self.assertEqual(self.cluster.cli("verify-lossless", "--llm=proven", "--ssm=nobody", check=False).returncode, 4)
+
     def refused(self, name, *parts, flags=()):
         with self.assertRaises(Failed) as caught:
             self.cluster.cli("serve", name, *flags)

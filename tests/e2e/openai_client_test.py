@@ -35,8 +35,9 @@ class OpenAiClientTest(unittest.TestCase):
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
         with open(keys, "w") as file:
             file.write(f"# for tests\n{KEY}\n")
-        cls.cluster = Cluster(workers=1, daemon_flags=[f"--api_key_file={keys}"])
+        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1"])
         try:
+            cls.cluster.wait_for_workers(1)
             train(cls.cluster, "big", 32, 2, 60, positions=1024)
             train(cls.cluster, "small", 16, 1, 60, positions=1024)
             cls.cluster.run("serve", "big", "--ssm=small", "--expansion=1,1,2,1")
@@ -72,6 +73,8 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(answer.usage.prompt_tokens, len("And God said"))
         self.assertEqual(answer.usage.completion_tokens, 24)
         self.assertEqual(answer.usage.total_tokens, 24 + len("And God said"))
+        self.assertIsNotNone(answer.usage.completion_tokens_details.accepted_prediction_tokens)
+        self.assertIsNotNone(answer.usage.prompt_tokens_details.cached_tokens)
 
     def test_completion_stream(self):
         text = "".join(c.choices[0].text for c in self.complete(stream=True) if c.choices)
@@ -294,6 +297,12 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(self.client.models.retrieve("big").id, "big")
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("nobody")
+
+    def test_a_worker_without_a_key_is_turned_away(self):
+        process = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", "--name=stranger")
+        self.assertEqual(process.wait(timeout=60), 1)
+        with open(self.cluster.logs[-1]) as log:
+            self.assertIn("--api_key_file", log.read())
 
     def test_errors(self):
         with self.assertRaises(openai.NotFoundError) as caught:

@@ -24,8 +24,8 @@ struct FileType {
 constexpr FileType kTypes[] = {
     {"F32", DType::kF32, 4},     {"BF16", DType::kBF16, 2},       {"F16", DType::kF16, 2},
     {"I32", DType::kI32, 4},     {"I64", DType::kI64, 8},         {"BOOL", DType::kBool, 1},
-    {"F64", DType::kInvalid, 8}, {"I16", DType::kInvalid, 2},     {"I8", DType::kInvalid, 1},
-    {"U8", DType::kInvalid, 1},  {"U16", DType::kInvalid, 2},     {"U32", DType::kInvalid, 4},
+    {"F64", DType::kInvalid, 8}, {"I16", DType::kInvalid, 2},     {"I8", DType::kI8, 1},
+    {"U8", DType::kU8, 1},       {"U16", DType::kInvalid, 2},     {"U32", DType::kInvalid, 4},
     {"U64", DType::kInvalid, 8}, {"F8_E4M3", DType::kInvalid, 1}, {"F8_E5M2", DType::kInvalid, 1}};
 
 absl::Status Bad(const std::string& path, const std::string& what) {

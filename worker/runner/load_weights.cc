@@ -109,6 +109,9 @@ class Loader {
         {{name, spec.global, false, 0, spec.global.empty() ? 1 : spec.global[0]}}};
     const WeightSource& source = found != map.sources.end() ? found->second : all;
     if (source.pieces.empty()) return absl::OkStatus();
+    if (spec.dtype == DType::kU8 && found == map.sources.end() && spec.dims == spec.global) {
+      return LoadPacked(index, name);
+    }
     if (source.bits == 0 && !IsFloat(spec.dtype)) {
       return absl::InvalidArgumentError(
           absl::StrCat("parameter '", name, "' is ", ToString(spec.type()),
@@ -226,6 +229,32 @@ class Loader {
     piece_row_ = rows == 0 ? 0 : NumElements(piece.dims) / rows;
     piece_elements_ = (piece.end - piece.begin) * piece_row_;
     turned_.clear();
+    return absl::OkStatus();
+  }
+
+  // A matrix that the file holds as memory does.
+  absl::Status LoadPacked(int index, const std::string& parameter) {
+    const TensorSpec& spec = executor_.spec(index);
+    const Entry* entry = Find(parameter);
+    if (entry == nullptr) {
+      return absl::NotFoundError(absl::StrCat("the weights in '", folder_,
+                                              "' have no packed matrix '", parameter,
+                                              "'; does config.json belong to them?"));
+    }
+    if (entry->second.dims != spec.dims) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", entry->second.file, "': packed matrix '", parameter, "' has shape ",
+          ToString(entry->second.dims), ", config.json asks for ", ToString(spec.dims)));
+    }
+    used_.insert(entry->first);
+    std::vector<char> part;
+    for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
+      part.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
+      const int64_t bytes = static_cast<int64_t>(part.size());
+      absl::Status status = files_.ReadBytes(entry->first, at, bytes, part.data());
+      if (status.ok()) status = executor_.WriteBuffer(index, part.data(), bytes, at);
+      if (!status.ok()) return status;
+    }
     return absl::OkStatus();
   }
 

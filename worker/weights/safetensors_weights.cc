@@ -57,6 +57,19 @@ class SafetensorsWeights : public WeightFiles {
     return status;
   }
 
+  absl::Status ReadBytes(const std::string& tensor, int64_t offset, int64_t bytes,
+                         void* out) const override {
+    const auto found = places_.find(tensor);
+    if (found == places_.end()) {
+      return absl::NotFoundError(absl::StrCat("there is no tensor '", tensor, "'"));
+    }
+    const auto& [file, entry] = found->second;
+    if (entry->type.dtype == DType::kU8) return file->Read(*entry, offset, bytes, out);
+    return absl::InvalidArgumentError(absl::StrCat("'", file->path(), "': tensor '", tensor,
+                                                   "' is ", entry->dtype_name,
+                                                   "; a packed matrix must be U8"));
+  }
+
  private:
   std::vector<std::unique_ptr<SafetensorsFile>> open_;
   std::map<std::string, Tensor> tensors_;

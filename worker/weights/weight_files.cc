@@ -27,7 +27,21 @@ absl::StatusOr<std::string> FindGguf(const std::string& folder,
   return found;
 }
 
+// FlexFlow's converter writes one raw file per tensor, without types or shapes.
+bool LooksLikeFlexFlow(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return !absl::StrContains(name, ".safetensors") &&
+           (absl::StartsWith(name, "layers_") || absl::StartsWith(name, "layers.") ||
+            name == "tok_embeddings_weight" || name == "embed_tokens.weight");
+  });
+}
+
 }  // namespace
+
+absl::Status WeightFiles::ReadBytes(const std::string& tensor, int64_t, int64_t, void*) const {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", tensor, "' lies in a file that holds no packed matrices"));
+}
 
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
                                                          const std::string& folder) {
@@ -38,6 +52,12 @@ absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
   absl::StatusOr<std::string> gguf = FindGguf(folder, *names);
   if (!gguf.ok()) return gguf.status();
   if (!gguf->empty()) return OpenGgufModel(files, JoinPath(folder, *gguf));
+  if (LooksLikeFlexFlow(*names)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "'", folder,
+        "' holds the raw files of FlexFlow's converter, which do not say their types and shapes; "
+        "take the Hugging Face checkpoint that they were made of, with weights=int8 or int4"));
+  }
   return absl::NotFoundError(absl::StrCat(
       "'", folder,
       "' has neither model.safetensors nor model.safetensors.index.json nor a *.gguf"));

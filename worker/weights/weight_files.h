@@ -31,6 +31,11 @@ class WeightFiles {
   // type that is no floating-point number.
   virtual absl::Status Read(const std::string& tensor, int64_t begin, int64_t count,
                             float* out) const = 0;
+
+  // Bytes [offset, offset + bytes) of a tensor of type U8, as they lie in the file.
+  // InvalidArgument, by name, for others.
+  virtual absl::Status ReadBytes(const std::string& tensor, int64_t offset, int64_t bytes,
+                                 void* out) const;
 };
 
 // model.safetensors, or model.safetensors.index.json with its shards, or the one *.gguf in the

@@ -1,4 +1,5 @@
-// The keys that clients show as "Authorization: Bearer KEY".
+// The keys that callers show as "Authorization: Bearer KEY": clients and workers to the
+// coordinator, the coordinator to its workers.
 #pragma once
 
 #include <string>
@@ -16,10 +17,11 @@ class ApiKeys {
   // the file if it cannot be read, is empty, or holds a key shorter than 16 characters.
   static absl::StatusOr<ApiKeys> Read(const std::string& path);
 
-  // Unauthenticated unless the header shows one of the keys. `method` is "Service/Method" or
-  // "METHOD /route". The RPCs by which workers join, report and read artifacts need none, for
-  // workers have no key.
-  absl::Status Check(const std::string& method, const std::string& authorization) const;
+  // Unauthenticated unless the header shows one of the keys.
+  absl::Status Check(const std::string& authorization) const;
+
+  // The one that the holder of the file shows to others.
+  const std::string& first() const { return keys_.front(); }
 
  private:
   std::vector<std::string> keys_;

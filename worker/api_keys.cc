@@ -1,7 +1,6 @@
-#include "server/api_keys.h"
+#include "worker/api_keys.h"
 
 #include <fstream>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,13 +19,6 @@ bool Equal(absl::string_view a, absl::string_view b) {
   unsigned char difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
-}
-
-bool IsWorkersCall(const std::string& method) {
-  static const std::set<std::string>& calls =
-      *new std::set<std::string>{"Cluster/Join",     "Cluster/Heartbeat", "Cluster/Leave",
-                                 "Cluster/StoreSet", "Cluster/StoreGet",  "Models/Get"};
-  return calls.count(method) > 0;
 }
 
 }  // namespace
@@ -58,8 +50,7 @@ absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
   return keys;
 }
 
-absl::Status ApiKeys::Check(const std::string& method, const std::string& authorization) const {
-  if (IsWorkersCall(method)) return absl::OkStatus();
+absl::Status ApiKeys::Check(const std::string& authorization) const {
   constexpr absl::string_view kScheme = "Bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError(

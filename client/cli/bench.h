@@ -1,0 +1,32 @@
+// The two kinds of `bench`: a model under load, as `vllm bench serve` measures it, and one request
+// alone, as `llama-bench` does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cli/command.h"
+#include "client/cli/generation.h"
+#include "proto/inference.pb.h"
+
+namespace espalier {
+
+// Greedy unless --temperature says otherwise, and never ended by an end of sequence.
+proto::GenerateRequest BenchRequest(const ParsedFlags& flags);
+
+// Over gRPC, or with --http through the gateway.
+absl::StatusOr<Generation> BenchGenerate(Context& context, const proto::GenerateRequest& request);
+
+// The served model of the first argument; NotFound names those that there are.
+absl::StatusOr<proto::ServedModel> BenchModel(Context& context);
+
+// `count` tokens that depend on `seed` alone and hardly occur in another prompt, so that no prefix
+// cache knows them.
+void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary, proto::GenerateRequest* request);
+
+absl::Status RunLoad(Context& context);   // bench_load.cc
+absl::Status RunSpeed(Context& context);  // bench_speed.cc
+
+}  // namespace espalier

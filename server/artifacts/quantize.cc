@@ -1,0 +1,168 @@
+#include "server/artifacts/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "ops/kernel/packed_weights.h"
+#include "ops/models/model.h"
+#include "ops/models/quantize.h"
+#include "planner/planner.h"
+#include "worker/device/device.h"
+#include "worker/runner/program_model_runner.h"
+#include "worker/runner/save_weights.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kCopyChunk = 1 << 20;
+
+absl::Status In(const std::string& artifact, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
+}
+
+bool IsWeights(const std::string& file) {
+  return absl::EndsWith(file, ".safetensors") || absl::EndsWith(file, ".safetensors.index.json") ||
+         absl::EndsWith(file, ".gguf") || absl::EndsWith(file, ".bin") ||
+         absl::EndsWith(file, ".onnx");
+}
+
+// No larger than a graph must be: it is never run.
+constexpr ServingShape kSmallest = {.max_rows = 1,
+                                    .max_output_rows = 1,
+                                    .kv_slots = 1,
+                                    .max_sequences = 1,
+                                    .max_context_slots = 1,
+                                    .max_ancestor_slots = 1};
+
+absl::Status WriteWeights(const QuantizeTools& tools, const std::string& folder,
+                          const LanguageModel& model, WeightFormat format, const std::string& to,
+                          const QuantizeProgress& progress) {
+  absl::StatusOr<ServingModel> serving = BuildServing(*tools.operators, model, kSmallest);
+  if (serving.ok()) serving = QuantizeServing(*tools.operators, *std::move(serving), format);
+  if (!serving.ok()) return serving.status();
+  const absl::StatusOr<proto::Program> program = LowerServing(*tools.operators, serving->graph);
+  if (!program.ok()) return program.status();
+  const std::unique_ptr<Device> device = NewCpuDevice({.threads = 1});
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
+      ProgramModelRunner::Create(*program, folder, 1, device.get(), serving->weights);
+  if (!runner.ok()) return runner.status();
+  return SaveWeights((*runner)->executor(), *tools.files, JoinPath(to, "model.safetensors"),
+                     {{"format", "pt"}, {"weights", Name(format)}}, progress)
+      .status();
+}
+
+absl::Status WriteConfig(FileSystem& files, const std::string& config, WeightFormat format,
+                         const std::string& to) {
+  // ReadModel has parsed it.
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(config, nullptr, false);
+  if (!json.is_object()) return absl::InternalError("config.json parsed only once");
+  json["quantization_config"] = {{"quant_method", kPackedMethod},
+                                 {"version", kPackedVersion},
+                                 {"bits", format == WeightFormat::kInt8 ? 8 : 4},
+                                 {"group_size", kPackGroup}};
+  return WriteFileAtomically(
+      files, JoinPath(to, "config.json"),
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> in = files.Open(from);
+  if (!in.ok()) return in.status();
+  absl::StatusOr<std::unique_ptr<WritableFile>> out = files.Create(to);
+  if (!out.ok()) return out.status();
+  std::string chunk;
+  for (int64_t at = 0; at < (*in)->size();) {
+    chunk.resize(static_cast<size_t>(std::min(kCopyChunk, (*in)->size() - at)));
+    const int64_t bytes = static_cast<int64_t>(chunk.size());
+    absl::Status status = (*in)->Read(at, bytes, chunk.data());
+    if (status.ok()) status = (*out)->Append(chunk.data(), bytes);
+    if (!status.ok()) return status;
+    at += bytes;
+  }
+  absl::Status status = (*out)->Sync();
+  return status.ok() ? (*out)->Close() : status;
+}
+
+// Tokenizer, templates, licence and what else lies beside the weights.
+absl::Status CopyTheRest(FileSystem& files, const proto::Artifact& artifact,
+                         const std::string& from, const std::string& to) {
+  for (const std::string& file : artifact.files()) {
+    if (file == "config.json" || IsWeights(file)) continue;
+    const size_t slash = file.rfind('/');
+    absl::Status status = slash == std::string::npos
+                              ? absl::OkStatus()
+                              : files.CreateDirectories(JoinPath(to, file.substr(0, slash)));
+    if (status.ok()) status = CopyFile(files, JoinPath(from, file), JoinPath(to, file));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WeightFormat> FormatOf(const proto::QuantizeRequest& request) {
+  const absl::StatusOr<WeightFormat> format = WeightFormatOf(request.weights());
+  if (format.ok() && (*format == WeightFormat::kInt8 || *format == WeightFormat::kInt4)) {
+    return format;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("field 'weights' is '", request.weights(), "', expected int8 or int4"));
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Artifact> QuantizeArtifact(
+    const proto::QuantizeRequest& request, const QuantizeTools& tools,
+    const QuantizeProgress& progress, const ArtifactUpload::MakeRemembered& make_remembered) {
+  const absl::StatusOr<WeightFormat> format = FormatOf(request);
+  if (!format.ok()) return format.status();
+  if (absl::Status status = CheckArtifactName(request.out()); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'out': ", status.message()));
+  }
+  if (!request.replace() && tools.artifacts->Find(request.out()).ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("artifact '", request.out(), "' exists; set replace, or choose another name"));
+  }
+  const absl::StatusOr<proto::Artifact> source = tools.artifacts->Find(request.name());
+  if (!source.ok()) return source.status();
+  const absl::StatusOr<std::string> folder = tools.artifacts->Folder(request.name());
+  if (!folder.ok()) return folder.status();
+  const absl::StatusOr<std::string> config = ReadModelConfig(*tools.files, *folder);
+  if (!config.ok()) return In(request.name(), config.status());
+  const absl::StatusOr<LanguageModel> model = ReadModel(*config);
+  if (!model.ok()) return In(request.name(), model.status());
+  if (model->facts.packed_bits != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("artifact '", request.name(), "' is packed in ", model->facts.packed_bits,
+                     " bits already; quantize the one that it was made of"));
+  }
+
+  absl::StatusOr<std::string> staging = tools.artifacts->MakeStagingFolder();
+  if (!staging.ok()) return staging.status();
+  absl::Cleanup discard = [&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(*staging, ignored);
+  };
+  absl::Status status = progress(0, 0);
+  if (status.ok()) status = WriteWeights(tools, *folder, *model, *format, *staging, progress);
+  if (!status.ok()) return In(request.name(), status);
+  status = WriteConfig(*tools.files, *config, *format, *staging);
+  if (status.ok()) status = CopyTheRest(*tools.files, *source, *folder, *staging);
+  if (!status.ok()) return status;
+  absl::StatusOr<proto::Artifact> artifact =
+      tools.artifacts->Adopt(*staging, request.out(), proto::Artifact::MODEL,
+                             {{"family", model->facts.family},
+                              {"weights", Name(*format)},
+                              {"quantized_from", request.name()}},
+                             request.replace(), make_remembered);
+  if (artifact.ok()) std::move(discard).Cancel();
+  return artifact;
+}
+
+}  // namespace espalier

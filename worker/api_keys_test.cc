@@ -1,0 +1,53 @@
+#include "worker/api_keys.h"
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kOne[] = "the-first-of-the-keys";
+constexpr char kTwo[] = "the-second-of-the-keys";
+
+std::string FileOf(const std::string& content) {
+  const std::string path = ::testing::TempDir() + "/keys";
+  std::ofstream(path) << content;
+  return path;
+}
+
+TEST(ApiKeys, AnyLineIsAKeyAndTheFirstIsShown) {
+  const auto keys = ApiKeys::Read(FileOf(absl::StrCat("# ours\n\n  ", kOne, " \n", kTwo, "\n")));
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(keys->first(), kOne);
+  for (const char* key : {kOne, kTwo}) {
+    EXPECT_TRUE(keys->Check(absl::StrCat("Bearer ", key)).ok());
+    EXPECT_TRUE(keys->Check(absl::StrCat("bearer  ", key, " ")).ok());
+  }
+  const std::string wrong[] = {"",
+                               kOne,
+                               "Bearer ",
+                               "Basic x",
+                               absl::StrCat("Bearer ", kOne, kTwo),
+                               absl::StrCat("Bearer ", std::string(kOne).substr(1)),
+                               "Bearer # ours"};
+  for (const std::string& header : wrong) {
+    EXPECT_EQ(keys->Check(header).code(), absl::StatusCode::kUnauthenticated) << header;
+  }
+}
+
+TEST(ApiKeys, FilesWithoutAProperKeyAreRefused) {
+  EXPECT_THAT(std::string(ApiKeys::Read("/nonexistent/keys").status().message()),
+              HasSubstr("cannot be read"));
+  EXPECT_THAT(std::string(ApiKeys::Read(FileOf("# none\n")).status().message()),
+              HasSubstr("holds no key"));
+  EXPECT_THAT(std::string(ApiKeys::Read(FileOf("\nshort\n")).status().message()),
+              HasSubstr("line 2"));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,25 @@
+// The parameters of a serving program as a file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/executor/executor.h"
+
+namespace espalier {
+
+// Bytes of parameters written so far, and all; an error ends the call.
+using SaveProgress = std::function<absl::Status(int64_t done, int64_t total)>;
+
+// Writes every parameter under its own name and in its own shape, from which LoadWeights with an
+// empty WeightMap restores it bit for bit: f32 as BF16 or F16 where that loses nothing.
+absl::StatusOr<SafetensorsWriter::Written> SaveWeights(
+    Executor& executor, FileSystem& files, const std::string& path,
+    const std::map<std::string, std::string>& metadata, const SaveProgress& progress = nullptr);
+
+}  // namespace espalier
