@@ -41,7 +41,8 @@ class DriftingRunner : public FakeModelRunner {
 class Loader : public ModelLoader {
  public:
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
-                              const ServingSize& size, const Expansion&, const Formats&) override {
+                              const ServingSize& size, const Expansion&, const Formats&,
+                              const Placement&) override {
     if (llm == "missing") return absl::NotFoundError("artifact 'missing' is not there");
     RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
     limits.max_positions = 96;

@@ -79,7 +79,7 @@ class PlanRequestTest : public ::testing::Test {
 
   absl::Status Ask(const proto::PlanRequest& request, proto::Plan* plan = nullptr) {
     proto::PlanReply reply;
-    absl::Status status = calls_->Make(request, &reply);
+    absl::Status status = calls_->Make(request, {}, &reply);
     if (plan != nullptr) *plan = reply.plan();
     return status;
   }
