@@ -3,9 +3,12 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/service_type.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
@@ -29,6 +32,20 @@ namespace {
 constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
+
+// Reflection tells everyone what calls there are, and no guard stands before it. Its library puts
+// it into every server of the process; here it is taken out.
+class WithoutReflection : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
+                                    return plugin->name() == "proto_server_reflection";
+                                  }),
+                   plugins->end());
+  }
+};
 
 }  // namespace
 
@@ -181,9 +198,9 @@ absl::Status Coordinator::Start() {
   Parts& parts = *parts_;
   parts.started = parts.clock->Now();
   grpc::EnableDefaultHealthCheckService(true);
-  // It tells everyone what calls there are, and no guard stands before it.
-  if (!parts.options.authorize) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  if (parts.options.authorize) builder.SetOption(std::make_unique<WithoutReflection>());
   int port = 0;
   builder.AddListeningPort(parts.options.listen, grpc::InsecureServerCredentials(), &port);
   builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);

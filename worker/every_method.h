@@ -46,6 +46,11 @@ inline std::map<std::string, grpc::Status> CallEveryMethod(const std::string& ad
         wait();
       }
     }
+    // The status comes after all replies.
+    grpc::ByteBuffer reply;
+    do {
+      call->Read(&reply, nullptr);
+    } while (wait());
     call->Finish(&statuses[name], nullptr);
     wait();
     queue.Shutdown();
