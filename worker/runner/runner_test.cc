@@ -165,11 +165,24 @@ TEST_F(RunnerTest, BadBatchesAreRefusedByFieldAndLeaveTheCacheAlone) {
   refuse([](RunnerBatch& b) { b.logit_rows = {1, 1}; }, "ascend");
   refuse([](RunnerBatch& b) { b.row_adapter.assign(8, 0); }, "row_adapter[0] is 0");
   refuse([](RunnerBatch& b) { b.row_adapter.assign(7, -1); }, "row_adapter has 7");
-  refuse([](RunnerBatch& b) { b.wants_hidden = true; }, "hidden");
   refuse([](RunnerBatch& b) { b = RunnerBatch(); }, "no rows");
   RunnerBatch again = PromptRows(prompt_, 7, 8, {0});
   ASSERT_TRUE(runner->Step(again, &after).ok());
   EXPECT_EQ(before.values, after.values);
+}
+
+TEST_F(RunnerTest, HiddenStatesThatTheProgramDoesNotKeepAreRefused) {
+  proto::Program program = ServingProgram(Config());
+  program.mutable_outputs()->erase("hidden");
+  auto runner = ProgramModelRunner::Create(program, "", 64, device_.get());
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->limits().hidden, 0);
+  RunnerBatch batch = PromptRows(prompt_, 0, 8, {7});
+  batch.wants_hidden = true;
+  RunnerLogits logits;
+  const absl::Status refused = (*runner)->Step(batch, &logits);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(refused.message()).find("hidden"), std::string::npos) << refused;
 }
 
 TEST_F(RunnerTest, LoadsAHuggingFaceFolderByName) {
