@@ -136,7 +136,7 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual([a["name"] for a in served["adapters"]], ["poet", "clerk"])
 
     def text_of(self, *args):
-        lines = self.cluster.cli("generate", *args, "--max-tokens=24", "--ignore-eos", "--json").stdout
+        lines = self.cluster.cli("generate", *args, "--max-tokens=24", "--ignore-eos", "--temperature=0", "--json").stdout
         return json.loads(lines.strip().splitlines()[-1])["done"]["text"]
 
     def test_grpc_and_http_choose_alike(self):
