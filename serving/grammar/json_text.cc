@@ -115,12 +115,13 @@ Expression DigitsBetween(absl::string_view low, absl::string_view high) {
 // 0 <= low <= high.
 void AddNaturals(int64_t low, int64_t high, absl::string_view sign, std::vector<Expression>* out) {
   int64_t first = 0, last = 9;
-  for (int length = 1; length <= 18; ++length) {
+  for (int length = 1;; ++length) {
     const int64_t from = std::max(low, first), to = std::min(high, last);
     if (from <= to) {
       out->push_back(
           Sequence({Literal(sign), DigitsBetween(absl::StrCat(from), absl::StrCat(to))}));
     }
+    if (length == 18) break;  // one more digit does not fit
     first = last + 1;
     last = last * 10 + 9;
   }

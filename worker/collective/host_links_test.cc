@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -103,6 +104,7 @@ TEST(HostLinks, MoreThanThereIsRoomForArrivesInOrder) {
   const std::vector<int64_t> sizes{24, 100 << 10, 1 << 20};
   constexpr int kMessages = 5000;
   const auto size_of = [&](int i) { return i % 100 == 0 ? sizes[i / 100 % 3] * 6 : sizes[0]; };
+  std::barrier both_have_sent(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -112,6 +114,7 @@ TEST(HostLinks, MoreThanThereIsRoomForArrivesInOrder) {
         ASSERT_TRUE(links.Send(data.data(), size_of(i), 1 - rank, 1).ok());
       }
       EXPECT_GT(links.waiting_bytes(), 0);
+      both_have_sent.arrive_and_wait();
       for (int i = 0; i < kMessages; ++i) {
         std::vector<char> got(static_cast<size_t>(size_of(i)));
         absl::Status s = links.Receive(got.data(), size_of(i), 1 - rank, 1);
