@@ -1,5 +1,6 @@
-// How the ranks of one attempt of a job talk. Implementations: in-process (in_process.h), Gloo over
-// TCP (gloo_communicator.h), NCCL through the CUDA plug-in (nccl_communicator.h).
+// How the ranks of one attempt of a job talk. Implementations: in-process (in_process.h), between
+// processes through memory that ranks of one host share and Gloo over TCP (gloo_communicator.h),
+// NCCL through the CUDA plug-in (nccl_communicator.h).
 //
 // All ranks meet their sends, receives and collectives in one global order (the planner sees to
 // it), so calls that block for a peer cannot form a cycle. Sends of host communicators are
