@@ -162,6 +162,41 @@ class BoostTuning(unittest.TestCase):
             cluster.train("--init=nobody", *more)
         self.assertIn("nobody", caught.exception.err)
 
+    def with_tokenizer(self, name, spellings):
+        """The LLM under another name, with a tokenizer.json in which token i is spelled so."""
+        folder = os.path.join(self.cluster.folder, name)
+        self.cluster.cli("models", "download", "llm", folder)
+        with open(os.path.join(folder, "config.json")) as file:
+            config = json.load(file)
+        del config["tokenizer"]
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(config, file)
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+            json.dump({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": level, "post_processor": None,
+                       "decoder": level, "model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(spellings)},
+                                                   "merges": []}}, file)
+        self.cluster.cli("models", "upload", name, folder)
+
+    def test_6_tokenizers_are_compared_token_by_token_and_go_along(self):
+        cluster = self.cluster
+        # How byte-level vocabularies spell bytes.
+        plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        spelled = [chr(b) if b in plain else chr(256 + [x for x in range(256) if x not in plain].index(b)) for b in range(256)]
+        self.with_tokenizer("wordy", spelled)
+        self.with_tokenizer("turned", spelled[:97] + [spelled[98], spelled[97]] + spelled[99:])
+        some = ("-d", TEXT, "--continuation-tokens=8", "--max-prompts=40", "--steps=5")
+        self.refused('token 97 is "b" in \'turned\', "a" in the LLM \'wordy\'', "wordy", "--ssm=turned", *some)
+        # Bytes are the same tokens by another name.
+        job = cluster.run("boost-tune", "wordy", "--ssm=ssm", "--model=" + SHAPE.format(32, 64), "--name=named", *some)
+        self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
+        files = {a["name"]: a["files"] for a in cluster.run("models")["artifacts"]}
+        self.assertNotIn("tokenizer.json", files["named-1"], "it goes on as it began")
+        self.assertIn("tokenizer.json", files["named-2"], "a new one has the LLM's")
+        with self.assertRaises(Failed) as caught:
+            cluster.train("--init=wordy", "-d", TEXT, "--steps=1")
+        self.assertIn("tokenizer of its own", caught.exception.err)
+
 
 if __name__ == "__main__":
     unittest.main()
