@@ -137,7 +137,7 @@ class BoostEvaluation : public ::testing::Test {
 };
 
 TEST_F(BoostEvaluation, ATokenAgreesExactlyWhereTheModelAloneWouldSayIt) {
-  const FakeModel model = AgreeingModel(base_, ContraryModel(base_), 0.6, 3);
+  const FakeModel model = AgreeingModel(base_, HashModel(8, kVocabulary), 0.5, 3);
   FakeModelRunner runner(FakeModelRunner::RoomyLimits(kVocabulary), model);
   const std::vector<BoostPrompt> prompts = Continued();
   const auto agrees = Score(runner, prompts);
