@@ -277,15 +277,17 @@ Command BoostTuneCommand() {
   c.usage =
       "boost-tune LLM --ssm=ARTIFACT|--model=MODEL [...] --prompts=FILE|--dataset=FILE [flags]";
   c.description =
-      "The LLM continues the prompts. The first SSM is trained on the continuations, the next one "
+      "The LLM continues the prompts. The first SSM is trained on all continuations, the next one "
       "on\n"
-      "those samples of which the first does not give all tokens, and so on: together they draft "
-      "more\n"
-      "than any of them. How many tokens a step of the LLM yields with their trees is measured on\n"
-      "prompts that were held out. Everything is kept by the coordinator: a job that was "
-      "interrupted "
-      "goes\n"
-      "on where it stopped. The models are LLM-boost-1, LLM-boost-2, ... (see --name).";
+      "those samples of which the first does not give all tokens, and so on: merged, their trees "
+      "cover\n"
+      "more. How many tokens a step of the LLM yields with them is measured on prompts that were "
+      "held\n"
+      "out. Everything is kept by the coordinator: a job that was interrupted goes on where it "
+      "stopped.\n"
+      "The models, first those of --ssm, then those of --model, are LLM-boost-1, LLM-boost-2, ... "
+      "(see\n"
+      "--name).";
   c.flags = {
       {"ssm", FlagType::kText, "ARTIFACT", "a small model to start from", 0, 0, 0, true},
       {"model", FlagType::kText, "MODEL", "one that starts at random: llama:ssm, as for train", 0,
@@ -295,7 +297,7 @@ Command BoostTuneCommand() {
        "a text instead, of which pieces are prompts, or artifact:NAME", 'd'},
       {"prompt-tokens", FlagType::kInt, "N",
        "of a prompt at most: longer ones lose their first tokens (32)", 0, 1, 65536},
-      {"max-prompts", FlagType::kInt, "N", "(512)", 0, 2, 131072},
+      {"max-prompts", FlagType::kInt, "N", "that are taken at most (512)", 0, 2, 131072},
       {"continuation-tokens", FlagType::kInt, "N", "that the LLM adds to each prompt (32)", 0, 1,
        65536},
       {"sample-tokens", FlagType::kInt, "N",

@@ -16,12 +16,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cluster import DATA, Cluster  # noqa: E402
 
 
-def train(cluster, name, text, steps, rate):
-    job = cluster.train(f"--model=llama:{name}", "-d", text, "--sequence-length=256", "-b", "8", f"--steps={steps}", f"--lr={rate}",
-                        "--schedule=cosine", "--warmup=20", "--clip-norm=1", "--holdout=0.02", f"--name={name}")
+def train(cluster, name, model, text, steps, rate):
+    job = cluster.train(f"--model={model}", "-d", text, "--sequence-length=256", "-b", "8", f"--steps={steps}", f"--lr={rate}",
+                        "--schedule=cosine", "--warmup=20", "--clip-norm=1", "--holdout=0.02", "--checkpoint-every=50", f"--name={name}")
     state = cluster.wait_for_job(job, 3600)
-    assert state["state"].upper() == "SUCCEEDED", state
-    print(f"{name}: {steps} steps, held-out loss {state['evaluation']['loss']:.3f}", flush=True)
+    assert state["state"].upper() == "SUCCEEDED", state["error"]
+    print(f"{name}: {model}, {state['parameters'] / 1e6:.2f} M parameters, {steps} steps, held-out loss {state['evaluation']['loss']:.3f}", flush=True)
 
 
 def worth(measure):
@@ -45,6 +45,8 @@ def tune(cluster, name, flags, ssms, steps, temperature):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", default=os.path.join(DATA, "genesis.txt"))
+    parser.add_argument("--llm", default="llama:llm")
+    parser.add_argument("--ssm", default="llama:ssm")
     parser.add_argument("--llm-steps", type=int, default=200)
     parser.add_argument("--ssm-steps", type=int, default=300)
     parser.add_argument("--steps", type=int, default=200, help="of each SSM's tuning")
@@ -52,11 +54,11 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--expansion", default="1,1,3,1,1")
-    parser.add_argument("--temperatures", default="0,0.8")
+    parser.add_argument("--temperatures", default="0.8,0")
     flags = parser.parse_args()
-    with Cluster(lease=10.0) as cluster:
-        train(cluster, "llm", flags.text, flags.llm_steps, "2e-3")
-        train(cluster, "ssm", flags.text, flags.ssm_steps, "4e-3")
+    with Cluster(lease=600.0) as cluster:  # workers may be stopped for a while, but do not die
+        train(cluster, "llm", flags.llm, flags.text, flags.llm_steps, "2e-3")
+        train(cluster, "ssm", flags.ssm, flags.text, flags.ssm_steps, "4e-3")
         print("\n| temperature | SSM            | steps | samples | learnt | before | after |")
         print("|------------:|----------------|------:|--------:|-------:|-------:|------:|")
         seconds = {}
