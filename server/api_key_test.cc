@@ -6,6 +6,8 @@
 
 #include "gtest/gtest.h"
 #include "proto/inference.pb.h"
+#include "server/boosting/boost_runner.h"
+#include "server/boosting/boosting_service.h"
 #include "server/coordinator.h"
 #include "server/inference/inference_service.h"
 #include "server/inference/model_server.h"
@@ -30,18 +32,22 @@ class ApiKeyTest : public ::testing::Test {
     coordinator_ = *std::move(opened);
     inference_ = NewInferenceService(&models_, &coordinator_->guard(), nullptr);
     coordinator_->AddService(inference_.get());
+    boosting_ = NewBoostingService(&coordinator_->guard(), &boosts_);
+    coordinator_->AddService(boosting_.get());
     EXPECT_TRUE(coordinator_->Start().ok());
   }
   ~ApiKeyTest() override { coordinator_->Stop(); }
 
   ModelServer models_{{}};
-  std::unique_ptr<grpc::Service> inference_;
+  BoostRunner boosts_{{}};
+  std::unique_ptr<grpc::Service> inference_, boosting_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 
 TEST_F(ApiKeyTest, NoRpcAnswersWithoutAKey) {
   int methods = 0;
-  for (const char* service : {"Training", "Planner", "Models", "Cluster", "Inference"}) {
+  for (const char* service :
+       {"Training", "Planner", "Models", "Cluster", "Inference", "Boosting"}) {
     const std::string name = std::string("espalier.proto.") + service;
     for (const auto& [method, status] : CallEveryMethod(coordinator_->grpc_address(), name, "")) {
       // A call that nobody answers is no way in.
@@ -51,7 +57,7 @@ TEST_F(ApiKeyTest, NoRpcAnswersWithoutAKey) {
       ++methods;
     }
   }
-  EXPECT_GT(methods, 30);
+  EXPECT_GT(methods, 35);
   for (const auto& [method, status] :
        CallEveryMethod(coordinator_->grpc_address(), "espalier.proto.Models", kKey)) {
     EXPECT_NE(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;

@@ -20,6 +20,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/boosting/boost_runner.h"
+#include "server/boosting/boosting_service.h"
 #include "server/coordinator.h"
 #include "server/http/gateway.h"
 #include "server/inference/artifact_loader.h"
@@ -199,6 +201,22 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<grpc::Service> inference =
       NewInferenceService(&models, &coordinator.guard(), &serving_metrics);
   coordinator.AddService(inference.get());
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  BoostRunner boosts({.operators = &coordinator.operators(),
+                      .artifacts = &coordinator.artifacts(),
+                      .store = &coordinator.store(),
+                      .jobs = &coordinator.jobs(),
+                      .models = &models,
+                      .files = files.get(),
+                      .clock = &clock,
+                      .describe = [&](const std::string& name) -> absl::StatusOr<ModelDescription> {
+                        absl::StatusOr<ArtifactLoader::Described> described = loader.Describe(name);
+                        if (!described.ok()) return described.status();
+                        return std::move(described->description);
+                      }});
+  if (status = boosts.Open(); !status.ok()) return status;
+  std::unique_ptr<grpc::Service> boosting = NewBoostingService(&coordinator.guard(), &boosts);
+  coordinator.AddService(boosting.get());
   coordinator.SetServedModels([&models] { return models.Names(); });
   Gateway gateway({.models = &models,
                    .metrics = &serving_metrics,
@@ -215,6 +233,7 @@ absl::Status Serve(const sigset_t& signals) {
   // From the outside in: no new requests, the jobs while their workers still answer, the workers
   // while they can still take their leave.
   auto stop = absl::MakeCleanup([&] {
+    boosts.Stop();
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();
     if (workers != nullptr) workers->Stop();
@@ -225,6 +244,7 @@ absl::Status Serve(const sigset_t& signals) {
   for (const auto& [name, restored] : models.Restore()) {
     if (!restored.ok()) spdlog::error("model {} is not served: {}", name, restored.ToString());
   }
+  boosts.Start();
 
   std::string http_address;
   if (!http_listen.empty()) {

@@ -11,6 +11,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/collective/measure_communication.h"
 #include "worker/operator_times.h"
+#include "worker/runner/program_model_runner.h"
 
 namespace espalier {
 namespace {
@@ -88,6 +89,12 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
   }
   if (!request.checkpoint_dir().empty()) {
     if (absl::Status s = job->LoadCheckpoint(request.checkpoint_dir()); !s.ok()) return s;
+  } else if (!request.init_folder().empty()) {
+    // The coordinator has compared the folder with the whole model; this rank may hold a part.
+    WeightMap by_name;
+    by_name.ignored = {""};
+    absl::Status s = LoadWeights(request.init_folder(), by_name, *job->training_);
+    if (!s.ok()) return s;
   }
   return job;
 }

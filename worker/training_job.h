@@ -33,7 +33,8 @@ struct TrainingJobOptions {
 
 class TrainingJob : public WorkerJob {
  public:
-  // Loads programs and dataset, and the checkpoint where there is one.
+  // Loads programs and dataset, and the checkpoint where there is one, or else the model to start
+  // from where there is one.
   static absl::StatusOr<std::unique_ptr<TrainingJob>> Load(const proto::LoadProgramRequest& request,
                                                            const TrainingJobOptions& options);
 

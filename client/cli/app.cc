@@ -128,7 +128,8 @@ std::vector<Command> AllCommands() {
           MachinesCommand(), ProfileCommand(),        JobsCommand(),
           LogsCommand(),     ModelsCommand(),         ServeCommand(),
           UnserveCommand(),  GenerateCommand(),       EmbedCommand(),
-          BenchCommand(),    VerifyLosslessCommand(), VersionCommand()};
+          BenchCommand(),    VerifyLosslessCommand(), BoostTuneCommand(),
+          VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

@@ -95,6 +95,7 @@ Command GenerateCommand();
 Command EmbedCommand();
 Command BenchCommand();
 Command VerifyLosslessCommand();
+Command BoostTuneCommand();
 Command VersionCommand();
 
 std::vector<Command> AllCommands();

@@ -12,19 +12,6 @@
 namespace espalier {
 namespace {
 
-absl::Status FillExpansion(const std::string& text, proto::ServeModelRequest* request) {
-  for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    int children = 0;
-    if (!absl::SimpleAtoi(part, &children) || children < 1) {
-      return UsageError(
-          absl::StrCat("--expansion is \"", Printable(text),
-                       "\"; accepted: children per depth, each at least 1, as 1,1,3,1,1"));
-    }
-    request->add_expansion(children);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FillAdapters(const ParsedFlags& flags, proto::ServeModelRequest* request) {
   for (const std::string& text : flags.Values("adapter")) {
     const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
@@ -165,8 +152,24 @@ absl::Status RunUnserve(Context& context) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<int>> ParseExpansion(const std::string& text) {
+  std::vector<int> expansion;
+  for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    int children = 0;
+    if (!absl::SimpleAtoi(part, &children) || children < 1) {
+      return UsageError(
+          absl::StrCat("--expansion is \"", Printable(text),
+                       "\"; accepted: children per depth, each at least 1, as 1,1,3,1,1"));
+    }
+    expansion.push_back(children);
+  }
+  return expansion;
+}
+
 absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* request) {
-  if (absl::Status s = FillExpansion(flags.Text("expansion"), request); !s.ok()) return s;
+  absl::StatusOr<std::vector<int>> expansion = ParseExpansion(flags.Text("expansion"));
+  if (!expansion.ok()) return expansion.status();
+  request->mutable_expansion()->Assign(expansion->begin(), expansion->end());
   if (request->expansion_size() > 0 && !flags.Has("ssm")) {
     return UsageError("--expansion needs --ssm=ARTIFACT");
   }

@@ -118,7 +118,12 @@ absl::Status Run(Context& context) {
   // All that can be wrong here is said before the first byte goes out.
   proto::TrainingSpec spec;
   if (absl::Status s = FillTraining(flags, &spec); !s.ok()) return s;
-  auto model = ChooseModel(flags);
+  spec.set_init_artifact(flags.Text("init"));
+  const bool own = flags.Has("model") || flags.Has("graph") || flags.Has("onnx");
+  absl::StatusOr<ModelChoice> model = ModelChoice();
+  model->sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
+  // Without a model of one's own it is the artifact's, which the coordinator has.
+  if (own || spec.init_artifact().empty()) model = ChooseModel(flags);
   if (!model.ok()) return model.status();
   auto client = context.client();
   if (!client.ok()) return client.status();
@@ -128,7 +133,7 @@ absl::Status Run(Context& context) {
                                                                            : 128);
   }
   if (model->onnx_path.empty()) {
-    *spec.mutable_graph() = std::move(model->graph);
+    if (own) *spec.mutable_graph() = std::move(model->graph);
   } else if (absl::Status s = FillOnnx(context, *client, model->onnx_path, &spec); !s.ok()) {
     return s;
   }
@@ -164,7 +169,7 @@ Command TrainCommand() {
   Command c;
   c.name = "train";
   c.summary = "train a model along the best plan for the devices that have joined";
-  c.usage = "train --model=MODEL|--graph=FILE|--onnx=FILE --dataset=FILE [flags]";
+  c.usage = "train --model=MODEL|--graph=FILE|--onnx=FILE|--init=ARTIFACT --dataset=FILE [flags]";
   c.description =
       "Uploads the dataset (once: its name says its content), submits the job, shows the plan with "
       "its\n"
@@ -172,6 +177,9 @@ Command TrainCommand() {
   c.flags = ModelFlags();
   for (auto& flag : TrainingFlags()) c.flags.push_back(flag);
   for (auto& flag : SearchFlags()) c.flags.push_back(flag);
+  c.flags.push_back({"init", FlagType::kText, "ARTIFACT",
+                     "start from this model's parameters; without --model it is this model that "
+                     "is trained"});
   c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
   c.flags.push_back({"dry-run", FlagType::kSwitch, "",
                      "queue nothing: say whether it fits, how long it would take, and every "
@@ -183,6 +191,8 @@ Command TrainCommand() {
        "espalier train --onnx=cnn.onnx -d digits.npz --input x=x --input labels=y -e 10 -b 64"},
       {"FlexFlow's way",
        "espalier train --graph=mlp.pb -d data.npz -e 5 -b 64 -p 10 --budget 1000 --alpha 0.05"},
+      {"go on with a trained model, on other data",
+       "espalier train --init=llm -d letters.txt --lr=3e-4 --steps=100 --name=letters"},
       {"would it run, and how long?",
        "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --dry-run"},
       {"for scripts",

@@ -226,6 +226,8 @@ absl::Status FillLossScale(const ParsedFlags& flags, proto::Optimizer* optimizer
   return absl::OkStatus();
 }
 
+}  // namespace
+
 absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optimizer* optimizer) {
   double default_rate = 0;
   if (absl::Status s = FillUpdate(flags, optimizer, &default_rate); !s.ok()) return s;
@@ -238,8 +240,6 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optim
   s = CheckOptimizer(Operators(), *optimizer);
   return s.ok() ? s : UsageError(std::string(s.message()));
 }
-
-}  // namespace
 
 absl::StatusOr<proto::Plan> ReadPlan(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -407,25 +407,13 @@ absl::StatusOr<proto::DataType> ChoosePrecision(const ParsedFlags& flags) {
                                 {{"f32", proto::F32}, {"bf16", proto::BF16}, {"f16", proto::F16}});
 }
 
-std::vector<FlagSpec> TrainingFlags() {
+std::vector<FlagSpec> OptimizerFlags() {
   std::vector<std::string> each;
   for (const NamedUpdate& update : AllUpdates(Operators())) {
     each.push_back(absl::StrCat(update.variant->name, " ", update.variant->learning_rate));
   }
   const std::string rates = absl::StrJoin(each, ", ");
   return {
-      {"dataset", FlagType::kText, "FILE", "text, npz or npy, which is uploaded; or artifact:NAME",
-       'd'},
-      {"dataset-format", FlagType::kText, "FORMAT", "text or npz (by the ending of the name)"},
-      {"no-upload", FlagType::kSwitch, "", "--dataset is an absolute path that every worker sees"},
-      {"input", FlagType::kText, "NAME=COLUMN",
-       "the column for a graph input (the one of its name)", 0, 0, 0, true},
-      {"holdout", FlagType::kNumber, "F", "last part of the examples kept for the evaluation (0.1)",
-       0, 0, 0.9},
-      {"epochs", FlagType::kInt, "N", "times through the dataset (1)", 'e', 1, 1e9},
-      {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
-      {"print-freq", FlagType::kInt, "N", "without a terminal: a line every N steps (every 10 s)",
-       'p', 1, 1e12},
       {"lr", FlagType::kNumber, "LR", "learning rate, the peak of the schedule (" + rates + ")", 0,
        0},
       {"wd", FlagType::kNumber, "WD", "weight decay (AdamW 0.01, others 0)", 0, 0},
@@ -434,7 +422,6 @@ std::vector<FlagSpec> TrainingFlags() {
       {"momentum", FlagType::kNumber, "M", "of SGD and RMSprop (0)", 0, 0, 1},
       {"nesterov", FlagType::kSwitch, "", "Nesterov's momentum, for SGD"},
       {"clip-norm", FlagType::kNumber, "X", "largest global norm of the gradient (off)", 0, 0},
-      PrecisionFlag(),
       {"loss-scale", FlagType::kText, "N",
        "factor of the loss, a power of two, or dynamic (with --precision=f16 dynamic, else off)"},
       {"l1", FlagType::kText, "[PARAMETER:]X",
@@ -453,10 +440,31 @@ std::vector<FlagSpec> TrainingFlags() {
       {"lr-power", FlagType::kNumber, "P", "of polynomial (1)", 0, 0, 100},
       {"lr-rise", FlagType::kNumber, "F", "part of the steps in which one-cycle rises (0.3)", 0, 0,
        1},
+  };
+}
+
+std::vector<FlagSpec> TrainingFlags() {
+  std::vector<FlagSpec> flags = {
+      {"dataset", FlagType::kText, "FILE", "text, npz or npy, which is uploaded; or artifact:NAME",
+       'd'},
+      {"dataset-format", FlagType::kText, "FORMAT", "text or npz (by the ending of the name)"},
+      {"no-upload", FlagType::kSwitch, "", "--dataset is an absolute path that every worker sees"},
+      {"input", FlagType::kText, "NAME=COLUMN",
+       "the column for a graph input (the one of its name)", 0, 0, 0, true},
+      {"holdout", FlagType::kNumber, "F", "last part of the examples kept for the evaluation (0.1)",
+       0, 0, 0.9},
+      {"epochs", FlagType::kInt, "N", "times through the dataset (1)", 'e', 1, 1e9},
+      {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
+      {"print-freq", FlagType::kInt, "N", "without a terminal: a line every N steps (every 10 s)",
+       'p', 1, 1e12},
       {"checkpoint-every", FlagType::kInt, "N", "steps between checkpoints (only the last)", 0, 0,
        1e12},
       {"name", FlagType::kText, "NAME", "of the job and of the trained model"},
   };
+  const std::vector<FlagSpec> optimizer = OptimizerFlags();
+  flags.insert(flags.end(), optimizer.begin(), optimizer.end());
+  flags.push_back(PrecisionFlag());
+  return flags;
 }
 
 absl::Status FillTraining(const ParsedFlags& flags, proto::TrainingSpec* spec) {

@@ -22,7 +22,12 @@ FlagSpec PrecisionFlag();
 // DATA_TYPE_UNSPECIFIED where the flag is not given.
 absl::StatusOr<proto::DataType> ChoosePrecision(const ParsedFlags& flags);
 
-// Everything else about a run but the model and the dataset's bytes.
+// The update, its learning rate over the steps, clipping and penalties.
+std::vector<FlagSpec> OptimizerFlags();
+// `steps` of the run; 0: not known.
+absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optimizer* optimizer);
+
+// OptimizerFlags and everything else about a run but the model and the dataset's bytes.
 std::vector<FlagSpec> TrainingFlags();
 // Fills in all fields but model, dataset.uri and dataset.format. `steps` or `epochs` is set, not
 // both.

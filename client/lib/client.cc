@@ -128,6 +128,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   impl->models = proto::Models::NewStub(impl->channel);
   impl->cluster = proto::Cluster::NewStub(impl->channel);
   impl->inference = proto::Inference::NewStub(impl->channel);
+  impl->boosting = proto::Boosting::NewStub(impl->channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
@@ -186,6 +187,54 @@ absl::StatusOr<proto::Job> Client::ResumeJob(const std::string& job_id) {
                                request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job();
+}
+
+absl::StatusOr<proto::BoostJob> Client::SubmitBoost(const proto::BoostSpec& spec,
+                                                    const std::string& key) {
+  proto::SubmitBoostRequest request;
+  *request.mutable_spec() = spec;
+  request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
+  auto reply =
+      Call<proto::BoostReply>(*impl_, impl_->boosting.get(), &proto::Boosting::Stub::SubmitBoost,
+                              request, impl_->options.plan_timeout);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_job());
+}
+
+absl::StatusOr<std::vector<proto::BoostJob>> Client::ListBoosts() {
+  auto reply = Call<proto::ListBoostsReply>(
+      *impl_, impl_->boosting.get(), &proto::Boosting::Stub::ListBoosts, proto::ListBoostsRequest(),
+      impl_->options.call_timeout);
+  if (!reply.ok()) return reply.status();
+  return std::vector<proto::BoostJob>(reply->jobs().begin(), reply->jobs().end());
+}
+
+namespace {
+
+// A call about one boost-tuning.
+template <typename Method>
+absl::StatusOr<proto::BoostJob> OfBoost(const Client::Impl& impl, Method method,
+                                        const std::string& id) {
+  proto::BoostRequest request;
+  request.set_id(id);
+  auto reply = Call<proto::BoostReply>(impl, impl.boosting.get(), method, request,
+                                       impl.options.call_timeout);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_job());
+}
+
+}  // namespace
+
+absl::StatusOr<proto::BoostJob> Client::GetBoost(const std::string& id) {
+  return OfBoost(*impl_, &proto::Boosting::Stub::GetBoost, id);
+}
+
+absl::StatusOr<proto::BoostJob> Client::CancelBoost(const std::string& id) {
+  return OfBoost(*impl_, &proto::Boosting::Stub::CancelBoost, id);
+}
+
+absl::StatusOr<proto::BoostJob> Client::ResumeBoost(const std::string& id) {
+  return OfBoost(*impl_, &proto::Boosting::Stub::ResumeBoost, id);
 }
 
 absl::StatusOr<proto::Plan> Client::MakePlan(const proto::PlanRequest& request) {

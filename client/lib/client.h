@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/boosting.pb.h"
 #include "proto/cluster.pb.h"
 #include "proto/inference.pb.h"
 #include "proto/models.pb.h"
@@ -73,6 +74,14 @@ class Client {
   absl::StatusOr<std::vector<proto::Job>> ListJobs();
   absl::StatusOr<proto::Job> CancelJob(const std::string& job_id);
   absl::StatusOr<proto::Job> ResumeJob(const std::string& job_id);
+
+  // Boost-tuning of SSMs. An empty key as for Submit.
+  absl::StatusOr<proto::BoostJob> SubmitBoost(const proto::BoostSpec& spec,
+                                              const std::string& key = "");
+  absl::StatusOr<proto::BoostJob> GetBoost(const std::string& id);
+  absl::StatusOr<std::vector<proto::BoostJob>> ListBoosts();
+  absl::StatusOr<proto::BoostJob> CancelBoost(const std::string& id);
+  absl::StatusOr<proto::BoostJob> ResumeBoost(const std::string& id);
 
   // Plans.
   absl::StatusOr<proto::Plan> MakePlan(const proto::PlanRequest& request);

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "client/lib/client.h"
+#include "proto/boosting.grpc.pb.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/models.grpc.pb.h"
@@ -25,6 +26,7 @@ struct Client::Impl {
   std::unique_ptr<proto::Models::Stub> models;
   std::unique_ptr<proto::Cluster::Stub> cluster;
   std::unique_ptr<proto::Inference::Stub> inference;
+  std::unique_ptr<proto::Boosting::Stub> boosting;
 
   // Sets the token and, unless infinite, the deadline.
   void Prepare(grpc::ClientContext* context, absl::Duration timeout) const;

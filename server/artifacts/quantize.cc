@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/packed_weights.h"
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "planner/planner.h"
+#include "server/artifacts/beside_weights.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/runner/save_weights.h"
@@ -22,16 +22,8 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kCopyChunk = 1 << 20;
-
 absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
-}
-
-bool IsWeights(const std::string& file) {
-  return absl::EndsWith(file, ".safetensors") || absl::EndsWith(file, ".safetensors.index.json") ||
-         absl::EndsWith(file, ".gguf") || absl::EndsWith(file, ".bin") ||
-         absl::EndsWith(file, ".onnx");
 }
 
 // No larger than a graph must be: it is never run.
@@ -71,39 +63,6 @@ absl::Status WriteConfig(FileSystem& files, const std::string& config, WeightFor
   return WriteFileAtomically(
       files, JoinPath(to, "config.json"),
       json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-}
-
-absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to) {
-  absl::StatusOr<std::unique_ptr<ReadableFile>> in = files.Open(from);
-  if (!in.ok()) return in.status();
-  absl::StatusOr<std::unique_ptr<WritableFile>> out = files.Create(to);
-  if (!out.ok()) return out.status();
-  std::string chunk;
-  for (int64_t at = 0; at < (*in)->size();) {
-    chunk.resize(static_cast<size_t>(std::min(kCopyChunk, (*in)->size() - at)));
-    const int64_t bytes = static_cast<int64_t>(chunk.size());
-    absl::Status status = (*in)->Read(at, bytes, chunk.data());
-    if (status.ok()) status = (*out)->Append(chunk.data(), bytes);
-    if (!status.ok()) return status;
-    at += bytes;
-  }
-  absl::Status status = (*out)->Sync();
-  return status.ok() ? (*out)->Close() : status;
-}
-
-// Tokenizer, templates, licence and what else lies beside the weights.
-absl::Status CopyTheRest(FileSystem& files, const proto::Artifact& artifact,
-                         const std::string& from, const std::string& to) {
-  for (const std::string& file : artifact.files()) {
-    if (file == "config.json" || IsWeights(file)) continue;
-    const size_t slash = file.rfind('/');
-    absl::Status status = slash == std::string::npos
-                              ? absl::OkStatus()
-                              : files.CreateDirectories(JoinPath(to, file.substr(0, slash)));
-    if (status.ok()) status = CopyFile(files, JoinPath(from, file), JoinPath(to, file));
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<WeightFormat> FormatOf(const proto::QuantizeRequest& request) {
@@ -153,7 +112,7 @@ absl::StatusOr<proto::Artifact> QuantizeArtifact(
   if (status.ok()) status = WriteWeights(tools, *folder, *model, *format, *staging, progress);
   if (!status.ok()) return In(request.name(), status);
   status = WriteConfig(*tools.files, *config, *format, *staging);
-  if (status.ok()) status = CopyTheRest(*tools.files, *source, *folder, *staging);
+  if (status.ok()) status = CopyBesideWeights(*tools.files, *source, *folder, *staging);
   if (!status.ok()) return status;
   absl::StatusOr<proto::Artifact> artifact =
       tools.artifacts->Adopt(*staging, request.out(), proto::Artifact::MODEL,

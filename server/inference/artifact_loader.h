@@ -32,12 +32,14 @@ class ArtifactLoader : public ModelLoader {
                               const ServingSize& size, const Expansion& expansion,
                               const Formats& formats, const Placement& placement) override;
 
- private:
   struct Described {
     std::string folder;
     ModelDescription description;
   };
+  // What can be known without the weights. Errors as Load's.
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
+
+ private:
   // `adapted`: the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const Described& model, const ServingShape& shape,
                                      std::optional<WeightFormat> format,

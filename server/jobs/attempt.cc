@@ -193,7 +193,7 @@ AttemptEnd Attempt::Run() {
 
   measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
-  std::optional<AttemptEnd> end = Load(*lowered);
+  std::optional<AttemptEnd> end = Load(*lowered, prepared->init_folder);
   if (!end.has_value()) {
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
     end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);
@@ -221,11 +221,12 @@ void Attempt::FailRank(size_t rank, const absl::Status& status) {
   changed_.SignalAll();
 }
 
-std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered) {
+std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
+                                        const std::string& init_folder) {
   plan_fingerprint_ = lowered.training[0].plan_fingerprint();
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    threads.emplace_back([this, r, &lowered] {
+    threads.emplace_back([this, r, &lowered, &init_folder] {
       // A worker that lived through the coordinator's restart may still run the attempt before.
       if (task_.attempt > 1) {
         proto::StopRequest stop;
@@ -240,6 +241,7 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered) {
       *request.mutable_dataset() = task_.record.job.spec().dataset();
       request.set_batch_size(task_.record.job.spec().batch_size());
       request.set_checkpoint_dir(task_.record.checkpoint_dir);
+      request.set_init_folder(init_folder);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
       request.set_measure_communication(measure_communication_);
       absl::Status status = ranks_[r].client->LoadProgram(request, kLoadTimeout).status();
@@ -474,8 +476,11 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   const proto::Job& job = task_.record.job;
   end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
   std::string no_onnx;
+  const std::string& tokenizer = job.spec().tokenizer_artifact().empty()
+                                     ? job.spec().init_artifact()
+                                     : job.spec().tokenizer_artifact();
   absl::Status status = ExportModel({tools_.files, tools_.artifacts, tools_.registry, &model,
-                                     checkpoint, job.id(), end.output_model},
+                                     checkpoint, job.id(), end.output_model, tokenizer},
                                     &no_onnx);
   if (!no_onnx.empty()) {
     observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));

@@ -101,7 +101,8 @@ class Attempt {
   proto::Attempt Ticket(size_t rank) const;
 
   // Both return the end of the attempt, or nothing if it goes on.
-  std::optional<AttemptEnd> Load(const LoweredPlan& lowered) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const std::string& init_folder)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);

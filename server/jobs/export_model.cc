@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/onnx/export.h"
+#include "server/artifacts/beside_weights.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -47,6 +48,15 @@ absl::Status WriteOnnx(const ModelExport& what, const std::string& folder, std::
   return WriteFileAtomically(*what.files, JoinPath(folder, "model.onnx"), *model);
 }
 
+absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
+  if (what.tokenizer_artifact.empty()) return absl::OkStatus();
+  absl::StatusOr<proto::Artifact> artifact = what.artifacts->Find(what.tokenizer_artifact);
+  if (!artifact.ok()) return artifact.status();
+  absl::StatusOr<std::string> from = what.artifacts->Folder(what.tokenizer_artifact);
+  if (!from.ok()) return from.status();
+  return CopyBesideWeights(*what.files, *artifact, *from, folder);
+}
+
 }  // namespace
 
 absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
@@ -63,6 +73,7 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   absl::Status status = ExportHuggingFace(
       *what.files, what.checkpoint_directory,
       known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging, types);
+  if (status.ok() && known) status = CopyTokenizer(what, *staging);
   if (status.ok() && !known) status = WriteGraph(what, *staging);
   if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);
   if (status.ok()) {

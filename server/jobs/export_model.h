@@ -17,7 +17,8 @@ struct ModelExport {
   const Graph* model;                // as it was submitted
   std::string checkpoint_directory;  // of its trained parameters
   std::string job_id;
-  std::string name;  // of the artifact
+  std::string name;                // of the artifact
+  std::string tokenizer_artifact;  // whose files beside the weights it gets, too; empty: none
 };
 
 // Registers the checkpoint's parameters as a MODEL artifact, durably: model.safetensors and

@@ -15,6 +15,7 @@
 #include "ops/optimizer/optimizer.h"
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/attach_loss.h"
+#include "server/jobs/init_model.h"
 #include "worker/checkpoint/file_system.h"
 
 namespace espalier {
@@ -92,12 +93,35 @@ absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStor
                             wide ? DType::kI64 : DType::kI32);
 }
 
+absl::StatusOr<Graph> ModelOf(const OpRegistry& registry, const ArtifactStore& artifacts,
+                              const proto::TrainingSpec& spec, const Dataset& dataset) {
+  switch (spec.model_case()) {
+    case proto::TrainingSpec::kGraph:
+      return FromProto(registry, spec.graph());
+    case proto::TrainingSpec::kOnnxArtifact:
+      return ImportModel(registry, artifacts, spec, dataset);
+    case proto::TrainingSpec::MODEL_NOT_SET:
+      break;
+  }
+  const auto named = spec.dataset().columns().find("tokens");
+  absl::StatusOr<const Column*> tokens =
+      dataset.Find(named == spec.dataset().columns().end() ? "tokens" : named->second);
+  if (!tokens.ok()) return tokens.status();
+  if ((*tokens)->example.dims.size() != 1) {
+    return Field("dataset",
+                 absl::StrCat("an example of column '", (*tokens)->name, "' is ",
+                              ToString((*tokens)->example), ", expected a list of tokens"));
+  }
+  return InitGraph(registry, artifacts, spec.init_artifact(), (*tokens)->example.dims[0],
+                   spec.dataset().format() == proto::Dataset::TEXT);
+}
+
 }  // namespace
 
 absl::Status CheckSpec(const OpRegistry& registry, const proto::TrainingSpec& spec) {
   if (spec.name().size() > 256) return Field("name", "at most 256 bytes are accepted");
-  if (spec.model_case() == proto::TrainingSpec::MODEL_NOT_SET) {
-    return Field("model", "give graph or onnx_artifact");
+  if (spec.model_case() == proto::TrainingSpec::MODEL_NOT_SET && spec.init_artifact().empty()) {
+    return Field("model", "give graph, onnx_artifact or init_artifact");
   }
   if (spec.model_case() == proto::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
     return Field("loss",
@@ -248,9 +272,7 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset = LoadDataset(spec.dataset(), artifacts);
   if (!dataset.ok()) return dataset.status();
-  absl::StatusOr<Graph> graph = spec.model_case() == proto::TrainingSpec::kGraph
-                                    ? FromProto(registry, spec.graph())
-                                    : ImportModel(registry, artifacts, spec, **dataset);
+  absl::StatusOr<Graph> graph = ModelOf(registry, artifacts, spec, **dataset);
   if (!graph.ok()) return graph.status();
   if (graph->FindOutput("loss") == kNoValue) {
     return absl::InvalidArgumentError(
@@ -258,6 +280,15 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   }
   PreparedJob job;
   job.model = *graph;
+  if (!spec.init_artifact().empty()) {
+    absl::StatusOr<std::string> folder = InitFolder(artifacts, spec.init_artifact(), *graph);
+    if (!folder.ok()) return folder.status();
+    job.init_folder = *std::move(folder);
+  }
+  if (!spec.tokenizer_artifact().empty()) {
+    absl::Status tokenizer = artifacts.Find(spec.tokenizer_artifact()).status();
+    if (!tokenizer.ok()) return Field("tokenizer_artifact", std::string(tokenizer.message()));
+  }
   status = BindAndInfer(registry, spec.batch_size(), &*graph);
   if (!status.ok()) return status;
   for (const auto& [name, value] : graph->outputs) {

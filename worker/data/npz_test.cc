@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "worker/data/dataset.h"
+#include "worker/data/npz_write.h"
 
 namespace espalier {
 namespace {
@@ -155,6 +156,28 @@ TEST(Npz, RefusesLies) {
   std::string flipped = good;
   flipped[40] = static_cast<char>(flipped[40] ^ 0x55);
   EXPECT_FALSE(ParseNpz(flipped).ok());
+}
+
+TEST(WriteNpz, WhatIsWrittenIsRead) {
+  std::map<std::string, Array> arrays;
+  arrays["tokens"] = {{DType::kI32, {2, 3}}, {}};
+  const std::string numbers = Bytes<int32_t>({1, -100, 3, 4, 5, 1 << 30});
+  arrays["tokens"].data.assign(numbers.begin(), numbers.end());
+  arrays["mask"] = {{DType::kBool, {2}}, {1, 0}};
+  arrays["x"] = {{DType::kF32, {0, 4}}, {}};
+  const auto bytes = WriteNpz(arrays);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const auto read = ParseNpz(*bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->size(), arrays.size());
+  for (const auto& [name, array] : arrays) {
+    EXPECT_EQ(read->at(name).type, array.type) << name;
+    EXPECT_EQ(read->at(name).data, array.data) << name;
+  }
+  arrays["x"].data.resize(3);
+  EXPECT_FALSE(WriteNpz(arrays).ok());
+  arrays["x"] = {{DType::kBF16, {1}}, {0, 0}};
+  EXPECT_FALSE(WriteNpz(arrays).ok());
 }
 
 TEST(DatasetNpz, ColumnsMustAgreeAndFloatsBeFinite) {

@@ -1,0 +1,335 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "client/cli/command.h"
+#include "client/cli/model_flags.h"
+#include "client/cli/proto_json.h"
+#include "client/cli/serving_flags.h"
+#include "client/cli/training_flags.h"
+#include "client/cli/transfer.h"
+#include "client/terminal/progress.h"
+#include "client/terminal/table.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+// A coordinator that is started again goes on with the job.
+constexpr absl::Duration kAbsence = absl::Minutes(2);
+
+const char* StateText(proto::BoostState state) {
+  switch (state) {
+    case proto::BOOST_QUEUED:
+      return "queued";
+    case proto::BOOST_RUNNING:
+      return "running";
+    case proto::BOOST_SUCCEEDED:
+      return "succeeded";
+    case proto::BOOST_FAILED:
+      return "failed";
+    case proto::BOOST_CANCELLED:
+      return "cancelled";
+    default:
+      return "unknown";
+  }
+}
+
+bool IsOver(const proto::BoostJob& job) {
+  return job.state() != proto::BOOST_QUEUED && job.state() != proto::BOOST_RUNNING;
+}
+
+std::string Figure(bool there, const proto::DraftMeasure& measure) {
+  return there ? absl::StrFormat("%.2f", measure.tokens_per_verification()) : "";
+}
+
+std::string StartedFrom(const proto::BoostStart& start) {
+  return start.artifact().empty() ? "random" : Printable(start.artifact());
+}
+
+// What has come of it so far.
+void Show(Context& context, const proto::BoostJob& job) {
+  if (context.json()) {
+    context.Document(ToJson(job));
+    return;
+  }
+  context.out() << Printable(job.id()) << " is " << StateText(job.state()) << ": " << job.prompts()
+                << " prompts, " << job.samples() << " samples, " << job.held_out()
+                << " prompts held out\n";
+  Table table({{"model", Align::kLeft, true},
+               {"started from", Align::kLeft, true},
+               {"trained on", Align::kRight},
+               {"learnt", Align::kRight},
+               {"tokens/verification before", Align::kRight},
+               {"after", Align::kRight}});
+  for (int k = 0; k < std::min(job.ssms_size(), job.spec().ssms_size()); ++k) {
+    const proto::BoostedSsm& ssm = job.ssms(k);
+    table.Row({Printable(ssm.output()), StartedFrom(job.spec().ssms(k)),
+               ssm.skipped() ? "none left" : absl::StrCat(ssm.samples()),
+               ssm.scored() ? absl::StrCat(ssm.learnt()) : "",
+               Figure(ssm.has_before(), ssm.before()), Figure(ssm.has_after(), ssm.after())});
+  }
+  if (job.ssms_size() > 1) {
+    table.Row({"their trees, merged", "", "", "", Figure(job.has_before(), job.before()),
+               Figure(job.has_after(), job.after())});
+  }
+  context.out() << table.Render(context.terminal());
+  if (job.state() == proto::BOOST_SUCCEEDED) {
+    context.out() << "use them: espalier serve " << Printable(job.spec().llm());
+    for (const proto::BoostedSsm& ssm : job.ssms()) {
+      if (!ssm.skipped()) context.out() << " --ssm=" << Printable(ssm.output());
+    }
+    context.out() << "\n";
+  }
+  context.out() << std::flush;
+}
+
+// Follows the job to its end, also over a restart of the coordinator.
+absl::Status Watch(Context& context, Client* client, const std::string& id) {
+  ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
+  proto::BoostJob job;
+  absl::Time seen = absl::Now();
+  while (true) {
+    absl::StatusOr<proto::BoostJob> now = client->GetBoost(id);
+    if (now.ok()) {
+      seen = absl::Now();
+      job = *std::move(now);
+      if (IsOver(job)) break;
+      if (!context.json()) {
+        Progress p;
+        p.unit = Printable(job.stage().empty() ? StateText(job.state()) : job.stage());
+        p.done = static_cast<double>(job.done());
+        p.total = static_cast<double>(job.total());
+        printer.Update(p);
+      }
+    } else if (!absl::IsUnavailable(now.status()) || absl::Now() - seen > kAbsence) {
+      return now.status();
+    }
+    absl::SleepFor(kPoll);
+  }
+  if (!context.json()) printer.Finish();
+  Show(context, job);
+  if (job.state() == proto::BOOST_SUCCEEDED) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat(Printable(job.id()), " ", StateText(job.state()),
+                   job.error().empty() ? "" : ": ", Printable(job.error(), true),
+                   "; espalier boost-tune --resume=", Printable(job.id()), " goes on with it"));
+}
+
+absl::Status List(Context& context, Client* client) {
+  auto jobs = client->ListBoosts();
+  if (!jobs.ok()) return jobs.status();
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["jobs"] = nlohmann::ordered_json::array();
+    for (const proto::BoostJob& job : *jobs) json["jobs"].push_back(ToJson(job));
+    context.Document(json);
+    return absl::OkStatus();
+  }
+  Table table({{"job"},
+               {"name", Align::kLeft, true},
+               {"LLM"},
+               {"SSMs", Align::kRight},
+               {"state"},
+               {"error", Align::kLeft, true}});
+  for (const proto::BoostJob& job : *jobs) {
+    table.Row({Printable(job.id()), Printable(job.spec().name()), Printable(job.spec().llm()),
+               absl::StrCat(job.ssms_size()), StateText(job.state()), Printable(job.error())});
+  }
+  context.out() << (table.empty() ? "nothing was boost-tuned yet\n"
+                                  : table.Render(context.terminal()))
+                << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status AddStarts(const ParsedFlags& flags, proto::BoostSpec* spec) {
+  for (const std::string& artifact : flags.Values("ssm")) spec->add_ssms()->set_artifact(artifact);
+  for (const std::string& model : flags.Values("model")) {
+    absl::string_view text = model;
+    if (!absl::StartsWith(text, "llama:")) {
+      return UsageError(absl::StrCat("--model is \"", Printable(model),
+                                     "\"; accepted: llama:PRESET or llama:KEY=VALUE,... "));
+    }
+    absl::StatusOr<LlamaConfig> config = ParseLlama(text.substr(6));
+    if (!config.ok()) return config.status();
+    spec->add_ssms()->set_config(ToConfigJson(*config));
+  }
+  if (spec->ssms_size() > 0) return absl::OkStatus();
+  return UsageError(
+      "which SSMs? Give --ssm=ARTIFACT, or --model=llama:ssm for one that starts at random; each "
+      "as "
+      "often as you like");
+}
+
+absl::StatusOr<proto::BoostSpec> SpecOf(const ParsedFlags& flags) {
+  proto::BoostSpec spec;
+  spec.set_llm(flags.positional()[0]);
+  spec.set_name(flags.Text("name", absl::StrCat(spec.llm(), "-boost")));
+  spec.set_weights(flags.Text("weights"));
+  if (absl::Status s = AddStarts(flags, &spec); !s.ok()) return s;
+  const auto number = [&](const char* name) { return static_cast<int32_t>(flags.Int(name, 0)); };
+  spec.set_prompt_tokens(number("prompt-tokens"));
+  spec.set_max_prompts(number("max-prompts"));
+  spec.set_holdout_fraction(flags.Number("holdout", 0));
+  spec.set_continuation_tokens(number("continuation-tokens"));
+  spec.set_sample_tokens(number("sample-tokens"));
+  spec.set_temperature(flags.Number("temperature", 0));
+  spec.set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
+  if (flags.Has("epochs") && flags.Has("steps")) {
+    return UsageError("give --epochs or --steps, not both");
+  }
+  spec.set_epochs(flags.Int("epochs", 0));
+  spec.set_steps(flags.Int("steps", 0));
+  spec.set_batch_size(flags.Int("batch-size", 0));
+  spec.set_checkpoint_every_steps(flags.Int("checkpoint-every", 0));
+  if (absl::Status s = FillOptimizer(flags, spec.steps(), spec.mutable_optimizer()); !s.ok()) {
+    return s;
+  }
+  absl::StatusOr<std::vector<int>> expansion = ParseExpansion(flags.Text("expansion"));
+  if (!expansion.ok()) return expansion.status();
+  spec.mutable_expansion()->Assign(expansion->begin(), expansion->end());
+  return spec;
+}
+
+// spec.prompts, after an upload where one is needed.
+absl::Status FillPrompts(Context& context, Client* client, proto::BoostSpec* spec) {
+  const ParsedFlags& flags = context.flags();
+  if (flags.Has("prompts") == flags.Has("dataset")) {
+    return UsageError(
+        "which prompts? Give --prompts=FILE, a JSON list of texts, or --dataset=FILE, "
+        "a text of which pieces are taken");
+  }
+  spec->set_prompt_format(flags.Has("prompts") ? proto::BoostSpec::LIST : proto::BoostSpec::TEXT);
+  absl::string_view given =
+      flags.Has("prompts") ? flags.Values("prompts").back() : flags.Values("dataset").back();
+  if (absl::ConsumePrefix(&given, "artifact:")) {
+    spec->set_prompts(std::string(given));
+    return absl::OkStatus();
+  }
+  auto name = UploadOnce(context, client, std::string(given), proto::Artifact::DATASET);
+  if (!name.ok()) return name.status();
+  spec->set_prompts(*name);
+  return absl::OkStatus();
+}
+
+absl::Status Submit(Context& context, Client* client, proto::BoostSpec spec) {
+  const bool detach = context.flags().Has("detach");
+  if (absl::Status s = FillPrompts(context, client, &spec); !s.ok()) return s;
+  auto job = client->SubmitBoost(spec);
+  if (!job.ok()) return job.status();
+  if (detach && context.json()) {
+    context.Document(ToJson(*job));
+    return absl::OkStatus();
+  }
+  if (!context.json()) {
+    context.out() << "submitted " << context.style().Bold(Printable(job->id()))
+                  << (detach ? "" : "; Ctrl-C leaves it running") << "\n";
+    if (detach) {
+      context.out() << "watch it: espalier boost-tune --watch=" << Printable(job->id()) << "\n"
+                    << "stop it:  espalier boost-tune --cancel=" << Printable(job->id()) << "\n";
+    }
+    context.out().flush();
+  }
+  return detach ? absl::OkStatus() : Watch(context, client, job->id());
+}
+
+absl::Status Run(Context& context) {
+  const ParsedFlags& flags = context.flags();
+  const int other =
+      flags.Has("list") + flags.Has("watch") + flags.Has("cancel") + flags.Has("resume");
+  if (other > 1) return UsageError("give one of --list, --watch, --cancel, --resume");
+  if (absl::Status s = CheckArguments(context, other == 0 ? 1 : 0, other == 0 ? 1 : 0,
+                                      other == 0 ? "the LLM's artifact" : "");
+      !s.ok()) {
+    return s;
+  }
+  // All that can be wrong here is said before the first byte goes out.
+  absl::StatusOr<proto::BoostSpec> spec = proto::BoostSpec();
+  if (other == 0) spec = SpecOf(flags);
+  if (!spec.ok()) return spec.status();
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  if (flags.Has("list")) return List(context, *client);
+  if (flags.Has("watch")) return Watch(context, *client, flags.Text("watch"));
+  if (flags.Has("cancel")) {
+    auto job = (*client)->CancelBoost(flags.Text("cancel"));
+    if (job.ok()) Show(context, *job);
+    return job.status();
+  }
+  if (flags.Has("resume")) {
+    auto job = (*client)->ResumeBoost(flags.Text("resume"));
+    if (!job.ok()) return job.status();
+    return Watch(context, *client, job->id());
+  }
+  return Submit(context, *client, *std::move(spec));
+}
+
+}  // namespace
+
+Command BoostTuneCommand() {
+  Command c;
+  c.name = "boost-tune";
+  c.summary = "fit small models to what an LLM says, so that it accepts more of their drafts";
+  c.usage =
+      "boost-tune LLM --ssm=ARTIFACT|--model=MODEL [...] --prompts=FILE|--dataset=FILE [flags]";
+  c.description =
+      "The LLM continues the prompts. The first SSM is trained on all continuations, the next one "
+      "on\n"
+      "those samples of which the first does not give all tokens, and so on: merged, their trees "
+      "cover\n"
+      "more. How many tokens a step of the LLM yields with them is measured on prompts that were "
+      "held\n"
+      "out. Everything is kept by the coordinator: a job that was interrupted goes on where it "
+      "stopped.\n"
+      "The models, first those of --ssm, then those of --model, are LLM-boost-1, LLM-boost-2, ... "
+      "(see\n"
+      "--name).";
+  c.flags = {
+      {"ssm", FlagType::kText, "ARTIFACT", "a small model to start from", 0, 0, 0, true},
+      {"model", FlagType::kText, "MODEL", "one that starts at random: llama:ssm, as for train", 0,
+       0, 0, true},
+      {"prompts", FlagType::kText, "FILE", "a JSON list of texts, or artifact:NAME"},
+      {"dataset", FlagType::kText, "FILE",
+       "a text instead, of which pieces are prompts, or artifact:NAME", 'd'},
+      {"prompt-tokens", FlagType::kInt, "N",
+       "of a prompt at most: longer ones lose their first tokens (32)", 0, 1, 65536},
+      {"max-prompts", FlagType::kInt, "N", "that are taken at most (512)", 0, 2, 131072},
+      {"continuation-tokens", FlagType::kInt, "N", "that the LLM adds to each prompt (32)", 0, 1,
+       65536},
+      {"sample-tokens", FlagType::kInt, "N",
+       "in a row that an SSM must say as the LLM does to have learnt a sample (4)", 0, 1, 65536},
+      {"temperature", FlagType::kNumber, "T", "of the continuations (0: greedy)", 0, 0, 100},
+      {"holdout", FlagType::kNumber, "F", "last part of the prompts, for the measurement (0.1)", 0,
+       0.0001, 0.9},
+      {"expansion", FlagType::kText, "LIST", "trees of the measurement (1,1,3,1,1)"},
+      {"weights", FlagType::kText, "FORMAT",
+       "how the LLM's matrices are kept: f32, bf16, int8, int4 (as the artifact has them)"},
+      {"epochs", FlagType::kInt, "N", "of each SSM's training (4)", 'e', 1, 1e9},
+      {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
+      {"batch-size", FlagType::kInt, "N", "prompts of one step (16)", 'b', 1, 1 << 20},
+      {"seed", FlagType::kInt, "N", "of everything that is drawn (0)", 0, 0},
+      {"checkpoint-every", FlagType::kInt, "N", "steps between checkpoints (only the last)", 0, 0,
+       1e12},
+      {"name", FlagType::kText, "NAME", "stem of the names of the tuned models (LLM-boost)"}};
+  for (const FlagSpec& flag : OptimizerFlags()) c.flags.push_back(flag);
+  c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
+  c.flags.push_back({"list", FlagType::kSwitch, "", "all boost-tunings"});
+  c.flags.push_back({"watch", FlagType::kText, "ID", "follow one to its end"});
+  c.flags.push_back({"cancel", FlagType::kText, "ID", "stop one"});
+  c.flags.push_back(
+      {"resume", FlagType::kText, "ID", "go on with one that failed or was cancelled"});
+  c.examples = {
+      {"two small models that help each other",
+       "espalier boost-tune llm --ssm=ssm --ssm=ssm -d book.txt --lr=1e-3 --name=drafts"},
+      {"prompts of one's users, one model from nothing",
+       "espalier boost-tune llm --model=llama:ssm --prompts=prompts.json --steps=500 --lr=3e-3"},
+      {"then", "espalier serve llm --ssm=drafts-1 --ssm=drafts-2"}};
+  c.run = Run;
+  return c;
+}
+
+}  // namespace espalier

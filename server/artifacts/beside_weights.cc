@@ -1,0 +1,56 @@
+#include "server/artifacts/beside_weights.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kCopyChunk = 1 << 20;
+
+bool IsWeights(const std::string& file) {
+  return absl::EndsWith(file, ".safetensors") || absl::EndsWith(file, ".safetensors.index.json") ||
+         absl::EndsWith(file, ".gguf") || absl::EndsWith(file, ".bin") ||
+         absl::EndsWith(file, ".onnx");
+}
+
+}  // namespace
+
+absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> in = files.Open(from);
+  if (!in.ok()) return in.status();
+  absl::StatusOr<std::unique_ptr<WritableFile>> out = files.Create(to);
+  if (!out.ok()) return out.status();
+  std::string chunk;
+  for (int64_t at = 0; at < (*in)->size();) {
+    chunk.resize(static_cast<size_t>(std::min(kCopyChunk, (*in)->size() - at)));
+    const int64_t bytes = static_cast<int64_t>(chunk.size());
+    absl::Status status = (*in)->Read(at, bytes, chunk.data());
+    if (status.ok()) status = (*out)->Append(chunk.data(), bytes);
+    if (!status.ok()) return status;
+    at += bytes;
+  }
+  absl::Status status = (*out)->Sync();
+  return status.ok() ? (*out)->Close() : status;
+}
+
+absl::Status CopyBesideWeights(FileSystem& files, const proto::Artifact& artifact,
+                               const std::string& from, const std::string& to) {
+  for (const std::string& file : artifact.files()) {
+    if (file == "config.json" || file == "graph.pb" || file == kBoostReport || IsWeights(file)) {
+      continue;
+    }
+    const size_t slash = file.rfind('/');
+    absl::Status status = slash == std::string::npos
+                              ? absl::OkStatus()
+                              : files.CreateDirectories(JoinPath(to, file.substr(0, slash)));
+    if (status.ok()) status = CopyFile(files, JoinPath(from, file), JoinPath(to, file));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

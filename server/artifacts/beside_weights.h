@@ -1,0 +1,22 @@
+// What an artifact of a model holds besides its weights.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/models.pb.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+
+// What boost-tuning found out about a model, beside its weights: it is true of those alone.
+inline constexpr char kBoostReport[] = "boost_tuning.json";
+
+absl::Status CopyFile(FileSystem& files, const std::string& from, const std::string& to);
+
+// Tokenizer, templates, licence and what else the model of that artifact, in folder `from`, has for
+// one that is made of it: all but weights, graphs, config.json and reports. Folder `to` is there.
+absl::Status CopyBesideWeights(FileSystem& files, const proto::Artifact& artifact,
+                               const std::string& from, const std::string& to);
+
+}  // namespace espalier

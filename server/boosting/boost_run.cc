@@ -1,0 +1,375 @@
+#include "server/boosting/boost_run.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/models/llama.h"
+#include "server/artifacts/beside_weights.h"
+#include "server/boosting/continuations.h"
+#include "server/jobs/job_life.h"
+#include "serving/boosting/samples.h"
+#include "worker/data/npz_write.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kWatch = absl::Milliseconds(100);
+constexpr absl::Duration kWriteDown = absl::Seconds(2);  // continuations that have come
+constexpr int kAtOnce = 8;                               // requests of scoring and measuring
+constexpr int kRows = 512, kMostRows = 65536;            // of one of their steps
+
+std::vector<BoostPrompt> PlainPrompts(
+    const google::protobuf::RepeatedPtrField<proto::BoostPrompt>& prompts) {
+  std::vector<BoostPrompt> plain;
+  for (const proto::BoostPrompt& prompt : prompts) {
+    plain.push_back({{prompt.prompt().begin(), prompt.prompt().end()},
+                     {prompt.continuation().begin(), prompt.continuation().end()},
+                     {prompt.learnt_by().begin(), prompt.learnt_by().end()}});
+  }
+  return plain;
+}
+
+Array ArrayOf(const BoostRound& round, const std::vector<int32_t>& values) {
+  Array array;
+  array.type = {DType::kI32, {round.rows, round.columns}};
+  array.data.resize(values.size() * sizeof(int32_t));
+  std::memcpy(array.data.data(), values.data(), array.data.size());
+  return array;
+}
+
+proto::DraftMeasure MeasureOf(const DraftWorth& worth) {
+  proto::DraftMeasure measure;
+  measure.set_tokens(worth.tokens);
+  measure.set_verifications(worth.verifications);
+  measure.set_drafted(worth.drafted);
+  measure.set_accepted(worth.accepted);
+  measure.set_tokens_per_verification(worth.tokens_per_verification());
+  return measure;
+}
+
+}  // namespace
+
+std::string BoostPromptsBlob(const std::string& id) { return absl::StrCat("boosting/", id); }
+
+std::string BoostRun::RoundName(int k) const { return absl::StrCat(job_.id(), ".round-", k + 1); }
+
+BoostProgress BoostRun::ProgressOf(const std::string& stage) {
+  return
+      [this, stage](int64_t done, int64_t total) { return listener_.progress(stage, done, total); };
+}
+
+absl::Status BoostRun::Run() {
+  absl::Status status = LoadPrompts();
+  if (status.ok()) status = MakeContinuations();
+  for (int k = 0; k < job_.ssms_size() && status.ok(); ++k) {
+    status = Train(k);
+    if (status.ok()) status = Score(k);
+  }
+  if (status.ok()) status = Measure();
+  for (int k = 0; k < job_.ssms_size() && status.ok(); ++k) status = Report(k);
+  return status.ok() ? TidyUp() : status;
+}
+
+absl::Status BoostRun::LoadPrompts() {
+  absl::StatusOr<std::string> blob = tools_.store->GetBlob(BoostPromptsBlob(job_.id()));
+  if (!blob.ok()) return blob.status();
+  if (prompts_.ParseFromString(*blob)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the prompts of ", job_.id(), " do not parse"));
+}
+
+absl::Status BoostRun::SavePrompts() {
+  return tools_.store->PutBlob(BoostPromptsBlob(job_.id()), prompts_.SerializeAsString());
+}
+
+absl::Status BoostRun::MakeContinuations() {
+  const int64_t all = prompts_.prompts_size();
+  const int64_t before = std::count_if(prompts_.prompts().begin(), prompts_.prompts().end(),
+                                       [](const proto::BoostPrompt& p) { return p.continued(); });
+  if (before < all) {
+    int64_t saved = before;
+    absl::Time next = absl::Now() + kWriteDown;
+    absl::Status status = Continue(tools_, job_.spec(), &prompts_, [&](int64_t done) {
+      if (done > saved && absl::Now() >= next) {
+        if (absl::Status written = SavePrompts(); !written.ok()) return written;
+        saved = done;
+        next = absl::Now() + kWriteDown;
+      }
+      return listener_.progress("continuing prompts", done, all);
+    });
+    const absl::Status written = SavePrompts();
+    if (!status.ok()) return status;
+    if (!written.ok()) return written;
+  }
+  job_.set_samples(CountSamples(PlainPrompts(prompts_.prompts()), job_.spec().sample_tokens()));
+  return Save();
+}
+
+absl::Status BoostRun::Train(int k) {
+  if (job_.ssms(k).trained() || job_.ssms(k).skipped()) return absl::OkStatus();
+  if (job_.ssms(k).job_id().empty()) {
+    if (absl::Status status = SubmitTraining(k); !status.ok()) return status;
+  }
+  return job_.ssms(k).skipped() ? absl::OkStatus() : WaitForTraining(k);
+}
+
+absl::Status BoostRun::SubmitTraining(int k) {
+  const proto::BoostSpec& boost = job_.spec();
+  const proto::BoostStart& start = boost.ssms(k);
+  proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+  const BoostRound round = MakeRound(PlainPrompts(prompts_.prompts()), boost.sample_tokens());
+  ssm->set_samples(round.samples);
+  ssm->set_rows(round.rows);
+  if (round.rows == 0) {
+    ssm->set_skipped(true);
+    return Save();
+  }
+  absl::StatusOr<std::string> examples = WriteNpz(
+      {{"tokens", ArrayOf(round, round.tokens)}, {"targets", ArrayOf(round, round.targets)}});
+  if (!examples.ok()) return examples.status();
+  absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = tools_.artifacts->Begin(
+      RoundName(k), proto::Artifact::DATASET, /*replace=*/true, {{"boost", job_.id()}});
+  if (!upload.ok()) return upload.status();
+  absl::Status status = (*upload)->StartFile("samples.npz");
+  constexpr size_t kChunk = 1 << 20;
+  for (size_t at = 0; at < examples->size() && status.ok(); at += kChunk) {
+    status = (*upload)->Append(examples->substr(at, kChunk));
+  }
+  if (status.ok()) status = (*upload)->Commit().status();
+  if (!status.ok()) return status;
+
+  // The same request whenever it is made: a crash between here and Save leaves one job.
+  proto::SubmitRequest request;
+  request.set_idempotency_key(absl::StrCat("boosting/", job_.id(), "/", k));
+  proto::TrainingSpec& spec = *request.mutable_spec();
+  spec.set_name(ssm->output());
+  spec.set_output_model(ssm->output());
+  if (start.start_case() == proto::BoostStart::kArtifact) {
+    spec.set_init_artifact(start.artifact());
+  } else {
+    absl::StatusOr<LlamaConfig> config = LlamaConfigFromJson(start.config());
+    if (!config.ok()) return config.status();
+    absl::StatusOr<ModelDescription> llm = tools_.describe(boost.llm());
+    if (!llm.ok()) return llm.status();
+    config->tokenizer = llm->model.facts.tokenizer;
+    if (config->tokenizer.empty()) spec.set_tokenizer_artifact(boost.llm());
+    absl::StatusOr<Graph> graph =
+        BuildLlamaTraining(*tools_.operators, *config, static_cast<int>(round.columns));
+    if (!graph.ok()) return graph.status();
+    *spec.mutable_graph() = ToProto(*graph);
+  }
+  spec.mutable_dataset()->set_uri(absl::StrCat("artifact:", RoundName(k)));
+  spec.mutable_dataset()->set_format(proto::Dataset::NPZ);
+  spec.set_batch_size(std::min(boost.batch_size(), round.rows));
+  spec.set_epochs(boost.epochs());
+  spec.set_steps(boost.steps());
+  *spec.mutable_optimizer() = boost.optimizer();
+  spec.set_checkpoint_every_steps(boost.checkpoint_every_steps());
+  // Otherwise all SSMs that start at random would start alike.
+  spec.set_seed(boost.seed() + static_cast<uint64_t>(k));
+  proto::SubmitReply reply;
+  status = tools_.jobs->Submit(request, &reply);
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("training '", ssm->output(), "': ", status.message()));
+  }
+  ssm->set_job_id(reply.job_id());
+  return Save();
+}
+
+absl::Status BoostRun::WaitForTraining(int k) {
+  proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+  proto::GetJobRequest request;
+  request.set_job_id(ssm->job_id());
+  while (true) {
+    proto::GetJobReply reply;
+    if (absl::Status status = tools_.jobs->Get(request, &reply); !status.ok()) return status;
+    const proto::Job& job = reply.job();
+    absl::Status status = listener_.progress(absl::StrCat("training ", ssm->output()),
+                                             job.steps_done(), job.total_steps());
+    if (!status.ok()) return status;
+    if (job.state() == proto::SUCCEEDED) break;
+    if (IsOver(job.state())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the training of '", ssm->output(), "', ", job.id(), ", is ",
+                       StateName(job.state()), job.error().empty() ? "" : ": ", job.error(),
+                       "; resume the boost-tuning, which resumes it too"));
+    }
+    absl::SleepFor(kWatch);
+  }
+  ssm->set_trained(true);
+  return Save();
+}
+
+absl::Status BoostRun::Score(int k) {
+  proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+  if (ssm->scored() || ssm->skipped()) return absl::OkStatus();
+  const int width = job_.spec().sample_tokens();
+  std::vector<BoostPrompt> prompts = PlainPrompts(prompts_.prompts());
+  // A score that was interrupted before the record knew of it.
+  for (BoostPrompt& prompt : prompts) {
+    std::replace(prompt.learnt_by.begin(), prompt.learnt_by.end(), k + 1, 0);
+  }
+  proto::ServeModelRequest request;
+  request.set_artifact(ssm->output());
+  request.set_generation_config("none");
+  request.set_max_sequence_length(job_.spec().prompt_tokens() + job_.spec().continuation_tokens() +
+                                  1);
+  request.set_max_requests_per_batch(kAtOnce);
+  request.set_max_tokens_per_batch(kRows);
+  absl::StatusOr<ModelServer::Prepared> model = tools_.models->Prepare(request);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<std::vector<std::vector<bool>>> agrees =
+      ScoreContinuations(model->parts.llm.get(), *model->parts.tokenizer, model->options, prompts,
+                         width, ProgressOf(absl::StrCat("scoring ", ssm->output())));
+  if (!agrees.ok()) return agrees.status();
+  int64_t learnt = 0;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    learnt += MarkLearnt((*agrees)[p], width, k + 1, &prompts[p]);
+    prompts_.mutable_prompts(static_cast<int>(p))
+        ->mutable_learnt_by()
+        ->Assign(prompts[p].learnt_by.begin(), prompts[p].learnt_by.end());
+  }
+  if (absl::Status status = SavePrompts(); !status.ok()) return status;
+  ssm->set_learnt(learnt);
+  ssm->set_scored(true);
+  return Save();
+}
+
+absl::StatusOr<DraftWorth> BoostRun::Worth(const ModelServer::Prepared& models,
+                                           const std::vector<int>& ssms, const std::string& stage) {
+  std::vector<ModelRunner*> runners;
+  for (const int ssm : ssms) runners.push_back(models.parts.ssms[static_cast<size_t>(ssm)].get());
+  std::vector<std::vector<int>> prompts;
+  for (const proto::BoostPrompt& prompt : prompts_.held_out()) {
+    prompts.emplace_back(prompt.prompt().begin(), prompt.prompt().end());
+  }
+  const SamplingParameters sampling{.temperature = job_.spec().temperature(),
+                                    .seed = job_.spec().seed()};
+  return MeasureDrafts(models.parts.llm.get(), runners, *models.parts.tokenizer, models.options,
+                       prompts, job_.spec().continuation_tokens(), sampling, ProgressOf(stage));
+}
+
+absl::Status BoostRun::Measure() {
+  if (job_.has_after()) return absl::OkStatus();
+  const proto::BoostSpec& spec = job_.spec();
+  proto::ServeModelRequest request;
+  request.set_artifact(spec.llm());
+  request.set_weights(spec.weights());
+  request.set_generation_config("none");
+  request.set_max_sequence_length(spec.prompt_tokens() + spec.continuation_tokens());
+  request.set_max_requests_per_batch(kAtOnce);
+  *request.mutable_expansion() = spec.expansion();
+  std::vector<int> before, after;          // indices into the request's SSMs
+  std::map<int, int> before_of, after_of;  // by SSM
+  for (int k = 0; k < spec.ssms_size(); ++k) {
+    if (job_.ssms(k).skipped()) continue;
+    after_of[k] = request.ssm_artifacts_size();
+    after.push_back(request.ssm_artifacts_size());
+    request.add_ssm_artifacts(job_.ssms(k).output());
+    if (spec.ssms(k).start_case() != proto::BoostStart::kArtifact) continue;
+    before_of[k] = request.ssm_artifacts_size();
+    before.push_back(request.ssm_artifacts_size());
+    request.add_ssm_artifacts(spec.ssms(k).artifact());
+  }
+  // Room for the trees of all that ever draft together, and a prompt besides.
+  int nodes = 0, width = 1;
+  for (const int children : spec.expansion()) nodes += width *= children;
+  request.set_max_tokens_per_batch(
+      std::clamp(kAtOnce * (1 + nodes * request.ssm_artifacts_size()), kRows, kMostRows));
+  absl::StatusOr<ModelServer::Prepared> models = tools_.models->Prepare(request);
+  if (!models.ok()) return models.status();
+  const auto measure = [&](const std::vector<int>& ssms, const std::string& stage,
+                           proto::DraftMeasure* out) {
+    absl::StatusOr<DraftWorth> worth = Worth(*models, ssms, absl::StrCat("measuring ", stage));
+    if (worth.ok()) *out = MeasureOf(*worth);
+    return worth.status();
+  };
+  for (const auto& [k, index] : after_of) {
+    proto::BoostedSsm* ssm = job_.mutable_ssms(k);
+    absl::Status status = measure({index}, ssm->output(), ssm->mutable_after());
+    if (!status.ok()) return status;
+    if (before_of.count(k) == 0) continue;
+    status = measure({before_of[k]}, spec.ssms(k).artifact(), ssm->mutable_before());
+    if (!status.ok()) return status;
+  }
+  proto::DraftMeasure merged;
+  if (before.size() == after.size()) {
+    absl::Status status = measure(before, "all of them before", &merged);
+    if (!status.ok()) return status;
+    *job_.mutable_before() = merged;
+  }
+  absl::Status status = measure(after, "all of them", &merged);
+  if (!status.ok()) return status;
+  *job_.mutable_after() = merged;
+  return Save();
+}
+
+absl::Status BoostRun::Report(int k) {
+  if (job_.ssms(k).skipped()) return absl::OkStatus();
+  const std::string& name = job_.ssms(k).output();
+  absl::StatusOr<proto::Artifact> artifact = tools_.artifacts->Find(name);
+  if (!artifact.ok()) return artifact.status();
+  if (artifact->metadata().contains("boost") && artifact->metadata().at("boost") == job_.id()) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> folder = tools_.artifacts->Folder(name);
+  if (!folder.ok()) return folder.status();
+  absl::StatusOr<std::string> staging = tools_.artifacts->MakeStagingFolder();
+  if (!staging.ok()) return staging.status();
+  absl::Cleanup discard = [&] {
+    std::error_code ignored;
+    std::filesystem::remove_all(*staging, ignored);
+  };
+  for (const std::string& file : artifact->files()) {
+    const size_t slash = file.rfind('/');
+    absl::Status status =
+        slash == std::string::npos
+            ? absl::OkStatus()
+            : tools_.files->CreateDirectories(JoinPath(*staging, file.substr(0, slash)));
+    if (status.ok()) {
+      status = CopyFile(*tools_.files, JoinPath(*folder, file), JoinPath(*staging, file));
+    }
+    if (!status.ok()) return status;
+  }
+  proto::BoostJob report = job_;
+  report.clear_idempotency_key();
+  report.clear_stage();
+  report.clear_done();
+  report.clear_total();
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.preserve_proto_field_names = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(report, &json, print).ok()) {
+    return absl::InternalError("the report of a boost-tuning has no JSON");
+  }
+  absl::Status status = WriteFileAtomically(*tools_.files, JoinPath(*staging, kBoostReport), json);
+  if (!status.ok()) return status;
+  std::map<std::string, std::string> metadata(artifact->metadata().begin(),
+                                              artifact->metadata().end());
+  metadata["boost"] = job_.id();
+  status =
+      tools_.artifacts->Adopt(*staging, name, proto::Artifact::MODEL, std::move(metadata)).status();
+  if (status.ok()) std::move(discard).Cancel();
+  return status;
+}
+
+absl::Status BoostRun::TidyUp() {
+  for (int k = 0; k < job_.ssms_size(); ++k) {
+    const absl::Status status = tools_.artifacts->Delete(RoundName(k), nullptr);
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,63 @@
+// The way of one boost-tuning: continuations, then for each SSM training and scoring, then the
+// measurement on the held-out prompts. Every step that is done is written down before the next one
+// begins; one that was interrupted begins anew, but for continuations, which are written down as
+// they come, and training, which is a job of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/boosting.pb.h"
+#include "server/boosting/boost_tools.h"
+#include "serving/boosting/evaluate.h"
+
+namespace espalier {
+
+// Where the prompts of a job are kept in the job store.
+std::string BoostPromptsBlob(const std::string& id);
+
+class BoostRun {
+ public:
+  struct Listener {
+    // Makes the record durable.
+    std::function<absl::Status(const proto::BoostJob&)> save;
+    // Tells of the present stage. An error, Cancelled as a rule, ends the run with it.
+    std::function<absl::Status(const std::string& stage, int64_t done, int64_t total)> progress;
+  };
+
+  BoostRun(const BoostTools& tools, proto::BoostJob job, Listener listener)
+      : tools_(tools), job_(std::move(job)), listener_(std::move(listener)) {}
+
+  // Blocks until all is done.
+  absl::Status Run();
+
+  const proto::BoostJob& job() const { return job_; }
+
+ private:
+  absl::Status LoadPrompts();
+  absl::Status SavePrompts();
+  absl::Status MakeContinuations();
+  absl::Status Train(int k);
+  absl::Status SubmitTraining(int k);
+  absl::Status WaitForTraining(int k);
+  absl::Status Score(int k);
+  absl::Status Measure();
+  absl::StatusOr<DraftWorth> Worth(const ModelServer::Prepared& models,
+                                   const std::vector<int>& ssms, const std::string& stage);
+  absl::Status Report(int k);
+  absl::Status TidyUp();
+  std::string RoundName(int k) const;
+  BoostProgress ProgressOf(const std::string& stage);
+  absl::Status Save() { return listener_.save(job_); }
+
+  const BoostTools& tools_;
+  proto::BoostJob job_;
+  const Listener listener_;
+  proto::BoostPrompts prompts_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,297 @@
+#include "server/boosting/boost_runner.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/boosting/boost_run.h"
+#include "server/boosting/boost_spec.h"
+#include "server/jobs/job_life.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kRecords[] = "boosting";
+// Records that are kept; beyond it the oldest ones that are over go.
+constexpr int kMaxRecords = 1000;
+
+bool IsOver(proto::BoostState state) {
+  return state == proto::BOOST_SUCCEEDED || state == proto::BOOST_FAILED ||
+         state == proto::BOOST_CANCELLED;
+}
+
+const char* Name(proto::BoostState state) {
+  switch (state) {
+    case proto::BOOST_QUEUED:
+      return "queued";
+    case proto::BOOST_RUNNING:
+      return "running";
+    case proto::BOOST_SUCCEEDED:
+      return "succeeded";
+    case proto::BOOST_FAILED:
+      return "failed";
+    case proto::BOOST_CANCELLED:
+      return "cancelled";
+    default:
+      return "unknown";
+  }
+}
+
+}  // namespace
+
+absl::Status BoostRunner::Open() {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<std::string> blob = tools_.store->GetBlob(kRecords);
+  if (!blob.ok() && !absl::IsNotFound(blob.status())) return blob.status();
+  if (blob.ok() && !records_.ParseFromString(*blob)) {
+    return absl::DataLossError("the records of boost-tunings do not parse");
+  }
+  return absl::OkStatus();
+}
+
+void BoostRunner::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void BoostRunner::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<proto::BoostJob*> BoostRunner::Find(const std::string& id) {
+  for (proto::BoostJob& job : *records_.mutable_jobs()) {
+    if (job.id() == id) return &job;
+  }
+  return absl::NotFoundError(absl::StrCat("there is no boost-tuning '", id.substr(0, 100),
+                                          "'; `espalier boost-tune --list` lists them"));
+}
+
+absl::Status BoostRunner::Write(const proto::BoostJob& job) {
+  proto::BoostRecords next = records_;
+  auto* jobs = next.mutable_jobs();
+  const auto same = std::find_if(jobs->begin(), jobs->end(), [&](const proto::BoostJob& other) {
+    return other.id() == job.id();
+  });
+  if (same != jobs->end()) {
+    *same = job;
+  } else {
+    *next.add_jobs() = job;
+    next.set_next_number(next.next_number() + 1);
+  }
+  const auto over = std::find_if(jobs->begin(), jobs->end(), [](const proto::BoostJob& other) {
+    return IsOver(other.state());
+  });
+  if (jobs->size() > kMaxRecords && over != jobs->end()) {
+    jobs->DeleteSubrange(static_cast<int>(over - jobs->begin()), 1);
+  }
+  absl::Status status = tools_.store->PutBlob(kRecords, next.SerializeAsString());
+  if (status.ok()) records_ = std::move(next);
+  return status;
+}
+
+absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
+                                 proto::BoostReply* reply) {
+  absl::StatusOr<CheckedBoost> checked = CheckBoost(tools_, request.spec());
+  absl::MutexLock lock(&mutex_);
+  // A repetition of a call is answered, whatever has become of the artifacts since.
+  for (const proto::BoostJob& job : records_.jobs()) {
+    if (request.idempotency_key().empty() || job.idempotency_key() != request.idempotency_key()) {
+      continue;
+    }
+    *reply->mutable_job() = job;
+    return absl::OkStatus();
+  }
+  if (!checked.ok()) return checked.status();
+  if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
+  for (const proto::BoostJob& job : records_.jobs()) {
+    if (IsOver(job.state()) || job.spec().name() != checked->spec.name()) continue;
+    return absl::AlreadyExistsError(absl::StrCat("field 'name': ", job.id(), " is ",
+                                                 Name(job.state()), " and writes the same models; ",
+                                                 "choose another name, or cancel it"));
+  }
+  proto::BoostJob job;
+  job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
+  *job.mutable_spec() = std::move(checked->spec);
+  job.set_state(proto::BOOST_QUEUED);
+  job.set_prompts(checked->prompts.prompts_size());
+  job.set_held_out(checked->prompts.held_out_size());
+  for (const std::string& output : checked->outputs) job.add_ssms()->set_output(output);
+  job.set_created_unix_ms(tools_.clock->NowUnixMillis());
+  job.set_idempotency_key(request.idempotency_key());
+  absl::Status status =
+      tools_.store->PutBlob(BoostPromptsBlob(job.id()), checked->prompts.SerializeAsString());
+  if (status.ok()) status = Write(job);
+  if (!status.ok()) return status;
+  spdlog::info("boost id={} state=queued llm=\"{}\" ssms={} prompts={}", job.id(),
+               absl::CHexEscape(job.spec().llm()), job.ssms_size(), job.prompts());
+  *reply->mutable_job() = std::move(job);
+  return absl::OkStatus();
+}
+
+absl::Status BoostRunner::Get(const proto::BoostRequest& request, proto::BoostReply* reply) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<proto::BoostJob*> job = Find(request.id());
+  if (!job.ok()) return job.status();
+  *reply->mutable_job() = **job;
+  return absl::OkStatus();
+}
+
+absl::Status BoostRunner::List(proto::ListBoostsReply* reply) {
+  absl::MutexLock lock(&mutex_);
+  *reply->mutable_jobs() = records_.jobs();
+  return absl::OkStatus();
+}
+
+absl::Status BoostRunner::Cancel(const proto::BoostRequest& request, proto::BoostReply* reply) {
+  std::string training;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<proto::BoostJob*> job = Find(request.id());
+    if (!job.ok()) return job.status();
+    if (IsOver((*job)->state())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(request.id(), " is ", Name((*job)->state()), " already"));
+    }
+    proto::BoostJob cancelled = **job;
+    cancelled.set_state(proto::BOOST_CANCELLED);
+    cancelled.set_finished_unix_ms(tools_.clock->NowUnixMillis());
+    if (absl::Status status = Write(cancelled); !status.ok()) return status;
+    if (running_ == request.id()) cancel_ = true;
+    for (const proto::BoostedSsm& ssm : cancelled.ssms()) {
+      if (!ssm.job_id().empty() && !ssm.trained()) training = ssm.job_id();
+    }
+    *reply->mutable_job() = std::move(cancelled);
+  }
+  if (training.empty()) return absl::OkStatus();
+  proto::CancelRequest cancel;
+  cancel.set_job_id(training);
+  proto::CancelReply ignored;
+  // One that is over by itself is none the worse.
+  tools_.jobs->Cancel(cancel, &ignored).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::BoostReply* reply) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<proto::BoostJob*> job = Find(request.id());
+  if (!job.ok()) return job.status();
+  const proto::BoostState state = (*job)->state();
+  if (state != proto::BOOST_FAILED && state != proto::BOOST_CANCELLED) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        request.id(), " is ", Name(state), "; only a failed or cancelled one can be resumed"));
+  }
+  if (running_ == request.id()) {
+    return absl::UnavailableError(absl::StrCat(request.id(), " is still ending; try again"));
+  }
+  for (const proto::BoostedSsm& ssm : (*job)->ssms()) {
+    if (ssm.job_id().empty() || ssm.trained()) continue;
+    proto::GetJobRequest get;
+    get.set_job_id(ssm.job_id());
+    proto::GetJobReply training;
+    if (absl::Status status = tools_.jobs->Get(get, &training); !status.ok()) return status;
+    if (!espalier::IsOver(training.job().state()) || training.job().state() == proto::SUCCEEDED) {
+      continue;
+    }
+    proto::ResumeRequest resume;
+    resume.set_job_id(ssm.job_id());
+    proto::ResumeReply resumed;
+    if (absl::Status status = tools_.jobs->Resume(resume, &resumed); !status.ok()) return status;
+  }
+  proto::BoostJob queued = **job;
+  queued.set_state(proto::BOOST_QUEUED);
+  queued.clear_error();
+  queued.clear_finished_unix_ms();
+  if (absl::Status status = Write(queued); !status.ok()) return status;
+  *reply->mutable_job() = std::move(queued);
+  return absl::OkStatus();
+}
+
+bool BoostRunner::HasWork() const {
+  return stopping_ || std::any_of(records_.jobs().begin(), records_.jobs().end(),
+                                  [](const proto::BoostJob& job) { return !IsOver(job.state()); });
+}
+
+const proto::BoostJob* BoostRunner::Next() {
+  const auto next = std::find_if(records_.jobs().begin(), records_.jobs().end(),
+                                 [](const proto::BoostJob& job) { return !IsOver(job.state()); });
+  return next == records_.jobs().end() ? nullptr : &*next;
+}
+
+void BoostRunner::Loop() {
+  while (true) {
+    proto::BoostJob job;
+    absl::Status begun;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &BoostRunner::HasWork));
+      if (stopping_) return;
+      job = *Next();
+      job.set_state(proto::BOOST_RUNNING);
+      running_ = job.id();
+      cancel_ = false;
+      begun = Write(job);
+    }
+    RunOne(job, begun);
+  }
+}
+
+absl::Status BoostRunner::Interrupted() {
+  absl::MutexLock lock(&mutex_);
+  if (cancel_) return absl::CancelledError("it was cancelled");
+  if (stopping_ || tools_.models->draining())
+    return absl::UnavailableError("the daemon is stopping");
+  return absl::OkStatus();
+}
+
+void BoostRunner::RunOne(const proto::BoostJob& job, absl::Status status) {
+  BoostRun::Listener listener;
+  listener.save = [this](const proto::BoostJob& now) {
+    if (absl::Status status = Interrupted(); !status.ok()) return status;
+    absl::MutexLock lock(&mutex_);
+    // Cancelled meanwhile: its record is not ours any more.
+    return cancel_ ? absl::CancelledError("it was cancelled") : Write(now);
+  };
+  listener.progress = [this, id = job.id()](const std::string& stage, int64_t done, int64_t total) {
+    if (absl::Status status = Interrupted(); !status.ok()) return status;
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<proto::BoostJob*> record = Find(id);
+    if (!record.ok()) return record.status();
+    (*record)->set_stage(stage);
+    (*record)->set_done(done);
+    (*record)->set_total(total);
+    return absl::OkStatus();
+  };
+  BoostRun run(tools_, job, std::move(listener));
+  if (status.ok()) status = run.Run();
+
+  absl::MutexLock lock(&mutex_);
+  running_.clear();
+  if (stopping_ || cancel_ || tools_.models->draining()) {
+    // What was interrupted goes on after the next start; the daemon ends without a busy loop.
+    if (!cancel_) stopping_ = true;
+    return;
+  }
+  proto::BoostJob over = run.job();
+  over.set_state(status.ok() ? proto::BOOST_SUCCEEDED : proto::BOOST_FAILED);
+  over.set_error(std::string(status.message()));
+  over.set_finished_unix_ms(tools_.clock->NowUnixMillis());
+  over.clear_stage();
+  spdlog::info("boost id={} state={} error=\"{}\"", over.id(), Name(over.state()),
+               absl::CHexEscape(over.error()));
+  if (absl::Status written = Write(over); !written.ok()) {
+    // In memory at least, so that it is not run again and again.
+    spdlog::error("boost id={} not written: {}", over.id(), written.ToString());
+    if (absl::StatusOr<proto::BoostJob*> record = Find(over.id()); record.ok()) **record = over;
+    return;
+  }
+  if (status.ok()) tools_.store->PutBlob(BoostPromptsBlob(over.id()), "").IgnoreError();
+}
+
+}  // namespace espalier

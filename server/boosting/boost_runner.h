@@ -1,0 +1,63 @@
+// All boost-tunings: takes them in, keeps their records, runs one after the other in a thread of
+// its own, and answers for them. What is told to a client is durable; after a restart of the
+// coordinator the one that was under way goes on.
+#pragma once
+
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/boosting.pb.h"
+#include "server/boosting/boost_tools.h"
+
+namespace espalier {
+
+// Thread-safe.
+class BoostRunner {
+ public:
+  explicit BoostRunner(BoostTools tools) : tools_(std::move(tools)) {}
+  ~BoostRunner() { Stop(); }
+
+  // Takes up the records of the store. Before any other call but Stop.
+  absl::Status Open();
+  // Begins to run them, once the training jobs and the served models are there.
+  void Start();
+  // Interrupts what runs, which goes on after a new start, and joins the thread. Idempotent.
+  void Stop();
+
+  // The same idempotency key gives the same job. Errors are those of CheckBoost; AlreadyExists if
+  // another job that is not over would write the same artifacts.
+  absl::Status Submit(const proto::SubmitBoostRequest& request, proto::BoostReply* reply);
+  absl::Status Get(const proto::BoostRequest& request, proto::BoostReply* reply);
+  absl::Status List(proto::ListBoostsReply* reply);
+  // FailedPrecondition for a job that is over. The training job that runs for it is cancelled, too.
+  absl::Status Cancel(const proto::BoostRequest& request, proto::BoostReply* reply);
+  // FailedPrecondition for a job that did not fail and was not cancelled.
+  absl::Status Resume(const proto::BoostRequest& request, proto::BoostReply* reply);
+
+ private:
+  void Loop();
+  // Takes the next job to run; null: there is none.
+  const proto::BoostJob* Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `status`: whether the record knows that it runs.
+  void RunOne(const proto::BoostJob& job, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<proto::BoostJob*> Find(const std::string& id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes `job` the record of its id, durably; without an error only.
+  absl::Status Write(const proto::BoostJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Interrupted() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const BoostTools tools_;
+  absl::Mutex mutex_;
+  proto::BoostRecords records_ ABSL_GUARDED_BY(mutex_);
+  std::string running_ ABSL_GUARDED_BY(mutex_);  // id; empty: none
+  bool cancel_ ABSL_GUARDED_BY(mutex_) = false;  // the running one
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace espalier

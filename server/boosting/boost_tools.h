@@ -1,0 +1,31 @@
+// What boost-tuning needs of the coordinator; all of it outlives the tuning.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ops/schema/registry.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/clock.h"
+#include "server/inference/model_server.h"
+#include "server/jobs/job_runner.h"
+#include "server/store/job_store.h"
+#include "serving/models/model_description.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+
+struct BoostTools {
+  const OpRegistry* operators = nullptr;
+  ArtifactStore* artifacts = nullptr;
+  JobStore* store = nullptr;
+  JobRunner* jobs = nullptr;
+  ModelServer* models = nullptr;
+  FileSystem* files = nullptr;
+  const Clock* clock = nullptr;
+  // Family, sizes and tokenizer of a model's artifact.
+  std::function<absl::StatusOr<ModelDescription>(const std::string& artifact)> describe;
+};
+
+}  // namespace espalier

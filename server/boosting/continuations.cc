@@ -1,0 +1,173 @@
+#include "server/boosting/continuations.h"
+
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "ops/models/quantize.h"
+#include "ops/quantized/quantize_graph.h"
+#include "server/inference/engine_host.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(100);
+
+// Whoever asks for something now comes before.
+constexpr int kBehindUsers = std::numeric_limits<int>::max();
+
+// Of an engine that nobody else uses.
+constexpr int kAtOnce = 16;
+constexpr int kRows = 256;
+
+// Events on their way from the engine's thread.
+class Inbox {
+ public:
+  void Put(int index, const RequestEvent& event) {
+    absl::MutexLock lock(&mutex_);
+    events_.emplace_back(index, event);
+  }
+  std::deque<std::pair<int, RequestEvent>> Take() {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&there), kPoll);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<std::pair<int, RequestEvent>> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The served model that says what the artifact says; null: there is none.
+absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const BoostTools& tools,
+                                                        const proto::BoostSpec& spec) {
+  std::string weights = spec.weights();
+  if (weights.empty()) {
+    absl::StatusOr<ModelDescription> llm = tools.describe(spec.llm());
+    if (!llm.ok()) return llm.status();
+    weights = Name(PackedFormat(llm->model.facts));
+  }
+  for (const proto::ServedModel& model : tools.models->List()) {
+    const bool ready = model.state().empty() || model.state() == "ready";
+    if (!ready || model.artifact() != spec.llm() || model.weights() != weights ||
+        model.max_sequence_length() < spec.prompt_tokens() + spec.continuation_tokens()) {
+      continue;
+    }
+    // It may have gone since.
+    if (auto found = tools.models->Find(model.name()); found.ok()) return *std::move(found);
+  }
+  return std::shared_ptr<LoadedModel>();
+}
+
+absl::StatusOr<std::unique_ptr<EngineHost>> LoadBeside(const BoostTools& tools,
+                                                       const proto::BoostSpec& spec) {
+  proto::ServeModelRequest request;
+  request.set_artifact(spec.llm());
+  request.set_weights(spec.weights());
+  request.set_generation_config("none");
+  request.set_max_sequence_length(spec.prompt_tokens() + spec.continuation_tokens());
+  request.set_max_requests_per_batch(kAtOnce);
+  request.set_max_tokens_per_batch(kRows);
+  absl::StatusOr<ModelServer::Prepared> llm = tools.models->Prepare(request);
+  if (!llm.ok()) return llm.status();
+  return EngineHost::Create(std::move(llm->parts), std::move(llm->options));
+}
+
+// Keeps as many requests open as the engine has places, and takes what comes.
+class Asking {
+ public:
+  Asking(EngineHost* host, const proto::BoostSpec& spec, proto::BoostPrompts* prompts)
+      : host_(*host), spec_(spec), prompts_(*prompts) {}
+  ~Asking() {
+    for (const auto& [index, ticket] : open_) host_.Cancel(ticket);
+  }
+
+  absl::Status Run(const ContinuationListener& listener) {
+    for (int i = 0; i < prompts_.prompts_size(); ++i) {
+      prompts_.prompts(i).continued() ? void(++done_) : waiting_.push_back(i);
+    }
+    while (done_ < prompts_.prompts_size()) {
+      while (!waiting_.empty() && static_cast<int>(open_.size()) < host_.at_once()) {
+        if (absl::Status status = Ask(); !status.ok()) return status;
+      }
+      for (const auto& [index, event] : inbox_->Take()) {
+        if (absl::Status status = Accept(index, event); !status.ok()) return status;
+      }
+      if (absl::Status status = listener(done_); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Ask() {
+    const int index = waiting_.front();
+    waiting_.pop_front();
+    const auto& tokens = prompts_.prompts(index).prompt();
+    RequestOptions options;
+    options.max_tokens = spec_.continuation_tokens();
+    options.priority = kBehindUsers;
+    options.sampling.temperature = spec_.temperature();
+    // By prompt, so that what is left after a restart goes on as it would have.
+    options.sampling.seed = spec_.seed() + static_cast<uint64_t>(index);
+    absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
+        {tokens.begin(), tokens.end()}, std::move(options),
+        [inbox = inbox_, index](const RequestEvent& event) { inbox->Put(index, event); });
+    if (!ticket.ok()) return ticket.status();
+    open_[index] = *ticket;
+    return absl::OkStatus();
+  }
+
+  absl::Status Accept(int index, const RequestEvent& event) {
+    std::vector<int>& tokens = arrived_[index];
+    tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+    if (!event.finished) return absl::OkStatus();
+    open_.erase(index);
+    // The queue is full of users' requests: later.
+    if (absl::IsResourceExhausted(event.error)) {
+      arrived_.erase(index);
+      waiting_.push_back(index);
+      return absl::OkStatus();
+    }
+    if (!event.error.ok()) {
+      return absl::Status(event.error.code(),
+                          absl::StrCat("prompt ", index, ": ", event.error.message()));
+    }
+    proto::BoostPrompt* prompt = prompts_.mutable_prompts(index);
+    prompt->mutable_continuation()->Assign(tokens.begin(), tokens.end());
+    prompt->set_continued(true);
+    arrived_.erase(index);
+    ++done_;
+    return absl::OkStatus();
+  }
+
+  EngineHost& host_;
+  const proto::BoostSpec& spec_;
+  proto::BoostPrompts& prompts_;
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
+  std::deque<int> waiting_;
+  std::map<int, EngineHost::Ticket> open_;
+  std::map<int, std::vector<int>> arrived_;
+  int64_t done_ = 0;
+};
+
+}  // namespace
+
+absl::Status Continue(const BoostTools& tools, const proto::BoostSpec& spec,
+                      proto::BoostPrompts* prompts, const ContinuationListener& listener) {
+  absl::StatusOr<std::shared_ptr<LoadedModel>> served = FindServed(tools, spec);
+  if (!served.ok()) return served.status();
+  if (*served != nullptr) return Asking((*served)->host.get(), spec, prompts).Run(listener);
+  absl::StatusOr<std::unique_ptr<EngineHost>> own = LoadBeside(tools, spec);
+  if (!own.ok()) return own.status();
+  return Asking(own->get(), spec, prompts).Run(listener);
+}
+
+}  // namespace espalier

@@ -1,0 +1,51 @@
+// What boost-tuning trains on: an LLM's continuations of prompts, cut into samples, of which each
+// SSM gets those that the ones before it have not learnt.
+//
+// After collective boost-tuning in SpecInfer (Miao et al., ASPLOS 2024, arXiv:2305.09781, section
+// 3.1): one SSM is tuned at a time; samples for which it gives the LLM's own subsequent tokens are
+// marked; the next one is tuned on the rest. A sample here is a prompt with the continuation up to
+// some token and the `width` tokens after it, `width` apart, so that one continuation yields
+// several of them: those tokens are what a draft of that depth has to hit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace espalier {
+
+struct BoostPrompt {
+  std::vector<int> prompt;        // not empty
+  std::vector<int> continuation;  // the LLM's
+  // By sample, which SSM was the first to learn it, counted from 1; 0: none has. Missing ones are
+  // 0.
+  std::vector<int> learnt_by;
+
+  bool operator==(const BoostPrompt&) const = default;
+};
+
+// The last sample of a continuation may be shorter than the others. REQUIRES: width > 0.
+int SamplesOf(const BoostPrompt& prompt, int width);
+int64_t CountSamples(absl::Span<const BoostPrompt> prompts, int width);
+// Those that no SSM has learnt.
+int64_t CountLeft(absl::Span<const BoostPrompt> prompts, int width);
+
+// Marks the samples of which every token agrees and that nobody has learnt before. `agrees`: by
+// token of the continuation, whether it is what SSM number `ssm` would say after all tokens before
+// it. Returns how many were marked.
+int64_t MarkLearnt(const std::vector<bool>& agrees, int width, int ssm, BoostPrompt* prompt);
+
+// One example for each prompt with a sample that is left.
+struct BoostRound {
+  static constexpr int32_t kIgnored = -100;  // label that adds nothing to the loss
+
+  int64_t rows = 0;
+  int64_t columns = 0;  // of the longest prompt, left or not: all rounds train the same graph
+  int64_t samples = 0;
+  std::vector<int32_t> tokens;   // [rows, columns]
+  std::vector<int32_t> targets;  // likewise: the next token if a sample that is left has it
+};
+BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width);
+
+}  // namespace espalier
