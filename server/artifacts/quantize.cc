@@ -17,6 +17,7 @@
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/runner/save_weights.h"
+#include "worker/weights/flexflow_weights.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
@@ -31,7 +32,7 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
 bool IsWeights(const std::string& file) {
   return absl::EndsWith(file, ".safetensors") || absl::EndsWith(file, ".safetensors.index.json") ||
          absl::EndsWith(file, ".gguf") || absl::EndsWith(file, ".bin") ||
-         absl::EndsWith(file, ".onnx");
+         absl::EndsWith(file, ".onnx") || IsFlexFlowWeight(file);
 }
 
 // No larger than a graph must be: it is never run.
