@@ -1,10 +1,14 @@
-// Rows are gathered by expert, so that each expert's weights are read once for all rows that chose
-// it; StableLinear makes every row's bits its own.
+// expert_linear and quantized_expert_linear. Rows are gathered by expert, so that each expert's
+// weights are read once for all rows that chose it. StableLinear and QuantizedProduct make every
+// row's bits its own.
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/quantized_dot.h"
 #include "ops/cpu/row_groups.h"
 #include "ops/cpu/stable_linear.h"
 #include "ops/cpu/workspace.h"
@@ -12,26 +16,126 @@
 namespace espalier {
 namespace {
 
+// The experts' matrices, in the form in which they are kept.
+class ExpertMatrices {
+ public:
+  struct Rows {
+    const RowGroups& groups;  // by expert
+    int64_t experts, count, in, out;
+    const float* x;  // [count, in], in the groups' order
+    float* y;        // [count, out]
+  };
+
+  virtual ~ExpertMatrices() = default;
+  // y = each row times the matrix of its expert.
+  virtual void Multiply(const TensorView& weight, const Rows& rows, void* workspace) = 0;
+};
+
+// f32 or bf16.
+class PlainMatrices : public ExpertMatrices {
+ public:
+  explicit PlainMatrices(DType dtype) : dtype_(dtype) {}
+
+  void Multiply(const TensorView& weight, const Rows& rows, void*) override {
+    const int64_t bytes = rows.out * rows.in * static_cast<int64_t>(SizeOf(dtype_));
+    for (int64_t e = 0; e < rows.experts; ++e) {
+      const int64_t begin = rows.groups.begin(e), end = rows.groups.end(e);
+      if (begin == end) continue;
+      StableLinear({DType::kF32, end - begin, rows.in, rows.out, rows.x + begin * rows.in,
+                    static_cast<const char*>(weight.data) + e * bytes, nullptr,
+                    rows.y + begin * rows.out, dtype_});
+    }
+  }
+
+ private:
+  const DType dtype_;
+};
+
+// 8 or 4 bits.
+class PackedMatrices : public ExpertMatrices {
+ public:
+  PackedMatrices(const PackedWeights& shape, int64_t most_rows, WorkspaceLayout* layout)
+      : shape_(shape) {
+    const int64_t groups = shape.groups();
+    q_ = layout->Add(static_cast<size_t>(QuantizedRows::QuantBytes(most_rows, groups)));
+    scale_ = layout->Add(static_cast<size_t>(QuantizedRows::GroupBytes(most_rows, groups)));
+    sum_ = layout->Add(static_cast<size_t>(QuantizedRows::GroupBytes(most_rows, groups)));
+  }
+
+  void Multiply(const TensorView& weight, const Rows& rows, void* workspace) override {
+    QuantizedRows all;
+    all.rows = rows.count;
+    all.groups = shape_.groups();
+    all.q = WorkspaceAt<int8_t>(workspace, q_);
+    all.scale = WorkspaceAt<float>(workspace, scale_);
+    all.sum = WorkspaceAt<int32_t>(workspace, sum_);
+    if (all.rows == 0) return;
+    QuantizeRows(rows.x, rows.in, all);
+    chosen_.clear();
+    for (int64_t e = 0; e < rows.experts; ++e) {
+      if (rows.groups.begin(e) < rows.groups.end(e)) chosen_.push_back(e);
+    }
+    // Blocks of all chosen experts are one range: a few rows have work for all threads at once.
+    const int64_t blocks = shape_.blocks();
+    const int64_t chosen = static_cast<int64_t>(chosen_.size());
+    ParallelRanges(chosen * blocks, kPackOutputs * rows.in * (3 + rows.count / chosen) / 8,
+                   [&](int64_t begin, int64_t end) {
+                     while (begin < end) {
+                       const int64_t first = begin % blocks;
+                       const int64_t last = std::min(blocks, first + end - begin);
+                       One(chosen_[static_cast<size_t>(begin / blocks)], first, last, weight, rows,
+                           all);
+                       begin += last - first;
+                     }
+                   });
+  }
+
+ private:
+  // Blocks [first, last) of an expert.
+  void One(int64_t expert, int64_t first, int64_t last, const TensorView& weight, const Rows& rows,
+           const QuantizedRows& all) const {
+    const int64_t begin = rows.groups.begin(expert), groups = all.groups;
+    QuantizedRows own = all;
+    own.rows = rows.groups.end(expert) - begin;
+    own.q += begin * groups * kPackGroup;
+    own.scale += begin * groups;
+    own.sum += begin * groups;
+    QuantizedProduct(BestQuantizedIsa(), shape_,
+                     weight.as<uint8_t>() + expert * shape_.blocks() * shape_.block_bytes(), own,
+                     first, last, rows.y + begin * rows.out);
+  }
+
+  const PackedWeights shape_;
+  size_t q_ = 0, scale_ = 0, sum_ = 0;
+  std::vector<int64_t> chosen_;
+};
+
 class ExpertLinear : public Kernel {
  public:
-  explicit ExpertLinear(const KernelSpec& spec) {
+  // `bits` of a weight: 32, 16, 8 or 4.
+  ExpertLinear(const KernelSpec& spec, int bits) : op_(spec.op) {
     const int64_t choices = NumElements(spec.inputs[2].dims);
-    const Dims& weight = spec.inputs[1].dims;
-    gathered_ = layout_.Add(choices * weight[2] * sizeof(float));
-    products_ = layout_.Add(choices * weight[1] * sizeof(float));
+    const int64_t in = spec.inputs[0].dims.back(), out = spec.outputs[0].dims.back();
+    gathered_ = layout_.Add(choices * in * sizeof(float));
+    products_ = layout_.Add(choices * out * sizeof(float));
+    if (bits >= 16) {
+      matrices_ = std::make_unique<PlainMatrices>(bits == 16 ? DType::kBF16 : DType::kF32);
+    } else {
+      matrices_ = std::make_unique<PackedMatrices>(PackedWeights{bits, out, in}, choices, &layout_);
+    }
   }
 
   size_t workspace_bytes() const override { return layout_.bytes(); }
 
   KernelStatus Run(const KernelArgs& args) override {
     const TensorView &x = args.inputs[0], &weight = args.inputs[1], &y = args.outputs[0];
-    const int64_t experts = weight.dims()[0], out = weight.dims()[1], in = weight.dims()[2];
+    const int64_t experts = weight.dims()[0], out = y.dims().back(), in = x.dims().back();
     const int64_t choices = args.inputs[2].num_elements(), k = args.inputs[2].dims()[1];
     const int32_t* const expert = args.inputs[2].as<const int32_t>();
     if (const int64_t bad = groups_.Sort(expert, choices, 0, experts - 1); bad >= 0) {
-      return KernelStatus::Error("expert_linear: assign holds " + std::to_string(expert[bad]) +
-                                 " at " + std::to_string(bad) + ", there are " +
-                                 std::to_string(experts) + " experts");
+      return KernelStatus::Error(op_ + ": assign holds " + std::to_string(expert[bad]) + " at " +
+                                 std::to_string(bad) + ", there are " + std::to_string(experts) +
+                                 " experts");
     }
     const std::vector<int64_t>& order = groups_.order();
     const int64_t rows_per_x = x.dims().size() == 3 ? 1 : k;  // choices that read one row of x
@@ -43,11 +147,8 @@ class ExpertLinear : public Kernel {
                     in * sizeof(float));
       }
     });
-    for (int64_t e = 0; e < experts; ++e) {
-      const int64_t begin = groups_.begin(e);
-      StableLinear({DType::kF32, groups_.end(e) - begin, in, out, gathered + begin * in,
-                    weight.as<float>() + e * out * in, nullptr, products + begin * out});
-    }
+    matrices_->Multiply(weight, {groups_, experts, choices, in, out, gathered, products},
+                        args.workspace);
     const bool sums = args.inputs.size() > 3 && args.inputs[3].present();
     const float* gates = sums ? args.inputs[3].as<float>() : nullptr;
     if (!sums) {
@@ -74,7 +175,9 @@ class ExpertLinear : public Kernel {
   }
 
  private:
+  const std::string op_;
   WorkspaceLayout layout_;
+  std::unique_ptr<ExpertMatrices> matrices_;
   size_t gathered_ = 0, products_ = 0;
   RowGroups groups_;            // choices by expert
   std::vector<int64_t> place_;  // of a choice in their order
@@ -84,8 +187,20 @@ class ExpertLinear : public Kernel {
 
 void RegisterExpertLinearCpu(KernelRegistry& registry) {
   registry.Add("expert_linear", ViaF32([](const KernelSpec& spec, std::string*) {
-                 return std::make_unique<ExpertLinear>(spec);
+                 return std::make_unique<ExpertLinear>(spec, 32);
                }));
+  registry.Add(
+      "quantized_expert_linear",
+      [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+        const int bits = static_cast<int>(spec.attributes.Int("bits"));
+        const PackedWeights shape{bits, spec.outputs[0].dims.back(), spec.inputs[0].dims.back()};
+        const Dims& weight = spec.inputs[1].dims;
+        if (bits < 16 && (weight[1] != shape.blocks() || weight[2] != shape.block_bytes())) {
+          *refusal = "packed weights can be cut into blocks of 16 outputs only";
+          return nullptr;
+        }
+        return std::make_unique<ExpertLinear>(spec, bits);
+      });
 }
 
 }  // namespace espalier

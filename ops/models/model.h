@@ -48,7 +48,8 @@ struct WeightSource {
   std::vector<WeightPiece> pieces;
   double add = 0;
   // 8 or 4: the pieces are a matrix [out, in] that the parameter holds packed
-  // (ops/kernel/packed_weights.h). 0: as it is.
+  // (ops/kernel/packed_weights.h); if it has three dimensions, as many such matrices as the first
+  // says, each packed by itself. 0: as it is.
   int bits = 0;
   int64_t out = 0, in = 0;
 

@@ -11,7 +11,7 @@ absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, Serving
   absl::StatusOr<Graph> graph = QuantizeLinears(registry, model.graph, format);
   if (!graph.ok()) return graph.status();
   for (const Node& node : graph->nodes()) {
-    if (node.op != "quantized_linear") continue;
+    if (node.op != "quantized_linear" && node.op != "quantized_expert_linear") continue;
     const std::string name = node.attributes.String("source");
     const Dims& dims = model.graph.value(model.graph.FindValue(name)).type.dims;
     const auto known = model.weights.sources.find(name);
@@ -20,8 +20,8 @@ absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, Serving
                               : WeightSource{{{name, dims, false, 0, dims[0]}}};
     if (const int bits = static_cast<int>(node.attributes.Int("bits")); bits < 16) {
       source.bits = bits;
-      source.out = dims[0];
-      source.in = dims[1];
+      source.out = dims[dims.size() - 2];
+      source.in = dims.back();
     }
     model.weights.sources[graph->value(node.inputs[1]).name] = std::move(source);
   }

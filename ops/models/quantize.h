@@ -13,7 +13,8 @@ namespace espalier {
 // version, "bits" (8 or 4) and "group_size" (kPackGroup). Its safetensors hold each parameter of
 // the quantised serving graph under the parameter's own name and in its own shape, hence with a
 // WeightMap that is empty: matrices "<name>.int8" and "<name>.int4" as U8 [blocks, block bytes]
-// (ops/kernel/packed_weights.h), all others as floating-point numbers.
+// (ops/kernel/packed_weights.h), those of experts as U8 [experts, blocks, block bytes], all others
+// as floating-point numbers.
 inline constexpr char kPackedMethod[] = "espalier";
 inline constexpr int kPackedVersion = 1;
 

@@ -22,4 +22,14 @@ absl::Status ExpectAssign(const InputRef& assign, int64_t samples);
 absl::StatusOr<int64_t> ExpertCapacity(absl::string_view op, const Attributes& attributes,
                                        int64_t samples, int64_t k);
 
+// What expert_linear and quantized_expert_linear share: inputs x[T, in] or [T, k, in], weight,
+// assign[T, k], gates[T, k]?, where the matrix of each expert has `out` rows.
+absl::StatusOr<std::vector<TensorType>> InferExpertRows(absl::string_view op,
+                                                        const NodeTypes& types, int64_t out);
+// Axis 0 is "sample"; with `parts` > 0 axis 1 is "out", cut into at most so many. `weight`: the
+// axes of the weight's dimensions.
+SplitRule SplitExpertRows(const NodeTypes& types, int64_t parts, std::vector<int> weight);
+// `expert_bytes`: what the matrix of one expert takes. Only chosen ones are read.
+Cost ExpertRowsCost(const NodeTypes& types, double expert_bytes);
+
 }  // namespace espalier

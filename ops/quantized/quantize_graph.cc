@@ -27,10 +27,31 @@ int BitsOf(WeightFormat format) {
 constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8,
                                      WeightFormat::kInt4};
 
-TensorType TypeOf(int bits, const Dims& matrix) {
-  if (bits == 16) return {DType::kBF16, matrix};
-  const PackedWeights packed{bits, matrix[0], matrix[1]};
-  return {DType::kU8, {packed.blocks(), packed.block_bytes()}};
+// Of a matrix [out, in], or a stack [experts, out, in] of them.
+TensorType TypeOf(int bits, const Dims& dims) {
+  if (bits == 16) return {DType::kBF16, dims};
+  const size_t rank = dims.size();
+  const PackedWeights packed{bits, dims[rank - 2], dims[rank - 1]};
+  Dims blocks = {packed.blocks(), packed.block_bytes()};
+  if (rank == 3) blocks.insert(blocks.begin(), dims[0]);
+  return {DType::kU8, blocks};
+}
+
+// Operators whose second input is such weights, and what they become.
+const char* QuantizedOp(const std::string& op) {
+  if (op == "linear") return "quantized_linear";
+  return op == "expert_linear" ? "quantized_expert_linear" : nullptr;
+}
+
+// By value: the scores by which experts are chosen, and what these are sums of (an adapter's).
+std::vector<bool> ScoresOfExperts(const Graph& graph) {
+  std::vector<bool> scores(graph.values().size(), false);
+  for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
+    const bool sum = node->op == "add" && scores[static_cast<size_t>(node->outputs[0])];
+    if (!sum && node->op != "arg_top_k") continue;
+    for (const ValueId input : node->inputs) scores[static_cast<size_t>(input)] = true;
+  }
+  return scores;
 }
 
 }  // namespace
@@ -68,17 +89,14 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
   std::vector<bool> quantized(graph.nodes().size(), false);
   std::vector<bool> needed(graph.values().size(), false);  // as it is
   for (const auto& [name, value] : graph.outputs) needed[static_cast<size_t>(value)] = true;
+  const std::vector<bool> scores = ScoresOfExperts(graph);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    if (node.op == "expert_linear") {
-      return absl::UnimplementedError(
-          absl::StrCat("weight format ", Name(format), ": node '", node.name,
-                       "' is a mixture of experts, whose matrices can only be kept in f32"));
-    }
     const auto is_f32 = [&](ValueId v) { return graph.value(v).type.dtype == DType::kF32; };
-    quantized[n] = node.op == "linear" && node.forward == kNoNode &&
+    quantized[n] = QuantizedOp(node.op) != nullptr && node.forward == kNoNode &&
                    graph.value(node.inputs[1]).kind == ValueKind::kParameter &&
-                   is_f32(node.inputs[0]) && is_f32(node.inputs[1]);
+                   is_f32(node.inputs[0]) && is_f32(node.inputs[1]) &&
+                   !scores[static_cast<size_t>(node.outputs[0])];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNoValue || (quantized[n] && i == 1)) continue;
       needed[static_cast<size_t>(node.inputs[i])] = true;
@@ -117,9 +135,9 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
         found->second = result.AddValue(std::move(value));
       }
       input = found->second;
-      node.op = "quantized_linear";
+      node.op = QuantizedOp(node.op);
       node.attributes.Set("bits", static_cast<int64_t>(bits));
-      node.attributes.Set("out", source.type.dims[0]);
+      node.attributes.Set("out", source.type.dims[source.type.dims.size() - 2]);
       node.attributes.Set("source", source.name);
     }
     for (ValueId& output : node.outputs) {

@@ -19,10 +19,12 @@ const char* Name(WeightFormat format);  // "f32", "bf16", "int8", "int4"
 // InvalidArgument with the names for any other text; "" is f32.
 absl::StatusOr<WeightFormat> WeightFormatOf(absl::string_view name);
 
-// Makes a quantized_linear of every `linear` of the graph whose weight is a parameter. Its weight
-// is a new parameter "<name>.bf16", "<name>.int8" or "<name>.int4", whose source is the old one; an
-// old one that nothing else reads is removed. Embeddings, norms and biases stay as they are. f32
-// changes nothing. Types of the new graph have been inferred.
+// Makes a quantized_linear of every `linear` of the graph whose weight is a parameter, and a
+// quantized_expert_linear of every such `expert_linear`. Its weight is a new parameter
+// "<name>.bf16", "<name>.int8" or "<name>.int4", whose source is the old one; an old one that
+// nothing else reads is removed. Embeddings, norms, biases and the small matrices by which a
+// mixture chooses its experts stay as they are. f32 changes nothing. Types of the new graph have
+// been inferred.
 absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& graph,
                                       WeightFormat format);
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "ops/models/llama.h"
+#include "ops/models/model.h"
 #include "ops/operators/register_all.h"
 
 namespace espalier {
@@ -46,6 +48,38 @@ TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
       EXPECT_EQ(quantized->FindValue("model.layers.0.mlp.up_proj.weight") == kNoValue,
                 format != WeightFormat::kF32);
     }
+  }
+}
+
+// The matrix that chooses among experts stays: what it says may not depend on the format.
+TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto model = ReadModel(
+      R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 40, "hidden_size": 32,
+          "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "num_key_value_heads": 1, "num_local_experts": 4})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto serving = BuildServing(registry, *model, {4, 4, 32, 2, 32, 8, 0});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  for (const auto& [format, type] :
+       {std::pair<WeightFormat, TensorType>{WeightFormat::kInt4, {DType::kU8, {4, 3, 320}}},
+        {WeightFormat::kBF16, {DType::kBF16, {4, 48, 32}}}}) {
+    const auto quantized = QuantizeLinears(registry, serving->graph, format);
+    ASSERT_TRUE(quantized.ok()) << quantized.status();
+    const std::string up =
+        absl::StrCat("model.layers.1.block_sparse_moe.experts.w3.weight.", Name(format));
+    const ValueId value = quantized->FindValue(up);
+    ASSERT_NE(value, kNoValue);
+    EXPECT_EQ(quantized->value(value).type, type);
+    EXPECT_NE(quantized->FindValue("model.layers.1.block_sparse_moe.gate.weight"), kNoValue);
+    int plain = 0, experts = 0;
+    for (const Node& node : quantized->nodes()) {
+      plain += node.op == "linear" || node.op == "expert_linear";
+      experts += node.op == "quantized_expert_linear";
+    }
+    EXPECT_EQ(plain, 2);
+    EXPECT_EQ(experts, 2 * 3);
   }
 }
 

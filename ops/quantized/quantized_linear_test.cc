@@ -88,5 +88,68 @@ TEST(QuantizedLinearTest, WhatIsNotFiniteStaysInItsRow) {
   for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i / 20 == 1) << i;
 }
 
+// Rows of a mixture are those of quantized_linear with their experts' matrices, bit for bit,
+// however many rows an expert has; experts that nobody chose stand between them.
+TEST(QuantizedExpertLinearTest, EachRowIsThatOfItsExpertAlone) {
+  const OpRunner ops;
+  const int threads = omp_get_max_threads();
+  const int64_t experts = 6, k = 2, in = 70;
+  for (const int bits : {16, 8, 4}) {
+    for (const int64_t out : {48, 37}) {
+      const PackedWeights shape{bits == 16 ? 8 : bits, out, in};
+      std::vector<TestTensor> matrices;
+      const Dims one = bits == 16 ? Dims{out, in} : Dims{shape.blocks(), shape.block_bytes()};
+      TestTensor all = Zeros(bits == 16 ? DType::kBF16 : DType::kU8, {experts, one[0], one[1]});
+      for (int64_t e = 0; e < experts; ++e) {
+        const std::vector<float> values = Normal(out * in, static_cast<int>(e));
+        TestTensor matrix = Zeros(DType::kBF16, one);
+        if (bits == 16) {
+          for (int64_t i = 0; i < out * in; ++i) matrix.set(i, values[static_cast<size_t>(i)]);
+        } else {
+          matrix = Weights(shape, values);
+        }
+        std::copy(matrix.bytes.begin(), matrix.bytes.end(),
+                  all.bytes.begin() + e * static_cast<int64_t>(matrix.bytes.size()));
+        matrices.push_back(std::move(matrix));
+      }
+      for (const int64_t rows : {1, 4, 33}) {
+        omp_set_num_threads(rows == 4 ? 1 : 3);
+        TestTensor assign = Zeros(DType::kI32, {rows, k});
+        // Expert 4 is never chosen; those of a row differ.
+        for (int64_t t = 0; t < rows; ++t) {
+          assign.set(2 * t, static_cast<float>(t % 4));
+          assign.set(2 * t + 1, static_cast<float>(t % 3 == 0 ? 5 : (t + 1) % 4));
+        }
+        const std::vector<float> x = Normal(rows * in, 9);
+        const TestTensor y =
+            ops.Run("quantized_expert_linear", {{"bits", int64_t{bits}}, {"out", out}},
+                    {F32({rows, in}, x), all, assign})[0];
+        const TestTensor gates = F32({rows, k}, Normal(rows * k, 10));
+        const TestTensor sums =
+            ops.Run("quantized_expert_linear", {{"bits", int64_t{bits}}, {"out", out}},
+                    {F32({rows, in}, x), all, assign, gates})[0];
+        for (int64_t t = 0; t < rows; ++t) {
+          std::vector<float> sum(static_cast<size_t>(out), 0.0f);
+          for (int64_t j = 0; j < k; ++j) {
+            const int64_t expert = static_cast<int64_t>(assign.value(t * k + j));
+            const TestTensor alone =
+                ops.Run("quantized_linear", {{"bits", int64_t{bits}}, {"out", out}},
+                        {F32({1, in}, {x.begin() + t * in, x.begin() + (t + 1) * in}),
+                         matrices[expert]})[0];
+            for (int64_t o = 0; o < out; ++o) {
+              ASSERT_EQ(y.at((t * k + j) * out + o), alone.at(o)) << bits << " bits, row " << t;
+              sum[static_cast<size_t>(o)] += static_cast<float>(gates.at(t * k + j) * alone.at(o));
+            }
+          }
+          for (int64_t o = 0; o < out; ++o) {
+            ASSERT_NEAR(sums.at(t * out + o), sum[static_cast<size_t>(o)], 1e-4);
+          }
+        }
+      }
+    }
+  }
+  omp_set_num_threads(threads);
+}
+
 }  // namespace
 }  // namespace espalier

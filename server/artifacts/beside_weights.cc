@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "worker/weights/flexflow_weights.h"
 
 namespace espalier {
 namespace {
@@ -14,7 +15,7 @@ constexpr int64_t kCopyChunk = 1 << 20;
 bool IsWeights(const std::string& file) {
   return absl::EndsWith(file, ".safetensors") || absl::EndsWith(file, ".safetensors.index.json") ||
          absl::EndsWith(file, ".gguf") || absl::EndsWith(file, ".bin") ||
-         absl::EndsWith(file, ".onnx");
+         absl::EndsWith(file, ".onnx") || IsFlexFlowWeight(file);
 }
 
 }  // namespace

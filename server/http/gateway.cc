@@ -121,7 +121,9 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
         std::move(responder), usual ? request.method : "other",
         known != nullptr ? known->name : "other", options_.clock, options_.metrics);
   }
-  const bool open = request.path == "/health" || request.path == "/v2/health/live";
+  // Probes of a cluster carry no key; these answers say yes or no and nothing else.
+  const bool open = request.path == "/health" || request.path == "/ready" ||
+                    request.path == "/v2/health/live" || request.path == "/v2/health/ready";
   const bool head = request.method == "HEAD";
   const std::string method = head ? "GET" : request.method;
   // Before anything is told about what there is.

@@ -56,16 +56,22 @@ class Answer : public std::enable_shared_from_this<Answer> {
     }
   }
 
-  // An error of a prompt that could not be submitted.
+  // An error of a prompt that could not be submitted. REQUIRES: the caller holds the model.
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
-    End(status);
+    End(status, &Generation::Cancel);
   }
 
+  // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which may
+  // want it.
   void Cancel() {
-    absl::MutexLock lock(&mutex_);
-    over_ = true;
-    CancelAll();
+    std::vector<std::shared_ptr<Generation>> running;
+    {
+      absl::MutexLock lock(&mutex_);
+      over_ = true;
+      running = std::exchange(running_, {});
+    }
+    for (const auto& generation : running) generation->Cancel();
   }
 
  private:
@@ -75,16 +81,13 @@ class Answer : public std::enable_shared_from_this<Answer> {
     bool begun = false;
   };
 
-  // What runs holds this answer, so at its end the answer lets go of what runs.
-  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const auto& generation : std::exchange(running_, {})) generation->Cancel();
-  }
-
-  // Before the first byte the status line can still tell; afterwards only the stream can.
-  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Before the first byte the status line can still tell; afterwards only the stream can. What runs
+  // holds this answer, so at its end the answer lets go of what runs.
+  void End(const absl::Status& status, void (Generation::*stop)())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     over_ = true;
-    CancelAll();
+    for (const auto& generation : std::exchange(running_, {})) (generation.get()->*stop)();
     if (!started_) {
       SendError(*responder_, status);
       return;
@@ -97,7 +100,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     if (!reply.ok()) {
-      End(reply.status());
+      End(reply.status(), &Generation::Stop);
       return;
     }
     ChoiceState& choice = choices_[prompt * per_prompt_ + reply->index()];

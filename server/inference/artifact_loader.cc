@@ -38,6 +38,12 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std:
     if (!read.ok()) return read.status();
     *text = *std::move(read);
   }
+  if (!files.tokenizer_json.empty()) return files;
+  // A GGUF file may have brought its own.
+  absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(system, folder);
+  if (!texts.ok()) return texts.status();
+  files.tokenizer_json = std::move(texts->tokenizer);
+  if (files.tokenizer_config_json.empty()) files.tokenizer_config_json = std::move(texts->config);
   return files;
 }
 

@@ -103,6 +103,10 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     // without the lock: the last one to do so joins the engine's thread, which may want it.
     const std::shared_ptr<LoadedModel> model = model_.lock();
     if (model == nullptr) return;
+    Stop();
+  }
+
+  void Stop() override {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     CancelAll();

@@ -22,6 +22,9 @@ class Generation {
   virtual ~Generation() = default;
   // Ends what has not ended: those answers' last replies say "cancelled".
   virtual void Cancel() = 0;
+  // The same, by a listener of the same model: on the engine's thread, which must not be the one
+  // that lets go of the model last, and need not hold it.
+  virtual void Stop() = 0;
 };
 
 // Called on the engine's thread, in order; must not block. Each answer ends with a reply that has a

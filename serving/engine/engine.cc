@@ -10,13 +10,6 @@
 namespace espalier {
 namespace {
 
-// The tokens of the nodes from below the root to `node`.
-std::vector<int> PathTo(const TokenTree& tree, int node) {
-  std::vector<int> path(tree.depth(node));
-  for (; node > 0; node = tree.parent(node)) path[tree.depth(node) - 1] = tree.token(node);
-  return path;
-}
-
 // Of the KV cache: K and V depend on the adapter.
 int SpaceOf(const Request& request) { return request.options().adapter + 1; }
 
@@ -429,7 +422,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
     if (!request.rules().active()) return row;
     ruled.assign(row, row + limits_.vocabulary);
     absl::Status status =
-        request.rules().Apply(PathTo(work.tree, node), ruled.data(), limits_.vocabulary);
+        request.rules().Apply(work.tree.PathTo(node), ruled.data(), limits_.vocabulary);
     if (!status.ok()) return status;
     return ruled.data();
   };

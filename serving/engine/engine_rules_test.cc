@@ -67,6 +67,41 @@ TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
   }
 }
 
+// Drafts go through the rules, too: whatever these make of the model, the same model drafts it.
+TEST(EngineRules, AnSsmThatIsTheLlmIsNeverWrongUnderAnyRule) {
+  for (const TokenRules& rules : RuleCases()) {
+    for (const double temperature : {0.0, 0.8}) {
+      for (const SampledDrafts sampled :
+           {SampledDrafts::kDraws, SampledDrafts::kWithoutReplacement, SampledDrafts::kShared}) {
+        EngineHarness harness(kVocabulary);
+        harness.SetLlm(Llm());
+        harness.AddSsm(Llm());
+        EngineOptions options;
+        options.speculation.sampled = sampled;
+        if (sampled == SampledDrafts::kShared) {
+          options.speculation.max_nodes = 4;
+          options.speculation.max_width = 1;
+          options.speculation.max_depth = 4;
+        }
+        ASSERT_TRUE(harness.Start(options, "1,1,1,1").ok());
+        uint64_t seed = 0;
+        for (const std::vector<int>& prompt : RandomPrompts(20, 30, kVocabulary, 8)) {
+          ASSERT_TRUE(harness.engine()
+                          .Submit(prompt, {.max_tokens = 21,  // 1, and 4 times 4 + 1
+                                           .sampling = {.temperature = temperature, .seed = ++seed},
+                                           .rules = std::make_shared<TokenRules>(rules)})
+                          .ok());
+        }
+        harness.RunToEnd();
+        const EngineStatistics statistics = harness.engine().statistics();
+        EXPECT_EQ(statistics.drafted_tokens, 20 * 16);
+        EXPECT_EQ(statistics.accepted_tokens, statistics.drafted_tokens)
+            << temperature << " " << static_cast<int>(sampled);
+      }
+    }
+  }
+}
+
 TEST(EngineRules, LogprobsAreTheModelsWhateverTheTreeAndTheRules) {
   for (const char* expansion : {"", "2,2,1"}) {
     EngineHarness harness(kVocabulary);

@@ -149,7 +149,8 @@ void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
     State& state = StateOf(*request);
     state.lookup = lookup_.Draft(request->id(), request->tokens(), state.depth,
                                  options_.lookup.depth * options_.lookup.branches,
-                                 &lookup_learned_.Of(*request), state.lookup_factor.value());
+                                 &lookup_learned_.Of(*request), state.lookup_factor.value(),
+                                 &request->rules());
   }
 }
 
@@ -391,6 +392,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
                      .tokens = request.tokens(),
                      .follow = item.end,
                      .sampling = request.options().sampling,
+                     .rules = &request.rules(),
                      .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement,
                      .tree = &item.tree};
     if (assignment.decodes && part.drafts) {

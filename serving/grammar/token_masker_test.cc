@@ -279,5 +279,47 @@ TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) 
   }
 }
 
+// Drafted and accepted tokens of 40 answers that the grammar leads.
+std::pair<int64_t, int64_t> Fared(const FakeModel* ssm, double temperature, bool lookups) {
+  const LetterTokenizer tokenizer(kVocabulary, {kEos});
+  const auto masker =
+      MaskerOf({.kind = StructuredOutput::kRegex, .text = "(abcd){6}[ab]{2}(dcba){6}"}, tokenizer);
+  EngineHarness harness(kVocabulary, {kEos});
+  harness.SetLlm(Llm());
+  if (ssm != nullptr) harness.AddSsm(*ssm);
+  EngineOptions options;
+  options.speculation.lookup = {.depth = lookups ? 4 : 0, .branches = 2};
+  EXPECT_TRUE(harness.Start(options, ssm != nullptr ? "1,1,1,1" : "").ok());
+  uint64_t seed = 0;
+  for (const auto& prompt : RandomPrompts(40, 10, kVocabulary, 6)) {
+    EXPECT_TRUE(harness.engine()
+                    .Submit(prompt, {.max_tokens = 100,
+                                     .sampling = {.temperature = temperature, .seed = ++seed},
+                                     .rules = Under(masker)})
+                    .ok());
+  }
+  harness.RunToEnd();
+  const EngineStatistics statistics = harness.engine().statistics();
+  return {statistics.drafted_tokens, statistics.accepted_tokens};
+}
+
+// Where the grammar leaves one token, any model drafts that one: even one that wants the contrary.
+TEST(StructuredAnswers, DraftsFollowTheGrammarWhateverTheirModel) {
+  const FakeModel contrary = ContraryModel(Llm());
+  for (const double temperature : {0.0, 1.0}) {
+    const auto [drafted, accepted] = Fared(&contrary, temperature, false);
+    // Of the 51 tokens only two are the model's own to choose.
+    EXPECT_GT(drafted, 40 * 30);
+    EXPECT_GT(accepted, drafted * 8 / 10) << temperature;
+  }
+}
+
+// The text turns round after its middle: what it said before is then not allowed any more.
+TEST(StructuredAnswers, LookupsProposeNothingThatTheGrammarExcludes) {
+  const auto [drafted, accepted] = Fared(nullptr, 0, true);
+  EXPECT_GT(accepted, 40 * 20);
+  EXPECT_GT(accepted, drafted * 9 / 10);
+}
+
 }  // namespace
 }  // namespace espalier

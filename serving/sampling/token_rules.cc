@@ -106,36 +106,49 @@ bool RuledAnswer::complete() const {
   return place_ != nullptr && rules_->constraint->Complete(place_);
 }
 
-absl::Status RuledAnswer::Constrain(absl::Span<const int> path, float* logits,
-                                    int vocabulary) const {
+absl::StatusOr<TokenConstraint::PlaceRef> RuledAnswer::PlaceAfter(
+    absl::Span<const int> path) const {
   TokenConstraint::PlaceRef place = place_;
   for (const int token : path) {
     // Beyond its end nothing of the answer is kept: any token will do.
-    if (place == nullptr || Ends(token) || rules_->constraint->Complete(place)) {
-      return absl::OkStatus();
-    }
+    if (place == nullptr || Ends(token) || rules_->constraint->Complete(place)) return nullptr;
     absl::StatusOr<TokenConstraint::PlaceRef> next = rules_->constraint->After(place, token);
     if (!next.ok()) return next.status();
     place = *std::move(next);
   }
-  if (place == nullptr || rules_->constraint->Complete(place)) return absl::OkStatus();
-  return rules_->constraint->Mask(place, logits, vocabulary);
+  if (place != nullptr && rules_->constraint->Complete(place)) place = nullptr;
+  return place;
 }
 
-void RuledAnswer::MaskBadWords(absl::Span<const int> path, float* logits) const {
+bool RuledAnswer::Began(const std::vector<int>& word, absl::Span<const int> path) const {
   const size_t length = answer_.size() + path.size();
-  const auto token_at = [&](size_t i) {
-    return i < answer_.size() ? answer_[i] : path[i - answer_.size()];
-  };
-  for (const std::vector<int>& word : rules_->bad_words) {
-    const size_t before = word.size() - 1;
-    if (before > length) continue;
-    bool matches = true;
-    for (size_t i = 0; matches && i < before; ++i) {
-      matches = token_at(length - before + i) == word[i];
-    }
-    if (matches) logits[word.back()] = kNever;
+  const size_t before = word.size() - 1;
+  if (before > length) return false;
+  for (size_t i = 0; i < before; ++i) {
+    const size_t at = length - before + i;
+    if ((at < answer_.size() ? answer_[at] : path[at - answer_.size()]) != word[i]) return false;
   }
+  return true;
+}
+
+bool RuledAnswer::TooShort(absl::Span<const int> path) const {
+  return static_cast<int>(answer_.size() + path.size()) < rules_->min_tokens;
+}
+
+bool RuledAnswer::Allows(absl::Span<const int> path, int token) const {
+  if (!active_) return true;
+  const std::vector<int>& allowed = rules_->allowed;
+  if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), token) == allowed.end()) {
+    return false;
+  }
+  for (const std::vector<int>& word : rules_->bad_words) {
+    if (word.back() == token && Began(word, path)) return false;
+  }
+  if (Ends(token)) return !TooShort(path);
+  if (!rules_->constraint) return true;
+  const absl::StatusOr<TokenConstraint::PlaceRef> place = PlaceAfter(path);
+  if (!place.ok()) return false;
+  return *place == nullptr || rules_->constraint->After(*place, token).ok();
 }
 
 void RuledAnswer::Penalize(absl::Span<const int> path, float* logits) const {
@@ -164,7 +177,12 @@ void RuledAnswer::Penalize(absl::Span<const int> path, float* logits) const {
 absl::Status RuledAnswer::Apply(absl::Span<const int> path, float* logits, int vocabulary) const {
   if (!active_) return absl::OkStatus();
   if (rules_->constraint) {
-    if (absl::Status status = Constrain(path, logits, vocabulary); !status.ok()) return status;
+    const absl::StatusOr<TokenConstraint::PlaceRef> place = PlaceAfter(path);
+    if (!place.ok()) return place.status();
+    if (*place != nullptr) {
+      absl::Status status = rules_->constraint->Mask(*place, logits, vocabulary);
+      if (!status.ok()) return status;
+    }
   }
   if (!rules_->allowed.empty()) {
     std::vector<std::pair<int, float>> kept;
@@ -172,8 +190,10 @@ absl::Status RuledAnswer::Apply(absl::Span<const int> path, float* logits, int v
     std::fill(logits, logits + vocabulary, kNever);
     for (const auto& [token, logit] : kept) logits[token] = logit;
   }
-  MaskBadWords(path, logits);
-  if (static_cast<int>(answer_.size() + path.size()) < rules_->min_tokens) {
+  for (const std::vector<int>& word : rules_->bad_words) {
+    if (Began(word, path)) logits[word.back()] = kNever;
+  }
+  if (TooShort(path)) {
     for (const int token : enders_) logits[token] = kNever;
   }
   for (const auto& [token, bias] : rules_->logit_bias) logits[token] += bias;

@@ -58,6 +58,10 @@ class RuledAnswer {
   // token is left.
   absl::Status Apply(absl::Span<const int> path, float* logits, int vocabulary) const;
 
+  // False: Apply would exclude `token`, or fail. Says so without looking at the vocabulary. Of a
+  // token that ends the answer the constraint is not asked.
+  bool Allows(absl::Span<const int> path, int token) const;
+
  private:
   struct Seen {
     bool in_prompt = false;
@@ -65,8 +69,11 @@ class RuledAnswer {
   };
 
   bool Ends(int token) const;
-  absl::Status Constrain(absl::Span<const int> path, float* logits, int vocabulary) const;
-  void MaskBadWords(absl::Span<const int> path, float* logits) const;
+  // Null, without an error, beyond the constraint's end.
+  absl::StatusOr<TokenConstraint::PlaceRef> PlaceAfter(absl::Span<const int> path) const;
+  // Whether the bad word's tokens before its last one are those at the end of answer and path.
+  bool Began(const std::vector<int>& word, absl::Span<const int> path) const;
+  bool TooShort(absl::Span<const int> path) const;
   void Penalize(absl::Span<const int> path, float* logits) const;
 
   std::shared_ptr<const TokenRules> rules_;

@@ -79,6 +79,27 @@ TEST(TokenRules, APathIsAnAnswerToCome) {
   }
 }
 
+TEST(TokenRules, AllowsSaysOfEachTokenWhatApplyDoes) {
+  std::mt19937 random(4);
+  const TokenRules rules = {.min_tokens = 3,
+                            .logit_bias = {{1, 0.7f}},
+                            .allowed = {0, 1, 2, 4, 5},
+                            .bad_words = {{0, 1}, {2, 2, 0}, {4}}};
+  for (int trial = 0; trial < 500; ++trial) {
+    RuledAnswer ruled(std::make_shared<TokenRules>(rules), {}, {5});
+    for (int i = static_cast<int>(random() % 3); i > 0; --i) {
+      ASSERT_TRUE(ruled.Append(static_cast<int>(random() % 5)).ok());
+    }
+    std::vector<int> path(random() % 4);
+    for (int& token : path) token = static_cast<int>(random() % 5);
+    std::vector<float> logits(6, 1);
+    ASSERT_TRUE(ruled.Apply(path, logits.data(), 6).ok());
+    for (int token = 0; token < 6; ++token) {
+      EXPECT_EQ(ruled.Allows(path, token), logits[token] != -INFINITY) << token;
+    }
+  }
+}
+
 TEST(TokenRules, ExcludingEverythingIsAnError) {
   RuledAnswer ruled(std::make_shared<TokenRules>(TokenRules{.allowed = {1}, .bad_words = {{1}}}),
                     {}, {});

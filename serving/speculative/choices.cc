@@ -35,6 +35,7 @@ absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, i
   std::vector<Choice> out;
   for (const int token :
        Best(static_cast<int>(logits.size()), count, [&](int t) { return logits[t]; })) {
+    if (logits[token] == -INFINITY) break;  // excluded by the request's rules
     out.push_back({token, std::exp(logits[token] - most) / sum});
   }
   return out;

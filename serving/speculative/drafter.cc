@@ -192,8 +192,27 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
   return absl::OkStatus();
 }
 
+// Puts the frontier's logits through the request's rules. A node after which they leave nothing, or
+// cannot be followed, gets no children: that depends on its path alone, so draws keep their law.
+void Drafter::Rule(const Job& job, Branches& draft) const {
+  if (job.rules == nullptr || !job.rules->active()) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < draft.frontier.size(); ++i) {
+    std::vector<float>& logits = draft.logits[i];
+    const absl::Status status = job.rules->Apply(draft.tree.PathTo(draft.frontier[i]),
+                                                 logits.data(), static_cast<int>(logits.size()));
+    if (!status.ok()) continue;
+    draft.frontier[kept] = draft.frontier[i];
+    if (kept != i) draft.logits[kept] = std::move(logits);
+    ++kept;
+  }
+  draft.frontier.resize(kept);
+  draft.logits.resize(kept);
+}
+
 absl::Status Drafter::Expand(const Job& job, int depth) {
   Branches& draft = drafts_[job.request];
+  Rule(job, draft);
   if (job.best_first.width > 0) return ExpandBestFirst(job, depth, draft);
   if (!job.sampling.greedy()) return ExpandByDraws(job, depth, draft);
   const int budget = job.max_nodes - draft.tree.drafted();

@@ -23,6 +23,7 @@
 #include "serving/engine/row_packer.h"
 #include "serving/kv/kv_cache.h"
 #include "serving/sampling/distribution.h"
+#include "serving/sampling/token_rules.h"
 #include "serving/speculative/acceptance.h"
 #include "serving/speculative/cost.h"
 #include "serving/speculative/expansion.h"
@@ -48,6 +49,10 @@ class Drafter {
     int depth = 0;                 // levels to draft; 0: only follow
     int max_nodes = 0;             // greedy drafts stop there; draws are never cut
     SamplingParameters sampling;   // greedy: beam search; otherwise independent draws
+    // What the LLM's logits will be put through, up to the root: the SSM's go through it, too, so
+    // that nothing is drafted which could not be accepted, and draws are from what is said to be
+    // their distribution. Null: none.
+    const RuledAnswer* rules = nullptr;
     bool without_replacement = false;  // the draws of one node all differ
     BestFirst best_first;  // sampled requests then draft for shared noise (sampling/shared_noise.h)
     TokenTree* tree = nullptr;  // the draft is merged into it, if depth > 0
@@ -97,6 +102,7 @@ class Drafter {
   absl::Status Follow(absl::Span<const Job> jobs);
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
   absl::Status Run(absl::Span<const SequenceRows> sequences, StepLogits* logits);
+  void Rule(const Job& job, Branches& draft) const;
   absl::Status Expand(const Job& job, int depth);
   absl::Status ExpandByBeam(int width, Branches& draft);
   absl::Status ExpandByDraws(const Job& job, int depth, Branches& draft);

@@ -291,6 +291,74 @@ TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
   }
 }
 
+// Beam, draws and best first: all tokens are allowed ones after their own path, and what a draw is
+// said to be drawn from is the ruled distribution.
+TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
+  const TokenRules rules = {.frequency_penalty = 1.5,
+                            .logit_bias = {{2, 1.0f}},
+                            .allowed = {0, 2, 3, 5},
+                            .bad_words = {{2, 3}, {5, 5}, {0, 2}}};
+  RuledAnswer answer(std::make_shared<TokenRules>(rules), tokens_, {});
+  const SamplingParameters sampled = {.temperature = 0.9, .seed = 5};
+  for (const bool draws : {false, true}) {
+    for (const int width : {0, 3}) {
+      Drafter drafter(runner_, 0, Shape("3,3,2"));
+      TokenTree tree(4);
+      ASSERT_TRUE(
+          drafter
+              .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                .tokens = tokens_,
+                                                .follow = 4,
+                                                .depth = 3,
+                                                .max_nodes = 40,
+                                                .sampling = draws ? sampled : SamplingParameters(),
+                                                .rules = &answer,
+                                                .best_first = {.width = width},
+                                                .tree = &tree}})
+              .ok());
+      EXPECT_GT(tree.drafted(), 5);
+      for (int node = 0; node < tree.size(); ++node) {
+        std::vector<int> path = tokens_;
+        for (const int token : tree.PathTo(node)) path.push_back(token);
+        std::vector<float> logits = model_(path);
+        ASSERT_TRUE(answer.Apply(tree.PathTo(node), logits.data(), kVocabulary).ok());
+        const Distribution law = *SamplingDistribution(logits.data(), kVocabulary, sampled);
+        for (const Proposal& proposal : tree.proposals(node)) {
+          const int token = tree.token(proposal.node);
+          EXPECT_TRUE(answer.Allows(tree.PathTo(node), token));
+          EXPECT_GT(law[token], 0) << token;
+          ASSERT_EQ(proposal.drawn_from != nullptr, draws && width == 0);
+          if (proposal.drawn_from != nullptr) {
+            EXPECT_EQ(*proposal.drawn_from, law);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Where nothing may follow there are no children, and the rest of the tree stands.
+TEST_F(DrafterTest, ANodeAfterWhichRulesLeaveNothingGetsNoChildren) {
+  RuledAnswer answer(
+      std::make_shared<TokenRules>(TokenRules{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
+      tokens_, {});
+  Drafter drafter(runner_, 0, Shape("2,2,2"));
+  TokenTree tree(4);
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                    .tokens = tokens_,
+                                                    .follow = 4,
+                                                    .depth = 3,
+                                                    .max_nodes = 100,
+                                                    .rules = &answer,
+                                                    .tree = &tree}})
+                  .ok());
+  EXPECT_EQ(tree.drafted(), 6);
+  for (int node = 1; node < tree.size(); ++node) {
+    EXPECT_EQ(tree.children(node).empty(), tree.token(node) == 0 || tree.depth(node) == 3);
+  }
+}
+
 TEST_F(DrafterTest, CandidatesThatWereNotSentAreTrialsToo) {
   Drafter drafter(runner_, 0, Expansion());
   TokenTree tree(4);

@@ -17,7 +17,8 @@ LookupDrafter::LookupDrafter(LookupOptions options)
       older_(std::make_unique<ContextIndex>()) {}
 
 TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
-                               int max_nodes, const Acceptance* acceptance, double factor) {
+                               int max_nodes, const Acceptance* acceptance, double factor,
+                               const RuledAnswer* rules) {
   State& state = requests_[request];
   for (int i = state.index.size(); i < static_cast<int>(tokens.size()); ++i) {
     state.index.Append(tokens[i]);
@@ -37,6 +38,7 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
         if (token == ContextIndex::kEnd) break;
         if (state.tree.Child(node, token) < 0) {
           if (state.tree.drafted() >= max_nodes) break;
+          if (rules != nullptr && !rules->Allows(state.tree.PathTo(node), token)) break;
           const double guess = Guess(match.length + i);
           const int rank = static_cast<int>(state.tree.children(node).size());
           const double worth =

@@ -13,6 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "serving/sampling/token_rules.h"
 #include "serving/speculative/acceptance.h"
 #include "serving/speculative/context_index.h"
 #include "serving/speculative/token_tree.h"
@@ -34,9 +35,9 @@ class LookupDrafter {
 
   // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
   // of its last draft. `depth` and `max_nodes` bound it. Chances are by `acceptance` (null: a guess
-  // from the match's length) times `factor`.
+  // from the match's length) times `factor`. Nothing is drafted that `rules` (null: none) exclude.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
-                  const Acceptance* acceptance, double factor);
+                  const Acceptance* acceptance, double factor, const RuledAnswer* rules = nullptr);
 
   // As Drafter::Commit: how the candidates of the last draft fared.
   std::vector<Trial> Commit(int64_t request, absl::Span<const int> accepted, int next);

@@ -11,6 +11,12 @@ TokenTree::TokenTree(int root_token) {
   nodes_.push_back({.token = root_token, .parent = -1, .depth = 0, .chance = 1});
 }
 
+std::vector<int> TokenTree::PathTo(int node) const {
+  std::vector<int> path(depth(node));
+  for (; node > 0; node = parent(node)) path[depth(node) - 1] = token(node);
+  return path;
+}
+
 int TokenTree::Child(int node, int token) const {
   for (const int child : nodes_[node].children) {
     if (nodes_[child].token == token) return child;

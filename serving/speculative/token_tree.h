@@ -37,6 +37,8 @@ class TokenTree {
   }  // below the node's own; -1 for the root
   int depth(int node) const { return nodes_[node].depth; }
   absl::Span<const int> children(int node) const { return nodes_[node].children; }
+  // The tokens of the nodes from below the root to `node`.
+  std::vector<int> PathTo(int node) const;
   // The estimated chance that verification reaches the node: the best of its proposals. 1 for the
   // root, 0 where nobody said.
   double chance(int node) const { return nodes_[node].chance; }

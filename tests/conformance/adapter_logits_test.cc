@@ -186,13 +186,6 @@ TEST_P(AdapterLogitsTest, AreThoseOfPeftAndDoNotDependOnTheBatch) {
 }
 
 TEST_P(AdapterLogitsTest, StandBesideMatricesInFewerBits) {
-  // Experts are kept in f32: asked for anything else, they are refused by name.
-  if (base_["config"].contains("num_local_experts")) {
-    const absl::Status refused = Make(adapters_, WeightFormat::kInt8).status();
-    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
-    EXPECT_NE(refused.message().find("expert"), absl::string_view::npos) << refused;
-    return;
-  }
   for (const auto& [format, limit] :
        {std::pair{WeightFormat::kBF16, 0.2f}, std::pair{WeightFormat::kInt8, 0.3f}}) {
     const auto runner = Runner(adapters_, format);

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "adam_update": "OptimizerTest below",
     "paged_attention": "ops/cpu/paged_attention_test.cc, against attention",
     "quantized_linear": "ops/quantized/pack_test.cc and quantized_linear_test.cc, against what the packed numbers stand for",
+    "quantized_expert_linear": "ops/quantized/quantized_linear_test.cc, against quantized_linear",
 }
 
 class OperatorsTest(unittest.TestCase):

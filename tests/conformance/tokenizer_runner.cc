@@ -1,5 +1,6 @@
 // Runs our tokenizer for tests/conformance/tokenizers_test.py. Requests, one a line:
 //   {"load": {"tokenizer_json": "...", ...}}           -> {"vocabulary": n} or {"error": "..."}
+//   {"load_folder": "path"}: what its GGUF has            -> the same
 //   {"encode": ["text", ...], "add_special": bool, "parse_special": bool} -> {"ids": [[...], ...]}
 //   {"encode_hex": "..."}: bytes that need not be UTF-8 -> {"ids": [...]}
 //   {"decode": [[ids], ...], "show_special": bool}     -> {"texts": [...], "pieces": [[...], ...]}
@@ -15,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "serving/tokenizer/tokenizer_files.h"
 #include "tests/conformance/serve.h"
+#include "worker/weights/weight_files.h"
 
 namespace espalier::conformance {
 namespace {
@@ -23,6 +25,7 @@ class Runner {
  public:
   json Answer(const json& request) {
     if (request.contains("load")) return Load(request["load"]);
+    if (request.contains("load_folder")) return LoadFolder(request["load_folder"]);
     if (tokenizer_ == nullptr) return {{"error", "nothing is loaded"}};
     if (request.contains("encode")) return Encode(request);
     if (request.contains("encode_hex")) {
@@ -45,6 +48,19 @@ class Runner {
     texts.tokenizer_config_json = files.value("tokenizer_config_json", "");
     texts.special_tokens_map_json = files.value("special_tokens_map_json", "");
     texts.generation_config_json = files.value("generation_config_json", "");
+    return Load(texts);
+  }
+
+  json LoadFolder(const std::string& folder) {
+    absl::StatusOr<TokenizerTexts> found = ReadModelTokenizer(*NewPosixFileSystem(), folder);
+    if (!found.ok()) return {{"error", found.status().ToString()}};
+    TokenizerFiles texts;
+    texts.tokenizer_json = std::move(found->tokenizer);
+    texts.tokenizer_config_json = std::move(found->config);
+    return Load(texts);
+  }
+
+  json Load(const TokenizerFiles& texts) {
     absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer = LoadTokenizer(texts);
     if (!tokenizer.ok()) return {{"error", tokenizer.status().ToString()}};
     tokenizer_ = *std::move(tokenizer);

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -16,6 +17,7 @@ if __name__ == "__main__":
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers  # noqa: E402
 
 import tokenizer_corpus  # noqa: E402
+import tokenizer_gguf  # noqa: E402
 import tokenizer_models  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -70,6 +72,10 @@ class TokenizersTest(unittest.TestCase):
     def check_style(self, style):
         tokenizer = tokenizer_models.STYLES[style](self.training)
         self.load(tokenizer)
+        self.check(style, tokenizer)
+
+    def check(self, style, tokenizer):
+        """The loaded tokenizer against the library's."""
         lines = self.lines + (self.long if style not in ("words",) else [])
         for special in (False, True):
             tokenizer.encode_special_tokens = not special
@@ -87,6 +93,43 @@ class TokenizersTest(unittest.TestCase):
             self.first_difference(style, [str(ids[:60]) for ids in theirs], reply["texts"], texts)
             for text, pieces in zip(texts, reply["pieces"]):  # JSON carries valid UTF-8 alone
                 self.assertEqual("".join(pieces), text)
+
+    def test_inside_a_gguf_they_are_the_same(self):
+        """The library's tokenizer, written as llama.cpp's converter would, read back from there alone."""
+        tekken = tokenizer_models.split_style(tokenizer_models.TEKKEN, ignore_merges=True)
+        styles = {"gpt-2": tokenizer_models.gpt2, "starcoder": tokenizer_models.starcoder,
+                  "smollm": tokenizer_models.starcoder, "llama-bpe": tokenizer_models.STYLES["llama3"],
+                  "qwen2": tokenizer_models.STYLES["qwen2"], "tekken": tekken}
+        with tempfile.TemporaryDirectory() as folder:
+            for pre, style in styles.items():
+                with self.subTest(pre=pre):
+                    tokenizer = style(self.training)
+                    bos = tokenizer.token_to_id("<|begin_of_text|>")
+                    more = {} if bos is None else {"bos_token_id": bos, "add_bos_token": True}
+                    tokenizer_gguf.byte_level(folder, tokenizer, pre, eos_token_id=0, **more)
+                    reply = self.runner(load_folder=folder)
+                    self.assertEqual((reply["bos"], reply["eos"]), (-1 if bos is None else bos, [0]))
+                    self.check("gguf " + pre, tokenizer)
+            with self.subTest("llama"):
+                tokenizer = tokenizer_models.llama2(self.training)
+                text = tokenizer_gguf.sentence_piece(folder, tokenizer, bos_token_id=1, eos_token_id=2,
+                                                     unknown_token_id=0)
+                self.assertEqual(self.runner(load_folder=folder)["bos"], 1)
+                self.check("gguf llama", Tokenizer.from_str(text))
+
+    def test_a_gguf_that_cannot_be_followed_is_refused_by_name(self):
+        tokenizer = tokenizer_models.gpt2(self.training[:500])
+        with tempfile.TemporaryDirectory() as folder:
+            for entries, words in (({"pre": "chameleon"}, ("tokenizer.ggml.pre", "chameleon", "llama-bpe")),
+                                   ({"pre": 3}, ("tokenizer.ggml.pre", "string")),
+                                   ({"pre": "gpt-2", "eos_token_id": 10 ** 9}, ("eos_token_id", "below")),
+                                   ({"pre": "gpt-2", "add_bos_token": "yes"}, ("add_bos_token", "true or false"))):
+                pre = entries.pop("pre")
+                tokenizer_gguf.byte_level(folder, tokenizer, pre, **entries)
+                with self.assertRaises(RuntimeError) as raised:
+                    self.runner(load_folder=folder)
+                for word in words:
+                    self.assertIn(word, str(raised.exception))
 
     def test_bytes_that_are_no_text_are_encoded(self):
         tokenizer = tokenizer_models.gpt2(self.training[:500])

@@ -34,6 +34,49 @@ def weights():
     return {name: random.normal(size=shape).astype(np.float32) / shape[-1] ** 0.5 for name, shape in shapes.items()}
 
 
+MIXTURE = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+           "num_experts_per_tok": 2, "tie_word_embeddings": True}
+
+
+def mixture():
+    """Four experts in each layer in place of the MLP."""
+    tensors = {name: value for name, value in weights().items() if "mlp" not in name and "_norm" not in name}
+    random = np.random.default_rng(6)
+    for layer in range(2):
+        p = f"model.layers.{layer}.block_sparse_moe."
+        shapes = {p + "gate.weight": (4, HIDDEN)}
+        for expert in range(4):
+            e = f"{p}experts.{expert}."
+            shapes.update({e + "w1.weight": (WIDE, HIDDEN), e + "w2.weight": (HIDDEN, WIDE), e + "w3.weight": (WIDE, HIDDEN)})
+        tensors.update({name: random.normal(size=shape).astype(np.float32) / shape[-1] ** 0.5
+                        for name, shape in shapes.items()})
+    return tensors
+
+
+def flexflow(tensors):
+    """By the names of FlexFlow's converter."""
+    names = (("self_attn.q_proj", "attention_wq"), ("self_attn.k_proj", "attention_wk"),
+             ("self_attn.v_proj", "attention_wv"), ("self_attn.o_proj", "attention_wo"),
+             ("mlp.gate_proj", "feed_forward_w1"), ("mlp.down_proj", "feed_forward_w2"),
+             ("mlp.up_proj", "feed_forward_w3"), ("input_layernorm", "attention_norm"),
+             ("post_attention_layernorm", "ffn_norm"), ("model.embed_tokens", "tok_embeddings"), ("model.", ""), (".", "_"))
+    out = {}
+    for name, value in tensors.items():
+        for a, b in names:
+            name = name.replace(a, b)
+        out[name] = value
+    return out
+
+
+def compressed(name, weights, bits):
+    """Three files, groups of 32 rows of a column: q, minima, (2^bits - 1) / (max - min)."""
+    padded = np.concatenate([weights, np.zeros((-len(weights) % 32, weights.shape[1]), np.float32)])
+    groups = padded.reshape(-1, 32, weights.shape[1])
+    low, high = groups.min(1, keepdims=True), groups.max(1, keepdims=True)
+    scale = ((2 ** bits - 1) / (high - low)).astype(np.float32)
+    return {name: ((groups - low) * scale).round().astype(np.uint8), name + "_offset": low, name + "_scale": scale}
+
+
 def write_safetensors(path, tensors):
     header, data = {}, b""
     for name, value in tensors.items():
@@ -113,6 +156,55 @@ class ModelFilesTest(unittest.TestCase):
             self.assertLessEqual(least, worst)
             self.assertLess(worst, most)
         self.refused("matrices", "int3", "int4", flags=["--weights=int3", "--name=other"])
+
+    def test_a_mixture_in_fewer_bits_says_nearly_the_same_and_speculates_losslessly(self):
+        self.upload("mixture", mixture(), **MIXTURE)
+        self.cluster.cli("serve", "mixture")
+        whole = self.prompt_logprobs("mixture")
+        for weights_format, least, most in (("bf16", 0, 0.3), ("int8", 1e-6, 0.5), ("int4", 1e-3, 3)):
+            name = "mixture-" + weights_format
+            self.cluster.cli("serve", "mixture", "--name=" + name, "--weights=" + weights_format)
+            off = np.abs(self.prompt_logprobs(name) - whole)
+            print(f"mixture, {weights_format}: log-probabilities up to {off.max():.2g} off, {np.median(off):.2g} mostly")
+            self.assertLessEqual(least, off.max())
+            self.assertLess(np.median(off), most / 5)
+            self.assertLess(off.max(), most)
+            if weights_format == "bf16":
+                continue
+            self.cluster.run("models", "quantize", "mixture", "--weights=" + weights_format, "--out=packed-" + name)
+            self.cluster.cli("serve", "packed-" + name)
+            np.testing.assert_array_equal(self.prompt_logprobs("packed-" + name), self.prompt_logprobs(name))
+            self.cluster.cli("serve", "mixture", "--name=trees-" + name, "--weights=" + weights_format, "--ssm=mixture",
+                             "--ssm-weights=int4", "--expansion=1,2,1")
+            self.assertEqual(self.complete("trees-" + name), self.complete(name))
+        report = self.cluster.run("verify-lossless", "--llm=mixture", "--ssm=mixture", "--weights=int8",
+                                  "--ssm-weights=int4", "--expansion=1,2,1", "--draws=2000")
+        self.assertTrue(report["passed"], report)
+
+    def test_flexflows_raw_and_compressed_files_are_served(self):
+        """The same weights by Hugging Face's file and by FlexFlow's, as they are and compressed."""
+        plain = {name: value for name, value in weights().items() if "_norm" not in name or "layernorm" in name}
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        self.upload("plain", plain, **config)
+        self.cluster.cli("serve", "plain")
+        for bits, most in ((0, 0), (8, 0.05), (4, 1.5)):
+            name = f"flexflow-{bits}"
+            folder = os.path.join(self.folder.name, name)
+            os.makedirs(folder)
+            for file, value in flexflow(plain).items():
+                parts = {file: value}
+                if bits and ("attention_w" in file or "feed_forward" in file):
+                    parts = compressed(file, value, bits)
+                for part, data in parts.items():
+                    data.tofile(os.path.join(folder, part))
+            with open(os.path.join(folder, "config.json"), "w") as out:
+                json.dump({**CONFIG, **config}, out)
+            self.cluster.cli("models", "upload", name, folder)
+            self.cluster.cli("serve", name)
+            worst = np.abs(self.prompt_logprobs(name) - self.prompt_logprobs("plain")).max()
+            print(f"FlexFlow, {bits or 32} bits: log-probabilities up to {worst:.2g} off")
+            self.assertLessEqual(worst, most)
+            self.assertEqual(worst > 0, bits > 0)
 
     def test_answers_are_the_same_however_they_are_drafted(self):
         self.upload("drafted", weights())

@@ -333,7 +333,8 @@ class OpenAiClientTest(unittest.TestCase):
                      lambda: stranger.chat.completions.create(model="big", messages=ASK)):
             with self.assertRaises(openai.AuthenticationError):
                 call()
-        for path, status in [("/health", 200), ("/v2/health/live", 200), ("/ready", 401), ("/metrics", 401),
+        for path, status in [("/health", 200), ("/v2/health/live", 200), ("/ready", 200),
+                             ("/v2/health/ready", 200), ("/metrics", 401),
                              ("/version", 401), ("/nothing", 401), ("/v2", 401), ("/tokenize", 401)]:
             self.assertEqual(self.cluster.get(path)[0], status, path)
         os.environ["ESPALIER_TOKEN"] = "wrong-wrong-wrong"

@@ -1,13 +1,16 @@
-// Any bytes are a model or an error: header, every tensor's values, configuration, graph.
+// Any bytes are a model or an error: header, every tensor's values, configuration, graph,
+// tokenizer.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "ops/models/model.h"
+#include "serving/tokenizer/tokenizer_files.h"
 #include "tests/fuzz/memory_files.h"
 #include "worker/weights/gguf.h"
 #include "worker/weights/gguf_model.h"
+#include "worker/weights/gguf_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;
@@ -32,5 +35,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   absl::StatusOr<std::string> config = GgufConfig(files, "x");
   if (config.ok()) (void)ReadModel(*config);
+  absl::StatusOr<TokenizerTexts> texts = GgufTokenizer(files, "x");
+  if (texts.ok() && !texts->tokenizer.empty()) {
+    TokenizerFiles tokenizer;
+    tokenizer.tokenizer_json = texts->tokenizer;
+    tokenizer.tokenizer_config_json = texts->config;
+    (void)LoadTokenizer(tokenizer);
+  }
   return 0;
 }

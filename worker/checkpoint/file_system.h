@@ -27,7 +27,19 @@ class ReadableFile {
   virtual int64_t size() const = 0;
   // OutOfRange if the file ends before.
   virtual absl::Status Read(int64_t offset, int64_t bytes, void* out) const = 0;
+  // FailedPrecondition if the file has been written to or cut since it was opened. Being renamed or
+  // removed changes nothing for whoever has it open.
+  virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
 };
+
+// A stretch of a file.
+struct FileRun {
+  std::shared_ptr<const ReadableFile> file;
+  int64_t offset = 0, bytes = 0;
+};
+
+// The stretches one behind the other; their first `bytes` bytes.
+absl::Status ReadRuns(const std::vector<FileRun>& runs, int64_t bytes, void* out);
 
 // Thread-safe.
 class FileSystem {

@@ -70,8 +70,8 @@ class PosixWritableFile : public WritableFile {
 
 class PosixReadableFile : public ReadableFile {
  public:
-  PosixReadableFile(int fd, int64_t size, std::string path)
-      : fd_(fd), size_(size), path_(std::move(path)) {}
+  PosixReadableFile(int fd, const struct stat& info, std::string path)
+      : fd_(fd), size_(info.st_size), written_(info.st_mtim), path_(std::move(path)) {}
   ~PosixReadableFile() override { close(fd_); }
 
   int64_t size() const override { return size_; }
@@ -93,10 +93,22 @@ class PosixReadableFile : public ReadableFile {
     }
     return absl::OkStatus();
   }
+  absl::Status CheckUnchanged() const override {
+    struct stat now;
+    if (fstat(fd_, &now) != 0) return ErrnoStatus("look at", path_, errno);
+    if (now.st_size == size_ && now.st_mtim.tv_sec == written_.tv_sec &&
+        now.st_mtim.tv_nsec == written_.tv_nsec) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", path_, "' was written to while it is in use (it had ", size_,
+                     " bytes and has ", now.st_size, ")"));
+  }
 
  private:
   const int fd_;
   const int64_t size_;
+  const struct timespec written_;
   const std::string path_;
 };
 
@@ -117,7 +129,7 @@ class PosixFileSystem : public FileSystem {
       close(fd);
       return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no regular file"));
     }
-    return std::make_unique<PosixReadableFile>(fd, info.st_size, path);
+    return std::make_unique<PosixReadableFile>(fd, info, path);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
@@ -160,6 +172,21 @@ std::unique_ptr<FileSystem> NewPosixFileSystem() { return std::make_unique<Posix
 std::string JoinPath(const std::string& directory, const std::string& name) {
   if (directory.empty()) return name;
   return directory.back() == '/' ? directory + name : directory + "/" + name;
+}
+
+absl::Status ReadRuns(const std::vector<FileRun>& runs, int64_t bytes, void* out) {
+  char* next = static_cast<char*>(out);
+  for (const FileRun& run : runs) {
+    const int64_t here = std::min(run.bytes, bytes);
+    if (here == 0) break;
+    absl::Status status = run.file->CheckUnchanged();
+    if (status.ok()) status = run.file->Read(run.offset, here, next);
+    if (!status.ok()) return status;
+    next += here;
+    bytes -= here;
+  }
+  return bytes == 0 ? absl::OkStatus()
+                    : absl::OutOfRangeError(absl::StrCat(bytes, " bytes more than there are"));
 }
 
 absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,

@@ -32,13 +32,14 @@ class SafetensorsFile {
   const std::map<std::string, SafetensorsEntry>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
+  const std::shared_ptr<const ReadableFile>& file() const { return file_; }
 
   // `bytes` of the tensor's data from `offset` on.
   absl::Status Read(const SafetensorsEntry& entry, int64_t offset, int64_t bytes, void* out) const;
 
  private:
   std::string path_;
-  std::unique_ptr<ReadableFile> file_;
+  std::shared_ptr<const ReadableFile> file_;
   std::map<std::string, SafetensorsEntry> tensors_;
   std::map<std::string, std::string> metadata_;
 };

@@ -1,6 +1,7 @@
 #include "worker/device/copy_thread.h"
 
 #include <cstring>
+#include <utility>
 
 namespace espalier {
 
@@ -14,20 +15,32 @@ CopyThread::~CopyThread() {
 }
 
 uint64_t CopyThread::Begin(void* destination, const void* source, int64_t bytes) {
+  return Begin([=] {
+    if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  });
+}
+
+uint64_t CopyThread::Begin(std::function<absl::Status()> copy) {
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   uint64_t ticket = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.push_back({destination, source, bytes});
+    waiting_.push_back(std::move(copy));
     ticket = ++begun_;
   }
   changed_.notify_all();
   return ticket;
 }
 
-void CopyThread::Wait(uint64_t ticket) {
+absl::Status CopyThread::Wait(uint64_t ticket) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return ended_ >= ticket; });
+  const auto failed = failed_.find(ticket);
+  if (failed == failed_.end()) return absl::OkStatus();
+  absl::Status status = failed->second;
+  failed_.erase(failed);
+  return status;
 }
 
 void CopyThread::Run() {
@@ -35,14 +48,13 @@ void CopyThread::Run() {
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    const Copy copy = waiting_.front();
+    const std::function<absl::Status()> copy = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    if (copy.bytes > 0) {
-      std::memcpy(copy.destination, copy.source, static_cast<size_t>(copy.bytes));
-    }
+    absl::Status status = copy();
     lock.lock();
     ++ended_;
+    if (!status.ok()) failed_.emplace(ended_, std::move(status));
     changed_.notify_all();
   }
 }

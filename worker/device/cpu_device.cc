@@ -106,10 +106,11 @@ class CpuDevice : public Device {
                                              int64_t bytes) override {
     return copies_.Begin(destination, host, bytes);
   }
-  absl::Status AwaitCopy(uint64_t ticket) override {
-    copies_.Wait(ticket);
-    return absl::OkStatus();
+  absl::StatusOr<uint64_t> BeginReadToDevice(void* destination, const std::vector<FileRun>& runs,
+                                             int64_t bytes) override {
+    return copies_.Begin([=, &runs] { return ReadRuns(runs, bytes, destination); });
   }
+  absl::Status AwaitCopy(uint64_t ticket) override { return copies_.Wait(ticket); }
 
   absl::Status Fill(void* destination, DType dtype, int64_t count, double value) override {
     switch (dtype) {

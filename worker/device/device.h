@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ops/cuda/plugin.h"
 #include "ops/kernel/kernel.h"
 #include "proto/cluster.pb.h"
+#include "worker/checkpoint/file_system.h"
 #include "worker/device/host_memory.h"
 
 namespace espalier {
@@ -65,6 +67,13 @@ class Device {
                                                    int64_t bytes) = 0;
   virtual absl::StatusOr<uint64_t> BeginCopyToDevice(void* destination, const void* host,
                                                      int64_t bytes) = 0;
+  // The same from files, `bytes` in all; AwaitCopy says what went wrong with them. `runs` stay as
+  // they are until then. Unimplemented where copies must come from memory of AllocateHost.
+  virtual absl::StatusOr<uint64_t> BeginReadToDevice(void* destination,
+                                                     const std::vector<FileRun>& runs,
+                                                     int64_t bytes) {
+    return absl::UnimplementedError("this device reads no files");
+  }
   // What is called afterwards begins when that copy has ended.
   virtual absl::Status AwaitCopy(uint64_t ticket) = 0;
   virtual absl::Status Fill(void* destination, DType dtype, int64_t count, double value) = 0;

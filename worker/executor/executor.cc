@@ -38,9 +38,7 @@ class Executor::State {
       : program_(program), options_(options), checked_(std::move(checked)) {}
 
   // A step that failed may have left copies under way.
-  ~State() {
-    for (int i = 0; i < static_cast<int>(tickets_.size()); ++i) (void)Await(i);
-  }
+  ~State() { AwaitAll(); }
 
   absl::Status Prepare() {
     Device& device = *options_.device;
@@ -76,6 +74,13 @@ class Executor::State {
   }
 
   absl::StatusOr<StepResult> Step(int64_t step, bool profile, const DynamicSizes& sizes) {
+    absl::StatusOr<StepResult> result = TryStep(step, profile, sizes);
+    // Copies that are under way; how they end concerns nobody.
+    if (!result.ok()) AwaitAll();
+    return result;
+  }
+
+  absl::StatusOr<StepResult> TryStep(int64_t step, bool profile, const DynamicSizes& sizes) {
     Device& device = *options_.device;
     if (absl::Status s = device.EnterThread(); !s.ok()) return s;
     if (checked_.needs_communicator && options_.communicator == nullptr) {
@@ -114,15 +119,11 @@ class Executor::State {
 
   char* data(int i) const { return memory_.data(i); }
   int64_t bytes(int i) const { return memory_.bytes(i); }
-  // Of buffer i, to be read or written between steps, if it lies on the host then; or null.
-  absl::StatusOr<char*> Home(int i) {
-    if (memory_.home(i) == nullptr) return nullptr;
-    // A step that failed may have left copies under way.
-    for (int swap = 0; swap < static_cast<int>(tickets_.size()); ++swap) {
-      if (absl::Status s = Await(swap); !s.ok()) return s;
-    }
-    return memory_.home(i);
-  }
+  bool streams(int i) const { return memory_.streams(i); }
+  const std::vector<FileRun>& files(int i) const { return memory_.files(i); }
+  // The slot of a parameter that streams, to be read or written between steps.
+  absl::StatusOr<char*> Home(int i) { return memory_.ToSlot(i); }
+  void ToFiles(int i, std::vector<FileRun> runs) { memory_.ToFiles(i, std::move(runs)); }
 
   const proto::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }
@@ -319,15 +320,23 @@ class Executor::State {
   }
 
   absl::Status RunSwap(int index, const proto::SwapInstruction& swap, bool out) {
-    if (absl::Status s = Await(index); !s.ok()) return s;  // left over from a step that failed
-    char* host = memory_.host_slot(swap.host_slot());
     const int b = swap.buffer();
-    absl::StatusOr<uint64_t> ticket =
-        out ? options_.device->BeginCopyToHost(host, data(b), bytes(b))
-            : options_.device->BeginCopyToDevice(data(b), host, bytes(b));
+    absl::StatusOr<uint64_t> ticket;
+    if (!out && !memory_.files(b).empty()) {
+      ticket = options_.device->BeginReadToDevice(data(b), memory_.files(b), bytes(b));
+    } else {
+      absl::StatusOr<char*> host = memory_.Slot(swap.host_slot());
+      if (!host.ok()) return host.status();
+      ticket = out ? options_.device->BeginCopyToHost(*host, data(b), bytes(b))
+                   : options_.device->BeginCopyToDevice(data(b), *host, bytes(b));
+    }
     if (!ticket.ok()) return ticket.status();
     tickets_[index] = *ticket;
     return swap.wait() ? Await(index) : absl::OkStatus();
+  }
+
+  void AwaitAll() {
+    for (int i = 0; i < static_cast<int>(tickets_.size()); ++i) (void)Await(i);
   }
 
   // Until the copy that instruction `index` began has ended, if it has begun one.
@@ -520,9 +529,10 @@ absl::Status Executor::ReadBuffer(int index, void* host, int64_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", bytes, " bytes to read in buffer ", index));
   }
-  absl::StatusOr<char*> home = state_->Home(index);
-  if (!home.ok()) return home.status();
-  if (*home != nullptr) {
+  if (!state_->files(index).empty()) return ReadRuns(state_->files(index), bytes, host);
+  if (state_->streams(index)) {
+    absl::StatusOr<char*> home = state_->Home(index);
+    if (!home.ok()) return home.status();
     std::copy_n(*home, bytes, static_cast<char*>(host));
     return absl::OkStatus();
   }
@@ -535,13 +545,33 @@ absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, i
     return absl::InvalidArgumentError(
         absl::StrCat("no room for ", bytes, " bytes at ", offset, " in buffer ", index));
   }
-  absl::StatusOr<char*> home = state_->Home(index);
-  if (!home.ok()) return home.status();
-  if (*home != nullptr) {
+  if (state_->streams(index)) {
+    absl::StatusOr<char*> home = state_->Home(index);
+    if (!home.ok()) return home.status();
     std::copy_n(static_cast<const char*>(host), bytes, *home + offset);
     return absl::OkStatus();
   }
   return state_->options().device->CopyToDevice(state_->data(index) + offset, host, bytes);
+}
+
+bool Executor::MayLieInFiles(int index) const {
+  return index >= 0 && index < num_buffers() && state_->streams(index) &&
+         state_->options().device->is_host();
+}
+
+absl::Status Executor::LeaveInFiles(int index, std::vector<FileRun> runs) {
+  if (!MayLieInFiles(index)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("buffer ", index, " is no parameter that could stream from files"));
+  }
+  int64_t bytes = 0;
+  for (const FileRun& run : runs) bytes += run.bytes;
+  if (bytes != state_->bytes(index)) {
+    return absl::InvalidArgumentError(absl::StrCat("files with ", bytes, " bytes for buffer ",
+                                                   index, " of ", state_->bytes(index)));
+  }
+  state_->ToFiles(index, std::move(runs));
+  return absl::OkStatus();
 }
 
 const proto::Program& Executor::program() const { return state_->program(); }

@@ -1,6 +1,8 @@
 #include "worker/executor/program_memory.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/executor/initialize.h"
@@ -21,10 +23,12 @@ absl::Status ProgramMemory::Place(const proto::Program& program, const CheckedPr
   checked_ = &checked;
   device_ = device;
   sharing_ = shared != nullptr;
-  for (int64_t bytes : checked.host_slot_bytes) {
-    absl::StatusOr<std::unique_ptr<HostMemory>> slot = device->AllocateHost(bytes);
-    if (!slot.ok()) return slot.status();
-    host_slots_.push_back(*std::move(slot));
+  host_slots_.resize(checked.host_slot_bytes.size());
+  files_.resize(static_cast<size_t>(program.buffers_size()));
+  const std::vector<int>& homes = checked.home_slot;
+  for (int slot = 0; slot < static_cast<int>(host_slots_.size()); ++slot) {
+    if (std::find(homes.begin(), homes.end(), slot) != homes.end()) continue;
+    if (absl::StatusOr<char*> made = Slot(slot); !made.ok()) return made.status();
   }
   for (int i = 0; i < program.buffers_size(); ++i) {
     shared_.push_back(sharing_ ? FindParameter(i, *shared) : nullptr);
@@ -48,14 +52,38 @@ absl::Status ProgramMemory::Place(const proto::Program& program, const CheckedPr
   return absl::OkStatus();
 }
 
+absl::StatusOr<char*> ProgramMemory::Slot(int slot) {
+  std::unique_ptr<HostMemory>& memory = host_slots_[static_cast<size_t>(slot)];
+  if (memory == nullptr) {
+    absl::StatusOr<std::unique_ptr<HostMemory>> made =
+        device_->AllocateHost(checked_->host_slot_bytes[static_cast<size_t>(slot)]);
+    if (!made.ok()) return made.status();
+    memory = *std::move(made);
+  }
+  return memory->data();
+}
+
+absl::StatusOr<char*> ProgramMemory::ToSlot(int buffer) {
+  absl::StatusOr<char*> data = Slot(checked_->home_slot[buffer]);
+  if (!data.ok() || files(buffer).empty()) return data;
+  if (absl::Status s = ReadRuns(files(buffer), bytes(buffer), *data); !s.ok()) return s;
+  files_[buffer].clear();
+  return data;
+}
+
+void ProgramMemory::ToFiles(int buffer, std::vector<FileRun> runs) {
+  files_[buffer] = std::move(runs);
+  host_slots_[static_cast<size_t>(checked_->home_slot[buffer])] = nullptr;
+}
+
 char* ProgramMemory::FindParameter(int buffer, const ProgramMemory& other) const {
-  if (program_->buffers(buffer).kind() != proto::PARAMETER_SHARD || home(buffer) != nullptr) {
+  if (program_->buffers(buffer).kind() != proto::PARAMETER_SHARD || streams(buffer)) {
     return nullptr;
   }
   const int original = checked_->alias_of[buffer] < 0 ? buffer : checked_->alias_of[buffer];
   for (int j = 0; j < other.program_->buffers_size(); ++j) {
     if (other.program_->buffers(j).kind() == proto::PARAMETER_SHARD &&
-        other.checked_->alias_of[j] < 0 && other.home(j) == nullptr &&
+        other.checked_->alias_of[j] < 0 && !other.streams(j) &&
         other.checked_->tensor_names[j] == checked_->tensor_names[original] &&
         other.checked_->specs[j] == checked_->specs[original]) {
       return other.data(j) + (program_->buffers(buffer).offset_bytes() -
@@ -89,7 +117,7 @@ bool ProgramMemory::FitsBeside(const ProgramMemory& other) const {
   return true;
 }
 
-absl::Status ProgramMemory::FillAtStart() const {
+absl::Status ProgramMemory::FillAtStart() {
   for (int i = 0; i < program_->buffers_size(); ++i) {
     if (absl::Status s = FillBuffer(i); !s.ok()) {
       return absl::Status(s.code(), absl::StrCat("buffer ", i, " ('", program_->buffers(i).name(),
@@ -99,7 +127,7 @@ absl::Status ProgramMemory::FillAtStart() const {
   return absl::OkStatus();
 }
 
-absl::Status ProgramMemory::FillBuffer(int i) const {
+absl::Status ProgramMemory::FillBuffer(int i) {
   const proto::Buffer& buffer = program_->buffers(i);
   const TensorSpec& shard = checked_->specs[i];
   if (shared_[i] != nullptr || checked_->alias_of[i] >= 0) return absl::OkStatus();
@@ -111,8 +139,20 @@ absl::Status ProgramMemory::FillBuffer(int i) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training program has no parameter of this name and region ", ToString(shard.type())));
   }
-  std::vector<char> passing(home(i) == nullptr ? static_cast<size_t>(bytes(i)) : 0);
-  char* const host = home(i) == nullptr ? passing.data() : home(i);
+  // New memory is zero, and takes nothing from the machine before it is touched.
+  if (buffer.literal().empty() && buffer.initializer().kind() == proto::Initializer::ZEROS) {
+    return absl::OkStatus();
+  }
+  std::vector<char> passing;
+  char* host = data(i);
+  if (streams(i)) {
+    absl::StatusOr<char*> slot = ToSlot(i);
+    if (!slot.ok()) return slot.status();
+    host = *slot;
+  } else if (!device_->is_host()) {
+    passing.resize(static_cast<size_t>(bytes(i)));
+    host = passing.data();
+  }
   if (buffer.literal().empty()) {
     absl::Status made =
         Initialize(buffer.initializer(), checked_->tensor_names[i], program_->seed(), shard, host);

@@ -18,28 +18,29 @@ namespace {
 // the weights themselves.
 constexpr int64_t kChunk = 1 << 20;
 
-// Takes a matrix from its first element on and hands it on in packed blocks.
+// Bytes of a stretch, on average, from which reading it from its file in each step is not much
+// slower than copying it.
+constexpr int64_t kLeastRun = 1 << 16;
+
+// Takes matrices of one shape, one after the other, from the first element on and hands them on in
+// packed blocks.
 class Packer {
  public:
   Packer(std::string name, const PackedWeights& shape) : name_(std::move(name)), shape_(shape) {}
 
   absl::Status Add(const std::vector<float>& values, int index, Executor& executor) {
     rows_.insert(rows_.end(), values.begin(), values.end());
-    const size_t block = static_cast<size_t>(kPackOutputs * shape_.in);
     size_t taken = 0;
-    for (; rows_.size() - taken >= block; taken += block) {
-      if (absl::Status s = Write(rows_.data() + taken, kPackOutputs, index, executor); !s.ok()) {
-        return s;
-      }
+    while (true) {
+      const int64_t rows = std::min(kPackOutputs, shape_.out - row_);
+      const size_t block = static_cast<size_t>(rows * shape_.in);
+      if (rows_.size() - taken < block) break;
+      if (absl::Status s = Write(rows_.data() + taken, rows, index, executor); !s.ok()) return s;
+      taken += block;
+      row_ = (row_ + rows) % shape_.out;
     }
     rows_.erase(rows_.begin(), rows_.begin() + static_cast<int64_t>(taken));
     return absl::OkStatus();
-  }
-
-  // The last rows, of which there are fewer than a block.
-  absl::Status Flush(int index, Executor& executor) {
-    const int64_t rows = static_cast<int64_t>(rows_.size()) / shape_.in;
-    return rows == 0 ? absl::OkStatus() : Write(rows_.data(), rows, index, executor);
   }
 
  private:
@@ -55,6 +56,7 @@ class Packer {
   const PackedWeights shape_;
   std::vector<float> rows_;
   std::vector<uint8_t> packed_;
+  int64_t row_ = 0;  // of the present matrix, that is next
   int64_t block_ = 0;
 };
 
@@ -117,21 +119,26 @@ class Loader {
           absl::StrCat("parameter '", name, "' is ", ToString(spec.type()),
                        "; only floating-point parameters can be loaded"));
     }
+    const absl::StatusOr<bool> left = LeaveInFiles(index, source);
+    if (!left.ok() || *left) return left.status();
     packer_.reset();
     Dims whole = spec.global, start = spec.offset, size = spec.dims;
     if (source.bits != 0) {
       const PackedWeights packed{source.bits, source.out, source.in};
-      if (spec.global != Dims{packed.blocks(), packed.block_bytes()} ||
-          spec.dims[1] != spec.global[1]) {
+      const size_t rank = spec.global.size();
+      if (rank < 2 || rank > 3 || spec.global[rank - 2] != packed.blocks() ||
+          spec.global[rank - 1] != packed.block_bytes() ||
+          spec.dims[rank - 1] != spec.global[rank - 1]) {
         return absl::InvalidArgumentError(
             absl::StrCat("parameter '", name, "' is ", ToString(spec.type()), " of ",
                          ToString(spec.global), "; a matrix of ", source.out, " x ", source.in,
                          " with ", source.bits, " bits can only be loaded in whole blocks"));
       }
-      whole = {source.out, source.in};
-      start = {spec.offset[0] * kPackOutputs, 0};
-      size = {std::min(spec.dims[0] * kPackOutputs, source.out - start[0]), source.in};
-      packer_.emplace(name, PackedWeights{source.bits, size[0], source.in});
+      whole[rank - 2] = source.out;
+      whole[rank - 1] = size[rank - 1] = source.in;
+      start[rank - 2] *= kPackOutputs;
+      size[rank - 2] = std::min(spec.dims[rank - 2] * kPackOutputs, source.out - start[rank - 2]);
+      packer_.emplace(name, PackedWeights{source.bits, size[rank - 2], source.in});
     }
     int64_t at = 0;
     if (absl::Status s = LoadBox(index, source, BoxRuns(whole, start, size), &at); !s.ok()) {
@@ -141,7 +148,6 @@ class Loader {
       return absl::InternalError(absl::StrCat("the pieces of parameter '", name, "' hold ", at,
                                               " elements of ", NumElements(size)));
     }
-    if (packer_.has_value()) return packer_->Flush(index, executor_);
     return absl::OkStatus();
   }
 
@@ -182,12 +188,14 @@ class Loader {
     return found == files_.tensors().end() ? nullptr : &*found;
   }
 
-  absl::Status LoadBox(int index, const WeightSource& source, BoxRuns runs, int64_t* at) {
+  // Calls take(begin, count) for elements [begin, begin + count) of the piece that is open then, at
+  // most kChunk at a time, for all elements of the box, first to last; stops where pieces end.
+  template <typename Take>
+  absl::Status ForBox(const WeightSource& source, BoxRuns runs, const Take& take) {
     // The pieces cover the whole one after another; this is where the present one lies in it.
     size_t next = 0;
     int64_t piece_begin = 0, piece_end = 0;
     int64_t begin = 0, count = 0;
-    wide_.clear();
     while (runs.Next(&begin, &count)) {
       while (count > 0) {
         while (begin >= piece_end && next < source.pieces.size()) {
@@ -196,18 +204,64 @@ class Loader {
           piece_end += piece_elements_;
         }
         if (begin >= piece_end) return absl::OkStatus();  // the caller sees what is missing
-        const int64_t n =
-            std::min({count, piece_end - begin, kChunk - static_cast<int64_t>(wide_.size())});
-        if (absl::Status s = Read(begin - piece_begin, n); !s.ok()) return s;
-        if (static_cast<int64_t>(wide_.size()) == kChunk) {
-          if (absl::Status s = Store(index, source.add, at); !s.ok()) return s;
-          wide_.clear();
-        }
+        const int64_t n = std::min({count, piece_end - begin, kChunk});
+        if (absl::Status s = take(begin - piece_begin, n); !s.ok()) return s;
         begin += n;
         count -= n;
       }
     }
-    return wide_.empty() ? absl::OkStatus() : Store(index, source.add, at);
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadBox(int index, const WeightSource& source, const BoxRuns& runs, int64_t* at) {
+    wide_.clear();
+    absl::Status status = ForBox(source, runs, [&](int64_t begin, int64_t count) {
+      absl::Status read = Read(begin, count);
+      if (!read.ok() || static_cast<int64_t>(wide_.size()) < kChunk) return read;
+      read = Store(index, source.add, at);
+      wide_.clear();
+      return read;
+    });
+    if (!status.ok() || wide_.empty()) return status;
+    return Store(index, source.add, at);
+  }
+
+  // A parameter that streams, and that the files hold as memory would, is read from them in each
+  // step and needs no memory. False: it is to be loaded.
+  absl::StatusOr<bool> LeaveInFiles(int index, const WeightSource& source) {
+    if (source.bits != 0 || source.add != 0 || !executor_.MayLieInFiles(index)) return false;
+    const TensorSpec& spec = executor_.spec(index);
+    const int64_t size = static_cast<int64_t>(SizeOf(spec.dtype));
+    std::vector<FileRun> runs;
+    bool fits = true;
+    absl::Status status =
+        ForBox(source, BoxRuns(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
+          const std::optional<WeightFiles::Place> place = files_.PlaceOf(piece_name_);
+          fits = fits && !piece_->transposed && place.has_value() && place->dtype == spec.dtype;
+          if (fits) {
+            AddRun({place->file, place->offset + (piece_->begin * piece_row_ + begin) * size,
+                    n * size},
+                   &runs);
+          }
+          return absl::OkStatus();
+        });
+    if (!status.ok()) return status;
+    const int64_t count = static_cast<int64_t>(runs.size());
+    int64_t bytes = 0;
+    for (const FileRun& run : runs) bytes += run.bytes;
+    if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kLeastRun)) return false;
+    status = executor_.LeaveInFiles(index, std::move(runs));
+    if (!status.ok()) return status;
+    return true;
+  }
+
+  static void AddRun(FileRun run, std::vector<FileRun>* runs) {
+    if (!runs->empty() && runs->back().file == run.file &&
+        runs->back().offset + runs->back().bytes == run.offset) {
+      runs->back().bytes += run.bytes;
+    } else {
+      runs->push_back(std::move(run));
+    }
   }
 
   absl::Status OpenPiece(const WeightPiece& piece) {
@@ -247,6 +301,10 @@ class Loader {
           ToString(entry->second.dims), ", config.json asks for ", ToString(spec.dims)));
     }
     used_.insert(entry->first);
+    const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
+    if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8) {
+      return executor_.LeaveInFiles(index, {{place->file, place->offset, spec.bytes()}});
+    }
     std::vector<char> part;
     for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
       part.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
@@ -312,11 +370,26 @@ class Loader {
   std::vector<char> narrow_;
 };
 
+// What the model wants of its files, as far as this rank knows.
+TensorShapes ExpectedTensors(const WeightMap& map, const Executor& executor) {
+  TensorShapes shapes;
+  for (const auto& [parameter, source] : map.sources) {
+    for (const WeightPiece& piece : source.pieces) shapes[piece.tensor] = piece.dims;
+  }
+  for (int i = 0; i < executor.num_buffers(); ++i) {
+    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    const std::string& name = executor.tensor_name(i);
+    if (map.sources.count(name) == 0) shapes[name] = executor.spec(i).global;
+  }
+  return shapes;
+}
+
 }  // namespace
 
 absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor) {
   std::unique_ptr<FileSystem> system = NewPosixFileSystem();
-  absl::StatusOr<std::unique_ptr<WeightFiles>> files = OpenWeights(*system, folder);
+  absl::StatusOr<std::unique_ptr<WeightFiles>> files =
+      OpenWeights(*system, folder, ExpectedTensors(map, executor));
   if (!files.ok()) return files.status();
   Loader loader(**files, folder, executor);
   for (int i = 0; i < executor.num_buffers(); ++i) {

@@ -35,6 +35,13 @@ constexpr char kGpt2[] =
     R"({"architectures": ["GPT2LMHeadModel"], "vocab_size": 40, "n_embd": 32, "n_layer": 2,
         "n_head": 2, "n_positions": 64 %s})";
 
+// Many tensors in one parameter, whose matrices have rows that fill no whole block.
+constexpr char kMixtral[] =
+    R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 40, "hidden_size": 36,
+        "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "num_local_experts": 3,
+        "num_experts_per_tok": 2 %s})";
+
 std::string Config(const char* form, const std::string& more = "") {
   std::string text = form;
   return text.replace(text.find(" %s"), 3, more);
@@ -128,7 +135,7 @@ std::string Packed(int bits) {
 }
 
 TEST_F(SaveWeightsTest, WhatWasPackedOnceIsWhatPackingAtLoadGives) {
-  for (const char* family : {kLlama, kGemma, kGpt2}) {
+  for (const char* family : {kLlama, kGemma, kGpt2, kMixtral}) {
     const std::string checkpoint = Checkpoint(Config(family));
     for (const auto& [format, bits] :
          {std::pair{WeightFormat::kInt8, 8}, std::pair{WeightFormat::kInt4, 4}}) {

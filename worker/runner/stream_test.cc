@@ -2,7 +2,9 @@
 // that it has where they fit, and copies lie beside computation.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,7 @@
 #include "ops/program/accesses.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/executor/check.h"
 #include "worker/executor/initialize.h"
 #include "worker/executor/program_memory.h"
@@ -186,6 +189,120 @@ TEST_F(StreamTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
       }
     }
   }
+}
+
+// A folder with the executor's parameters, each as it lies in memory.
+std::string WriteFolder(Executor& executor, const std::string& name) {
+  const std::string folder = JoinPath(testing::TempDir(), name);
+  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  std::filesystem::remove_all(folder);
+  EXPECT_TRUE(files->CreateDirectories(folder).ok());
+  SafetensorsWriter writer(*files, JoinPath(folder, "model.safetensors"));
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  std::vector<int> indices;
+  for (int i = 0; i < executor.num_buffers(); ++i) {
+    if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
+    tensors.push_back({executor.tensor_name(i), executor.spec(i).type()});
+    indices.push_back(i);
+  }
+  EXPECT_TRUE(writer.Begin(tensors, {}).ok());
+  for (const int i : indices) {
+    std::vector<char> bytes(static_cast<size_t>(executor.spec(i).bytes()));
+    EXPECT_TRUE(executor.ReadBuffer(i, bytes.data(), executor.spec(i).bytes()).ok());
+    EXPECT_TRUE(writer.Append(bytes.data(), executor.spec(i).bytes()).ok());
+  }
+  EXPECT_TRUE(writer.Finish().ok());
+  return folder;
+}
+
+// Parameters that stream, and that the model's files hold as memory does, are read from there: the
+// device below has no host memory to give at all. A file that is written to or cut meanwhile fails
+// the step, by name, and nothing else.
+TEST_F(StreamTest, ReadFromTheModelsFilesTheyNeedNoHostMemory) {
+  const std::vector<RunnerBatch> batches = Batches();
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
+    SCOPED_TRACE(Name(format));
+    const Graph graph = Model(format);
+    const proto::Program whole = Lower(graph, 0);
+    std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
+    auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
+    ASSERT_TRUE(resident.ok()) << resident.status();
+    FillRandomly((*resident)->executor());
+    const std::string folder =
+        WriteFolder((*resident)->executor(), absl::StrCat("stream-", Name(format)));
+    const std::string file = JoinPath(folder, "model.safetensors");
+
+    const proto::Program program = Lower(graph, ParameterBytes(whole) * 65 / 100);
+    std::unique_ptr<Device> none = NewCpuDevice({1, int64_t{1} << 28, "/no such folder"});
+    auto streaming = ProgramModelRunner::Create(program, folder, kPositions, none.get());
+    ASSERT_TRUE(streaming.ok()) << streaming.status();
+    Executor& executor = (*streaming)->executor();
+    int streamed = 0;
+    for (int i = 0; i < executor.num_buffers(); ++i) streamed += executor.MayLieInFiles(i);
+    EXPECT_GT(streamed, 8);
+    std::vector<RunnerLogits> expected(batches.size()), found(batches.size());
+    const auto step = [&](size_t i) { return (*streaming)->Step(batches[i], &found[i]); };
+    for (size_t i = 0; i < batches.size(); ++i) {
+      ASSERT_TRUE((*resident)->Step(batches[i], &expected[i]).ok());
+      const absl::Status s = step(i);
+      ASSERT_TRUE(s.ok()) << s;
+      EXPECT_EQ(std::memcmp(found[i].values.data(), expected[i].values.data(),
+                            expected[i].values.size() * sizeof(float)),
+                0);
+    }
+    // They can be read, and in a file that has another name by now.
+    const std::string moved = JoinPath(folder, "moved");
+    std::filesystem::rename(file, moved);
+    for (int i = 0; i < executor.num_buffers(); ++i) {
+      if (!executor.MayLieInFiles(i)) continue;
+      std::vector<char> bytes(static_cast<size_t>(executor.spec(i).bytes())), kept = bytes;
+      ASSERT_TRUE(executor.ReadBuffer(i, bytes.data(), executor.spec(i).bytes()).ok());
+      const int of = (*resident)->executor().FindBuffer(executor.buffer(i).name());
+      ASSERT_TRUE(
+          (*resident)->executor().ReadBuffer(of, kept.data(), executor.spec(i).bytes()).ok());
+      EXPECT_EQ(bytes, kept) << executor.buffer(i).name();
+      // Written, they would need memory.
+      EXPECT_EQ(executor.WriteBuffer(i, bytes.data(), 4).code(),
+                absl::StatusCode::kResourceExhausted);
+    }
+    ASSERT_TRUE(step(0).ok());
+    const auto written = std::filesystem::last_write_time(moved);
+    std::filesystem::last_write_time(moved, written + std::chrono::seconds(1));
+    EXPECT_EQ(step(0).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(std::string(step(0).message()).find(file), std::string::npos) << step(0);
+    std::filesystem::last_write_time(moved, written);
+    ASSERT_TRUE(step(0).ok()) << step(0);
+    std::filesystem::resize_file(moved, std::filesystem::file_size(moved) / 2);
+    EXPECT_EQ(step(0).code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+// The files hold f32 and memory is to hold bf16: such parameters are kept on the host.
+TEST_F(StreamTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
+  const proto::Program whole = Lower(Model(), 0);
+  std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
+  auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  FillRandomly((*resident)->executor());
+  const std::string folder = WriteFolder((*resident)->executor(), "stream-wide");
+  const Graph narrow = Model(WeightFormat::kBF16);
+  WeightMap weights;
+  for (const Value& value : narrow.values()) {
+    if (value.kind != ValueKind::kParameter || value.type.dtype != DType::kBF16) continue;
+    const Dims& dims = value.type.dims;
+    const std::string name = value.name.substr(0, value.name.rfind('.'));
+    weights.sources[value.name] = {{{name, dims, false, 0, dims[0]}}};
+  }
+  const proto::Program program = Lower(narrow, ParameterBytes(Lower(narrow, 0)) * 75 / 100);
+  std::unique_ptr<Device> none = NewCpuDevice({1, int64_t{1} << 28, "/no such folder"});
+  EXPECT_EQ(
+      ProgramModelRunner::Create(program, folder, kPositions, none.get(), weights).status().code(),
+      absl::StatusCode::kResourceExhausted);
+  auto kept = ProgramModelRunner::Create(program, folder, kPositions, large.get(), weights);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  std::filesystem::remove_all(folder);
+  RunnerLogits logits;
+  EXPECT_TRUE((*kept)->Step(Batches()[0], &logits).ok());
 }
 
 // By the program's structure: an operator's weights begin to come in before the operator in front

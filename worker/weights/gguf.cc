@@ -10,9 +10,10 @@
 namespace espalier {
 namespace {
 
-constexpr uint64_t kMaxEntries = 1 << 20;  // keys, and tensors
-constexpr uint64_t kMaxName = 1 << 16;     // bytes of a key or a tensor's name
-constexpr uint64_t kMaxText = 16 << 20;    // bytes of a value
+constexpr uint64_t kMaxEntries = 1 << 20;       // keys, and tensors
+constexpr uint64_t kMaxName = 1 << 16;          // bytes of a key or a tensor's name
+constexpr uint64_t kMaxText = 16 << 20;         // bytes of a value
+constexpr uint64_t kMaxElementsRead = 1 << 22;  // of an array
 constexpr uint32_t kMaxRank = 4;
 constexpr int64_t kWindow = 1 << 16;  // bytes read at once
 constexpr int64_t kMaxElements = int64_t{1} << 48;
@@ -124,7 +125,7 @@ bool ReadAs(Cursor& cursor, GgufFile::Value* value) {
   if constexpr (std::is_floating_point_v<T>) {
     *value = static_cast<double>(number);
   } else {
-    if (number > static_cast<T>(INT64_MAX) && number > 0) {
+    if (number > 0 && static_cast<uint64_t>(number) > static_cast<uint64_t>(INT64_MAX)) {
       return cursor.Fail("an integer in its metadata is beyond 2^63");
     }
     *value = static_cast<int64_t>(number);
@@ -138,6 +139,7 @@ bool SkipArray(Cursor& cursor, GgufFile::Array* array) {
     return cursor.Fail(absl::StrCat("an array in its metadata has elements of type ", array->type,
                                     "; accepted: numbers, bools, strings"));
   }
+  array->offset = cursor.at();
   if (array->type != kString) {
     const uint64_t size = static_cast<uint64_t>(kBytes[array->type]);
     if (array->size > UINT64_MAX / size) return cursor.Fail("an array's size overflows");
@@ -150,9 +152,7 @@ bool SkipArray(Cursor& cursor, GgufFile::Array* array) {
   return true;
 }
 
-bool ReadValue(Cursor& cursor, GgufFile::Value* value) {
-  uint32_t type = 0;
-  if (!cursor.Number(&type)) return false;
+bool ReadValueOf(uint32_t type, Cursor& cursor, GgufFile::Value* value) {
   switch (type) {
     case kUint8:
       return ReadAs<uint8_t>(cursor, value);
@@ -195,6 +195,11 @@ bool ReadValue(Cursor& cursor, GgufFile::Value* value) {
     default:
       return cursor.Fail(absl::StrCat("its metadata has a value of unknown type ", type));
   }
+}
+
+bool ReadValue(Cursor& cursor, GgufFile::Value* value) {
+  uint32_t type = 0;
+  return cursor.Number(&type) && ReadValueOf(type, cursor, value);
 }
 
 // Everything of a tensor but where its data begin, which `offset` is relative to.
@@ -317,6 +322,57 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(FileSystem& files,
   }
   result->file_ = *std::move(file);
   return result;
+}
+
+absl::StatusOr<const GgufFile::Array*> GgufFile::FindArray(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) return nullptr;
+  const Array* array = std::get_if<Array>(&found->second);
+  if (array != nullptr && array->size <= kMaxElementsRead) return array;
+  return absl::InvalidArgumentError(absl::StrCat("'", path_, "': metadata '", Shown(key),
+                                                 "' must be an array of at most ", kMaxElementsRead,
+                                                 " elements"));
+}
+
+absl::StatusOr<std::vector<std::string>> GgufFile::Strings(const std::string& key) const {
+  const absl::StatusOr<const Array*> array = FindArray(key);
+  if (!array.ok()) return array.status();
+  std::vector<std::string> strings;
+  if (*array == nullptr) return strings;
+  Cursor cursor(*file_, path_);
+  cursor.SetPlace(absl::StrCat("metadata '", Shown(key), "'"));
+  if ((*array)->type != kString)
+    cursor.Fail(absl::StrCat("metadata '", key, "' must hold strings"));
+  cursor.Skip(static_cast<uint64_t>((*array)->offset));
+  for (uint64_t i = 0; i < (*array)->size && cursor.status().ok(); ++i) {
+    cursor.Text(kMaxName, &strings.emplace_back());
+  }
+  if (!cursor.status().ok()) return cursor.status();
+  return strings;
+}
+
+absl::StatusOr<std::vector<double>> GgufFile::Numbers(const std::string& key) const {
+  const absl::StatusOr<const Array*> array = FindArray(key);
+  if (!array.ok()) return array.status();
+  std::vector<double> numbers;
+  if (*array == nullptr) return numbers;
+  Cursor cursor(*file_, path_);
+  cursor.SetPlace(absl::StrCat("metadata '", Shown(key), "'"));
+  if ((*array)->type == kString)
+    cursor.Fail(absl::StrCat("metadata '", key, "' must hold numbers"));
+  cursor.Skip(static_cast<uint64_t>((*array)->offset));
+  for (uint64_t i = 0; i < (*array)->size && cursor.status().ok(); ++i) {
+    Value value;
+    if (!ReadValueOf((*array)->type, cursor, &value)) break;
+    const int64_t* whole = std::get_if<int64_t>(&value);
+    const double* real = std::get_if<double>(&value);
+    const bool* bit = std::get_if<bool>(&value);
+    numbers.push_back(whole != nullptr  ? static_cast<double>(*whole)
+                      : real != nullptr ? *real
+                                        : static_cast<double>(bit != nullptr && *bit));
+  }
+  if (!cursor.status().ok()) return cursor.status();
+  return numbers;
 }
 
 absl::Status GgufFile::Read(const Tensor& tensor, int64_t begin, int64_t count, float* out) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,7 +21,8 @@ class GgufFile {
  public:
   struct Array {
     uint32_t type = 0;
-    uint64_t size = 0;  // its elements are not kept
+    uint64_t size = 0;
+    int64_t offset = 0;  // of its elements, which are read when they are wanted
   };
   // Integers of all widths (unsigned ones beyond 2^63 are refused), floating-point numbers,
   // strings.
@@ -40,12 +42,23 @@ class GgufFile {
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::string& path() const { return path_; }
 
+  const std::shared_ptr<const ReadableFile>& file() const { return file_; }
+
+  // The elements of an array in the metadata: strings, or numbers of any kind. Empty if there is no
+  // such key. InvalidArgument, by key, for values of another type, more than 2^22 of them, or a
+  // string of more than 64 KiB.
+  absl::StatusOr<std::vector<std::string>> Strings(const std::string& key) const;
+  absl::StatusOr<std::vector<double>> Numbers(const std::string& key) const;
+
   // Elements [begin, begin + count), row-major, as f32.
   absl::Status Read(const Tensor& tensor, int64_t begin, int64_t count, float* out) const;
 
  private:
+  // Null, without an error, if there is no such key.
+  absl::StatusOr<const Array*> FindArray(const std::string& key) const;
+
   std::string path_;
-  std::unique_ptr<ReadableFile> file_;
+  std::shared_ptr<const ReadableFile> file_;
   std::map<std::string, Value> metadata_;
   std::map<std::string, Tensor> tensors_;
 };

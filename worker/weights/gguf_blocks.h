@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/tensor/dtype.h"
+
 namespace espalier {
 
 struct GgufType {
@@ -11,6 +13,7 @@ struct GgufType {
   int64_t elements;  // of a block
   int64_t bytes;     // of a block
   void (*decode)(const unsigned char* block, float* out);
+  DType dtype = DType::kInvalid;  // ours that is the same
 };
 
 // Null for a type that cannot be read. F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K.

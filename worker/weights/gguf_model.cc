@@ -193,6 +193,14 @@ class GgufWeights : public WeightFiles {
     return absl::OkStatus();
   }
 
+  std::optional<Place> PlaceOf(const std::string& name) const override {
+    const auto found = sources_.find(name);
+    if (found == sources_.end() || found->second.permuted) return std::nullopt;
+    const GgufFile::Tensor& tensor = *found->second.tensor;
+    if (tensor.type->dtype == DType::kInvalid) return std::nullopt;
+    return Place{file_->file(), tensor.offset, tensor.type->dtype};
+  }
+
  private:
   struct Source {
     const GgufFile::Tensor* tensor;

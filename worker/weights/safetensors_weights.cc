@@ -70,6 +70,13 @@ class SafetensorsWeights : public WeightFiles {
                                                    "; a packed matrix must be U8"));
   }
 
+  std::optional<Place> PlaceOf(const std::string& tensor) const override {
+    const auto found = places_.find(tensor);
+    if (found == places_.end()) return std::nullopt;
+    const auto& [file, entry] = found->second;
+    return Place{file->file(), entry->offset, entry->type.dtype};
+  }
+
  private:
   std::vector<std::unique_ptr<SafetensorsFile>> open_;
   std::map<std::string, Tensor> tensors_;

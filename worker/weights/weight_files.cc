@@ -6,7 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "worker/weights/flexflow_weights.h"
 #include "worker/weights/gguf_model.h"
+#include "worker/weights/gguf_tokenizer.h"
 #include "worker/weights/safetensors_weights.h"
 
 namespace espalier {
@@ -27,15 +29,6 @@ absl::StatusOr<std::string> FindGguf(const std::string& folder,
   return found;
 }
 
-// FlexFlow's converter writes one raw file per tensor, without types or shapes.
-bool LooksLikeFlexFlow(const std::vector<std::string>& names) {
-  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return !absl::StrContains(name, ".safetensors") &&
-           (absl::StartsWith(name, "layers_") || absl::StartsWith(name, "layers.") ||
-            name == "tok_embeddings_weight" || name == "embed_tokens.weight");
-  });
-}
-
 }  // namespace
 
 absl::Status WeightFiles::ReadBytes(const std::string& tensor, int64_t, int64_t, void*) const {
@@ -44,7 +37,8 @@ absl::Status WeightFiles::ReadBytes(const std::string& tensor, int64_t, int64_t,
 }
 
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
-                                                         const std::string& folder) {
+                                                         const std::string& folder,
+                                                         const TensorShapes& expected) {
   absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return names.status();
   absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenSafetensors(files, folder, *names);
@@ -52,12 +46,7 @@ absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
   absl::StatusOr<std::string> gguf = FindGguf(folder, *names);
   if (!gguf.ok()) return gguf.status();
   if (!gguf->empty()) return OpenGgufModel(files, JoinPath(folder, *gguf));
-  if (LooksLikeFlexFlow(*names)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "'", folder,
-        "' holds the raw files of FlexFlow's converter, which do not say their types and shapes; "
-        "take the Hugging Face checkpoint that they were made of, with weights=int8 or int4"));
-  }
+  if (IsFlexFlowFolder(*names)) return OpenFlexFlow(files, folder, *names, expected);
   return absl::NotFoundError(absl::StrCat(
       "'", folder,
       "' has neither model.safetensors nor model.safetensors.index.json nor a *.gguf"));
@@ -84,6 +73,15 @@ absl::StatusOr<std::string> ReadModelConfig(FileSystem& files, const std::string
   if (!gguf.ok()) return gguf.status();
   if (!gguf->empty()) return GgufConfig(files, JoinPath(folder, *gguf));
   return absl::InvalidArgumentError("has no config.json, and no *.gguf that could stand for it");
+}
+
+absl::StatusOr<TokenizerTexts> ReadModelTokenizer(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  if (!names.ok()) return names.status();
+  absl::StatusOr<std::string> gguf = FindGguf(folder, *names);
+  if (!gguf.ok()) return gguf.status();
+  if (gguf->empty()) return TokenizerTexts();
+  return GgufTokenizer(files, JoinPath(folder, *gguf));
 }
 
 }  // namespace espalier

@@ -1,10 +1,15 @@
 // The tensors of a model's folder, whatever files they lie in: safetensors (one file or shards with
-// an index) or GGUF. Files are not trusted.
+// an index), GGUF, or FlexFlow's raw files. Files are not trusted.
+//
+// They are read in bounded pieces (pread) rather than mapped: the pieces go straight to where they
+// are wanted, so that loading takes no memory beside the model's own, and a file that is cut or
+// written to meanwhile is an error, where touching a mapping would end the process (SIGBUS).
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,6 +28,13 @@ class WeightFiles {
     bool readable = true;  // as f32
   };
 
+  // Elements of one of our types, row-major, as in memory.
+  struct Place {
+    std::shared_ptr<const ReadableFile> file;
+    int64_t offset = 0;
+    DType dtype = DType::kInvalid;
+  };
+
   virtual ~WeightFiles() = default;
 
   virtual const std::map<std::string, Tensor>& tensors() const = 0;
@@ -36,12 +48,20 @@ class WeightFiles {
   // InvalidArgument, by name, for others.
   virtual absl::Status ReadBytes(const std::string& tensor, int64_t offset, int64_t bytes,
                                  void* out) const;
+
+  // Where a tensor lies that the file holds as memory would; nullopt for others.
+  virtual std::optional<Place> PlaceOf(const std::string& tensor) const { return std::nullopt; }
 };
 
+// By tensor.
+using TensorShapes = std::map<std::string, Dims>;
+
 // model.safetensors, or model.safetensors.index.json with its shards, or the one *.gguf in the
-// folder. NotFound if there is none of them; InvalidArgument names file and tensor.
+// folder, or FlexFlow's raw files (flexflow_weights.h), which do not say what they hold: `expected`
+// does. NotFound if there is none of them; InvalidArgument names file and tensor.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
-                                                         const std::string& folder);
+                                                         const std::string& folder,
+                                                         const TensorShapes& expected = {});
 
 // An adapter's, in the layout of the PEFT library: adapter_model.safetensors. Errors as above.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenAdapterWeights(FileSystem& files,
@@ -49,5 +69,13 @@ absl::StatusOr<std::unique_ptr<WeightFiles>> OpenAdapterWeights(FileSystem& file
 
 // The text of the folder's config.json; of a GGUF without one it is made from its metadata.
 absl::StatusOr<std::string> ReadModelConfig(FileSystem& files, const std::string& folder);
+
+// The texts of tokenizer.json and tokenizer_config.json.
+struct TokenizerTexts {
+  std::string tokenizer, config;
+};
+
+// Those that the folder's GGUF stands for (gguf_tokenizer.h); empty if there is none, or none in it.
+absl::StatusOr<TokenizerTexts> ReadModelTokenizer(FileSystem& files, const std::string& folder);
 
 }  // namespace espalier

@@ -19,6 +19,9 @@ using ::testing::HasSubstr;
 // Written by the gguf package: see tests/conformance/make_gguf_golden.py.
 constexpr char kBlocks[] = "worker/weights/testdata/blocks.gguf";
 
+// See tests/conformance/make_flexflow_golden.py.
+constexpr char kFlexFlow[] = "worker/weights/testdata/flexflow";
+
 std::string Bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -103,6 +106,68 @@ TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
   WriteText("a.gguf", "");
   WriteText("b.gguf", "");
   EXPECT_THAT(OpenError(), HasSubstr("'a.gguf' and 'b.gguf'"));
+}
+
+// Files by an independent script: three files and one, 8 and 4 bits, f32 and f16, groups that are
+// not full, groups of equal weights, the names of the older converter and of the newer one.
+TEST_F(WeightsTest, FlexFlowsFilesAreRead) {
+  auto expected = SafetensorsFile::Open(*files_, absl::StrCat(kFlexFlow, "/expected.safetensors"));
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  TensorShapes shapes;
+  for (const auto& [name, entry] : (*expected)->tensors()) shapes[name] = entry.type.dims;
+  ASSERT_EQ(shapes.size(), 6u);
+  const auto weights = OpenWeights(*files_, kFlexFlow, shapes);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ((*weights)->tensors().size(), shapes.size());
+  for (const auto& [name, entry] : (*expected)->tensors()) {
+    SCOPED_TRACE(name);
+    const int64_t n = entry.type.num_elements();
+    std::vector<float> wanted(static_cast<size_t>(n)), found(wanted.size());
+    ASSERT_TRUE((*expected)->Read(entry, 0, entry.bytes, wanted.data()).ok());
+    ASSERT_EQ((*weights)->tensors().at(name).dims, entry.type.dims);
+    ASSERT_TRUE((*weights)->Read(name, 0, n, found.data()).ok());
+    EXPECT_EQ(found, wanted);
+    // In pieces that end anywhere.
+    std::fill(found.begin(), found.end(), 0.0f);
+    for (int64_t at = 0, step = 1; at < n; at += step, step = step % 23 + 3) {
+      ASSERT_TRUE((*weights)->Read(name, at, std::min(step, n - at), found.data() + at).ok());
+    }
+    EXPECT_EQ(found, wanted);
+  }
+}
+
+TEST_F(WeightsTest, FlexFlowsFilesThatDoNotFitAreRefusedByName) {
+  const std::string q = "model.layers.0.self_attn.q_proj.weight";
+  const std::string file = "layers_0_attention_wq_weight";
+  const auto write = [&](const std::string& name, int64_t bytes, char value) {
+    WriteText(name, std::string(static_cast<size_t>(bytes), value));
+  };
+  const auto error = [&](Dims dims) {
+    const auto weights = OpenWeights(*files_, folder_, {{q, std::move(dims)}});
+    if (!weights.ok()) return std::string(weights.status().message());
+    float value = 0;
+    return std::string((*weights)->Read(q, 0, 1, &value).message());
+  };
+  write(file, 64 * 4, 1);
+  EXPECT_THAT(error({64, 4}), HasSubstr(file));  // q alone
+  write(file + "_offset", 2 * 4 * 4, 0);
+  EXPECT_THAT(error({64, 4}), HasSubstr(file));
+  write(file + "_scale", 2 * 4 * 4, 0);
+  EXPECT_THAT(error({64, 4}), HasSubstr("scale 0"));
+  write(file + "_scale", 2 * 4 * 4, '\x7f');  // 3.4e38
+  EXPECT_EQ(error({64, 4}), "");
+  write(file + "_offset", 2 * 4 * 4, '\xff');  // NaN
+  EXPECT_THAT(error({64, 4}), HasSubstr("nan"));
+  EXPECT_THAT(error({65, 4}), HasSubstr("config.json"));
+  EXPECT_THAT(error({64, 4, 1}), HasSubstr("config.json"));
+  write(file + "_scale", 2 * 4 * 2, 1);
+  EXPECT_THAT(error({64, 4}), HasSubstr("offsets and scales"));
+  // What nobody expects is there to be refused by whoever loads.
+  write("layers_7_attention_wq_weight", 4, 0);
+  write(file + "_scale", 2 * 4 * 4, 1);
+  const auto weights = OpenWeights(*files_, folder_, {{q, {64, 4}}});
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_FALSE((*weights)->tensors().at("layers_7_attention_wq_weight").readable);
 }
 
 TEST_F(WeightsTest, GgufMetadataIsRead) {

@@ -53,13 +53,29 @@ def _():
     return attributes, inputs, None, {"forward_only": True, "sum": 100, "scale": 4}
 
 
-@case("quantized_linear", splits_only=True)
-def _():
+def packed(bits, out, features):
     """Packed weights of any numbers, each scale (and minimum) 2^-6: see ops/kernel/packed_weights.h."""
-    bits, out, features = random.choice([8, 4]), random.randint(1, 40), random.randint(1, 70)
     blocks, groups = -(-out // 16), -(-features // 32)
     numbers, halves = groups * 64 * bits, groups * 16 * (2 if bits == 4 else 1)
     weight = torch.zeros(blocks, -(-(numbers + 2 * halves) // 64) * 64, dtype=torch.uint8)
     weight[:, :numbers] = torch.randint(0, 256, (blocks, numbers), dtype=torch.uint8)
     weight[:, numbers + 1:numbers + 2 * halves:2] = 0x24
-    return {"bits": bits, "out": out}, [rand(random.randint(1, 9), features), weight], None, {"forward_only": True}
+    return weight
+
+
+@case("quantized_linear", splits_only=True)
+def _():
+    bits, out, features = random.choice([8, 4]), random.randint(1, 40), random.randint(1, 70)
+    x = rand(random.randint(1, 9), features)
+    return {"bits": bits, "out": out}, [x, packed(bits, out, features)], None, {"forward_only": True}
+
+
+@case("quantized_expert_linear", splits_only=True)
+def _():
+    bits, out, features = random.choice([8, 4]), random.choice([20, 32, 48]), random.randint(1, 70)
+    rows, k, n = random.randint(1, 9), random.randint(1, 3), random.randint(3, 6)
+    weight = torch.stack([packed(bits, out, features) for _ in range(n)])
+    assign = torch.stack([torch.randperm(n)[:k] for _ in range(rows)]).int()
+    x = rand(rows, k, features) if random.random() < 0.5 else rand(rows, features)
+    gates = rand(rows, k) if random.random() < 0.5 else None
+    return {"bits": bits, "out": out}, [x, weight, assign, gates], None, {"forward_only": True}
