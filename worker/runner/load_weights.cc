@@ -109,8 +109,9 @@ class Loader {
         {{name, spec.global, false, 0, spec.global.empty() ? 1 : spec.global[0]}}};
     const WeightSource& source = found != map.sources.end() ? found->second : all;
     if (source.pieces.empty()) return absl::OkStatus();
-    if (spec.dtype == DType::kU8 && found == map.sources.end() && spec.dims == spec.global) {
-      return LoadPacked(index, name);
+    if (source.bits == 0 && spec.dtype == DType::kU8 && source.pieces.size() == 1) {
+      // A packed matrix of which nobody says more: all of its blocks.
+      return LoadPacked(index, source, std::nullopt);
     }
     if (source.bits == 0 && !IsFloat(spec.dtype)) {
       return absl::InvalidArgumentError(
@@ -120,18 +121,13 @@ class Loader {
     packer_.reset();
     Dims whole = spec.global, start = spec.offset, size = spec.dims;
     if (source.bits != 0) {
-      const PackedWeights packed{source.bits, source.out, source.in};
-      if (spec.global != Dims{packed.blocks(), packed.block_bytes()} ||
-          spec.dims[1] != spec.global[1]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("parameter '", name, "' is ", ToString(spec.type()), " of ",
-                         ToString(spec.global), "; a matrix of ", source.out, " x ", source.in,
-                         " with ", source.bits, " bits can only be loaded in whole blocks"));
-      }
+      const absl::StatusOr<PackedPart> part = PartOf(name, source, spec);
+      if (!part.ok()) return part.status();
+      if (source.packed) return LoadPacked(index, source, *part);
       whole = {source.out, source.in};
-      start = {spec.offset[0] * kPackOutputs, 0};
-      size = {std::min(spec.dims[0] * kPackOutputs, source.out - start[0]), source.in};
-      packer_.emplace(name, PackedWeights{source.bits, size[0], source.in});
+      start = {spec.offset[0] * kPackOutputs, part->first};
+      size = {part->shape.out, part->shape.in};
+      packer_.emplace(name, part->shape);
     }
     int64_t at = 0;
     if (absl::Status s = LoadBox(index, source, BoxRuns(whole, start, size), &at); !s.ok()) {
@@ -232,27 +228,79 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // A matrix that the file holds as memory does.
-  absl::Status LoadPacked(int index, const std::string& parameter) {
+  // What a buffer holds of a packed matrix: all outputs of its blocks, and inputs from `first` on.
+  struct PackedPart {
+    PackedWeights shape;
+    int64_t first = 0;
+  };
+
+  static absl::StatusOr<PackedPart> PartOf(const std::string& name, const WeightSource& source,
+                                           const TensorSpec& spec) {
+    const PackedWeights all{source.bits, source.out, source.in};
+    const int64_t bytes = all.block_bytes();
+    if (spec.dtype == DType::kU8 && spec.global == Dims{all.blocks(), bytes}) {
+      const int64_t begin = spec.offset[0] * kPackOutputs;
+      const int64_t rows = std::min(spec.dims[0] * kPackOutputs, source.out - begin);
+      if (spec.dims[1] == bytes) return PackedPart{{source.bits, rows, source.in}, 0};
+      // Where no part has padding, bytes are as inputs are.
+      const int64_t unit = PackedUnit(source.bits),
+                    unit_bytes = PackedWeights{source.bits, 1, unit}.block_bytes();
+      if (source.in % unit == 0 && spec.dims[1] % unit_bytes == 0 &&
+          spec.offset[1] % unit_bytes == 0) {
+        return PackedPart{{source.bits, rows, spec.dims[1] / unit_bytes * unit},
+                          spec.offset[1] / unit_bytes * unit};
+      }
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", name, "' is ", ToString(spec.type()), " of ", ToString(spec.global),
+        "; a matrix of ", source.out, " x ", source.in, " with ", source.bits,
+        " bits can only be loaded in whole blocks, or in parts of ", PackedUnit(source.bits),
+        " inputs"));
+  }
+
+  // Of a matrix that the file holds as memory does; `part` says which inputs, if not all of them.
+  absl::Status LoadPacked(int index, const WeightSource& source,
+                          const std::optional<PackedPart>& part) {
     const TensorSpec& spec = executor_.spec(index);
-    const Entry* entry = Find(parameter);
+    const std::string& tensor = source.pieces[0].tensor;
+    const Entry* entry = Find(tensor);
     if (entry == nullptr) {
       return absl::NotFoundError(absl::StrCat("the weights in '", folder_,
-                                              "' have no packed matrix '", parameter,
+                                              "' have no packed matrix '", tensor,
                                               "'; does config.json belong to them?"));
     }
-    if (entry->second.dims != spec.dims) {
+    if (entry->second.dims != spec.global || spec.global.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", entry->second.file, "': packed matrix '", parameter, "' has shape ",
-          ToString(entry->second.dims), ", config.json asks for ", ToString(spec.dims)));
+          "'", entry->second.file, "': packed matrix '", tensor, "' has shape ",
+          ToString(entry->second.dims), ", config.json asks for ", ToString(spec.global)));
     }
     used_.insert(entry->first);
-    std::vector<char> part;
-    for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
-      part.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
-      const int64_t bytes = static_cast<int64_t>(part.size());
-      absl::Status status = files_.ReadBytes(entry->first, at, bytes, part.data());
-      if (status.ok()) status = executor_.WriteBuffer(index, part.data(), bytes, at);
+    const int64_t bytes = spec.global[1], begin = spec.offset[0] * bytes;
+    std::vector<uint8_t> from, to;
+    if (spec.dims[1] == bytes) {
+      for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
+        from.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
+        const int64_t count = static_cast<int64_t>(from.size());
+        absl::Status status = files_.ReadBytes(entry->first, begin + at, count, from.data());
+        if (status.ok()) status = executor_.WriteBuffer(index, from.data(), count, at);
+        if (!status.ok()) return status;
+      }
+      return absl::OkStatus();
+    }
+    if (!part.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("packed matrix '", tensor,
+                       "' is cut along its inputs, and nobody says how "
+                       "many bits its numbers have"));
+    }
+    const PackedWeights all{source.bits, source.out, source.in};
+    from.resize(static_cast<size_t>(bytes));
+    to.resize(static_cast<size_t>(spec.dims[1]));
+    for (int64_t b = 0; b < spec.dims[0]; ++b) {
+      absl::Status status = files_.ReadBytes(entry->first, begin + b * bytes, bytes, from.data());
+      if (!status.ok()) return status;
+      PackedColumns(all, from.data(), part->first, part->shape, to.data());
+      status = executor_.WriteBuffer(index, to.data(), spec.dims[1], b * spec.dims[1]);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

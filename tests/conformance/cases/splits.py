@@ -57,6 +57,8 @@ def _():
 def _():
     """Packed weights of any numbers, each scale (and minimum) 2^-6: see ops/kernel/packed_weights.h."""
     bits, out, features = random.choice([8, 4]), random.randint(1, 40), random.randint(1, 70)
+    if random.random() < 0.5:
+        out, features = random.choice([16, 32]), random.choice([64, 128, 192])
     blocks, groups = -(-out // 16), -(-features // 32)
     numbers, halves = groups * 64 * bits, groups * 16 * (2 if bits == 4 else 1)
     weight = torch.zeros(blocks, -(-(numbers + 2 * halves) // 64) * 64, dtype=torch.uint8)
