@@ -263,6 +263,7 @@ JobStore& Coordinator::store() { return *parts_->store; }
 WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
 Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
+PlanDesk& Coordinator::desk() { return *parts_->desk; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
 Guard& Coordinator::guard() { return *parts_->guard; }
 

@@ -25,6 +25,7 @@ class JobRunner;
 class JobStore;
 class Metrics;
 class OpRegistry;
+class PlanDesk;
 class Rendezvous;
 class WorkerRegistry;
 
@@ -74,6 +75,7 @@ class Coordinator {
   WorkerRegistry& workers();
   Rendezvous& rendezvous();
   JobRunner& jobs();
+  PlanDesk& desk();
   const OpRegistry& operators() const;
   // Stands before every RPC: authentication, metrics, logging, errors. See server/services/guard.h.
   Guard& guard();

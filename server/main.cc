@@ -27,6 +27,7 @@
 #include "server/inference/artifact_loader.h"
 #include "server/inference/inference_service.h"
 #include "server/jobs/job_runner.h"
+#include "server/jobs/plan_desk.h"
 #include "server/jobs/worker_client.h"
 #include "server/local_workers.h"
 #include "server/membership/rendezvous.h"
@@ -191,7 +192,11 @@ absl::Status Serve(const sigset_t& signals) {
        .cluster = {.workers = &coordinator.workers(),
                    .rendezvous = &coordinator.rendezvous(),
                    .dial = dial,
-                   .next_attempt = [&] { return coordinator.store().NextEpoch(); }}});
+                   .next_attempt = [&] { return coordinator.store().NextEpoch(); }},
+       .communication =
+           [&](const std::vector<proto::Device>& devices) {
+             return coordinator.desk().Communication(devices);
+           }});
   ServingMetrics serving_metrics(&coordinator.metrics().registry());
   ModelServer models({.loader = &loader,
                       .store = &coordinator.store(),

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/runner/adapter_files.h"
 #include "worker/runner/serving_wire.h"
 
 namespace espalier {
@@ -19,6 +21,22 @@ absl::StatusOr<absl::Duration> PeerTimeout(double seconds) {
                                                    ") to ", kMaxPeerTimeoutSeconds));
   }
   return absl::Seconds(seconds);
+}
+
+absl::Status LoadAdapters(const proto::StartServingRequest& request, Executor& executor) {
+  const absl::StatusOr<AdapterParameters> parameters = AdaptersOf(request);
+  if (!parameters.ok()) return parameters.status();
+  if (request.limits().adapters() != request.adapter_folders_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("limits.adapters is ",
+                                                   request.limits().adapters(), " for ",
+                                                   request.adapter_folders_size(), " folders"));
+  }
+  if (request.adapter_folders_size() == 0) return absl::OkStatus();
+  const std::unique_ptr<FileSystem> system = NewPosixFileSystem();
+  const absl::StatusOr<AdapterFiles> files = AdapterFiles::OpenFolders(
+      *system, {request.adapter_folders().begin(), request.adapter_folders().end()});
+  if (!files.ok()) return files.status();
+  return files->Load(*parameters, executor);
 }
 
 }  // namespace
@@ -38,6 +56,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
       ProgramModelRunner::CreateRank(request.program(), request.folder(), *limits,
                                      request.limits().max_output_rows(), options.device, *weights);
   if (!runner.ok()) return runner.status();
+  if (absl::Status s = LoadAdapters(request, (*runner)->executor()); !s.ok()) return s;
   std::unique_ptr<ServingJob> job(new ServingJob());
   job->runner_ = *std::move(runner);
   const proto::Program& program = job->runner_->executor().program();

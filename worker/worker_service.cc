@@ -18,22 +18,32 @@ constexpr absl::Duration kStopTimeout = absl::Seconds(30);
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 constexpr size_t kMaxStoppedJobs = 4096;
 constexpr int kMaxRepetitions = 1000;
-constexpr size_t kLogitsPerMessage = 1 << 20;  // 4 MiB
+constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
 using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
 
-// The logits of one step, in as many messages as they need; at least one.
-bool SendLogits(uint64_t number, const std::vector<float>& logits, StepStream* stream) {
-  size_t sent = 0;
+// What one step gave, in as many messages as it needs; at least one.
+bool SendResult(uint64_t number, const RunnerLogits& logits, StepStream* stream) {
+  size_t sent = 0, sent_hidden = 0;
+  proto::ServingResult result;
   do {
-    const size_t count = std::min(kLogitsPerMessage, logits.size() - sent);
-    proto::ServingResult result;
+    result.Clear();
     result.set_number(number);
-    result.set_logits(logits.data() + sent, count * sizeof(float));
-    sent += count;
-    result.set_more(sent < logits.size());
+    size_t room = kNumbersPerMessage;
+    const auto take = [&room](const std::vector<float>& from, size_t* taken) {
+      const size_t count = std::min(room, from.size() - *taken);
+      const char* const begin = reinterpret_cast<const char*>(from.data() + *taken);
+      room -= count;
+      *taken += count;
+      return absl::string_view(begin, count * sizeof(float));
+    };
+    const absl::string_view values = take(logits.values, &sent);
+    result.set_logits(values.data(), values.size());
+    const absl::string_view hidden = take(logits.hidden, &sent_hidden);
+    result.set_hidden(hidden.data(), hidden.size());
+    result.set_more(sent < logits.values.size() || sent_hidden < logits.hidden.size());
     if (!stream->Write(result)) return false;
-  } while (sent < logits.size());
+  } while (result.more());
   return true;
 }
 
@@ -57,7 +67,7 @@ absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
     }
     if (!job.has_logits()) continue;
     if (refused.ok()) {
-      if (!SendLogits(number, logits.values, stream)) return absl::OkStatus();
+      if (!SendResult(number, logits, stream)) return absl::OkStatus();
       continue;
     }
     proto::ServingResult result;

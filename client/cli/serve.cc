@@ -33,6 +33,44 @@ std::string AdapterNames(const proto::ServedModel& model) {
 
 bool OnWorkers(const proto::ServedModel& model) { return model.tensor_parallel() > 0; }
 
+constexpr char kCoordinator[] = "the coordinator";
+
+// "2 x 1 on w1, w2": tensor by pipeline parallel.
+std::string PlaceText(const proto::ModelPlacement& place) {
+  if (place.tensor_parallel() == 0) return kCoordinator;
+  std::string text = place.tensor_parallel() * place.pipeline_parallel() == 1
+                         ? ""
+                         : absl::StrCat(place.tensor_parallel(), " x ", place.pipeline_parallel(),
+                                        place.workers().empty() ? "" : " on ");
+  absl::StrAppend(&text, Printable(absl::StrJoin(place.workers(), ", ")));
+  return text.empty() ? "one worker" : text;
+}
+
+// What --workers=auto compared.
+void PrintCandidates(Context& context, const proto::ServedModel& model) {
+  if (model.candidates().empty()) return;
+  Table table({{""},
+               {"model", Align::kLeft, true},
+               {"drafts", Align::kLeft, true},
+               {"step", Align::kRight},
+               {"drafting", Align::kRight},
+               {"tokens/s", Align::kRight},
+               {"largest part", Align::kRight},
+               {"", Align::kLeft, true}});
+  for (const proto::PlacementCandidate& c : model.candidates()) {
+    std::vector<std::string> ssms;
+    for (const proto::ModelPlacement& ssm : c.ssms()) ssms.push_back(PlaceText(ssm));
+    const bool fits = c.refused().empty();
+    table.Row({c.chosen() ? "*" : "", PlaceText(c.llm()), absl::StrJoin(ssms, "; "),
+               FormatSeconds(c.llm_seconds()),
+               fits && c.ssms_size() > 0 ? FormatSeconds(c.draft_seconds()) : "",
+               fits ? FormatCount(c.tokens_per_second()) : "",
+               FormatBytes(static_cast<double>(c.most_bytes())), Printable(c.refused())});
+  }
+  context.out() << "\nplaces by predicted tokens per second (* chosen)\n"
+                << table.Render(context.terminal());
+}
+
 // "temperature 0.6, top_p 0.9"; empty if there is nothing.
 std::string SamplingText(const proto::SamplingOptions& sampling) {
   std::vector<std::string> parts;
@@ -129,6 +167,13 @@ absl::Status RunServe(Context& context) {
   if (const std::string defaults = SamplingText(model->sampling_defaults()); !defaults.empty()) {
     context.out() << "\nrequests that do not say get the model's own " << defaults;
   }
+  for (int i = 0; i < model->ssm_placements_size(); ++i) {
+    if (model->ssm_placements(i).tensor_parallel() == 0) continue;
+    context.out() << "\n"
+                  << Printable(model->ssm_artifacts(i)) << " drafts on "
+                  << PlaceText(model->ssm_placements(i));
+  }
+  PrintCandidates(context, *model);
   context.out() << "\ntry it: espalier generate " << Printable(model->name())
                 << " \"In the beginning\"" << std::endl;
   return absl::OkStatus();
@@ -187,6 +232,10 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   request->set_resident_weight_bytes(flags.Int("resident-weights", 0));
   request->set_tensor_parallel(number("tensor-parallel"));
   request->set_pipeline_parallel(number("pipeline-parallel"));
+  request->set_ssm_tensor_parallel(number("ssm-tensor-parallel"));
+  request->set_ssm_pipeline_parallel(number("ssm-pipeline-parallel"));
+  request->set_workers(flags.Text("workers"));
+  request->set_expected_requests(number("expected-requests"));
   return FillAdapters(flags, request);
 }
 
@@ -220,6 +269,18 @@ std::vector<FlagSpec> ServingFlags() {
        "run the model on workers, its layers cut into N stages; with --tensor-parallel on the "
        "product of the two",
        0, 1, 1024},
+      {"ssm-tensor-parallel", FlagType::kInt, "N",
+       "run each small model on N workers of its own, cut as by --tensor-parallel; without this "
+       "and "
+       "the next flag they run in the coordinator's process",
+       0, 1, 1024},
+      {"ssm-pipeline-parallel", FlagType::kInt, "N",
+       "the same with the small models' layers cut into N stages", 0, 1, 1024},
+      {"workers", FlagType::kText, "auto",
+       "auto: choose where the model and its small ones run, and how they are cut, for the most "
+       "tokens per second by the planner's costs; shows what was compared"},
+      {"expected-requests", FlagType::kInt, "N",
+       "requests at once that --workers=auto reckons with (--max-requests-per-batch)", 0, 1, 4096},
       {"max-sequence-length", FlagType::kInt, "N", "prompt and answer together (the model's)", 0, 1,
        1 << 30},
       {"max-requests-per-batch", FlagType::kInt, "N", "requests of one step (16)", 0, 1, 1 << 20},
@@ -244,6 +305,7 @@ Command ServeCommand() {
                 {"two adapters of one model",
                  "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
                 {"over two workers", "espalier serve llm --tensor-parallel=2"},
+                {"wherever it is fastest", "espalier serve llm --ssm=ssm --workers=auto"},
                 {"what is served", "espalier serve"}};
   c.run = RunServe;
   return c;

@@ -42,7 +42,8 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
   const TensorSpec &x = spec.inputs[0], &y = spec.outputs[0];
   const PackedWeights shape{bits, y.dims.back(), x.dims.back()};
   if (spec.inputs[1].dims != Dims{shape.blocks(), shape.block_bytes()}) {
-    *refusal = "packed weights can be cut into blocks of 16 outputs only";
+    *refusal =
+        "packed weights can be cut into blocks of 16 outputs and between groups of 32 inputs only";
     return nullptr;
   }
   const int64_t rows = RowsOf(x.dims), groups = shape.groups();

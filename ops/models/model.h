@@ -52,6 +52,7 @@ struct WeightSource {
   // says, each packed by itself. 0: as it is.
   int bits = 0;
   int64_t out = 0, in = 0;
+  bool packed = false;  // then the one piece is that matrix as the parameter holds it, all of it
 
   bool operator==(const WeightSource&) const = default;
 };

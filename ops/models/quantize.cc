@@ -48,7 +48,20 @@ absl::StatusOr<ServingModel> ServingIn(const OpRegistry& registry, ServingModel 
                      " is asked for; leave the format out, or serve what it was made of"));
   }
   absl::StatusOr<ServingModel> packed = QuantizeServing(registry, std::move(model), held);
-  if (packed.ok()) packed->weights = {};
+  if (!packed.ok()) return packed;
+  WeightMap weights;
+  for (const auto& [name, source] : packed->weights.sources) {
+    if (source.pieces.empty()) weights.sources[name] = source;  // filled by someone else
+  }
+  for (const Node& node : packed->graph.nodes()) {
+    if (node.op != "quantized_linear") continue;
+    const Value& weight = packed->graph.value(node.inputs[1]);
+    WeightSource& source = weights.sources[weight.name];
+    source = packed->weights.sources.at(weight.name);
+    source.pieces = {{weight.name, weight.type.dims, false, 0, weight.type.dims[0]}};
+    source.packed = true;
+  }
+  packed->weights = std::move(weights);
   return packed;
 }
 

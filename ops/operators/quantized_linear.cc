@@ -46,8 +46,10 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-// Packed weights can be cut into blocks of outputs, and not along the inputs: a part of those would
-// be another packed matrix.
+// Packed weights can be cut into blocks of outputs, and along the inputs where no group straddles a
+// cut: then each group's sum is the whole matrix's, bit for bit. A part along the inputs is as
+// large as a box of the bytes, but a packed matrix of its own (PackedColumns in
+// ops/quantized/pack.h), which is right for parameters that are filled where they lie.
 SplitRule Split(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   const bool bias = types.has_input(2);
@@ -68,8 +70,15 @@ SplitRule Split(const NodeTypes& types) {
     if (!bias && !HasActivation(types.attributes)) {
       weight[1] = x_map.back() = add("in", AxisKind::kReduction, x.back());
     }
-  } else if (out % kPackOutputs == 0) {
-    weight[0] = y_map.back() = add("out", AxisKind::kParameter, out / kPackOutputs);
+  } else {
+    // As PackedUnit in ops/quantized/pack.h, which kernels' headers know nothing of.
+    const int64_t unit = types.attributes.Int("bits") == 4 ? kPackGroup : 2 * kPackGroup;
+    if (out % kPackOutputs == 0) {
+      weight[0] = y_map.back() = add("out", AxisKind::kParameter, out / kPackOutputs);
+    }
+    if (!bias && !HasActivation(types.attributes) && x.back() % unit == 0) {
+      weight[1] = x_map.back() = add("in", AxisKind::kReduction, x.back() / unit);
+    }
   }
   rule.inputs = {x_map, weight};
   if (types.inputs.size() > 2) {

@@ -81,6 +81,20 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
   return absl::OkStatus();
 }
 
+void PackedColumns(const PackedWeights& shape, const uint8_t* from, int64_t first,
+                   const PackedWeights& part, uint8_t* to) {
+  const int64_t skipped = first / kPackGroup, groups = part.groups();
+  const int64_t scale = kPackOutputs * 2;  // bytes of a group's
+  std::fill_n(to, part.block_bytes(), 0);
+  std::memcpy(to, from + skipped * shape.group_bytes(),
+              static_cast<size_t>(groups * shape.group_bytes()));
+  std::memcpy(to + part.scales_offset(), from + shape.scales_offset() + skipped * scale,
+              static_cast<size_t>(groups * scale));
+  if (shape.bits != 4) return;
+  std::memcpy(to + part.minima_offset(), from + shape.minima_offset() + skipped * scale,
+              static_cast<size_t>(groups * scale));
+}
+
 std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed) {
   std::vector<float> weights(static_cast<size_t>(shape.out * shape.in));
   for (int64_t o = 0; o < shape.out; ++o) {

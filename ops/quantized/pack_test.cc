@@ -139,5 +139,37 @@ TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
   }
 }
 
+// A part along the inputs is the matrix that has those inputs alone, packed.
+TEST(PackTest, PartsAlongTheInputsArePackedMatricesOfTheirOwn) {
+  for (const int bits : {8, 4}) {
+    const PackedWeights whole{bits, 37, 6 * PackedUnit(bits)};
+    std::vector<float> weights(static_cast<size_t>(whole.out * whole.in));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = std::sin(static_cast<float>(i * i % 7919));
+    }
+    std::vector<uint8_t> packed(static_cast<size_t>(whole.blocks() * whole.block_bytes()));
+    ASSERT_TRUE(Pack("w", whole, weights.data(), packed.data()).ok());
+    for (const int64_t units : {1, 2, 3, 6}) {
+      const PackedWeights part{bits, whole.out, units * PackedUnit(bits)};
+      EXPECT_EQ(part.block_bytes() * 6, whole.block_bytes() * units);
+      for (int64_t first = 0; first < whole.in; first += part.in) {
+        std::vector<float> columns;
+        for (int64_t o = 0; o < whole.out; ++o) {
+          const auto row = weights.begin() + o * whole.in + first;
+          columns.insert(columns.end(), row, row + part.in);
+        }
+        std::vector<uint8_t> expected(static_cast<size_t>(part.blocks() * part.block_bytes()));
+        ASSERT_TRUE(Pack("w", part, columns.data(), expected.data()).ok());
+        std::vector<uint8_t> cut(expected.size());
+        for (int64_t b = 0; b < part.blocks(); ++b) {
+          PackedColumns(whole, packed.data() + b * whole.block_bytes(), first, part,
+                        cut.data() + b * part.block_bytes());
+        }
+        EXPECT_EQ(cut, expected) << bits << " bits, inputs from " << first;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace espalier

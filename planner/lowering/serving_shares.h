@@ -13,6 +13,17 @@
 
 namespace espalier {
 
+// A serving graph, with its named outputs as results of nodes of their own and with biases added by
+// nodes of their own where they would be in the way, shared out to devices.
+struct SharedServing {
+  PcgStructure structure;
+  std::vector<NodeConfig> configs;  // by forward node, empty for dead ones
+};
+
+// All of what follows; `graph` is bound. Errors as LowerServing.
+absl::StatusOr<SharedServing> ShareOut(const OpRegistry& registry, const Graph& graph,
+                                       const ServingDegrees& degrees);
+
 // `structure` is BuildServingStructure of a graph whose named outputs are results of "identity"
 // nodes that nothing else reads; they run on the last stage's first device. By forward node, empty
 // for dead ones. Errors as LowerServing.

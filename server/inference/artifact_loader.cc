@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "planner/planner.h"
-#include "server/inference/remote_model_runner.h"
+#include "server/inference/choose_places.h"
 #include "worker/device/device.h"
+#include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/weight_files.h"
 
@@ -47,6 +49,12 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std:
   return files;
 }
 
+int64_t BytesOf(const proto::TensorSpec& spec) {
+  int64_t bytes = SizeOf(FromProto(spec.dtype()));
+  for (int64_t d : spec.dims()) bytes *= d;
+  return bytes;
+}
+
 absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
@@ -66,11 +74,33 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<ServingModel> ArtifactLoader::Build(
-    const Described& model, const ServingShape& shape, std::optional<WeightFormat> format,
-    const AdapterFiles& adapters, AdapterFiles::Parameters* adapted, int64_t* parameters) const {
-  absl::StatusOr<ServingModel> serving =
-      BuildServing(*options_.operators, model.description.model, shape);
+absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
+    const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
+    const Expansion& expansion, const Formats& formats) const {
+  const int count = static_cast<int>(ssms.size());
+  std::vector<Part> parts;
+  std::vector<std::string> artifacts = {llm};
+  artifacts.insert(artifacts.end(), ssms.begin(), ssms.end());
+  for (const std::string& artifact : artifacts) {
+    absl::StatusOr<Described> model = Describe(artifact);
+    if (!model.ok()) return model.status();
+    const ModelFacts& facts = model->description.model.facts;
+    absl::StatusOr<ServingShape> shape =
+        parts.empty() ? LlmShape(facts, size, expansion, count)
+                      : SsmShape(facts, parts[0].shape, size, expansion, count);
+    if (!shape.ok()) return In(artifact, shape.status());
+    const auto format = parts.empty() ? formats.llm : formats.ssms;
+    parts.push_back({artifact, *std::move(model), *shape, format});
+  }
+  return parts;
+}
+
+absl::StatusOr<ServingModel> ArtifactLoader::Build(const Part& part, const ServingShape& shape,
+                                                   const AdapterFiles& adapters,
+                                                   AdapterFiles::Parameters* adapted,
+                                                   int64_t* parameters) const {
+  const LanguageModel& model = part.model.description.model;
+  absl::StatusOr<ServingModel> serving = BuildServing(*options_.operators, model, shape);
   if (!serving.ok()) return serving.status();
   if (absl::Status status = BindAndInfer(*options_.operators, 1, &serving->graph); !status.ok()) {
     return status;
@@ -79,10 +109,10 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(
   absl::StatusOr<AdapterFiles::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
   if (!added.ok()) return added.status();
   *adapted = *std::move(added);
-  return ServingIn(*options_.operators, *std::move(serving), model.description.model.facts, format);
+  return ServingIn(*options_.operators, *std::move(serving), model.facts, part.format);
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Described& model,
+absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Part& part,
                                                                        const ServingModel& serving,
                                                                        const Local& local,
                                                                        EngineParts* parts) const {
@@ -91,9 +121,10 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Des
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device =
       NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
-      *program, model.folder, static_cast<int>(model.description.model.facts.max_positions),
-      device.get(), serving.weights);
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
+      ProgramModelRunner::Create(*program, part.model.folder,
+                                 static_cast<int>(part.model.description.model.facts.max_positions),
+                                 device.get(), serving.weights);
   if (!runner.ok()) return runner.status();
   if (absl::Status status = local.adapters.Load(local.adapted, (*runner)->executor());
       !status.ok()) {
@@ -104,86 +135,168 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Des
   return *std::move(runner);
 }
 
-absl::Status ArtifactLoader::MakeRemote(const Described& model, ServingModel serving,
-                                        const ServingShape& shape, const Placement& placement,
-                                        Loaded* loaded) const {
+absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
+    const Part& part, ServingModel serving, const Remote& remote, EngineParts* parts) const {
   if (options_.cluster.workers == nullptr) {
     return absl::UnimplementedError("this process serves models by itself only, not on workers");
   }
-  absl::StatusOr<std::vector<proto::Program>> programs =
-      LowerServing(*options_.operators, serving.graph,
-                   ServingDegrees{placement.tensor_parallel, placement.pipeline_parallel});
+  absl::StatusOr<std::vector<proto::Program>> programs = LowerServing(
+      *options_.operators, serving.graph,
+      ServingDegrees{remote.place.tensor_parallel(), remote.place.pipeline_parallel()});
   if (!programs.ok()) return programs.status();
-  const ModelFacts& facts = model.description.model.facts;
-  RemoteModel remote;
-  remote.name = placement.name;
-  remote.folder = model.folder;
-  remote.programs = *std::move(programs);
-  remote.weights = std::move(serving.weights);
-  NameEverySource(serving.graph, &remote.weights);
-  remote.limits.vocabulary = static_cast<int>(facts.vocab_size);
-  remote.limits.kv_slots = shape.kv_slots;
-  remote.limits.max_rows = shape.max_rows;
-  remote.limits.max_sequences = shape.max_sequences;
-  remote.limits.max_context_slots = shape.max_context_slots;
-  remote.limits.max_ancestor_slots = shape.max_ancestor_slots;
-  remote.limits.max_positions = static_cast<int>(facts.max_positions);
-  remote.max_output_rows = shape.max_output_rows;
-  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> runner =
-      RemoteModelRunner::Create(options_.cluster, std::move(remote), placement.may_wait);
-  if (!runner.ok()) return runner.status();
-  loaded->describe = [runner = runner->get()](proto::ServedModel* served) {
-    const RemoteModelRunner::Placement placement = runner->placement();
-    served->set_state(placement.state);
-    served->mutable_workers()->Assign(placement.workers.begin(), placement.workers.end());
-  };
-  loaded->parts.llm = *std::move(runner);
+  const ModelFacts& facts = part.model.description.model.facts;
+  RemoteModel model;
+  model.name = remote.name;
+  model.folder = part.model.folder;
+  model.programs = *std::move(programs);
+  model.preferred.assign(remote.place.workers().begin(), remote.place.workers().end());
+  model.weights = std::move(serving.weights);
+  NameEverySource(serving.graph, &model.weights);
+  model.adapter_folders = remote.adapters.folders();
+  model.adapters = remote.adapted;
+  model.limits.vocabulary = static_cast<int>(facts.vocab_size);
+  model.limits.kv_slots = part.shape.kv_slots;
+  model.limits.max_rows = part.shape.max_rows;
+  model.limits.max_sequences = part.shape.max_sequences;
+  model.limits.max_context_slots = part.shape.max_context_slots;
+  model.limits.max_ancestor_slots = part.shape.max_ancestor_slots;
+  model.limits.max_positions = static_cast<int>(facts.max_positions);
+  model.limits.adapters = remote.adapters.count();
+  for (const auto& [name, value] : serving.graph.outputs) {
+    if (name != "hidden") continue;
+    model.limits.hidden = static_cast<int>(serving.graph.value(value).type.dims.back());
+  }
+  model.max_output_rows = part.shape.max_output_rows;
+  for (const proto::Program& program : model.programs) {
+    for (const proto::Buffer& buffer : program.buffers()) {
+      if (buffer.kind() == proto::PERSISTENT) parts->kv_cache_bytes += BytesOf(buffer.spec());
+    }
+  }
+  return RemoteModelRunner::Create(options_.cluster, std::move(model), remote.may_wait);
+}
+
+absl::StatusOr<proto::Device> ArtifactLoader::Own() {
+  if (own_.has_value()) return *own_;
+  const std::unique_ptr<Device> device =
+      NewCpuDevice({options_.threads, options_.memory_limit, options_.swap_dir});
+  absl::StatusOr<proto::Device> measured = Calibrate(device.get());
+  if (measured.ok()) own_ = *measured;
+  return measured;
+}
+
+absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
+                                    const Expansion& expansion, int requests, Loaded* loaded) {
+  const int ssms = static_cast<int>(parts.size()) - 1;
+  PlacesQuestion question;
+  question.registry = options_.operators;
+  std::vector<ServingModel> full, step;
+  std::vector<double> steps;
+  const AdapterFiles none;
+  for (const Part& part : parts) {
+    const bool drafts = !full.empty();
+    const ExpectedStep expected = ExpectStep(part.shape, expansion, ssms, requests, drafts);
+    for (const auto& [shape, to] :
+         {std::pair{&part.shape, &full}, std::pair{&expected.shape, &step}}) {
+      AdapterFiles::Parameters adapted;
+      absl::StatusOr<ServingModel> built =
+          Build(part, *shape, drafts ? none : adapters, &adapted, nullptr);
+      if (!built.ok()) return In(part.artifact, built.status());
+      to->push_back(*std::move(built));
+    }
+    steps.push_back(expected.steps);
+  }
+  for (size_t m = 0; m < parts.size(); ++m) {
+    question.models.push_back({parts[m].artifact, &full[m].graph, &step[m].graph, steps[m]});
+  }
+  if (options_.cluster.workers != nullptr) {
+    question.workers = options_.cluster.workers->Idle();
+    question.link = options_.cluster.workers->MeasuredLink();
+  }
+  std::vector<proto::Device> devices;
+  for (const Member& member : question.workers) devices.push_back(member.device);
+  if (options_.communication) question.communication = options_.communication(devices);
+  absl::StatusOr<proto::Device> own = Own();
+  if (!own.ok()) return own.status();
+  question.own = *std::move(own);
+  question.tokens_per_round = ExpectedTokens(expansion, ssms, requests);
+  absl::StatusOr<Places> places = ChoosePlaces(question);
+  if (!places.ok()) return places.status();
+  loaded->placements = std::move(places->chosen);
+  loaded->candidates = std::move(places->candidates);
   return absl::OkStatus();
 }
 
 absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
     const Expansion& expansion, const Formats& formats, const Placement& placement) {
-  const int count = static_cast<int>(ssms.size());
-  absl::StatusOr<Described> large = Describe(llm);
-  if (!large.ok()) return large.status();
-  absl::StatusOr<ServingShape> shape =
-      LlmShape(large->description.model.facts, size, expansion, count);
-  if (!shape.ok()) return In(llm, shape.status());
+  const absl::StatusOr<std::vector<Part>> described =
+      DescribeAll(llm, ssms, size, expansion, formats);
+  if (!described.ok()) return described.status();
+  const ModelDescription& description = (*described)[0].model.description;
   Loaded loaded;
-  loaded.format = formats.llm.value_or(PackedFormat(large->description.model.facts));
-  loaded.parts.tokenizer = large->description.tokenizer;
-  loaded.parts.chat = large->description.chat;
-  loaded.parts.generation = large->description.generation;
-  const absl::StatusOr<AdapterFiles> adapters =
+  loaded.format = formats.llm.value_or(PackedFormat(description.model.facts));
+  loaded.parts.tokenizer = description.tokenizer;
+  loaded.parts.chat = description.chat;
+  loaded.parts.generation = description.generation;
+  const absl::StatusOr<AdapterFiles> given =
       AdapterFiles::Open(*files_, formats.adapters, options_.folder);
-  if (!adapters.ok()) return adapters.status();
-  AdapterFiles::Parameters adapted;
-  absl::StatusOr<ServingModel> serving =
-      Build(*large, *shape, formats.llm, *adapters, &adapted, &loaded.parameters);
-  if (!serving.ok()) return In(llm, serving.status());
-  if (placement.on_workers()) {
-    absl::Status made = MakeRemote(*large, *std::move(serving), *shape, placement, &loaded);
-    if (!made.ok()) return In(llm, made);
-  } else {
-    absl::StatusOr<std::unique_ptr<ModelRunner>> runner = MakeLocal(
-        *large, *serving, {*adapters, adapted, formats.resident_weight_bytes}, &loaded.parts);
-    if (!runner.ok()) return In(llm, runner.status());
-    loaded.parts.llm = *std::move(runner);
+  if (!given.ok()) return given.status();
+  loaded.placements = placement.models;
+  if (placement.models.empty()) {
+    absl::Status chosen =
+        Choose(*described, *given, expansion, placement.expected_requests, &loaded);
+    if (!chosen.ok()) return chosen;
   }
-  for (const std::string& ssm : ssms) {
-    absl::StatusOr<Described> small = Describe(ssm);
-    if (!small.ok()) return small.status();
-    absl::StatusOr<ServingShape> ssm_shape =
-        SsmShape(small->description.model.facts, *shape, size, expansion, count);
-    if (!ssm_shape.ok()) return In(ssm, ssm_shape.status());
-    serving = Build(*small, *ssm_shape, formats.ssms, {}, &adapted, nullptr);
-    if (!serving.ok()) return In(ssm, serving.status());
-    absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-        MakeLocal(*small, *serving, {{}, adapted}, &loaded.parts);
-    if (!runner.ok()) return In(ssm, runner.status());
-    loaded.parts.ssms.push_back(*std::move(runner));
+  if (loaded.placements.size() != described->size()) {
+    return absl::InternalError(
+        absl::StrCat(loaded.placements.size(), " places for ", described->size(), " models"));
   }
+  const AdapterFiles none;
+  std::vector<RemoteModelRunner*> remote(described->size(), nullptr);
+  for (size_t m = 0; m < described->size(); ++m) {
+    const Part& part = (*described)[m];
+    const AdapterFiles& adapters = m == 0 ? *given : none;
+    AdapterFiles::Parameters adapted;
+    absl::StatusOr<ServingModel> serving =
+        Build(part, part.shape, adapters, &adapted, m == 0 ? &loaded.parameters : nullptr);
+    if (!serving.ok()) return In(part.artifact, serving.status());
+    std::unique_ptr<ModelRunner> runner;
+    if (const proto::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
+      // No served model's name has a slash.
+      const std::string name =
+          m == 0 ? placement.name : absl::StrCat(placement.name, "/ssm", m - 1);
+      auto made = MakeRemote(part, *std::move(serving),
+                             {name, place, adapters, adapted, placement.may_wait}, &loaded.parts);
+      if (!made.ok()) return In(part.artifact, made.status());
+      remote[m] = made->get();
+      runner = *std::move(made);
+    } else {
+      auto made =
+          MakeLocal(part, *serving, {adapters, adapted, m == 0 ? formats.resident_weight_bytes : 0},
+                    &loaded.parts);
+      if (!made.ok()) return In(part.artifact, made.status());
+      runner = *std::move(made);
+    }
+    if (m == 0) {
+      loaded.parts.llm = std::move(runner);
+    } else {
+      loaded.parts.ssms.push_back(std::move(runner));
+    }
+  }
+  loaded.describe = [remote](proto::ServedModel* served) {
+    for (size_t m = 0; m < remote.size(); ++m) {
+      if (remote[m] == nullptr) continue;
+      const RemoteModelRunner::Placement now = remote[m]->placement();
+      if (m == 0) {
+        served->set_state(now.state);
+        served->mutable_workers()->Assign(now.workers.begin(), now.workers.end());
+        continue;
+      }
+      proto::ModelPlacement* place = served->mutable_ssm_placements(static_cast<int>(m) - 1);
+      place->set_state(now.state);
+      place->mutable_workers()->Assign(now.workers.begin(), now.workers.end());
+    }
+  };
   return loaded;
 }
 

@@ -3,11 +3,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "ops/schema/registry.h"
+#include "planner/planner.h"
 #include "server/inference/model_server.h"
+#include "server/inference/remote_model_runner.h"
 #include "server/inference/serving_session.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/runner/adapter_files.h"
@@ -22,6 +26,9 @@ struct ArtifactLoaderOptions {
       0;                 // bytes of one model with its KV cache; 0: three quarters of the machine's
   std::string swap_dir;  // where weights lie that stream in; empty: in memory
   ServingCluster cluster;  // without workers: models are served in this process only
+  // What workers on these devices have measured of their messages; null, or a null answer: nothing.
+  std::function<std::shared_ptr<const CommunicationModel>(const std::vector<proto::Device>&)>
+      communication;
 };
 
 // Folders of all families that ops/models knows, each model on a device of its own.
@@ -40,26 +47,50 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<Described> Describe(const std::string& artifact) const;
 
  private:
+  // One of the models that are loaded together.
+  struct Part {
+    std::string artifact;
+    Described model;
+    ServingShape shape;
+    std::optional<WeightFormat> format;
+  };
+  absl::StatusOr<std::vector<Part>> DescribeAll(const std::string& llm,
+                                                const std::vector<std::string>& ssms,
+                                                const ServingSize& size, const Expansion& expansion,
+                                                const Formats& formats) const;
   // `adapted`: the parameters that `adapters` fill.
-  absl::StatusOr<ServingModel> Build(const Described& model, const ServingShape& shape,
-                                     std::optional<WeightFormat> format,
+  absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
                                      const AdapterFiles& adapters,
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
+  // Sets placements and candidates.
+  absl::Status Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
+                      const Expansion& expansion, int requests, Loaded* loaded);
+  // This process as a device, measured once.
+  absl::StatusOr<proto::Device> Own();
   struct Local {
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
     int64_t resident_weight_bytes = 0;
   };
-  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const Described& model,
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const Part& part,
                                                          const ServingModel& serving,
                                                          const Local& local,
                                                          EngineParts* parts) const;
-  // Sets parts.llm and `describe`.
-  absl::Status MakeRemote(const Described& model, ServingModel serving, const ServingShape& shape,
-                          const Placement& placement, Loaded* loaded) const;
+  struct Remote {
+    std::string name;  // of what workers hold
+    const proto::ModelPlacement& place;
+    const AdapterFiles& adapters;
+    const AdapterFiles::Parameters& adapted;
+    bool may_wait = false;
+  };
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> MakeRemote(const Part& part,
+                                                                ServingModel serving,
+                                                                const Remote& remote,
+                                                                EngineParts* parts) const;
 
   const ArtifactLoaderOptions options_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::optional<proto::Device> own_;
 };
 
 }  // namespace espalier

@@ -43,13 +43,88 @@ absl::Status CheckAdapters(const proto::ServeModelRequest& request) {
           "field 'adapters': '", adapter.name(), "' is the name of another adapter or the model"));
     }
   }
-  if (request.adapters_size() > 0 &&
-      (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0)) {
+  return absl::OkStatus();
+}
+
+constexpr char kAuto[] = "auto";
+
+// Checks and completes what the request says of where its models run.
+absl::Status CompletePlacement(proto::ServeModelRequest* request) {
+  bool degrees = false;
+  for (const auto& [field, degree] :
+       {std::pair("tensor_parallel", request->tensor_parallel()),
+        std::pair("pipeline_parallel", request->pipeline_parallel()),
+        std::pair("ssm_tensor_parallel", request->ssm_tensor_parallel()),
+        std::pair("ssm_pipeline_parallel", request->ssm_pipeline_parallel())}) {
+    if (degree < 0 || degree > kMaxParallel) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("field '", field, "' is ", degree, ", expected 0 to ", kMaxParallel));
+    }
+    degrees = degrees || degree > 0;
+  }
+  const bool chosen = request->workers() == kAuto;
+  if (!chosen && !request->workers().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'workers' is '", request->workers(), "', expected auto or nothing"));
+  }
+  if (chosen && degrees) {
+    return absl::InvalidArgumentError(
+        "field 'workers' is auto, which chooses the degrees; leave 'tensor_parallel', "
+        "'pipeline_parallel' and those of SSMs out");
+  }
+  if (request->expected_requests() < 0 || request->expected_requests() > kMaxRequests) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'expected_requests' is ",
+                                                   request->expected_requests(), ", expected 0 to ",
+                                                   kMaxRequests));
+  }
+  if (request->expected_requests() > 0 && !chosen) {
+    return absl::InvalidArgumentError(
+        "field 'expected_requests' is for the choice of a place, and 'workers' is not auto");
+  }
+  if (request->chosen_size() > 0) {
+    return absl::InvalidArgumentError("field 'chosen' is the coordinator's own; leave it out");
+  }
+  const auto complete = [](int tensor, int pipeline, const auto& set_tensor,
+                           const auto& set_pipeline) {
+    if (tensor == 0 && pipeline == 0) return false;
+    set_tensor(std::max(1, tensor));
+    set_pipeline(std::max(1, pipeline));
+    return true;
+  };
+  bool on_workers = complete(
+      request->tensor_parallel(), request->pipeline_parallel(),
+      [&](int n) { request->set_tensor_parallel(n); },
+      [&](int n) { request->set_pipeline_parallel(n); });
+  const bool ssms_on_workers = complete(
+      request->ssm_tensor_parallel(), request->ssm_pipeline_parallel(),
+      [&](int n) { request->set_ssm_tensor_parallel(n); },
+      [&](int n) { request->set_ssm_pipeline_parallel(n); });
+  if (ssms_on_workers && request->ssm_artifacts().empty()) {
+    return absl::InvalidArgumentError(
+        "fields 'ssm_tensor_parallel' and 'ssm_pipeline_parallel' place SSMs, but 'ssm_artifacts' "
+        "names none");
+  }
+  on_workers = on_workers || chosen;
+  if (request->resident_weight_bytes() > 0 && on_workers) {
     return absl::UnimplementedError(
-        "field 'adapters': models that are split over workers have none; serve it in the "
-        "coordinator's process");
+        "field 'resident_weight_bytes' is for a model in the coordinator's process; workers keep "
+        "all of their parts of the weights: split the model over more of them, or leave it out");
   }
   return absl::OkStatus();
+}
+
+// The LLM's, then the SSMs'; empty: to be chosen.
+std::vector<proto::ModelPlacement> PlacementsOf(const proto::ServeModelRequest& request) {
+  if (request.workers() == kAuto) return {request.chosen().begin(), request.chosen().end()};
+  proto::ModelPlacement llm, ssm;
+  llm.set_tensor_parallel(request.tensor_parallel());
+  llm.set_pipeline_parallel(request.pipeline_parallel());
+  ssm.set_tensor_parallel(request.ssm_tensor_parallel());
+  ssm.set_pipeline_parallel(request.ssm_pipeline_parallel());
+  std::vector<proto::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1,
+                                         ssm);
+  all[0] = llm;
+  return all;
 }
 
 // The request with its defaults filled in, or what is wrong with it.
@@ -74,17 +149,6 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
     return absl::InvalidArgumentError(absl::StrCat(
         "field 'lookup_depth' is ", request.lookup_depth(), ", expected 0 to ", kMaxLookup));
   }
-  for (const auto& [field, degree] :
-       {std::pair("tensor_parallel", request.tensor_parallel()),
-        std::pair("pipeline_parallel", request.pipeline_parallel())}) {
-    if (degree >= 0 && degree <= kMaxParallel) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("field '", field, "' is ", degree, ", expected 0 to ", kMaxParallel));
-  }
-  if (request.tensor_parallel() > 0 || request.pipeline_parallel() > 0) {
-    request.set_tensor_parallel(std::max(1, request.tensor_parallel()));
-    request.set_pipeline_parallel(std::max(1, request.pipeline_parallel()));
-  }
   for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
     if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;
   }
@@ -96,17 +160,7 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
         absl::StrCat("field 'resident_weight_bytes' is ", request.resident_weight_bytes(),
                      ", expected bytes of the device, or 0 for all weights"));
   }
-  const bool on_workers = request.tensor_parallel() > 0 || request.pipeline_parallel() > 0;
-  if (on_workers && *kv_format != DType::kF32) {
-    return absl::UnimplementedError(
-        "field 'kv_cache': models on workers keep keys and values in f32; leave it out, or serve "
-        "the model in the coordinator's process");
-  }
-  if (request.resident_weight_bytes() > 0 && on_workers) {
-    return absl::UnimplementedError(
-        "field 'resident_weight_bytes' is for a model that runs on one device; with "
-        "'tensor_parallel' or 'pipeline_parallel' its weights lie on several");
-  }
+  if (absl::Status status = CompletePlacement(&request); !status.ok()) return status;
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
   }
@@ -160,7 +214,7 @@ absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::str
 }
 
 absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
-    const proto::ServeModelRequest& request, bool may_wait) {
+    const proto::ServeModelRequest& request, const std::string& name, bool may_wait) {
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
   if (!expansion.ok()) return expansion.status();
@@ -178,10 +232,10 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   }
   ModelLoader::Formats formats;
   formats.resident_weight_bytes = request.resident_weight_bytes();
-  for (const auto& [name, format] : {std::pair{&request.weights(), &formats.llm},
+  for (const auto& [given, format] : {std::pair{&request.weights(), &formats.llm},
                                      std::pair{&request.ssm_weights(), &formats.ssms}}) {
-    if (name->empty()) continue;
-    absl::StatusOr<WeightFormat> known = WeightFormatOf(*name);
+    if (given->empty()) continue;
+    absl::StatusOr<WeightFormat> known = WeightFormatOf(*given);
     if (!known.ok()) return known.status();
     *format = *known;
   }
@@ -191,9 +245,10 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
       request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
       *expansion, formats,
-      {.name = request.name(),
-       .tensor_parallel = request.tensor_parallel(),
-       .pipeline_parallel = request.pipeline_parallel(),
+      {.name = name,
+       .models = PlacementsOf(request),
+       .expected_requests = request.expected_requests() > 0 ? request.expected_requests()
+                                                            : request.max_requests_per_batch(),
        .may_wait = may_wait});
   if (!loaded.ok()) return loaded.status();
   EngineOptions options;
@@ -213,6 +268,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   };
   Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters,
                     std::move(loaded->describe)};
+  prepared.placements = std::move(loaded->placements);
+  prepared.candidates = std::move(loaded->candidates);
   prepared.request.set_weights(Name(loaded->format));
   if (request.generation_config() == "model") {
     absl::StatusOr<proto::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
@@ -245,8 +302,15 @@ proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loade
   }
   description.set_resident_weight_bytes(request.resident_weight_bytes());
   *description.mutable_adapters() = request.adapters();
-  description.set_tensor_parallel(request.tensor_parallel());
-  description.set_pipeline_parallel(request.pipeline_parallel());
+  for (size_t m = 0; m < placements.size(); ++m) {
+    if (m > 0) {
+      *description.add_ssm_placements() = placements[m];
+    } else {
+      description.set_tensor_parallel(placements[m].tensor_parallel());
+      description.set_pipeline_parallel(placements[m].pipeline_parallel());
+    }
+  }
+  description.mutable_candidates()->Assign(candidates.begin(), candidates.end());
   description.set_loaded_unix_ms(absl::ToUnixMillis(loaded));
   description.set_generation_config(request.generation_config());
   *description.mutable_sampling_defaults() = sampling_defaults;
@@ -257,13 +321,17 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const proto::ServeMod
   absl::StatusOr<proto::ServeModelRequest> request = Complete(given);
   if (!request.ok()) return request.status();
   absl::MutexLock loading(&loading_);
-  return LoadParts(*request, /*may_wait=*/false);
+  // Beside a served model of the same name, which has no slash.
+  return LoadParts(*request, absl::StrCat(request->name(), "/prepared"), /*may_wait=*/false);
 }
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(
-    const proto::ServeModelRequest& request, bool may_wait) {
-  absl::StatusOr<Prepared> prepared = LoadParts(request, may_wait);
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModelRequest* request,
+                                                               bool may_wait) {
+  absl::StatusOr<Prepared> prepared = LoadParts(*request, request->name(), may_wait);
   if (!prepared.ok()) return prepared.status();
+  if (request->workers() == kAuto) {
+    request->mutable_chosen()->Assign(prepared->placements.begin(), prepared->placements.end());
+  }
   auto model = std::make_shared<LoadedModel>();
   model->description = prepared->Describe(0, options_.clock->Now());
   absl::StatusOr<std::unique_ptr<EngineHost>> host =
@@ -286,13 +354,14 @@ std::map<std::string, absl::Status> ModelServer::Restore() {
     return failures;
   }
   absl::MutexLock loading(&loading_);
-  for (const proto::ServeModelRequest& request : *served) {
-    absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/true);
+  for (proto::ServeModelRequest& request : *served) {
+    absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(&request, /*may_wait=*/true);
     if (!model.ok()) {
       failures[request.name()] = model.status();
       continue;
     }
     if (options_.metrics != nullptr) options_.metrics->Add(*model);
+    request.clear_chosen();
     absl::MutexLock lock(&mutex_);
     models_[request.name()] = {request, *std::move(model)};
   }
@@ -315,13 +384,14 @@ absl::StatusOr<proto::ServedModel> ModelServer::Serve(const proto::ServeModelReq
           "model '", request->name(), "' is served already with other options; unserve it first"));
     }
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(*request, /*may_wait=*/false);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(&*request, /*may_wait=*/false);
   if (!model.ok()) return model.status();
   if (absl::Status status = options_.store->PutServed(*request, nullptr); !status.ok()) {
     return status;
   }
   if (options_.metrics != nullptr) options_.metrics->Add(*model);
   const proto::ServedModel description = Describe(**model);
+  request->clear_chosen();
   absl::MutexLock lock(&mutex_);
   models_[request->name()] = {*request, *std::move(model)};
   return description;

@@ -43,23 +43,27 @@ class ModelLoader {
     int64_t parameters = 0;                             // of the LLM
     WeightFormat format = WeightFormat::kF32;           // likewise
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
+    // The LLM's place, then the SSMs'; and, if they were chosen here, of what.
+    std::vector<proto::ModelPlacement> placements;
+    std::vector<proto::PlacementCandidate> candidates;
   };
   struct Formats {
     std::optional<WeightFormat> llm, ssms;  // absent: as the artifact has it
     int64_t resident_weight_bytes = 0;      // of the LLM: see ServingLowering; 0: all
     std::vector<std::string> adapters;      // artifacts of low-rank adapters of the LLM
   };
-  // Where the LLM runs. SSMs run in this process in any case: each of their steps is so short that
-  // the way to another one would take longer.
+  // Where the models run.
   struct Placement {
-    std::string name;                                // as the model is served
-    int tensor_parallel = 0, pipeline_parallel = 0;  // both 0: in this process
-    bool may_wait = false;  // for workers: the model is there, and answers once they are
-    bool on_workers() const { return tensor_parallel > 0; }
+    std::string name;  // as the model is served
+    // The LLM's, then the SSMs'. Workers that are named are preferred. Empty: to be chosen.
+    std::vector<proto::ModelPlacement> models;
+    int expected_requests = 1;  // at once, for that choice
+    bool may_wait = false;      // for workers: the model is there, and answers once they are
   };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if
   // there is no such artifact; InvalidArgument or Unimplemented if it cannot be served, naming
-  // artifact and field.
+  // artifact and field; ResourceExhausted, with bytes, if a place is to be chosen and there is
+  // none.
   virtual absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                                       const ServingSize& size, const Expansion& expansion,
                                       const Formats& formats, const Placement& placement) = 0;
@@ -99,6 +103,8 @@ class ModelServer {
     int64_t parameters = 0;                             // of the LLM
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     proto::SamplingOptions sampling_defaults;
+    std::vector<proto::ModelPlacement> placements;      // as in ModelLoader::Loaded
+    std::vector<proto::PlacementCandidate> candidates;  // likewise
     // All that is known without an engine; `context` is its.
     proto::ServedModel Describe(int context, absl::Time loaded) const;
   };
@@ -126,8 +132,11 @@ class ModelServer {
   uint64_t NextSeed();
 
  private:
-  absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request, bool may_wait);
-  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(const proto::ServeModelRequest& request,
+  // `name`: under which workers hold what is theirs.
+  absl::StatusOr<Prepared> LoadParts(const proto::ServeModelRequest& request,
+                                     const std::string& name, bool may_wait);
+  // Notes in the request what was chosen for it.
+  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(proto::ServeModelRequest* request,
                                                     bool may_wait);
   // AlreadyExists if the names of the request, its adapters' included, are taken by other models.
   absl::Status CheckNames(const proto::ServeModelRequest& request) const
@@ -137,7 +146,7 @@ class ModelServer {
   absl::Mutex loading_;  // one model at a time; taken before mutex_
   mutable absl::Mutex mutex_;
   struct Entry {
-    proto::ServeModelRequest request;
+    proto::ServeModelRequest request;  // without what was chosen for it
     std::shared_ptr<LoadedModel> model;
   };
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);

@@ -58,6 +58,16 @@ absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers() const {
   for (const Member& member : cluster_.workers->Idle()) {
     if (member.device.memory_bytes() >= bytes) large.push_back(member);
   }
+  std::vector<Member> preferred;
+  for (const std::string& id : model_.preferred) {
+    for (const Member& member : large) {
+      if (member.lease.worker_id() == id) preferred.push_back(member);
+    }
+  }
+  if (preferred.size() == wanted) return preferred;
+  std::stable_sort(large.begin(), large.end(), [](const Member& a, const Member& b) {
+    return a.device.memory_bandwidth() > b.device.memory_bandwidth();
+  });
   // Of one kind if possible: a mixture sends everything through the hosts' memory.
   for (proto::Device::Kind kind : {proto::Device::CUDA, proto::Device::CPU}) {
     std::vector<Member> alike;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -31,6 +32,8 @@ struct ScriptedWorker {
   bool frozen = false;  // nothing is answered
   bool loaded = false;
   int loadings = 0;
+  int hidden = 0;
+  int lost_numbers = 0;  // of hidden states, that it does not send
   std::unique_ptr<FakeModelRunner> model;
 
   void Set(bool ScriptedWorker::*what) {
@@ -54,8 +57,9 @@ class ScriptedClient : public WorkerClient {
     if (absl::Status s = Answer(); !s.ok()) return s;
     worker_->loaded = true;
     ++worker_->loadings;
-    worker_->model = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
-                                                       HashModel(7, kVocabulary));
+    RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    limits.hidden = worker_->hidden;
+    worker_->model = std::make_unique<FakeModelRunner>(limits, HashModel(7, kVocabulary));
     return proto::StartServingReply();
   }
 
@@ -114,6 +118,9 @@ class ScriptedClient : public WorkerClient {
         result->set_refused(std::string(status.message()));
       } else {
         result->set_logits(logits.values.data(), logits.values.size() * sizeof(float));
+        const size_t lost = static_cast<size_t>(client_->worker_->lost_numbers);
+        const size_t sent = logits.hidden.size() - std::min(lost, logits.hidden.size());
+        result->set_hidden(logits.hidden.data(), sent * sizeof(float));
       }
       return true;
     }
@@ -143,7 +150,7 @@ class ScriptedClient : public WorkerClient {
 
 class RemoteModelRunnerTest : public ::testing::Test {
  protected:
-  std::shared_ptr<ScriptedWorker> AddWorker(int64_t memory = 1 << 20) {
+  std::shared_ptr<ScriptedWorker> AddWorker(int64_t memory = 1 << 20, double bandwidth = 1e9) {
     const std::string address = absl::StrCat("127.0.0.1:", workers_.size() + 1);
     auto worker = std::make_shared<ScriptedWorker>();
     {
@@ -157,14 +164,16 @@ class RemoteModelRunnerTest : public ::testing::Test {
     request.mutable_device()->set_kind(proto::Device::CPU);
     request.mutable_device()->set_memory_bytes(memory);
     request.mutable_device()->set_matmul_flops(1e9);
-    request.mutable_device()->set_memory_bandwidth(1e9);
+    request.mutable_device()->set_memory_bandwidth(bandwidth);
     absl::StatusOr<proto::Lease> lease = registry_.Join(request);
     EXPECT_TRUE(lease.ok()) << lease.status();
     leases_.push_back(*lease);
     return worker;
   }
 
-  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(int ranks, bool may_wait = false) {
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(int ranks, bool may_wait = false,
+                                                            std::vector<std::string> preferred = {},
+                                                            int hidden = 0) {
     ServingCluster cluster;
     cluster.workers = &registry_;
     cluster.rendezvous = &rendezvous_;
@@ -178,6 +187,8 @@ class RemoteModelRunnerTest : public ::testing::Test {
     model.name = "lm";
     model.folder = "/models/lm";
     model.limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    model.limits.hidden = hidden;
+    model.preferred = std::move(preferred);
     model.max_output_rows = 8;
     for (int r = 0; r < ranks; ++r) {
       proto::Program program;
@@ -255,6 +266,46 @@ TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnload
   EXPECT_EQ(Idle(), 3);
   EXPECT_FALSE(a->Is(&ScriptedWorker::loaded));
   EXPECT_FALSE(b->Is(&ScriptedWorker::loaded));
+}
+
+TEST_F(RemoteModelRunnerTest, TheFastestWorkersAreTakenUnlessOthersWereChosen) {
+  AddWorker(1 << 20, 1e9);
+  AddWorker(1 << 20, 4e9);
+  AddWorker(/*memory=*/999, 9e9);
+  AddWorker(1 << 20, 2e9);
+  const auto workers = [&](std::vector<std::string> preferred) {
+    auto runner = Create(2, false, std::move(preferred));
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return runner.ok() ? (*runner)->placement().workers : std::vector<std::string>();
+  };
+  EXPECT_EQ(workers({}), (std::vector<std::string>{"w2", "w4"}));
+  EXPECT_EQ(workers({"w4", "w1"}), (std::vector<std::string>{"w4", "w1"}));
+  // Gone, or too small: any that do.
+  EXPECT_EQ(workers({"w4", "w7"}), (std::vector<std::string>{"w2", "w4"}));
+  EXPECT_EQ(workers({"w3", "w1"}), (std::vector<std::string>{"w2", "w4"}));
+}
+
+TEST_F(RemoteModelRunnerTest, HiddenStatesComeWithTheLogitsOfStepsThatWantThem) {
+  constexpr int kHidden = 6;
+  auto worker = AddWorker();
+  worker->hidden = kHidden;
+  auto runner = Create(1, false, {}, kHidden);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->limits().hidden, kHidden);
+  (*runner)->cache_generation();
+  RunnerBatch batch = Row(0);
+  RunnerLogits logits;
+  ASSERT_TRUE((*runner)->Step(batch, &logits).ok());
+  EXPECT_TRUE(logits.hidden.empty());
+  batch.wants_hidden = true;
+  ASSERT_TRUE((*runner)->Step(batch, &logits).ok());
+  ASSERT_EQ(logits.values.size(), static_cast<size_t>(kVocabulary));
+  EXPECT_EQ(logits.hidden,
+            std::vector<float>(logits.values.begin(), logits.values.begin() + kHidden));
+  worker->lost_numbers = 1;
+  const absl::Status status = (*runner)->Step(batch, &logits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("5 of 6 hidden numbers"));
 }
 
 TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {

@@ -95,6 +95,9 @@ absl::Status ServingSession::LoadRank(size_t rank) {
   *request.mutable_program() = model_.programs[rank];
   request.set_folder(model_.folder);
   SetWeights(model_.weights, &request);
+  SetAdapters(model_.adapters, &request);
+  request.mutable_adapter_folders()->Add(model_.adapter_folders.begin(),
+                                         model_.adapter_folders.end());
   *request.mutable_limits() = ToProto(model_.limits, model_.max_output_rows);
   absl::Status status = ranks_[rank].client->StartServing(request, cluster_.load_timeout).status();
   if (!status.ok()) return status;
@@ -183,27 +186,42 @@ absl::Status ServingSession::RunOnRanks(const RunnerBatch& batch, RunnerLogits* 
 }
 
 absl::Status ServingSession::Receive(const RunnerBatch& batch, RunnerLogits* logits) {
-  const size_t wanted = batch.logit_rows.size() * static_cast<size_t>(model_.limits.vocabulary);
+  struct Numbers {
+    std::vector<float>& to;
+    size_t have = 0;
+
+    // False for more than were due, or a number that is torn.
+    bool Take(const std::string& bytes) {
+      if (bytes.size() % sizeof(float) != 0 || bytes.size() / sizeof(float) > to.size() - have) {
+        return false;
+      }
+      if (!bytes.empty()) std::memcpy(to.data() + have, bytes.data(), bytes.size());
+      have += bytes.size() / sizeof(float);
+      return true;
+    }
+  };
+  const size_t rows = batch.logit_rows.size();
   logits->vocabulary = model_.limits.vocabulary;
-  logits->values.resize(wanted);
-  size_t have = 0;
+  logits->values.resize(rows * static_cast<size_t>(model_.limits.vocabulary));
+  logits->hidden.resize(batch.wants_hidden ? rows * static_cast<size_t>(model_.limits.hidden) : 0);
+  Numbers values{logits->values}, hidden{logits->hidden};
   proto::ServingResult result;
   do {
     if (!ranks_[logits_rank_].stream->Read(&result)) return Inquire(logits_rank_);
     if (!result.refused().empty()) return absl::InvalidArgumentError(result.refused());
-    const size_t bytes = result.logits().size();
-    if (result.number() != steps_ || bytes % sizeof(float) != 0 ||
-        bytes / sizeof(float) > wanted - have) {
+    if (result.number() != steps_ || !values.Take(result.logits()) ||
+        !hidden.Take(result.hidden())) {
       return absl::UnavailableError(
-          absl::StrCat(Describe(logits_rank_), " answers step ", result.number(), " with ", bytes,
-                       " bytes; ", wanted - have, " numbers of step ", steps_, " were due"));
+          absl::StrCat(Describe(logits_rank_), " answers step ", result.number(), " with ",
+                       result.logits().size(), " and ", result.hidden().size(), " bytes; ",
+                       values.to.size() - values.have, " and ", hidden.to.size() - hidden.have,
+                       " numbers of step ", steps_, " were due"));
     }
-    std::memcpy(logits->values.data() + have, result.logits().data(), bytes);
-    have += bytes / sizeof(float);
   } while (result.more());
-  if (have == wanted) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " gave ", have, " of ", wanted,
-                                             " numbers of step ", steps_));
+  if (values.have == values.to.size() && hidden.have == hidden.to.size()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " gave ", values.have, " of ",
+                                             values.to.size(), " logits and ", hidden.have, " of ",
+                                             hidden.to.size(), " hidden numbers of step ", steps_));
 }
 
 absl::Status ServingSession::Inquire(size_t first) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "ops/models/adapters.h"
 #include "ops/models/model.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/rendezvous.h"
@@ -37,7 +39,13 @@ struct RemoteModel {
   std::string name;                      // as it is served
   std::string folder;                    // of its files, which the workers see, too
   std::vector<proto::Program> programs;  // by rank
+  // Ids of the workers that it was placed on, by rank; taken if they are all there. Empty: the
+  // fastest that are.
+  std::vector<std::string> preferred;
   WeightMap weights;
+  // Of low-rank adapters: where they lie, and the parameters that they fill.
+  std::vector<std::string> adapter_folders;
+  std::map<std::string, std::vector<AdapterMatrix>> adapters;
   RunnerLimits limits;
   int max_output_rows = 0;
 };

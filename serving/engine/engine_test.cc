@@ -208,6 +208,68 @@ TEST_F(EngineTest, AFailingSsmIsSetAsideAndRequestsGoOn) {
   EXPECT_EQ(harness_.ssm(0).steps(), steps);
 }
 
+// As one on a worker that dies, is away for some steps, and is loaded again somewhere else.
+TEST_F(EngineTest, AnSsmThatWasAwayDraftsAgainWithAnEmptyCache) {
+  Start();
+  std::vector<int> prompt;
+  for (int i = 0; i < 40; ++i) prompt.push_back(i % 7);
+  const std::vector<int> expected = GreedyContinuation(Llm(), prompt, 60);
+  const RequestId before = *engine().Submit(prompt, {.max_tokens = 60});
+  harness_.RunToEnd();  // its blocks are shared from now on
+  const RequestId id = *engine().Submit(prompt, {.max_tokens = 60});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness_.Step().ok());
+  harness_.ssm(0).FailFrom(harness_.ssm(0).steps() + 2);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness_.Step().ok());
+  EXPECT_EQ(engine().statistics().speculation.ssm_status[0].code(), absl::StatusCode::kUnavailable);
+  const int64_t drafts = engine().statistics().speculation.ssm_drafts[0];
+  harness_.ssm(0).FailFrom(0);
+  harness_.ssm(0).LoseCache();
+  // Its runner says so if it is shown a slot of the cache that is gone.
+  const RequestId after = *engine().Submit(prompt, {.max_tokens = 60});
+  harness_.RunToEnd();
+  EXPECT_TRUE(engine().statistics().speculation.ssm_status[0].ok())
+      << engine().statistics().speculation.ssm_status[0];
+  EXPECT_GT(engine().statistics().speculation.ssm_drafts[0], drafts);
+  for (const RequestId each : {before, id, after}) {
+    EXPECT_THAT(harness_.answer(each).tokens, ElementsAreArray(expected));
+  }
+  EXPECT_GT(harness_.answer(after).usage.accepted_tokens, 0);
+}
+
+// As after a new start of the coordinator, when workers have not joined yet.
+TEST(Engine, ModelsThatAreAwayAtFirstAreTunedOnceTheyAreThere) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  double now = 0;
+  EngineOptions options;
+  options.seconds = [&now] { return now += 1e-4; };
+  options.speculation.tune = true;
+  options.speculation.calibration_seconds = 0.05;
+  harness.llm().FailFrom(1);
+  harness.ssm(0).FailFrom(1);
+  ASSERT_TRUE(harness.Start(options, "1,1,1").ok());
+  const std::vector<int> prompt = {3, 1, 2};
+  const RequestId early = *harness.engine().Submit(prompt, {.max_tokens = 8});
+  EXPECT_EQ(harness.Step().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harness.answer(early).error.code(), absl::StatusCode::kUnavailable);
+  harness.llm().FailFrom(0);
+  harness.llm().LoseCache();
+  const RequestId alone = *harness.engine().Submit(prompt, {.max_tokens = 40});
+  harness.RunToEnd();
+  EXPECT_GT(harness.llm().largest_batch(), 16) << "it was not calibrated";
+  EXPECT_EQ(harness.answer(alone).usage.drafted_tokens, 0);
+  harness.ssm(0).FailFrom(0);
+  harness.ssm(0).LoseCache();
+  const RequestId id = *harness.engine().Submit(prompt, {.max_tokens = 40});
+  harness.RunToEnd();
+  EXPECT_GT(harness.ssm(0).largest_batch(), 16) << "it was not calibrated";
+  for (const RequestId each : {alone, id}) {
+    EXPECT_THAT(harness.answer(each).tokens,
+                ElementsAreArray(GreedyContinuation(Llm(), prompt, 40)));
+  }
+}
+
 TEST(Engine, AnSsmWhoseLogitsAreNoNumbersIsSetAsideAndTheOtherGoesOn) {
   for (const double temperature : {0.0, 1.0}) {
     EngineHarness harness(kVocabulary);

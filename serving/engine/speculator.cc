@@ -70,26 +70,44 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
     ssm.drafter = std::make_unique<Drafter>(*out->setup_.ssms[i], static_cast<int>(i),
                                             out->setup_.expansion, out->setup_.share_prefixes);
     ssm.limit = std::min({limits.max_positions, limits.kv_slots - tree, limits.max_context_slots});
+    ssm.generation = out->setup_.ssms[i]->cache_generation();
     out->ssms_.push_back(std::move(ssm));
   }
   for (Ssm& ssm : out->ssms_) {
     if (out->options_.tune) ssm.drafter->Measure(out->setup_.seconds, &ssm.cost);
   }
-  if (out->options_.tune && out->options_.calibration_seconds > 0) {
-    if (absl::Status status = out->CalibrateAll(); !status.ok()) return status;
-  }
+  const absl::Status status = out->CalibrateAll();
+  if (!status.ok() && !absl::IsUnavailable(status)) return status;
   return out;
 }
 
 absl::Status Speculator::CalibrateAll() {
   const double budget = options_.calibration_seconds;
-  absl::Status status = Calibrate(*setup_.llm, setup_.max_rows, budget, setup_.seconds, &llm_cost_);
+  if (!options_.tune || budget <= 0) return absl::OkStatus();
+  const auto calibrate = [&](ModelRunner& runner, StepCost* cost, bool* done) {
+    if (*done) return absl::OkStatus();
+    const absl::Status status = Calibrate(runner, setup_.max_rows, budget, setup_.seconds, cost);
+    *done = status.ok();
+    return status;
+  };
+  const absl::Status status = calibrate(*setup_.llm, &llm_cost_, &llm_calibrated_);
   for (size_t i = 0; i < ssms_.size() && status.ok(); ++i) {
-    const absl::Status ssm =
-        Calibrate(*setup_.ssms[i], setup_.max_rows, budget, setup_.seconds, &ssms_[i].cost);
+    if (!ssms_[i].status.ok()) continue;
+    const absl::Status ssm = calibrate(*setup_.ssms[i], &ssms_[i].cost, &ssms_[i].calibrated);
     if (!ssm.ok()) SetAside(static_cast<int>(i), ssm);
   }
   return status;
+}
+
+void Speculator::MeetAgain() {
+  for (size_t i = 0; i < ssms_.size(); ++i) {
+    Ssm& ssm = ssms_[i];
+    const uint64_t generation = setup_.ssms[i]->cache_generation();
+    if (std::exchange(ssm.generation, generation) == generation) continue;
+    for (const auto& [id, state] : states_) ssm.drafter->Release(id);
+    ssm.drafter->ForgetIdle();
+    if (absl::IsUnavailable(ssm.status)) ssm.status = absl::OkStatus();
+  }
 }
 
 int Speculator::largest_whole_tree() const {
@@ -122,6 +140,9 @@ Speculator::State& Speculator::StateOf(const Request& request) {
 }
 
 void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows, int context) {
+  MeetAgain();
+  // An error is the step's, too, which says so.
+  CalibrateAll().IgnoreError();
   ++steps_;
   load_ = {.decoding = static_cast<int>(decoding.size()), .other_rows = prompt_rows};
   for (auto& [id, state] : states_) {

@@ -8,7 +8,8 @@
 // turn has come, at most SpeculationOptions::probe_share of the time goes into drafts for one
 // request.
 //
-// An SSM that fails is set aside for good; requests go on without it.
+// An SSM that fails is set aside, and requests go on without it: for good, or, where it was only
+// away (Unavailable), until it is there again, with an empty cache (ModelRunner::cache_generation).
 #pragma once
 
 #include <cstdint>
@@ -86,7 +87,7 @@ class Speculator {
     std::function<double()> seconds;
   };
   // InvalidArgument naming the option. Calibrates if tuned: errors of the LLM; an SSM that fails is
-  // set aside.
+  // set aside. Who is away (Unavailable) is calibrated before the first step that it can run.
   static absl::StatusOr<std::unique_ptr<Speculator>> Create(Setup setup);
 
   // Nodes of the largest tree that may not shrink.
@@ -137,7 +138,9 @@ class Speculator {
   };
   struct Ssm {
     std::unique_ptr<Drafter> drafter;
-    int limit = 0;  // the longest sequence that it follows
+    int limit = 0;            // the longest sequence that it follows
+    uint64_t generation = 0;  // of its cache, that the drafter speaks of
+    bool calibrated = false;
     absl::Status status;
     StepCost cost;
     Learned learned;
@@ -160,7 +163,10 @@ class Speculator {
   };
 
   explicit Speculator(Setup setup);
+  // All that have not been, before they serve a request.
   absl::Status CalibrateAll();
+  // SSMs whose cache is another one than before: what was known of it is forgotten.
+  void MeetAgain();
 
   bool Draws(const Request& request) const;
   bool Follows(const Ssm& ssm, const Request& request) const;
@@ -185,6 +191,7 @@ class Speculator {
   SpeculationOptions& options_;
   RunnerLimits limits_;
   StepCost llm_cost_;
+  bool llm_calibrated_ = false;
   std::vector<Ssm> ssms_;
   LookupDrafter lookup_;
   Learned lookup_learned_;

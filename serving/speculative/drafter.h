@@ -80,6 +80,8 @@ class Drafter {
 
   // Forgets the request.
   void Release(int64_t request);
+  // Forgets what it kept of requests that are no more: the SSM's cache is another one.
+  void ForgetIdle() { kv_.ForgetIdle(); }
 
   const KvCache& kv() const { return kv_; }
   int64_t batches() const { return batches_; }

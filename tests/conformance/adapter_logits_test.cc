@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
 #include "worker/runner/adapter_files.h"
+#include "worker/runner/in_process_ranks.h"
 #include "worker/runner/program_model_runner.h"
 
 namespace espalier {
@@ -61,8 +63,13 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     ASSERT_TRUE(written.ok()) << written;
   }
 
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Make(
-      const std::vector<std::string>& adapters, WeightFormat format = WeightFormat::kF32) {
+  struct Adapted {
+    ServingModel model;
+    AdapterFiles files;
+    AdapterFiles::Parameters parameters;
+    int max_positions = 0;
+  };
+  absl::StatusOr<Adapted> Build(const std::vector<std::string>& adapters, WeightFormat format) {
     absl::StatusOr<LanguageModel> model = ReadModel(base_["config"].dump());
     if (!model.ok()) return model.status();
     const ServingShape shape{.max_rows = 96,
@@ -79,19 +86,47 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
         *files_, adapters,
         [&](const std::string& name) -> absl::StatusOr<std::string> { return FolderOf(name); });
     if (!files.ok()) return files.status();
-    const auto parameters = files->AddTo(registry_, &*serving);
+    auto parameters = files->AddTo(registry_, &*serving);
     if (!parameters.ok()) return parameters.status();
     serving = QuantizeServing(registry_, *std::move(serving), format);
     if (!serving.ok()) return serving.status();
-    absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    return Adapted{*std::move(serving), *std::move(files), *std::move(parameters),
+                   static_cast<int>(model->facts.max_positions)};
+  }
+
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Make(
+      const std::vector<std::string>& adapters, WeightFormat format = WeightFormat::kF32) {
+    const absl::StatusOr<Adapted> built = Build(adapters, format);
+    if (!built.ok()) return built.status();
+    absl::StatusOr<proto::Program> program = LowerServing(registry_, built->model.graph);
     if (!program.ok()) return program.status();
     devices_.push_back(NewCpuDevice({2, 1 << 26}));
-    auto runner =
-        ProgramModelRunner::Create(*program, folder_, static_cast<int>(model->facts.max_positions),
-                                   devices_.back().get(), serving->weights);
+    auto runner = ProgramModelRunner::Create(*program, folder_, built->max_positions,
+                                             devices_.back().get(), built->model.weights);
     if (!runner.ok()) return runner.status();
-    if (absl::Status s = files->Load(*parameters, (*runner)->executor()); !s.ok()) return s;
+    if (absl::Status s = built->files.Load(built->parameters, (*runner)->executor()); !s.ok()) {
+      return s;
+    }
     return *std::move(runner);
+  }
+
+  // With all adapters, over several devices, each of which reads its parts of them by folder.
+  absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
+                                                        const RunnerLimits& limits) {
+    absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
+    if (!built.ok()) return built.status();
+    NameEverySource(built->model.graph, &built->model.weights);
+    auto programs = LowerServing(registry_, built->model.graph, degrees);
+    if (!programs.ok()) return programs.status();
+    auto ranks = InProcessRanks::Create(*programs, folder_, limits, 96, built->model.weights);
+    if (!ranks.ok()) return ranks.status();
+    const auto files = AdapterFiles::OpenFolders(*files_, built->files.folders());
+    if (!files.ok()) return files.status();
+    for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
+      absl::Status s = files->Load(built->parameters, (*ranks)->rank(r).executor());
+      if (!s.ok()) return s;
+    }
+    return ranks;
   }
 
   std::unique_ptr<ProgramModelRunner> Runner(const std::vector<std::string>& adapters,
@@ -102,7 +137,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // The whole prompt with one adapter.
-  RunnerLogits Alone(ProgramModelRunner& runner, int adapter) {
+  RunnerLogits Alone(ModelRunner& runner, int adapter) {
     RunnerBatch batch;
     AddSequence(&batch, tokens_, 0, static_cast<int>(tokens_.size()));
     if (runner.limits().adapters > 0) batch.row_adapter.assign(tokens_.size(), adapter);
@@ -111,7 +146,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // The prompt with every adapter, and with none, in one batch; the second half in another.
-  void ExpectMixedIsAlone(ProgramModelRunner& runner, const std::vector<RunnerLogits>& alone) {
+  void ExpectMixedIsAlone(ModelRunner& runner, const std::vector<RunnerLogits>& alone) {
     const int n = static_cast<int>(tokens_.size()), half = n / 2;
     const int count = static_cast<int>(alone.size());
     for (const auto& [begin, end] : {std::pair{0, half}, std::pair{half, n}}) {
@@ -132,7 +167,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     }
   }
 
-  RunnerLogits Step(ProgramModelRunner& runner, const RunnerBatch& batch) {
+  RunnerLogits Step(ModelRunner& runner, const RunnerBatch& batch) {
     RunnerLogits logits;
     const absl::Status status = runner.Step(batch, &logits);
     EXPECT_TRUE(status.ok()) << status;
@@ -202,6 +237,79 @@ TEST_P(AdapterLogitsTest, StandBesideMatricesInFewerBits) {
     }
     ExpectMixedIsAlone(*runner, alone);
   }
+}
+
+// Each device has its parts of A and B, cut as the matrix that they change is cut.
+TEST_P(AdapterLogitsTest, DoNotDependOnHowTheModelIsCut) {
+  const auto whole = Runner(adapters_);
+  ASSERT_NE(whole, nullptr);
+  const auto bytes_of = [](ProgramModelRunner& runner) {
+    int64_t bytes = 0;
+    for (int i = 0; i < runner.executor().num_buffers(); ++i) {
+      const bool b = runner.executor().tensor_name(i).ends_with(".lora_b");
+      if (b && !runner.executor().is_alias(i)) bytes += runner.executor().spec(i).bytes();
+    }
+    return bytes;
+  };
+  int cuts = 0;
+  for (const ServingDegrees degrees : {ServingDegrees{2, 1}, {1, 2}, {2, 2}}) {
+    SCOPED_TRACE(testing::Message()
+                 << degrees.tensor_parallel << " x " << degrees.pipeline_parallel);
+    auto ranks = Ranks(degrees, whole->limits());
+    if (absl::IsInvalidArgument(ranks.status())) {
+      EXPECT_THAT(std::string(ranks.status().message()), HasSubstr("key and value heads"));
+      continue;
+    }
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    ++cuts;
+    std::vector<RunnerLogits> alone;
+    for (int i = -1; i < static_cast<int>(adapters_.size()); ++i) {
+      alone.push_back(Alone(**ranks, i));
+      const RunnerLogits one = Alone(*whole, i);
+      EXPECT_LE(Distance(alone.back().values, one.values), 2e-5f) << "adapter " << i;
+      EXPECT_LE(Distance(alone.back().hidden, one.hidden), 2e-5f) << "adapter " << i;
+    }
+    ExpectMixedIsAlone(**ranks, alone);
+    if (degrees.pipeline_parallel > 1 || degrees.tensor_parallel == 1) continue;
+    // Nobody holds all of what columns are cut from, unless they are 65 logits.
+    if (GetParam().name() == "llama_tied") continue;
+    for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
+      EXPECT_LT(bytes_of((*ranks)->rank(r)), bytes_of(*whole));
+    }
+  }
+  EXPECT_GT(cuts, 0);
+}
+
+// What says which rows of which tensor a parameter has comes to a worker from outside.
+TEST_P(AdapterLogitsTest, RowsThatTheFilesDoNotHaveAreRefused) {
+  const auto runner = Runner(adapters_);
+  ASSERT_NE(runner, nullptr);
+  absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
+  ASSERT_TRUE(built.ok()) << built.status();
+  const auto files = AdapterFiles::OpenFolders(*files_, built->files.folders());
+  ASSERT_TRUE(files.ok()) << files.status();
+  const auto refused = [&](auto&& change, absl::StatusCode code, const std::string& what) {
+    AdapterFiles::Parameters parameters = built->parameters;
+    change(parameters.begin()->second);
+    const absl::Status status = files->Load(parameters, runner->executor());
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  };
+  using Matrices = std::vector<AdapterMatrix>;
+  static constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  // Of an adapter that changes the layer.
+  const auto some = [](Matrices& m) -> AdapterMatrix& {
+    return *std::find_if(m.begin(), m.end(), [](const auto& each) { return !each.tensor.empty(); });
+  };
+  refused([&](Matrices& m) { some(m).tensor = "lost"; }, absl::StatusCode::kNotFound, "'lost'");
+  refused([&](Matrices& m) { some(m).rows = {{0, kHuge}}; }, invalid, "has no rows [0, ");
+  refused([&](Matrices& m) { some(m).rows = {{-kHuge, 1}}; }, invalid, "has no rows [-");
+  refused([&](Matrices& m) { some(m).rows.assign(1000, {0, 1}); }, invalid, "has no rows");
+  refused([&](Matrices& m) { some(m).scale = std::numeric_limits<double>::quiet_NaN(); }, invalid,
+          "the scale");
+  refused([](Matrices& m) { m.pop_back(); }, invalid, "adapters");
+  EXPECT_TRUE(files->Load(built->parameters, runner->executor()).ok());
 }
 
 TEST_P(AdapterLogitsTest, FilesThatDoNotFitAreRefusedByName) {

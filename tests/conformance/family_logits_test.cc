@@ -86,8 +86,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     }
   }
 
-  // Every matrix in this format.
-  absl::StatusOr<ServingModel> Build(WeightFormat format = WeightFormat::kF32) {
+  // Every matrix in `format`.
+  absl::StatusOr<ServingModel> Build(WeightFormat format, DType kv_format = DType::kF32) {
     absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder_);
     if (!config.ok()) return config.status();
     absl::StatusOr<LanguageModel> model = ReadModel(*config);
@@ -100,7 +100,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
                        .max_sequences = 2,
                        .max_context_slots = 64,
                        .max_ancestor_slots = 256,
-                       .max_positions = GetParam()["max_positions"].get<int>()};
+                       .max_positions = GetParam()["max_positions"].get<int>(),
+                       .kv_format = kv_format};
     absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
     if (!serving.ok()) return serving.status();
     const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
@@ -109,8 +110,9 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return ServingIn(registry_, *std::move(serving), model->facts, format);
   }
 
-  std::unique_ptr<ProgramModelRunner> Runner(WeightFormat format = WeightFormat::kF32) {
-    const absl::StatusOr<ServingModel> serving = Build(format);
+  std::unique_ptr<ProgramModelRunner> Runner(WeightFormat format = WeightFormat::kF32,
+                                             DType kv_format = DType::kF32) {
+    const absl::StatusOr<ServingModel> serving = Build(format, kv_format);
     if (!serving.ok()) {
       ADD_FAILURE() << serving.status();
       return nullptr;
@@ -129,8 +131,9 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
 
   // Over as many devices; an error if the model cannot be cut so.
   absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingDegrees& degrees,
-                                                        const RunnerLimits& limits) {
-    const absl::StatusOr<ServingModel> serving = Build();
+                                                        const RunnerLimits& limits,
+                                                        DType kv_format = DType::kF32) {
+    const absl::StatusOr<ServingModel> serving = Build(WeightFormat::kF32, kv_format);
     if (!serving.ok()) return serving.status();
     absl::StatusOr<std::vector<proto::Program>> programs =
         LowerServing(registry_, serving->graph, degrees);
@@ -169,6 +172,17 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     const absl::Status status = runner.Step(batch, &logits);
     EXPECT_TRUE(status.ok()) << status;
     return logits;
+  }
+
+  // The largest difference of two steps' logits, as a part of the number where that is above 1.
+  static double Distance(const RunnerLogits& a, const RunnerLogits& b) {
+    double worst = a.values.size() == b.values.size() ? 0 : INFINITY;
+    for (size_t i = 0; i < std::min(a.values.size(), b.values.size()); ++i) {
+      const double apart = std::fabs(a.values[i] - b.values[i]);
+      worst = std::max(worst, apart / std::max(1.f, std::fabs(b.values[i])));
+      if (!std::isfinite(apart)) return INFINITY;
+    }
+    return worst;
   }
 
   void ExpectSameBits(const RunnerLogits& a, int row_a, const RunnerLogits& b, int row_b) {
@@ -291,7 +305,9 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
   const int n = static_cast<int>(tokens_.size()), prefix = n / 2;
   auto alone = Runner();
   ASSERT_NE(alone, nullptr);
-  const RunnerLogits all = Step(*alone, Rows(0, n));
+  RunnerBatch batch = Rows(0, n);
+  batch.wants_hidden = true;
+  const RunnerLogits all = Step(*alone, batch);
   for (const ServingDegrees degrees : {ServingDegrees{2, 1}, {1, 2}, {2, 2}}) {
     SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
     auto ranks = Ranks(degrees, alone->limits());
@@ -302,11 +318,13 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
       continue;
     }
     ASSERT_TRUE(ranks.ok()) << ranks.status();
-    const RunnerLogits whole = Step(**ranks, Rows(0, n));
-    ASSERT_EQ(whole.values.size(), all.values.size());
-    for (size_t i = 0; i < all.values.size(); ++i) {
-      ASSERT_NEAR(whole.values[i], all.values[i], 1e-5 * std::max(1.f, std::fabs(all.values[i])));
+    const RunnerLogits whole = Step(**ranks, batch);
+    ASSERT_LE(Distance(whole, all), 1e-5);
+    ASSERT_EQ(whole.hidden.size(), all.hidden.size());
+    for (size_t i = 0; i < all.hidden.size(); ++i) {
+      ASSERT_NEAR(whole.hidden[i], all.hidden[i], 1e-5 * std::max(1.f, std::fabs(all.hidden[i])));
     }
+    EXPECT_TRUE(Step(**ranks, Rows(0, n)).hidden.empty());
     auto stepwise = Ranks(degrees, alone->limits());
     ASSERT_TRUE(stepwise.ok()) << stepwise.status();
     for (int i = 0; i < n; ++i) ExpectSameBits(whole, i, Step(**stepwise, Rows(i, i + 1)), 0);
@@ -316,6 +334,36 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
     Step(**tree, Rows(0, prefix));
     const RunnerLogits branches = Step(**tree, Branches(prefix, &row_of));
     for (int i = prefix; i < n; ++i) ExpectSameBits(whole, i, branches, row_of[i - prefix]);
+  }
+}
+
+// With fewer bits a sum that is rounded otherwise may be kept as the next number: still less than
+// what the format itself does to the logits. Stages alone change no sum.
+TEST_P(FamilyLogitsTest, CutModelsKeepKeysAndValuesInFewerBits) {
+  const int n = static_cast<int>(tokens_.size());
+  auto wide = Runner();
+  ASSERT_NE(wide, nullptr);
+  const RunnerLogits exact = Step(*wide, Rows(0, n));
+  for (const DType format : {DType::kF16, DType::kBF16, DType::kI8}) {
+    auto alone = Runner(WeightFormat::kF32, format);
+    ASSERT_NE(alone, nullptr);
+    const RunnerLogits all = Step(*alone, Rows(0, n));
+    EXPECT_GT(Distance(all, exact), 0) << "the format does nothing";
+    for (const ServingDegrees degrees : {ServingDegrees{1, 2}, {2, 1}}) {
+      SCOPED_TRACE(absl::StrCat(Name(format), " ", degrees.tensor_parallel, " x ",
+                                degrees.pipeline_parallel));
+      auto ranks = Ranks(degrees, alone->limits(), format);
+      if (degrees.tensor_parallel > 1 && absl::IsInvalidArgument(ranks.status())) continue;
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      int64_t bytes = 0;
+      for (size_t r = 0; r < (*ranks)->ranks(); ++r) bytes += (*ranks)->rank(r).kv_cache_bytes();
+      EXPECT_EQ(bytes, alone->kv_cache_bytes());
+      const RunnerLogits whole = Step(**ranks, Rows(0, n));
+      EXPECT_LE(Distance(whole, all), degrees.tensor_parallel > 1 ? Distance(all, exact) : 0);
+      auto stepwise = Ranks(degrees, alone->limits(), format);
+      ASSERT_TRUE(stepwise.ok()) << stepwise.status();
+      for (int i = 0; i < n; ++i) ExpectSameBits(whole, i, Step(**stepwise, Rows(i, i + 1)), 0);
+    }
   }
 }
 

@@ -42,7 +42,7 @@ class AdaptersTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.cluster = Cluster(workers=0)
+        cls.cluster = Cluster(workers=2)
         try:
             cls.base = weights()
             cls.upload_model("base", cls.base)
@@ -103,6 +103,18 @@ class AdaptersTest(unittest.TestCase):
             self.assertLess(worst, 1e-4)
             self.assertGreater(np.abs(self.scores(adapter) - plain).max(), 0.1)
             self.cluster.run("unserve", whole)
+
+    def test_workers_have_their_parts_of_each(self):
+        for flags in (["--tensor-parallel=2"], ["--pipeline-parallel=2"]):
+            self.cluster.run("serve", "base", "--name=far", "--adapter=far-poet=poems", "--adapter=far-clerk=forms",
+                             "--ssm=base", "--expansion=1,2,1", *flags)
+            for far, near in (("far", "llm"), ("far-poet", "poet"), ("far-clerk", "clerk")):
+                worst = np.abs(self.scores(far) - self.scores(near)).max()
+                print(f"{far} {flags[0]}: log-probabilities up to {worst:.2g} off those of the coordinator's process")
+                self.assertLess(worst, 2e-5)
+                with_trees = self.complete(far)
+                self.assertEqual(with_trees["text"], self.complete(far, speculation=False)["text"])
+            self.cluster.run("unserve", "far")
 
     def test_trees_of_a_draft_without_adapters_change_nothing(self):
         for model in ("llm", "poet", "clerk"):

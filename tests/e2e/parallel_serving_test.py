@@ -1,7 +1,9 @@
-"""A model served by workers: on one and on two of them, through speculation, the death of one, and a new start."""
+"""Models served by workers: on one and on two of them, small ones beside them, wherever a search puts them, through
+speculation, the death of a worker, and a new start."""
 import http.client
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -92,6 +94,83 @@ class ParallelServingTest(unittest.TestCase):
         self.assertIn("works for serving/far", failed.exception.err)
         self.cluster.run("unserve", "far")
         self.assertEqual({w["state"].upper() for w in self.workers().values()}, {"IDLE"})
+
+    def embed(self, model):
+        status, text = self.cluster.request("POST", "/v1/embeddings", json.dumps({"model": model, "input": list(PROMPTS)}))
+        self.assertEqual(status, 200, text)
+        return [item["embedding"] for item in json.loads(text)["data"]]
+
+    def test_embeddings_and_kv_caches_in_fewer_bits_are_those_of_the_coordinator_s_process(self):
+        def kv_bytes(model):
+            text = self.cluster.get("/metrics")[1]
+            return float(re.search(rf'espalier_kv_cache_bytes{{model_name="{model}"}} (\S+)', text)[1])
+        vectors = self.embed("local")
+        for flags, kv in ((["--tensor-parallel=2"], "f32"), (["--pipeline-parallel=2"], "f16"),
+                          (["--pipeline-parallel=2"], "int8"), (["--tensor-parallel=2"], "bf16")):
+            with self.subTest(kv_cache=kv, flags=flags):
+                self.cluster.run("serve", "big", "--name=near", "--kv-cache=" + kv)
+                self.cluster.run("serve", "big", "--name=far", "--kv-cache=" + kv, *flags)
+                self.assertTrue(self.served("far")["embeddings"])
+                self.assertEqual(self.served("far")["kv_cache"], kv)
+                self.assertEqual(kv_bytes("far"), kv_bytes("near"))
+                near, far = self.embed("near"), self.embed("far")
+                # Stages change no sum; cut sums may be kept as the next number of the format.
+                limit = {"f32": 1e-5, "bf16": 2e-2}.get(kv, 0)
+                for a, b in zip(near, far):
+                    self.assertLessEqual(max(abs(x - y) for x, y in zip(a, b)), limit)
+                if kv != "f32":
+                    self.assertNotEqual(near, vectors)
+                if limit == 0:
+                    for prompt in PROMPTS:
+                        self.assertEqual(self.answer("far", prompt)[0], self.answer("near", prompt)[0])
+                self.cluster.run("unserve", "far")
+                self.cluster.run("unserve", "near")
+
+    def test_a_small_model_on_a_worker_drafts_until_it_is_lost_and_again_afterwards(self):
+        served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--ssm-tensor-parallel=1")
+        place = served["ssm_placements"][0]
+        self.assertEqual((place["state"], len(place["workers"])), ("ready", 1), served)
+        self.assertEqual(self.workers()[place["workers"][0]]["job_id"], "serving/far/ssm0")
+        self.check_answers("far")
+        self.cluster.run("unserve", "far")
+        self.assertEqual({w["state"].upper() for w in self.workers().values()}, {"IDLE"})
+        # Both on workers, of which the small model's dies: nobody's answer ends for that.
+        served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--tensor-parallel=1",
+                                  "--ssm-tensor-parallel=1")
+        lost = self.workers()[served["ssm_placements"][0]["workers"][0]]
+        expected = self.answer("local", "And Abraham")[0]
+        self.check_answers("far")
+        self.cluster.kill(self.cluster.workers[int(lost["name"][1:])])
+        text, speculation = self.answer("far", "And Abraham")
+        self.assertEqual((text, speculation["accepted_tokens"]), (expected, 0))
+        self.cluster.wait(lambda: self.served("far")["ssm_placements"][0]["state"] != "ready", 20, "the loss is seen")
+        self.assertEqual(self.served("far")["state"], "ready")
+        self.cluster.start_worker()
+        self.cluster.wait(lambda: self.served("far")["ssm_placements"][0]["state"] == "ready", 60, "it is back")
+        self.check_answers("far")
+        with self.assertRaises(Failed) as failed:
+            self.cluster.run("serve", "big", "--name=other", "--ssm-tensor-parallel=1")
+        self.assertIn("'ssm_artifacts' names none", failed.exception.err)
+
+    def test_a_search_finds_a_place_for_both_models_and_says_why(self):
+        served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--workers=auto", "--expected-requests=2")
+        candidates = served["candidates"]
+        chosen = [c for c in candidates if c.get("chosen")]
+        self.assertEqual(len(chosen), 1)
+        self.assertEqual(chosen[0]["tokens_per_second"], max(c.get("tokens_per_second", 0) for c in candidates))
+        self.assertGreater(len({json.dumps([c["llm"], c.get("ssms", [])]) for c in candidates}), 4)
+        self.assertEqual(chosen[0]["llm"].get("tensor_parallel", 0), served.get("tensor_parallel", 0))
+        self.check_answers("far")
+        self.assertEqual(self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--workers=auto",
+                                          "--expected-requests=2")["loaded_unix_ms"], served["loaded_unix_ms"])
+        table = self.cluster.cli("serve", "big", "--name=again", *DRAFTS, "--workers=auto").stdout
+        self.assertIn("places by predicted tokens per second", table)
+        for wrong, what in ((["--workers=auto", "--tensor-parallel=2"], "leave 'tensor_parallel'"),
+                            (["--workers=all"], "expected auto"),
+                            (["--workers=auto", "--resident-weights=1000000"], "'resident_weight_bytes'")):
+            with self.assertRaises(Failed) as failed:
+                self.cluster.run("serve", "big", "--name=other", *wrong)
+            self.assertIn(what, failed.exception.err)
 
     def test_memory_does_not_grow_with_every_load(self):
         def once():

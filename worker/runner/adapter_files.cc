@@ -1,5 +1,6 @@
 #include "worker/runner/adapter_files.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,29 +16,55 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
-// `part` is [rows, columns], zero before.
-absl::Status Fill(const AdapterMatrix& matrix, const WeightFiles& files, int64_t columns,
+// What a matrix has in the region of one part of a parameter [adapters, rows, columns]. `part` is
+// that region, row-major, zero before.
+absl::Status Fill(const AdapterMatrix& matrix, const WeightFiles& files, const TensorSpec& spec,
                   std::vector<float>& part) {
-  const WeightFiles::Tensor& tensor = files.tensors().at(matrix.tensor);
+  const auto found = files.tensors().find(matrix.tensor);
+  if (found == files.tensors().end()) {
+    return absl::NotFoundError(absl::StrCat("there is no tensor '", matrix.tensor, "'"));
+  }
+  const WeightFiles::Tensor& tensor = found->second;
+  const auto wrong = [&](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", tensor.file, "': tensor '", matrix.tensor, "' ", what...));
+  };
+  const int64_t columns = spec.global[2];
+  if (tensor.dims.size() != 2 || tensor.dims[1] > columns) {
+    return wrong("has shape ", ToString(tensor.dims), "; expected a matrix of up to ", columns,
+                 " columns");
+  }
   const int64_t width = tensor.dims[1];
+  const int64_t first = spec.offset[2], end_column = std::min(width, first + spec.dims[2]);
   std::vector<float> values;
-  float* to = part.data();
+  int64_t at = 0;  // the row of the parameter that comes next
   for (const auto& [begin, end] : matrix.rows) {
-    values.resize(static_cast<size_t>((end - begin) * width));
-    absl::Status status =
-        files.Read(matrix.tensor, begin * width, (end - begin) * width, values.data());
-    if (!status.ok()) return status;
-    for (int64_t row = 0; row < end - begin; ++row, to += columns) {
-      for (int64_t i = 0; i < width; ++i) {
-        const float value = values[static_cast<size_t>(row * width + i)];
-        to[i] = static_cast<float>(matrix.scale * value);
-        if (!std::isfinite(to[i])) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "'", tensor.file, "': tensor '", matrix.tensor, "' holds ", value, " at [",
-              begin + row, ", ", i, "]; times the scale, ", matrix.scale, ", that is no number"));
+    if (begin < 0 || end < begin || end > tensor.dims[0] || end - begin > spec.global[1] - at) {
+      return wrong("of shape ", ToString(tensor.dims), " has no rows [", begin, ", ", end,
+                   ") for rows from ", at, " on of ", spec.global[1]);
+    }
+    // Those of them that lie in the region.
+    const int64_t from = std::max(at, spec.offset[1]);
+    const int64_t to = std::min(at + end - begin, spec.offset[1] + spec.dims[1]);
+    if (from < to && first < end_column) {
+      values.resize(static_cast<size_t>((to - from) * width));
+      const int64_t row0 = begin + from - at;
+      absl::Status status =
+          files.Read(matrix.tensor, row0 * width, (to - from) * width, values.data());
+      if (!status.ok()) return status;
+      for (int64_t row = from; row < to; ++row) {
+        for (int64_t i = first; i < end_column; ++i) {
+          const float value = values[static_cast<size_t>((row - from) * width + i)];
+          const float scaled = static_cast<float>(matrix.scale * value);
+          if (!std::isfinite(scaled)) {
+            return wrong("holds ", value, " at [", row0 + row - from, ", ", i,
+                         "]; times the scale, ", matrix.scale, ", that is no number");
+          }
+          part[static_cast<size_t>((row - spec.offset[1]) * spec.dims[2] + i - first)] = scaled;
         }
       }
     }
+    at += end - begin;
   }
   return absl::OkStatus();
 }
@@ -61,6 +88,19 @@ absl::StatusOr<AdapterFiles> AdapterFiles::Open(
     Adapter adapter{artifact, *std::move(config), {}};
     for (const auto& [name, tensor] : (*weights)->tensors()) adapter.tensors[name] = tensor.dims;
     out.adapters_.push_back(std::move(adapter));
+    out.folders_.push_back(*place);
+    out.weights_.push_back(*std::move(weights));
+  }
+  return out;
+}
+
+absl::StatusOr<AdapterFiles> AdapterFiles::OpenFolders(FileSystem& files,
+                                                       const std::vector<std::string>& folders) {
+  AdapterFiles out;
+  for (const std::string& folder : folders) {
+    absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenAdapterWeights(files, folder);
+    if (!weights.ok()) return weights.status();
+    out.folders_.push_back(folder);
     out.weights_.push_back(*std::move(weights));
   }
   return out;
@@ -76,23 +116,26 @@ absl::StatusOr<AdapterFiles::Parameters> AdapterFiles::AddTo(const OpRegistry& r
 }
 
 absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor) const {
-  for (const auto& [name, matrices] : parameters) {
-    const int buffer = executor.FindBuffer(name);
-    if (buffer < 0) {
-      return absl::InternalError(absl::StrCat("the program has no parameter '", name, "'"));
-    }
-    const Dims& dims = executor.spec(buffer).dims;
-    if (dims.size() != 3 || dims[0] != static_cast<int64_t>(weights_.size()) ||
-        executor.spec(buffer).dtype != DType::kF32) {
-      return absl::InternalError(absl::StrCat("parameter '", name, "' is ",
-                                              ToString(executor.spec(buffer).type()), " for ",
-                                              weights_.size(), " adapters"));
+  size_t loaded = 0;
+  for (int buffer = 0; buffer < executor.num_buffers(); ++buffer) {
+    if (executor.buffer(buffer).kind() != proto::PARAMETER_SHARD) continue;
+    const auto found = parameters.find(executor.tensor_name(buffer));
+    if (found == parameters.end()) continue;
+    ++loaded;
+    const auto& [name, matrices] = *found;
+    const TensorSpec& spec = executor.spec(buffer);
+    const int64_t adapters = static_cast<int64_t>(weights_.size());
+    if (spec.dims.size() != 3 || spec.dims[0] != adapters || spec.global[0] != adapters ||
+        matrices.size() != weights_.size() || spec.dtype != DType::kF32) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter '", name, "' is ", ToString(spec.type()), ", made of ",
+                       matrices.size(), " matrices, for ", weights_.size(), " adapters"));
     }
     std::vector<float> part;
     for (size_t i = 0; i < matrices.size(); ++i) {
-      part.assign(static_cast<size_t>(dims[1] * dims[2]), 0.0f);
+      part.assign(static_cast<size_t>(spec.dims[1] * spec.dims[2]), 0.0f);
       if (!matrices[i].tensor.empty()) {
-        absl::Status status = Fill(matrices[i], *weights_[i], dims[2], part);
+        absl::Status status = Fill(matrices[i], *weights_[i], spec, part);
         if (!status.ok()) return status;
       }
       const int64_t bytes = static_cast<int64_t>(part.size() * sizeof(float));
@@ -101,7 +144,10 @@ absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor
       if (!status.ok()) return status;
     }
   }
-  return absl::OkStatus();
+  // A rank need not have a part of each.
+  if (executor.program().world_size() > 1 || loaded >= parameters.size()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the program has ", loaded, " of the adapters' ",
+                                          parameters.size(), " parameters"));
 }
 
 }  // namespace espalier

@@ -27,12 +27,22 @@ class AdapterFiles {
 
   // AddAdapters to the model; nothing is done without adapters.
   absl::StatusOr<Parameters> AddTo(const OpRegistry& registry, ServingModel* model) const;
-  // Fills the parameters that AddTo made. Errors name the tensor: a type that is no floating-point
-  // number, values that are no numbers.
+  // Fills what a program has of the parameters that AddTo made: all of each, or one rank's part.
+  // Errors name the tensor: one that there is not, or not so large, a type that is no
+  // floating-point number, values that are no numbers.
   absl::Status Load(const Parameters& parameters, Executor& executor) const;
+
+  // Where the adapters lie, in their order: what OpenFolders takes.
+  const std::vector<std::string>& folders() const { return folders_; }
+  // The weights alone, for Load: of adapters that somebody else has added to the model.
+  static absl::StatusOr<AdapterFiles> OpenFolders(FileSystem& files,
+                                                  const std::vector<std::string>& folders);
+
+  int count() const { return static_cast<int>(weights_.size()); }
 
  private:
   std::vector<Adapter> adapters_;
+  std::vector<std::string> folders_;
   std::vector<std::unique_ptr<WeightFiles>> weights_;
 };
 

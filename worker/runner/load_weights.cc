@@ -111,8 +111,9 @@ class Loader {
         {{name, spec.global, false, 0, spec.global.empty() ? 1 : spec.global[0]}}};
     const WeightSource& source = found != map.sources.end() ? found->second : all;
     if (source.pieces.empty()) return absl::OkStatus();
-    if (spec.dtype == DType::kU8 && found == map.sources.end() && spec.dims == spec.global) {
-      return LoadPacked(index, name);
+    if (source.bits == 0 && spec.dtype == DType::kU8 && source.pieces.size() == 1) {
+      // A packed matrix of which nobody says more: all of its blocks.
+      return LoadPacked(index, source, std::nullopt);
     }
     if (source.bits == 0 && !IsFloat(spec.dtype)) {
       return absl::InvalidArgumentError(
@@ -124,21 +125,17 @@ class Loader {
     packer_.reset();
     Dims whole = spec.global, start = spec.offset, size = spec.dims;
     if (source.bits != 0) {
-      const PackedWeights packed{source.bits, source.out, source.in};
+      const absl::StatusOr<PackedPart> part = PartOf(name, source, spec);
+      if (!part.ok()) return part.status();
+      if (source.packed) return LoadPacked(index, source, *part);
       const size_t rank = spec.global.size();
-      if (rank < 2 || rank > 3 || spec.global[rank - 2] != packed.blocks() ||
-          spec.global[rank - 1] != packed.block_bytes() ||
-          spec.dims[rank - 1] != spec.global[rank - 1]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("parameter '", name, "' is ", ToString(spec.type()), " of ",
-                         ToString(spec.global), "; a matrix of ", source.out, " x ", source.in,
-                         " with ", source.bits, " bits can only be loaded in whole blocks"));
-      }
       whole[rank - 2] = source.out;
-      whole[rank - 1] = size[rank - 1] = source.in;
+      whole[rank - 1] = source.in;
       start[rank - 2] *= kPackOutputs;
-      size[rank - 2] = std::min(spec.dims[rank - 2] * kPackOutputs, source.out - start[rank - 2]);
-      packer_.emplace(name, PackedWeights{source.bits, size[rank - 2], source.in});
+      start[rank - 1] = part->first;
+      size[rank - 2] = part->shape.out;
+      size[rank - 1] = part->shape.in;
+      packer_.emplace(name, part->shape);
     }
     int64_t at = 0;
     if (absl::Status s = LoadBox(index, source, BoxRuns(whole, start, size), &at); !s.ok()) {
@@ -286,31 +283,91 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // A matrix that the file holds as memory does.
-  absl::Status LoadPacked(int index, const std::string& parameter) {
+  // What a buffer holds of a packed matrix: all outputs of its blocks, and inputs from `first` on.
+  struct PackedPart {
+    PackedWeights shape;
+    int64_t first = 0;
+  };
+
+  static absl::StatusOr<PackedPart> PartOf(const std::string& name, const WeightSource& source,
+                                           const TensorSpec& spec) {
+    const PackedWeights all{source.bits, source.out, source.in};
+    const int64_t bytes = all.block_bytes();
+    // Of experts there are several matrices.
+    const size_t rank = spec.global.size();
+    if (spec.dtype == DType::kU8 && (rank == 2 || rank == 3) &&
+        spec.global[rank - 2] == all.blocks() && spec.global[rank - 1] == bytes) {
+      const int64_t begin = spec.offset[rank - 2] * kPackOutputs, part = spec.dims[rank - 1];
+      const int64_t rows = std::min(spec.dims[rank - 2] * kPackOutputs, source.out - begin);
+      if (part == bytes) return PackedPart{{source.bits, rows, source.in}, 0};
+      // Where no part has padding, bytes are as inputs are.
+      const int64_t unit = PackedUnit(source.bits), first = spec.offset[rank - 1],
+                    unit_bytes = PackedWeights{source.bits, 1, unit}.block_bytes();
+      if (source.in % unit == 0 && part % unit_bytes == 0 && first % unit_bytes == 0) {
+        return PackedPart{{source.bits, rows, part / unit_bytes * unit}, first / unit_bytes * unit};
+      }
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", name, "' is ", ToString(spec.type()), " of ", ToString(spec.global),
+        "; a matrix of ", source.out, " x ", source.in, " with ", source.bits,
+        " bits can only be loaded in whole blocks, or in parts of ", PackedUnit(source.bits),
+        " inputs"));
+  }
+
+  // Of a matrix that the file holds as memory does; `part` says which inputs, if not all of them.
+  absl::Status LoadPacked(int index, const WeightSource& source,
+                          const std::optional<PackedPart>& part) {
     const TensorSpec& spec = executor_.spec(index);
-    const Entry* entry = Find(parameter);
+    const std::string& tensor = source.pieces[0].tensor;
+    const Entry* entry = Find(tensor);
     if (entry == nullptr) {
       return absl::NotFoundError(absl::StrCat("the weights in '", folder_,
-                                              "' have no packed matrix '", parameter,
+                                              "' have no packed matrix '", tensor,
                                               "'; does config.json belong to them?"));
     }
-    if (entry->second.dims != spec.dims) {
+    if (entry->second.dims != spec.global || spec.global.size() < 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", entry->second.file, "': packed matrix '", parameter, "' has shape ",
-          ToString(entry->second.dims), ", config.json asks for ", ToString(spec.dims)));
+          "'", entry->second.file, "': packed matrix '", tensor, "' has shape ",
+          ToString(entry->second.dims), ", config.json asks for ", ToString(spec.global)));
     }
     used_.insert(entry->first);
-    const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
-    if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8) {
-      return executor_.LeaveInFiles(index, {{place->file, place->offset, spec.bytes()}});
+    const size_t rank = spec.global.size();
+    bool together = true;  // what the buffer holds lies in one stretch
+    int64_t begin = spec.offset[0], bytes = 1;
+    for (size_t d = 1; d < rank; ++d) {
+      together = together && spec.dims[d] == spec.global[d];
+      bytes *= spec.global[d];
     }
-    std::vector<char> part;
-    for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
-      part.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
-      const int64_t bytes = static_cast<int64_t>(part.size());
-      absl::Status status = files_.ReadBytes(entry->first, at, bytes, part.data());
-      if (status.ok()) status = executor_.WriteBuffer(index, part.data(), bytes, at);
+    begin *= bytes;
+    std::vector<uint8_t> from, to;
+    if (together) {
+      const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
+      if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8) {
+        return executor_.LeaveInFiles(index, {{place->file, place->offset + begin, spec.bytes()}});
+      }
+      for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
+        from.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
+        const int64_t count = static_cast<int64_t>(from.size());
+        absl::Status status = files_.ReadBytes(entry->first, begin + at, count, from.data());
+        if (status.ok()) status = executor_.WriteBuffer(index, from.data(), count, at);
+        if (!status.ok()) return status;
+      }
+      return absl::OkStatus();
+    }
+    if (!part.has_value() || rank != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("packed matrix '", tensor,
+                       "' is cut along its inputs, and nobody says how "
+                       "many bits its numbers have"));
+    }
+    const PackedWeights all{source.bits, source.out, source.in};
+    from.resize(static_cast<size_t>(bytes));
+    to.resize(static_cast<size_t>(spec.dims[1]));
+    for (int64_t b = 0; b < spec.dims[0]; ++b) {
+      absl::Status status = files_.ReadBytes(entry->first, begin + b * bytes, bytes, from.data());
+      if (!status.ok()) return status;
+      PackedColumns(all, from.data(), part->first, part->shape, to.data());
+      status = executor_.WriteBuffer(index, to.data(), spec.dims[1], b * spec.dims[1]);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

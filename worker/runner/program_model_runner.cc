@@ -82,6 +82,12 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRa
   runner->limits_ = limits;
   runner->max_output_rows_ = max_output_rows;
   if (absl::Status s = runner->CheckBuffers(); !s.ok()) return s;
+  if (absl::Status s = runner->FindHidden(); !s.ok()) return s;
+  if (runner->has_logits() && limits.hidden > 0 && runner->hidden_ < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("hidden states of ", limits.hidden,
+                                                   " numbers are promised, but the program with "
+                                                   "the logits has no output 'hidden'"));
+  }
   if (!folder.empty()) {
     if (absl::Status s = LoadWeights(folder, weights, *runner->executor_); !s.ok()) return s;
   }
@@ -118,6 +124,11 @@ absl::Status ProgramModelRunner::TakeLimits() {
     limits_.adapters = static_cast<int>(executor_->spec(instruction.compute().inputs(1)).dims[0]);
     break;
   }
+  const auto hidden = executor_->program().outputs().find("hidden");
+  if (hidden != executor_->program().outputs().end()) {
+    const Dims& dims = executor_->spec(hidden->second).dims;
+    limits_.hidden = dims.empty() ? 0 : static_cast<int>(dims.back());
+  }
   return FindHidden();
 }
 
@@ -126,12 +137,15 @@ absl::Status ProgramModelRunner::FindHidden() {
   const auto found = outputs.find("hidden");
   if (found == outputs.end()) return absl::OkStatus();
   const TensorSpec& spec = executor_->spec(found->second);
-  if (spec.dtype != DType::kF32 || spec.dims.size() != 2 || spec.dims[0] < max_output_rows_) {
+  // One that nobody was told of is kept for nobody.
+  if (limits_.hidden == 0) return absl::OkStatus();
+  if (spec.dtype != DType::kF32 || spec.dims.size() != 2 || spec.dims[0] < max_output_rows_ ||
+      spec.dims[1] != limits_.hidden) {
     return absl::InvalidArgumentError(absl::StrCat("output 'hidden' is ", ToString(spec.type()),
-                                                   "; it must be f32 [output rows, size]"));
+                                                   "; it must be f32 [", max_output_rows_,
+                                                   " output rows, ", limits_.hidden, "]"));
   }
   hidden_ = found->second;
-  limits_.hidden = static_cast<int>(spec.dims[1]);
   return absl::OkStatus();
 }
 
@@ -178,7 +192,8 @@ int64_t ProgramModelRunner::kv_cache_bytes() const {
 }
 
 absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
-  if (batch.wants_hidden && hidden_ < 0) {
+  // By what the whole model has, so that all of its ranks say the same.
+  if (batch.wants_hidden && limits_.hidden == 0) {
     return absl::InvalidArgumentError("batch: the program keeps no hidden states");
   }
   return CheckBatch(batch, limits_, max_output_rows_);
@@ -217,6 +232,7 @@ absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* lo
                                  static_cast<int64_t>(to->size() * sizeof(float)));
   };
   absl::Status status = read(logits_, limits_.vocabulary, &logits->values);
+  logits->hidden.clear();
   if (status.ok() && batch.wants_hidden) status = read(hidden_, limits_.hidden, &logits->hidden);
   return status;
 }

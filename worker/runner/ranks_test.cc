@@ -16,6 +16,7 @@
 #include "worker/checkpoint/safetensors.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/in_process_ranks.h"
+#include "worker/runner/save_weights.h"
 
 namespace espalier {
 namespace {
@@ -173,6 +174,72 @@ TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
       ExpectNear(Talk(**ranks), expected);
     }
   }
+}
+
+double Distance(const std::vector<RunnerLogits>& a, const std::vector<RunnerLogits>& b) {
+  double worst = 0;
+  for (size_t s = 0; s < a.size(); ++s) {
+    for (size_t i = 0; i < a[s].values.size(); ++i) {
+      worst = std::max(worst, std::fabs(double{a[s].values[i]} - double{b[s].values[i]}));
+    }
+  }
+  return worst;
+}
+
+std::map<proto::CollectiveInstruction::Kind, int> Collectives(const proto::Program& program) {
+  std::map<proto::CollectiveInstruction::Kind, int> count;
+  for (const proto::Instruction& instruction : program.instructions()) {
+    if (instruction.has_collective()) ++count[instruction.collective().kind()];
+  }
+  return count;
+}
+
+// Packed matrices are cut between groups of inputs, whether they are packed at load or lie packed
+// in the files: then a layer needs no other collectives than in f32.
+TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
+  LlamaConfig config = Config();
+  config.hidden_size = 256;
+  config.intermediate_size = 512;
+  config.head_dim = 32;
+  WriteWeights(config);
+  const std::string wide = folder_;
+  auto exact = Ranks(Build(config), {1, 1});
+  ASSERT_TRUE(exact.ok()) << exact.status();
+  const std::vector<RunnerLogits> in_f32 = Talk(**exact);
+  for (const auto& [format, bits] : {std::pair{WeightFormat::kInt8, 8}, {WeightFormat::kInt4, 4}}) {
+    SCOPED_TRACE(Name(format));
+    folder_ = wide;
+    const ServingModel at_load = Build(config, format);
+    auto alone = Ranks(at_load, {1, 1});
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    const std::vector<RunnerLogits> expected = Talk(**alone);
+    const std::string packed_folder = JoinPath(wide, Name(format));
+    ASSERT_TRUE(files_->CreateDirectories(packed_folder).ok());
+    ASSERT_TRUE(SaveWeights((*alone)->rank(0).executor(), *files_,
+                            JoinPath(packed_folder, "model.safetensors"), {})
+                    .ok());
+    ModelFacts facts;
+    facts.packed_bits = bits;
+    absl::StatusOr<ServingModel> packed = ServingIn(registry_, Build(config), facts, std::nullopt);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    NameEverySource(packed->graph, &packed->weights);
+    for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {2, 2}}) {
+      SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
+      folder_ = wide;
+      const proto::Program program = Programs(at_load, degrees)[0];
+      EXPECT_EQ(Collectives(program), Collectives(Programs(Build(config), degrees)[0]));
+      auto ranks = Ranks(at_load, degrees);
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      const std::vector<RunnerLogits> cut = Talk(**ranks);
+      // What is added up in parts may be rounded to the next of the 8-bit numbers of a row.
+      EXPECT_LT(Distance(cut, expected), 0.2 * Distance(expected, in_f32));
+      folder_ = packed_folder;
+      auto again = Ranks(*packed, degrees);
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_EQ(Distance(Talk(**again), cut), 0);
+    }
+  }
+  folder_ = wide;
 }
 
 TEST_F(RanksTest, TiedTablesAreReadByBothEndsOfAPipeline) {

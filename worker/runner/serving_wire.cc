@@ -30,6 +30,8 @@ void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.sequence_slots, &proto::ServingStep::sequence_slots,
         &proto::ServingStep::mutable_sequence_slots);
   visit(batch.logit_rows, &proto::ServingStep::logit_rows, &proto::ServingStep::mutable_logit_rows);
+  visit(batch.row_adapter, &proto::ServingStep::row_adapter,
+        &proto::ServingStep::mutable_row_adapter);
 }
 
 using Getter = const Field& (proto::ServingStep::*)() const;
@@ -45,6 +47,7 @@ void SetWeights(const WeightMap& map, proto::StartServingRequest* request) {
     weight->set_bits(source.bits);
     weight->set_out(source.out);
     weight->set_in(source.in);
+    weight->set_packed(source.packed);
     for (const WeightPiece& piece : source.pieces) {
       proto::WeightPiece* to = weight->add_pieces();
       to->set_tensor(piece.tensor);
@@ -69,6 +72,7 @@ absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request) {
     source.bits = weight.bits();
     source.out = weight.out();
     source.in = weight.in();
+    source.packed = weight.packed();
     if (source.bits != 0 && source.bits != 4 && source.bits != 8) {
       return bad("bits is ", source.bits, "; accepted: 0, 4 and 8");
     }
@@ -93,12 +97,51 @@ absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request) {
       }
       source.pieces.push_back(std::move(piece));
     }
+    if (source.packed && (source.bits == 0 || source.pieces.size() != 1 ||
+                          source.pieces[0].dims.size() != 2 || source.pieces[0].transposed)) {
+      return bad("a packed matrix of ", source.bits, " bits in ", source.pieces.size(), " pieces");
+    }
     if (!map.sources.emplace(weight.parameter(), std::move(source)).second) {
       return bad("they come twice");
     }
   }
   map.ignored.assign(request.ignored_tensors().begin(), request.ignored_tensors().end());
   return map;
+}
+
+void SetAdapters(const AdapterParameters& adapters, proto::StartServingRequest* request) {
+  for (const auto& [parameter, matrices] : adapters) {
+    proto::AdapterParameter* to = request->add_adapters();
+    to->set_parameter(parameter);
+    for (const AdapterMatrix& matrix : matrices) {
+      proto::AdapterMatrix* part = to->add_matrices();
+      part->set_tensor(matrix.tensor);
+      part->set_scale(matrix.scale);
+      for (const auto& [begin, end] : matrix.rows) {
+        proto::AdapterMatrix::Rows* rows = part->add_rows();
+        rows->set_begin(begin);
+        rows->set_end(end);
+      }
+    }
+  }
+}
+
+absl::StatusOr<AdapterParameters> AdaptersOf(const proto::StartServingRequest& request) {
+  AdapterParameters adapters;
+  for (const proto::AdapterParameter& parameter : request.adapters()) {
+    std::vector<AdapterMatrix> matrices;
+    for (const proto::AdapterMatrix& from : parameter.matrices()) {
+      AdapterMatrix& matrix = matrices.emplace_back();
+      matrix.tensor = from.tensor();
+      matrix.scale = from.scale();
+      for (const auto& rows : from.rows()) matrix.rows.emplace_back(rows.begin(), rows.end());
+    }
+    if (!adapters.emplace(parameter.parameter(), std::move(matrices)).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("adapters of parameter '", parameter.parameter(), "' come twice"));
+    }
+  }
+  return adapters;
 }
 
 proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows) {
@@ -111,6 +154,8 @@ proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows) {
   to.set_max_context_slots(limits.max_context_slots);
   to.set_max_ancestor_slots(limits.max_ancestor_slots);
   to.set_max_positions(limits.max_positions);
+  to.set_adapters(limits.adapters);
+  to.set_hidden(limits.hidden);
   return to;
 }
 
@@ -120,6 +165,7 @@ absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits) {
     const char* name;
     int32_t value;
     int* to;
+    int least = 1;
   } fields[] = {{"vocabulary", limits.vocabulary(), &to.vocabulary},
                 {"kv_slots", limits.kv_slots(), &to.kv_slots},
                 {"max_rows", limits.max_rows(), &to.max_rows},
@@ -127,11 +173,13 @@ absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits) {
                 {"max_context_slots", limits.max_context_slots(), &to.max_context_slots},
                 {"max_ancestor_slots", limits.max_ancestor_slots(), &to.max_ancestor_slots},
                 {"max_positions", limits.max_positions(), &to.max_positions},
-                {"max_output_rows", limits.max_output_rows(), nullptr}};
+                {"max_output_rows", limits.max_output_rows(), nullptr},
+                {"adapters", limits.adapters(), &to.adapters, 0},
+                {"hidden", limits.hidden(), &to.hidden, 0}};
   for (const auto& field : fields) {
-    if (field.value < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("limits.", field.name, " is ", field.value, "; accepted: at least 1"));
+    if (field.value < field.least) {
+      return absl::InvalidArgumentError(absl::StrCat("limits.", field.name, " is ", field.value,
+                                                     "; accepted: at least ", field.least));
     }
     if (field.to != nullptr) *field.to = field.value;
   }
@@ -142,6 +190,7 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
   EachArray(batch, [step](const std::vector<int32_t>& from, Getter, Mutable field) {
     (step->*field)()->Assign(from.begin(), from.end());
   });
+  step->set_wants_hidden(batch.wants_hidden);
 }
 
 void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
@@ -149,6 +198,7 @@ void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
     const Field& from = (step.*field)();
     to.assign(from.begin(), from.end());
   });
+  batch->wants_hidden = step.wants_hidden();
 }
 
 }  // namespace espalier

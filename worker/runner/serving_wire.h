@@ -2,8 +2,13 @@
 // here as far as it can be without the program and the weights' files.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ops/models/adapters.h"
 #include "ops/models/model.h"
 #include "proto/worker.pb.h"
 #include "serving/engine/model_runner.h"
@@ -14,8 +19,14 @@ void SetWeights(const WeightMap& map, proto::StartServingRequest* request);
 // InvalidArgument names the parameter and the piece that is wrong.
 absl::StatusOr<WeightMap> WeightsOf(const proto::StartServingRequest& request);
 
+// By parameter, then by adapter.
+using AdapterParameters = std::map<std::string, std::vector<AdapterMatrix>>;
+void SetAdapters(const AdapterParameters& adapters, proto::StartServingRequest* request);
+// InvalidArgument names the parameter that comes twice.
+absl::StatusOr<AdapterParameters> AdaptersOf(const proto::StartServingRequest& request);
+
 proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows);
-// InvalidArgument names a limit that is negative or missing.
+// InvalidArgument names a limit that is negative, or missing where every model has one.
 absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits);
 
 void SetBatch(const RunnerBatch& batch, proto::ServingStep* step);

@@ -66,6 +66,8 @@ def packed(bits, out, features):
 @case("quantized_linear", splits_only=True)
 def _():
     bits, out, features = random.choice([8, 4]), random.randint(1, 40), random.randint(1, 70)
+    if random.random() < 0.5:
+        out, features = random.choice([16, 32]), random.choice([64, 128, 192])
     x = rand(random.randint(1, 9), features)
     return {"bits": bits, "out": out}, [x, packed(bits, out, features)], None, {"forward_only": True}
 

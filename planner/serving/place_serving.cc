@@ -1,0 +1,401 @@
+#include "planner/serving/place_serving.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/lowering/serving_shares.h"
+#include "planner/machine/rates.h"
+#include "planner/report/format.h"
+#include "planner/simulator/simulator.h"
+
+namespace espalier {
+namespace {
+
+// Every number of stages up to here, then doublings: one more stage is one message more, and a
+// smaller part of the memory.
+constexpr int kMostStagesEach = 8;
+
+// Bytes that go to the workers with a step, and come back.
+double WireBytes(const Graph& step) {
+  double bytes = 0;
+  for (const Value& value : step.values()) {
+    if (value.kind == ValueKind::kInput) bytes += static_cast<double>(value.type.bytes());
+  }
+  for (const auto& [name, value] : step.outputs) {
+    if (name == "logits") bytes += static_cast<double>(step.value(value).type.bytes());
+  }
+  return bytes;
+}
+
+// Seconds of one step on the devices of `machine`.
+absl::StatusOr<double> StepSeconds(const ServingProblem& problem, const Graph& step,
+                                   const ServingDegrees& degrees, const Machine& machine) {
+  const absl::StatusOr<SharedServing> shared = ShareOut(*problem.registry, step, degrees);
+  if (!shared.ok()) return shared.status();
+  ConfigTable table(shared->structure);
+  // Tables of training's costs, too, of which nothing is asked.
+  proto::Optimizer any;
+  any.set_name("sgd");
+  CostTables costs(shared->structure, table, machine, *problem.cost, any);
+  Placement placement(shared->structure.nodes.size(), nullptr);
+  for (NodeId n : shared->structure.LiveNodes()) placement[n] = table.Get(n, shared->configs[n]);
+  Simulator simulator(shared->structure, table, costs);
+  if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
+  return static_cast<double>(simulator.time()) * 1e-12;
+}
+
+// Of one step of the model there, with the way to workers and back.
+absl::StatusOr<double> SecondsAt(const ServingProblem& problem, const PlacedModel& model,
+                                 const ServingDegrees& degrees, const std::vector<int>& devices) {
+  Machine machine;
+  machine.link = problem.machine.link;
+  machine.communication = problem.machine.communication;
+  const int there = static_cast<int>(problem.machine.devices.size());
+  if (devices.empty() ? !problem.own.has_value() || degrees.ranks() != 1
+                      : static_cast<int>(devices.size()) != degrees.ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("placement: ", devices.size(), " devices for ", degrees.ranks(), " ranks"));
+  }
+  if (devices.empty()) machine.devices = {*problem.own};
+  for (int d : devices) {
+    if (d < 0 || d >= there) {
+      return absl::InvalidArgumentError(absl::StrCat("placement: there is no device ", d));
+    }
+    machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
+  }
+  // Memory is looked at by itself, exactly.
+  for (proto::Device& device : machine.devices) device.clear_memory_bytes();
+  const absl::StatusOr<double> seconds = StepSeconds(problem, *model.step, degrees, machine);
+  if (!seconds.ok() || devices.empty()) return seconds;
+  return *seconds + problem.remote_seconds +
+         TransferSeconds(WithDefaults(problem.machine.link), WireBytes(*model.step));
+}
+
+// What each rank keeps and works in, in the model's largest step.
+absl::StatusOr<std::vector<int64_t>> BytesOf(const ServingProblem& problem,
+                                             const PlacedModel& model,
+                                             const ServingDegrees& degrees) {
+  const absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerServing(*problem.registry, *model.full, degrees);
+  if (!programs.ok()) {
+    return absl::Status(programs.status().code(),
+                        absl::StrCat("model '", model.name, "': ", programs.status().message()));
+  }
+  std::vector<int64_t> bytes;
+  for (const proto::Program& program : *programs) bytes.push_back(program.arena_bytes());
+  return bytes;
+}
+
+absl::Status CheckProblem(const ServingProblem& problem) {
+  const auto wrong = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("placement: ", what...));
+  };
+  if (problem.models.empty()) return wrong("there is no model");
+  if (problem.machine.topology != nullptr) {
+    return wrong("workers' links are taken from 'link' and measurements; there is a topology");
+  }
+  if (!problem.own.has_value() && problem.machine.devices.empty()) {
+    return wrong("there is no worker, and the coordinator's process may not be used");
+  }
+  if (!(problem.remote_seconds >= 0) || !(problem.tokens_per_round > 0)) {
+    return wrong("remote_seconds is ", problem.remote_seconds, " and tokens_per_round ",
+                 problem.tokens_per_round, "; accepted: at least 0, and above 0");
+  }
+  for (const PlacedModel& model : problem.models) {
+    if (model.full == nullptr || model.step == nullptr || !(model.steps > 0)) {
+      return wrong("model '", model.name, "' has no graphs, or ", model.steps, " steps");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One way to run one model: how it is cut, and what each part must hold.
+struct Cut {
+  ServingDegrees degrees;
+  bool own = false;
+  std::vector<int64_t> bytes;  // by rank
+};
+
+class Placing {
+ public:
+  explicit Placing(const ServingProblem& problem) : problem_(problem) {
+    const std::vector<proto::Device>& devices = problem.machine.devices;
+    order_.resize(devices.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    const auto rank = [&](int d) {
+      const proto::Device device = WithDefaults(devices[static_cast<size_t>(d)]);
+      return std::tuple(device.kind() == proto::Device::CUDA ? 0 : 1, -device.memory_bandwidth(),
+                        -device.matmul_flops(), device.op_overhead_seconds(),
+                        -device.memory_bytes(), device.host(), d);
+    };
+    std::sort(order_.begin(), order_.end(), [&](int a, int b) { return rank(a) < rank(b); });
+    taken_.assign(devices.size(), false);
+  }
+
+  absl::StatusOr<std::vector<ServingChoice>> Run() {
+    for (size_t m = 0; m < problem_.models.size(); ++m) {
+      absl::StatusOr<std::vector<Cut>> cuts = CutsOf(problem_.models[m]);
+      if (!cuts.ok()) return cuts.status();
+      cuts_.push_back(*std::move(cuts));
+    }
+    spots_.resize(problem_.models.size());
+    if (absl::Status status = Choose(0, 0); !status.ok()) return status;
+    if (best_.empty()) return NothingFits();
+    std::vector<ServingChoice> out;
+    for (auto& [key, choice] : best_) out.push_back(std::move(choice));
+    for (auto& [bytes, choice] : refused_) {
+      if (refused_shown_++ == problem_.most_candidates) break;
+      out.push_back(std::move(choice));
+    }
+    return out;
+  }
+
+ private:
+  using Window = std::vector<int>;  // devices, by rank
+  // Seconds of a round, workers used, and the order of trying.
+  using Key = std::tuple<double, int, int64_t>;
+
+  static bool CutsInto(const Graph& graph, int parts) {
+    for (const Value& value : graph.values()) {
+      if (value.kind == ValueKind::kState && value.type.dims.size() == 2 &&
+          value.type.dims[1] % parts != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  absl::StatusOr<std::vector<Cut>> CutsOf(const PlacedModel& model) const {
+    std::vector<Cut> cuts;
+    if (problem_.own.has_value()) {
+      absl::StatusOr<std::vector<int64_t>> bytes = BytesOf(problem_, model, {1, 1});
+      if (!bytes.ok()) return bytes.status();
+      cuts.push_back({{1, 1}, true, *std::move(bytes)});
+    }
+    const int devices = static_cast<int>(problem_.machine.devices.size());
+    for (int tensor = 1; tensor <= devices; ++tensor) {
+      // Quickly, before anything is built; heads may still refuse.
+      if (!CutsInto(*model.full, tensor)) continue;
+      for (int stages = 1; tensor * stages <= devices;
+           stages += stages < kMostStagesEach ? 1 : stages) {
+        const ServingDegrees degrees{tensor, stages};
+        absl::StatusOr<std::vector<int64_t>> bytes = BytesOf(problem_, model, degrees);
+        if (absl::IsInvalidArgument(bytes.status()) && degrees.ranks() > 1) break;
+        if (!bytes.ok()) return bytes.status();
+        cuts.push_back({degrees, false, *std::move(bytes)});
+      }
+    }
+    return cuts;
+  }
+
+  // Equal for devices of which it makes no difference which ones are taken.
+  std::vector<std::string> Likeness(const Window& window) const {
+    std::vector<std::string> alike;
+    std::map<std::string, int> hosts;
+    for (int d : window) {
+      proto::Device like = problem_.machine.devices[static_cast<size_t>(d)];
+      const auto host = hosts.try_emplace(like.host(), static_cast<int>(hosts.size())).first;
+      if (!like.host().empty()) like.set_host(absl::StrCat(host->second));
+      like.clear_model();
+      alike.push_back(like.SerializeAsString());
+    }
+    return alike;
+  }
+
+  bool HasRoom(int device, int64_t bytes) const {
+    const int64_t there = problem_.machine.devices[static_cast<size_t>(device)].memory_bytes();
+    return there <= 0 || bytes <= there;
+  }
+
+  // The different stretches of devices of one kind that are free and have `bytes`, neighbours but
+  // for those that are not. For the coordinator's process: the empty one.
+  std::vector<Window> WindowsOf(const Cut& cut, int64_t bytes) const {
+    if (cut.own) return {{}};
+    const int count = cut.degrees.ranks();
+    std::vector<int> free;
+    for (int d : order_) {
+      if (!taken_[static_cast<size_t>(d)] && HasRoom(d, bytes)) free.push_back(d);
+    }
+    std::vector<Window> windows;
+    std::set<std::vector<std::string>> seen;
+    for (size_t begin = 0; begin + static_cast<size_t>(count) <= free.size(); ++begin) {
+      Window window(free.begin() + static_cast<int64_t>(begin),
+                    free.begin() + static_cast<int64_t>(begin) + count);
+      const auto kind = [&](int d) {
+        return problem_.machine.devices[static_cast<size_t>(d)].kind();
+      };
+      if (kind(window.front()) == kind(window.back()) && seen.insert(Likeness(window)).second) {
+        windows.push_back(std::move(window));
+      }
+    }
+    return windows;
+  }
+
+  // Of one step of model m; kept, as many choices have it.
+  absl::StatusOr<ServingSpot> SpotOf(size_t m, const Cut& cut, const Window& window) {
+    std::vector<std::string> key = Likeness(window);
+    key.push_back(absl::StrCat(cut.own, " ", cut.degrees.tensor_parallel, " ",
+                               cut.degrees.pipeline_parallel));
+    const auto found = spots_[m].find(key);
+    double seconds = 0;
+    if (found != spots_[m].end()) {
+      seconds = found->second;
+    } else {
+      const absl::StatusOr<double> predicted =
+          SecondsAt(problem_, problem_.models[m], cut.degrees, window);
+      if (!predicted.ok()) return predicted.status();
+      seconds = spots_[m][key] = *predicted;
+    }
+    return ServingSpot{cut.degrees, window, seconds, cut.bytes};
+  }
+
+  bool OwnHasRoom(int64_t bytes) const {
+    return problem_.own->memory_bytes() <= 0 || bytes <= problem_.own->memory_bytes();
+  }
+
+  absl::Status Choose(size_t m, double seconds) {
+    if (m == problem_.models.size()) {
+      Enter(seconds);
+      return absl::OkStatus();
+    }
+    for (const Cut& cut : cuts_[m]) {
+      const int64_t most = *std::max_element(cut.bytes.begin(), cut.bytes.end());
+      std::vector<Window> windows = WindowsOf(cut, most);
+      if (cut.own && !OwnHasRoom(own_bytes_ + most)) windows.clear();
+      if (windows.empty()) {
+        if (absl::Status status = Refuse(m, cut, most); !status.ok()) return status;
+      }
+      for (const Window& window : windows) {
+        absl::StatusOr<ServingSpot> spot = SpotOf(m, cut, window);
+        if (!spot.ok()) return spot.status();
+        const double all = seconds + spot->seconds * problem_.models[m].steps;
+        if (Full() && all > std::get<0>(best_.rbegin()->first)) continue;
+        Take(cut, window, true);
+        chosen_.push_back(*std::move(spot));
+        const absl::Status status = Choose(m + 1, all);
+        chosen_.pop_back();
+        Take(cut, window, false);
+        if (!status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Take(const Cut& cut, const Window& window, bool take) {
+    if (cut.own) own_bytes_ += take ? cut.bytes[0] : -cut.bytes[0];
+    for (int d : window) taken_[static_cast<size_t>(d)] = take;
+    workers_ += (take ? 1 : -1) * static_cast<int>(window.size());
+  }
+
+  bool Full() const { return static_cast<int>(best_.size()) >= problem_.most_candidates; }
+
+  void Enter(double seconds) {
+    ServingChoice choice;
+    choice.models = chosen_;
+    choice.llm_seconds = chosen_[0].seconds * problem_.models[0].steps;
+    choice.draft_seconds = seconds - choice.llm_seconds;
+    choice.tokens_per_second = problem_.tokens_per_round / seconds;
+    best_.emplace(Key{seconds, workers_, tried_++}, std::move(choice));
+    if (static_cast<int>(best_.size()) > problem_.most_candidates)
+      best_.erase(std::prev(best_.end()));
+  }
+
+  // Notes a cut that has no place: for want of memory, or one that wants a single worker and finds
+  // none.
+  absl::Status Refuse(size_t m, const Cut& cut, int64_t most) {
+    const std::vector<Window> any = WindowsOf(cut, 0);
+    if (any.empty() && cut.degrees.ranks() > 1) return absl::OkStatus();
+    std::string why;
+    const auto readable = [](int64_t bytes) { return ReadableBytes(static_cast<double>(bytes)); };
+    if (cut.own) {
+      why = absl::StrCat("needs ", readable(most), " in the coordinator's process, which has ",
+                         readable(problem_.own->memory_bytes() - own_bytes_));
+    } else if (any.empty()) {
+      why = absl::StrCat("needs a worker of its own with ", readable(most),
+                         ", and none is left beside those before it");
+    } else {
+      int64_t largest = 0;
+      int roomy = 0;
+      for (int d : order_) {
+        if (taken_[static_cast<size_t>(d)]) continue;
+        roomy += HasRoom(d, most) ? 1 : 0;
+        largest =
+            std::max(largest, problem_.machine.devices[static_cast<size_t>(d)].memory_bytes());
+      }
+      why = absl::StrCat("needs ", readable(most), " on each of ", cut.degrees.ranks(),
+                         " workers of one kind; ", roomy,
+                         " of those that are free have them, the largest has ", readable(largest));
+    }
+    const std::pair key(-static_cast<int>(m), most);
+    if (!closest_.has_value() || key < *closest_) {
+      closest_ = key;
+      closest_why_ = absl::StrCat("model '", problem_.models[m].name, "' ", why);
+    }
+    // Of the small ones there would be one for each place of those before it.
+    if (m > 0 || any.empty()) return absl::OkStatus();
+    absl::StatusOr<ServingSpot> spot = SpotOf(m, cut, any[0]);
+    if (!spot.ok()) return spot.status();
+    ServingChoice choice;
+    choice.llm_seconds = spot->seconds * problem_.models[0].steps;
+    choice.refused = why;
+    choice.models.push_back(*std::move(spot));
+    refused_.emplace(most, std::move(choice));
+    return absl::OkStatus();
+  }
+
+  absl::Status NothingFits() const {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no placement of ", problem_.models.size(),
+        problem_.models.size() == 1 ? " model" : " models", " fits ",
+        problem_.own.has_value() ? "the coordinator's process and " : "",
+        problem_.machine.devices.size(), " idle workers: at best, ", closest_why_,
+        "; start workers with more memory, or ask for less: fewer or shorter requests at once, "
+        "weights or KV cache in fewer bits"));
+  }
+
+  const ServingProblem& problem_;
+  std::vector<int> order_;              // devices, the fastest first
+  std::vector<std::vector<Cut>> cuts_;  // by model
+  std::vector<std::map<std::vector<std::string>, double>> spots_;
+
+  // Of the choice that is being made.
+  std::vector<ServingSpot> chosen_;
+  std::vector<bool> taken_;
+  int64_t own_bytes_ = 0;
+  int workers_ = 0;
+
+  std::map<Key, ServingChoice> best_;
+  int64_t tried_ = 0;
+  std::multimap<int64_t, ServingChoice> refused_;  // by the bytes of the largest part
+  int refused_shown_ = 0;
+  // By what comes nearest to a choice: most models placed, then the fewest bytes.
+  std::optional<std::pair<int, int64_t>> closest_;
+  std::string closest_why_;
+};
+
+}  // namespace
+
+absl::StatusOr<ServingSpot> PredictSpot(const ServingProblem& problem, const PlacedModel& model,
+                                        const ServingDegrees& degrees,
+                                        const std::vector<int>& devices) {
+  const absl::StatusOr<double> seconds = SecondsAt(problem, model, degrees, devices);
+  if (!seconds.ok()) return seconds.status();
+  absl::StatusOr<std::vector<int64_t>> bytes = BytesOf(problem, model, degrees);
+  if (!bytes.ok()) return bytes.status();
+  return ServingSpot{degrees, devices, *seconds, *std::move(bytes)};
+}
+
+absl::StatusOr<std::vector<ServingChoice>> PlaceServing(const ServingProblem& problem) {
+  if (absl::Status status = CheckProblem(problem); !status.ok()) return status;
+  return Placing(problem).Run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,292 @@
+#include "planner/serving/place_serving.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/cost/analytic.h"
+#include "planner/testing/graphs.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+LlamaConfig Config(int64_t hidden, int64_t layers, int64_t kv_heads) {
+  LlamaConfig config;
+  config.hidden_size = hidden;
+  config.intermediate_size = 2 * hidden;
+  config.num_layers = layers;
+  config.num_heads = 8;
+  config.num_kv_heads = kv_heads;
+  config.head_dim = hidden / 8;
+  return config;
+}
+
+Graph Serving(const LlamaConfig& config, int rows, int slots) {
+  ServingShape shape{.max_rows = rows,
+                     .max_output_rows = rows,
+                     .kv_slots = slots,
+                     .max_sequences = 4,
+                     .max_context_slots = slots,
+                     .max_ancestor_slots = 4 * rows};
+  return Bound(BuildLlamaServing(TestRegistry(), config, shape), 1);
+}
+
+struct Model {
+  explicit Model(const LlamaConfig& config)
+      : full(Serving(config, 64, 1024)), step(Serving(config, 12, 256)) {}
+  Graph full, step;
+  PlacedModel Placed(const std::string& name, double steps) const {
+    return {name, &full, &step, steps};
+  }
+};
+
+proto::Device Cpu(double bandwidth, int64_t memory) {
+  proto::Device device;
+  device.set_kind(proto::Device::CPU);
+  device.set_memory_bandwidth(bandwidth);
+  device.set_matmul_flops(4 * bandwidth);
+  device.set_op_overhead_seconds(2e-6);
+  device.set_memory_bytes(memory);
+  return device;
+}
+
+class PlaceServingTest : public testing::Test {
+ protected:
+  PlaceServingTest() : llm_(Config(256, 4, 4)), ssm_(Config(64, 2, 2)) {
+    problem_.registry = &TestRegistry();
+    problem_.cost = &cost_;
+    problem_.models = {llm_.Placed("llm", 1), ssm_.Placed("ssm", 3)};
+    problem_.machine.link.set_bandwidth(2e9);
+    problem_.machine.link.set_latency_seconds(2e-5);
+    problem_.tokens_per_round = 9;
+  }
+
+  std::vector<ServingChoice> Place() {
+    absl::StatusOr<std::vector<ServingChoice>> placed = PlaceServing(problem_);
+    EXPECT_TRUE(placed.ok()) << placed.status();
+    return placed.ok() ? *std::move(placed) : std::vector<ServingChoice>();
+  }
+
+  static bool Fits(const ServingProblem& problem, const std::vector<ServingSpot>& models) {
+    int64_t own = 0;
+    std::vector<int> users(problem.machine.devices.size(), 0);
+    for (const ServingSpot& spot : models) {
+      if (spot.own()) own += spot.bytes[0];
+      for (size_t r = 0; r < spot.devices.size(); ++r) {
+        const size_t d = static_cast<size_t>(spot.devices[r]);
+        const int64_t most = *std::max_element(spot.bytes.begin(), spot.bytes.end());
+        if (++users[d] > 1 || most > problem.machine.devices[d].memory_bytes()) return false;
+      }
+    }
+    return own == 0 || own <= problem.own->memory_bytes();
+  }
+
+  // The most tokens per second of any choice of any devices, by trying all; 0: none fits.
+  double ByEnumeration() {
+    const int devices = static_cast<int>(problem_.machine.devices.size());
+    double best = 0;
+    std::vector<ServingSpot> chosen;
+    std::vector<std::vector<ServingSpot>> spots(problem_.models.size());
+    for (size_t m = 0; m < problem_.models.size(); ++m) {
+      const auto add = [&](const ServingDegrees& degrees, const std::vector<int>& at) {
+        auto spot = PredictSpot(problem_, problem_.models[m], degrees, at);
+        if (spot.ok()) spots[m].push_back(*std::move(spot));
+      };
+      if (problem_.own.has_value()) add({1, 1}, {});
+      for (int subset = 1; subset < 1 << devices; ++subset) {
+        std::vector<int> at;
+        for (int d = 0; d < devices; ++d) {
+          if (subset >> d & 1) at.push_back(d);
+        }
+        const int count = static_cast<int>(at.size());
+        for (int tensor = 1; tensor <= count; ++tensor) {
+          if (count % tensor == 0) add({tensor, count / tensor}, at);
+        }
+      }
+    }
+    const std::function<void(size_t, double)> choose = [&](size_t m, double seconds) {
+      if (m == problem_.models.size()) {
+        if (Fits(problem_, chosen)) best = std::max(best, problem_.tokens_per_round / seconds);
+        return;
+      }
+      for (const ServingSpot& spot : spots[m]) {
+        chosen.push_back(spot);
+        choose(m + 1, seconds + spot.seconds * problem_.models[m].steps);
+        chosen.pop_back();
+      }
+    };
+    choose(0, 0);
+    return best;
+  }
+
+  // Machines of any mixture, with room for all, some or none of the models.
+  void Draw(int seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    const auto pick = [&](std::vector<double> of) { return of[random() % of.size()]; };
+    problem_.machine.devices.clear();
+    for (int d = 2 + static_cast<int>(random() % 2); d > 0; --d) {
+      problem_.machine.devices.push_back(
+          Cpu(pick({5e9, 5e9, 4e10}), static_cast<int64_t>(pick({4, 9, 16, 40}) * kMiB)));
+    }
+    // As the search looks at them: the order of ranks is not what is searched for.
+    std::stable_sort(problem_.machine.devices.begin(), problem_.machine.devices.end(),
+                     [](const proto::Device& a, const proto::Device& b) {
+                       return a.memory_bandwidth() > b.memory_bandwidth();
+                     });
+    problem_.own.reset();
+    if (random() % 4 != 0) {
+      problem_.own = Cpu(pick({2e9, 2e10}), static_cast<int64_t>(pick({2, 20, 60}) * kMiB));
+    }
+    problem_.machine.link.set_latency_seconds(pick({1e-6, 2e-4}));
+    problem_.remote_seconds = pick({0, 3e-4});
+  }
+
+  AnalyticCost cost_;
+  Model llm_, ssm_;
+  ServingProblem problem_;
+};
+
+TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit) {
+  int placed = 0, refused = 0;
+  for (int seed = 0; seed < 24; ++seed) {
+    Draw(seed);
+    SCOPED_TRACE(absl::StrCat("machine ", seed));
+    const double best = ByEnumeration();
+    const absl::StatusOr<std::vector<ServingChoice>> choices = PlaceServing(problem_);
+    if (best == 0) {
+      ++refused;
+      EXPECT_EQ(choices.status().code(), absl::StatusCode::kResourceExhausted) << choices.status();
+      continue;
+    }
+    ++placed;
+    ASSERT_TRUE(choices.ok()) << choices.status();
+    EXPECT_NEAR((*choices)[0].tokens_per_second, best, 1e-9 * best);
+    double before = best * 2;
+    for (const ServingChoice& choice : *choices) {
+      if (!choice.refused.empty()) {
+        EXPECT_FALSE(Fits(problem_, choice.models)) << choice.refused;
+        continue;
+      }
+      ASSERT_EQ(choice.models.size(), problem_.models.size());
+      EXPECT_TRUE(Fits(problem_, choice.models));
+      EXPECT_LE(choice.tokens_per_second, before);
+      before = choice.tokens_per_second;
+      EXPECT_NEAR(choice.tokens_per_second * (choice.llm_seconds + choice.draft_seconds),
+                  problem_.tokens_per_round, 1e-6);
+    }
+  }
+  EXPECT_GT(placed, 5);
+  EXPECT_GT(refused, 1);
+}
+
+TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
+  for (int seed = 0; seed < 12; ++seed) {
+    Draw(seed);
+    SCOPED_TRACE(absl::StrCat("machine ", seed));
+    const absl::StatusOr<std::vector<ServingChoice>> before = PlaceServing(problem_);
+    if (!before.ok()) continue;
+    const ServingProblem kept = problem_;
+    const auto expect_no_slower = [&](const char* what) {
+      const std::vector<ServingChoice> after = Place();
+      ASSERT_FALSE(after.empty());
+      EXPECT_GE(after[0].tokens_per_second, (*before)[0].tokens_per_second * (1 - 1e-9)) << what;
+      problem_ = kept;
+    };
+    for (proto::Device& device : problem_.machine.devices) {
+      device.set_memory_bandwidth(2 * device.memory_bandwidth());
+    }
+    expect_no_slower("memory bandwidth");
+    problem_.machine.link.set_bandwidth(3 * problem_.machine.link.bandwidth());
+    expect_no_slower("link bandwidth");
+    problem_.machine.link.set_latency_seconds(problem_.machine.link.latency_seconds() / 2);
+    expect_no_slower("link latency");
+    for (proto::Device& device : problem_.machine.devices) {
+      device.set_memory_bytes(2 * device.memory_bytes());
+    }
+    expect_no_slower("memory");
+    problem_.machine.devices.push_back(problem_.machine.devices[0]);
+    expect_no_slower("one more worker");
+  }
+}
+
+TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
+  // Two fast workers beside a slow coordinator: the LLM's matrices are read in halves.
+  problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
+  problem_.machine.link.set_latency_seconds(1e-6);
+  problem_.own = Cpu(5e9, 64 * kMiB);
+  problem_.remote_seconds = 1e-5;
+  std::vector<ServingChoice> choices = Place();
+  ASSERT_FALSE(choices.empty());
+  EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 2);
+  EXPECT_TRUE(choices[0].models[1].own()) << "there is no worker left";
+  // A third one takes the small model, unless the way there takes longer than its steps.
+  problem_.machine.devices.push_back(Cpu(1e10, 64 * kMiB));
+  choices = Place();
+  EXPECT_EQ(choices[0].models[1].devices, (std::vector<int>{2}));
+  problem_.remote_seconds = 1e-3;
+  choices = Place();
+  EXPECT_FALSE(choices[0].models[0].own());
+  EXPECT_TRUE(choices[0].models[1].own());
+  // And a coordinator that is as fast as any worker keeps all of it, without a way.
+  problem_.own = Cpu(1e11, 64 * kMiB);
+  choices = Place();
+  for (const ServingSpot& spot : choices[0].models) EXPECT_TRUE(spot.own());
+  // Of places that are as good, the one with the fewest workers: a model that needs no second stage
+  // has none.
+  problem_.own.reset();
+  problem_.models.pop_back();
+  problem_.machine.link.set_latency_seconds(1);
+  choices = Place();
+  EXPECT_EQ(choices[0].models[0].degrees.ranks(), 1);
+}
+
+TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
+  problem_.models.pop_back();
+  problem_.machine.devices = {Cpu(1e10, 0), Cpu(1e10, 0), Cpu(1e10, 0), Cpu(1e10, 0)};
+  problem_.machine.link.set_latency_seconds(1);
+  const auto need = [&](const ServingDegrees& degrees, const std::vector<int>& devices) {
+    const auto spot = PredictSpot(problem_, problem_.models[0], degrees, devices);
+    EXPECT_TRUE(spot.ok()) << spot.status();
+    return *std::max_element(spot->bytes.begin(), spot->bytes.end());
+  };
+  const int64_t whole = need({1, 1}, {0}), half = need({1, 2}, {0, 1});
+  ASSERT_LT(half, whole);
+  for (proto::Device& device : problem_.machine.devices) device.set_memory_bytes(whole - 1);
+  const std::vector<ServingChoice> choices = Place();
+  ASSERT_FALSE(choices.empty());
+  EXPECT_EQ(choices[0].models[0].degrees.pipeline_parallel, 2);
+  EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 1);
+  // What would be best otherwise is there too, with what it lacks.
+  bool shown = false;
+  for (const ServingChoice& choice : choices) {
+    shown |= !choice.refused.empty() && choice.models[0].degrees.ranks() == 1;
+  }
+  EXPECT_TRUE(shown);
+}
+
+TEST_F(PlaceServingTest, WhatFitsNowhereIsAnErrorWithNumbersAndARemedy) {
+  problem_.machine.devices = {Cpu(1e10, kMiB), Cpu(1e10, kMiB)};
+  const absl::Status status = PlaceServing(problem_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"model 'llm'", "MiB", "2 idle workers", "start workers"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+  // The LLM has a place, the small model none.
+  problem_.machine.devices = {Cpu(1e10, 64 * kMiB)};
+  EXPECT_THAT(std::string(PlaceServing(problem_).status().message()), HasSubstr("'ssm'"));
+  problem_.machine.devices.clear();
+  EXPECT_EQ(PlaceServing(problem_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace espalier

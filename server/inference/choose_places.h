@@ -1,0 +1,50 @@
+// Where the models of a served LLM run, if the request leaves it to the coordinator: what is known
+// of the request and of the workers, as a problem for planner/serving, and its answer as messages.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ops/models/model.h"
+#include "ops/schema/registry.h"
+#include "planner/planner.h"
+#include "planner/serving/place_serving.h"
+#include "proto/inference.pb.h"
+#include "server/membership/worker_registry.h"
+#include "serving/speculative/expansion.h"
+
+namespace espalier {
+
+// A step of one model while so many requests are answered at once, each with its tree.
+struct ExpectedStep {
+  ServingShape shape;  // no larger than the model's largest step
+  double steps = 1;    // in one round
+};
+// Of the LLM (`drafts` false) beside so many SSMs, or of one of these.
+ExpectedStep ExpectStep(const ServingShape& largest, const Expansion& expansion, int ssms,
+                        int requests, bool drafts);
+
+// Tokens of one round, if each level of a tree has the next token with the same chance.
+double ExpectedTokens(const Expansion& expansion, int ssms, int requests);
+
+struct PlacesQuestion {
+  const OpRegistry* registry = nullptr;
+  std::vector<PlacedModel> models;                          // the LLM, then the SSMs
+  std::vector<Member> workers;                              // that are idle
+  proto::Link link;                                         // between them
+  std::shared_ptr<const CommunicationModel> communication;  // optional: as they measured it
+  std::optional<proto::Device> own;                         // this process, measured
+  double tokens_per_round = 1;
+};
+
+struct Places {
+  std::vector<proto::ModelPlacement> chosen;  // with the workers' ids
+  std::vector<proto::PlacementCandidate> candidates;
+};
+
+// Errors of PlaceServing.
+absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question);
+
+}  // namespace espalier
