@@ -278,12 +278,20 @@ absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape
   slices.devices = shape.stages;
   slices.counts = {1};
   slices.seconds = [&](int op, int, int) { return (*group)->seconds[op]; };
-  const int next = std::min(shape.data * shape.tensor, num_devices_ - 1);
   absl::StatusOr<CostTables*> costs = Costs();
   if (!costs.ok()) return costs.status();
-  // Every device of a group sends its part.
+  // Every device of a stage sends its part to its like in the next.
+  std::vector<std::pair<int, int>> ends;
+  const int stage_devices = shape.data * shape.tensor;
+  for (int d = 0; d < stage_devices && d + stage_devices < num_devices_; ++d) {
+    ends.emplace_back(d, d + stage_devices);
+  }
+  std::map<double, double> seconds;  // by bytes: few are different
   slices.transfer = [&](int op) {
-    return 2 * (*costs)->Transfer(0, next, (*group)->crossing[op] / shape.tensor);
+    const double bytes = (*group)->crossing[op] / shape.tensor;
+    const auto [found, inserted] = seconds.try_emplace(bytes, 0);
+    if (inserted) found->second = 2 * (*costs)->Transfers(ends, bytes);
+    return found->second;
   };
   const std::vector<Stage> stages = SliceStages(slices);
   if (stages.empty()) {
@@ -312,9 +320,19 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
   if (shape.data > 1) {
     absl::StatusOr<CostTables*> costs = Costs();
     if (!costs.ok()) return costs.status();
-    std::vector<int> ranks;
-    for (int r = 0; r < shape.data; ++r) ranks.push_back(r * shape.tensor);
-    const double sync = (*costs)->Collective(proto::CollectiveInstruction::ALL_REDUCE, ranks, most);
+    // Parts of all stages at one time.
+    std::vector<std::vector<int>> ranks(shape.stages * shape.tensor);
+    std::vector<SideBySide::Group> groups;
+    for (size_t g = 0; g < ranks.size(); ++g) {
+      const int stage = static_cast<int>(g) / shape.tensor,
+                part = static_cast<int>(g) % shape.tensor;
+      for (int r = 0; r < shape.data; ++r) {
+        ranks[g].push_back((stage * shape.data + r) * shape.tensor + part);
+      }
+      groups.push_back({proto::CollectiveInstruction::ALL_REDUCE, &ranks[g], most});
+    }
+    const std::vector<double> syncs = (*costs)->CollectivesTogether(groups);
+    const double sync = *std::max_element(syncs.begin(), syncs.end());
     // Half of it is scattering, the other gathering.
     const double halves = shape.zero_stage < 2    ? 2
                           : shape.zero_stage == 2 ? 1 + shape.micro_batches
