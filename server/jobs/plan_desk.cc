@@ -62,10 +62,12 @@ proto::Link DefaultLink() {
   return link;
 }
 
-PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds)
+PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds,
+                   int search_threads)
     : registry_(registry),
       store_(store),
       measure_seconds_(measure_seconds),
+      threads_(search_threads),
       cost_(&analytic_,
             [this](const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
               mutex_.AssertHeld();
@@ -209,6 +211,9 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   if (model != nullptr) problem.machine.communication = model;
   problem.seconds = MonotonicSeconds;
   problem.stop = request.stop;
+  problem.for_each = [this](int count, const std::function<void(int)>& work) {
+    threads_.ForEach(count, work);
+  };
   absl::StatusOr<proto::Plan> plan = MakePlan(problem, request.search);
   current_ = nullptr;
   if (cost_.size() > known) SaveTimes();
@@ -216,6 +221,7 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
     *simulation = std::make_unique<Simulation>(cost);
     (*simulation)->problem = std::move(problem);
     (*simulation)->problem.cost = &(*simulation)->cost;
+    (*simulation)->problem.for_each = nullptr;
   }
   return plan;
 }

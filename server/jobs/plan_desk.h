@@ -16,6 +16,7 @@
 #include "planner/machine/communication.h"
 #include "planner/plan/observe.h"
 #include "planner/planner.h"
+#include "server/jobs/search_threads.h"
 #include "server/jobs/worker_client.h"
 #include "server/store/job_store.h"
 
@@ -27,11 +28,13 @@ std::string PlanPageBlob(const std::string& job_id);
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
 proto::Link DefaultLink();
 
-// Thread-safe: one plan is made at a time; steps are simulated and pages drawn beside.
+// Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn beside.
 class PlanDesk {
  public:
-  // Operators are measured for at most `measure_seconds` in a plan.
-  PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds);
+  // Operators are measured for at most `measure_seconds` in a plan. `search_threads`: as
+  // SearchThreads.
+  PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds,
+           int search_threads = 0);
 
   struct Request {
     const Graph* graph = nullptr;  // bound
@@ -44,7 +47,8 @@ class PlanDesk {
     // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
     // here; empty: none.
     std::string profile;
-    // Optional: once it is true, the search ends with the best plan so far.
+    // Optional: once it is true, the search ends with the best plan so far. Asked by several
+    // threads.
     std::function<bool()> stop;
     // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
     std::string keep_page_as;
@@ -78,6 +82,8 @@ class PlanDesk {
                                          std::unique_ptr<Simulation>* simulation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The measurer of a plan's cost model and its forks, which ask one at a time, while the thread
+  // that makes the plan holds mutex_.
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
                                             const proto::Device& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -85,6 +91,7 @@ class PlanDesk {
   const OpRegistry* const registry_;
   JobStore* const store_;
   const double measure_seconds_;
+  SearchThreads threads_;
   absl::Mutex mutex_;
   AnalyticCost analytic_ ABSL_GUARDED_BY(mutex_);
   MeasuredCost cost_ ABSL_GUARDED_BY(mutex_);
