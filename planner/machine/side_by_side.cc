@@ -44,7 +44,10 @@ std::vector<double> SideBySide::Collectives(const std::vector<Group>& groups) {
   std::vector<double> seconds(groups.size(), std::numeric_limits<double>::infinity());
   const Set& set = SetOf(groups);
   for (size_t g = 0; g < set.model_of_group.size(); ++g) {
-    seconds[g] = set.models[set.model_of_group[g]].Best(groups[g].bytes).seconds;
+    const int model = set.model_of_group[g];
+    const bool alike =
+        g > 0 && model == set.model_of_group[g - 1] && groups[g].bytes == groups[g - 1].bytes;
+    seconds[g] = alike ? seconds[g - 1] : set.models[model].Best(groups[g].bytes).seconds;
   }
   return seconds;
 }

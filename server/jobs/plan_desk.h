@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -14,7 +15,7 @@
 #include "planner/cost/measured.h"
 #include "planner/cost/profile.h"
 #include "planner/machine/communication.h"
-#include "planner/plan/observe.h"
+#include "planner/plan/observe_transfers.h"
 #include "planner/planner.h"
 #include "server/jobs/search_threads.h"
 #include "server/jobs/worker_client.h"
@@ -28,7 +29,8 @@ std::string PlanPageBlob(const std::string& job_id);
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
 proto::Link DefaultLink();
 
-// Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn beside.
+// Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn
+// beside.
 class PlanDesk {
  public:
   // Operators are measured for at most `measure_seconds` in a plan. `search_threads`: as
@@ -64,11 +66,21 @@ class PlanDesk {
   // Keeps what they tell. A profile that makes no sense is logged and dropped.
   void RecordCommunication(const std::vector<proto::Device>& devices,
                            const proto::CommunicationProfile& profile);
-  // Learns from a job's steps, `times` by device of its plan (ObserveRun), and says which operators
-  // took other times than predicted. `graph` is bound. A run that fits no plan is logged and
-  // dropped.
-  std::vector<OperatorDrift> RecordRun(const Graph& graph, const proto::Plan& plan,
-                                       const std::vector<std::vector<OperatorTime>>& times);
+  // A job that ran, by rank.
+  struct Run {
+    const Graph* graph = nullptr;  // bound
+    const proto::Plan* plan = nullptr;
+    const std::vector<proto::Program>* programs = nullptr;
+    const std::vector<proto::Device>* devices = nullptr;
+    std::vector<std::vector<OperatorTime>> times;  // in a step
+  };
+  struct Lessons {
+    std::vector<OperatorDrift> drifts;  // SortByError
+    bool of_transfers = false;          // some of them
+  };
+  // Learns from a job's steps (ObserveRun, ObserveTransfers), and says which operators, messages
+  // and collectives took other times than predicted. A run that fits no plan is logged and dropped.
+  Lessons RecordRun(const Run& run);
   // Messages between these devices will be measured anew by the next job that runs on them.
   void ForgetCommunication(const std::vector<proto::Device>& devices);
   // All that has been measured, as a profile file.
@@ -82,6 +94,8 @@ class PlanDesk {
                                          std::unique_ptr<Simulation>* simulation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SaveCommunication() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communication_mutex_);
+  std::vector<OperatorDrift> RecordTransfers(const Run& run);
   // The measurer of a plan's cost model and its forks, which ask one at a time, while the thread
   // that makes the plan holds mutex_.
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
