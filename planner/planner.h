@@ -50,6 +50,11 @@ class CostModel {
                                         const proto::Device& device) {
     return std::nullopt;
   }
+  // A model that knows what this one knows now, for another thread to ask while this one is asked
+  // and learns; null: there is none, and no two threads may ask. It must not outlive this.
+  virtual std::unique_ptr<CostModel> Fork() { return nullptr; }
+  // Learns what a fork of this one has measured. Not while other threads ask.
+  virtual void Join(const CostModel& fork) {}
 };
 
 struct PlanProblem {
@@ -61,10 +66,11 @@ struct PlanProblem {
   CostModel* cost = nullptr;
   std::function<void(double fraction)> progress;  // optional
   std::function<double()> seconds;                // optional clock, only to report search time
-  // Optional: once it is true, searches end with the best plan so far.
+  // Optional: once it is true, searches end with the best plan so far. Asked by all threads.
   std::function<bool()> stop;
-  // Optional: calls work(0) to work(count - 1), at once if it can, and returns when all are done.
-  // Only with a cost model that may be asked by several threads. Plans do not depend on it.
+  // Optional: calls work(0) to work(count - 1), at once if it can, and returns when all are done;
+  // work may call it again. Used where the cost model has forks. Plans do not depend on it
+  // (ForEachApart in planner/parallel.h).
   std::function<void(int count, const std::function<void(int)>& work)> for_each;
 };
 

@@ -3,6 +3,8 @@
 // measured.
 #pragma once
 
+#include <memory>
+
 #include "planner/planner.h"
 
 namespace espalier {
@@ -10,6 +12,7 @@ namespace espalier {
 class AnalyticCost : public CostModel {
  public:
   Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
+  std::unique_ptr<CostModel> Fork() override { return std::make_unique<AnalyticCost>(); }
 };
 
 }  // namespace espalier

@@ -91,5 +91,48 @@ TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
   }
 }
 
+// Two searches at one time: each has what was known before and what it was told itself, and both
+// are told the same of one shape; afterwards the model knows it all.
+TEST(MeasuredCostTest, ForksKnowNothingOfEachOtherUntilTheyAreJoined) {
+  AnalyticCost analytic;
+  std::map<int64_t, int> asked;  // by rows
+  MeasuredCost cost(&analytic, [&](const OpDef& def, const NodeTypes& shard, const proto::Device&) {
+    const int64_t rows = shard.inputs[0].dims[0];
+    const double times = ++asked[rows];
+    return rows == 1 ? std::nullopt
+                     : std::make_optional(CostModel::Times{0.1 * rows * times, 0.3 * rows * times});
+  });
+  const proto::Device device = TestMachine(1).devices[0];
+  const auto of = [&](CostModel& model, int64_t rows) {
+    return model.Measure(LinearDef(), Linear(rows, 512, 512), device).forward;
+  };
+  EXPECT_DOUBLE_EQ(of(cost, 2), 0.2);
+  const double guess = of(cost, 1);
+  const std::unique_ptr<CostModel> a = cost.Fork(), b = cost.Fork();
+  EXPECT_DOUBLE_EQ(of(*a, 2), 0.2);
+  EXPECT_DOUBLE_EQ(of(*a, 3), 0.3);
+  EXPECT_DOUBLE_EQ(of(*b, 4), 0.4);
+  EXPECT_DOUBLE_EQ(of(*b, 3), 0.3);
+  EXPECT_EQ(asked[3], 1);
+  // What is guessed follows from what was learnt: by each itself.
+  EXPECT_EQ(of(cost, 1), guess);
+  const double guess_a = of(*a, 1), guess_b = of(*b, 1);
+  EXPECT_NE(guess_a, guess);
+  EXPECT_NE(guess_a, guess_b);
+  EXPECT_EQ(cost.size(), 1);
+  cost.Join(*a);
+  EXPECT_EQ(cost.size(), 2);
+  EXPECT_EQ(of(cost, 1), guess_a);
+  cost.Join(*b);
+  EXPECT_EQ(cost.size(), 3);
+  // Each shape counts once, as if one model had been asked all.
+  MeasuredCost alone(&analytic);
+  for (int64_t rows : {2, 3, 4}) {
+    alone.Record(LinearDef(), Linear(rows, 512, 512), device, {0.1 * rows, 0.3 * rows});
+  }
+  EXPECT_EQ(of(cost, 1), of(alone, 1));
+  EXPECT_EQ(cost.Save(), alone.Save());
+}
+
 }  // namespace
 }  // namespace espalier

@@ -66,14 +66,82 @@ std::string MeasurementKey(const OpDef& def, const NodeTypes& shard, const proto
 }
 
 MeasuredCost::MeasuredCost(CostModel* fallback, Measurer measurer)
-    : fallback_(fallback), measurer_(std::move(measurer)) {}
+    : base_(std::make_shared<Table>()), fallback_(fallback) {
+  if (!measurer) return;
+  asked_ = std::make_shared<Asked>();
+  asked_->measurer = std::move(measurer);
+}
+
+const MeasuredCost::Entry* MeasuredCost::Find(const std::string& key) const {
+  for (const Table* table : {&own_, base_.get()}) {
+    const auto found = table->entries.find(key);
+    if (found != table->entries.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+const MeasuredCost::Correction* MeasuredCost::FindCorrection(const std::string& kind) const {
+  for (const Table* table : {&own_, base_.get()}) {
+    const auto found = table->corrections.find(kind);
+    if (found != table->corrections.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+MeasuredCost::Entry& MeasuredCost::Own(const std::string& key) {
+  const Entry* known = Find(key);
+  return own_.entries.try_emplace(key, known == nullptr ? Entry() : *known).first->second;
+}
+
+std::shared_ptr<const MeasuredCost::Table> MeasuredCost::All() const {
+  if (own_.entries.empty() && own_.corrections.empty()) return base_;
+  auto all = std::make_shared<Table>(own_);
+  all->entries.insert(base_->entries.begin(), base_->entries.end());
+  all->corrections.insert(base_->corrections.begin(), base_->corrections.end());
+  return all;
+}
+
+std::unique_ptr<CostModel> MeasuredCost::Fork() {
+  std::unique_ptr<CostModel> fallback = fallback_->Fork();
+  if (fallback == nullptr) return nullptr;
+  base_ = All();
+  own_ = {};
+  auto fork = std::make_unique<MeasuredCost>(fallback.get());
+  fork->base_ = base_;
+  fork->own_fallback_ = std::move(fallback);
+  fork->is_fork_ = true;
+  if (asked_ != nullptr && asked_.use_count() == 1) asked_->told.clear();
+  fork->asked_ = asked_;
+  return fork;
+}
+
+void MeasuredCost::Join(const CostModel& other) {
+  const auto* fork = dynamic_cast<const MeasuredCost*>(&other);
+  if (fork == nullptr) return;
+  for (const auto& [key, lesson] : fork->lessons_) {
+    if (Find(key) != nullptr) continue;
+    own_.entries[key] = {lesson.measured};
+    Learn(lesson);
+    if (is_fork_) lessons_.emplace(key, lesson);
+  }
+}
+
+std::optional<CostModel::Times> MeasuredCost::Ask(const std::string& key, const OpDef& def,
+                                                  const NodeTypes& shard,
+                                                  const proto::Device& device) {
+  if (asked_ == nullptr) return std::nullopt;
+  absl::MutexLock lock(&asked_->mutex);
+  if (const auto told = asked_->told.find(key); told != asked_->told.end()) return told->second;
+  std::optional<Times> times = asked_->measurer(def, shard, device);
+  if (times.has_value() && asked_.use_count() > 1) asked_->told[key] = *times;
+  return times;
+}
 
 std::optional<CostModel::Times> MeasuredCost::Measured(const OpDef& def, const NodeTypes& shard,
                                                        const proto::Device& device) {
-  const auto it = entries_.find(MeasurementKey(def, shard, device));
-  if (it != entries_.end()) return it->second.times;
-  if (!measurer_) return std::nullopt;
-  std::optional<Times> times = measurer_(def, shard, device);
+  const std::string key = MeasurementKey(def, shard, device);
+  if (const Entry* entry = Find(key)) return entry->times;
+  std::optional<Times> times = Ask(key, def, shard, device);
   if (times.has_value()) Record(def, shard, device, *times);
   return times;
 }
@@ -82,41 +150,50 @@ CostModel::Times MeasuredCost::Measure(const OpDef& def, const NodeTypes& shard,
                                        const proto::Device& device) {
   if (std::optional<Times> measured = Measured(def, shard, device)) return *measured;
   Times times = fallback_->Measure(def, shard, device);
-  const auto found = corrections_.find(CorrectionKey(def, device));
-  if (found != corrections_.end()) {
-    const Correction& c = found->second;
-    if (c.forward_count > 0) times.forward *= std::exp(c.forward / c.forward_count);
-    if (c.backward_count > 0) times.backward *= std::exp(c.backward / c.backward_count);
+  if (const Correction* c = FindCorrection(CorrectionKey(def, device))) {
+    if (c->forward_count > 0) times.forward *= std::exp(c->forward / c->forward_count);
+    if (c->backward_count > 0) times.backward *= std::exp(c->backward / c->backward_count);
   }
   return times;
 }
 
-void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
-                          Times times) {
-  const bool is_new =
-      entries_.insert_or_assign(MeasurementKey(def, shard, device), Entry{times}).second;
-  if (!is_new) return;
-  const Times guess = fallback_->Measure(def, shard, device);
-  Correction& correction = corrections_[CorrectionKey(def, device)];
-  auto learn = [](double measured, double expected, double* sum, int64_t* count) {
+void MeasuredCost::Learn(const Lesson& lesson) {
+  const Correction* known = FindCorrection(lesson.kind);
+  Correction& correction =
+      own_.corrections.try_emplace(lesson.kind, known == nullptr ? Correction() : *known)
+          .first->second;
+  const auto learn = [](double measured, double expected, double* sum, int64_t* count) {
     if (measured <= 0 || expected <= 0) return;
     *sum += std::log(measured / expected);
     ++*count;
   };
-  learn(times.forward, guess.forward, &correction.forward, &correction.forward_count);
-  learn(times.backward, guess.backward, &correction.backward, &correction.backward_count);
+  learn(lesson.measured.forward, lesson.expected.forward, &correction.forward,
+        &correction.forward_count);
+  learn(lesson.measured.backward, lesson.expected.backward, &correction.backward,
+        &correction.backward_count);
+}
+
+void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
+                          Times times) {
+  const std::string key = MeasurementKey(def, shard, device);
+  const bool is_new = Find(key) == nullptr;
+  own_.entries[key] = {times};
+  if (!is_new) return;
+  const Lesson lesson{CorrectionKey(def, device), times, fallback_->Measure(def, shard, device)};
+  Learn(lesson);
+  if (is_fork_) lessons_.emplace(key, lesson);
 }
 
 void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const proto::Device& device,
                            Times times) {
   const std::string key = MeasurementKey(def, shard, device);
-  if (entries_.count(key) == 0) {
+  if (Find(key) == nullptr) {
     const Times guess = fallback_->Measure(def, shard, device);
     Record(def, shard, device,
            {times.forward < 0 ? guess.forward : times.forward,
             times.backward < 0 ? guess.backward : times.backward});
   }
-  Entry& entry = entries_[key];
+  Entry& entry = Own(key);
   const auto blend = [](double told, double* known, int64_t* runs) {
     if (told < 0) return;
     *known = *runs == 0 ? told : (*known + told) / 2;
@@ -128,19 +205,25 @@ void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const proto
 
 bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard,
                        const proto::Device& device) const {
-  return entries_.count(MeasurementKey(def, shard, device)) > 0;
+  return Find(MeasurementKey(def, shard, device)) != nullptr;
+}
+
+size_t MeasuredCost::size() const {
+  size_t size = base_->entries.size();
+  for (const auto& [key, entry] : own_.entries) size += base_->entries.count(key) == 0;
+  return size;
 }
 
 MeasuredCost MeasuredCost::Snapshot(CostModel* fallback) const {
   MeasuredCost copy(fallback);
-  copy.entries_ = entries_;
-  copy.corrections_ = corrections_;
+  copy.base_ = All();
   return copy;
 }
 
 std::string MeasuredCost::Save() const {
+  const std::shared_ptr<const Table> all = All();
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, entry] : entries_) {
+  for (const auto& [key, entry] : all->entries) {
     nlohmann::json one = {
         {"key", key}, {"forward", entry.times.forward}, {"backward", entry.times.backward}};
     if (entry.forward_runs > 0) one["forward_runs"] = entry.forward_runs;
@@ -148,7 +231,7 @@ std::string MeasuredCost::Save() const {
     entries.push_back(std::move(one));
   }
   nlohmann::json corrections = nlohmann::json::array();
-  for (const auto& [kind, correction] : corrections_) {
+  for (const auto& [kind, correction] : all->corrections) {
     corrections.push_back({{"kind", kind},
                            {"forward", correction.forward},
                            {"forward_count", correction.forward_count},
@@ -211,8 +294,8 @@ absl::Status MeasuredCost::Load(const std::string& text) {
         entry["forward"].get<double>(), entry["forward_count"].get<int64_t>(),
         entry["backward"].get<double>(), entry["backward_count"].get<int64_t>()};
   }
-  for (auto& [key, entry] : loaded) entries_[key] = entry;
-  for (auto& [kind, correction] : corrections) corrections_[kind] = correction;
+  for (auto& [key, entry] : loaded) own_.entries[key] = entry;
+  for (auto& [kind, correction] : corrections) own_.corrections[kind] = correction;
   return absl::OkStatus();
 }
 

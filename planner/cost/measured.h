@@ -4,16 +4,22 @@
 // and threads. A miss asks the measurer, if there is one; without an answer it falls back to the
 // model behind, scaled by how far that model was off for measured shapes of the same operator on
 // the same device (geometric mean), so that a few measurements correct the whole table.
+//
+// Forks share what was known when they were made, and ask the measurer one after the other: what
+// one of them has measured, the others are told. So what a fork says depends on nothing but what it
+// was asked itself, as long as the measurer gives one answer for one shape.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "planner/planner.h"
 
 namespace espalier {
@@ -21,6 +27,7 @@ namespace espalier {
 class MeasuredCost : public CostModel {
  public:
   // Times of one operator shard on one device, or nothing if it could not be measured. May block.
+  // Called by one thread at a time, of this model and its forks.
   using Measurer = std::function<std::optional<Times>(const OpDef& def, const NodeTypes& shard,
                                                       const proto::Device& device)>;
 
@@ -30,13 +37,16 @@ class MeasuredCost : public CostModel {
   Times Measure(const OpDef& def, const NodeTypes& shard, const proto::Device& device) override;
   std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
                                 const proto::Device& device) override;
+  // Null if the model behind has no forks.
+  std::unique_ptr<CostModel> Fork() override;
+  void Join(const CostModel& fork) override;
 
   void Record(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
   // What one took in the steps of a job, negative: not told. What was measured alone, or guessed,
   // makes way for it; of what runs have told, the newer half counts as much as all the older ones.
   void Observe(const OpDef& def, const NodeTypes& shard, const proto::Device& device, Times times);
   bool Has(const OpDef& def, const NodeTypes& shard, const proto::Device& device) const;
-  size_t size() const { return entries_.size(); }
+  size_t size() const;
 
   // All that is known now, in front of another model; asks no measurer.
   MeasuredCost Snapshot(CostModel* fallback) const;
@@ -62,10 +72,41 @@ class MeasuredCost : public CostModel {
     int64_t backward_runs = 0;
   };
 
-  std::map<std::string, Entry> entries_;
-  std::map<std::string, Correction> corrections_;  // by operator and device
+  struct Table {
+    std::map<std::string, Entry> entries;
+    std::map<std::string, Correction> corrections;  // by operator and device
+  };
+
+  // What a measurement says of all shapes of its operator on the device.
+  struct Lesson {
+    std::string kind;  // key of the correction
+    Times measured;
+    Times expected;
+  };
+
+  // The measurer of a model and its forks, with what it has answered while there are forks.
+  struct Asked {
+    absl::Mutex mutex;
+    Measurer measurer;
+    std::map<std::string, Times> told;
+  };
+
+  const Entry* Find(const std::string& key) const;
+  const Correction* FindCorrection(const std::string& kind) const;
+  Entry& Own(const std::string& key);
+  void Learn(const Lesson& lesson);
+  std::optional<Times> Ask(const std::string& key, const OpDef& def, const NodeTypes& shard,
+                           const proto::Device& device);
+  // All that is known.
+  std::shared_ptr<const Table> All() const;
+
+  std::shared_ptr<const Table> base_;  // shared with forks
+  Table own_;                          // goes before base_
+  std::shared_ptr<Asked> asked_;       // null: no measurer
   CostModel* fallback_;
-  Measurer measurer_;
+  std::unique_ptr<CostModel> own_fallback_;  // of a fork
+  bool is_fork_ = false;
+  std::map<std::string, Lesson> lessons_;  // of a fork, by key of the entry
 };
 
 // What times depend on of a device: "Intel Xeon x2".

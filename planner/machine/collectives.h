@@ -38,6 +38,12 @@ enum class CollectiveAlgorithm { kRing, kTree, kHalvingDoubling, kHierarchical }
 constexpr int kNumCollectiveAlgorithms = 4;
 const char* Name(CollectiveAlgorithm algorithm);
 
+// One of several collectives that run at one time.
+struct CollectiveGroup {
+  proto::CollectiveInstruction::Kind kind = proto::CollectiveInstruction::KIND_UNSPECIFIED;
+  std::vector<int> ranks;
+};
+
 struct CollectiveTime {
   double seconds = 0;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kRing;
@@ -64,6 +70,16 @@ class CollectiveModel {
   static absl::StatusOr<CollectiveModel> Create(const Topology& topology, Kind kind,
                                                 const std::vector<int>& ranks);
 
+  // By group: the models of collectives that run side by side, step by step together, so that the
+  // flows of all of them share the links in each step. All use one algorithm; whoever cannot, uses
+  // the ring beside those that can. Where no link carries flows of two groups, each model is the
+  // one that Create makes. Errors as Create; a device may be in one group only.
+  static absl::StatusOr<std::vector<CollectiveModel>> CreateTogether(
+      const Topology& topology, const std::vector<CollectiveGroup>& groups);
+
+  // Whether they give the same times.
+  bool operator==(const CollectiveModel&) const = default;
+
   int num_ranks() const { return num_ranks_; }
   // kRing and kTree always; see above for the others.
   bool Has(CollectiveAlgorithm algorithm) const { return has_[static_cast<int>(algorithm)]; }
@@ -88,6 +104,7 @@ class CollectiveModel {
   struct Line {
     double latency = 0;
     double bandwidth = 0;
+    bool operator==(const Line&) const = default;
   };
   // `rounds` steps, each as long as the slowest of its lines with bytes / divisor.
   struct Phase {
@@ -95,6 +112,7 @@ class CollectiveModel {
     double divisor = 1;
     int first_line = 0;
     int end_line = 0;
+    bool operator==(const Phase&) const = default;
   };
 
   CollectiveModel() = default;

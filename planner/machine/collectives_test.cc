@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "planner/machine/rates.h"
+#include "planner/machine/test_flows.h"
 #include "planner/machine/test_trees.h"
 
 namespace espalier {
@@ -32,53 +31,13 @@ CollectiveModel Model(const Topology& t, Collective::Kind kind) {
   return Model(t, kind, AllDevices(t));
 }
 
-// Seconds until all flows (device to device, the same bytes) are there, with max-min fair shares
-// that are dealt anew whenever a flow ends. No latencies.
+// Seconds until all flows (device to device, the same bytes) are there.
 double EventSeconds(const Topology& t, const std::vector<std::pair<int, int>>& flows,
                     double bytes) {
-  std::vector<double> left(flows.size(), bytes);
-  double now = 0;
-  while (true) {
-    std::vector<double> rate(flows.size(), -1);
-    std::map<int, double> free;
-    size_t open = 0;
-    for (size_t f = 0; f < flows.size(); ++f) {
-      if (left[f] <= 0) continue;
-      ++open;
-      for (int e : t.Path(flows[f].first, flows[f].second)) free[e] = t.EdgeBandwidth(e);
-    }
-    if (open == 0) return now;
-    for (size_t fixed = 0; fixed < open;) {
-      std::map<int, int> users;
-      for (size_t f = 0; f < flows.size(); ++f) {
-        if (left[f] <= 0 || rate[f] >= 0) continue;
-        for (int e : t.Path(flows[f].first, flows[f].second)) ++users[e];
-      }
-      int narrow = -1;
-      double share = std::numeric_limits<double>::infinity();
-      for (auto [e, count] : users) {
-        if (free[e] / count < share) share = free[narrow = e] / count;
-      }
-      for (size_t f = 0; f < flows.size(); ++f) {
-        if (left[f] <= 0 || rate[f] >= 0) continue;
-        const std::vector<int> path = t.Path(flows[f].first, flows[f].second);
-        if (std::count(path.begin(), path.end(), narrow) == 0) continue;
-        rate[f] = share;
-        ++fixed;
-        for (int e : path) free[e] -= share;
-      }
-    }
-    double next = std::numeric_limits<double>::infinity();
-    for (size_t f = 0; f < flows.size(); ++f) {
-      if (left[f] > 0) next = std::min(next, left[f] / rate[f]);
-    }
-    now += next;
-    for (size_t f = 0; f < flows.size(); ++f) {
-      if (left[f] <= 0) continue;
-      left[f] -= rate[f] * next;
-      if (left[f] < bytes * 1e-12) left[f] = 0;
-    }
-  }
+  std::vector<TestFlow> all;
+  for (auto [from, to] : flows) all.push_back({from, to, bytes});
+  const std::vector<double> ends = EventEnds(t, all);
+  return ends.empty() ? 0 : *std::max_element(ends.begin(), ends.end());
 }
 
 TEST(CollectivesTest, RingOnAUniformMachineIsRatesToTheBit) {

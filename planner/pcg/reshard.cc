@@ -44,6 +44,43 @@ bool Meet(const Region& a, const Region& b) {
   return true;
 }
 
+// Calls meet(s, t) for all pairs of boxes that meet; `sources` and `targets` are shards of `from`
+// and `to`. A sweep along the dimension that `to` cuts into most parts: on a thousand devices
+// nearly all pairs lie apart there.
+template <typename Call>
+void ForEachMeeting(const Layout& from, const Layout& to, const std::vector<int>& sources,
+                    std::vector<int> targets, Call meet) {
+  size_t widest = 0;
+  for (size_t d = 0; d < to.degrees.size(); ++d) {
+    if (to.degrees[d] > to.degrees[widest]) widest = d;
+  }
+  if (from.dims.empty()) {  // scalars
+    for (int s : sources) {
+      for (int t : targets) meet(s, t);
+    }
+    return;
+  }
+  const auto begin_of = [&](const Shard& shard) { return shard.region.start[widest]; };
+  const auto end_of = [&](const Shard& shard) {
+    return shard.region.start[widest] + shard.region.size[widest];
+  };
+  std::stable_sort(targets.begin(), targets.end(),
+                   [&](int a, int b) { return begin_of(to.shards[a]) < begin_of(to.shards[b]); });
+  std::vector<int64_t> reach;  // the farthest end of all up to here
+  for (int t : targets) {
+    reach.push_back(std::max(reach.empty() ? 0 : reach.back(), end_of(to.shards[t])));
+  }
+  for (int s : sources) {
+    const Shard& source = from.shards[s];
+    const auto first = std::upper_bound(reach.begin(), reach.end(), begin_of(source));
+    for (size_t i = first - reach.begin(); i < targets.size(); ++i) {
+      const Shard& target = to.shards[targets[i]];
+      if (begin_of(target) >= end_of(source)) break;
+      if (Meet(source.region, target.region)) meet(s, targets[i]);
+    }
+  }
+}
+
 std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   const int n = static_cast<int>(from.shards.size()), m = static_cast<int>(to.shards.size());
   std::vector<int> parent(n + m);
@@ -54,13 +91,15 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   };
   // Replicas lie alike: their boxes are compared once.
   const std::vector<int> sources = FirstAlike(from.shards), targets = FirstAlike(to.shards);
+  std::vector<int> some_sources, some_targets;
   for (int s = 0; s < n; ++s) {
-    if (sources[s] != s) continue;
-    for (int t = 0; t < m; ++t) {
-      if (targets[t] != t) continue;
-      if (Meet(from.shards[s].region, to.shards[t].region)) parent[find(s)] = find(n + t);
-    }
+    if (sources[s] == s) some_sources.push_back(s);
   }
+  for (int t = 0; t < m; ++t) {
+    if (targets[t] == t) some_targets.push_back(t);
+  }
+  ForEachMeeting(from, to, some_sources, std::move(some_targets),
+                 [&](int s, int t) { parent[find(s)] = find(n + t); });
   // Boxes without elements meet nothing, not even each other.
   for (int s = 0; s < n; ++s) {
     if (sources[s] != s && from.shards[s].region.num_elements() > 0) {

@@ -2,8 +2,10 @@
 // long as that fits: further stages have more collectives, one for each parameter instead of one
 // for many.
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner/parallel.h"
 #include "planner/pcg/structure.h"
 #include "planner/plan/at_stage.h"
 
@@ -32,8 +34,11 @@ absl::StatusOr<proto::Plan> HigherStage(const PlanProblem& problem,
     if (plan.ok() || !absl::IsResourceExhausted(plan.status())) return plan;
   }
   absl::StatusOr<proto::Plan> best = absl::ResourceExhaustedError("");
-  for (int stage = 1; stage <= kLastStage; ++stage) {
-    absl::StatusOr<proto::Plan> plan = MakePlanAtStage(problem, options, stage);
+  std::vector<absl::StatusOr<proto::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
+  ForEachApart(problem, kLastStage, [&](int i, const OwnProblem& own) {
+    plans[i] = MakePlanAtStage(*own, options, i + 1);
+  });
+  for (absl::StatusOr<proto::Plan>& plan : plans) {
     if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
     if (Faster(plan, best)) best = std::move(plan);
   }

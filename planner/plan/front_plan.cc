@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner/parallel.h"
 #include "planner/plan/at_stage.h"
 #include "planner/plan/grid.h"
 #include "planner/plan/planning.h"
@@ -37,6 +40,8 @@ struct Point {
 int64_t Most(const std::vector<int64_t>& bytes) {
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
+
+using Placements = std::vector<std::vector<NodeConfig>>;
 
 class FrontPlanner {
  public:
@@ -118,40 +123,59 @@ class FrontPlanner {
   }
 
   absl::Status AddPlacements() {
-    std::vector<std::vector<NodeConfig>> placements;
     const std::vector<int> stages = ZeroStages();
-    for (int stage : std::set<int>{stages.front(), stages.back()}) {
-      if (absl::Status s = AddFrontOf(stage, &placements); !s.ok()) return s;
+    const std::set<int> ends = {stages.front(), stages.back()};
+    std::vector<Placements> of_end(ends.size());
+    std::vector<absl::Status> statuses(ends.size());
+    ForEachApart(problem_, static_cast<int>(ends.size()), [&](int i, const OwnProblem& own) {
+      statuses[i] = AddFrontOf(*own, *std::next(ends.begin(), i), &of_end[i]);
+    });
+    Placements placements;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (!statuses[i].ok()) return statuses[i];
+      placements.insert(placements.end(), of_end[i].begin(), of_end[i].end());
     }
-    for (int stage : stages) {
-      // Of the whole batch all are tried; in parts those that are on the stage's own front.
-      std::vector<std::vector<NodeConfig>> left = placements;
-      for (int parts : MicroBatches()) {
-        absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
-            problem_, devices_, options_.memory(), {.zero_stage = stage, .micro_batches = parts});
-        // A batch that cannot be cut so.
-        if (absl::IsInvalidArgument(made.status()) && parts > 1) continue;
-        if (!made.ok()) return made.status();
-        FrontPlanner of_stage(problem_, options_);
-        for (const std::vector<NodeConfig>& configs : left) {
-          absl::Status s = of_stage.Simulate(**made, configs, {stage, parts}, "");
-          if (!s.ok()) return s;
-        }
-        of_stage.KeepFront();
-        left.clear();
-        for (const Point& point : of_stage.points_) {
-          left.push_back(point.configs);
-          Add(point);
-        }
-        if (problem_.stop && problem_.stop()) return absl::OkStatus();
-      }
+    std::vector<std::vector<Point>> points(stages.size());
+    statuses.assign(stages.size(), absl::OkStatus());
+    ForEachApart(problem_, static_cast<int>(stages.size()), [&](int i, const OwnProblem& own) {
+      statuses[i] = AddAtStage(*own, stages[i], placements, &points[i]);
+    });
+    for (size_t i = 0; i < stages.size(); ++i) {
+      if (!statuses[i].ok()) return statuses[i];
+      points_.insert(points_.end(), points[i].begin(), points[i].end());
     }
     return absl::OkStatus();
   }
 
-  absl::Status AddFrontOf(int stage, std::vector<std::vector<NodeConfig>>* placements) const {
+  // Of the whole batch all are tried; in parts those that are on the stage's own front.
+  absl::Status AddAtStage(const PlanProblem& problem, int stage, Placements left,
+                          std::vector<Point>* points) const {
+    for (int parts : MicroBatches()) {
+      absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
+          problem, devices_, options_.memory(), {.zero_stage = stage, .micro_batches = parts});
+      // A batch that cannot be cut so.
+      if (absl::IsInvalidArgument(made.status()) && parts > 1) continue;
+      if (!made.ok()) return made.status();
+      FrontPlanner of_stage(problem, options_);
+      for (const std::vector<NodeConfig>& configs : left) {
+        absl::StatusOr<std::optional<Point>> point = Simulate(**made, configs, {stage, parts}, "");
+        if (!point.ok()) return point.status();
+        if (point->has_value()) of_stage.Add(**std::move(point));
+      }
+      of_stage.KeepFront();
+      left.clear();
+      for (const Point& point : of_stage.points_) {
+        left.push_back(point.configs);
+        points->push_back(point);
+      }
+      if (problem.stop && problem.stop()) break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddFrontOf(const PlanProblem& problem, int stage, Placements* placements) const {
     absl::StatusOr<std::unique_ptr<Planning>> made =
-        Planning::Make(problem_, devices_, options_.memory(), {.zero_stage = stage});
+        Planning::Make(problem, devices_, options_.memory(), {.zero_stage = stage});
     if (!made.ok()) return made.status();
     Planning& planning = **made;
     SpaceOptions space;
@@ -171,13 +195,16 @@ class FrontPlanner {
     return absl::OkStatus();
   }
 
-  // What a smaller part of the batch does not allow is left out.
-  absl::Status Simulate(Planning& planning, const std::vector<NodeConfig>& configs,
-                        const StepShape& shape, std::string name) {
+  // Nothing where a smaller part of the batch does not allow it.
+  absl::StatusOr<std::optional<Point>> Simulate(Planning& planning,
+                                                const std::vector<NodeConfig>& configs,
+                                                const StepShape& shape, std::string name) const {
     const PcgStructure& structure = planning.structure();
     size_t split = 0;
     for (NodeId n : structure.LiveNodes()) {
-      if (!CheckConfig(structure.nodes[n].rule, configs[n], devices_).ok()) return absl::OkStatus();
+      if (!CheckConfig(structure.nodes[n].rule, configs[n], devices_).ok()) {
+        return std::optional<Point>();
+      }
       split = std::max(split, configs[n].devices.size());
     }
     Simulator simulator(structure, planning.table(), planning.costs());
@@ -189,9 +216,9 @@ class FrontPlanner {
       }
       if (shape.zero_stage > 0) absl::StrAppend(&name, ", ZeRO ", shape.zero_stage);
     }
-    Add({ToSeconds(simulator.time()), Most(simulator.EstimateMemory()),
-         simulator.cost() == simulator.time(), std::move(name), shape, configs});
-    return absl::OkStatus();
+    return std::optional<Point>({ToSeconds(simulator.time()), Most(simulator.EstimateMemory()),
+                                 simulator.cost() == simulator.time(), std::move(name), shape,
+                                 configs});
   }
 
   absl::Status AddGrids() {
@@ -199,13 +226,17 @@ class FrontPlanner {
     space.parameter_parallel = !options_.disable_parameter_parallel();
     space.attribute_parallel = !options_.disable_attribute_parallel();
     GridPlanner planner(problem_, devices_, options_.memory(), space, kGridBudget);
-    std::vector<GridEstimate> all;
+    std::vector<GridShape> shapes;
     for (int stage : ZeroStages()) {
       const int parts = options_.has_micro_batches() ? options_.micro_batches() : 0;
-      for (const GridShape& shape : planner.Shapes(stage, parts)) {
-        absl::StatusOr<GridEstimate> estimate = planner.Estimate(shape);
-        if (estimate.ok()) all.push_back(*std::move(estimate));
-      }
+      const std::vector<GridShape> more = planner.Shapes(stage, parts);
+      shapes.insert(shapes.end(), more.begin(), more.end());
+    }
+    planner.Prepare(shapes);
+    std::vector<GridEstimate> all;
+    for (const GridShape& shape : shapes) {
+      absl::StatusOr<GridEstimate> estimate = planner.Estimate(shape);
+      if (estimate.ok()) all.push_back(*std::move(estimate));
     }
     // Of those that are estimated to be on the front, evenly many.
     std::stable_sort(all.begin(), all.end(), [](const GridEstimate& a, const GridEstimate& b) {
@@ -217,18 +248,23 @@ class FrontPlanner {
     }
     const size_t most = 2 * kGrids;
     const size_t made = std::min(most, front.size());
+    std::vector<GridShape> chosen;
     for (size_t i = 0; i < made; ++i) {
-      const size_t at = made < 2 ? 0 : i * (front.size() - 1) / (made - 1);
-      absl::StatusOr<GridPlan> plan = planner.Make(front[at].shape);
-      if (!plan.ok()) continue;  // a split that so small a part of the batch does not allow
+      chosen.push_back(front[made < 2 ? 0 : i * (front.size() - 1) / (made - 1)].shape);
+    }
+    std::vector<absl::StatusOr<std::optional<Point>>> points(made, std::optional<Point>());
+    planner.MakeEach(chosen, [&](int i, absl::StatusOr<GridPlan> plan) {
+      if (!plan.ok()) return;  // a split that so small a part of the batch does not allow
       std::vector<NodeConfig> configs(plan->placement.size());
       for (NodeId n : plan->planning->structure().LiveNodes()) {
         configs[n] = plan->placement[n]->config;
       }
       const StepShape shape = {plan->shape.zero_stage, plan->shape.micro_batches};
-      absl::Status s = Simulate(*plan->planning, configs, shape, ToString(plan->shape));
-      if (!s.ok()) return s;
-      if (problem_.stop && problem_.stop()) break;
+      points[i] = Simulate(*plan->planning, configs, shape, ToString(plan->shape));
+    });
+    for (absl::StatusOr<std::optional<Point>>& point : points) {
+      if (!point.ok()) return point.status();
+      if (point->has_value()) Add(**std::move(point));
     }
     return absl::OkStatus();
   }
@@ -246,30 +282,41 @@ class FrontPlanner {
     }
     if (plans.empty()) return absl::OkStatus();
     if (plans.size() > 2) plans = {plans.front(), plans.back()};
-    for (const Point& point : plans) {
-      for (double fraction : kOffloaded) {
-        PlanProblem limited = problem_;
-        for (proto::Device& device : limited.machine.devices) {
-          device.set_memory_bytes(
-              static_cast<int64_t>(fraction * static_cast<double>(point.bytes)));
-        }
-        absl::StatusOr<std::unique_ptr<Planning>> made =
-            Planning::Make(limited, devices_, memory, point.shape);
-        if (!made.ok()) return made.status();
-        absl::StatusOr<Candidate> candidate =
-            (*made)->Evaluate(point.name, (*made)->FromConfigs(point.configs));
-        if (!candidate.ok()) return candidate.status();
-        // Less than this is not to be had either.
-        if (!candidate->refused.empty()) break;
-        int64_t bytes = 0;
-        for (int64_t peak : candidate->prediction.peak_bytes()) bytes = std::max(bytes, peak);
-        Add({candidate->prediction.step_seconds(),
-             bytes,
-             false,
-             absl::StrCat(point.name, ", swaps and recomputation"),
-             point.shape,
-             {}});
+    std::vector<std::vector<Point>> points(plans.size());
+    std::vector<absl::Status> statuses(plans.size());
+    ForEachApart(problem_, static_cast<int>(plans.size()), [&](int i, const OwnProblem& own) {
+      statuses[i] = AddOffloadedOf(*own, plans[i], &points[i]);
+    });
+    for (size_t i = 0; i < plans.size(); ++i) {
+      if (!statuses[i].ok()) return statuses[i];
+      points_.insert(points_.end(), points[i].begin(), points[i].end());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOffloadedOf(const PlanProblem& problem, const Point& point,
+                              std::vector<Point>* points) const {
+    for (double fraction : kOffloaded) {
+      PlanProblem limited = problem;
+      for (proto::Device& device : limited.machine.devices) {
+        device.set_memory_bytes(static_cast<int64_t>(fraction * static_cast<double>(point.bytes)));
       }
+      absl::StatusOr<std::unique_ptr<Planning>> made =
+          Planning::Make(limited, devices_, options_.memory(), point.shape);
+      if (!made.ok()) return made.status();
+      absl::StatusOr<Candidate> candidate =
+          (*made)->Evaluate(point.name, (*made)->FromConfigs(point.configs));
+      if (!candidate.ok()) return candidate.status();
+      // Less than this is not to be had either.
+      if (!candidate->refused.empty()) break;
+      int64_t bytes = 0;
+      for (int64_t peak : candidate->prediction.peak_bytes()) bytes = std::max(bytes, peak);
+      points->push_back({candidate->prediction.step_seconds(),
+                         bytes,
+                         false,
+                         absl::StrCat(point.name, ", swaps and recomputation"),
+                         point.shape,
+                         {}});
     }
     return absl::OkStatus();
   }

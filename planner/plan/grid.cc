@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/sequence.h"
 #include "planner/plan/tensor_parallel.h"
@@ -21,6 +22,7 @@ constexpr int kMostStages = 64, kMostParts = 64;
 // Candidates whose rough estimate of memory is so much too high are left out.
 constexpr double kMemorySlack = 1.25;
 constexpr int kMoreWhereNoneFits = 4;
+constexpr size_t kAtOnce = 4;  // candidates that are made side by side
 
 // Into how many pieces the parameters of a node are cut: the largest of its parameters' splits.
 int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
@@ -100,8 +102,10 @@ GridPlanner::GridPlanner(const PlanProblem& problem, int num_devices,
   for (proto::Device& device : group_problem_.machine.devices) device.set_memory_bytes(0);
 }
 
-absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(int tensor, int parts) {
-  return Planning::Make(group_problem_, tensor, memory_,
+absl::StatusOr<std::unique_ptr<Planning>> GridPlanner::PlanningOfGroup(const PlanProblem& problem,
+                                                                       int tensor,
+                                                                       int parts) const {
+  return Planning::Make(problem, tensor, memory_,
                         {.zero_stage = 0, .micro_batches = parts, .only_costs = true});
 }
 
@@ -161,13 +165,14 @@ std::vector<GridShape> GridPlanner::Shapes(int zero_stage, int micro_batches) {
   return shapes;
 }
 
-absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape& shape) {
+absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const PlanProblem& problem,
+                                                                 const GridShape& shape) const {
   const int tensor = shape.tensor;
   // As small a part of the batch as there is work for every device.
   int parts = 1;
   while (problem_.batch_size % (2 * parts) == 0 && 2 * parts <= num_devices_ / tensor) parts *= 2;
-  absl::StatusOr<std::unique_ptr<Planning>> made = PlanningOfGroup(tensor, parts);
-  if (!made.ok()) made = PlanningOfGroup(tensor, parts = 1);
+  absl::StatusOr<std::unique_ptr<Planning>> made = PlanningOfGroup(problem, tensor, parts);
+  if (!made.ok()) made = PlanningOfGroup(problem, tensor, parts = 1);
   if (!made.ok()) return made.status();
   Planning& planning = **made;
   const PcgStructure& structure = planning.structure();
@@ -212,61 +217,82 @@ absl::StatusOr<std::vector<NodeConfig>> GridPlanner::SearchGroup(const GridShape
   return configs;
 }
 
-absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridShape& shape) {
-  const std::pair key(shape.tensor, shape.sharing);
-  auto it = templates_.find(key);
-  if (it == templates_.end()) it = templates_.emplace(key, SearchGroup(shape)).first;
+void GridPlanner::Prepare(const std::vector<GridShape>& shapes) {
+  // Shapes with a key that `known` lacks, one of each.
+  const auto missing = [&shapes](const auto& known, auto key_of) {
+    std::map<decltype(key_of(shapes[0])), GridShape> found;
+    for (const GridShape& shape : shapes) {
+      if (known.count(key_of(shape)) == 0) found.emplace(key_of(shape), shape);
+    }
+    return std::vector<std::pair<decltype(key_of(shapes[0])), GridShape>>(found.begin(),
+                                                                          found.end());
+  };
+  const auto make_all = [this](const auto& wanted, auto* known, auto make) {
+    std::vector<decltype(make(group_problem_, wanted[0].second))> made(wanted.size(),
+                                                                       absl::UnknownError(""));
+    ForEachApart(group_problem_, static_cast<int>(wanted.size()),
+                 [&](int i, const OwnProblem& own) { made[i] = make(*own, wanted[i].second); });
+    for (size_t i = 0; i < wanted.size(); ++i) known->emplace(wanted[i].first, std::move(made[i]));
+  };
+  make_all(missing(templates_, TemplateOf), &templates_,
+           [this](const PlanProblem& problem, const GridShape& shape) {
+             return SearchGroup(problem, shape);
+           });
+  make_all(missing(groups_, GroupKeyOf), &groups_,
+           [this](const PlanProblem& problem, const GridShape& shape) {
+             return MakeGroup(problem, shape);
+           });
+}
 
-  if (!it->second.ok()) return it->second.status();
-  return &*it->second;
+absl::StatusOr<const std::vector<NodeConfig>*> GridPlanner::Template(const GridShape& shape) {
+  Prepare({shape});
+  const auto& found = templates_.at(TemplateOf(shape));
+  if (!found.ok()) return found.status();
+  return &*found;
 }
 
 absl::StatusOr<const GridPlanner::Group*> GridPlanner::GroupOf(const GridShape& shape) {
-  const std::tuple key(shape.tensor, shape.sharing, shape.data * shape.micro_batches);
-  auto it = groups_.find(key);
-  if (it == groups_.end()) {
-    Group group;
-    const absl::Status status = Fill(shape, &group);
-    it = status.ok() ? groups_.emplace(key, std::move(group)).first
-                     : groups_.emplace(key, status).first;
-  }
-  if (!it->second.ok()) return it->second.status();
-  return &*it->second;
+  Prepare({shape});
+  const auto& found = groups_.at(GroupKeyOf(shape));
+  if (!found.ok()) return found.status();
+  return &*found;
 }
 
-absl::Status GridPlanner::Fill(const GridShape& shape, Group* group) {
-  absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(shape);
+absl::StatusOr<GridPlanner::Group> GridPlanner::MakeGroup(const PlanProblem& problem,
+                                                          const GridShape& shape) const {
+  const absl::StatusOr<std::vector<NodeConfig>>& configs = templates_.at(TemplateOf(shape));
   if (!configs.ok()) return configs.status();
   absl::StatusOr<std::unique_ptr<Planning>> made =
-      PlanningOfGroup(shape.tensor, shape.data * shape.micro_batches);
+      PlanningOfGroup(problem, shape.tensor, shape.data * shape.micro_batches);
   if (!made.ok()) return made.status();
   Planning& planning = **made;
   const PcgStructure& structure = planning.structure();
+  Group group;
   // A split that a smaller part of the batch does not allow is not a candidate.
   for (NodeId n : structure.LiveNodes()) {
-    absl::Status status = CheckConfig(structure.nodes[n].rule, (**configs)[n], shape.tensor);
+    absl::Status status = CheckConfig(structure.nodes[n].rule, (*configs)[n], shape.tensor);
     if (!status.ok()) return status;
   }
   Simulator simulator(structure, planning.table(), planning.costs());
-  absl::Status status = simulator.Reset(planning.FromConfigs(**configs));
+  absl::Status status = simulator.Reset(planning.FromConfigs(*configs));
   if (!status.ok()) return status;
   const std::vector<double> by_node = simulator.SecondsByNode();
   const Sequence sequence(structure);
   for (size_t i = 0; i < sequence.nodes().size(); ++i) {
     const NodeId n = sequence.nodes()[i];
-    group->seconds.push_back(by_node[n]);
-    group->crossing.push_back(sequence.Crossing(static_cast<int>(i)));
-    group->parameter_bytes.push_back(sequence.ParameterBytes(static_cast<int>(i)) /
-                                     Pieces(structure, n, (**configs)[n]));
-    group->kept_bytes += group->parameter_bytes.back();
+    group.seconds.push_back(by_node[n]);
+    group.crossing.push_back(sequence.Crossing(static_cast<int>(i)));
+    group.parameter_bytes.push_back(sequence.ParameterBytes(static_cast<int>(i)) /
+                                    Pieces(structure, n, (*configs)[n]));
+    group.kept_bytes += group.parameter_bytes.back();
   }
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
-    group->states = std::max<double>(group->states, planning.costs().KeptOf(g.parameter).alike);
+    group.states = std::max<double>(group.states, planning.costs().KeptOf(g.parameter).alike);
   }
   const std::vector<int64_t> peak = simulator.EstimateMemory();
   const double most = static_cast<double>(*std::max_element(peak.begin(), peak.end()));
-  group->activation_bytes = std::max(0.0, most - (2 + group->states) * group->kept_bytes);
-  return absl::OkStatus();
+  group.activation_bytes = std::max(0.0, most - (2 + group.states) * group.kept_bytes);
+  return group;
 }
 
 absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape, double* slowest) {
@@ -278,12 +304,20 @@ absl::StatusOr<std::vector<int>> GridPlanner::StageOfEach(const GridShape& shape
   slices.devices = shape.stages;
   slices.counts = {1};
   slices.seconds = [&](int op, int, int) { return (*group)->seconds[op]; };
-  const int next = std::min(shape.data * shape.tensor, num_devices_ - 1);
   absl::StatusOr<CostTables*> costs = Costs();
   if (!costs.ok()) return costs.status();
-  // Every device of a group sends its part.
+  // Every device of a stage sends its part to its like in the next.
+  std::vector<std::pair<int, int>> ends;
+  const int stage_devices = shape.data * shape.tensor;
+  for (int d = 0; d < stage_devices && d + stage_devices < num_devices_; ++d) {
+    ends.emplace_back(d, d + stage_devices);
+  }
+  std::map<double, double> seconds;  // by bytes: few are different
   slices.transfer = [&](int op) {
-    return 2 * (*costs)->Transfer(0, next, (*group)->crossing[op] / shape.tensor);
+    const double bytes = (*group)->crossing[op] / shape.tensor;
+    const auto [found, inserted] = seconds.try_emplace(bytes, 0);
+    if (inserted) found->second = 2 * (*costs)->Transfers(ends, bytes);
+    return found->second;
   };
   const std::vector<Stage> stages = SliceStages(slices);
   if (stages.empty()) {
@@ -312,9 +346,19 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
   if (shape.data > 1) {
     absl::StatusOr<CostTables*> costs = Costs();
     if (!costs.ok()) return costs.status();
-    std::vector<int> ranks;
-    for (int r = 0; r < shape.data; ++r) ranks.push_back(r * shape.tensor);
-    const double sync = (*costs)->Collective(proto::CollectiveInstruction::ALL_REDUCE, ranks, most);
+    // Parts of all stages at one time.
+    std::vector<std::vector<int>> ranks(shape.stages * shape.tensor);
+    std::vector<SideBySide::Group> groups;
+    for (size_t g = 0; g < ranks.size(); ++g) {
+      const int stage = static_cast<int>(g) / shape.tensor,
+                part = static_cast<int>(g) % shape.tensor;
+      for (int r = 0; r < shape.data; ++r) {
+        ranks[g].push_back((stage * shape.data + r) * shape.tensor + part);
+      }
+      groups.push_back({proto::CollectiveInstruction::ALL_REDUCE, &ranks[g], most});
+    }
+    const std::vector<double> syncs = (*costs)->CollectivesTogether(groups);
+    const double sync = *std::max_element(syncs.begin(), syncs.end());
     // Half of it is scattering, the other gathering.
     const double halves = shape.zero_stage < 2    ? 2
                           : shape.zero_stage == 2 ? 1 + shape.micro_batches
@@ -328,13 +372,40 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
   return estimate;
 }
 
-absl::StatusOr<GridPlan> GridPlanner::Make(const GridShape& shape) {
+absl::StatusOr<GridPlanner::Recipe> GridPlanner::RecipeOf(const GridShape& shape) {
   absl::StatusOr<std::vector<int>> stage_of = StageOfEach(shape, nullptr);
   if (!stage_of.ok()) return stage_of.status();
   absl::StatusOr<const std::vector<NodeConfig>*> configs = Template(shape);
   if (!configs.ok()) return configs.status();
+  return Recipe{shape, *std::move(stage_of), *configs};
+}
+
+absl::StatusOr<GridPlan> GridPlanner::Make(const GridShape& shape) {
+  absl::StatusOr<Recipe> recipe = RecipeOf(shape);
+  if (!recipe.ok()) return recipe.status();
+  return MakeOf(problem_, *recipe);
+}
+
+void GridPlanner::MakeEach(const std::vector<GridShape>& shapes,
+                           const std::function<void(int, absl::StatusOr<GridPlan>)>& done) {
+  Prepare(shapes);
+  std::vector<absl::StatusOr<Recipe>> recipes;
+  for (const GridShape& shape : shapes) recipes.push_back(RecipeOf(shape));
+  ForEachApart(problem_, static_cast<int>(shapes.size()), [&](int i, const OwnProblem& own) {
+    if (!recipes[i].ok()) return done(i, recipes[i].status());
+    // One is made even so.
+    if (i > 0 && problem_.stop && problem_.stop()) return done(i, absl::CancelledError("stopped"));
+    absl::StatusOr<GridPlan> plan = MakeOf(*own, *recipes[i]);
+    if (plan.ok()) plan->planning->Keep(own);
+    done(i, std::move(plan));
+  });
+}
+
+absl::StatusOr<GridPlan> GridPlanner::MakeOf(const PlanProblem& problem,
+                                             const Recipe& recipe) const {
+  const GridShape& shape = recipe.shape;
   absl::StatusOr<std::unique_ptr<Planning>> made =
-      Planning::Make(problem_, num_devices_, memory_,
+      Planning::Make(problem, num_devices_, memory_,
                      {.zero_stage = shape.zero_stage, .micro_batches = shape.micro_batches});
   if (!made.ok()) return made.status();
   GridPlan plan{.shape = shape, .planning = *std::move(made)};
@@ -344,8 +415,8 @@ absl::StatusOr<GridPlan> GridPlanner::Make(const GridShape& shape) {
   std::vector<NodeConfig> spread(structure.nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeId n = nodes[i];
-    const int first = (*stage_of)[i] * shape.data * shape.tensor;
-    spread[n] = Spread(structure.nodes[n].rule, (**configs)[n], batch_axes[n], first, shape);
+    const int first = recipe.stage_of[i] * shape.data * shape.tensor;
+    spread[n] = Spread(structure.nodes[n].rule, (*recipe.configs)[n], batch_axes[n], first, shape);
     absl::Status status = CheckConfig(structure.nodes[n].rule, spread[n], num_devices_);
     if (!status.ok()) return status;
   }
@@ -363,6 +434,7 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
     const double bytes = static_cast<double>(device.memory_bytes());
     if (bytes > 0 && (memory == 0 || bytes < memory)) memory = bytes;
   }
+  Prepare(shapes);
   // Too large by so many bytes, then slow.
   std::vector<std::pair<std::pair<double, double>, GridShape>> order;
   for (const GridShape& shape : shapes) {
@@ -379,17 +451,31 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   // Estimates of memory are rough: where none of the first fits, more are made. Those that one
   // would make by hand are among them, wherever they rank.
   int made = 0, by_hand = 0;
-  for (const auto& [rank, shape] : order) {
+  size_t next = 0;     // of order
+  size_t best_at = 0;  // in it
+  absl::Mutex mutex;   // guards best and what is counted of it
+  while (next < order.size() && !(best.ok() && problem_.stop && problem_.stop())) {
     const bool fits = best.ok() && best->fits;
-    const bool hand = shape.tensor == 1 || shape.sharing == GridShape::Sharing::kAlternating;
-    const bool enough = made >= (fits ? exact : kMoreWhereNoneFits * exact);
-    if (best.ok() && problem_.stop && problem_.stop()) break;
-    if (enough && (!hand || by_hand >= (exact + 1) / 2)) continue;
-    absl::StatusOr<GridPlan> plan = Make(shape);
-    if (!plan.ok()) continue;
-    made += 1;
-    by_hand += hand;
-    if (!best.ok() || plan->cost < best->cost) best = std::move(plan);
+    std::vector<GridShape> batch;
+    std::vector<size_t> at;
+    for (; next < order.size() && batch.size() < kAtOnce; ++next) {
+      const GridShape& shape = order[next].second;
+      const int coming = made + static_cast<int>(batch.size());
+      const bool hand = shape.tensor == 1 || shape.sharing == GridShape::Sharing::kAlternating;
+      const bool enough = coming >= (fits ? exact : kMoreWhereNoneFits * exact);
+      if (enough && (!hand || by_hand >= (exact + 1) / 2)) continue;
+      by_hand += hand;
+      batch.push_back(shape);
+      at.push_back(next);
+    }
+    MakeEach(batch, [&](int i, absl::StatusOr<GridPlan> plan) {
+      if (!plan.ok()) return;
+      absl::MutexLock lock(&mutex);
+      ++made;
+      if (best.ok() && std::pair(best->cost, best_at) < std::pair(plan->cost, at[i])) return;
+      best = std::move(plan);
+      best_at = at[i];
+    });
   }
   return best;
 }

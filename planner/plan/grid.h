@@ -76,6 +76,14 @@ class GridPlanner {
   // Simulated whole. Errors as Planning::Make.
   absl::StatusOr<GridPlan> Make(const GridShape& shape);
 
+  // Makes them side by side (ForEachApart), but for those that no recipe is found for; calls
+  // done(index, plan) on the thread that made it.
+  void MakeEach(const std::vector<GridShape>& shapes,
+                const std::function<void(int, absl::StatusOr<GridPlan>)>& done);
+
+  // Searches the groups of all shapes side by side; Estimate and Make do so one by one.
+  void Prepare(const std::vector<GridShape>& shapes);
+
   // The fastest of `shapes`: estimates all, makes the first `exact` that should fit (more if none
   // of them does), and half as many of those that one would make by hand. NotFound if no shape can
   // be made.
@@ -92,13 +100,31 @@ class GridPlanner {
     double states = 0;            // optimiser states for each parameter
   };
 
+  using TemplateKey = std::pair<int, GridShape::Sharing>;     // tensor
+  using GroupKey = std::tuple<int, GridShape::Sharing, int>;  // and parts of the batch
+  static TemplateKey TemplateOf(const GridShape& shape) { return {shape.tensor, shape.sharing}; }
+  static GroupKey GroupKeyOf(const GridShape& shape) {
+    return {shape.tensor, shape.sharing, shape.data * shape.micro_batches};
+  }
+
   absl::StatusOr<const std::vector<NodeConfig>*> Template(const GridShape& shape);
   absl::StatusOr<const Group*> GroupOf(const GridShape& shape);
-  absl::Status Fill(const GridShape& shape, Group* group);
-  absl::StatusOr<std::vector<NodeConfig>> SearchGroup(const GridShape& shape);
+  // These two of a problem whose devices have no limit of their memory.
+  absl::StatusOr<Group> MakeGroup(const PlanProblem& problem, const GridShape& shape) const;
+  absl::StatusOr<std::vector<NodeConfig>> SearchGroup(const PlanProblem& problem,
+                                                      const GridShape& shape) const;
   // Which stage each operator of the sequence is in.
   absl::StatusOr<std::vector<int>> StageOfEach(const GridShape& shape, double* slowest);
-  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(int tensor, int parts);
+  // What a plan is made of besides the problem.
+  struct Recipe {
+    GridShape shape;
+    std::vector<int> stage_of;
+    const std::vector<NodeConfig>* configs = nullptr;
+  };
+  absl::StatusOr<Recipe> RecipeOf(const GridShape& shape);
+  absl::StatusOr<GridPlan> MakeOf(const PlanProblem& problem, const Recipe& recipe) const;
+  absl::StatusOr<std::unique_ptr<Planning>> PlanningOfGroup(const PlanProblem& problem, int tensor,
+                                                            int parts) const;
   std::vector<GridShape::Sharing> Sharings(int tensor) const;
   bool CanCut(int parts);
   absl::StatusOr<CostTables*> Costs();  // of all devices
@@ -110,10 +136,9 @@ class GridPlanner {
   const int64_t budget_;
   const Share share_;
   PlanProblem group_problem_;  // devices without a limit of their memory
-  // By tensor and sharing; an error where there is none.
-  std::map<std::pair<int, GridShape::Sharing>, absl::StatusOr<std::vector<NodeConfig>>> templates_;
-  // By these and parts of the batch; likewise.
-  std::map<std::tuple<int, GridShape::Sharing, int>, absl::StatusOr<Group>> groups_;
+  // An error where there is none.
+  std::map<TemplateKey, absl::StatusOr<std::vector<NodeConfig>>> templates_;
+  std::map<GroupKey, absl::StatusOr<Group>> groups_;
   std::map<int, bool> can_cut_;
   std::unique_ptr<Planning> all_;  // for its costs
 };

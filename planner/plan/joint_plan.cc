@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/analytic.h"
+#include "planner/parallel.h"
 #include "planner/plan/at_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/front_plan.h"
@@ -88,7 +89,6 @@ absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
   joint.space.parameter_parallel = !options.disable_parameter_parallel();
   joint.space.attribute_parallel = !options.disable_attribute_parallel();
   joint.stop = problem.stop;
-  joint.for_each = problem.for_each;
   AnalyticCost analytic;
   PlanProblem with_cost = problem;
   if (with_cost.cost == nullptr) with_cost.cost = &analytic;
@@ -98,9 +98,14 @@ absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
 absl::StatusOr<proto::Plan> PlanWithRewrites(const PlanProblem& problem,
                                              const proto::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
-  absl::StatusOr<proto::Plan> plain = PlanGraph(problem, options);
+  absl::StatusOr<proto::Plan> plain = absl::UnknownError("");
+  absl::StatusOr<JointResult> found = absl::UnknownError("");
+  ForEachApart(problem, 2, [&](int i, const OwnProblem& own) {
+    // The first reports progress, which its fork would not.
+    if (i == 0) plain = PlanGraph(problem, options);
+    if (i == 1) found = Rewrites(*own, options);
+  });
   if (!plain.ok() && !absl::IsResourceExhausted(plain.status())) return plain;
-  absl::StatusOr<JointResult> found = Rewrites(problem, options);
   if (!found.ok()) return found.status();
   const auto finish = [&](absl::StatusOr<proto::Plan> plan) {
     if (!plan.ok()) return plan;

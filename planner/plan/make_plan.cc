@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/parallel.h"
 #include "planner/plan/at_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/grid.h"
@@ -287,22 +288,25 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
         starts.push_back(planning.ParameterParallelPlacement());
       }
       if (options.has_imported()) starts.insert(starts.begin(), origin.placement);
-      if (num_devices <= kManyDevices || options.has_budget() || options.has_imported()) {
-        absl::StatusOr<Candidate> candidate =
-            Search(problem, options, starts, origin.pinned, planning, &summary);
-        if (!candidate.ok()) return candidate.status();
-        own = *std::move(candidate);
-        chosen = &own;
+      const bool by_operator =
+          num_devices <= kManyDevices || options.has_budget() || options.has_imported();
+      absl::StatusOr<Candidate> candidate = *data;
+      absl::StatusOr<std::optional<Pipeline>> grid = std::optional<Pipeline>();
+      ForEachApart(problem, 2, [&](int i, const OwnProblem& apart) {
+        if (i == 0 && by_operator) {
+          candidate = Search(problem, options, starts, origin.pinned, planning, &summary);
+        }
         // What is pinned is not so in these.
-        if (!origin.pinned.empty()) break;
-        chosen = Better(Better(&own, &*data), &*single);
-        if (chosen == nullptr) chosen = &own;
-      } else {
-        chosen = Better(&*data, &*single);
-        if (chosen == nullptr) chosen = &*data;
-      }
-      absl::StatusOr<std::optional<Pipeline>> grid =
-          FindGrid(problem, options, num_devices, zero_stage);
+        if (i == 1 && origin.pinned.empty()) {
+          grid = FindGrid(*apart, options, num_devices, zero_stage);
+        }
+      });
+      if (!candidate.ok()) return candidate.status();
+      own = *std::move(candidate);
+      chosen = &own;
+      if (!origin.pinned.empty()) break;
+      chosen = Better(Better(&own, &*data), &*single);
+      if (chosen == nullptr) chosen = &own;
       if (!grid.ok()) return grid.status();
       if (!grid->has_value() || !(**grid).candidate.refused.empty()) break;
       const double seconds = (**grid).candidate.prediction.step_seconds();

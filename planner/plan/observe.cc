@@ -26,6 +26,13 @@ struct Sum {
 
 }  // namespace
 
+void SortByError(std::vector<OperatorDrift>* drifts) {
+  std::stable_sort(drifts->begin(), drifts->end(), [](const auto& a, const auto& b) {
+    return std::abs(a.measured_seconds - a.predicted_seconds) >
+           std::abs(b.measured_seconds - b.predicted_seconds);
+  });
+}
+
 absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
     const OpRegistry& registry, const Graph& graph, const proto::Plan& plan,
     const std::vector<std::vector<OperatorTime>>& times, MeasuredCost* cost) {
@@ -86,10 +93,7 @@ absl::StatusOr<std::vector<OperatorDrift>> ObserveRun(
     if (found == measured.end() || op.predicted_seconds() <= 0) continue;
     drifts.push_back({op.node(), op.predicted_seconds(), found->second});
   }
-  std::stable_sort(drifts.begin(), drifts.end(), [](const auto& a, const auto& b) {
-    return std::abs(a.measured_seconds - a.predicted_seconds) >
-           std::abs(b.measured_seconds - b.predicted_seconds);
-  });
+  SortByError(&drifts);
   return drifts;
 }
 

@@ -19,12 +19,16 @@ struct OperatorTime {
   double seconds = 0;
 };
 
-// One operator of a plan, forward and backward, on the device where it took longest.
+// One operator of a plan, forward and backward, on the device where it took longest; or what it
+// sends (observe_transfers.h).
 struct OperatorDrift {
   std::string node;
   double predicted_seconds = 0;
   double measured_seconds = 0;
 };
+
+// Those first that took most seconds more or less than predicted.
+void SortByError(std::vector<OperatorDrift>* drifts);
 
 // Gives `cost` the times of a step (MeasuredCost::Observe), each shape's mean over the operators
 // and devices that have it, and returns all operators that the plan predicts and the run tells,

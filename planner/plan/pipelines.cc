@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner/parallel.h"
 #include "planner/pcg/sequence.h"
 #include "planner/search/stages.h"
 
@@ -122,11 +123,15 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
   if (stages > num_devices) return TooManyStages(stages, num_devices, "");
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
+  std::vector<absl::StatusOr<Found>> tried(counts.size());
+  ForEachApart(problem, static_cast<int>(counts.size()), [&](int i, const OwnProblem& own) {
+    tried[i] =
+        Try(*own, num_devices, options, {.zero_stage = zero_stage, .micro_batches = counts[i]});
+    if (tried[i].ok()) tried[i]->pipeline.planning->Keep(own);
+  });
   std::vector<Found> all;
   absl::Status first_error;
-  for (int count : counts) {
-    absl::StatusOr<Found> found =
-        Try(problem, num_devices, options, {.zero_stage = zero_stage, .micro_batches = count});
+  for (absl::StatusOr<Found>& found : tried) {
     if (found.ok()) {
       all.push_back(*std::move(found));
     } else if (!absl::IsInvalidArgument(found.status())) {

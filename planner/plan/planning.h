@@ -3,10 +3,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "planner/cost/analytic.h"
+#include "planner/parallel.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 #include "planner/simulator/simulator.h"
@@ -37,6 +39,9 @@ class Planning {
   static absl::StatusOr<std::unique_ptr<Planning>> Make(const PlanProblem& problem, int num_devices,
                                                         const proto::MemoryOptions& memory,
                                                         const StepShape& shape);
+
+  // The problem, where nobody else sees to it that it outlives this.
+  void Keep(OwnProblem problem) { kept_ = std::move(problem); }
 
   // From here on the simulator believes that devices have `fraction` of their memory.
   void LimitMemory(double fraction);
@@ -80,6 +85,7 @@ class Planning {
                            double bytes, proto::Plan* plan);
   absl::StatusOr<double> BytesMoved(ValueId value, int from, int to);
 
+  OwnProblem kept_;
   const PlanProblem& problem_;
   Machine machine_;  // the devices that may be used
   proto::Optimizer optimizer_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/rewrite/match.h"
+#include "planner/parallel.h"
 #include "planner/pcg/placement.h"
 #include "planner/search/elimination.h"
 
@@ -37,14 +38,15 @@ class Coster {
     if (optimizer_.name().empty()) optimizer_.set_name("sgd");  // only planned for, never run
   }
 
-  // As Variant::costs; `layouts`, if not null: how many there are of what enters and leaves.
-  absl::StatusOr<std::vector<double>> Costs(const Graph& graph,
+  // As Variant::costs, by `model`; `layouts`, if not null: how many there are of what enters and
+  // leaves.
+  absl::StatusOr<std::vector<double>> Costs(const Graph& graph, CostModel& model,
                                             std::pair<int, int>* layouts) const {
     absl::StatusOr<PcgStructure> structure =
         BuildStructure(*problem_.registry, graph, /*forward_only=*/false);
     if (!structure.ok()) return structure.status();
     ConfigTable table(*structure);
-    CostTables costs(*structure, table, machine_, *problem_.cost, optimizer_);
+    CostTables costs(*structure, table, machine_, model, optimizer_);
     const SearchSpace space(*structure, space_);
     Placement data(structure->nodes.size(), nullptr);
     for (NodeId n : structure->LiveNodes()) {
@@ -108,7 +110,8 @@ class Search {
 
   absl::StatusOr<Variants> Run() {
     std::pair<int, int> layouts = {1, 1};
-    absl::StatusOr<std::vector<double>> costs = coster_.Costs(segment_.graph, &layouts);
+    absl::StatusOr<std::vector<double>> costs =
+        coster_.Costs(segment_.graph, *problem_.cost, &layouts);
     if (!costs.ok()) return costs.status();
     best_ = *costs;
     seen_.insert(Form(segment_.graph));
@@ -172,12 +175,9 @@ class Search {
   // Costs of `count` graphs, which are then tried.
   absl::Status Cost(Tried* made, int count) {
     std::vector<absl::StatusOr<std::vector<double>>> costs(count, std::vector<double>());
-    const auto cost = [&](int i) { costs[i] = coster_.Costs(made[i].graph, nullptr); };
-    if (options_.for_each) {
-      options_.for_each(count, cost);
-    } else {
-      for (int i = 0; i < count; ++i) cost(i);
-    }
+    ForEachApart(problem_, count, [&](int i, const OwnProblem& own) {
+      costs[i] = coster_.Costs(made[i].graph, *own->cost, nullptr);
+    });
     for (int i = 0; i < count; ++i) {
       if (!costs[i].ok()) return costs[i].status();
       made[i].costs = *std::move(costs[i]);

@@ -33,10 +33,6 @@ struct JointOptions {
   std::function<void(double fraction)> progress;  // optional
   // Optional: asked every few graphs; once it is true, what is best so far is taken.
   std::function<bool()> stop;
-  // Calls work(0) to work(count - 1), in any order or at once, and returns when all are done; none:
-  // one after the other. The result does not depend on it. At once only if the cost model allows
-  // it.
-  std::function<void(int count, const std::function<void(int)>& work)> for_each;
 };
 
 struct JointResult {
@@ -52,7 +48,8 @@ struct JointResult {
 // How many devices segments are searched for, at most.
 constexpr int kJointGroup = 8;
 
-// Depends on the arguments alone; `problem` must have a cost model. Errors as BuildStructure.
+// Depends on the arguments alone; `problem` must have a cost model. Graphs are looked at side by
+// side, as far as problem.for_each does it. Errors as BuildStructure.
 absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
                                          const std::vector<RewriteRule>& rules,
                                          const JointOptions& options);

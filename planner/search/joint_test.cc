@@ -128,11 +128,11 @@ TEST_F(JointTest, SegmentsTogetherCostWhatTheGraphCosts) {
 
 TEST_F(JointTest, DependsNeitherOnThreadsNorOnTheirOrder) {
   const Graph graph = Blocks(3, 64, 256, 1024);
-  const PlanProblem problem = Problem(graph, 64, 2);
+  PlanProblem problem = Problem(graph, 64, 2);
   JointOptions options{.budget = 40, .least_nodes = 3};
   const std::string alone = Text(Find(problem, options).rewrites);
   EXPECT_NE(alone, "");
-  options.for_each = [](int count, const std::function<void(int)>& work) {
+  problem.for_each = [](int count, const std::function<void(int)>& work) {
     std::vector<std::thread> threads;
     for (int i = count; i-- > 0;) threads.emplace_back([&work, i] { work(i); });
     for (std::thread& thread : threads) thread.join();

@@ -1,7 +1,6 @@
 #include "planner/simulator/costs.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "planner/machine/rates.h"
 #include "planner/memory/arena.h"
@@ -33,6 +32,7 @@ CostTables::CostTables(const PcgStructure& structure, ConfigTable& table, const 
       topology_(machine.topology),
       communication_(machine.communication),
       shared_cores_(machine.devices) {
+  if (topology_ != nullptr) side_by_side_.emplace(*topology_);
   for (const proto::Device& device : machine.devices) {
     devices_.push_back(WithDefaults(device));
     update_factors_.push_back(UpdateFactor(devices_.back()));
@@ -85,28 +85,85 @@ Task CostTables::MessageTask(int from, int to, double bytes) const {
 }
 
 double CostTables::Transfer(int from, int to, double bytes) const {
-  const Task task = MessageTask(from, to, bytes);
-  return ToSeconds(task.duration + (task.is_buffered() ? task.handover : 0));
+  return Transfers({{from, to}}, bytes);
+}
+
+double CostTables::Transfers(const std::vector<std::pair<int, int>>& ends, double bytes) const {
+  TaskList tasks;
+  for (const auto& [from, to] : ends) tasks.push_back(MessageTask(from, to, bytes));
+  ShareLinks(&tasks);
+  Picoseconds longest = 0;
+  for (const Task& task : tasks) {
+    longest = std::max(longest, task.duration + (task.is_buffered() ? task.handover : 0));
+  }
+  return ToSeconds(longest);
 }
 
 double CostTables::Collective(proto::CollectiveInstruction::Kind kind,
                               const std::vector<int>& ranks, double bytes) {
-  if (ranks.size() < 2) return 0;
-  if (communication_ != nullptr) {
-    const auto measured =
-        communication_->CollectiveSeconds(kind, static_cast<int>(ranks.size()), bytes);
-    if (measured.has_value()) return *measured;
+  return CollectivesTogether({{kind, &ranks, bytes}})[0];
+}
+
+std::vector<double> CostTables::CollectivesTogether(const std::vector<SideBySide::Group>& groups) {
+  constexpr double kUnknown = -1;
+  bool all_known = true;
+  std::vector<double> seconds(groups.size(), 0);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& [kind, ranks, bytes] = groups[g];
+    const int n = static_cast<int>(ranks->size());
+    if (n < 2) continue;
+    std::optional<double> measured;
+    if (communication_ != nullptr) measured = communication_->CollectiveSeconds(kind, n, bytes);
+    if (measured.has_value()) {
+      seconds[g] = *measured;
+    } else if (topology_ == nullptr) {
+      seconds[g] = CollectiveSeconds(link_, kind, n, bytes);
+    } else {
+      seconds[g] = kUnknown;
+      all_known = false;
+    }
   }
-  if (topology_ == nullptr) {
-    return CollectiveSeconds(link_, kind, static_cast<int>(ranks.size()), bytes);
+  if (all_known) return seconds;
+  const std::vector<double> together = side_by_side_->Collectives(groups);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (seconds[g] == kUnknown) seconds[g] = together[g];
   }
-  auto found = collectives_.find({kind, ranks});
-  if (found == collectives_.end()) {
-    absl::StatusOr<CollectiveModel> made = CollectiveModel::Create(*topology_, kind, ranks);
-    if (!made.ok()) return std::numeric_limits<double>::infinity();
-    found = collectives_.emplace(std::pair(kind, ranks), *std::move(made)).first;
+  return seconds;
+}
+
+std::vector<double> CostTables::CollectivesInOrder(const std::vector<SideBySide::Group>& groups) {
+  if (topology_ == nullptr) return CollectivesTogether(groups);
+  Rounds rounds(topology_->num_devices());
+  std::vector<std::vector<int>> members;  // by round
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const size_t round = rounds.Add(*groups[g].ranks);
+    if (round >= members.size()) members.resize(round + 1);
+    members[round].push_back(static_cast<int>(g));
   }
-  return found->second.Best(bytes).seconds;
+  std::vector<double> seconds(groups.size());
+  std::vector<SideBySide::Group> together;
+  for (const std::vector<int>& round : members) {
+    together.clear();
+    for (int g : round) together.push_back(groups[g]);
+    const std::vector<double> of_round = CollectivesTogether(together);
+    for (size_t i = 0; i < round.size(); ++i) seconds[round[i]] = of_round[i];
+  }
+  return seconds;
+}
+
+void CostTables::ShareLinks(TaskList* tasks) const {
+  if (topology_ == nullptr) return;
+  std::vector<SideBySide::Message> messages;
+  std::vector<Task*> of_message;
+  for (Task& task : *tasks) {
+    const bool measured =
+        communication_ != nullptr && communication_->MessageSeconds(task.bytes_moved).has_value();
+    if (task.peer < 0 || measured) continue;
+    messages.push_back({task.device, task.peer, task.bytes_moved});
+    of_message.push_back(&task);
+  }
+  const std::vector<double> seconds = side_by_side_->Messages(messages);
+  for (size_t m = 0; m < seconds.size(); ++m) of_message[m]->duration = ToPicoseconds(seconds[m]);
 }
 
 Task CostTables::MemoryTask(int device, double bytes) const {
@@ -156,8 +213,14 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       out.new_bytes[shard.device] += AlignUp(shard.region.num_elements() * element_bytes);
     }
   }
+  std::vector<SideBySide::Group> groups;  // of devices that are all different
   for (const ReshardCollective& c : plan.collectives) {
-    const double bytes = static_cast<double>(c.elements) * element_bytes;
+    groups.push_back({c.kind, &c.ranks, static_cast<double>(c.elements) * element_bytes});
+  }
+  const std::vector<double> seconds = CollectivesTogether(groups);
+  for (size_t i = 0; i < plan.collectives.size(); ++i) {
+    const ReshardCollective& c = plan.collectives[i];
+    const double bytes = groups[i].bytes;
     const int n = static_cast<int>(c.ranks.size());
     const double result_bytes = c.kind == Collective::ALL_GATHER ? bytes * n : bytes;
     if (c.pack) {
@@ -167,7 +230,7 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       }
     }
     Task task{c.ranks[0], -1, c.ranks};
-    task.duration = ToPicoseconds(Collective(c.kind, c.ranks, bytes));
+    task.duration = ToPicoseconds(seconds[i]);
     ReshardPlan alone;
     alone.collectives = {c};
     task.bytes_moved = static_cast<double>(ElementsMoved(alone, from, to)) * element_bytes;
@@ -208,6 +271,7 @@ ReshardTasks CostTables::MakeReshard(const ReshardPlan& plan, const Layout& from
       stage(target.device, bytes);
     }
   }
+  ShareLinks(&out.tasks);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,8 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "ops/optimizer/optimizer.h"
-#include "planner/machine/collectives.h"
 #include "planner/machine/communication.h"
+#include "planner/machine/side_by_side.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 #include "planner/simulator/shared_cores.h"
@@ -63,11 +64,18 @@ class CostTables {
 
   const std::vector<int>& Group(int id) const { return group_ranks_[id]; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  // Seconds of a collective in which each rank's input has `bytes`.
+  // Seconds of a collective in which each rank's input has `bytes`, alone.
   double Collective(proto::CollectiveInstruction::Kind kind, const std::vector<int>& ranks,
                     double bytes);
+  // Seconds of collectives of different devices that run side by side and so share the links of a
+  // topology. What was measured is as it was measured.
+  std::vector<double> CollectivesTogether(const std::vector<SideBySide::Group>& groups);
+  // Seconds of collectives that devices run in this order: those of a round (Rounds) side by side.
+  std::vector<double> CollectivesInOrder(const std::vector<SideBySide::Group>& groups);
   // Seconds until a message has arrived that is waited for.
   double Transfer(int from, int to, double bytes) const;
+  // Until the last of these messages, of as many bytes each and sent at one time, has arrived.
+  double Transfers(const std::vector<std::pair<int, int>>& ends, double bytes) const;
   const SharedCores& shared_cores() const { return shared_cores_; }
   const Topology* topology() const { return topology_.get(); }
   double LinkBandwidth() const { return link_.bandwidth(); }
@@ -92,6 +100,8 @@ class CostTables {
   // has measured one. The rate is that of writing fresh memory, which processors read first.
   double UpdateFactor(const proto::Device& device);
   Task MessageTask(int from, int to, double bytes) const;
+  // Gives messages of the list the times that they take side by side.
+  void ShareLinks(TaskList* tasks) const;
 
   const PcgStructure& structure_;
   ConfigTable& table_;
@@ -102,8 +112,8 @@ class CostTables {
   std::vector<proto::Device> devices_;  // with defaults
   std::vector<double> update_factors_;  // by device
   proto::Link link_;
-  std::shared_ptr<const Topology> topology_;                                 // instead of the link
-  std::map<std::pair<int, std::vector<int>>, CollectiveModel> collectives_;  // by kind and ranks
+  std::shared_ptr<const Topology> topology_;                 // instead of the link
+  std::optional<SideBySide> side_by_side_;                   // on that topology
   std::shared_ptr<const CommunicationModel> communication_;  // measured: before all that
   SharedCores shared_cores_;
 

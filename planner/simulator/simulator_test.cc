@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
 #include "planner/lowering/lower_training.h"
+#include "planner/machine/test_trees.h"
 #include "planner/search/space.h"
 #include "planner/testing/graphs.h"
 
@@ -15,11 +16,14 @@ namespace {
 struct Bench {
   Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32,
         const proto::Optimizer& optimizer = TestOptimizer(), int zero_stage = 0)
+      : Bench(std::move(g), TestMachine(devices, memory), optimizer, zero_stage) {}
+  Bench(Graph g, const Machine& machine, const proto::Optimizer& optimizer = TestOptimizer(),
+        int zero_stage = 0)
       : graph(std::move(g)),
         structure(*BuildStructure(TestRegistry(), graph, false, zero_stage)),
         table(structure),
-        costs(structure, table, TestMachine(devices, memory), analytic, optimizer),
-        space(structure, {.num_devices = devices}) {}
+        costs(structure, table, machine, analytic, optimizer),
+        space(structure, {.num_devices = static_cast<int>(machine.devices.size())}) {}
 
   Placement Everywhere(const std::function<NodeConfig(const SplitRule&)>& choose) {
     Placement placement(structure.nodes.size(), nullptr);
@@ -53,6 +57,45 @@ struct Bench {
   SearchSpace space;
 };
 
+// Proposes, accepts and rejects at random.
+void ExpectDeltaEqualsFull(Bench& bench, int rounds) {
+  const Graph& graph = bench.graph;
+  Simulator delta(bench.structure, bench.table, bench.costs);
+  Simulator full(bench.structure, bench.table, bench.costs);
+  ASSERT_EQ(delta.Reset(bench.Single()), absl::OkStatus());
+  Random random(17);
+  for (int round = 0; round < rounds; ++round) {
+    const std::vector<Simulator::Change> changes = bench.RandomChanges(&random);
+    const Picoseconds before = delta.cost();
+    // Of some proposals only whether they cost less than a limit is asked.
+    Picoseconds limit = Simulator::kNoLimit;
+    if (random.Real() < 0.5) {
+      limit = static_cast<Picoseconds>((0.8 + 0.4 * random.Real()) * static_cast<double>(before));
+    }
+    absl::StatusOr<Picoseconds> cost = delta.Propose(changes, limit);
+    ASSERT_TRUE(cost.ok()) << cost.status();
+    if (*cost >= limit) {
+      ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
+      ASSERT_GE(full.cost(), limit) << graph.name << " round " << round;
+      delta.Reject();
+      ASSERT_EQ(delta.cost(), before);
+      continue;
+    }
+    ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
+    ASSERT_EQ(*cost, full.cost()) << graph.name << " round " << round;
+    ASSERT_EQ(delta.time(), full.time());
+    // Long runs of rejections, too: stretches without changes become one step.
+    if (random.Real() < (round % 500 < 250 ? 0.5 : 0.02)) {
+      delta.Accept();
+    } else {
+      delta.Reject();
+      ASSERT_EQ(delta.cost(), before);
+      ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
+      ASSERT_EQ(delta.cost(), full.cost()) << "after a rejection, round " << round;
+    }
+  }
+}
+
 TEST(SimulatorTest, DeltaEqualsFullExactly) {
   const std::vector<std::tuple<Graph, int64_t, int>> cases = {
       {Mlp(), 1 << 30, 0},
@@ -65,41 +108,80 @@ TEST(SimulatorTest, DeltaEqualsFullExactly) {
   for (const auto& [graph, memory, stage] : cases) {
     // The second: updates that do not wait for each other.
     Bench bench(graph, 4, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
-    Simulator delta(bench.structure, bench.table, bench.costs);
-    Simulator full(bench.structure, bench.table, bench.costs);
-    ASSERT_EQ(delta.Reset(bench.Single()), absl::OkStatus());
-    Random random(17);
-    for (int round = 0; round < 2000; ++round) {
-      const std::vector<Simulator::Change> changes = bench.RandomChanges(&random);
-      const Picoseconds before = delta.cost();
-      // Of some proposals only whether they cost less than a limit is asked.
-      Picoseconds limit = Simulator::kNoLimit;
-      if (random.Real() < 0.5) {
-        limit = static_cast<Picoseconds>((0.8 + 0.4 * random.Real()) * static_cast<double>(before));
-      }
-      absl::StatusOr<Picoseconds> cost = delta.Propose(changes, limit);
-      ASSERT_TRUE(cost.ok()) << cost.status();
-      if (*cost >= limit) {
-        ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
-        ASSERT_GE(full.cost(), limit) << graph.name << " round " << round;
-        delta.Reject();
-        ASSERT_EQ(delta.cost(), before);
-        continue;
-      }
-      ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
-      ASSERT_EQ(*cost, full.cost()) << graph.name << " round " << round;
-      ASSERT_EQ(delta.time(), full.time());
-      // Long runs of rejections, too: stretches without changes become one step.
-      if (random.Real() < (round % 500 < 250 ? 0.5 : 0.02)) {
-        delta.Accept();
-      } else {
-        delta.Reject();
-        ASSERT_EQ(delta.cost(), before);
-        ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
-        ASSERT_EQ(delta.cost(), full.cost()) << "after a rejection, round " << round;
-      }
-    }
+    ExpectDeltaEqualsFull(bench, 2000);
   }
+}
+
+// Hosts of two devices behind one card each.
+Machine TwoHosts(double card, double flow = 0) {
+  Machine machine = TestMachine(4);
+  machine.topology =
+      std::make_shared<const Topology>(Tiers({{2, card, 1e-5, flow}, {2, 1e11, 1e-6}}));
+  return machine;
+}
+
+TEST(SimulatorTest, DeltaEqualsFullWhereGroupsShareLinks) {
+  for (int stage : {0, 2}) {
+    Bench mlp(Mlp(64, 64, 32, 10), TwoHosts(1e9), TestOptimizer(), stage);
+    ExpectDeltaEqualsFull(mlp, 1000);
+    Bench llama(Llama(LargerLlama(1, true)), TwoHosts(1e9, 4e8), TestOptimizer(0), stage);
+    ExpectDeltaEqualsFull(llama, 1000);
+  }
+}
+
+// Parts of layers inside hosts, samples across them.
+NodeConfig PartsInside(const SplitRule& rule) {
+  NodeConfig config = DataParallel(rule, 2);
+  for (int& device : config.devices) device *= 2;
+  for (size_t a = 0; a < rule.axes.size(); ++a) {
+    if (rule.axes[a].kind != AxisKind::kParameter) continue;
+    config.degrees[a] = 2;
+    config.devices = {0, 1, 2, 3};
+    break;
+  }
+  return config;
+}
+
+double LongestOf(Bench& bench, const Placement& placement, TimelineTask::Kind kind) {
+  Simulator simulator(bench.structure, bench.table, bench.costs);
+  EXPECT_EQ(simulator.Reset(placement), absl::OkStatus());
+  double longest = 0;
+  for (const TimelineTask& task : simulator.MakeTimeline({}).tasks) {
+    if (task.kind == kind && task.communicates) longest = std::max(longest, task.end - task.begin);
+  }
+  return longest;
+}
+
+// Each device of a host adds up its part of the gradients with its like on the other host.
+TEST(SimulatorTest, GradientsOfPartsShareTheCardOfTheirHost) {
+  const auto seconds = [](const Machine& machine) {
+    Bench bench(Mlp(64, 4096, 512, 16), machine, TestOptimizer(0));
+    return LongestOf(bench, bench.Everywhere(PartsInside), TimelineTask::kGradientSync);
+  };
+  const double each_a_card = seconds(TwoHosts(2e9, 1e9));
+  EXPECT_GT(each_a_card, 1e-3);
+  EXPECT_EQ(seconds(TwoHosts(1e9)), seconds(TwoHosts(2e9, 5e8)));
+  EXPECT_NEAR(seconds(TwoHosts(1e9)), 2 * each_a_card, 0.02 * each_a_card);
+}
+
+TEST(SimulatorTest, MessagesToTheNextStageShareTheCardOfTheirHost) {
+  const auto seconds = [](const Machine& machine) {
+    Bench bench(Mlp(4096, 1024, 16, 4), machine, TestOptimizer(0));
+    Placement placement = bench.Everywhere([](const SplitRule& rule) {
+      NodeConfig config = DataParallel(rule, 2);
+      for (int& device : config.devices) device += 2;
+      return config;
+    });
+    for (NodeId n : bench.structure.LiveNodes()) {
+      if (bench.graph.node(n).name != "fc1") continue;
+      placement[n] = bench.table.Get(n, DataParallel(bench.structure.nodes[n].rule, 2));
+    }
+    return LongestOf(bench, placement, TimelineTask::kReshard);
+  };
+  const double each_a_card = seconds(TwoHosts(2e9, 1e9));
+  // Half of 4096 x 1024 numbers.
+  EXPECT_NEAR(each_a_card, 2048 * 1024 * 4 / 1e9, 1e-4);
+  EXPECT_NEAR(seconds(TwoHosts(1e9)), 2 * each_a_card, 0.02 * each_a_card);
 }
 
 // One device: nothing to wait for, so the step is the sum of its tasks.

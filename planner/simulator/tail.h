@@ -7,19 +7,20 @@ namespace espalier {
 
 template <typename RunTask, typename RunGroup>
 void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
-  const auto reduce = [&](const std::vector<int>& ranks, double bytes) {
-    if (ranks.size() < 2) return;
-    const double seconds =
-        costs_.Collective(proto::CollectiveInstruction::ALL_REDUCE, ranks, bytes);
-    all_reduce(ranks, ToPicoseconds(seconds), bytes);
-  };
   buckets_.Clear();
   for (const ReshardTasks* sync : sync_tasks_) {
     if (sync == nullptr || !sync->all_reduce_only) continue;
     for (const auto& [group, bytes] : sync->reductions) buckets_.Add(group, bytes);
   }
+  reductions_.clear();
   for (const GradientBuckets::Bucket& bucket : buckets_.buckets()) {
-    reduce(costs_.Group(bucket.group), static_cast<double>(bucket.bytes));
+    reductions_.push_back({proto::CollectiveInstruction::ALL_REDUCE, &costs_.Group(bucket.group),
+                           static_cast<double>(bucket.bytes)});
+  }
+  const std::vector<double> seconds = costs_.CollectivesInOrder(reductions_);
+  for (size_t i = 0; i < reductions_.size(); ++i) {
+    if (reductions_[i].ranks->size() < 2) continue;
+    all_reduce(*reductions_[i].ranks, ToPicoseconds(seconds[i]), reductions_[i].bytes);
   }
   for (size_t g = 0; g < sync_tasks_.size(); ++g) {
     if (sync_tasks_[g] == nullptr || sync_tasks_[g]->all_reduce_only) continue;
@@ -37,7 +38,12 @@ void Simulator::PlayTail(RunTask run, RunGroup all_reduce) {
     for (int d = 0; d < devices_; ++d) {
       if (takes_part_[d]) norm_ranks_.push_back(d);
     }
-    reduce(norm_ranks_, sizeof(float));
+    if (norm_ranks_.size() > 1) {
+      all_reduce(norm_ranks_,
+                 ToPicoseconds(costs_.Collective(proto::CollectiveInstruction::ALL_REDUCE,
+                                                 norm_ranks_, sizeof(float))),
+                 sizeof(float));
+    }
   }
   for (const auto part : {&UpdateTasks::update, &UpdateTasks::gather}) {
     for (size_t g = 0; g < update_tasks_.size(); ++g) {

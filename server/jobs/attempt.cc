@@ -201,17 +201,20 @@ AttemptEnd Attempt::Run() {
   tools_.rendezvous->End(task_.record.job.id());
   if (end.has_value()) return *end;
   AttemptEnd finished = Finish(prepared->model, facts.total_steps);
-  finished.drifts = LearnFrom(prepared->graph, *plan);
+  finished.lessons = LearnFrom(prepared->graph, *plan, lowered->training);
   return finished;
 }
 
-std::vector<OperatorDrift> Attempt::LearnFrom(const Graph& graph, const proto::Plan& plan) {
-  std::vector<std::vector<OperatorTime>> times;
+PlanDesk::Lessons Attempt::LearnFrom(const Graph& graph, const proto::Plan& plan,
+                                     const std::vector<proto::Program>& programs) {
+  std::vector<proto::Device> devices;
+  for (const Member& member : task_.members) devices.push_back(member.device);
+  PlanDesk::Run run{&graph, &plan, &programs, &devices, {}};
   {
     absl::MutexLock lock(&report_mutex_);
-    times = operator_times_;
+    run.times = operator_times_;
   }
-  return tools_.desk->RecordRun(graph, plan, times);
+  return tools_.desk->RecordRun(run);
 }
 
 void Attempt::FailRank(size_t rank, const absl::Status& status) {

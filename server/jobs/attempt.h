@@ -55,7 +55,7 @@ struct AttemptEnd {
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;  // by rank
-  std::vector<OperatorDrift> drifts;         // PlanDesk::RecordRun
+  PlanDesk::Lessons lessons;                 // of a run that finished
 };
 
 // Called from the attempt's threads, one call at a time.
@@ -106,7 +106,8 @@ class Attempt {
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);
-  std::vector<OperatorDrift> LearnFrom(const Graph& graph, const proto::Plan& plan)
+  PlanDesk::Lessons LearnFrom(const Graph& graph, const proto::Plan& plan,
+                              const std::vector<proto::Program>& programs)
       ABSL_LOCKS_EXCLUDED(report_mutex_);
 
   void OnEvent(size_t rank, const proto::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -62,10 +62,12 @@ proto::Link DefaultLink() {
   return link;
 }
 
-PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds)
+PlanDesk::PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds,
+                   int search_threads)
     : registry_(registry),
       store_(store),
       measure_seconds_(measure_seconds),
+      threads_(search_threads),
       cost_(&analytic_,
             [this](const OpDef& def, const NodeTypes& shard, const proto::Device& device) {
               mutex_.AssertHeld();
@@ -104,35 +106,58 @@ void PlanDesk::RecordCommunication(const std::vector<proto::Device>& devices,
     spdlog::warn("what workers measured of messages is dropped: {}", model.status().ToString());
     return;
   }
-  AnalyticCost analytic;
   absl::MutexLock lock(&communication_mutex_);
   communication_[CommunicationKey(devices)] = profile;
-  absl::Status status =
-      store_->PutBlob(kCommunicationBlob, SaveProfile(MeasuredCost(&analytic), communication_));
-  if (!status.ok()) spdlog::warn("measured messages were not saved: {}", status.ToString());
+  SaveCommunication();
 }
 
 void PlanDesk::ForgetCommunication(const std::vector<proto::Device>& devices) {
-  AnalyticCost analytic;
   absl::MutexLock lock(&communication_mutex_);
-  if (communication_.erase(CommunicationKey(devices)) == 0) return;
+  if (communication_.erase(CommunicationKey(devices)) > 0) SaveCommunication();
+}
+
+PlanDesk::Lessons PlanDesk::RecordRun(const Run& run) {
+  Lessons lessons;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<std::vector<OperatorDrift>> drifts =
+        ObserveRun(*registry_, *run.graph, *run.plan, run.times, &cost_);
+    if (drifts.ok()) {
+      lessons.drifts = *std::move(drifts);
+    } else {
+      spdlog::warn("the operators' times of a run are dropped: {}", drifts.status().ToString());
+    }
+    if (!lessons.drifts.empty()) SaveTimes();
+  }
+  const std::vector<OperatorDrift> transfers = RecordTransfers(run);
+  lessons.of_transfers = !transfers.empty();
+  lessons.drifts.insert(lessons.drifts.end(), transfers.begin(), transfers.end());
+  SortByError(&lessons.drifts);
+  return lessons;
+}
+
+std::vector<OperatorDrift> PlanDesk::RecordTransfers(const Run& run) {
+  absl::MutexLock lock(&communication_mutex_);
+  const auto found = communication_.find(CommunicationKey(*run.devices));
+  if (found == communication_.end()) return {};
+  proto::CommunicationProfile corrected = found->second;
+  absl::StatusOr<std::vector<OperatorDrift>> drifts =
+      ObserveTransfers(*run.programs, run.times, *run.devices, &corrected);
+  if (!drifts.ok()) {
+    spdlog::warn("the messages' times of a run are dropped: {}", drifts.status().ToString());
+    return {};
+  }
+  if (drifts->empty()) return {};
+  found->second = std::move(corrected);
+  SaveCommunication();
+  return *std::move(drifts);
+}
+
+void PlanDesk::SaveCommunication() {
+  AnalyticCost analytic;
   absl::Status status =
       store_->PutBlob(kCommunicationBlob, SaveProfile(MeasuredCost(&analytic), communication_));
   if (!status.ok()) spdlog::warn("measured messages were not saved: {}", status.ToString());
-}
-
-std::vector<OperatorDrift> PlanDesk::RecordRun(
-    const Graph& graph, const proto::Plan& plan,
-    const std::vector<std::vector<OperatorTime>>& times) {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<std::vector<OperatorDrift>> drifts =
-      ObserveRun(*registry_, graph, plan, times, &cost_);
-  if (!drifts.ok()) {
-    spdlog::warn("the operators' times of a run are dropped: {}", drifts.status().ToString());
-    return {};
-  }
-  if (!drifts->empty()) SaveTimes();
-  return *std::move(drifts);
 }
 
 void PlanDesk::SaveTimes() {
@@ -209,6 +234,9 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
   if (model != nullptr) problem.machine.communication = model;
   problem.seconds = MonotonicSeconds;
   problem.stop = request.stop;
+  problem.for_each = [this](int count, const std::function<void(int)>& work) {
+    threads_.ForEach(count, work);
+  };
   absl::StatusOr<proto::Plan> plan = MakePlan(problem, request.search);
   current_ = nullptr;
   if (cost_.size() > known) SaveTimes();
@@ -216,6 +244,7 @@ absl::StatusOr<proto::Plan> PlanDesk::MakeInTurn(const Request& request,
     *simulation = std::make_unique<Simulation>(cost);
     (*simulation)->problem = std::move(problem);
     (*simulation)->problem.cost = &(*simulation)->cost;
+    (*simulation)->problem.for_each = nullptr;
   }
   return plan;
 }

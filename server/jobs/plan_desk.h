@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -14,8 +15,9 @@
 #include "planner/cost/measured.h"
 #include "planner/cost/profile.h"
 #include "planner/machine/communication.h"
-#include "planner/plan/observe.h"
+#include "planner/plan/observe_transfers.h"
 #include "planner/planner.h"
+#include "server/jobs/search_threads.h"
 #include "server/jobs/worker_client.h"
 #include "server/store/job_store.h"
 
@@ -27,11 +29,14 @@ std::string PlanPageBlob(const std::string& job_id);
 // What is assumed between two devices until a worker has measured more: TCP over loopback.
 proto::Link DefaultLink();
 
-// Thread-safe: one plan is made at a time; steps are simulated and pages drawn beside.
+// Thread-safe: one plan is made at a time, on all cores; steps are simulated and pages drawn
+// beside.
 class PlanDesk {
  public:
-  // Operators are measured for at most `measure_seconds` in a plan.
-  PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds);
+  // Operators are measured for at most `measure_seconds` in a plan. `search_threads`: as
+  // SearchThreads.
+  PlanDesk(const OpRegistry* registry, JobStore* store, double measure_seconds,
+           int search_threads = 0);
 
   struct Request {
     const Graph* graph = nullptr;  // bound
@@ -44,7 +49,8 @@ class PlanDesk {
     // Text of a profile file (planner/cost/profile.h) whose measurements go before those known
     // here; empty: none.
     std::string profile;
-    // Optional: once it is true, the search ends with the best plan so far.
+    // Optional: once it is true, the search ends with the best plan so far. Asked by several
+    // threads.
     std::function<bool()> stop;
     // Where the plan's page is kept in the store (RenderPlanPage); empty: nowhere.
     std::string keep_page_as;
@@ -60,11 +66,21 @@ class PlanDesk {
   // Keeps what they tell. A profile that makes no sense is logged and dropped.
   void RecordCommunication(const std::vector<proto::Device>& devices,
                            const proto::CommunicationProfile& profile);
-  // Learns from a job's steps, `times` by device of its plan (ObserveRun), and says which operators
-  // took other times than predicted. `graph` is bound. A run that fits no plan is logged and
-  // dropped.
-  std::vector<OperatorDrift> RecordRun(const Graph& graph, const proto::Plan& plan,
-                                       const std::vector<std::vector<OperatorTime>>& times);
+  // A job that ran, by rank.
+  struct Run {
+    const Graph* graph = nullptr;  // bound
+    const proto::Plan* plan = nullptr;
+    const std::vector<proto::Program>* programs = nullptr;
+    const std::vector<proto::Device>* devices = nullptr;
+    std::vector<std::vector<OperatorTime>> times;  // in a step
+  };
+  struct Lessons {
+    std::vector<OperatorDrift> drifts;  // SortByError
+    bool of_transfers = false;          // some of them
+  };
+  // Learns from a job's steps (ObserveRun, ObserveTransfers), and says which operators, messages
+  // and collectives took other times than predicted. A run that fits no plan is logged and dropped.
+  Lessons RecordRun(const Run& run);
   // Messages between these devices will be measured anew by the next job that runs on them.
   void ForgetCommunication(const std::vector<proto::Device>& devices);
   // All that has been measured, as a profile file.
@@ -78,6 +94,10 @@ class PlanDesk {
                                          std::unique_ptr<Simulation>* simulation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SaveTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SaveCommunication() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communication_mutex_);
+  std::vector<OperatorDrift> RecordTransfers(const Run& run);
+  // The measurer of a plan's cost model and its forks, which ask one at a time, while the thread
+  // that makes the plan holds mutex_.
   std::optional<CostModel::Times> MeasureOn(const OpDef& def, const NodeTypes& shard,
                                             const proto::Device& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -85,6 +105,7 @@ class PlanDesk {
   const OpRegistry* const registry_;
   JobStore* const store_;
   const double measure_seconds_;
+  SearchThreads threads_;
   absl::Mutex mutex_;
   AnalyticCost analytic_ ABSL_GUARDED_BY(mutex_);
   MeasuredCost cost_ ABSL_GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "planner/cost/analytic.h"
 #include "planner/plan/grid.h"
 #include "planner/testing/zoo/zoo.h"
+#include "server/jobs/search_threads.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 
@@ -32,6 +34,7 @@ ABSL_FLAG(std::string, devices, "1,8,64,1024", "how many");
 ABSL_FLAG(std::string, models, "", "names, with commas; empty: all");
 ABSL_FLAG(int64_t, budget, 2000, "proposals of each search within a group of devices");
 ABSL_FLAG(int, exact, 10, "candidates that are simulated whole");
+ABSL_FLAG(int, threads, 0, "that search at one time; 0: as many as there are cores");
 ABSL_FLAG(int, whole, 0, "on at most so many devices the search over all operators, too");
 
 namespace espalier {
@@ -152,6 +155,10 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
   problem.machine.name = machine->name;
   problem.optimizer.set_name("adam");
   problem.cost = &cost;
+  SearchThreads threads(absl::GetFlag(FLAGS_threads));
+  problem.for_each = [&threads](int count, const std::function<void(int)>& work) {
+    threads.ForEach(count, work);
+  };
   const int exact = absl::GetFlag(FLAGS_exact);
 
   std::optional<Found> data, zero, hand, ours;

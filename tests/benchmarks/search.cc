@@ -4,6 +4,7 @@
 #include "planner/search/search.h"
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
+#include "planner/machine/topology.h"
 #include "planner/search/descent.h"
 #include "planner/search/elimination.h"
 #include "tests/benchmarks/measured_machine.h"
@@ -32,6 +34,8 @@ struct Case {
   int devices = 0;
   std::string link_name;
   proto::Link link;
+  // 0: every device has that link; else so many share it, on a host where they have a faster one.
+  int per_host = 0;
 };
 
 struct Chain {
@@ -46,6 +50,22 @@ proto::Link MakeLink(double bytes_per_second, double latency) {
   link.set_bandwidth(bytes_per_second);
   link.set_latency_seconds(latency);
   return link;
+}
+
+absl::StatusOr<std::shared_ptr<const Topology>> Hosts(const Case& c, const proto::Link& inside) {
+  std::vector<TopologyNode> nodes = {{"network"}};
+  for (int d = 0; d < c.devices; ++d) {
+    const std::string host = absl::StrCat("host", d / c.per_host);
+    if (d % c.per_host == 0) {
+      nodes.push_back(
+          {host, "network", false, c.link.bandwidth(), 0, c.link.latency_seconds() / 2});
+    }
+    nodes.push_back({absl::StrCat("device", d), host, true, inside.bandwidth(), 0,
+                     inside.latency_seconds() / 2});
+  }
+  absl::StatusOr<Topology> made = Topology::Create(nodes);
+  if (!made.ok()) return made.status();
+  return std::make_shared<const Topology>(*std::move(made));
 }
 
 // One chain of the search and the way down from it, as in a search of so many proposals.
@@ -88,12 +108,17 @@ absl::Status Run(Report* report) {
   if (!machine.ok()) return machine.status();
   const proto::Link loopback = MakeLink(2e9, 80e-6);
   const proto::Link slow = MakeLink(1.25e8, 100e-6), fast = MakeLink(1.25e10, 5e-6);
-  const std::vector<Case> cases = {
-      {"cnn", 2, "loopback", loopback}, {"lm", 2, "loopback", loopback},
-      {"llm", 2, "loopback", loopback}, {"lm", 2, "1 Gb/s", slow},
-      {"lm", 4, "1 Gb/s", slow},        {"lm", 8, "1 Gb/s", slow},
-      {"lm", 2, "100 Gb/s", fast},      {"lm", 4, "100 Gb/s", fast},
-      {"lm", 8, "100 Gb/s", fast}};
+  const std::vector<Case> cases = {{"cnn", 2, "loopback", loopback},
+                                   {"lm", 2, "loopback", loopback},
+                                   {"llm", 2, "loopback", loopback},
+                                   {"lm", 2, "1 Gb/s", slow},
+                                   {"lm", 4, "1 Gb/s", slow},
+                                   {"lm", 8, "1 Gb/s", slow},
+                                   {"lm", 2, "100 Gb/s", fast},
+                                   {"lm", 4, "100 Gb/s", fast},
+                                   {"lm", 8, "100 Gb/s", fast},
+                                   {"lm", 4, "2 hosts, 1 Gb/s", slow, 2},
+                                   {"lm", 8, "2 hosts, 1 Gb/s", slow, 4}};
   std::vector<std::vector<Cell>> rates, gains;
   for (const Case& c : cases) {
     absl::StatusOr<Workload> work = MakeWorkload(registry, c.workload);
@@ -105,6 +130,11 @@ absl::Status Run(Report* report) {
     problem.batch_size = work->batch;
     problem.machine = (*machine)->Devices(c.devices);
     problem.machine.link = c.link;
+    if (c.per_host > 0) {
+      absl::StatusOr<std::shared_ptr<const Topology>> hosts = Hosts(c, fast);
+      if (!hosts.ok()) return hosts.status();
+      problem.machine.topology = *hosts;
+    }
     problem.optimizer = work->optimizer;
     problem.cost = &cost;
     problem.seconds = Seconds;

@@ -1,0 +1,49 @@
+// Parts of planning one problem that do not need each other.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "planner/planner.h"
+
+namespace espalier {
+
+// A problem with a cost model that only its holder asks.
+using OwnProblem = std::shared_ptr<const PlanProblem>;
+
+// Calls work(i, problem) for 0 to count - 1, at once if `problem.for_each` does and its cost model
+// has forks; returns when all are done. Each gets a problem of its own, without progress: its cost
+// model knows what that of `problem` knows now and nothing of what the others learn, so what work
+// finds does not depend on threads. At the end that of `problem` learns it all, in the order of i.
+inline void ForEachApart(const PlanProblem& problem, int count,
+                         const std::function<void(int, const OwnProblem&)>& work) {
+  struct Apart {
+    PlanProblem problem;
+    std::unique_ptr<CostModel> cost;
+  };
+  std::vector<std::shared_ptr<Apart>> parts;
+  bool forks = true;
+  for (int i = 0; i < count; ++i) {
+    auto part = std::make_shared<Apart>(Apart{problem, nullptr});
+    part->problem.progress = nullptr;
+    if (problem.cost != nullptr) {
+      part->cost = problem.cost->Fork();
+      if (part->cost != nullptr) part->problem.cost = part->cost.get();
+      forks = forks && part->cost != nullptr;
+    }
+    parts.push_back(std::move(part));
+  }
+  const auto run = [&](int i) { work(i, OwnProblem(parts[i], &parts[i]->problem)); };
+  if (problem.for_each && forks && count > 1) {
+    problem.for_each(count, run);
+  } else {
+    for (int i = 0; i < count; ++i) run(i);
+  }
+  for (const std::shared_ptr<Apart>& part : parts) {
+    if (part->cost != nullptr) problem.cost->Join(*part->cost);
+  }
+}
+
+}  // namespace espalier

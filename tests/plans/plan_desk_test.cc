@@ -1,0 +1,167 @@
+#include "server/jobs/plan_desk.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "planner/testing/graphs.h"
+#include "server/store/sqlite_store.h"
+
+namespace espalier {
+namespace {
+
+// Measures by the shape, and never two at one time, as a worker does; every
+// third operator it cannot.
+class OddWorker : public WorkerClient {
+ public:
+  absl::StatusOr<proto::MeasureReply> Measure(const proto::MeasureRequest& request,
+                                              absl::Duration timeout) override {
+    EXPECT_EQ(running_++, 0);
+    ++asked_;
+    proto::MeasureReply reply;
+    for (const proto::Program& program : request.programs()) {
+      std::string text;
+      for (const proto::Buffer& buffer : program.buffers()) {
+        text += buffer.spec().ShortDebugString();
+      }
+      uint64_t hash = 1469598103934665603u;
+      for (char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+      reply.add_seconds(hash % 3 == 0 ? -1 : 1e-5 + 1e-7 * static_cast<double>(hash / 3 % 1000));
+    }
+    std::this_thread::yield();
+    --running_;
+    return reply;
+  }
+  int asked() const { return asked_; }
+
+  absl::StatusOr<proto::LoadProgramReply> LoadProgram(const proto::LoadProgramRequest&,
+                                                      absl::Duration) override {
+    return absl::UnimplementedError("only measures");
+  }
+  absl::Status Run(const proto::RunRequest&,
+                   const std::function<void(const proto::RunEvent&)>&) override {
+    return absl::UnimplementedError("only measures");
+  }
+  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest&,
+                                                        absl::Duration) override {
+    return absl::UnimplementedError("only measures");
+  }
+  std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
+  absl::Status Stop(const proto::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
+  void Cancel() override {}
+
+ private:
+  std::atomic<int> running_ = 0, asked_ = 0;
+};
+
+class PlanDeskTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<JobStore> Store(const std::string& name) {
+    const std::string folder = ::testing::TempDir() + "/plan_desk_" + name;
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    auto store = SqliteStore::Open(folder + "/jobs.db");
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  PlanDesk::Request Request(const Graph& graph, int devices) {
+    PlanDesk::Request request;
+    request.graph = &graph;
+    request.batch_size = kBatch;
+    request.machine = TestMachine(devices);
+    request.optimizer = TestOptimizer();
+    return request;
+  }
+
+  static constexpr int64_t kBatch = 256;
+};
+
+TEST_F(PlanDeskTest, ThePlanAndWhatIsLearntDoNotDependOnTheThreads) {
+  const Graph graph = Mlp(kBatch, 128, 64, 16);
+  std::vector<proto::Plan> plans;
+  std::vector<std::string> profiles;
+  for (int threads : {1, 2, 8}) {
+    std::unique_ptr<JobStore> store = Store(absl::StrCat("threads", threads));
+    PlanDesk desk(&TestRegistry(), store.get(), 1e9, threads);
+    OddWorker worker;
+    PlanDesk::Request request = Request(graph, 4);
+    request.measure_on["test"] = &worker;
+    request.search.set_memory_search(true);
+    request.search.set_rewrite_budget(20);
+    absl::StatusOr<proto::Plan> plan = desk.Make(request);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_GT(worker.asked(), 10);
+    plan->mutable_search()->clear_seconds();
+    plans.push_back(*std::move(plan));
+    profiles.push_back(desk.Profile());
+  }
+  for (size_t i = 1; i < plans.size(); ++i) {
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(plans[i], plans[0]));
+    EXPECT_EQ(profiles[i], profiles[0]);
+  }
+}
+
+TEST_F(PlanDeskTest, ARunCorrectsWhatCollectivesTakeAndOtherCoordinatorsReadIt) {
+  const Graph graph = Mlp(kBatch, 512, 512, 512);
+  std::unique_ptr<JobStore> store = Store("runs");
+  const std::vector<proto::Device> devices = TestMachine(2).devices;
+  const auto seconds = [&](PlanDesk& desk) {
+    return *desk.Communication(devices)->CollectiveSeconds(proto::CollectiveInstruction::ALL_REDUCE,
+                                                           2, 1e6);
+  };
+  double learnt = 0;
+  {
+    PlanDesk desk(&TestRegistry(), store.get(), 0, 1);
+    PlanDesk::Request request = Request(graph, 2);
+    request.search.set_strategy(proto::SearchOptions::DATA_PARALLEL);
+    absl::StatusOr<proto::Plan> plan = desk.Make(request);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    LoweringOptions options;
+    options.optimizer = request.optimizer;
+    absl::StatusOr<LoweredPlan> lowered = LowerPlan(TestRegistry(), graph, *plan, options);
+    ASSERT_TRUE(lowered.ok()) << lowered.status();
+    PlanDesk::Run run{&graph, &*plan, &lowered->training, &devices, {}};
+    for (const proto::Program& program : lowered->training) {
+      std::vector<OperatorTime>& times = run.times.emplace_back();
+      for (const proto::Instruction& i : program.instructions()) {
+        if (i.has_collective()) times.push_back({i.node(), "all_reduce", 0.5});
+      }
+    }
+    // Nobody has measured these devices yet.
+    EXPECT_FALSE(desk.RecordRun(run).of_transfers);
+    EXPECT_EQ(desk.Communication(devices), nullptr);
+    proto::CommunicationProfile profile;
+    profile.add_messages()->set_bytes(1e6);
+    profile.mutable_messages(0)->set_receive_seconds(1e-3);
+    for (double bytes : {1e3, 1e7}) {
+      proto::CommunicationProfile::Collective* c = profile.add_collectives();
+      c->set_kind(proto::CollectiveInstruction::ALL_REDUCE);
+      c->set_ranks(2);
+      c->set_bytes(bytes);
+      c->set_seconds(1e-4 + bytes / 1e8);
+    }
+    desk.RecordCommunication(devices, profile);
+    const double before = seconds(desk);
+    const PlanDesk::Lessons lessons = desk.RecordRun(run);
+    EXPECT_TRUE(lessons.of_transfers);
+    ASSERT_FALSE(lessons.drifts.empty());
+    EXPECT_THAT(lessons.drifts[0].node, ::testing::HasSubstr("all_reduce of 2 ranks"));
+    learnt = seconds(desk);
+    EXPECT_GT(learnt, 1.5 * before);
+  }
+  PlanDesk other(&TestRegistry(), store.get(), 0, 1);
+  EXPECT_EQ(seconds(other), learnt);
+}
+
+}  // namespace
+}  // namespace espalier
