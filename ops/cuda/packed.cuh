@@ -1,0 +1,123 @@
+// What the products with packed weights of 8 and 4 bits share (ops/kernel/packed_weights.h): rows
+// rounded to 8 bits, and the sums of a block of 16 outputs.
+#pragma once
+
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/register.h"
+#include "ops/kernel/packed_weights.h"
+
+namespace espalier {
+
+constexpr int kPackedWarps = kThreads / 32;
+
+struct PackedRows {
+  int64_t rows, groups;
+  int8_t* q;     // [rows, groups * 32]
+  float* scale;  // [rows, groups]
+  int32_t* sum;  // [rows, groups]
+};
+
+// One warp per group of a row.
+static __global__ void __launch_bounds__(kThreads)
+    RoundRows(const float* x, int64_t in, PackedRows to) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kPackedWarps + threadIdx.x / 32;
+  if (at >= to.rows * to.groups) return;
+  const int lane = threadIdx.x % 32;
+  const int64_t i = at % to.groups * kPackGroup + lane;
+  const float value = i < in ? x[at / to.groups * in + i] : 0.0f;
+  const bool finite = __all_sync(0xffffffffu, isfinite(value));
+  const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);
+  const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+  const int q = finite ? __float2int_rn(value * inverse) : 0;
+  to.q[at * kPackGroup + lane] = static_cast<int8_t>(q);
+  const int sum = __reduce_add_sync(0xffffffffu, q);
+  if (lane == 0) {
+    to.scale[at] = !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f;
+    to.sum[at] = sum;
+  }
+}
+
+// Products of four unsigned with four signed bytes, added to `sum`.
+__device__ __forceinline__ int DotBytes(uint32_t weights, uint32_t x, int sum) {
+  int result;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(weights), "r"(x), "r"(sum));
+  return result;
+}
+
+// A warp holds the 16 outputs of a block twice: its halves take the first and the second half of
+// the words of a group, whose whole numbers are then added, exactly. Adds the groups of this warp,
+// which the warps of a thread block take in turns, to `total`, for rows row0, ..., as far as there
+// are any.
+template <bool kFourBits, int kRows>
+__device__ void AddPackedGroups(const PackedWeights& shape, const uint8_t* block,
+                                const PackedRows& x, int64_t row0, float* total) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int output = lane % kPackOutputs, half = lane / kPackOutputs;
+  constexpr int kWords = kFourBits ? 2 : 4;  // of a group, for one output and half
+  for (int64_t g = warp; g < x.groups; g += kPackedWarps) {
+    const uint32_t* const words =
+        reinterpret_cast<const uint32_t*>(block + g * shape.group_bytes()) + output;
+    uint32_t w[kWords];
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) w[k] = words[(half * kWords + k) * kPackOutputs];
+    const int64_t at = g * kPackOutputs + output;
+    const float scale =
+        __half2float(reinterpret_cast<const __half*>(block + shape.scales_offset())[at]);
+    const float minimum =
+        kFourBits ? __half2float(reinterpret_cast<const __half*>(block + shape.minima_offset())[at])
+                  : 0.0f;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row0 + r >= x.rows) break;
+      const int64_t group = (row0 + r) * x.groups + g;
+      const uint32_t* const q =
+          reinterpret_cast<const uint32_t*>(x.q + group * kPackGroup) + half * 4;
+      int dot = 0;
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        if constexpr (kFourBits) {
+          dot = DotBytes(w[k] & 0x0f0f0f0fu, q[2 * k], dot);
+          dot = DotBytes(w[k] >> 4 & 0x0f0f0f0fu, q[2 * k + 1], dot);
+        } else {
+          dot = DotBytes(w[k], q[k], dot);
+        }
+      }
+      dot += __shfl_xor_sync(0xffffffffu, dot, kPackOutputs);
+      const int sum = x.sum[group];
+      if (!kFourBits) dot -= 128 * sum;
+      total[r] += static_cast<float>(dot) * (scale * x.scale[group]);
+      if (kFourBits) total[r] += minimum * (x.scale[group] * static_cast<float>(sum));
+    }
+  }
+}
+
+// Workspace for rounded rows.
+class PackedRowsLayout {
+ public:
+  PackedRowsLayout(int64_t rows, int64_t groups, WorkspaceLayout* layout)
+      : groups_(groups),
+        q_(layout->Add(static_cast<size_t>(rows * groups * kPackGroup))),
+        scale_(layout->Add(static_cast<size_t>(rows * groups) * sizeof(float))),
+        sum_(layout->Add(static_cast<size_t>(rows * groups) * sizeof(int32_t))) {}
+
+  PackedRows At(const KernelArgs& args, int64_t rows) const {
+    return {rows, groups_, WorkspaceAt<int8_t>(args, q_), WorkspaceAt<float>(args, scale_),
+            WorkspaceAt<int32_t>(args, sum_)};
+  }
+
+ private:
+  int64_t groups_;
+  size_t q_, scale_, sum_;
+};
+
+inline KernelStatus Round(const KernelArgs& args, const char* op, const PackedRows& to) {
+  const TensorView& x = args.inputs[0];
+  const int64_t blocks = (to.rows * to.groups + kPackedWarps - 1) / kPackedWarps;
+  RoundRows<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(args)>>>(x.as<float>(),
+                                                                            x.dims().back(), to);
+  return LaunchStatus(op);
+}
+
+}  // namespace espalier
