@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace espalier {
 namespace {
@@ -23,20 +24,21 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// `sequences` of `length` positions each, from KV slot `slot` on one behind the other; the last
-// `rows` of each are run.
-RunnerBatch CalibrationBatch(int sequences, int length, int rows, int slot) {
+// `sequences` of `length` positions each, `stride` KV slots apart, the first from `slot` on; the
+// last `rows` of each are run.
+RunnerBatch CalibrationBatch(int sequences, int length, int rows, int stride = 1, int slot = 0) {
   RunnerBatch batch;
   batch.sequence_start.push_back(0);
   batch.ancestor_start.push_back(0);
   for (int s = 0; s < sequences; ++s) {
-    for (int position = 0; position < length; ++position, ++slot) {
-      batch.sequence_slots.push_back(slot);
+    for (int position = 0; position < length; ++position) {
+      const int at = slot + s * stride + position;
+      batch.sequence_slots.push_back(at);
       if (position < length - rows) continue;
       batch.logit_rows.push_back(batch.rows());
       batch.tokens.push_back(0);
       batch.positions.push_back(position);
-      batch.slots.push_back(slot);
+      batch.slots.push_back(at);
       batch.row_sequence.push_back(s);
       batch.row_prefix.push_back(position + 1);
       batch.ancestor_start.push_back(0);
@@ -134,11 +136,12 @@ class Calibration {
     apart_ = std::min(most_, limits_.max_sequences);
   }
 
-  absl::Status FindCurve(double budget, StepCost* cost) {
+  // What batches of growing size took.
+  absl::Status FindCurve(double budget) {
     const double begin = seconds_();
     double took = 0;
     // The first step of all allocates and reads weights from disk.
-    if (absl::Status s = Time(CalibrationBatch(1, 1, 1, 0), &took); !s.ok()) return s;
+    if (absl::Status s = Time(CalibrationBatch(1, 1, 1), &took); !s.ok()) return s;
     // Doublings first, so that a small budget still spans the range; then what lies between: every
     // size that has a bucket of its own and steps of a quarter.
     std::vector<int> sizes;
@@ -149,56 +152,70 @@ class Calibration {
     for (const int rows : sizes) {
       const int one = std::min(rows, limits_.max_positions);
       const RunnerBatch batch =
-          rows <= apart_ ? CalibrationBatch(rows, 1, 1, 0) : CalibrationBatch(1, one, one, 0);
+          rows <= apart_ ? CalibrationBatch(rows, 1, 1) : CalibrationBatch(1, one, one);
       for (int i = 0; i < kRepeats; ++i) {
         if (absl::Status s = Time(batch, &took); !s.ok()) return s;
-        cost->Observe({.rows = batch.rows()}, took);
+        samples_.push_back({WorkOf(batch), took});
       }
       if (seconds_() - begin > budget) break;
     }
     return absl::OkStatus();
   }
 
-  absl::Status FindRates(double budget, StepCost* cost) {
+  absl::Status FindRates(double budget, StepCost::Rates* rates) {
     const double begin = seconds_();
+    StepCost rough;
+    for (const auto& [work, took] : samples_) rough.Observe(work, took);
     // Memory that nobody has written yet would be read too fast. A slow model fills few slots.
-    const int wanted = std::min(slots_, kSequences * kPast);
-    int rows = std::min(most_, limits_.max_positions), filled = 0;
-    while (rows > 1 && cost->Seconds(rows) > budget / 8) rows /= 2;
-    while (filled < wanted && seconds_() - begin < budget / 2) {
-      const int count = std::min(rows, wanted - filled);
+    int past = std::min({kPast, limits_.max_positions, slots_});
+    const int most_sequences = std::clamp(slots_ / past, 1, std::min(apart_, kSequences));
+    int rows = std::min(most_, past), many = 0, filled = 0;
+    while (rows > 1 && rough.Seconds(rows) > budget / 8) rows /= 2;
+    while (many < most_sequences && seconds_() - begin < budget / 2) {
+      const int count = std::min(rows, past - filled);
       double took = 0;
-      if (absl::Status s = Time(CalibrationBatch(1, count, count, filled), &took); !s.ok())
-        return s;
+      absl::Status status = Time(CalibrationBatch(1, filled + count, count, 0, many * past), &took);
+      if (!status.ok()) return status;
       filled += count;
+      if (filled == past) ++many;
+      filled %= past;
     }
-    const int past = std::min({kPast, limits_.max_positions, filled});
+    if (many == 0) {
+      past = filled;
+      many = 1;
+    }
     if (past < kShortest) return absl::OkStatus();
-    const int many = std::clamp(filled / past, 1, std::min(apart_, kSequences));
     // Of one more position that a row of its own sees: its own price, and that of reading it.
     double own = 0;
-    absl::Status status = Compare(CalibrationBatch(many, past, 1, 0),
-                                  CalibrationBatch(many, 1, 1, 0), begin + budget, &own);
+    absl::Status status = Compare(CalibrationBatch(many, past, 1, past),
+                                  CalibrationBatch(many, 1, 1, past), begin + budget, &own);
     own /= static_cast<double>(many) * (past - 1);
     // The same where `together` rows share the reading.
     const int together = std::min({kRowsOfOne, most_, past / 2});
     double shared = 0;
     if (status.ok()) {
-      status = Compare(CalibrationBatch(1, past, together, 0),
-                       CalibrationBatch(1, together, together, 0), begin + budget, &shared);
+      status = Compare(CalibrationBatch(1, past, together), CalibrationBatch(1, together, together),
+                       begin + budget, &shared);
     }
     if (!status.ok()) return status;
     shared /= static_cast<double>(together) * (past - together);
-    StepCost::Rates rates;
     if (together > 1) {
-      rates.context = std::clamp((own - shared) / (1 - 1.0 / together), 0.0, std::max(own, 0.0));
+      rates->context = std::clamp((own - shared) / (1 - 1.0 / together), 0.0, std::max(own, 0.0));
     }
-    rates.visible = std::max(0.0, own - rates.context);
-    cost->set_rates(rates);
+    rates->visible = std::max(0.0, own - rates->context);
     return absl::OkStatus();
   }
 
+  const std::vector<std::pair<StepWork, double>>& samples() const { return samples_; }
+
  private:
+  static StepWork WorkOf(const RunnerBatch& batch) {
+    StepWork work{.rows = batch.rows(),
+                  .context = static_cast<double>(batch.sequence_slots.size())};
+    for (const int prefix : batch.row_prefix) work.visible += prefix;
+    return work;
+  }
+
   absl::Status Time(const RunnerBatch& batch, double* took) {
     const double start = seconds_();
     absl::Status status = runner_.Step(batch, &logits_);
@@ -224,6 +241,7 @@ class Calibration {
   const RunnerLimits limits_;
   const std::function<double()>& seconds_;
   int slots_, most_, apart_;
+  std::vector<std::pair<StepWork, double>> samples_;  // seconds
   RunnerLogits logits_;
 };
 
@@ -232,8 +250,13 @@ class Calibration {
 absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
                        const std::function<double()>& seconds, StepCost* cost) {
   Calibration calibration(runner, max_rows, seconds);
-  if (absl::Status s = calibration.FindCurve(budget_seconds, cost); !s.ok()) return s;
-  return calibration.FindRates(budget_seconds, cost);
+  StepCost::Rates rates;
+  if (absl::Status s = calibration.FindCurve(budget_seconds); !s.ok()) return s;
+  if (absl::Status s = calibration.FindRates(budget_seconds, &rates); !s.ok()) return s;
+  // Prompts' rows see each other: the curve is what is left of them without that.
+  cost->set_rates(rates);
+  for (const auto& [work, took] : calibration.samples()) cost->Observe(work, took);
+  return absl::OkStatus();
 }
 
 }  // namespace espalier

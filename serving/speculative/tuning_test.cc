@@ -126,7 +126,7 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
     EXPECT_EQ(runner.read_unwritten(), 0);
     EXPECT_NEAR(cost.rates().visible, kVisible, 0.05 * kVisible);
     EXPECT_NEAR(cost.rates().context, kContext, 0.05 * kContext);
-    for (const int rows : {1, 7, 20}) {
+    for (const int rows : {1, 7, 20, limits.max_rows}) {
       EXPECT_NEAR(cost.Seconds(rows), curve(rows), 0.05 * curve(rows)) << rows;
     }
   }
