@@ -103,6 +103,10 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     // Weak: a client that is still connected must not keep an unloaded model alive.
     const std::shared_ptr<LoadedModel> model = model_.lock();
     if (model == nullptr) return;
+    Stop();
+  }
+
+  void Stop() override {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     CancelAll();

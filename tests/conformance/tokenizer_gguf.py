@@ -19,6 +19,8 @@ def array(kind, values):
 
 
 def value(of):
+    if isinstance(of, float):
+        return struct.pack("<If", FLOAT32, of)
     if isinstance(of, bool):
         return struct.pack("<IB", BOOL, of)
     if isinstance(of, int):
@@ -26,12 +28,21 @@ def value(of):
     return struct.pack("<I", STRING) + string(of)
 
 
-def write(folder, entries):
+def write(folder, entries, tensors=None):
+    """`tensors`: arrays of f32 by name."""
     os.makedirs(folder, exist_ok=True)
+    tensors = tensors or {}
     with open(os.path.join(folder, "model.gguf"), "wb") as out:
-        out.write(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)))
+        out.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries)))
         for key, data in entries.items():
             out.write(string(key) + data)
+        at = 0
+        for name, tensor in tensors.items():
+            dims = struct.pack(f"<I{tensor.ndim}Q", tensor.ndim, *reversed(tensor.shape))
+            out.write(string(name) + dims + struct.pack("<IQ", 0, at))
+            at += -(-tensor.nbytes // 32) * 32
+        for tensor in tensors.values():
+            out.write(bytes(-out.tell() % 32) + tensor.tobytes())
 
 
 def entries(tokenizer, model, more):

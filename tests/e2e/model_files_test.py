@@ -11,6 +11,8 @@ import unittest
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "conformance"))
+import tokenizer_gguf as gguf  # noqa: E402
 from cluster import Cluster, Failed  # noqa: E402
 
 HIDDEN, WIDE, VOCABULARY = 32, 48, 256
@@ -205,6 +207,76 @@ class ModelFilesTest(unittest.TestCase):
             print(f"FlexFlow, {bits or 32} bits: log-probabilities up to {worst:.2g} off")
             self.assertLessEqual(worst, most)
             self.assertEqual(worst > 0, bits > 0)
+
+    def test_a_gguf_alone_is_served_with_its_own_tokenizer(self):
+        """Against the same model by safetensors and tokenizer.json."""
+        plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        letters = {byte: chr(byte) for byte in plain}
+        letters.update({byte: chr(256 + i) for i, byte in enumerate(b for b in range(256) if b not in plain)})
+        merges = [("h", "e"), ("t", "he"), (letters[32], "the")]
+        tokens = [letters[byte] for byte in range(256)] + [a + b for a, b in merges] + ["<|end|>"]
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        size, end = len(tokens), len(tokens) - 1
+        tensors = {name: value for name, value in weights().items() if "_norm" not in name}
+        tensors["model.embed_tokens.weight"] = np.random.default_rng(7).normal(size=(size, HIDDEN)).astype(np.float32)
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": size, "tokenizer": None,
+                  "eos_token_id": end}
+        folder = os.path.join(self.folder.name, "by-safetensors")
+        write_model(folder, tensors, **config)
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+        with open(os.path.join(folder, "tokenizer.json"), "w") as out:
+            json.dump({"added_tokens": [{"id": end, "content": "<|end|>", "single_word": False, "lstrip": False,
+                                         "rstrip": False, "normalized": False, "special": True}],
+                       "pre_tokenizer": byte_level, "decoder": byte_level,
+                       "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(tokens)},
+                                 "merges": [list(m) for m in merges]}}, out)
+        self.cluster.cli("models", "upload", "by-safetensors", folder)
+
+        def turned(name, value):  # pairs that turn together lie beside each other
+            heads = 4 if "q_proj" in name else 2
+            return np.ascontiguousarray(value.reshape(heads, 2, 8, HIDDEN).swapaxes(1, 2).reshape(value.shape))
+        stems = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+                 "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+                 "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+                 "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.layers": "blk"}
+        inside = {}
+        for name, value in tensors.items():
+            if "q_proj" in name or "k_proj" in name:
+                value = turned(name, value)
+            for a, b in stems.items():
+                name = name.replace(a, b)
+            inside[name] = value
+        sizes = {"context_length": 128, "embedding_length": HIDDEN, "block_count": 2, "feed_forward_length": WIDE,
+                 "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
+                 "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10000.0}
+        entries = {"general.architecture": gguf.value("llama"),
+                   **{"llama." + key: gguf.value(v) for key, v in sizes.items()},
+                   "tokenizer.ggml.model": gguf.value("gpt2"), "tokenizer.ggml.pre": gguf.value("gpt-2"),
+                   "tokenizer.ggml.tokens": gguf.array(gguf.STRING, tokens),
+                   "tokenizer.ggml.token_type": gguf.array(gguf.INT32, [1] * end + [3]),
+                   "tokenizer.ggml.merges": gguf.array(gguf.STRING, [" ".join(m) for m in merges]),
+                   "tokenizer.ggml.eos_token_id": gguf.value(end), "tokenizer.chat_template": gguf.value(template)}
+        alone = os.path.join(self.folder.name, "alone")
+        gguf.write(alone, entries, inside)
+        self.cluster.cli("models", "upload", "by-gguf", os.path.join(alone, "model.gguf"))
+        for name in ("by-safetensors", "by-gguf"):
+            self.cluster.cli("serve", name)
+        text = "In the beginning thé 漢字 <|end|> the end"
+
+        def tokens_of(name):
+            return json.loads(self.cluster.request("POST", "/tokenize", json.dumps({"model": name, "prompt": text}))[1])
+        self.assertEqual(tokens_of("by-gguf")["tokens"], tokens_of("by-safetensors")["tokens"])
+        self.assertLess(len(tokens_of("by-gguf")["tokens"]), len(text.encode()) - 5)
+        np.testing.assert_array_equal(self.prompt_logprobs("by-gguf"), self.prompt_logprobs("by-safetensors"))
+        self.assertEqual(self.complete("by-gguf"), self.complete("by-safetensors"))
+        body = {"model": "by-gguf", "messages": [{"role": "user", "content": "In the"}], "max_tokens": 12,
+                "temperature": 0, "ignore_eos": True}
+        status, answer = self.cluster.request("POST", "/v1/chat/completions", json.dumps(body))
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(json.loads(answer)["choices"][0]["message"]["content"], self.complete("by-gguf"))
+        gguf.write(alone, {**entries, "tokenizer.ggml.pre": gguf.value("chameleon")}, inside)
+        self.cluster.cli("models", "upload", "strange", os.path.join(alone, "model.gguf"))
+        self.refused("strange", "tokenizer.ggml.pre", "chameleon")
 
     def test_answers_are_the_same_however_they_are_drafted(self):
         self.upload("drafted", weights())
