@@ -1,5 +1,7 @@
 // Simulator::EstimateMemory: the lifetimes that lowering would find, without packing them.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "planner/memory/arena.h"
@@ -224,21 +226,29 @@ std::vector<int64_t> Simulator::PeakMemory() {
     }
     return bytes;
   }
-  std::vector<int64_t> now(devices_, 0), peak(devices_, 0);
-  const auto add = [&](int moment, int micro_batch) {
-    for (int d = 0; d < devices_; ++d) {
-      now[d] += ChangeAt(d, moment, micro_batch);
-      peak[d] = std::max(peak[d], now[d]);
-    }
-  };
+  std::vector<std::pair<int, int>> moments;  // and their micro-batches, in order
   ForEachPosition([&](int p, int micro_batch) {
-    add(Reshards(p), micro_batch);
-    add(Runs(p), micro_batch);
+    moments.emplace_back(Reshards(p), micro_batch);
+    moments.emplace_back(Runs(p), micro_batch);
   });
   const int end = static_cast<int>(structure_.positions.size());
-  for (int m = 0; m < structure_.micro_batches; ++m) add(Reshards(end), m);
-  add(Runs(end), 0);
-  for (int d = 0; d < devices_; ++d) bytes[d] += peak[d];
+  for (int m = 0; m < structure_.micro_batches; ++m) moments.emplace_back(Reshards(end), m);
+  moments.emplace_back(Runs(end), 0);
+  int64_t peak = 0;
+  for (int d = 0; d < devices_; ++d) {
+    // Of devices that share their operators the second is as the first.
+    const bool alike =
+        d > 0 && change_[d] == change_[d - 1] && gradient_change_[d] == gradient_change_[d - 1];
+    if (!alike) {
+      peak = 0;
+      int64_t now = 0;
+      for (const auto& [moment, micro_batch] : moments) {
+        now += ChangeAt(d, moment, micro_batch);
+        peak = std::max(peak, now);
+      }
+    }
+    bytes[d] += peak;
+  }
   return bytes;
 }
 
