@@ -10,7 +10,8 @@ namespace espalier {
 namespace {
 
 // What a step on workers takes beside its program and its bytes: a message out and one back over
-// gRPC, with the threads that wait for them (tests/benchmarks/serving_on_workers.py).
+// gRPC, with the threads that wait for them. An estimate; tests/benchmarks/serving_on_workers.py
+// has the difference between one worker and the coordinator's process.
 constexpr double kRemoteSeconds = 3e-4;
 
 // Of each level of a tree, to hold the next token. The same for all places, so it changes the
