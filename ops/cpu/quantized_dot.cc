@@ -7,7 +7,9 @@
 #include <cstring>
 #include <limits>
 
+#include "ops/cpu/amx.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/quantized_dot_amx.h"
 #include "ops/cpu/vectorize.h"
 #include "ops/tensor/narrow.h"
 
@@ -16,6 +18,8 @@ namespace {
 
 // Rows that pass over a block together.
 constexpr int kMostRows = 8;
+// Fewer rows than these leave most of a tile empty; unpacking 4 bits for them costs more.
+constexpr int64_t kFewestAmxRows = 4, kFewestAmxRows4 = 6;
 // Bytes of weights to ask memory for before they are needed.
 constexpr int64_t kAhead = 2048;
 
@@ -199,6 +203,7 @@ void TilePortable(const Tile& t, float* sums) {
 template <int R, bool kFourBits>
 void RunTile(QuantizedIsa isa, const Tile& tile, float* sums) {
   switch (isa) {
+    case QuantizedIsa::kAmx:
     case QuantizedIsa::kAvx512Vnni:
       return TileVnni<R, kFourBits>(tile, sums);
     case QuantizedIsa::kAvx2:
@@ -221,6 +226,7 @@ void RunTile(QuantizedIsa isa, const Tile& tile, float* sums) {
 
 QuantizedIsa BestQuantizedIsa() {
   static const QuantizedIsa best = [] {
+    if (amx::Available()) return QuantizedIsa::kAmx;
     if (simd::BestIsa() == simd::Isa::kAvx512 && __builtin_cpu_supports("avx512vnni")) {
       return QuantizedIsa::kAvx512Vnni;
     }
@@ -267,6 +273,9 @@ void QuantizeRows(const float* x, int64_t in, const QuantizedRows& to) {
 
 void QuantizedProduct(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,
                       const QuantizedRows& x, int64_t begin, int64_t end, float* y) {
+  if (isa == QuantizedIsa::kAmx && x.rows >= (shape.bits == 4 ? kFewestAmxRows4 : kFewestAmxRows)) {
+    return QuantizedProductAmx(shape, weights, x, begin, end, y);
+  }
   float sums[kMostRows * kPackOutputs];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t first = block * kPackOutputs, valid = std::min(kPackOutputs, shape.out - first);

@@ -25,7 +25,7 @@ struct QuantizedRows {
 void QuantizeRows(const float* x, int64_t in, const QuantizedRows& to);
 
 // Instruction sets for the products, from the slowest.
-enum class QuantizedIsa { kPortable, kAvx2, kAvx512Vnni };
+enum class QuantizedIsa { kPortable, kAvx2, kAvx512Vnni, kAmx };
 QuantizedIsa BestQuantizedIsa();
 
 // y[r, o] = x[r] . weight[o], f32[rows, out], for the outputs of blocks [begin, end).

@@ -2,14 +2,17 @@
 // they are: no packed copy that doubles their memory or goes stale. Tiles of R rows by C outputs
 // keep the arithmetic units busy (R + C loads for R * C multiply-adds); the order of summation is
 // that of DotTile, the same for every tile shape. One row streams the weights once, at memory
-// speed; several rows reuse them from the first-level cache.
+// speed; several rows reuse them from the first-level cache. Weights in bf16 are multiplied by
+// tiles (stable_linear_amx.h) where the CPU has them.
 #include "ops/cpu/stable_linear.h"
 
 #include <algorithm>
 
+#include "ops/cpu/amx.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/dot_tile.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/stable_linear_amx.h"
 
 namespace espalier {
 namespace {
@@ -97,6 +100,7 @@ struct ColumnsMixed {
 
 void StableLinear(const StableLinearArgs& args) {
   if (args.rows == 0 || args.out == 0) return;
+  if (args.weight_dtype == DType::kBF16 && amx::Available()) return StableLinearAmx(args);
   // Threads take whole groups of outputs, so that tiles are rarely cut.
   constexpr int64_t kGroup = 16;
   const int64_t groups = (args.out + kGroup - 1) / kGroup;

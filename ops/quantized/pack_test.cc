@@ -131,9 +131,11 @@ TEST(QuantizedProductTest, IsTheProductOfWhatThePackedNumbersStandFor) {
 TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
   for (const PackedWeights& shape : kShapes) {
     const std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 4));
-    const std::vector<float> x = Normal(13 * shape.in, 5);
-    const std::vector<float> portable = Product(QuantizedIsa::kPortable, shape, packed, x);
-    for (const QuantizedIsa isa : Isas()) EXPECT_EQ(Product(isa, shape, packed, x), portable);
+    for (const int rows : {1, 3, 4, 6, 13, 16, 17, 37}) {
+      const std::vector<float> x = Normal(rows * shape.in, 5);
+      const std::vector<float> portable = Product(QuantizedIsa::kPortable, shape, packed, x);
+      for (const QuantizedIsa isa : Isas()) EXPECT_EQ(Product(isa, shape, packed, x), portable);
+    }
   }
 }
 

@@ -378,12 +378,13 @@ absl::Status Engine::Step() {
   }
   Draft(work);
   const double start = Now();
-  int rows = 0;
-  int64_t visible = 0;
+  StepWork of_llm;
   for (const Work& item : work) {
     const int own = item.assignment.rows + item.tree.drafted();
-    rows += own;
-    visible += static_cast<int64_t>(own) * (kv_.length(item.assignment.id) + item.assignment.rows);
+    const double context = kv_.length(item.assignment.id) + item.assignment.rows;
+    of_llm.rows += own;
+    of_llm.visible += own * context;
+    of_llm.context += context;
   }
   absl::StatusOr<StepLogits> logits = RunLlm(work);
   absl::Status status = logits.status();
@@ -394,7 +395,7 @@ absl::Status Engine::Step() {
     FailRunning(status);
   } else {
     const double end = Now();
-    speculator_->ObserveLlm(rows, visible, end - start);
+    speculator_->ObserveLlm(of_llm, end - start);
     speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
                              end - begin);
   }

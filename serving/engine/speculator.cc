@@ -525,9 +525,9 @@ void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
   for (const int node : path) statistics_.lookup_accepted += from_lookup(node);
 }
 
-void Speculator::ObserveLlm(int rows, int64_t visible, double seconds) {
+void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   last_step_seconds_ = seconds;
-  if (options_.tune) llm_cost_.Observe(rows, visible, seconds);
+  if (options_.tune) llm_cost_.Observe(work, seconds);
 }
 
 void Speculator::ObserveStep(int tokens, double seconds) {

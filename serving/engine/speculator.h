@@ -116,7 +116,7 @@ class Speculator {
   void Count(const TokenTree& tree, absl::Span<const int> path);
 
   // What a step of the LLM took, verification included.
-  void ObserveLlm(int rows, int64_t visible, double seconds);
+  void ObserveLlm(const StepWork& work, double seconds);
 
   // What the whole step yielded and took, from its planning to its last token.
   void ObserveStep(int tokens, double seconds);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace espalier {
 namespace {
@@ -10,8 +11,12 @@ constexpr int kKept = 7;        // times per bucket
 constexpr int kExact = 32;      // up to here each number of rows has its own bucket
 constexpr int kPerOctave = 16;  // beyond, buckets per doubling
 constexpr int kBuckets = kExact + kPerOctave * 24;
-constexpr int kRepeats = 3;    // of each calibration batch
-constexpr int kContext = 512;  // positions of the calibration's long sequence
+constexpr int kRepeats = 3;     // of each calibration batch
+constexpr int kTurns = 5;       // of two that are compared
+constexpr int kPast = 256;      // positions of each of the calibration's sequences
+constexpr int kShortest = 16;   // that still says something
+constexpr int kSequences = 64;  // of them, at most
+constexpr int kRowsOfOne = 32;  // that see one of them
 
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
@@ -19,27 +24,26 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Rows `first` .. `first + count` of one sequence, or (apart) the first rows of `count` sequences.
-RunnerBatch CalibrationBatch(int first, int count, bool apart) {
+// `sequences` of `length` positions each, `stride` KV slots apart, the first from `slot` on; the
+// last `rows` of each are run.
+RunnerBatch CalibrationBatch(int sequences, int length, int rows, int stride = 1, int slot = 0) {
   RunnerBatch batch;
   batch.sequence_start.push_back(0);
   batch.ancestor_start.push_back(0);
-  for (int i = 0; i < count; ++i) {
-    batch.tokens.push_back(0);
-    batch.positions.push_back(apart ? 0 : first + i);
-    batch.slots.push_back(first + i);
-    batch.row_sequence.push_back(apart ? i : 0);
-    batch.row_prefix.push_back(apart ? 1 : first + i + 1);
-    batch.ancestor_start.push_back(0);
-    batch.logit_rows.push_back(i);
-    if (apart) {
-      batch.sequence_slots.push_back(first + i);
-      batch.sequence_start.push_back(i + 1);
+  for (int s = 0; s < sequences; ++s) {
+    for (int position = 0; position < length; ++position) {
+      const int at = slot + s * stride + position;
+      batch.sequence_slots.push_back(at);
+      if (position < length - rows) continue;
+      batch.logit_rows.push_back(batch.rows());
+      batch.tokens.push_back(0);
+      batch.positions.push_back(position);
+      batch.slots.push_back(at);
+      batch.row_sequence.push_back(s);
+      batch.row_prefix.push_back(position + 1);
+      batch.ancestor_start.push_back(0);
     }
-  }
-  if (!apart) {
-    for (int i = 0; i < first + count; ++i) batch.sequence_slots.push_back(i);
-    batch.sequence_start.push_back(first + count);
+    batch.sequence_start.push_back(static_cast<int>(batch.sequence_slots.size()));
   }
   return batch;
 }
@@ -55,9 +59,10 @@ int StepCost::BucketOf(int rows) {
   return std::min(bucket, kBuckets - 1);
 }
 
-void StepCost::Observe(int rows, int64_t visible, double seconds) {
+void StepCost::Observe(const StepWork& work, double seconds) {
+  const int rows = work.rows;
   Bucket& bucket = buckets_[BucketOf(rows)];
-  const double own = std::max(0.0, seconds - per_position_ * static_cast<double>(visible));
+  const double own = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
   if (bucket.rows.size() < kKept) {
     bucket.rows.push_back(rows);
     bucket.seconds.push_back(own);
@@ -116,64 +121,141 @@ double StepCost::Seconds(int rows) const {
   return low.seconds + slope * (x - low.rows);
 }
 
-double StepCost::Seconds(int rows, int64_t visible) const {
-  return Seconds(rows) + per_position_ * static_cast<double>(visible);
+double StepCost::Seconds(const StepWork& work) const {
+  return Seconds(work.rows) + PositionSeconds(work.visible, work.context);
 }
+
+namespace {
+
+class Calibration {
+ public:
+  Calibration(ModelRunner& runner, int max_rows, const std::function<double()>& seconds)
+      : runner_(runner), limits_(runner.limits()), seconds_(seconds) {
+    slots_ = std::min(limits_.kv_slots, limits_.max_context_slots);
+    most_ = std::min({max_rows, limits_.max_rows, slots_});
+    apart_ = std::min(most_, limits_.max_sequences);
+  }
+
+  // What batches of growing size took.
+  absl::Status FindCurve(double budget) {
+    const double begin = seconds_();
+    double took = 0;
+    // The first step of all allocates and reads weights from disk.
+    if (absl::Status s = Time(CalibrationBatch(1, 1, 1), &took); !s.ok()) return s;
+    // Doublings first, so that a small budget still spans the range; then what lies between: every
+    // size that has a bucket of its own and steps of a quarter.
+    std::vector<int> sizes;
+    for (int rows = 1; rows <= most_; rows *= 2) sizes.push_back(rows);
+    for (int rows = 3; rows <= most_; rows += rows < 32 ? 1 : rows / 4) {
+      if ((rows & (rows - 1)) != 0) sizes.push_back(rows);
+    }
+    for (const int rows : sizes) {
+      const int one = std::min(rows, limits_.max_positions);
+      const RunnerBatch batch =
+          rows <= apart_ ? CalibrationBatch(rows, 1, 1) : CalibrationBatch(1, one, one);
+      for (int i = 0; i < kRepeats; ++i) {
+        if (absl::Status s = Time(batch, &took); !s.ok()) return s;
+        samples_.push_back({WorkOf(batch), took});
+      }
+      if (seconds_() - begin > budget) break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status FindRates(double budget, StepCost::Rates* rates) {
+    const double begin = seconds_();
+    StepCost rough;
+    for (const auto& [work, took] : samples_) rough.Observe(work, took);
+    // Memory that nobody has written yet would be read too fast. A slow model fills few slots.
+    int past = std::min({kPast, limits_.max_positions, slots_});
+    const int most_sequences = std::clamp(slots_ / past, 1, std::min(apart_, kSequences));
+    int rows = std::min(most_, past), many = 0, filled = 0;
+    while (rows > 1 && rough.Seconds(rows) > budget / 8) rows /= 2;
+    while (many < most_sequences && seconds_() - begin < budget / 2) {
+      const int count = std::min(rows, past - filled);
+      double took = 0;
+      absl::Status status = Time(CalibrationBatch(1, filled + count, count, 0, many * past), &took);
+      if (!status.ok()) return status;
+      filled += count;
+      if (filled == past) ++many;
+      filled %= past;
+    }
+    if (many == 0) {
+      past = filled;
+      many = 1;
+    }
+    if (past < kShortest) return absl::OkStatus();
+    // Of one more position that a row of its own sees: its own price, and that of reading it.
+    double own = 0;
+    absl::Status status = Compare(CalibrationBatch(many, past, 1, past),
+                                  CalibrationBatch(many, 1, 1, past), begin + budget, &own);
+    own /= static_cast<double>(many) * (past - 1);
+    // The same where `together` rows share the reading.
+    const int together = std::min({kRowsOfOne, most_, past / 2});
+    double shared = 0;
+    if (status.ok()) {
+      status = Compare(CalibrationBatch(1, past, together), CalibrationBatch(1, together, together),
+                       begin + budget, &shared);
+    }
+    if (!status.ok()) return status;
+    shared /= static_cast<double>(together) * (past - together);
+    if (together > 1) {
+      rates->context = std::clamp((own - shared) / (1 - 1.0 / together), 0.0, std::max(own, 0.0));
+    }
+    rates->visible = std::max(0.0, own - rates->context);
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::pair<StepWork, double>>& samples() const { return samples_; }
+
+ private:
+  static StepWork WorkOf(const RunnerBatch& batch) {
+    StepWork work{.rows = batch.rows(),
+                  .context = static_cast<double>(batch.sequence_slots.size())};
+    for (const int prefix : batch.row_prefix) work.visible += prefix;
+    return work;
+  }
+
+  absl::Status Time(const RunnerBatch& batch, double* took) {
+    const double start = seconds_();
+    absl::Status status = runner_.Step(batch, &logits_);
+    *took = seconds_() - start;
+    return status;
+  }
+
+  // The median of what `a` takes longer than `b`, in turns until `deadline`, once at least.
+  absl::Status Compare(const RunnerBatch& a, const RunnerBatch& b, double deadline,
+                       double* seconds) {
+    std::vector<double> extra;
+    for (int i = 0; i < kTurns && (i == 0 || seconds_() < deadline); ++i) {
+      double of_a = 0, of_b = 0;
+      if (absl::Status s = Time(b, &of_b); !s.ok()) return s;
+      if (absl::Status s = Time(a, &of_a); !s.ok()) return s;
+      extra.push_back(of_a - of_b);
+    }
+    *seconds = Median(std::move(extra));
+    return absl::OkStatus();
+  }
+
+  ModelRunner& runner_;
+  const RunnerLimits limits_;
+  const std::function<double()>& seconds_;
+  int slots_, most_, apart_;
+  std::vector<std::pair<StepWork, double>> samples_;  // seconds
+  RunnerLogits logits_;
+};
+
+}  // namespace
 
 absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
                        const std::function<double()>& seconds, StepCost* cost) {
-  const RunnerLimits limits = runner.limits();
-  const double begin = seconds();
-  RunnerLogits logits;
-  const auto time = [&](const RunnerBatch& batch, double* took) {
-    const double start = seconds();
-    absl::Status status = runner.Step(batch, &logits);
-    *took = seconds() - start;
-    return status;
-  };
-  double took = 0;
-  // The first step of all allocates and reads weights from disk.
-  if (absl::Status s = time(CalibrationBatch(0, 1, true), &took); !s.ok()) return s;
-
-  const int most = std::min({max_rows, limits.max_rows, limits.kv_slots, limits.max_context_slots});
-  const int apart = std::min(most, limits.max_sequences);
-  // Doublings first, so that a small budget still spans the range; then what lies between: every
-  // size that has a bucket of its own and steps of a quarter.
-  std::vector<int> sizes;
-  for (int rows = 1; rows <= most; rows *= 2) sizes.push_back(rows);
-  for (int rows = 3; rows <= most; rows += rows < 32 ? 1 : rows / 4) {
-    if ((rows & (rows - 1)) != 0) sizes.push_back(rows);
-  }
-  for (const int rows : sizes) {
-    const RunnerBatch batch =
-        rows <= apart ? CalibrationBatch(0, rows, true)
-                      : CalibrationBatch(0, std::min(rows, limits.max_positions), false);
-    for (int i = 0; i < kRepeats; ++i) {
-      if (absl::Status s = time(batch, &took); !s.ok()) return s;
-      cost->Observe(batch.rows(), 0, took);
-    }
-    if (seconds() - begin > budget_seconds) break;
-  }
-
-  // One row that sees a long sequence, against one that sees itself.
-  const int context =
-      std::min({kContext, limits.kv_slots, limits.max_context_slots, limits.max_positions});
-  int computed = 0;
-  while (computed + 1 < context) {
-    const int rows = std::min(most, context - 1 - computed);
-    if (absl::Status s = time(CalibrationBatch(computed, rows, false), &took); !s.ok()) return s;
-    computed += rows;
-    if (seconds() - begin > 2 * budget_seconds) return absl::OkStatus();
-  }
-  std::vector<double> extra;
-  for (int i = 0; i < 5; ++i) {
-    double near = 0, far = 0;
-    if (absl::Status s = time(CalibrationBatch(0, 1, true), &near); !s.ok()) return s;
-    // The short one wrote slot 0 as it was: the first token of the sequence.
-    if (absl::Status s = time(CalibrationBatch(computed, 1, false), &far); !s.ok()) return s;
-    extra.push_back((far - near) / std::max(1, computed));
-  }
-  if (computed >= 64) cost->set_seconds_per_position(std::max(0.0, Median(extra)));
+  Calibration calibration(runner, max_rows, seconds);
+  StepCost::Rates rates;
+  if (absl::Status s = calibration.FindCurve(budget_seconds); !s.ok()) return s;
+  if (absl::Status s = calibration.FindRates(budget_seconds, &rates); !s.ok()) return s;
+  // Prompts' rows see each other: the curve is what is left of them without that.
+  cost->set_rates(rates);
+  for (const auto& [work, took] : calibration.samples()) cost->Observe(work, took);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,9 @@
 // What a step of a model costs, learned from the steps themselves: seconds as a function of the
-// batch's rows, and a price per position that its rows see. No shape is assumed but that more rows
-// never cost less: kernels work in blocks, so the curve has stairs, and speculation pays exactly
-// where they are flat.
+// batch's rows, a price per position that a row sees, and one per position whose keys and values
+// are read. The rows of one tree read them together: that price is what plain decoding of many
+// requests pays most of, and what a tree's rows do not pay again. No shape is assumed but that more
+// rows never cost less: kernels work in blocks, so the curve has stairs, and speculation pays
+// exactly where they are flat.
 //
 // Steps of about the same number of rows share a bucket, which keeps the last few times; the median
 // of each, made monotone by pooling neighbours that are out of order (isotonic regression, Ayer et
@@ -18,21 +20,35 @@
 
 namespace espalier {
 
+struct StepWork {
+  int rows = 0;
+  double visible = 0;  // positions that the rows see, summed over the rows
+  double context = 0;  // positions of the sequences, each counted once
+};
+
 class StepCost {
  public:
+  // Seconds per position.
+  struct Rates {
+    double visible = 0;
+    double context = 0;
+  };
+
   StepCost();
 
-  // `visible`: positions that the rows see, summed over the rows.
-  void Observe(int rows, int64_t visible, double seconds);
+  void Observe(const StepWork& work, double seconds);
 
   // 0 before the first observation. Between known sizes linear; beyond the largest, by the mean
   // slope.
-  double Seconds(int rows, int64_t visible) const;
-  // Without the positions: enough to compare batches of the same requests.
+  double Seconds(const StepWork& work) const;
+  // Without the positions.
   double Seconds(int rows) const;
+  double PositionSeconds(double visible, double context) const {
+    return rates_.visible * visible + rates_.context * context;
+  }
 
-  double seconds_per_position() const { return per_position_; }
-  void set_seconds_per_position(double seconds) { per_position_ = seconds; }
+  const Rates& rates() const { return rates_; }
+  void set_rates(const Rates& rates) { rates_ = rates; }
 
  private:
   struct Bucket {
@@ -47,14 +63,15 @@ class StepCost {
   void Refresh() const;
 
   std::vector<Bucket> buckets_;
-  double per_position_ = 0;
+  Rates rates_;
   mutable bool stale_ = false;
   mutable std::vector<Point> curve_;  // rising in both
 };
 
 // Runs a few batches of growing size on a runner that serves no request yet, and tells `cost` what
-// they took; ends early once `budget_seconds` are spent. Writes KV slots, which are free by then.
-// Errors of the runner.
+// they took; then sets its rates, from many sequences with a past against as many without, and many
+// rows of one. Ends early once `budget_seconds` are spent, and again as much. Writes KV slots,
+// which are free by then. Errors of the runner.
 absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
                        const std::function<double()>& seconds, StepCost* cost);
 

@@ -62,7 +62,7 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
       deeper.push_back(&job);
       for (const int node : draft.frontier) chances.push_back(draft.tree.chance(node));
     }
-    if (cost_ != nullptr && run_rows_ > 0) cost_->Observe(run_rows_, run_visible_, Now() - start);
+    if (cost_ != nullptr && run_.rows > 0) cost_->Observe(run_, Now() - start);
     // The last level is not run: its logits would be of no use, and Follow computes what is
     // accepted.
     if (!status.ok() || deeper.empty()) break;
@@ -89,11 +89,15 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
 }
 
 absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences, StepLogits* logits) {
-  run_rows_ = 0;
-  run_visible_ = 0;
+  run_ = {};
   for (const SequenceRows& sequence : sequences) {
-    run_rows_ += static_cast<int>(sequence.rows.size());
-    for (const SequenceRows::Row& row : sequence.rows) run_visible_ += row.prefix;
+    run_.rows += static_cast<int>(sequence.rows.size());
+    int longest = 0;
+    for (const SequenceRows::Row& row : sequence.rows) {
+      run_.visible += row.prefix;
+      longest = std::max(longest, row.prefix);
+    }
+    run_.context += longest;
   }
   absl::StatusOr<StepLogits> result = RunRows(runner_, sequences);
   if (!result.ok()) return result.status();

@@ -119,8 +119,7 @@ class Drafter {
   int64_t batches_ = 0;
   std::function<double()> seconds_;
   StepCost* cost_ = nullptr;
-  int run_rows_ = 0;         // of the last Run
-  int64_t run_visible_ = 0;  // positions that they saw
+  StepWork run_;  // the last Run
 };
 
 }  // namespace espalier

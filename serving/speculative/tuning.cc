@@ -42,7 +42,8 @@ double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes) {
       load.other_rows == 0
           ? llm.Seconds(without + nodes)
           : llm.Seconds(load.decoding) + llm.Seconds(without + nodes) - llm.Seconds(without);
-  return rows + llm.seconds_per_position() * load.context * (load.decoding + nodes) + load.drafting;
+  const double read = load.context * load.decoding;
+  return rows + llm.PositionSeconds(read + load.context * nodes, read) + load.drafting;
 }
 
 double StepRate(const StepLoad& load, const StepCost& llm) {
@@ -77,8 +78,9 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
         if (static_cast<int>(levels.size()) < depth && k > depth) continue;  // a smaller depth's
         for (size_t level = 0; level < levels.size(); ++level) {
           const double rows = m * (levels[level] + (level == 0 ? behind : 0));
-          drafting += ssm.Seconds(static_cast<int>(std::ceil(rows)),
-                                  static_cast<int64_t>(rows * load.context));
+          drafting += ssm.Seconds({.rows = static_cast<int>(std::ceil(rows)),
+                                   .visible = rows * load.context,
+                                   .context = m * load.context});
         }
         StepLoad with = load;
         with.nodes += m * k;

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <set>
+#include <utility>
 
 namespace espalier {
 namespace {
@@ -14,7 +16,7 @@ namespace {
 StepCost CostOf(const std::function<double(int)>& seconds) {
   StepCost cost;
   for (int i = 0; i < 5; ++i) {
-    for (int rows = 1; rows <= 300; ++rows) cost.Observe(rows, 0, seconds(rows));
+    for (int rows = 1; rows <= 300; ++rows) cost.Observe({.rows = rows}, seconds(rows));
   }
   return cost;
 }
@@ -22,7 +24,7 @@ StepCost CostOf(const std::function<double(int)>& seconds) {
 TEST(StepCost, KnowsTheCurveBetweenAndBeyondWhatItSaw) {
   StepCost cost;
   EXPECT_EQ(cost.Seconds(5), 0);
-  for (const int rows : {1, 2, 4, 8, 16, 32, 64}) cost.Observe(rows, 0, 1 + 0.1 * rows);
+  for (const int rows : {1, 2, 4, 8, 16, 32, 64}) cost.Observe({.rows = rows}, 1 + 0.1 * rows);
   for (const int rows : {1, 3, 8, 20, 50, 64, 100, 200}) {
     EXPECT_NEAR(cost.Seconds(rows), 1 + 0.1 * rows, 0.01) << rows;
   }
@@ -33,12 +35,12 @@ TEST(StepCost, InterruptedStepsChangeNothingAndASlowerMachineIsNoticed) {
   StepCost cost;
   for (int i = 0; i < 200; ++i) {
     const double noise = 1 + 0.02 * static_cast<double>(random() % 3);
-    cost.Observe(4, 0, (i % 5 == 0 ? 50 : 1) * noise);
-    cost.Observe(12, 0, 2 * noise);
+    cost.Observe({.rows = 4}, (i % 5 == 0 ? 50 : 1) * noise);
+    cost.Observe({.rows = 12}, 2 * noise);
   }
   EXPECT_NEAR(cost.Seconds(4), 1, 0.06);
   EXPECT_NEAR(cost.Seconds(12), 2, 0.1);
-  for (int i = 0; i < 10; ++i) cost.Observe(12, 0, 5);
+  for (int i = 0; i < 10; ++i) cost.Observe({.rows = 12}, 5);
   EXPECT_NEAR(cost.Seconds(12), 5, 0.01);
 }
 
@@ -47,7 +49,7 @@ TEST(StepCost, MoreRowsNeverCostLess) {
   StepCost cost;
   for (int i = 0; i < 500; ++i) {
     const int rows = 1 + static_cast<int>(random() % 250);
-    cost.Observe(rows, 0, 1 + 0.01 * rows + 0.001 * static_cast<double>(random() % 1000));
+    cost.Observe({.rows = rows}, 1 + 0.01 * rows + 0.001 * static_cast<double>(random() % 1000));
   }
   for (int rows = 1; rows < 400; ++rows) {
     EXPECT_LE(cost.Seconds(rows), cost.Seconds(rows + 1) + 1e-12) << rows;
@@ -56,10 +58,92 @@ TEST(StepCost, MoreRowsNeverCostLess) {
 
 TEST(StepCost, PositionsThatRowsSeeAreTakenOut) {
   StepCost cost;
-  cost.set_seconds_per_position(0.001);
-  for (int i = 0; i < 20; ++i) cost.Observe(4, 1000 * i, 3 + 0.001 * 1000 * i);
+  cost.set_rates({.visible = 0.001, .context = 0.002});
+  for (int i = 0; i < 20; ++i) {
+    cost.Observe({.rows = 4, .visible = 1000.0 * i, .context = 250.0 * i}, 3 + 1.5 * i);
+  }
   EXPECT_NEAR(cost.Seconds(4), 3, 1e-9);
-  EXPECT_NEAR(cost.Seconds(4, 500), 3.5, 1e-9);
+  EXPECT_NEAR(cost.Seconds({.rows = 4, .visible = 500, .context = 100}), 3.7, 1e-9);
+}
+
+// A runner whose steps take what a formula says.
+class TimedRunner : public ModelRunner {
+ public:
+  TimedRunner(RunnerLimits limits, std::function<double(const RunnerBatch&)> seconds)
+      : limits_(limits), of_(std::move(seconds)) {}
+
+  RunnerLimits limits() const override { return limits_; }
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+    EXPECT_LE(batch.rows(), limits_.max_rows);
+    EXPECT_LE(batch.sequence_start.size(), limits_.max_sequences + 1u);
+    EXPECT_LE(batch.sequence_slots.size(), limits_.max_context_slots + 0u);
+    EXPECT_THAT(batch.sequence_slots, testing::Each(testing::Lt(limits_.kv_slots)));
+    EXPECT_THAT(batch.positions, testing::Each(testing::Lt(limits_.max_positions)));
+    for (const int slot : batch.slots) written_.insert(slot);
+    for (const int slot : batch.sequence_slots) read_unwritten_ += written_.count(slot) == 0;
+    now_ += of_(batch);
+    logits->vocabulary = limits_.vocabulary;
+    logits->values.assign(batch.logit_rows.size() * limits_.vocabulary, 0);
+    return absl::OkStatus();
+  }
+  std::function<double()> clock() {
+    return [this] { return now_; };
+  }
+  int read_unwritten() const { return read_unwritten_; }
+
+ private:
+  RunnerLimits limits_;
+  std::function<double(const RunnerBatch&)> of_;
+  std::set<int> written_;
+  int read_unwritten_ = 0;
+  double now_ = 0;
+};
+
+TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
+  constexpr double kVisible = 2e-7, kContext = 9e-7;
+  const auto curve = [](int rows) { return 0.5e-3 + 0.07e-3 * rows; };
+  const auto seconds = [&](const RunnerBatch& batch) {
+    double visible = 0;
+    for (const int prefix : batch.row_prefix) visible += prefix;
+    return curve(batch.rows()) + kVisible * visible +
+           kContext * static_cast<double>(batch.sequence_slots.size());
+  };
+  const RunnerLimits roomy = {.vocabulary = 2,
+                              .kv_slots = 16384,
+                              .max_rows = 512,
+                              .max_sequences = 128,
+                              .max_context_slots = 16384,
+                              .max_positions = 1024};
+  RunnerLimits tight = roomy;
+  tight.kv_slots = tight.max_context_slots = 200;
+  tight.max_sequences = 3;
+  tight.max_rows = 20;
+  tight.max_positions = 64;
+  for (const RunnerLimits& limits : {roomy, tight}) {
+    TimedRunner runner(limits, seconds);
+    StepCost cost;
+    ASSERT_TRUE(Calibrate(runner, 400, 2, runner.clock(), &cost).ok());
+    EXPECT_EQ(runner.read_unwritten(), 0);
+    EXPECT_NEAR(cost.rates().visible, kVisible, 0.05 * kVisible);
+    EXPECT_NEAR(cost.rates().context, kContext, 0.05 * kContext);
+    for (const int rows : {1, 7, 20, limits.max_rows}) {
+      EXPECT_NEAR(cost.Seconds(rows), curve(rows), 0.05 * curve(rows)) << rows;
+    }
+  }
+}
+
+TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
+  TimedRunner runner({.vocabulary = 2,
+                      .kv_slots = 16384,
+                      .max_rows = 512,
+                      .max_sequences = 128,
+                      .max_context_slots = 16384,
+                      .max_positions = 1024},
+                     [](const RunnerBatch& batch) { return 0.4 + 0.05 * batch.rows(); });
+  StepCost cost;
+  ASSERT_TRUE(Calibrate(runner, 512, 2, runner.clock(), &cost).ok());
+  EXPECT_LT(runner.clock()(), 6);
+  EXPECT_GT(cost.Seconds(1), 0.4);
 }
 
 TEST(Acceptance, LearnsChancesByProbabilityAndByRank) {

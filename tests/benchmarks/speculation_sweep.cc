@@ -11,6 +11,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -30,6 +31,8 @@ ABSL_FLAG(int, rounds, 5, "turns");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
 ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
+ABSL_FLAG(std::vector<std::string>, modes, {},
+          "only these, by the first words of their names; always incremental");
 
 namespace espalier {
 namespace {
@@ -189,6 +192,10 @@ absl::Status Measure(Report* report) {
   std::vector<Mode> modes;
   const auto add = [&](const std::string& name, const char* expansion, bool ssm, bool tune,
                        int lookup) -> absl::Status {
+    const std::vector<std::string> wanted = absl::GetFlag(FLAGS_modes);
+    bool take = wanted.empty() || modes.empty();
+    for (const std::string& start : wanted) take = take || absl::StartsWith(name, start);
+    if (!take) return absl::OkStatus();
     EngineOptions options;
     absl::StatusOr<Expansion> shape = Expansion::Parse(expansion);
     if (!shape.ok()) return shape.status();

@@ -1,0 +1,125 @@
+#include "ops/cpu/stable_linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "ops/tensor/narrow.h"
+
+namespace espalier {
+namespace {
+
+// A product with weights in bf16.
+struct Problem {
+  int64_t rows, out, in;
+  DType dtype;  // of x, bias and y
+  std::vector<float> x, bias;
+  std::vector<uint16_t> weight;
+
+  Problem(int64_t rows, int64_t out, int64_t in, DType dtype)
+      : rows(rows), out(out), in(in), dtype(dtype) {
+    std::mt19937 random(static_cast<unsigned>(rows * 1000 + out * 100 + in));
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < rows * in; ++i) x.push_back(Rounded(normal(random)));
+    for (int64_t i = 0; i < out; ++i) bias.push_back(Rounded(normal(random)));
+    for (int64_t i = 0; i < out * in; ++i) weight.push_back(F32ToBF16(normal(random)));
+  }
+
+  float Rounded(float value) const {
+    return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : value;
+  }
+  std::vector<char> Bytes(const float* values, int64_t n) const {
+    std::vector<char> bytes(static_cast<size_t>(n) * SizeOf(dtype));
+    for (int64_t i = 0; i < n; ++i) {
+      const uint16_t narrow = F32ToBF16(values[i]);
+      if (dtype == DType::kBF16) std::memcpy(&bytes[2 * i], &narrow, 2);
+      if (dtype == DType::kF32) std::memcpy(&bytes[4 * i], &values[i], 4);
+    }
+    return bytes;
+  }
+  // Of rows [begin, end), by themselves.
+  std::vector<float> Run(int64_t begin, int64_t end) const {
+    const std::vector<char> from = Bytes(x.data() + begin * in, (end - begin) * in),
+                            add = Bytes(bias.data(), out);
+    std::vector<char> to(static_cast<size_t>((end - begin) * out) * SizeOf(dtype));
+    StableLinear({dtype, end - begin, in, out, from.data(), weight.data(), add.data(), to.data(),
+                  DType::kBF16});
+    std::vector<float> y(static_cast<size_t>((end - begin) * out));
+    for (size_t i = 0; i < y.size(); ++i) {
+      uint16_t narrow = 0;
+      if (dtype == DType::kF32) {
+        std::memcpy(&y[i], &to[4 * i], 4);
+      } else {
+        std::memcpy(&narrow, &to[2 * i], 2);
+        y[i] = BF16ToF32(narrow);
+      }
+    }
+    return y;
+  }
+};
+
+TEST(StableLinear, NarrowWeightsGiveTheProductAndEachRowItsBitsInAnyCompany) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t rows : {1, 2, 15, 16, 17, 33, 50}) {
+      for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1},
+                                    {16, 32},
+                                    {17, 33},
+                                    {32, 31},
+                                    {33, 64},
+                                    {70, 0},
+                                    {49, 301},
+                                    {600, 500}}) {
+        const Problem problem(rows, out, in, dtype);
+        const std::vector<float> y = problem.Run(0, rows);
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t o = 0; o < out; ++o) {
+            double sum = problem.bias[o], size = std::fabs(sum);
+            for (int64_t i = 0; i < in; ++i) {
+              const double term = static_cast<double>(problem.x[r * in + i]) *
+                                  BF16ToF32(problem.weight[o * in + i]);
+              sum += term;
+              size += std::fabs(term);
+            }
+            const double bound =
+                1e-6 * size + (dtype == DType::kBF16 ? std::fabs(sum) * 0x1p-8 : 0);
+            ASSERT_NEAR(y[r * out + o], sum, bound)
+                << rows << " x " << in << " x " << out << " at " << r << ", " << o;
+          }
+        }
+        for (const int64_t begin : {int64_t{0}, rows / 2, rows - 1}) {
+          const std::vector<float> alone = problem.Run(begin, begin + 1);
+          EXPECT_EQ(std::memcmp(alone.data(), y.data() + begin * out, alone.size() * 4), 0)
+              << rows << " x " << in << " x " << out << ", row " << begin;
+        }
+      }
+    }
+  }
+}
+
+TEST(StableLinear, WhatIsNotFiniteStaysInItsRow) {
+  Problem problem(20, 40, 70, DType::kF32);
+  const std::vector<float> before = problem.Run(0, 20);
+  problem.x[3 * 70 + 5] = std::numeric_limits<float>::infinity();
+  problem.x[17 * 70 + 69] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> after = problem.Run(0, 20);
+  for (int64_t r = 0; r < 20; ++r) {
+    for (int64_t o = 0; o < 40; ++o) {
+      const float value = after[r * 40 + o];
+      if (r == 3) {
+        EXPECT_EQ(std::fabs(value), std::numeric_limits<float>::infinity());
+      } else if (r == 17) {
+        EXPECT_TRUE(std::isnan(value));
+      } else {
+        EXPECT_EQ(value, before[r * 40 + o]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier
