@@ -235,6 +235,7 @@ class ShardedRun {
   // Of a packed matrix (ops/kernel/packed_weights.h).
   bool CutAlongInputs(size_t i, size_t part) const {
     return run_.types.attributes.Has("bits") && run_.types.inputs[i].dtype == DType::kU8 &&
+           run_.types.inputs[i].dims.size() == 2 &&
            inputs_[i].shards[part].region.size[1] != run_.types.inputs[i].dims[1];
   }
 
