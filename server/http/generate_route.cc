@@ -62,8 +62,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
     End(status, &Generation::Cancel);
   }
 
-  // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which may
-  // want it.
+  // Without the lock: whoever lets go of an unloaded model last joins the engine's thread, which
+  // may want it.
   void Cancel() {
     std::vector<std::shared_ptr<Generation>> running;
     {

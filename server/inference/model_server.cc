@@ -233,7 +233,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   ModelLoader::Formats formats;
   formats.resident_weight_bytes = request.resident_weight_bytes();
   for (const auto& [given, format] : {std::pair{&request.weights(), &formats.llm},
-                                     std::pair{&request.ssm_weights(), &formats.ssms}}) {
+                                      std::pair{&request.ssm_weights(), &formats.ssms}}) {
     if (given->empty()) continue;
     absl::StatusOr<WeightFormat> known = WeightFormatOf(*given);
     if (!known.ok()) return known.status();

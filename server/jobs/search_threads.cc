@@ -9,9 +9,8 @@
 namespace espalier {
 
 SearchThreads::SearchThreads(int threads)
-    : threads_(threads > 0
-                   ? threads
-                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+    : threads_(threads > 0 ? threads
+                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       free_(threads_ - 1) {}
 
 bool SearchThreads::TakeOne() {

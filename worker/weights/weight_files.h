@@ -75,7 +75,8 @@ struct TokenizerTexts {
   std::string tokenizer, config;
 };
 
-// Those that the folder's GGUF stands for (gguf_tokenizer.h); empty if there is none, or none in it.
+// Those that the folder's GGUF stands for (gguf_tokenizer.h); empty if there is none, or none in
+// it.
 absl::StatusOr<TokenizerTexts> ReadModelTokenizer(FileSystem& files, const std::string& folder);
 
 }  // namespace espalier
