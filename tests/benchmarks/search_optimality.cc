@@ -72,7 +72,7 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     c.optimum = ToSeconds(optimum->cost);
 
     proto::SearchOptions options;
-    options.set_budget(absl::GetFlag(FLAGS_budget));
+    if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
     options.set_seed(absl::GetFlag(FLAGS_seed));
     options.set_micro_batches(1);  // what is enumerated has no others
     absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
