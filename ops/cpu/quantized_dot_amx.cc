@@ -6,6 +6,10 @@
 
 #include "ops/cpu/amx.h"
 
+// Registers of 64 bytes lie in memory aligned to 64, which GCC 12's stack for AddressSanitizer is
+// not (its bug 110027).
+#define ESPALIER_TILES ESPALIER_AMX __attribute__((no_sanitize("address")))
+
 namespace espalier {
 namespace {
 
@@ -25,8 +29,8 @@ struct RowTile {
 };
 
 template <bool kFourBits>
-ESPALIER_AMX inline void AddGroup(const int32_t* dots, const float* scales, const void* additions,
-                                  __m512 scale, __m512 minimum, __m512* total) {
+ESPALIER_TILES inline void AddGroup(const int32_t* dots, const float* scales, const void* additions,
+                                    __m512 scale, __m512 minimum, __m512* total) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     __m512i dot = _mm512_load_si512(dots + r * kPackOutputs);
@@ -42,14 +46,14 @@ ESPALIER_AMX inline void AddGroup(const int32_t* dots, const float* scales, cons
   }
 }
 
-ESPALIER_AMX inline __m512 Halves(const uint8_t* f16) {
+ESPALIER_TILES inline __m512 Halves(const uint8_t* f16) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(f16)));
 }
 
 // Sums f32[16][16] of one block of weights, whose groups lie unpacked at `tiles`.
 template <bool kFourBits, bool kLeft>
-ESPALIER_AMX void RunTile(const PackedWeights& shape, const uint8_t* block, const uint8_t* tiles,
-                          const RowTile& x, bool prefetch, float* sums) {
+ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, const uint8_t* tiles,
+                            const RowTile& x, bool prefetch, float* sums) {
   alignas(64) int32_t dots[2][kRows * kPackOutputs];
   if constexpr (kLeft) std::memset(dots, 0, sizeof(dots));
   __m512 total[kRows];
@@ -59,7 +63,7 @@ ESPALIER_AMX void RunTile(const PackedWeights& shape, const uint8_t* block, cons
   // Two in flight: the products of one group are made while those of the other are added.
   // Tiles (their numbers must be literals): 0 sums, 2 rows of x, 3 and 5 the same of the last few
   // rows, 6 weights.
-  const auto multiply = [&](int64_t g) ESPALIER_AMX {
+  const auto multiply = [&](int64_t g) ESPALIER_TILES {
     const uint8_t* const weights = tiles + g * kTileBytes;
     if (prefetch) {
       for (int64_t at = 0; at < shape.group_bytes(); at += 64) {
@@ -97,7 +101,7 @@ ESPALIER_AMX void RunTile(const PackedWeights& shape, const uint8_t* block, cons
   for (int r = 0; r < kRows; ++r) _mm512_store_ps(sums + r * kPackOutputs, total[r]);
 }
 
-ESPALIER_AMX void Unpack(const PackedWeights& shape, const uint8_t* block, uint8_t* tiles) {
+ESPALIER_TILES void Unpack(const PackedWeights& shape, const uint8_t* block, uint8_t* tiles) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int64_t at = 0; at < shape.scales_offset(); at += 64, tiles += 128) {
     const __m512i w = _mm512_loadu_si512(block + at);
@@ -108,8 +112,8 @@ ESPALIER_AMX void Unpack(const PackedWeights& shape, const uint8_t* block, uint8
 }
 
 template <bool kFourBits>
-ESPALIER_AMX void Run(const PackedWeights& shape, const uint8_t* weights, const QuantizedRows& x,
-                      int64_t begin, int64_t end, float* y) {
+ESPALIER_TILES void Run(const PackedWeights& shape, const uint8_t* weights, const QuantizedRows& x,
+                        int64_t begin, int64_t end, float* y) {
   const int64_t groups = shape.groups(), tiles = (x.rows + kRows - 1) / kRows;
   std::vector<float> scales(tiles * groups * kRows, 0.0f);
   std::vector<int32_t> additions(tiles * groups * kRows, 0);

@@ -10,6 +10,10 @@
 #include "ops/cpu/parallel.h"
 #include "ops/tensor/narrow.h"
 
+// Registers of 64 bytes lie in memory aligned to 64, which GCC 12's stack for AddressSanitizer is
+// not (its bug 110027).
+#define ESPALIER_TILES ESPALIER_AMX __attribute__((no_sanitize("address")))
+
 namespace espalier {
 namespace {
 
@@ -40,7 +44,7 @@ struct PackedRows {
 };
 
 // parts[p][i]: what is left of x[i] after the parts before it, in bf16.
-ESPALIER_AMX inline void Split(const float* x, int64_t n, int parts, uint16_t (*to)[kChunk]) {
+ESPALIER_TILES inline void Split(const float* x, int64_t n, int parts, uint16_t (*to)[kChunk]) {
   alignas(64) float left[kChunk] = {};
   std::memcpy(left, x, static_cast<size_t>(n) * sizeof(float));
   for (int p = 0; p < parts; ++p) {
@@ -109,7 +113,7 @@ void CopyTail(const Panel& p, int64_t chunk, Line* tail) {
 }
 
 template <int M, int N>
-ESPALIER_AMX void Multiply(const Panel& p) {
+ESPALIER_TILES void Multiply(const Panel& p) {
   const int64_t in = p.args.in;
   const auto* weights = static_cast<const uint16_t*>(p.args.weight) + p.output * in;
   const int64_t strides[2] = {4 * p.x.TileRows(p.tile),
@@ -173,7 +177,7 @@ void Write(const Panel& p, int64_t output, int64_t outputs, int64_t row, int64_t
 }
 
 template <int M, int N>
-ESPALIER_AMX void Run(const Panel& p) {
+ESPALIER_TILES void Run(const Panel& p) {
   Multiply<M, N>(p);
   alignas(64) float sums[M * N][kTile * kTile];
   _tile_stored(0, sums[0], 64);
@@ -203,8 +207,8 @@ amx::TileShapes ShapesOf(const Panel& p, int m, int n) {
 }
 
 // Outputs [begin, end).
-ESPALIER_AMX void RunOutputs(const StableLinearArgs& args, const PackedRows& x, int64_t begin,
-                             int64_t end) {
+ESPALIER_TILES void RunOutputs(const StableLinearArgs& args, const PackedRows& x, int64_t begin,
+                               int64_t end) {
   const int64_t tiles = (args.rows + kTile - 1) / kTile;
   const int64_t block =
       std::max<int64_t>(2 * kTile, kBlockBytes / (2 * std::max<int64_t>(1, args.in)) / 32 * 32);
