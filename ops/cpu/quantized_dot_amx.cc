@@ -23,7 +23,6 @@ constexpr int64_t kAhead = 2048;
 // the scale, for the minima. Rows that are not there have zeros.
 struct RowTile {
   const int8_t* q;
-  int64_t rows;
   const float* scale;    // [groups][16]
   const void* addition;  // [groups][16], int32 or f32
 };
@@ -157,7 +156,7 @@ ESPALIER_TILES void Run(const PackedWeights& shape, const uint8_t* weights, cons
     const int64_t first = b * kPackOutputs, valid = std::min(kPackOutputs, shape.out - first);
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t row = t * kRows, rows = std::min(kRows, x.rows - row);
-      const RowTile tile{x.q + row * groups * kPackGroup, rows, &scales[t * groups * kRows],
+      const RowTile tile{x.q + row * groups * kPackGroup, &scales[t * groups * kRows],
                          &additions[t * groups * kRows]};
       const bool prefetch = !kFourBits && t == 0;
       if (rows == kRows) {

@@ -92,7 +92,9 @@ absl::Status Speculator::CalibrateAll() {
   };
   const absl::Status status = calibrate(*setup_.llm, &llm_cost_, &llm_calibrated_);
   for (size_t i = 0; i < ssms_.size() && status.ok(); ++i) {
-    if (!ssms_[i].status.ok()) continue;
+    const KvCache& kv = ssms_[i].drafter->kv();
+    if (!ssms_[i].status.ok() || kv.free_slots() < kv.statistics().slots) continue;
+    if (!ssms_[i].calibrated) ssms_[i].drafter->ForgetIdle();
     const absl::Status ssm = calibrate(*setup_.ssms[i], &ssms_[i].cost, &ssms_[i].calibrated);
     if (!ssm.ok()) SetAside(static_cast<int>(i), ssm);
   }
@@ -548,6 +550,8 @@ void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
 
 void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   last_step_seconds_ = seconds;
+  // Its cache holds requests now, which a calibration would write over: its steps must do.
+  llm_calibrated_ = true;
   if (options_.tune) llm_cost_.Observe(work, seconds);
 }
 
