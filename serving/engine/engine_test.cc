@@ -270,6 +270,29 @@ TEST(Engine, ModelsThatAreAwayAtFirstAreTunedOnceTheyAreThere) {
   }
 }
 
+// Away in the moment of its calibration alone: from then on its cache holds the request.
+TEST(Engine, ACalibrationThatFailedIsNotMadeUpForOverARequestsCache) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  double now = 0;
+  int64_t back_at = 0;  // steps that the LLM was asked for
+  EngineOptions options;
+  options.seconds = [&] {
+    if (back_at > 0 && harness.llm().steps() >= back_at) harness.llm().FailFrom(0);
+    return now += 1e-4;
+  };
+  options.speculation.tune = true;
+  options.speculation.calibration_seconds = 0.05;
+  harness.llm().FailFrom(1);
+  ASSERT_TRUE(harness.Start(options, "1,1,1").ok());
+  back_at = harness.llm().steps() + 1;
+  const std::vector<int> prompt = {3, 1, 2};
+  const RequestId id = *harness.engine().Submit(prompt, {.max_tokens = 40});
+  harness.RunToEnd();
+  EXPECT_THAT(harness.answer(id).tokens, ElementsAreArray(GreedyContinuation(Llm(), prompt, 40)));
+}
+
 TEST(Engine, AnSsmWhoseLogitsAreNoNumbersIsSetAsideAndTheOtherGoesOn) {
   for (const double temperature : {0.0, 1.0}) {
     EngineHarness harness(kVocabulary);
