@@ -6,10 +6,7 @@
 
 namespace espalier {
 
-KvCache::KvCache(int slots) : total_(std::max(slots, 0)) {
-  free_.reserve(total_);
-  for (int32_t slot = total_ - 1; slot >= 0; --slot) free_.push_back(slot);
-}
+KvCache::KvCache(int slots) : total_(std::max(slots, 0)), pool_(slots) {}
 
 KvCache::Statistics KvCache::statistics() const {
   return {.slots = total_,
@@ -31,34 +28,34 @@ absl::Span<const int32_t> KvCache::slots(SequenceId id) const {
   return it->second.slots;
 }
 
-absl::Status KvCache::Take(int count, std::vector<int32_t>& out) {
+absl::Status KvCache::CanTake(int count) const {
   if (count < 0) return absl::InternalError(absl::StrCat("cannot take ", count, " KV slots"));
-  if (count > free_slots()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(count, " KV slots are needed, ", free_slots(), " of ", total_, " are free"));
-  }
-  while (count > static_cast<int>(free_.size())) EvictOne();
-  out.insert(out.end(), free_.rbegin(), free_.rbegin() + count);
-  free_.resize(free_.size() - count);
+  if (count <= free_slots()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(count, " KV slots are needed, ", free_slots(), " of ", total_, " are free"));
+}
+
+void KvCache::Take(int count, Sequence& of, std::vector<int32_t>& out) {
+  while (count > pool_.free()) EvictOne();
+  pool_.Take(count, of.home, out);
   NotePeak();
-  return absl::OkStatus();
 }
 
 absl::Status KvCache::Append(SequenceId id, int count) {
-  if (count > free_slots()) {
-    std::vector<int32_t> none;
-    return Take(count, none);
-  }
-  absl::Status status = Take(count, sequences_[id].slots);
-  if (status.ok()) committed_total_ += count;
-  return status;
+  if (absl::Status status = CanTake(count); !status.ok()) return status;
+  Sequence& sequence = sequences_[id];
+  if (sequence.scratch.empty()) pool_.Tidy(sequence.home);
+  Take(count, sequence, sequence.slots);
+  committed_total_ += count;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> KvCache::TakeScratch(SequenceId id, int count) {
+  if (absl::Status status = CanTake(count); !status.ok()) return status;
   std::vector<int32_t> taken;
-  if (absl::Status status = Take(count, taken); !status.ok()) return status;
-  std::vector<int32_t>& scratch = sequences_[id].scratch;
-  scratch.insert(scratch.end(), taken.begin(), taken.end());
+  Sequence& sequence = sequences_[id];
+  Take(count, sequence, taken);
+  sequence.scratch.insert(sequence.scratch.end(), taken.begin(), taken.end());
   scratch_total_ += count;
   return taken;
 }
@@ -86,8 +83,10 @@ absl::Status KvCache::CommitScratch(SequenceId id, absl::Span<const int32_t> com
 void KvCache::DropScratch(SequenceId id) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
-  for (const int32_t slot : it->second.scratch) Give(slot);
-  it->second.scratch.clear();
+  Sequence& sequence = it->second;
+  for (const int32_t slot : sequence.scratch) pool_.Give(slot);
+  sequence.scratch.clear();
+  pool_.Tidy(sequence.home);
 }
 
 void KvCache::Truncate(SequenceId id, int length) {
@@ -98,7 +97,7 @@ void KvCache::Truncate(SequenceId id, int length) {
   while (static_cast<int>(sequence.slots.size()) > length) {
     const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;
     if (static_cast<int>(sequence.slots.size()) > in_blocks) {
-      Give(sequence.slots.back());
+      pool_.Give(sequence.slots.back());
       sequence.slots.pop_back();
       continue;
     }
@@ -110,9 +109,12 @@ void KvCache::Truncate(SequenceId id, int length) {
 }
 
 void KvCache::Release(SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
   Truncate(id, 0);
   DropScratch(id);
-  sequences_.erase(id);
+  pool_.Leave(it->second.home);
+  sequences_.erase(it);
 }
 
 uint64_t KvCache::Key(int parent, absl::Span<const int> tokens) {
@@ -175,7 +177,7 @@ void KvCache::EvictOne() {
   const int block = std::get<2>(*evictable_.begin());
   evictable_.erase(evictable_.begin());
   Block& b = blocks_[block];
-  for (const int32_t slot : b.slots) Give(slot);
+  for (const int32_t slot : b.slots) pool_.Give(slot);
   std::vector<int>& same = index_[Key(b.parent, b.tokens)];
   same.erase(std::find(same.begin(), same.end(), block));
   if (same.empty()) index_.erase(Key(b.parent, b.tokens));
@@ -257,7 +259,7 @@ void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, int space) {
     } else {
       Use(block);
       for (int i = 0; i < kBlock; ++i) {
-        Give(sequence.slots[at + i]);
+        pool_.Give(sequence.slots[at + i]);
         sequence.slots[at + i] = blocks_[block].slots[i];
       }
     }
@@ -274,7 +276,7 @@ absl::Status KvCache::CheckInvariants() const {
       if (in_range) ++owners[slot];
     }
   };
-  count(free_);
+  count(pool_.FreeSlots());
   std::vector<int> users(blocks_.size(), 0), children(blocks_.size(), 0);
   for (const auto& [id, sequence] : sequences_) {
     const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;

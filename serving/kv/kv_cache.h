@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "serving/kv/slot_pool.h"
 
 namespace espalier {
 
@@ -49,7 +50,7 @@ class KvCache {
   explicit KvCache(int slots);
 
   // Those that can be had, blocks out of use included.
-  int free_slots() const { return static_cast<int>(free_.size()) + kBlock * idle_blocks_; }
+  int free_slots() const { return pool_.free() + kBlock * idle_blocks_; }
   Statistics statistics() const;
 
   // Positions of the sequence that have a slot; 0 for one that is not known.
@@ -111,6 +112,7 @@ class KvCache {
     std::vector<int32_t> slots;
     std::vector<int32_t> scratch;
     std::vector<int> blocks;  // of its first positions
+    SlotPool::Home home;
   };
   struct Block {
     int parent = -1;  // the block before it, or the root of its space
@@ -123,8 +125,8 @@ class KvCache {
   };
   using IdleKey = std::tuple<int64_t, int, int>;  // last use, minus depth, block
 
-  absl::Status Take(int count, std::vector<int32_t>& out);
-  void Give(int32_t slot) { free_.push_back(slot); }
+  absl::Status CanTake(int count) const;
+  void Take(int count, Sequence& of, std::vector<int32_t>& out);
   int FindBlock(int parent, absl::Span<const int> tokens) const;  // -1: none
   int NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots);
   void Use(int block);
@@ -138,7 +140,7 @@ class KvCache {
   static IdleKey KeyOf(int block, const Block& b) { return {b.last_use, -b.depth, block}; }
 
   int total_;
-  std::vector<int32_t> free_;  // a stack: what was used last is still in the processor's caches
+  SlotPool pool_;
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::vector<Block> blocks_;
   std::vector<int> unused_blocks_;  // entries of blocks_ that stand for nothing

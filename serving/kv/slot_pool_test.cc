@@ -1,0 +1,89 @@
+// Where slots lie: together for one sequence, whatever else goes on, and all of them to be had.
+#include "serving/kv/slot_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace espalier {
+namespace {
+
+// Pages that these slots touch.
+size_t Pages(const std::vector<int32_t>& slots) {
+  std::set<int> pages;
+  for (const int32_t slot : slots) pages.insert(slot / SlotPool::kPage);
+  return pages.size();
+}
+
+TEST(SlotPool, SequencesThatGrowInTurnsEachFillPagesOfTheirOwn) {
+  SlotPool pool(64 * 64);
+  std::vector<SlotPool::Home> homes(16);
+  std::vector<std::vector<int32_t>> slots(homes.size());
+  for (int step = 0; step < 100; ++step) {
+    for (size_t i = 0; i < homes.size(); ++i) {
+      pool.Tidy(homes[i]);
+      pool.Take(1, homes[i], slots[i]);
+    }
+  }
+  for (const std::vector<int32_t>& of : slots) {
+    EXPECT_EQ(Pages(of), 7u);  // 100 slots
+    EXPECT_TRUE(std::is_sorted(of.begin(), of.begin() + SlotPool::kPage));
+  }
+}
+
+// Trees take slots and give most of them back.
+TEST(SlotPool, ScratchThatComesBackLeavesNoGaps) {
+  SlotPool pool(4096);
+  std::mt19937 random(3);
+  std::vector<SlotPool::Home> homes(8);
+  std::vector<std::vector<int32_t>> slots(homes.size());
+  for (int step = 0; step < 60; ++step) {
+    std::vector<std::vector<int32_t>> scratch(homes.size());
+    for (size_t i = 0; i < homes.size(); ++i) pool.Take(9, homes[i], scratch[i]);
+    for (size_t i = 0; i < homes.size(); ++i) {
+      const size_t kept = 1 + random() % 4;
+      slots[i].insert(slots[i].end(), scratch[i].begin(), scratch[i].begin() + kept);
+      for (size_t s = kept; s < scratch[i].size(); ++s) pool.Give(scratch[i][s]);
+      pool.Tidy(homes[i]);
+    }
+  }
+  for (const std::vector<int32_t>& of : slots) {
+    EXPECT_LE(Pages(of), of.size() / SlotPool::kPage + 2) << of.size();
+  }
+}
+
+TEST(SlotPool, EverySlotCanBeHadByAnyoneAndNoneTwice) {
+  for (const int total : {1, 15, 16, 17, 100}) {
+    SlotPool pool(total);
+    SlotPool::Home one, other;
+    std::vector<int32_t> taken;
+    pool.Take(1, one, taken);
+    EXPECT_EQ(pool.free(), total - 1);
+    pool.Take(total - 1, other, taken);
+    EXPECT_EQ(pool.free(), 0);
+    EXPECT_TRUE(pool.FreeSlots().empty());
+    std::sort(taken.begin(), taken.end());
+    for (int slot = 0; slot < total; ++slot) EXPECT_EQ(taken[slot], slot);
+    for (const int32_t slot : taken) pool.Give(slot);
+    EXPECT_EQ(pool.free(), total);
+    EXPECT_EQ(static_cast<int>(pool.FreeSlots().size()), total);
+  }
+}
+
+TEST(SlotPool, PagesOfASequenceThatLeftAreAnothersHome) {
+  SlotPool pool(64);
+  SlotPool::Home one, other, third;
+  std::vector<int32_t> first, second, last;
+  pool.Take(40, one, first);
+  pool.Take(4, other, second);
+  for (const int32_t slot : first) pool.Give(slot);
+  pool.Leave(one);
+  pool.Take(48, third, last);
+  EXPECT_EQ(Pages(last), 3u);
+  EXPECT_EQ(pool.free(), 12);
+}
+
+}  // namespace
+}  // namespace espalier
