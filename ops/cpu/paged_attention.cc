@@ -139,7 +139,8 @@ struct Keys {
   const int32_t* prefix;
   int64_t prefix_size;
   const int32_t* ancestors;
-  int64_t size;       // prefix and ancestors
+  int64_t size;  // prefix and ancestors
+  int64_t sequence;
   int64_t first = 0;  // position of key 0: how many lie before the window
 
   ESPALIER_INLINE int64_t Slot(int64_t j) const {
@@ -316,7 +317,7 @@ class PagedAttention : public Kernel {
  private:
   template <typename C>
   KernelStatus RunOver(const KernelArgs& args) {
-    const int64_t rows = args.inputs[kQ].dims()[0], width = args.inputs[kK].dims()[1];
+    const int64_t width = args.inputs[kK].dims()[1];
     const int64_t q_width = args.inputs[kQ].dims()[1];
     const int64_t kv_heads = width / head_dim_, group = q_width / width;
     StoreRows<C>(args, kK, kKCache, kKScale);
@@ -327,33 +328,54 @@ class PagedAttention : public Kernel {
     const float* slopes = Optional(args, kSlopes);
     const float* k_scale = Optional(args, kKScale);
     const float* v_scale = Optional(args, kVScale);
-    ParallelParts(rows * kv_heads, work_per_row_ * group * head_dim_ / 4, parts_,
-                  [&](int64_t begin, int64_t end, int part) {
-                    float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
-                    for (int64_t i = begin; i < end; ++i) {
-                      // Rows of one head after each other: of a tree they see the same keys.
-                      const int64_t row = i % rows, kv = i / rows;
-                      for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-                        const int64_t at = row * q_width + h * head_dim_;
-                        const Head<C> head = {args.inputs[kQ].as<float>() + at,
-                                              k_cache + kv * head_dim_,
-                                              v_cache + kv * head_dim_,
-                                              k_scale != nullptr ? k_scale + kv : nullptr,
-                                              v_scale != nullptr ? v_scale + kv : nullptr,
-                                              width,
-                                              kv_heads,
-                                              head_dim_,
-                                              scale_,
-                                              softcap_,
-                                              slopes != nullptr ? slopes[h] : 0.0f,
-                                              alibi_bf16_,
-                                              scores,
-                                              args.outputs[0].as<float>() + at};
-                        Attend(row, head);
-                      }
-                    }
-                  });
+    OrderWork(kv_heads);
+    // By keys: sequences are of any length.
+    ParallelParts(work_, group * head_dim_ / 4, parts_, [&](int64_t begin, int64_t end, int part) {
+      float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
+      const auto at_key = [](const Item& item, int64_t key) { return item.start < key; };
+      auto item = std::lower_bound(items_.begin(), items_.end(), begin, at_key);
+      for (; item != items_.end() && item->start < end; ++item) {
+        const int64_t kv = item->kv_head;
+        for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+          const int64_t at = item->row * q_width + h * head_dim_;
+          const Head<C> head = {args.inputs[kQ].as<float>() + at,
+                                k_cache + kv * head_dim_,
+                                v_cache + kv * head_dim_,
+                                k_scale != nullptr ? k_scale + kv : nullptr,
+                                v_scale != nullptr ? v_scale + kv : nullptr,
+                                width,
+                                kv_heads,
+                                head_dim_,
+                                scale_,
+                                softcap_,
+                                slopes != nullptr ? slopes[h] : 0.0f,
+                                alibi_bf16_,
+                                scores,
+                                args.outputs[0].as<float>() + at};
+          Attend(item->row, head);
+        }
+      }
+    });
     return KernelStatus::Ok();
+  }
+
+  // Sequence by sequence, whose keys and values are then read from memory once; in it head by head,
+  // of which the rows of a tree see the same.
+  void OrderWork(int64_t kv_heads) {
+    items_.clear();
+    work_ = 0;
+    const int64_t rows = static_cast<int64_t>(keys_.size());
+    for (int64_t first = 0; first < rows;) {
+      int64_t last = first + 1;
+      while (last < rows && keys_[last].sequence == keys_[first].sequence) ++last;
+      for (int64_t kv = 0; kv < kv_heads; ++kv) {
+        for (int64_t row = first; row < last; ++row) {
+          items_.push_back({work_, row, kv});
+          work_ += keys_[row].size + 1;
+        }
+      }
+      first = last;
+    }
   }
 
   static float* Optional(const KernelArgs& args, Input i) {
@@ -413,7 +435,6 @@ class PagedAttention : public Kernel {
     }
     keys_.resize(rows);
     longest_.assign(std::max<int64_t>(sequences, 0), 0);
-    work_per_row_ = 0;
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t slot = data(kSlots)[r], sequence = data(kRowSequence)[r];
       const int64_t prefix = data(kRowPrefix)[r];
@@ -448,11 +469,9 @@ class PagedAttention : public Kernel {
       }
       longest_[sequence] = std::max(longest_[sequence], prefix);
       keys_[r] = {data(kSequenceSlots) + start, prefix, data(kAncestorSlots) + first,
-                  prefix + last - first};
+                  prefix + last - first, sequence};
       KeepWindow(&keys_[r]);
-      work_per_row_ += keys_[r].size;
     }
-    work_per_row_ = rows > 0 ? work_per_row_ / rows + 1 : 0;
     for (int64_t s = 0; s < sequences; ++s) {
       for (int64_t j = 0; j < longest_[s]; ++j) {
         const int64_t at = data(kSequenceStart)[s] + j, slot = data(kSequenceSlots)[at];
@@ -471,7 +490,12 @@ class PagedAttention : public Kernel {
   int parts_;
   float scale_;
   int64_t part_floats_;
-  int64_t work_per_row_ = 0;
+  struct Item {
+    int64_t start;  // keys of those before it, and one for each of them
+    int64_t row, kv_head;
+  };
+  std::vector<Item> items_;
+  int64_t work_ = 0;              // where the next one would start
   std::vector<Keys> keys_;        // of each row
   std::vector<int64_t> longest_;  // prefix that is read of each sequence
 };
