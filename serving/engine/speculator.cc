@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,9 @@ constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr double kEasier = 1.1;   // times the average chance of acceptance
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
+constexpr double kTrialLoss = 2;  // plain steps, besides catching up
+constexpr double kOverheadStep = 0.05;
+constexpr double kMostOverhead = 4;
 constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
@@ -159,6 +163,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   with_lookups_ =
       options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
   with_ssm_ = with_probe_ = false;
+  catching_up_ = likely_ = 0;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
   StepLoad load = load_;
@@ -232,8 +237,11 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
   // The best SSM first; then each of the others as an addition. What a further one adds is less
   // than it would be worth alone: it counts only where the tokens of the first one fail.
   StepLoad with = load;
+  const double plain = StepRate(load, llm_cost_);
   std::vector<bool> done(ssms_.size(), false);
   double missed = 1;
+  gain_ = 1;
+  trial_cost_ = kTrialLoss * StepSeconds(load, llm_cost_, load.nodes);
   for (size_t turn = 0; turn < ssms_.size(); ++turn) {
     int best = -1;
     DraftChoice best_choice;
@@ -249,12 +257,16 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
                           .catch_up = std::max(0, behind)});
       }
       const bool mostly_drawn = drawn * 2 > static_cast<int>(offers.size());
-      const DraftBounds bounds = {
-          .depth = options_.max_depth, .nodes = options_.max_nodes, .rows = setup_.max_rows};
+      const DraftBounds bounds = {.depth = options_.max_depth,
+                                  .nodes = options_.max_nodes,
+                                  .rows = setup_.max_rows,
+                                  .overhead = overhead_};
       const bool on = ssm.choice.requests > 0;
+      // Of the best one it is for the clock to say whether it pays (payoff.h).
+      const double margin = turn == 0 ? Payoff::kLeastGain - 1 : on ? 0 : kMargin;
       const DraftChoice choice =
           ChooseDraft(with, llm_cost_, ssm.cost, ssm.learned.acceptance[mostly_drawn ? 1 : 0],
-                      offers, bounds, on ? 0 : kMargin);
+                      offers, bounds, margin);
       if (choice.requests > 0 && (best < 0 || choice.rate > best_choice.rate)) {
         best = s;
         best_choice = choice;
@@ -265,6 +277,8 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
     if (best < 0) break;
     done[best] = true;
     ssms_[best].choice = best_choice;
+    if (plain > 0) gain_ = best_choice.rate / plain;
+    trial_cost_ += ssms_[best].cost.Seconds(best_choice.catch_up);
     with.nodes += best_choice.requests * best_choice.nodes;
     with.gain += best_choice.gain;
     with.drafting += best_choice.seconds;
@@ -273,6 +287,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 }
 
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
+  plain_rate_ = StepRate(load, llm_cost_);
   if (decoding.empty() || ssms_.empty()) return;
   const int changed = std::abs(load.decoding - chosen_for_);
   // The first choices rest on little: they are made again soon.
@@ -282,7 +297,10 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   }
   bool wanted = false;
   for (const Ssm& ssm : ssms_) wanted = wanted || (ssm.choice.requests > 0 && ssm.status.ok());
-  const bool withheld = wanted && load.other_rows == 0 && ssm_payoff_.Withholds(load.decoding);
+  // Steps with prompts cannot be compared by the clock: there the estimate has to do.
+  const bool withheld =
+      wanted &&
+      (load.other_rows == 0 ? ssm_payoff_.Withholds(load.decoding, gain_, trial_cost_) : gain_ < 1);
   statistics_.withheld += withheld;
   for (int s = 0; s < ssms() && !withheld; ++s) {
     Ssm& ssm = ssms_[s];
@@ -397,13 +415,21 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
   for (int s = 0; s < ssms(); ++s) {
     if (ssms_[s].status.ok()) DraftBySsm(s, work);
   }
-  if (options_.tune) KeepWhatPays(work, Now() - start);
+  if (!options_.tune) return;
+  KeepWhatPays(work, Now() - start);
+  if (!with_ssm_ || with_probe_) return;
+  double estimate = catching_up_;
+  for (const Ssm& ssm : ssms_) estimate += ssm.choice.requests > 0 ? ssm.choice.seconds : 0;
+  if (estimate <= 0) return;
+  overhead_ *= 1 + kOverheadStep * std::clamp((Now() - start) / estimate - 1, -1.0, 1.0);
+  overhead_ = std::clamp(overhead_, 1.0, kMostOverhead);
 }
 
 void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   Ssm& ssm = ssms_[s];
   std::vector<Drafter::Job> jobs;
   int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
+  int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
   for (DraftWork& item : work) {
     const Request& request = item.request;
     const Assignment& assignment = item.assignment;
@@ -443,11 +469,15 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
     }
     // The root is left for the draft that will ask for its logits.
     if (job.depth == 0 && job.follow == request.length()) --job.follow;
-    catch_up -= std::max(0, job.follow - known);
+    const int behind = std::max(0, job.follow - known);
+    catch_up -= behind;
+    rows += behind;
+    once += std::max(0, behind - options_.max_depth - 1);
     if (job.depth > 0) ++ssm.drafts;
     jobs.push_back(job);
   }
   if (jobs.empty()) return;
+  if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
   Drafter::WorthALevel worth;
   if (options_.tune && ssm.choice.requests > 0) {
     worth = [&](absl::Span<const double> chances) {
@@ -496,6 +526,10 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
   const size_t kept = ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
+  if (load.other_rows == 0) {
+    likely_ = std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept),
+                              static_cast<double>(load.decoding));
+  }
   if (kept == nodes.size()) return;
   std::vector<std::vector<bool>> keep(work.size());
   for (size_t i = kept; i < nodes.size(); ++i) {
@@ -563,9 +597,16 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     return;
   }
   if (!with_ssm_) plain_seconds_ = seconds;
-  ssm_payoff_.Observe(load_.decoding, with_ssm_, tokens, seconds);
+  ssm_payoff_.Observe(load_.decoding, with_ssm_,
+                      {.tokens = tokens,
+                       .seconds = seconds,
+                       .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
+                       .likely = with_ssm_ ? likely_ : 0,
+                       .catching_up = catching_up_});
   if (options_.lookup.depth > 0 && !with_ssm_) {
-    lookup_payoff_.Observe(load_.decoding, with_lookups_, tokens, seconds);
+    lookup_payoff_.Observe(
+        load_.decoding, with_lookups_,
+        {.tokens = tokens, .seconds = seconds, .expected = StepRate(load_, llm_cost_)});
   }
 }
 

@@ -200,6 +200,12 @@ class Speculator {
   StepLoad load_;  // of the coming step
   // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
   bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
+  double catching_up_ = 0;  // seconds of it in which SSMs run what they will not have to run again
+  double gain_ = 1;         // what the choices' drafts are expected to do to the rate
+  double trial_cost_ = 0;   // seconds that these may lose before it is known whether they pay
+  double plain_rate_ = 0;   // expected of the step without drafts of SSMs, tokens per second
+  double likely_ = 0;       // tokens of it, by the chances of the trees; 0: not known
+  double overhead_ = 1;     // DraftBounds.overhead, of the last drafts
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests

@@ -78,9 +78,9 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
         if (static_cast<int>(levels.size()) < depth && k > depth) continue;  // a smaller depth's
         for (size_t level = 0; level < levels.size(); ++level) {
           const double rows = m * (levels[level] + (level == 0 ? behind : 0));
-          drafting += ssm.Seconds({.rows = static_cast<int>(std::ceil(rows)),
-                                   .visible = rows * load.context,
-                                   .context = m * load.context});
+          drafting += bounds.overhead * ssm.Seconds({.rows = static_cast<int>(std::ceil(rows)),
+                                                     .visible = rows * load.context,
+                                                     .context = m * load.context});
         }
         StepLoad with = load;
         with.nodes += m * k;
@@ -95,6 +95,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
                 .rate = rate,
                 .gain = value * factors,
                 .seconds = drafting,
+                .catch_up = static_cast<int>(catch_up),
                 .price = std::min(Price(load, with, llm, rate), nodes[k - 1].value * factors / m)};
       }
     }

@@ -42,6 +42,7 @@ struct DraftChoice {
   double rate = 0;     // expected tokens per second of the step
   double gain = 0;     // expected tokens of all the trees
   double seconds = 0;  // of drafting
+  int catch_up = 0;    // tokens that the SSM has not run yet, of these requests
   double price = 0;    // what a row costs, in expected tokens; 0 without requests
 };
 
@@ -56,6 +57,7 @@ struct DraftBounds {
   int nodes = 32;       // per request, at most
   int rows = 256;       // of the step, at most
   double horizon = 64;  // steps over which the cost of catching up is spread
+  double overhead = 1;  // what drafting takes, over what the SSM's own steps do
 };
 
 // `offers`: best first. Rate, and a choice without requests, is that of the load alone if nothing
