@@ -4,9 +4,14 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
+#include "ops/models/model.h"
+#include "ops/tensor/shape.h"
 #include "planner/cost/analytic.h"
 #include "tests/benchmarks/workload.h"
 #include "tests/plans/in_process_training.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/weights/weight_files.h"
 
 namespace espalier {
 
@@ -82,6 +87,40 @@ absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const Lla
   }
   model.weight_bytes =
       4.0 * static_cast<double>(CountParameters(config) - config.vocab_size * config.hidden_size);
+  return model;
+}
+
+absl::StatusOr<ServedModel> LoadFolderForServing(const OpRegistry& registry,
+                                                 const std::string& folder,
+                                                 const ServingShape& shape, int threads) {
+  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  absl::StatusOr<std::string> config = ReadModelConfig(*files, folder);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<LanguageModel> read = ReadModel(*config);
+  if (!read.ok()) return read.status();
+  if (read->facts.tokenizer != "bytes") {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, ": the model's tokens are not bytes; here only such are measured"));
+  }
+  ServingShape positions = shape;
+  positions.max_positions = static_cast<int>(read->facts.max_positions);
+  absl::StatusOr<ServingModel> serving = BuildServing(registry, *read, positions);
+  if (!serving.ok()) return serving.status();
+  if (absl::Status s = BindAndInfer(registry, 1, &serving->graph); !s.ok()) return s;
+  absl::StatusOr<proto::Program> program = LowerServing(registry, serving->graph);
+  if (!program.ok()) return program.status();
+  ServedModel model;
+  model.device = NewCpuDevice({threads, int64_t{8} << 30, ""});
+  auto runner = ProgramModelRunner::Create(*program, folder, positions.max_positions,
+                                           model.device.get(), serving->weights);
+  if (!runner.ok()) return runner.status();
+  model.runner = *std::move(runner);
+  model.counting = std::make_unique<CountingRunner>(model.runner.get());
+  for (const Value& value : serving->graph.values()) {
+    if (value.kind == ValueKind::kParameter) {
+      model.weight_bytes += static_cast<double>(value.type.bytes());
+    }
+  }
   return model;
 }
 

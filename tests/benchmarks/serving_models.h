@@ -58,6 +58,12 @@ absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const Lla
                                            int threads, const ServingLowering& lowering,
                                            const std::string& swap_folder = "");
 
+// A model from its folder (Hugging Face's layout, as `espalier models download` writes it). Only
+// the byte tokenizer is known here: FailedPrecondition for a model with another one.
+absl::StatusOr<ServedModel> LoadFolderForServing(const OpRegistry& registry,
+                                                 const std::string& folder,
+                                                 const ServingShape& shape, int threads);
+
 // The text on which they were trained (all but its last tenth), from the repository's root.
 std::string ServingText();
 

@@ -3,6 +3,8 @@
 // through all rounds, as a server does: what the tuned ones learn stays. All modes take turns.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "ops/operators/register_all.h"
 #include "serving/engine/engine.h"
@@ -31,6 +33,12 @@ ABSL_FLAG(int, rounds, 5, "turns");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
 ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
+ABSL_FLAG(std::string, llm, "", "folder of the LLM; empty: the quickstart's sizes, trained here");
+ABSL_FLAG(std::string, ssm, "", "folder of the SSM, likewise");
+ABSL_FLAG(std::string, text, "", "file whose last tenth the prompts are from; empty: Genesis");
+ABSL_FLAG(std::vector<std::string>, shapes,
+          std::vector<std::string>({"1-1-1-1", "1-1-3-1-1", "2-1-1"}),
+          "fixed trees, their widths with '-' between them");
 ABSL_FLAG(std::vector<std::string>, modes, {},
           "only these, by the first words of their names; always incremental");
 
@@ -175,10 +183,15 @@ absl::Status Measure(Report* report) {
   shape.max_context_slots = 16384;
   shape.max_ancestor_slots = kRows * 8;
   std::map<std::string, ServedModel> models;
-  for (const char* name : {"llm", "ssm"}) {
-    absl::StatusOr<Parameters> weights = TrainForServing(registry, name, steps, threads);
+  const std::map<std::string, std::string> folders = {{"llm", absl::GetFlag(FLAGS_llm)},
+                                                      {"ssm", absl::GetFlag(FLAGS_ssm)}};
+  for (const auto& [name, folder] : folders) {
+    absl::StatusOr<Parameters> weights = Parameters();
+    if (folder.empty()) weights = TrainForServing(registry, name, steps, threads);
     if (!weights.ok()) return weights.status();
-    absl::StatusOr<ServedModel> model = LoadForServing(registry, name, *weights, shape, threads);
+    absl::StatusOr<ServedModel> model =
+        folder.empty() ? LoadForServing(registry, name, *weights, shape, threads)
+                       : LoadFolderForServing(registry, folder, shape, threads);
     if (!model.ok()) return model.status();
     models.emplace(name, *std::move(model));
   }
@@ -187,7 +200,14 @@ absl::Status Measure(Report* report) {
   CountingRunner& small = *models.at("ssm").counting;
   auto tokenizer = ByteTokenizer::Create();
   if (!tokenizer.ok()) return tokenizer.status();
-  const std::string text = ServingText();
+  std::string text = ServingText();
+  if (const std::string path = absl::GetFlag(FLAGS_text); !path.empty()) {
+    std::ifstream file(path, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  if (text.size() < 20 * kPrompt) {
+    return absl::InvalidArgumentError("--text cannot be read, or is too short for prompts");
+  }
 
   std::vector<Mode> modes;
   const auto add = [&](const std::string& name, const char* expansion, bool ssm, bool tune,
@@ -216,9 +236,12 @@ absl::Status Measure(Report* report) {
     return absl::OkStatus();
   };
   absl::Status status = add("incremental", "", false, false, 0);
-  status.Update(add("sequence <1,1,1,1>", "1,1,1,1", true, false, 0));
-  status.Update(add("tree <1,1,3,1,1>", "1,1,3,1,1", true, false, 0));
-  status.Update(add("tree <2,1,1>", "2,1,1", true, false, 0));
+  for (const std::string& widths : absl::GetFlag(FLAGS_shapes)) {
+    const std::string expansion = absl::StrReplaceAll(widths, {{"-", ","}});
+    const bool chain = expansion.find_first_not_of("1,") == std::string::npos;
+    status.Update(add(absl::StrCat(chain ? "sequence <" : "tree <", expansion, ">"),
+                      expansion.c_str(), true, false, 0));
+  }
   status.Update(add("auto", "", true, true, 0));
   status.Update(add("auto, lookup", "", true, true, 6));
   status.Update(add("auto, lookup, no SSM", "", false, true, 6));
@@ -267,7 +290,9 @@ absl::Status Measure(Report* report) {
   report->Note(absl::StrCat(
       "Prompts of ", kPrompt, " bytes from the held-out tail, ", absl::GetFlag(FLAGS_tokens),
       " tokens each, temperature ", absl::GetFlag(FLAGS_temperature), "; medians of ",
-      absl::GetFlag(FLAGS_rounds), " rounds in turns; models trained for ", steps, " steps."));
+      absl::GetFlag(FLAGS_rounds), " rounds in turns; ",
+      absl::GetFlag(FLAGS_llm).empty() ? absl::StrCat("models trained for ", steps, " steps.")
+                                       : "models from folders."));
   // Ratios within a round: what slows the machine for a while slows both.
   report->Table("Against incremental decoding in the same round", columns);
   for (const int load : loads) {
