@@ -245,6 +245,8 @@ absl::Status Measure(Report* report) {
   status.Update(add("auto", "", true, true, 0));
   status.Update(add("auto, lookup", "", true, true, 6));
   status.Update(add("auto, lookup, no SSM", "", false, true, 6));
+  // What the place in the turn does, and chance.
+  status.Update(add("incremental, again", "", false, false, 0));
   if (!status.ok()) return status;
 
   std::vector<int> loads;
