@@ -8,14 +8,15 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "ops/models/llama.h"
 #include "ops/models/model.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
+#include "proto/worker.grpc.pb.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/executor/initialize.h"
 #include "worker/fake_coordinator.h"
-#include "worker/keyed_channel.h"
 #include "worker/local_worker.h"
 #include "worker/runner/serving_wire.h"
 
@@ -109,8 +110,8 @@ class ServingTest : public testing::Test {
     auto worker = StartWorker(options);
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
-    stub_ = proto::Worker::NewStub(grpc::CreateCustomChannel(
-        worker_->address(), grpc::InsecureChannelCredentials(), ChannelLimits()));
+    stub_ = proto::Worker::NewStub(
+        grpc::CreateChannel(worker_->address(), grpc::InsecureChannelCredentials()));
   }
 
   proto::Attempt AttemptOf(const std::string& job, uint64_t attempt = 1) {

@@ -52,37 +52,6 @@ absl::StatusOr<double> StepSeconds(const ServingProblem& problem, const Graph& s
   return static_cast<double>(simulator.time()) * 1e-12;
 }
 
-// Of one step of the model there, with the way to workers and back.
-absl::StatusOr<double> SecondsAt(const ServingProblem& problem, const PlacedModel& model,
-                                 const ServingDegrees& degrees,
-                                 const std::vector<int64_t>& streamed,
-                                 const std::vector<int>& devices) {
-  Machine machine;
-  machine.link = problem.machine.link;
-  machine.communication = problem.machine.communication;
-  const int there = static_cast<int>(problem.machine.devices.size());
-  if (devices.empty() ? !problem.own.has_value() || degrees.ranks() != 1
-                      : static_cast<int>(devices.size()) != degrees.ranks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("placement: ", devices.size(), " devices for ", degrees.ranks(), " ranks"));
-  }
-  if (devices.empty()) machine.devices = {*problem.own};
-  for (int d : devices) {
-    if (d < 0 || d >= there) {
-      return absl::InvalidArgumentError(absl::StrCat("placement: there is no device ", d));
-    }
-    machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
-  }
-  // Memory is looked at by itself, exactly.
-  for (proto::Device& device : machine.devices) device.clear_memory_bytes();
-  absl::StatusOr<double> seconds = StepSeconds(problem, *model.step, degrees, machine);
-  if (!seconds.ok()) return seconds;
-  *seconds = std::max(*seconds, StreamSeconds(degrees, streamed, machine.devices));
-  if (devices.empty()) return seconds;
-  return *seconds + problem.remote_seconds +
-         TransferSeconds(WithDefaults(problem.machine.link), WireBytes(*model.step));
-}
-
 // Of a model's largest step, by rank.
 struct Needs {
   std::vector<int64_t> bytes;     // that a rank keeps and works in
@@ -121,6 +90,37 @@ double StreamSeconds(const ServingDegrees& degrees, const std::vector<int64_t>& 
     seconds += slowest;
   }
   return seconds;
+}
+
+// Of one step of the model there, with the way to workers and back.
+absl::StatusOr<double> SecondsAt(const ServingProblem& problem, const PlacedModel& model,
+                                 const ServingDegrees& degrees,
+                                 const std::vector<int64_t>& streamed,
+                                 const std::vector<int>& devices) {
+  Machine machine;
+  machine.link = problem.machine.link;
+  machine.communication = problem.machine.communication;
+  const int there = static_cast<int>(problem.machine.devices.size());
+  if (devices.empty() ? !problem.own.has_value() || degrees.ranks() != 1
+                      : static_cast<int>(devices.size()) != degrees.ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("placement: ", devices.size(), " devices for ", degrees.ranks(), " ranks"));
+  }
+  if (devices.empty()) machine.devices = {*problem.own};
+  for (int d : devices) {
+    if (d < 0 || d >= there) {
+      return absl::InvalidArgumentError(absl::StrCat("placement: there is no device ", d));
+    }
+    machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
+  }
+  // Memory is looked at by itself, exactly.
+  for (proto::Device& device : machine.devices) device.clear_memory_bytes();
+  absl::StatusOr<double> seconds = StepSeconds(problem, *model.step, degrees, machine);
+  if (!seconds.ok()) return seconds;
+  *seconds = std::max(*seconds, StreamSeconds(degrees, streamed, machine.devices));
+  if (devices.empty()) return seconds;
+  return *seconds + problem.remote_seconds +
+         TransferSeconds(WithDefaults(problem.machine.link), WireBytes(*model.step));
 }
 
 absl::Status CheckProblem(const ServingProblem& problem) {
