@@ -203,14 +203,15 @@ absl::Status WorkerService::CheckFree(const proto::Attempt& attempt, bool serves
 
 absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt, bool serves) {
   absl::MutexLock lock(&mutex_);
-  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-  if (absl::Status s = CheckFree(attempt, serves); !s.ok()) return s;
-  if (!WaitIdle(attempt.job_id(), kMeasureTimeout)) {
-    return absl::UnavailableError("the worker's device does not become free; try again");
+  while (true) {
+    // Again after each wait, in which this attempt may have been overtaken.
+    if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
+    if (absl::Status s = CheckFree(attempt, serves); !s.ok()) return s;
+    if (Idle(attempt.job_id())) break;
+    if (!WaitIdle(attempt.job_id(), kMeasureTimeout)) {
+      return absl::UnavailableError("the worker's device does not become free; try again");
+    }
   }
-  // What waited here meanwhile may have been overtaken.
-  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-  if (absl::Status s = CheckFree(attempt, serves); !s.ok()) return s;
   std::vector<std::string> in_the_way;
   for (const auto& [job_id, tenant] : tenants_) {
     if (!serves || !tenant.serves || job_id == attempt.job_id()) in_the_way.push_back(job_id);
