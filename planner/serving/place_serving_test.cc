@@ -16,6 +16,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -248,7 +249,8 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   std::vector<ServingChoice> choices = Place();
   ASSERT_FALSE(choices.empty());
   EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 2);
-  EXPECT_EQ(Shared(choices[0]), 1) << "the small model has no reason to be cut";
+  EXPECT_FALSE(choices[0].models[1].own());
+  EXPECT_GT(Shared(choices[0]), 0) << "there is no other worker";
   // Without the memory for both, the coordinator drafts.
   const auto half = PredictSpot(problem_, problem_.models[0], {2, 1}, {0, 1});
   ASSERT_TRUE(half.ok()) << half.status();
@@ -262,7 +264,7 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   // A third one takes the small model, unless the way there takes longer than its steps.
   problem_.machine.devices.push_back(Cpu(1e10, 64 * kMiB));
   choices = Place();
-  EXPECT_EQ(choices[0].models[1].devices, (std::vector<int>{2}));
+  EXPECT_THAT(choices[0].models[1].devices, Contains(2));
   problem_.remote_seconds = 1e-3;
   choices = Place();
   EXPECT_FALSE(choices[0].models[0].own());
@@ -306,11 +308,17 @@ TEST_F(PlaceServingTest, ModelsShareAWorkerWhereThatIsFasterOrTheOnlyWay) {
 TEST_F(PlaceServingTest, WeightsThatStreamTakeLessMemoryAndMoreTime) {
   problem_.models.pop_back();
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB)};
+  problem_.machine.devices[0].set_matmul_flops(1e13);  // steps take what reading the weights does
   const int64_t whole = Whole(0);
   std::vector<ServingChoice> choices = Place();
   ASSERT_FALSE(choices.empty());
   const double resident = choices[0].llm_seconds;
-  problem_.models[0].resident_weight_bytes = 4 * kMiB;
+  problem_.models[0].resident_weight_bytes = 64;
+  const absl::Status status = PlaceServing(problem_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string text(status.message());
+  ASSERT_THAT(text, HasSubstr("a double buffer, take"));
+  problem_.models[0].resident_weight_bytes = std::stoll(text.substr(text.rfind(' ') + 1));
   const int64_t streaming = Whole(0);
   EXPECT_LT(streaming, whole - kMiB);
   problem_.machine.devices[0].set_memory_bytes(streaming);
@@ -318,13 +326,7 @@ TEST_F(PlaceServingTest, WeightsThatStreamTakeLessMemoryAndMoreTime) {
   ASSERT_FALSE(choices.empty());
   EXPECT_GT(choices[0].llm_seconds, resident);
   // Whatever else a step takes, it reads and writes what streams.
-  const double copies = 2.0 * static_cast<double>(whole - streaming) / 1e10;
-  EXPECT_GE(choices[0].llm_seconds, copies);
-  // Parts that are small enough stream where the whole cannot, and if none can that is the error.
-  problem_.models[0].resident_weight_bytes = 4096;
-  const absl::Status status = PlaceServing(problem_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("a double buffer, take"));
+  EXPECT_GE(choices[0].llm_seconds, 2.0 * static_cast<double>(whole - streaming) / 1e10);
 }
 
 TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
