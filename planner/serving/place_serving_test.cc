@@ -151,10 +151,14 @@ class PlaceServingTest : public testing::Test {
   void Draw(int seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const auto pick = [&](std::vector<double> of) { return of[random() % of.size()]; };
+    // With room for each of them, and not for both.
+    problem_.machine.devices = {Cpu(1e10, 0)};
+    const double tight = static_cast<double>(Whole(0) + Whole(1) / 2);
     problem_.machine.devices.clear();
     for (int d = 2 + static_cast<int>(random() % 2); d > 0; --d) {
-      problem_.machine.devices.push_back(
-          Cpu(pick({5e9, 5e9, 4e10}), static_cast<int64_t>(pick({4, 9, 16, 40}) * kMiB)));
+      problem_.machine.devices.push_back(Cpu(
+          pick({5e9, 5e9, 4e10}),
+          static_cast<int64_t>(pick({2.0 * kMiB, 4.0 * kMiB, 9.0 * kMiB, tight, 40.0 * kMiB}))));
     }
     // As the search looks at them: the order of ranks is not what is searched for.
     std::stable_sort(problem_.machine.devices.begin(), problem_.machine.devices.end(),
