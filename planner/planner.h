@@ -161,11 +161,12 @@ struct ServingDegrees {
 // logits by the vocabulary; what cannot be cut runs whole on every device of its stage. A program
 // has the inputs that it reads; the named outputs are whole, on the last stage's first rank.
 // Sums over rows' parts are rounded in another order; nothing else changes, and a row's result
-// still does not depend on its batch. InvalidArgument, by name, where key and value heads or layers
-// do not divide.
+// still does not depend on its batch. `options` hold for each rank. InvalidArgument, by name, where
+// key and value heads or layers do not divide.
 absl::StatusOr<std::vector<proto::Program>> LowerServing(const OpRegistry& registry,
                                                          const Graph& graph,
-                                                         const ServingDegrees& degrees);
+                                                         const ServingDegrees& degrees,
+                                                         const ServingLowering& options = {});
 
 // The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
 std::string RenderPlan(const proto::Plan& plan);

@@ -52,15 +52,19 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
   if (request.folder().empty()) {
     return absl::InvalidArgumentError("folder is empty: where are the model's weights?");
   }
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
-      ProgramModelRunner::CreateRank(request.program(), request.folder(), *limits,
-                                     request.limits().max_output_rows(), options.device, *weights);
-  if (!runner.ok()) return runner.status();
-  if (absl::Status s = LoadAdapters(request, (*runner)->executor()); !s.ok()) return s;
-  std::unique_ptr<ServingJob> job(new ServingJob());
-  job->runner_ = *std::move(runner);
+  std::unique_ptr<ServingJob> job(new ServingJob(options.device_thread));
+  const absl::Status loaded = options.device_thread->Run([&]() -> absl::Status {
+    absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::CreateRank(
+        request.program(), request.folder(), *limits, request.limits().max_output_rows(),
+        options.device, *weights);
+    if (!runner.ok()) return runner.status();
+    job->runner_ = *std::move(runner);
+    return LoadAdapters(request, job->runner_->executor());
+  });
+  if (!loaded.ok()) return loaded;
   const proto::Program& program = job->runner_->executor().program();
   if (program.world_size() == 1) return job;
+  // Not on the device's thread: a peer may have another model's step to run before it comes.
   absl::StatusOr<std::unique_ptr<Communicator>> met = options.connect(
       program.rank(), program.world_size(), *timeout,
       options.cancelled ? options.cancelled : [] { return false; });
@@ -81,8 +85,10 @@ absl::Status ServingJob::Cancelled() {
 }
 
 absl::Status ServingJob::Step(const RunnerBatch& batch, RunnerLogits* logits) {
-  if (absl::Status s = Cancelled(); !s.ok()) return s;
-  return runner_->Step(batch, logits);
+  return device_thread_->Run([&] {
+    const absl::Status cancelled = Cancelled();
+    return cancelled.ok() ? runner_->Step(batch, logits) : cancelled;
+  });
 }
 
 void ServingJob::Abort(const std::string& reason) {

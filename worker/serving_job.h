@@ -14,13 +14,16 @@
 #include "proto/worker.pb.h"
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
+#include "worker/device/device_thread.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/worker_job.h"
 
 namespace espalier {
 
 struct ServingJobOptions {
-  Device* device = nullptr;  // outlives the job and serves it alone
+  // Both outlive the job. Other jobs may have the device in between steps of this one.
+  Device* device = nullptr;
+  DeviceThread* device_thread = nullptr;
   // Meets the other ranks, if there are any. `cancelled` turns true when it should give up.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
@@ -40,16 +43,17 @@ class ServingJob : public WorkerJob {
   // What is refused before anything is touched, by all ranks alike.
   absl::Status Check(const RunnerBatch& batch) const { return runner_->Check(batch); }
   // One step, which all ranks run; logits on the rank that has them. After an error of anything but
-  // Check the job is of no more use.
+  // Check the job is of no more use. Waits for steps of other jobs on the device.
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
 
   void Abort(const std::string& reason) override;
   std::unique_ptr<Communicator> TakeCommunicator() override;
 
  private:
-  ServingJob() = default;
+  explicit ServingJob(DeviceThread* device_thread) : device_thread_(device_thread) {}
   absl::Status Cancelled();
 
+  DeviceThread* const device_thread_;
   std::unique_ptr<ProgramModelRunner> runner_;
   absl::Mutex mutex_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -47,6 +47,13 @@ bool SendResult(uint64_t number, const RunnerLogits& logits, StepStream* stream)
   return true;
 }
 
+absl::Status CheckNotStale(const proto::Attempt& attempt, uint64_t present) {
+  if (attempt.attempt() >= present) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
+                   " is stale; this worker has attempt ", present));
+}
+
 // Until the stream ends (OK) or a step fails.
 absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
   proto::ServingResult ready;
@@ -88,49 +95,66 @@ void WorkerService::SetEpoch(uint64_t epoch) {
   changed_.SignalAll();
 }
 
-bool WorkerService::WaitIdle(absl::Duration timeout) {
+WorkerService::Tenant* WorkerService::Find(const std::string& job_id) {
+  const auto found = tenants_.find(job_id);
+  return found == tenants_.end() ? nullptr : &found->second;
+}
+
+bool WorkerService::Idle(const std::string& job_id) {
+  const Tenant* tenant = Find(job_id);
+  return !measuring_ && (tenant == nullptr || tenant->state == State::kIdle);
+}
+
+bool WorkerService::WaitIdle(const std::string& job_id, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  while (state_ != State::kIdle) {
-    if (changed_.WaitWithDeadline(&mutex_, deadline)) return state_ == State::kIdle;
+  while (!Idle(job_id)) {
+    if (changed_.WaitWithDeadline(&mutex_, deadline)) return Idle(job_id);
   }
   return true;
 }
 
-void WorkerService::AbortCurrent(const std::string& reason) {
-  abort_load_ = true;
-  if (job_ != nullptr) job_->Abort(reason);
-  if (serving_ != nullptr) serving_->Abort(reason);
-  if (steps_ != nullptr) steps_->TryCancel();
+void WorkerService::Abort(Tenant& tenant, const std::string& reason) {
+  tenant.abort_load = true;
+  if (tenant.training != nullptr) tenant.training->Abort(reason);
+  if (tenant.serving != nullptr) tenant.serving->Abort(reason);
+  if (tenant.steps != nullptr) tenant.steps->TryCancel();
 }
 
-void WorkerService::Unload() {
-  for (WorkerJob* job :
-       {static_cast<WorkerJob*>(job_.get()), static_cast<WorkerJob*>(serving_.get())}) {
+void WorkerService::Unload(const std::string& job_id) {
+  const auto found = tenants_.find(job_id);
+  if (found == tenants_.end()) return;
+  const Tenant& tenant = found->second;
+  for (WorkerJob* job : {static_cast<WorkerJob*>(tenant.training.get()),
+                         static_cast<WorkerJob*>(tenant.serving.get())}) {
     if (job == nullptr) continue;
     std::unique_ptr<Communicator> communicator = job->TakeCommunicator();
     if (communicator != nullptr) lingering_ = std::move(communicator);
   }
-  job_.reset();
-  serving_.reset();
-  finished_ = false;
-  current_.Clear();
+  tenants_.erase(found);
 }
 
 void WorkerService::AbortAll(const std::string& reason) {
   absl::MutexLock lock(&mutex_);
-  AbortCurrent(reason);
-  while (!WaitIdle(absl::Seconds(1))) AbortCurrent(reason);
-  job_.reset();
-  serving_.reset();
+  while (true) {
+    bool idle = !measuring_;
+    for (auto& [job_id, tenant] : tenants_) {
+      Abort(tenant, reason);
+      idle = idle && tenant.state == State::kIdle;
+    }
+    if (idle) break;
+    changed_.WaitWithTimeout(&mutex_, absl::Seconds(1));
+  }
+  tenants_.clear();
   lingering_.reset();
-  finished_ = false;
-  current_.Clear();
 }
 
 std::vector<std::string> WorkerService::running_jobs() const {
   absl::MutexLock lock(&mutex_);
-  if (current_.job_id().empty() || finished_) return {};
-  return {current_.job_id()};
+  std::vector<std::string> jobs;
+  for (const auto& [job_id, tenant] : tenants_) {
+    if (!tenant.finished) jobs.push_back(job_id);
+  }
+  return jobs;
 }
 
 bool WorkerService::TakeLink(proto::Link* link) {
@@ -157,67 +181,82 @@ absl::Status WorkerService::CheckAttempt(const proto::Attempt& attempt) {
     return absl::FailedPreconditionError(
         absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
   }
-  if (attempt.job_id() == current_.job_id() && attempt.attempt() < current_.attempt()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
-                     " is stale; this worker has attempt ", current_.attempt()));
+  const Tenant* tenant = Find(attempt.job_id());
+  return tenant == nullptr ? absl::OkStatus() : CheckNotStale(attempt, tenant->attempt);
+}
+
+absl::Status WorkerService::CheckFree(const proto::Attempt& attempt, bool serves) {
+  for (auto& [job_id, tenant] : tenants_) {
+    const bool older = job_id == attempt.job_id() && tenant.attempt < attempt.attempt();
+    if (tenant.state == State::kIdle || older) continue;
+    if (serves && tenant.serves && job_id != attempt.job_id()) continue;
+    return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
+                                                      tenant.attempt, " of job ", job_id,
+                                                      "; stop it first"));
+  }
+  Tenant* const before = Find(attempt.job_id());
+  if (before != nullptr && before->state != State::kIdle) {
+    Abort(*before, absl::StrCat("attempt ", attempt.attempt(), " has begun"));
   }
   return absl::OkStatus();
 }
 
-absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt) {
+absl::Status WorkerService::BeginLoad(const proto::Attempt& attempt, bool serves) {
   absl::MutexLock lock(&mutex_);
-  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-  if (state_ == State::kRunning || state_ == State::kLoading) {
-    const bool newer =
-        current_.job_id() == attempt.job_id() && current_.attempt() < attempt.attempt();
-    if (!newer) {
-      return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
-                                                        current_.attempt(), " of job ",
-                                                        current_.job_id(), "; stop it first"));
+  while (true) {
+    // Again after each wait, in which this attempt may have been overtaken.
+    if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
+    if (absl::Status s = CheckFree(attempt, serves); !s.ok()) return s;
+    if (Idle(attempt.job_id())) break;
+    if (!WaitIdle(attempt.job_id(), kMeasureTimeout)) {
+      return absl::UnavailableError("the worker's device does not become free; try again");
     }
-    AbortCurrent(absl::StrCat("attempt ", attempt.attempt(), " has begun"));
   }
-  if (!WaitIdle(kMeasureTimeout)) {
-    return absl::UnavailableError("the worker's device does not become free; try again");
+  std::vector<std::string> in_the_way;
+  for (const auto& [job_id, tenant] : tenants_) {
+    if (!serves || !tenant.serves || job_id == attempt.job_id()) in_the_way.push_back(job_id);
   }
-  // What waited here meanwhile may have been overtaken.
-  if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-  Unload();
-  state_ = State::kLoading;
-  current_ = attempt;
-  abort_load_ = false;
+  for (const std::string& job_id : in_the_way) Unload(job_id);
+  Tenant& tenant = tenants_[attempt.job_id()];
+  tenant.attempt = attempt.attempt();
+  tenant.serves = serves;
   return absl::OkStatus();
 }
 
-absl::Status WorkerService::EndLoad(const absl::Status& loaded) {
-  state_ = State::kIdle;
+absl::StatusOr<WorkerService::Tenant*> WorkerService::EndLoad(const proto::Attempt& attempt,
+                                                              const absl::Status& loaded) {
   changed_.SignalAll();
+  Tenant* const tenant = Find(attempt.job_id());
+  tenant->state = State::kIdle;
   absl::Status status = loaded;
-  if (status.ok() && abort_load_) status = absl::CancelledError("stopped while loading");
-  if (!status.ok()) current_.Clear();
+  if (status.ok() && tenant->abort_load) status = absl::CancelledError("stopped while loading");
+  if (status.ok()) return tenant;
+  tenants_.erase(attempt.job_id());
   return status;
 }
 
-absl::Status WorkerService::CheckLoaded(const proto::Attempt& attempt, const WorkerJob* job,
-                                        const char* call) {
+absl::StatusOr<WorkerService::Tenant*> WorkerService::BeginRun(const proto::Attempt& attempt,
+                                                               bool serves) {
   if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-  if (job == nullptr || current_.job_id() != attempt.job_id() ||
-      current_.attempt() != attempt.attempt()) {
+  Tenant* const tenant = Find(attempt.job_id());
+  if (tenant == nullptr || tenant->serves != serves || tenant->attempt != attempt.attempt() ||
+      tenant->state == State::kLoading) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
+                     " is not loaded; call ", serves ? "StartServing" : "LoadProgram", " first"));
+  }
+  if (tenant->state != State::kIdle) {
     return absl::FailedPreconditionError(absl::StrCat("attempt ", attempt.attempt(), " of job ",
-                                                      attempt.job_id(), " is not loaded; call ",
-                                                      call, " first"));
+                                                      attempt.job_id(), " is running already"));
   }
-  if (state_ != State::kIdle) {
-    return absl::FailedPreconditionError(absl::StrCat("attempt ", current_.attempt(), " of job ",
-                                                      current_.job_id(), " is running already"));
-  }
-  return absl::OkStatus();
+  tenant->state = State::kRunning;
+  tenant->finished = false;
+  return tenant;
 }
 
 absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
                                  proto::LoadProgramReply* reply) {
-  if (absl::Status s = BeginLoad(request.attempt()); !s.ok()) return s;
+  if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/false); !s.ok()) return s;
   TrainingJobOptions options;
   options.device = options_.device;
   options.files = options_.files;
@@ -225,28 +264,31 @@ absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
   options.connect = ConnectOf(request.attempt());
   absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  if (absl::Status s = EndLoad(job.status()); !s.ok()) return s;
-  job_ = *std::move(job);
-  reply->set_peak_bytes(job_->measured_peak_bytes());
-  reply->set_examples(job_->training_examples());
+  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
+  if (!tenant.ok()) return tenant.status();
+  (*tenant)->training = *std::move(job);
+  reply->set_peak_bytes((*tenant)->training->measured_peak_bytes());
+  reply->set_examples((*tenant)->training->training_examples());
   return absl::OkStatus();
 }
 
 absl::Status WorkerService::LoadServing(const proto::StartServingRequest& request,
                                         proto::StartServingReply* reply) {
-  if (absl::Status s = BeginLoad(request.attempt()); !s.ok()) return s;
+  if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/true); !s.ok()) return s;
   ServingJobOptions options;
   options.device = options_.device;
+  options.device_thread = &device_thread_;
   options.connect = ConnectOf(request.attempt());
-  options.cancelled = [this] {
+  options.cancelled = [this, job_id = request.attempt().job_id()] {
     absl::MutexLock lock(&mutex_);
-    return abort_load_;
+    return Find(job_id)->abort_load;
   };
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
-  if (absl::Status s = EndLoad(job.status()); !s.ok()) return s;
-  serving_ = *std::move(job);
-  reply->set_peak_bytes(serving_->measured_peak_bytes());
+  const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
+  if (!tenant.ok()) return tenant.status();
+  (*tenant)->serving = *std::move(job);
+  reply->set_peak_bytes((*tenant)->serving->measured_peak_bytes());
   return absl::OkStatus();
 }
 
@@ -256,11 +298,9 @@ absl::Status WorkerService::RunLoaded(
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    absl::Status s = CheckLoaded(request.attempt(), job_.get(), "LoadProgram");
-    if (!s.ok()) return s;
-    state_ = State::kRunning;
-    finished_ = false;
-    job = job_;
+    const absl::StatusOr<Tenant*> tenant = BeginRun(request.attempt(), /*serves=*/false);
+    if (!tenant.ok()) return tenant.status();
+    job = (*tenant)->training;
   }
   absl::Status status = job->Run(request, emit);
   absl::MutexLock lock(&mutex_);
@@ -268,13 +308,13 @@ absl::Status WorkerService::RunLoaded(
     has_link_ = true;
     link_ = job->link();
   }
-  state_ = State::kIdle;
-  finished_ = true;
+  Tenant* const tenant = Find(request.attempt().job_id());
+  tenant->state = State::kIdle;
+  tenant->finished = true;
   if (!status.ok()) {
     // A failed attempt cannot go on: let its peers see the connections close.
     job.reset();
-    job_.reset();
-    current_.Clear();
+    tenants_.erase(request.attempt().job_id());
   }
   changed_.SignalAll();
   return status;
@@ -283,25 +323,21 @@ absl::Status WorkerService::RunLoaded(
 absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* stream) {
   proto::ServingStep message;
   if (!stream->Read(&message)) return absl::CancelledError("the stream ended before it began");
+  const std::string job_id = message.attempt().job_id();
   std::shared_ptr<ServingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    absl::Status s = CheckLoaded(message.attempt(), serving_.get(), "StartServing");
-    if (!s.ok()) return s;
-    state_ = State::kRunning;
-    finished_ = false;
-    steps_ = context;
-    job = serving_;
+    const absl::StatusOr<Tenant*> tenant = BeginRun(message.attempt(), /*serves=*/true);
+    if (!tenant.ok()) return tenant.status();
+    (*tenant)->steps = context;
+    job = (*tenant)->serving;
   }
   const absl::Status status = ServeSteps(*job, stream);
   // Nobody will ask for a step any more: peers see the connections close, and the memory is free.
   job->Abort("the stream of steps has ended");
   absl::MutexLock lock(&mutex_);
-  steps_ = nullptr;
   job.reset();
-  serving_.reset();
-  current_.Clear();
-  state_ = State::kIdle;
+  tenants_.erase(job_id);
   changed_.SignalAll();
   return status;
 }
@@ -349,21 +385,21 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const proto::Stop
   // able to. Attempts are checked, so that a late call cannot end a newer one.
   const proto::Attempt& attempt = request->attempt();
   absl::MutexLock lock(&mutex_);
-  if (attempt.job_id() == current_.job_id() && attempt.attempt() < current_.attempt()) {
-    return ToGrpc(absl::FailedPreconditionError(
-        absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
-                     " is stale; this worker has attempt ", current_.attempt())));
+  const Tenant* const tenant = Find(attempt.job_id());
+  if (tenant != nullptr) {
+    if (absl::Status s = CheckNotStale(attempt, tenant->attempt); !s.ok()) return ToGrpc(s);
   }
   if (stopped_.size() >= kMaxStoppedJobs) stopped_.erase(stopped_.begin());
   uint64_t& stopped = stopped_[attempt.job_id()];
   stopped = std::max(stopped, attempt.attempt());
-  if (attempt.job_id().empty() || attempt.job_id() != current_.job_id()) return grpc::Status::OK;
-  AbortCurrent(
-      absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
-  if (!WaitIdle(kStopTimeout)) {
+  if (tenant == nullptr) return grpc::Status::OK;
+  Abort(*Find(attempt.job_id()),
+        absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(), " was stopped"));
+  if (!WaitIdle(attempt.job_id(), kStopTimeout)) {
     return ToGrpc(absl::DeadlineExceededError("the attempt has not ended yet; it will"));
   }
-  if (attempt.job_id() == current_.job_id() && attempt.attempt() >= current_.attempt()) Unload();
+  const Tenant* const left = Find(attempt.job_id());
+  if (left != nullptr && attempt.attempt() >= left->attempt) Unload(attempt.job_id());
   return grpc::Status::OK;
 }
 
@@ -377,16 +413,20 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (state_ == State::kRunning || state_ == State::kLoading ||
-        (!current_.job_id().empty() && !finished_)) {
-      return ToGrpc(absl::FailedPreconditionError(
-          absl::StrCat("this worker is busy with job ", current_.job_id())));
-    }
-    if (!WaitIdle(kMeasureTimeout)) {
+    const auto check_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+      for (const auto& [job_id, tenant] : tenants_) {
+        if (tenant.state == State::kIdle && tenant.finished) continue;
+        return absl::FailedPreconditionError(absl::StrCat("this worker is busy with job ", job_id));
+      }
+      return absl::OkStatus();
+    };
+    if (absl::Status s = check_free(); !s.ok()) return ToGrpc(s);
+    if (!WaitIdle("", kMeasureTimeout)) {
       return ToGrpc(absl::UnavailableError("the worker's device does not become free; try again"));
     }
-    Unload();
-    state_ = State::kMeasuring;
+    if (absl::Status s = check_free(); !s.ok()) return ToGrpc(s);
+    while (!tenants_.empty()) Unload(std::string(tenants_.begin()->first));
+    measuring_ = true;
   }
   for (const proto::Program& program : request->programs()) {
     if (context->IsCancelled()) break;
@@ -395,7 +435,7 @@ grpc::Status WorkerService::Measure(grpc::ServerContext* context,
     reply->add_seconds(seconds.ok() ? *seconds : -1);
   }
   absl::MutexLock lock(&mutex_);
-  state_ = State::kIdle;
+  measuring_ = false;
   changed_.SignalAll();
   return grpc::Status::OK;
 }

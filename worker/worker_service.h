@@ -1,5 +1,6 @@
-// The Worker service (proto/worker.proto): at most one job or served model at a time, attempts and
-// leases checked.
+// The Worker service (proto/worker.proto): one job that trains, or any number of served models,
+// whose steps take turns; attempts and leases checked. Who gives a worker several models sees to it
+// that they fit its memory.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/worker.grpc.pb.h"
+#include "worker/device/device_thread.h"
 #include "worker/serving_job.h"
 #include "worker/training_job.h"
 
@@ -61,21 +63,46 @@ class WorkerService : public proto::Worker::Service {
                        proto::MeasureReply* reply) override;
 
  private:
-  enum class State { kIdle, kLoading, kRunning, kMeasuring };
+  // What a job does here.
+  enum class State { kLoading, kIdle, kRunning };
+  // One that this worker has been given. It is idle, or somebody's who loads or runs it and alone
+  // may take it away.
+  struct Tenant {
+    uint64_t attempt = 0;
+    bool serves = false;  // with others that do; one that trains is alone
+    State state = State::kLoading;
+    bool abort_load = false;
+    bool finished = false;  // a Run has ended
+    // Once it is loaded, one of the two.
+    std::shared_ptr<TrainingJob> training;
+    std::shared_ptr<ServingJob> serving;
+    // Of the stream of steps that is open: it may wait for the next step.
+    grpc::ServerContext* steps = nullptr;
+  };
 
   absl::Status Authorize(const grpc::ServerContext& context) const;
   absl::Status CheckAttempt(const proto::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits until the device is free; false after `timeout`.
-  bool WaitIdle(absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AbortCurrent(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops the loaded job but keeps its connections open for peers that are not done reading.
-  void Unload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the device for `attempt`, which is loading from then on.
-  absl::Status BeginLoad(const proto::Attempt& attempt);
-  // Ends what BeginLoad began; whether what was loaded may be kept.
-  absl::Status EndLoad(const absl::Status& loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether `attempt` is what is loaded (`job` is it), and nothing runs.
-  absl::Status CheckLoaded(const proto::Attempt& attempt, const WorkerJob* job, const char* call)
+  // The job's, or null.
+  Tenant* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // FailedPrecondition if a tenant that is no neighbour for this attempt loads or runs. What an
+  // older attempt of the same job does is aborted.
+  absl::Status CheckFree(const proto::Attempt& attempt, bool serves)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until the job neither loads nor runs, and nothing is measured; false after `timeout`.
+  bool WaitIdle(const std::string& job_id, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Idle(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Abort(Tenant& tenant, const std::string& reason);
+  // Drops an idle job but keeps its connections open for peers that are not done reading.
+  void Unload(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes a tenant for `attempt`, which is loading from then on; those that are in its way are
+  // idle, and unloaded.
+  absl::Status BeginLoad(const proto::Attempt& attempt, bool serves);
+  // Ends what BeginLoad began: the tenant, or why what was loaded may not be kept.
+  absl::StatusOr<Tenant*> EndLoad(const proto::Attempt& attempt, const absl::Status& loaded)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The tenant, which runs from then on, if `attempt` is loaded and does not run.
+  absl::StatusOr<Tenant*> BeginRun(const proto::Attempt& attempt, bool serves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const proto::LoadProgramRequest& request, proto::LoadProgramReply* reply);
   absl::Status RunLoaded(const proto::RunRequest& request,
@@ -92,19 +119,13 @@ class WorkerService : public proto::Worker::Service {
   }
 
   const WorkerServiceOptions options_;
+  DeviceThread device_thread_;  // for served models
 
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kIdle;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  proto::Attempt current_ ABSL_GUARDED_BY(mutex_);  // loading, loaded or running
-  bool abort_load_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // a Run of job_ has ended
-  // At most one of the two.
-  std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ServingJob> serving_ ABSL_GUARDED_BY(mutex_);
-  // Of the stream of steps that is open: it may wait for the next step.
-  grpc::ServerContext* steps_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool measuring_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, Tenant> tenants_ ABSL_GUARDED_BY(mutex_);  // by job
   std::unique_ptr<Communicator> lingering_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here
   bool has_link_ ABSL_GUARDED_BY(mutex_) = false;

@@ -249,8 +249,8 @@ std::vector<FlagSpec> ServingFlags() {
       {"kv-cache", FlagType::kText, "FORMAT",
        "how keys and values are kept: f32 (the default), f16, bf16, int8"},
       {"resident-weights", FlagType::kInt, "BYTES",
-       "so much of the model's weights lies on the device; the others come from the host in every "
-       "step, ahead of their use (all)",
+       "so much of the model's weights lies on the device, or on each worker of a split model; the "
+       "others come from the host in every step, ahead of their use (all)",
        0, 1, int64_t{1} << 60},
       {"tune", FlagType::kSwitch, "",
        "choose trees at each step, or none, for the most tokens per second"},
@@ -270,9 +270,9 @@ std::vector<FlagSpec> ServingFlags() {
        "product of the two",
        0, 1, 1024},
       {"ssm-tensor-parallel", FlagType::kInt, "N",
-       "run each small model on N workers of its own, cut as by --tensor-parallel; without this "
-       "and "
-       "the next flag they run in the coordinator's process",
+       "run each small model on N workers, cut as by --tensor-parallel: idle ones, or if there are "
+       "too few, beside the model and its other small ones; without this and the next flag they "
+       "run in the coordinator's process",
        0, 1, 1024},
       {"ssm-pipeline-parallel", FlagType::kInt, "N",
        "the same with the small models' layers cut into N stages", 0, 1, 1024},

@@ -1,65 +1,14 @@
 // LowerServing: see planner.h.
-#include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
-#include "planner/memory/stream.h"
+#include "planner/lowering/stream_parameters.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
 namespace espalier {
-namespace {
-
-// Which parameters come from the host, and when.
-struct Streaming {
-  std::vector<ValueId> parameters;
-  StreamPlan plan;
-
-  const StreamPlace* PlaceOf(ValueId v) const {
-    const auto found = std::find(parameters.begin(), parameters.end(), v);
-    if (found == parameters.end()) return nullptr;
-    const StreamPlace& place = plan.places[static_cast<size_t>(found - parameters.begin())];
-    return place.streams ? &place : nullptr;
-  }
-};
-
-// Steps are the numbers of the nodes.
-absl::StatusOr<Streaming> PlanStreaming(const OpRegistry& registry, const Graph& graph,
-                                        const std::vector<bool>& live, int64_t budget) {
-  Streaming streaming;
-  std::vector<StreamParameter> parameters;
-  std::vector<int> index(graph.values().size(), -1);
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    if (!live[n]) continue;
-    const OpDef* def = registry.Find(graph.nodes()[n].op);
-    const NodeTypes types = graph.TypesOf(static_cast<NodeId>(n));
-    for (ValueId v : graph.nodes()[n].inputs) {
-      if (v == kNoValue || graph.value(v).kind != ValueKind::kParameter) continue;
-      const int step = static_cast<int>(n);
-      if (index[v] < 0) {
-        index[v] = static_cast<int>(parameters.size());
-        streaming.parameters.push_back(v);
-        parameters.push_back({graph.value(v).type.bytes(), step, step, false});
-      }
-      StreamParameter& parameter = parameters[static_cast<size_t>(index[v])];
-      parameter.last_use = step;
-      if (def != nullptr && def->cost != nullptr) {
-        // An operator that reads less than all of it.
-        parameter.must_stay |= def->cost(types).bytes < static_cast<double>(parameter.bytes);
-      }
-    }
-  }
-  absl::StatusOr<StreamPlan> plan = PlanStream(parameters, budget);
-  if (!plan.ok()) {
-    return absl::Status(plan.status().code(),
-                        absl::StrCat("resident_weight_bytes: ", plan.status().message()));
-  }
-  streaming.plan = *std::move(plan);
-  return streaming;
-}
-
-}  // namespace
 
 absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
                                             const ServingLowering& options) {
@@ -84,25 +33,11 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
     }
   }
 
-  Streaming streaming;
-  if (options.resident_weight_bytes > 0) {
-    absl::StatusOr<Streaming> planned =
-        PlanStreaming(registry, graph, live, options.resident_weight_bytes);
-    if (!planned.ok()) return planned.status();
-    streaming = *std::move(planned);
-  }
   RankProgram rank(0, 1);
-  const int stream_buffer =
-      streaming.plan.buffer_bytes > 0 ? rank.Allocate(streaming.plan.buffer_bytes) : -1;
   std::vector<int> buffers(graph.values().size(), -1);
-  // By node: what begins to come in before it.
-  std::vector<std::vector<ValueId>> arriving(graph.nodes().size());
   auto add = [&](ValueId v, proto::BufferKind kind) {
     const Value& value = graph.value(v);
-    const StreamPlace* place = streaming.PlaceOf(v);
-    buffers[v] =
-        rank.AddBuffer(value.name, TensorSpec::Whole(value.type), kind,
-                       place != nullptr ? stream_buffer : -1, place != nullptr ? place->offset : 0);
+    buffers[v] = rank.AddBuffer(value.name, TensorSpec::Whole(value.type), kind);
     proto::Buffer* buffer = rank.buffer(buffers[v]);
     buffer->set_dynamic((*dynamic)[v]);
     if (kind == proto::LITERAL || kind == proto::PARAMETER_SHARD) {
@@ -128,18 +63,8 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
         break;
     }
   }
-  for (ValueId v : streaming.parameters) {
-    const StreamPlace* place = streaming.PlaceOf(v);
-    if (place != nullptr) arriving[static_cast<size_t>(place->copy_before)].push_back(v);
-  }
-  int host_slots = 0;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    for (ValueId v : arriving[n]) {
-      proto::SwapInstruction* swap = rank.Emit(node.name)->mutable_swap_in();
-      swap->set_buffer(buffers[v]);
-      swap->set_host_slot(host_slots++);
-    }
     if (!live[n]) continue;
     if (registry.Find(node.op) == nullptr) {
       return absl::InvalidArgumentError(
@@ -162,10 +87,17 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
     }
     rank.KeepToEnd(buffers[value]);
   }
+  int64_t streamed_bytes = 0;
+  if (options.resident_weight_bytes > 0) {
+    const absl::StatusOr<int64_t> streamed =
+        StreamParameters(PartialUses(registry, graph), options.resident_weight_bytes, &rank);
+    if (!streamed.ok()) return streamed.status();
+    streamed_bytes = *streamed;
+  }
   rank.Finish(0);
   proto::Program program = rank.TakeProgram();
   program.set_name(absl::StrCat(graph.name, "/serving"));
-  program.set_host_bytes(streaming.plan.streamed_bytes);
+  program.set_host_bytes(streamed_bytes);
   program.set_row_stable(true);
   program.set_plan_fingerprint(GraphFingerprint(graph));
   for (const auto& [name, value] : graph.outputs) {

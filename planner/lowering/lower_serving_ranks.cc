@@ -1,18 +1,49 @@
 // LowerServing over several devices: see planner.h.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/serving_shares.h"
+#include "planner/lowering/stream_parameters.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<proto::Program>> Lower(const Graph& given, const PcgStructure& structure,
-                                                  const std::vector<NodeConfig>& configs,
-                                                  int ranks) {
+// By rank, the bytes that every step copies. The error is that of the rank that needs most, so that
+// what it asks for is enough for all.
+absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Graph& graph,
+                                            int64_t budget, std::vector<RankProgram>* ranks) {
+  std::vector<int64_t> streamed(ranks->size(), 0);
+  if (budget <= 0) return streamed;
+  const std::set<ParameterUse> partial = PartialUses(registry, graph);
+  std::vector<int64_t> least;
+  for (RankProgram& rank : *ranks) {
+    rank.PutFirstInFront();
+    least.push_back(LeastResidentBytes(partial, rank));
+  }
+  const auto most = std::max_element(least.begin(), least.end()) - least.begin();
+  if (least[static_cast<size_t>(most)] > budget) {
+    const absl::Status status =
+        StreamParameters(partial, budget, &(*ranks)[static_cast<size_t>(most)]).status();
+    return absl::Status(status.code(),
+                        absl::StrCat("rank ", most, " of ", ranks->size(), ": ", status.message()));
+  }
+  for (size_t r = 0; r < ranks->size(); ++r) {
+    const absl::StatusOr<int64_t> bytes = StreamParameters(partial, budget, &(*ranks)[r]);
+    if (!bytes.ok()) return bytes.status();
+    streamed[r] = *bytes;
+  }
+  return streamed;
+}
+
+absl::StatusOr<std::vector<proto::Program>> Lower(const OpRegistry& registry, const Graph& given,
+                                                  const SharedServing& shared, int ranks,
+                                                  const ServingLowering& serving) {
+  const PcgStructure& structure = shared.structure;
+  const std::vector<NodeConfig>& configs = shared.configs;
   ConfigTable table(structure);
   Placement placement(structure.nodes.size(), nullptr);
   for (NodeId n : structure.LiveNodes()) placement[n] = table.Get(n, configs[n]);
@@ -27,10 +58,14 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const Graph& given, const PcgS
     outputs[device][name] = buffer;
   }
   const std::string fingerprint = GraphFingerprint(given);
+  absl::StatusOr<std::vector<int64_t>> streamed =
+      Stream(registry, structure.graph(), serving.resident_weight_bytes, &emitter.ranks());
+  if (!streamed.ok()) return streamed.status();
   std::vector<proto::Program> programs;
   for (RankProgram& rank : emitter.ranks()) {
     rank.Finish(0);
     proto::Program program = rank.TakeProgram();
+    program.set_host_bytes((*streamed)[programs.size()]);
     program.set_name(absl::StrCat(given.name, "/serving"));
     program.set_row_stable(true);
     program.set_plan_fingerprint(fingerprint);
@@ -46,15 +81,16 @@ absl::StatusOr<std::vector<proto::Program>> Lower(const Graph& given, const PcgS
 
 absl::StatusOr<std::vector<proto::Program>> LowerServing(const OpRegistry& registry,
                                                          const Graph& graph,
-                                                         const ServingDegrees& degrees) {
+                                                         const ServingDegrees& degrees,
+                                                         const ServingLowering& options) {
   if (degrees.tensor_parallel == 1 && degrees.pipeline_parallel == 1) {
-    absl::StatusOr<proto::Program> program = LowerServing(registry, graph);
+    absl::StatusOr<proto::Program> program = LowerServing(registry, graph, options);
     if (!program.ok()) return program.status();
     return std::vector<proto::Program>{*std::move(program)};
   }
   const absl::StatusOr<SharedServing> shared = ShareOut(registry, graph, degrees);
   if (!shared.ok()) return shared.status();
-  return Lower(graph, shared->structure, shared->configs, degrees.ranks());
+  return Lower(registry, graph, *shared, degrees.ranks(), options);
 }
 
 }  // namespace espalier

@@ -67,6 +67,15 @@ int RankProgram::CloneInto(int buffer, int allocation) {
                    offset_in_allocation_[buffer]);
 }
 
+void RankProgram::MoveInto(int buffer, int allocation, int64_t offset) {
+  const int from = allocation_of_[buffer];
+  if (--allocation_users_[from] == 0) allocation_bytes_[from] = 0;
+  ++allocation_users_[allocation];
+  kind_of_[allocation] = kind(buffer);
+  allocation_of_[buffer] = allocation;
+  offset_in_allocation_[buffer] = offset;
+}
+
 bool RankProgram::owns_memory(int index) const {
   return allocation_users_[allocation_of_[index]] == 1;
 }

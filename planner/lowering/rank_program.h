@@ -66,6 +66,8 @@ class RankProgram {
   bool kept_to_end(int allocation) const { return kept_.count(allocation) > 0; }
   // A buffer like `buffer` at the same place of another allocation.
   int CloneInto(int buffer, int allocation);
+  // `buffer`, which owns its memory, lies at `offset` of `allocation` from now on.
+  void MoveInto(int buffer, int allocation, int64_t offset);
   // `moments`, by instruction, ascending: lifetimes are measured in them.
   void SetInstructions(std::vector<proto::Instruction> instructions, std::vector<int> moments);
   // The memory of `allocation` serves nothing else until the end of moment `last`.

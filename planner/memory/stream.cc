@@ -39,10 +39,8 @@ class Streamer {
     std::vector<int64_t> sizes;
     for (const Group& group : groups_) sizes.push_back(group.bytes);
     std::sort(sizes.begin(), sizes.end());
-    int64_t least = all_;
     for (const int64_t most : sizes) {
       const int64_t needed = Staying(most) + 2 * most;
-      least = std::min(least, needed);
       if (needed > budget) continue;
       for (Group& group : groups_) group.stays = group.bytes > most;
       SpreadStaying(budget - needed);
@@ -51,7 +49,15 @@ class Streamer {
     }
     return absl::ResourceExhaustedError(
         absl::StrCat("parameters of ", all_, " bytes cannot stream through ", budget,
-                     ": what must stay, and a double buffer, take ", least));
+                     ": what must stay, and a double buffer, take ", Least()));
+  }
+
+  int64_t Least() const {
+    int64_t least = all_;
+    for (const Group& group : groups_) {
+      least = std::min(least, Staying(group.bytes) + 2 * group.bytes);
+    }
+    return least;
   }
 
  private:
@@ -140,6 +146,10 @@ class Streamer {
 absl::StatusOr<StreamPlan> PlanStream(const std::vector<StreamParameter>& parameters,
                                       int64_t budget) {
   return Streamer(parameters).Plan(budget);
+}
+
+int64_t LeastStreamBudget(const std::vector<StreamParameter>& parameters) {
+  return Streamer(parameters).Least();
 }
 
 }  // namespace espalier

@@ -41,4 +41,7 @@ struct StreamPlan {
 absl::StatusOr<StreamPlan> PlanStream(const std::vector<StreamParameter>& parameters,
                                       int64_t budget);
 
+// The least budget for which there is one.
+int64_t LeastStreamBudget(const std::vector<StreamParameter>& parameters);
+
 }  // namespace espalier

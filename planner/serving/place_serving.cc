@@ -52,9 +52,51 @@ absl::StatusOr<double> StepSeconds(const ServingProblem& problem, const Graph& s
   return static_cast<double>(simulator.time()) * 1e-12;
 }
 
+// Of a model's largest step, by rank.
+struct Needs {
+  std::vector<int64_t> bytes;     // that a rank keeps and works in
+  std::vector<int64_t> streamed;  // that are copied from the host
+};
+
+absl::StatusOr<Needs> NeedsOf(const ServingProblem& problem, const PlacedModel& model,
+                              const ServingDegrees& degrees) {
+  const absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerServing(*problem.registry, *model.full, degrees,
+                   {.resident_weight_bytes = model.resident_weight_bytes});
+  if (!programs.ok()) {
+    return absl::Status(programs.status().code(),
+                        absl::StrCat("model '", model.name, "': ", programs.status().message()));
+  }
+  Needs needs;
+  for (const proto::Program& program : *programs) {
+    needs.bytes.push_back(program.arena_bytes());
+    needs.streamed.push_back(program.host_bytes());
+  }
+  return needs;
+}
+
+// Seconds in which these devices, by rank, copy what streams: the parts of a stage at the same
+// time, the stages one after the other. A copy reads memory and writes it.
+double StreamSeconds(const ServingDegrees& degrees, const std::vector<int64_t>& streamed,
+                     const std::vector<proto::Device>& devices) {
+  double seconds = 0;
+  for (int stage = 0; stage < degrees.pipeline_parallel; ++stage) {
+    double slowest = 0;
+    for (int part = 0; part < degrees.tensor_parallel; ++part) {
+      const size_t r = static_cast<size_t>(stage * degrees.tensor_parallel + part);
+      slowest = std::max(slowest, 2.0 * static_cast<double>(streamed[r]) /
+                                      WithDefaults(devices[r]).memory_bandwidth());
+    }
+    seconds += slowest;
+  }
+  return seconds;
+}
+
 // Of one step of the model there, with the way to workers and back.
 absl::StatusOr<double> SecondsAt(const ServingProblem& problem, const PlacedModel& model,
-                                 const ServingDegrees& degrees, const std::vector<int>& devices) {
+                                 const ServingDegrees& degrees,
+                                 const std::vector<int64_t>& streamed,
+                                 const std::vector<int>& devices) {
   Machine machine;
   machine.link = problem.machine.link;
   machine.communication = problem.machine.communication;
@@ -73,25 +115,12 @@ absl::StatusOr<double> SecondsAt(const ServingProblem& problem, const PlacedMode
   }
   // Memory is looked at by itself, exactly.
   for (proto::Device& device : machine.devices) device.clear_memory_bytes();
-  const absl::StatusOr<double> seconds = StepSeconds(problem, *model.step, degrees, machine);
-  if (!seconds.ok() || devices.empty()) return seconds;
+  absl::StatusOr<double> seconds = StepSeconds(problem, *model.step, degrees, machine);
+  if (!seconds.ok()) return seconds;
+  *seconds = std::max(*seconds, StreamSeconds(degrees, streamed, machine.devices));
+  if (devices.empty()) return seconds;
   return *seconds + problem.remote_seconds +
          TransferSeconds(WithDefaults(problem.machine.link), WireBytes(*model.step));
-}
-
-// What each rank keeps and works in, in the model's largest step.
-absl::StatusOr<std::vector<int64_t>> BytesOf(const ServingProblem& problem,
-                                             const PlacedModel& model,
-                                             const ServingDegrees& degrees) {
-  const absl::StatusOr<std::vector<proto::Program>> programs =
-      LowerServing(*problem.registry, *model.full, degrees);
-  if (!programs.ok()) {
-    return absl::Status(programs.status().code(),
-                        absl::StrCat("model '", model.name, "': ", programs.status().message()));
-  }
-  std::vector<int64_t> bytes;
-  for (const proto::Program& program : *programs) bytes.push_back(program.arena_bytes());
-  return bytes;
 }
 
 absl::Status CheckProblem(const ServingProblem& problem) {
@@ -121,7 +150,10 @@ absl::Status CheckProblem(const ServingProblem& problem) {
 struct Cut {
   ServingDegrees degrees;
   bool own = false;
-  std::vector<int64_t> bytes;  // by rank
+  Needs needs;
+
+  // Of the rank that needs most: what is asked of every device.
+  int64_t most() const { return *std::max_element(needs.bytes.begin(), needs.bytes.end()); }
 };
 
 class Placing {
@@ -137,7 +169,7 @@ class Placing {
                         -device.memory_bytes(), device.host(), d);
     };
     std::sort(order_.begin(), order_.end(), [&](int a, int b) { return rank(a) < rank(b); });
-    taken_.assign(devices.size(), false);
+    held_.resize(devices.size());
   }
 
   absl::StatusOr<std::vector<ServingChoice>> Run() {
@@ -160,8 +192,13 @@ class Placing {
 
  private:
   using Window = std::vector<int>;  // devices, by rank
-  // Seconds of a round, workers used, and the order of trying.
-  using Key = std::tuple<double, int, int64_t>;
+  // Seconds of a round, workers that are shared, workers, and the order of trying.
+  using Key = std::tuple<double, int, int, int64_t>;
+  // What the models that have a place hold of a device.
+  struct Held {
+    int models = 0;
+    int64_t bytes = 0;
+  };
 
   static bool CutsInto(const Graph& graph, int parts) {
     for (const Value& value : graph.values()) {
@@ -175,10 +212,22 @@ class Placing {
 
   absl::StatusOr<std::vector<Cut>> CutsOf(const PlacedModel& model) const {
     std::vector<Cut> cuts;
+    absl::Status cannot_stream;
+    // False where parts of another number cannot be had either.
+    const auto add = [&](const ServingDegrees& degrees, bool own) -> absl::StatusOr<bool> {
+      absl::StatusOr<Needs> needs = NeedsOf(problem_, model, degrees);
+      if (absl::IsInvalidArgument(needs.status()) && degrees.ranks() > 1) return false;
+      // Smaller parts may.
+      if (absl::IsResourceExhausted(needs.status())) {
+        cannot_stream = needs.status();
+        return true;
+      }
+      if (!needs.ok()) return needs.status();
+      cuts.push_back({degrees, own, *std::move(needs)});
+      return true;
+    };
     if (problem_.own.has_value()) {
-      absl::StatusOr<std::vector<int64_t>> bytes = BytesOf(problem_, model, {1, 1});
-      if (!bytes.ok()) return bytes.status();
-      cuts.push_back({{1, 1}, true, *std::move(bytes)});
+      if (absl::Status s = add({1, 1}, true).status(); !s.ok()) return s;
     }
     const int devices = static_cast<int>(problem_.machine.devices.size());
     for (int tensor = 1; tensor <= devices; ++tensor) {
@@ -186,13 +235,12 @@ class Placing {
       if (!CutsInto(*model.full, tensor)) continue;
       for (int stages = 1; tensor * stages <= devices;
            stages += stages < kMostStagesEach ? 1 : stages) {
-        const ServingDegrees degrees{tensor, stages};
-        absl::StatusOr<std::vector<int64_t>> bytes = BytesOf(problem_, model, degrees);
-        if (absl::IsInvalidArgument(bytes.status()) && degrees.ranks() > 1) break;
-        if (!bytes.ok()) return bytes.status();
-        cuts.push_back({degrees, false, *std::move(bytes)});
+        const absl::StatusOr<bool> more = add({tensor, stages}, false);
+        if (!more.ok()) return more.status();
+        if (!*more) break;
       }
     }
+    if (cuts.empty()) return cannot_stream;
     return cuts;
   }
 
@@ -210,29 +258,36 @@ class Placing {
     return alike;
   }
 
-  bool HasRoom(int device, int64_t bytes) const {
-    const int64_t there = problem_.machine.devices[static_cast<size_t>(device)].memory_bytes();
-    return there <= 0 || bytes <= there;
+  // Bytes that are left there; what a device that does not tell its memory has is enough.
+  int64_t RoomOn(int device) const {
+    const size_t d = static_cast<size_t>(device);
+    const int64_t there = problem_.machine.devices[d].memory_bytes();
+    return there <= 0 ? std::numeric_limits<int64_t>::max() : there - held_[d].bytes;
   }
 
-  // The different stretches of devices of one kind that are free and have `bytes`, neighbours but
-  // for those that are not. For the coordinator's process: the empty one.
+  // The different stretches of devices of one kind that have `bytes` left, neighbours but for those
+  // that have not. For the coordinator's process: the empty one.
   std::vector<Window> WindowsOf(const Cut& cut, int64_t bytes) const {
     if (cut.own) return {{}};
     const int count = cut.degrees.ranks();
-    std::vector<int> free;
+    std::vector<int> roomy;
     for (int d : order_) {
-      if (!taken_[static_cast<size_t>(d)] && HasRoom(d, bytes)) free.push_back(d);
+      if (bytes <= RoomOn(d)) roomy.push_back(d);
     }
     std::vector<Window> windows;
     std::set<std::vector<std::string>> seen;
-    for (size_t begin = 0; begin + static_cast<size_t>(count) <= free.size(); ++begin) {
-      Window window(free.begin() + static_cast<int64_t>(begin),
-                    free.begin() + static_cast<int64_t>(begin) + count);
+    for (size_t begin = 0; begin + static_cast<size_t>(count) <= roomy.size(); ++begin) {
+      Window window(roomy.begin() + static_cast<int64_t>(begin),
+                    roomy.begin() + static_cast<int64_t>(begin) + count);
       const auto kind = [&](int d) {
         return problem_.machine.devices[static_cast<size_t>(d)].kind();
       };
-      if (kind(window.front()) == kind(window.back()) && seen.insert(Likeness(window)).second) {
+      std::vector<std::string> like = Likeness(window);
+      for (int d : window) {
+        const Held& held = held_[static_cast<size_t>(d)];
+        like.push_back(absl::StrCat(held.models, " ", held.bytes));
+      }
+      if (kind(window.front()) == kind(window.back()) && seen.insert(std::move(like)).second) {
         windows.push_back(std::move(window));
       }
     }
@@ -250,11 +305,11 @@ class Placing {
       seconds = found->second;
     } else {
       const absl::StatusOr<double> predicted =
-          SecondsAt(problem_, problem_.models[m], cut.degrees, window);
+          SecondsAt(problem_, problem_.models[m], cut.degrees, cut.needs.streamed, window);
       if (!predicted.ok()) return predicted.status();
       seconds = spots_[m][key] = *predicted;
     }
-    return ServingSpot{cut.degrees, window, seconds, cut.bytes};
+    return ServingSpot{cut.degrees, window, seconds, cut.needs.bytes};
   }
 
   bool OwnHasRoom(int64_t bytes) const {
@@ -267,7 +322,7 @@ class Placing {
       return absl::OkStatus();
     }
     for (const Cut& cut : cuts_[m]) {
-      const int64_t most = *std::max_element(cut.bytes.begin(), cut.bytes.end());
+      const int64_t most = cut.most();
       std::vector<Window> windows = WindowsOf(cut, most);
       if (cut.own && !OwnHasRoom(own_bytes_ + most)) windows.clear();
       if (windows.empty()) {
@@ -278,21 +333,25 @@ class Placing {
         if (!spot.ok()) return spot.status();
         const double all = seconds + spot->seconds * problem_.models[m].steps;
         if (Full() && all > std::get<0>(best_.rbegin()->first)) continue;
-        Take(cut, window, true);
+        Take(cut, window, 1);
         chosen_.push_back(*std::move(spot));
         const absl::Status status = Choose(m + 1, all);
         chosen_.pop_back();
-        Take(cut, window, false);
+        Take(cut, window, -1);
         if (!status.ok()) return status;
       }
     }
     return absl::OkStatus();
   }
 
-  void Take(const Cut& cut, const Window& window, bool take) {
-    if (cut.own) own_bytes_ += take ? cut.bytes[0] : -cut.bytes[0];
-    for (int d : window) taken_[static_cast<size_t>(d)] = take;
-    workers_ += (take ? 1 : -1) * static_cast<int>(window.size());
+  // `sign` is 1, or -1 to undo it.
+  void Take(const Cut& cut, const Window& window, int sign) {
+    if (cut.own) own_bytes_ += sign * cut.needs.bytes[0];
+    for (int d : window) {
+      Held& held = held_[static_cast<size_t>(d)];
+      held.models += sign;
+      held.bytes += sign * cut.most();
+    }
   }
 
   bool Full() const { return static_cast<int>(best_.size()) >= problem_.most_candidates; }
@@ -303,36 +362,35 @@ class Placing {
     choice.llm_seconds = chosen_[0].seconds * problem_.models[0].steps;
     choice.draft_seconds = seconds - choice.llm_seconds;
     choice.tokens_per_second = problem_.tokens_per_round / seconds;
-    best_.emplace(Key{seconds, workers_, tried_++}, std::move(choice));
+    int shared = 0, workers = 0;
+    for (const Held& held : held_) {
+      shared += held.models > 1 ? 1 : 0;
+      workers += held.models > 0 ? 1 : 0;
+    }
+    best_.emplace(Key{seconds, shared, workers, tried_++}, std::move(choice));
     if (static_cast<int>(best_.size()) > problem_.most_candidates)
       best_.erase(std::prev(best_.end()));
   }
 
-  // Notes a cut that has no place: for want of memory, or one that wants a single worker and finds
-  // none.
+  // Notes a cut that has no place for want of memory.
   absl::Status Refuse(size_t m, const Cut& cut, int64_t most) {
-    const std::vector<Window> any = WindowsOf(cut, 0);
-    if (any.empty() && cut.degrees.ranks() > 1) return absl::OkStatus();
     std::string why;
     const auto readable = [](int64_t bytes) { return ReadableBytes(static_cast<double>(bytes)); };
     if (cut.own) {
       why = absl::StrCat("needs ", readable(most), " in the coordinator's process, which has ",
-                         readable(problem_.own->memory_bytes() - own_bytes_));
-    } else if (any.empty()) {
-      why = absl::StrCat("needs a worker of its own with ", readable(most),
-                         ", and none is left beside those before it");
+                         readable(problem_.own->memory_bytes() - own_bytes_), " left");
     } else {
       int64_t largest = 0;
       int roomy = 0;
       for (int d : order_) {
-        if (taken_[static_cast<size_t>(d)]) continue;
-        roomy += HasRoom(d, most) ? 1 : 0;
-        largest =
-            std::max(largest, problem_.machine.devices[static_cast<size_t>(d)].memory_bytes());
+        roomy += most <= RoomOn(d) ? 1 : 0;
+        largest = std::max(largest, RoomOn(d));
       }
+      // Kinds that do not mix, and not memory.
+      if (roomy >= cut.degrees.ranks()) return absl::OkStatus();
       why = absl::StrCat("needs ", readable(most), " on each of ", cut.degrees.ranks(),
-                         " workers of one kind; ", roomy,
-                         " of those that are free have them, the largest has ", readable(largest));
+                         " workers of one kind; ", roomy, " have them left, and the most that one ",
+                         "has left is ", readable(largest));
     }
     const std::pair key(-static_cast<int>(m), most);
     if (!closest_.has_value() || key < *closest_) {
@@ -340,6 +398,7 @@ class Placing {
       closest_why_ = absl::StrCat("model '", problem_.models[m].name, "' ", why);
     }
     // Of the small ones there would be one for each place of those before it.
+    const std::vector<Window> any = WindowsOf(cut, 0);
     if (m > 0 || any.empty()) return absl::OkStatus();
     absl::StatusOr<ServingSpot> spot = SpotOf(m, cut, any[0]);
     if (!spot.ok()) return spot.status();
@@ -368,9 +427,8 @@ class Placing {
 
   // Of the choice that is being made.
   std::vector<ServingSpot> chosen_;
-  std::vector<bool> taken_;
+  std::vector<Held> held_;  // by device
   int64_t own_bytes_ = 0;
-  int workers_ = 0;
 
   std::map<Key, ServingChoice> best_;
   int64_t tried_ = 0;
@@ -386,11 +444,12 @@ class Placing {
 absl::StatusOr<ServingSpot> PredictSpot(const ServingProblem& problem, const PlacedModel& model,
                                         const ServingDegrees& degrees,
                                         const std::vector<int>& devices) {
-  const absl::StatusOr<double> seconds = SecondsAt(problem, model, degrees, devices);
+  absl::StatusOr<Needs> needs = NeedsOf(problem, model, degrees);
+  if (!needs.ok()) return needs.status();
+  const absl::StatusOr<double> seconds =
+      SecondsAt(problem, model, degrees, needs->streamed, devices);
   if (!seconds.ok()) return seconds.status();
-  absl::StatusOr<std::vector<int64_t>> bytes = BytesOf(problem, model, degrees);
-  if (!bytes.ok()) return bytes.status();
-  return ServingSpot{degrees, devices, *seconds, *std::move(bytes)};
+  return ServingSpot{degrees, devices, *seconds, std::move(needs->bytes)};
 }
 
 absl::StatusOr<std::vector<ServingChoice>> PlaceServing(const ServingProblem& problem) {

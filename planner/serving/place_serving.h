@@ -1,18 +1,20 @@
 // Where the models of speculative serving run: the LLM and each of the small models that draft for
-// it in the coordinator's process, on one worker, or cut over several (ServingDegrees), no worker
-// having a part of two of them. One search for all of them, by the cost model of training.
+// it in the coordinator's process, on one worker, or cut over several (ServingDegrees). A worker
+// may have parts of several of them, as far as its memory goes. One search for all of them, by the
+// cost model of training.
 //
 // What is compared are tokens per second of rounds that follow each other: drafting by one small
 // model after the other, then one step of the LLM. A step takes what the simulator says of its
 // operators, collectives and messages, and, on workers, the way there and back. Models never run at
 // the same time, so a round takes the sum of its steps, and what each takes depends on its own
-// devices alone.
+// devices alone, whatever else these hold. Weights that stream from the host take at least the time
+// of their copies.
 //
 // The search is exhaustive over degrees, and over devices as far as these matter: devices stand in
 // the order of their speed, a model gets neighbours of one kind in that order (a mixture of kinds
-// sends everything through the hosts' memory) among those that are free and have room for its
-// largest part, and devices that are alike are tried once. A choice with gaps has a slower device
-// in the place of a faster one.
+// sends everything through the hosts' memory) among those that have room left for its largest part,
+// and devices that are alike are tried once. A choice with gaps has a slower device in the place of
+// a faster one.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +34,8 @@ struct PlacedModel {
   const Graph* full = nullptr;  // of its largest step: what devices must hold
   const Graph* step = nullptr;  // of an expected one: what it takes
   double steps = 1;             // such steps in one round
+  // What its parameters may take of each device: the others stream (ServingLowering). 0: all stay.
+  int64_t resident_weight_bytes = 0;
 };
 
 struct ServingProblem {
@@ -52,7 +56,7 @@ struct ServingSpot {
   ServingDegrees degrees;
   std::vector<int> devices;    // of the machine, by rank; none: the coordinator's process
   double seconds = 0;          // of one step
-  std::vector<int64_t> bytes;  // by rank: what its program keeps and works in
+  std::vector<int64_t> bytes;  // by rank: what its program keeps and works in on the device
 
   bool own() const { return devices.empty(); }
 };
@@ -71,13 +75,15 @@ absl::StatusOr<ServingSpot> PredictSpot(const ServingProblem& problem, const Pla
                                         const ServingDegrees& degrees,
                                         const std::vector<int>& devices);
 
-// What is refused: a model on a worker with less memory than its largest part needs, or in the
-// coordinator's process beside others that leave less.
+// What is refused: a model on a worker, or in the coordinator's process, where what others have
+// there leaves less memory than its largest part needs; a cut whose weights cannot stream through
+// what they may take.
 //
-// The best choices, the best one first: most tokens per second; of equals the one with the fewest
-// workers; of those the one that comes first by degrees. Behind them, places of the LLM that would
-// do if they had the memory, at most as many. ResourceExhausted with bytes, and what would help, if
-// no choice fits; InvalidArgument for a problem that makes no sense.
+// The best choices, the best one first: most tokens per second; of equals the one in which the
+// fewest workers are shared, whose loss would be that of several models; of those the one with the
+// fewest workers, then the one that comes first by degrees. Behind them, places of the LLM that
+// would do if they had the memory, at most as many. ResourceExhausted with bytes, and what would
+// help, if no choice fits; InvalidArgument for a problem that makes no sense.
 absl::StatusOr<std::vector<ServingChoice>> PlaceServing(const ServingProblem& problem);
 
 }  // namespace espalier

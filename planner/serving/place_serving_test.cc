@@ -16,6 +16,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -79,16 +80,33 @@ class PlaceServingTest : public testing::Test {
 
   static bool Fits(const ServingProblem& problem, const std::vector<ServingSpot>& models) {
     int64_t own = 0;
-    std::vector<int> users(problem.machine.devices.size(), 0);
+    std::vector<int64_t> held(problem.machine.devices.size(), 0);
     for (const ServingSpot& spot : models) {
       if (spot.own()) own += spot.bytes[0];
-      for (size_t r = 0; r < spot.devices.size(); ++r) {
-        const size_t d = static_cast<size_t>(spot.devices[r]);
-        const int64_t most = *std::max_element(spot.bytes.begin(), spot.bytes.end());
-        if (++users[d] > 1 || most > problem.machine.devices[d].memory_bytes()) return false;
+      for (int d : spot.devices) {
+        int64_t& here = held[static_cast<size_t>(d)];
+        here += *std::max_element(spot.bytes.begin(), spot.bytes.end());
+        if (here > problem.machine.devices[static_cast<size_t>(d)].memory_bytes()) return false;
       }
     }
     return own == 0 || own <= problem.own->memory_bytes();
+  }
+
+  // Workers with parts of several models.
+  static int Shared(const ServingChoice& choice) {
+    std::map<int, int> models;
+    for (const ServingSpot& spot : choice.models) {
+      for (int d : spot.devices) ++models[d];
+    }
+    return static_cast<int>(
+        std::count_if(models.begin(), models.end(), [](const auto& m) { return m.second > 1; }));
+  }
+
+  // Bytes of a model on one worker.
+  int64_t Whole(size_t model) {
+    const auto spot = PredictSpot(problem_, problem_.models[model], {1, 1}, {0});
+    EXPECT_TRUE(spot.ok()) << spot.status();
+    return spot.ok() ? spot->bytes[0] : 0;
   }
 
   // The most tokens per second of any choice of any devices, by trying all; 0: none fits.
@@ -133,10 +151,14 @@ class PlaceServingTest : public testing::Test {
   void Draw(int seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const auto pick = [&](std::vector<double> of) { return of[random() % of.size()]; };
+    // With room for each of them, and not for both.
+    problem_.machine.devices = {Cpu(1e10, 0)};
+    const double tight = static_cast<double>(Whole(0) + Whole(1) / 2);
     problem_.machine.devices.clear();
     for (int d = 2 + static_cast<int>(random() % 2); d > 0; --d) {
-      problem_.machine.devices.push_back(
-          Cpu(pick({5e9, 5e9, 4e10}), static_cast<int64_t>(pick({4, 9, 16, 40}) * kMiB)));
+      problem_.machine.devices.push_back(Cpu(
+          pick({5e9, 5e9, 4e10}),
+          static_cast<int64_t>(pick({2.0 * kMiB, 4.0 * kMiB, 9.0 * kMiB, tight, 40.0 * kMiB}))));
     }
     // As the search looks at them: the order of ranks is not what is searched for.
     std::stable_sort(problem_.machine.devices.begin(), problem_.machine.devices.end(),
@@ -157,8 +179,8 @@ class PlaceServingTest : public testing::Test {
 };
 
 TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit) {
-  int placed = 0, refused = 0;
-  for (int seed = 0; seed < 24; ++seed) {
+  int placed = 0, refused = 0, shared = 0, apart = 0;
+  for (int seed = 0; seed < 40; ++seed) {
     Draw(seed);
     SCOPED_TRACE(absl::StrCat("machine ", seed));
     const double best = ByEnumeration();
@@ -171,6 +193,7 @@ TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit)
     ++placed;
     ASSERT_TRUE(choices.ok()) << choices.status();
     EXPECT_NEAR((*choices)[0].tokens_per_second, best, 1e-9 * best);
+    ++(Shared((*choices)[0]) > 0 ? shared : apart);
     double before = best * 2;
     for (const ServingChoice& choice : *choices) {
       if (!choice.refused.empty()) {
@@ -187,6 +210,8 @@ TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit)
   }
   EXPECT_GT(placed, 5);
   EXPECT_GT(refused, 1);
+  EXPECT_GT(shared, 2);
+  EXPECT_GT(apart, 2);
 }
 
 TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
@@ -228,11 +253,22 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   std::vector<ServingChoice> choices = Place();
   ASSERT_FALSE(choices.empty());
   EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 2);
-  EXPECT_TRUE(choices[0].models[1].own()) << "there is no worker left";
+  EXPECT_FALSE(choices[0].models[1].own());
+  EXPECT_GT(Shared(choices[0]), 0) << "there is no other worker";
+  // Without the memory for both, the coordinator drafts.
+  const auto half = PredictSpot(problem_, problem_.models[0], {2, 1}, {0, 1});
+  ASSERT_TRUE(half.ok()) << half.status();
+  const int64_t needed = *std::max_element(half->bytes.begin(), half->bytes.end());
+  for (proto::Device& device : problem_.machine.devices) device.set_memory_bytes(needed);
+  choices = Place();
+  ASSERT_FALSE(choices.empty());
+  EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 2);
+  EXPECT_TRUE(choices[0].models[1].own());
+  for (proto::Device& device : problem_.machine.devices) device.set_memory_bytes(64 * kMiB);
   // A third one takes the small model, unless the way there takes longer than its steps.
   problem_.machine.devices.push_back(Cpu(1e10, 64 * kMiB));
   choices = Place();
-  EXPECT_EQ(choices[0].models[1].devices, (std::vector<int>{2}));
+  EXPECT_THAT(choices[0].models[1].devices, Contains(2));
   problem_.remote_seconds = 1e-3;
   choices = Place();
   EXPECT_FALSE(choices[0].models[0].own());
@@ -248,6 +284,53 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   problem_.machine.link.set_latency_seconds(1);
   choices = Place();
   EXPECT_EQ(choices[0].models[0].degrees.ranks(), 1);
+}
+
+TEST_F(PlaceServingTest, ModelsShareAWorkerWhereThatIsFasterOrTheOnlyWay) {
+  problem_.machine.link.set_latency_seconds(1);  // nobody cuts anything
+  const auto expect = [&](int llm, int ssm, const char* why) {
+    const std::vector<ServingChoice> choices = Place();
+    ASSERT_FALSE(choices.empty()) << why;
+    EXPECT_EQ(choices[0].models[0].devices, std::vector<int>{llm}) << why;
+    EXPECT_EQ(choices[0].models[1].devices, std::vector<int>{ssm}) << why;
+  };
+  problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
+  expect(0, 1, "of places that are as fast, the one where one loss is that of one model");
+  problem_.machine.devices[1].set_memory_bandwidth(5e9);
+  expect(0, 0, "the other one is slower");
+  const int64_t llm = Whole(0), ssm = Whole(1);
+  problem_.machine.devices[0].set_memory_bytes(llm + ssm);
+  expect(0, 0, "exactly the memory of both");
+  problem_.machine.devices[0].set_memory_bytes(llm + ssm - 1);
+  expect(0, 1, "a byte less");
+  problem_.machine.devices.resize(1);
+  EXPECT_EQ(PlaceServing(problem_).status().code(), absl::StatusCode::kResourceExhausted);
+  problem_.machine.devices[0].set_memory_bytes(llm + ssm);
+  expect(0, 0, "there is no other");
+}
+
+TEST_F(PlaceServingTest, WeightsThatStreamTakeLessMemoryAndMoreTime) {
+  problem_.models.pop_back();
+  problem_.machine.devices = {Cpu(1e10, 64 * kMiB)};
+  problem_.machine.devices[0].set_matmul_flops(1e13);  // steps take what reading the weights does
+  const int64_t whole = Whole(0);
+  std::vector<ServingChoice> choices = Place();
+  ASSERT_FALSE(choices.empty());
+  const double resident = choices[0].llm_seconds;
+  problem_.models[0].resident_weight_bytes = 64;
+  const absl::Status status = PlaceServing(problem_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string text(status.message());
+  ASSERT_THAT(text, HasSubstr("a double buffer, take"));
+  problem_.models[0].resident_weight_bytes = std::stoll(text.substr(text.rfind(' ') + 1));
+  const int64_t streaming = Whole(0);
+  EXPECT_LT(streaming, whole - kMiB);
+  problem_.machine.devices[0].set_memory_bytes(streaming);
+  choices = Place();
+  ASSERT_FALSE(choices.empty());
+  EXPECT_GT(choices[0].llm_seconds, resident);
+  // Whatever else a step takes, it reads and writes what streams.
+  EXPECT_GE(choices[0].llm_seconds, 2.0 * static_cast<double>(whole - streaming) / 1e10);
 }
 
 TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
@@ -282,7 +365,7 @@ TEST_F(PlaceServingTest, WhatFitsNowhereIsAnErrorWithNumbersAndARemedy) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
   // The LLM has a place, the small model none.
-  problem_.machine.devices = {Cpu(1e10, 64 * kMiB)};
+  problem_.machine.devices = {Cpu(1e10, Whole(0) + 4096)};
   EXPECT_THAT(std::string(PlaceServing(problem_).status().message()), HasSubstr("'ssm'"));
   problem_.machine.devices.clear();
   EXPECT_EQ(PlaceServing(problem_).status().code(), absl::StatusCode::kInvalidArgument);

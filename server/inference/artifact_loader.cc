@@ -55,6 +55,14 @@ int64_t BytesOf(const proto::TensorSpec& spec) {
   return bytes;
 }
 
+// Whether the places have a worker in common, by their ids; these may be of workers that are gone.
+bool Shared(const proto::ModelPlacement& a, const proto::ModelPlacement& b) {
+  const auto& there = b.workers();
+  return std::any_of(a.workers().begin(), a.workers().end(), [&](const std::string& worker) {
+    return std::find(there.begin(), there.end(), worker) != there.end();
+  });
+}
+
 absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
@@ -140,9 +148,10 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   if (options_.cluster.workers == nullptr) {
     return absl::UnimplementedError("this process serves models by itself only, not on workers");
   }
-  absl::StatusOr<std::vector<proto::Program>> programs = LowerServing(
-      *options_.operators, serving.graph,
-      ServingDegrees{remote.place.tensor_parallel(), remote.place.pipeline_parallel()});
+  absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerServing(*options_.operators, serving.graph,
+                   ServingDegrees{remote.place.tensor_parallel(), remote.place.pipeline_parallel()},
+                   {.resident_weight_bytes = remote.resident_weight_bytes});
   if (!programs.ok()) return programs.status();
   const ModelFacts& facts = part.model.description.model.facts;
   RemoteModel model;
@@ -150,6 +159,9 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.folder = part.model.folder;
   model.programs = *std::move(programs);
   model.preferred.assign(remote.place.workers().begin(), remote.place.workers().end());
+  model.group = remote.group;
+  model.drafts = remote.drafts;
+  model.shares_first = remote.shares_first;
   model.weights = std::move(serving.weights);
   NameEverySource(serving.graph, &model.weights);
   model.adapter_folders = remote.adapters.folders();
@@ -185,7 +197,8 @@ absl::StatusOr<proto::Device> ArtifactLoader::Own() {
 }
 
 absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
-                                    const Expansion& expansion, int requests, Loaded* loaded) {
+                                    const Expansion& expansion, int requests,
+                                    int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
   PlacesQuestion question;
   question.registry = options_.operators;
@@ -206,7 +219,8 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
     steps.push_back(expected.steps);
   }
   for (size_t m = 0; m < parts.size(); ++m) {
-    question.models.push_back({parts[m].artifact, &full[m].graph, &step[m].graph, steps[m]});
+    question.models.push_back({parts[m].artifact, &full[m].graph, &step[m].graph, steps[m],
+                               m == 0 ? resident_weight_bytes : 0});
   }
   if (options_.cluster.workers != nullptr) {
     question.workers = options_.cluster.workers->Idle();
@@ -243,8 +257,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   if (!given.ok()) return given.status();
   loaded.placements = placement.models;
   if (placement.models.empty()) {
-    absl::Status chosen =
-        Choose(*described, *given, expansion, placement.expected_requests, &loaded);
+    absl::Status chosen = Choose(*described, *given, expansion, placement.expected_requests,
+                                 formats.resident_weight_bytes, &loaded);
     if (!chosen.ok()) return chosen;
   }
   if (loaded.placements.size() != described->size()) {
@@ -253,6 +267,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   }
   const AdapterFiles none;
   std::vector<RemoteModelRunner*> remote(described->size(), nullptr);
+  const auto group = std::make_shared<ServingGroup>(
+      placement.name, /*here=*/loaded.placements[0].tensor_parallel() == 0);
   for (size_t m = 0; m < described->size(); ++m) {
     const Part& part = (*described)[m];
     const AdapterFiles& adapters = m == 0 ? *given : none;
@@ -260,20 +276,29 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     absl::StatusOr<ServingModel> serving =
         Build(part, part.shape, adapters, &adapted, m == 0 ? &loaded.parameters : nullptr);
     if (!serving.ok()) return In(part.artifact, serving.status());
+    const int64_t resident_weight_bytes = m == 0 ? formats.resident_weight_bytes : 0;
     std::unique_ptr<ModelRunner> runner;
     if (const proto::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
       // No served model's name has a slash.
       const std::string name =
           m == 0 ? placement.name : absl::StrCat(placement.name, "/ssm", m - 1);
       auto made = MakeRemote(part, *std::move(serving),
-                             {name, place, adapters, adapted, placement.may_wait}, &loaded.parts);
+                             {.name = name,
+                              .place = place,
+                              .adapters = adapters,
+                              .adapted = adapted,
+                              .resident_weight_bytes = resident_weight_bytes,
+                              .group = group,
+                              .drafts = m > 0,
+                              .shares_first = m > 0 && Shared(place, loaded.placements[0]),
+                              .may_wait = placement.may_wait},
+                             &loaded.parts);
       if (!made.ok()) return In(part.artifact, made.status());
       remote[m] = made->get();
       runner = *std::move(made);
     } else {
       auto made =
-          MakeLocal(part, *serving, {adapters, adapted, m == 0 ? formats.resident_weight_bytes : 0},
-                    &loaded.parts);
+          MakeLocal(part, *serving, {adapters, adapted, resident_weight_bytes}, &loaded.parts);
       if (!made.ok()) return In(part.artifact, made.status());
       runner = *std::move(made);
     }

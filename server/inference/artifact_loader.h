@@ -64,7 +64,8 @@ class ArtifactLoader : public ModelLoader {
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
   // Sets placements and candidates.
   absl::Status Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
-                      const Expansion& expansion, int requests, Loaded* loaded);
+                      const Expansion& expansion, int requests, int64_t resident_weight_bytes,
+                      Loaded* loaded);
   // This process as a device, measured once.
   absl::StatusOr<proto::Device> Own();
   struct Local {
@@ -81,6 +82,10 @@ class ArtifactLoader : public ModelLoader {
     const proto::ModelPlacement& place;
     const AdapterFiles& adapters;
     const AdapterFiles::Parameters& adapted;
+    int64_t resident_weight_bytes = 0;
+    std::shared_ptr<ServingGroup> group;
+    bool drafts = false;
+    bool shares_first = false;
     bool may_wait = false;
   };
   absl::StatusOr<std::unique_ptr<RemoteModelRunner>> MakeRemote(const Part& part,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "planner/cost/analytic.h"
@@ -80,14 +81,18 @@ absl::StatusOr<Places> ChoosePlaces(const PlacesQuestion& question) {
   Places places;
   for (const ServingChoice& choice : *choices) {
     proto::PlacementCandidate candidate;
-    int64_t most = 0;
+    std::map<int, int64_t> bytes;  // by device; -1: this process
     for (size_t m = 0; m < choice.models.size(); ++m) {
       const ServingSpot& spot = choice.models[m];
       const proto::ModelPlacement place = PlaceOf(spot, question.workers);
       *(m == 0 ? candidate.mutable_llm() : candidate.add_ssms()) = place;
       if (places.candidates.empty()) places.chosen.push_back(place);
-      most = std::max(most, *std::max_element(spot.bytes.begin(), spot.bytes.end()));
+      for (size_t r = 0; r < spot.bytes.size(); ++r) {
+        bytes[spot.own() ? -1 : spot.devices[r]] += spot.bytes[r];
+      }
     }
+    int64_t most = 0;
+    for (const auto& [device, here] : bytes) most = std::max(most, here);
     candidate.set_llm_seconds(choice.llm_seconds);
     candidate.set_draft_seconds(choice.draft_seconds);
     candidate.set_tokens_per_second(choice.tokens_per_second);

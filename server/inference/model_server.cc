@@ -91,7 +91,7 @@ absl::Status CompletePlacement(proto::ServeModelRequest* request) {
     set_pipeline(std::max(1, pipeline));
     return true;
   };
-  bool on_workers = complete(
+  complete(
       request->tensor_parallel(), request->pipeline_parallel(),
       [&](int n) { request->set_tensor_parallel(n); },
       [&](int n) { request->set_pipeline_parallel(n); });
@@ -103,12 +103,6 @@ absl::Status CompletePlacement(proto::ServeModelRequest* request) {
     return absl::InvalidArgumentError(
         "fields 'ssm_tensor_parallel' and 'ssm_pipeline_parallel' place SSMs, but 'ssm_artifacts' "
         "names none");
-  }
-  on_workers = on_workers || chosen;
-  if (request->resident_weight_bytes() > 0 && on_workers) {
-    return absl::UnimplementedError(
-        "field 'resident_weight_bytes' is for a model in the coordinator's process; workers keep "
-        "all of their parts of the weights: split the model over more of them, or leave it out");
   }
   return absl::OkStatus();
 }

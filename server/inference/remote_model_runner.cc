@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,25 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr absl::Duration kLongestPause = absl::Seconds(10);
 constexpr char kReady[] = "ready";
+
+// So many of them, those with the fastest memory; fewer if there are not so many. Of one kind if
+// possible: a mixture sends everything through the hosts' memory.
+std::vector<Member> Fastest(std::vector<Member> from, size_t wanted) {
+  std::stable_sort(from.begin(), from.end(), [](const Member& a, const Member& b) {
+    return a.device.memory_bandwidth() > b.device.memory_bandwidth();
+  });
+  for (proto::Device::Kind kind : {proto::Device::CUDA, proto::Device::CPU}) {
+    std::vector<Member> alike;
+    for (const Member& member : from) {
+      if (member.device.kind() == kind) alike.push_back(member);
+    }
+    if (alike.size() < wanted) continue;
+    alike.resize(wanted);
+    return alike;
+  }
+  if (from.size() > wanted) from.resize(wanted);
+  return from;
+}
 
 }  // namespace
 
@@ -48,61 +68,76 @@ RemoteModelRunner::~RemoteModelRunner() {
   if (newest != nullptr) newest->End();
 }
 
-absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers() const {
+absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t bytes) const {
   const size_t wanted = model_.programs.size();
-  int64_t bytes = 0;
-  for (const proto::Program& program : model_.programs) {
-    bytes = std::max(bytes, program.arena_bytes());
+  const std::vector<WorkerRegistry::Room> rooms =
+      cluster_.workers->RoomFor(model_.group != nullptr ? model_.group->name() : "");
+  std::vector<Member> idle, shared;
+  for (const WorkerRegistry::Room& room : rooms) {
+    if (room.bytes >= bytes) (room.shared ? shared : idle).push_back(room.member);
   }
-  std::vector<Member> large;
-  for (const Member& member : cluster_.workers->Idle()) {
-    if (member.device.memory_bytes() >= bytes) large.push_back(member);
-  }
+  std::vector<Member> all = idle;
+  all.insert(all.end(), shared.begin(), shared.end());
   std::vector<Member> preferred;
   for (const std::string& id : model_.preferred) {
-    for (const Member& member : large) {
+    for (const Member& member : all) {
       if (member.lease.worker_id() == id) preferred.push_back(member);
     }
   }
   if (preferred.size() == wanted) return preferred;
-  std::stable_sort(large.begin(), large.end(), [](const Member& a, const Member& b) {
-    return a.device.memory_bandwidth() > b.device.memory_bandwidth();
-  });
-  // Of one kind if possible: a mixture sends everything through the hosts' memory.
-  for (proto::Device::Kind kind : {proto::Device::CUDA, proto::Device::CPU}) {
-    std::vector<Member> alike;
-    for (const Member& member : large) {
-      if (member.device.kind() == kind) alike.push_back(member);
-    }
-    if (alike.size() < wanted) continue;
-    alike.resize(wanted);
-    return alike;
+  // A worker that others have too is lost to all of them at once.
+  std::vector<std::vector<Member>> choices = {idle, all};
+  if (model_.shares_first) choices.insert(choices.begin(), shared);
+  for (const std::vector<Member>& from : choices) {
+    std::vector<Member> chosen = Fastest(from, wanted);
+    if (chosen.size() == wanted) return chosen;
   }
-  if (large.size() >= wanted) {
-    large.resize(wanted);
-    return large;
-  }
+  return TooFewWorkers(bytes, rooms);
+}
+
+absl::Status RemoteModelRunner::TooFewWorkers(
+    int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const {
+  size_t roomy = 0;
   std::vector<std::string> others;
+  std::set<std::string> named;
+  for (const WorkerRegistry::Room& room : rooms) {
+    const std::string& id = room.member.lease.worker_id();
+    named.insert(id);
+    if (room.bytes >= bytes) {
+      ++roomy;
+      continue;
+    }
+    others.push_back(absl::StrCat(
+        id, " has ", room.bytes, " bytes",
+        room.shared ? absl::StrCat(" left beside what it holds of '", model_.group->name(), "'")
+                    : ""));
+  }
   for (const proto::WorkerInfo& worker : cluster_.workers->List()) {
-    if (worker.state() == proto::WorkerInfo::BUSY) {
+    if (worker.state() == proto::WorkerInfo::BUSY && named.count(worker.worker_id()) == 0) {
       others.push_back(absl::StrCat(worker.worker_id(), " works for ", worker.job_id()));
-    } else if (worker.state() == proto::WorkerInfo::IDLE &&
-               worker.device().memory_bytes() < bytes) {
-      others.push_back(
-          absl::StrCat(worker.worker_id(), " has ", worker.device().memory_bytes(), " bytes"));
     }
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("model '", model_.name, "' needs ", wanted, " idle workers with ", bytes,
-                   " bytes of memory each; there are ", large.size(),
+      absl::StrCat("model '", model_.name, "' needs ", model_.programs.size(),
+                   " idle workers with ", bytes, " bytes of memory each; there are ", roomy,
                    others.empty() ? "" : absl::StrCat(" (", absl::StrJoin(others, ", "), ")"),
                    ": start workers, free some, or split the model otherwise"));
 }
 
 absl::Status RemoteModelRunner::LoadOnce() {
-  absl::StatusOr<std::vector<Member>> members = ChooseWorkers();
+  if (model_.drafts && model_.group->leader() != ServingGroup::Leader::kLoaded) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "model '", model_.group->name(), "', for which it drafts, takes its workers first"));
+  }
+  int64_t bytes = 0;
+  for (const proto::Program& program : model_.programs) {
+    bytes = std::max(bytes, program.arena_bytes());
+  }
+  absl::StatusOr<std::vector<Member>> members = ChooseWorkers(bytes);
   if (!members.ok()) return members.status();
-  absl::Status status = cluster_.workers->Assign(*members, ServingSession::JobId(model_));
+  absl::Status status = cluster_.workers->Assign(
+      *members,
+      {ServingSession::JobId(model_), model_.group != nullptr ? model_.group->name() : "", bytes});
   if (!status.ok()) return status;
   absl::StatusOr<std::unique_ptr<ServingSession>> created =
       ServingSession::Create(cluster_, model_, *std::move(members));
@@ -121,6 +156,7 @@ absl::Status RemoteModelRunner::LoadOnce() {
   if (!status.ok()) return status;
   newest_ = std::move(session);
   state_ = kReady;
+  if (leads()) model_.group->SetLeader(ServingGroup::Leader::kLoaded);
   return absl::OkStatus();
 }
 
@@ -141,6 +177,9 @@ void RemoteModelRunner::Keep() {
     pause = kTick;
     if (session != nullptr) {
       session->Watch();
+      if (model_.drafts && model_.group->leader() == ServingGroup::Leader::kWaiting) {
+        session->Break(absl::StrCat("model '", model_.group->name(), "' waits for its workers"));
+      }
       const std::string reason = session->broken();
       if (reason.empty()) continue;
       spdlog::warn("model {}: {}; loading it again", model_.name, reason);
@@ -149,12 +188,16 @@ void RemoteModelRunner::Keep() {
         newest_.reset();
         state_ = absl::StrCat("loading again: ", reason);
       }
+      if (leads()) model_.group->SetLeader(ServingGroup::Leader::kAway);
       session->End();
     }
     const absl::Status status = LoadOnce();
     if (status.ok()) {
       spdlog::info("model {} is loaded on {} workers", model_.name, model_.programs.size());
       continue;
+    }
+    if (leads() && absl::IsFailedPrecondition(status)) {
+      model_.group->SetLeader(ServingGroup::Leader::kWaiting);
     }
     absl::MutexLock lock(&mutex_);
     state_ = absl::StrCat("waiting: ", status.message());

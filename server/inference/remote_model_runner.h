@@ -1,6 +1,7 @@
 // The serving engine's ModelRunner on workers. When one of them is lost the steps fail with
-// Unavailable, and a thread of the runner's own loads the model again as soon as enough workers are
-// idle: the ones that remain, or those that come back.
+// Unavailable, and a thread of the runner's own loads the model again as soon as there are enough
+// workers: the ones that remain, or those that come back. These are idle, or have room beside what
+// they hold of the models that are served together with it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace espalier {
 class RemoteModelRunner : public ModelRunner {
  public:
   // Loads the model before it returns. FailedPrecondition, with what there is, if there are not
-  // enough idle workers with enough memory; with `may_wait` it is then loaded later.
+  // enough workers with enough memory; with `may_wait` it is then loaded later.
   static absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(ServingCluster cluster,
                                                                    RemoteModel model,
                                                                    bool may_wait);
@@ -42,7 +43,9 @@ class RemoteModelRunner : public ModelRunner {
  private:
   RemoteModelRunner(ServingCluster cluster, RemoteModel model)
       : cluster_(std::move(cluster)), model_(std::move(model)) {}
-  absl::StatusOr<std::vector<Member>> ChooseWorkers() const;
+  absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes) const;
+  absl::Status TooFewWorkers(int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const;
+  bool leads() const { return model_.group != nullptr && !model_.drafts; }
   // A new session for the next step to find.
   absl::Status LoadOnce();
   // The keeper's thread: watches the newest session, and makes another one when it is broken.

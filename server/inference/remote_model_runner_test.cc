@@ -23,8 +23,8 @@ using ::testing::HasSubstr;
 
 constexpr int kVocabulary = 20;
 
-// A worker that runs a function instead of a program. Its KV cache begins empty with each loading,
-// so that steps over what an earlier one held fail.
+// A worker that runs functions instead of programs, one for each job that it serves. A KV cache
+// begins empty with each loading, so that steps over what an earlier one held fail.
 struct ScriptedWorker {
   absl::Mutex mutex;
   absl::CondVar changed;
@@ -34,8 +34,12 @@ struct ScriptedWorker {
   int loadings = 0;
   int hidden = 0;
   int lost_numbers = 0;  // of hidden states, that it does not send
-  std::unique_ptr<FakeModelRunner> model;
+  std::map<std::string, std::unique_ptr<FakeModelRunner>> models;  // by job
 
+  bool Serves(const std::string& job) {
+    absl::MutexLock lock(&mutex);
+    return models.count(job) > 0;
+  }
   void Set(bool ScriptedWorker::*what) {
     absl::MutexLock lock(&mutex);
     this->*what = true;
@@ -51,7 +55,7 @@ class ScriptedClient : public WorkerClient {
  public:
   explicit ScriptedClient(std::shared_ptr<ScriptedWorker> worker) : worker_(std::move(worker)) {}
 
-  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest&,
+  absl::StatusOr<proto::StartServingReply> StartServing(const proto::StartServingRequest& request,
                                                         absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (absl::Status s = Answer(); !s.ok()) return s;
@@ -59,17 +63,19 @@ class ScriptedClient : public WorkerClient {
     ++worker_->loadings;
     RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
     limits.hidden = worker_->hidden;
-    worker_->model = std::make_unique<FakeModelRunner>(limits, HashModel(7, kVocabulary));
+    worker_->models[request.attempt().job_id()] =
+        std::make_unique<FakeModelRunner>(limits, HashModel(7, kVocabulary));
     return proto::StartServingReply();
   }
 
   std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Stream>(this); }
 
-  absl::Status Stop(const proto::StopRequest&, absl::Duration) override {
+  absl::Status Stop(const proto::StopRequest& request, absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (worker_->dead) return absl::UnavailableError("connection refused");
     if (worker_->frozen) return absl::DeadlineExceededError("no answer");
-    worker_->loaded = false;
+    worker_->models.erase(request.attempt().job_id());
+    worker_->loaded = !worker_->models.empty();
     return absl::OkStatus();
   }
 
@@ -109,11 +115,14 @@ class ScriptedClient : public WorkerClient {
       steps_.pop_front();
       result->Clear();
       result->set_number(step.number());
-      if (step.number() == 0) return true;
+      if (step.number() == 0) {
+        job_ = step.attempt().job_id();
+        return true;
+      }
       RunnerBatch batch;
       TakeBatch(step, &batch);
       RunnerLogits logits;
-      const absl::Status status = client_->worker_->model->Step(batch, &logits);
+      const absl::Status status = client_->worker_->models.at(job_)->Step(batch, &logits);
       if (!status.ok()) {
         result->set_refused(std::string(status.message()));
       } else {
@@ -132,6 +141,7 @@ class ScriptedClient : public WorkerClient {
 
    private:
     ScriptedClient* client_;
+    std::string job_;
     std::deque<proto::ServingStep> steps_;
   };
 
@@ -174,6 +184,43 @@ class RemoteModelRunnerTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Create(int ranks, bool may_wait = false,
                                                             std::vector<std::string> preferred = {},
                                                             int hidden = 0) {
+    RemoteModel model = ModelOf("lm", ranks);
+    model.limits.hidden = hidden;
+    model.preferred = std::move(preferred);
+    return Start(std::move(model), may_wait);
+  }
+
+  // The LLM of a group, or a small one that drafts for it; 1000 bytes on each worker.
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreateLlm(bool may_wait = false) {
+    RemoteModel model = ModelOf("lm", 1);
+    model.group = group_;
+    return Start(std::move(model), may_wait);
+  }
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreateSsm(bool shares_first = false,
+                                                               bool may_wait = false) {
+    RemoteModel model = ModelOf("lm/ssm0", 1);
+    model.group = group_;
+    model.drafts = true;
+    model.shares_first = shares_first;
+    return Start(std::move(model), may_wait);
+  }
+
+  static RemoteModel ModelOf(const std::string& name, int ranks) {
+    RemoteModel model;
+    model.name = name;
+    model.folder = "/models/lm";
+    model.limits = FakeModelRunner::RoomyLimits(kVocabulary);
+    model.max_output_rows = 8;
+    for (int r = 0; r < ranks; ++r) {
+      proto::Program program;
+      program.set_arena_bytes(1000);
+      if (r == 0) (*program.mutable_outputs())["logits"] = 0;
+      model.programs.push_back(program);
+    }
+    return model;
+  }
+
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> Start(RemoteModel model, bool may_wait) {
     ServingCluster cluster;
     cluster.workers = &registry_;
     cluster.rendezvous = &rendezvous_;
@@ -183,19 +230,6 @@ class RemoteModelRunnerTest : public ::testing::Test {
     };
     cluster.next_attempt = [this]() -> absl::StatusOr<uint64_t> { return ++attempts_; };
     cluster.step_timeout = step_timeout_;
-    RemoteModel model;
-    model.name = "lm";
-    model.folder = "/models/lm";
-    model.limits = FakeModelRunner::RoomyLimits(kVocabulary);
-    model.limits.hidden = hidden;
-    model.preferred = std::move(preferred);
-    model.max_output_rows = 8;
-    for (int r = 0; r < ranks; ++r) {
-      proto::Program program;
-      program.set_arena_bytes(1000);
-      if (r == 0) (*program.mutable_outputs())["logits"] = 0;
-      model.programs.push_back(program);
-    }
     return RemoteModelRunner::Create(std::move(cluster), std::move(model), may_wait);
   }
 
@@ -240,6 +274,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
   uint64_t epoch_ = 0;
   std::atomic<uint64_t> attempts_{0};
   absl::Duration step_timeout_ = absl::Minutes(5);
+  std::shared_ptr<ServingGroup> group_ = std::make_shared<ServingGroup>("lm", /*here=*/false);
   WorkerRegistry registry_{&clock_, absl::Seconds(10),
                            [this]() -> absl::StatusOr<uint64_t> { return ++epoch_; }};
   Rendezvous rendezvous_;
@@ -318,6 +353,97 @@ TEST_F(RemoteModelRunnerTest, TooFewWorkersAreAnErrorThatSaysWhatThereIs) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("w1 works for j1"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("w2 has 999 bytes"));
   EXPECT_EQ(Idle(), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, ModelsOfOneGroupShareAWorkerIfThereIsNoIdleOne) {
+  auto worker = AddWorker(/*memory=*/2000);
+  auto llm = CreateLlm(), ssm = CreateSsm();
+  ASSERT_TRUE(llm.ok() && ssm.ok()) << llm.status() << ssm.status();
+  EXPECT_EQ((*llm)->placement().workers, (std::vector<std::string>{"w1"}));
+  EXPECT_EQ((*ssm)->placement().workers, (std::vector<std::string>{"w1"}));
+  EXPECT_EQ(registry_.List()[0].job_id(), "serving/lm, serving/lm/ssm0");
+  // Each has its own cache.
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(StepOf(**llm, i).ok());
+    EXPECT_TRUE(StepOf(**ssm, i).ok());
+  }
+  // A third one finds no room, a model of no group nothing.
+  const absl::Status full = CreateSsm().status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(full.message()), HasSubstr("w1 has 0 bytes left beside what it holds"));
+  EXPECT_THAT(std::string(Create(1).status().message()), HasSubstr("works for serving/lm"));
+  // Unloaded one by one.
+  ssm->reset();
+  EXPECT_FALSE(worker->Serves("serving/lm/ssm0"));
+  EXPECT_TRUE(StepOf(**llm, 3).ok());
+  EXPECT_EQ(Idle(), 0);
+  ssm = CreateSsm();
+  ASSERT_TRUE(ssm.ok()) << ssm.status();
+  EXPECT_TRUE(StepOf(**ssm, 0).ok()) << "with a new cache";
+  llm->reset();
+  EXPECT_TRUE(StepOf(**ssm, 1).ok());
+  ssm->reset();
+  EXPECT_EQ(Idle(), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, AnIdleWorkerIsTakenBeforeASharedOneUnlessSharingWasChosen) {
+  AddWorker(1 << 20, 4e9);
+  AddWorker(1 << 20, 1e9);
+  auto llm = CreateLlm();
+  ASSERT_TRUE(llm.ok()) << llm.status();
+  EXPECT_EQ((*llm)->placement().workers, (std::vector<std::string>{"w1"}));
+  EXPECT_EQ((*CreateSsm())->placement().workers, (std::vector<std::string>{"w2"}));
+  EXPECT_EQ((*CreateSsm(/*shares_first=*/true))->placement().workers,
+            (std::vector<std::string>{"w1"}));
+}
+
+TEST_F(RemoteModelRunnerTest, TheLossOfASharedWorkerIsMadeUpForTheLlmFirst) {
+  auto shared = AddWorker(/*memory=*/2000);
+  auto llm = CreateLlm(), ssm = CreateSsm();
+  ASSERT_TRUE(llm.ok() && ssm.ok()) << llm.status() << ssm.status();
+  ASSERT_TRUE(StepOf(**llm, 0).ok());
+  shared->Set(&ScriptedWorker::dead);
+  EXPECT_EQ(StepOf(**ssm, 0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(StepOf(**llm, 1).code(), absl::StatusCode::kUnavailable);
+  // There is one with room for one of them.
+  auto small = AddWorker(/*memory=*/1000);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*llm)->placement().state == "ready"; }));
+  EXPECT_TRUE(small->Serves("serving/lm"));
+  EXPECT_TRUE(StepOf(**llm, 0).ok());
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] {
+    return absl::StrContains((*ssm)->placement().state, "w2 has 0 bytes left");
+  })) << (*ssm)->placement().state;
+  AddWorker(/*memory=*/1000);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*ssm)->placement().state == "ready"; }));
+  EXPECT_TRUE(StepOf(**ssm, 0).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, ASmallModelLeavesItsWorkerToAnLlmThatHasNone) {
+  auto first = AddWorker(/*memory=*/1000), second = AddWorker(/*memory=*/1000);
+  auto llm = CreateLlm(), ssm = CreateSsm();
+  ASSERT_TRUE(llm.ok() && ssm.ok()) << llm.status() << ssm.status();
+  EXPECT_TRUE(second->Serves("serving/lm/ssm0"));
+  first->Set(&ScriptedWorker::dead);
+  EXPECT_EQ(StepOf(**llm, 0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*llm)->placement().state == "ready"; }))
+      << (*llm)->placement().state;
+  EXPECT_TRUE(second->Serves("serving/lm"));
+  EXPECT_FALSE(second->Serves("serving/lm/ssm0"));
+  EXPECT_TRUE(StepOf(**llm, 0).ok());
+  AddWorker(/*memory=*/1000);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*ssm)->placement().state == "ready"; }));
+}
+
+TEST_F(RemoteModelRunnerTest, ASmallModelThatMayWaitTakesNoWorkerFromItsLlm) {
+  auto ssm = CreateSsm(/*shares_first=*/false, /*may_wait=*/true);
+  ASSERT_TRUE(ssm.ok()) << ssm.status();
+  AddWorker(/*memory=*/1000);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] {
+    return absl::StrContains((*ssm)->placement().state, "takes its workers first");
+  })) << (*ssm)->placement().state;
+  EXPECT_EQ(Idle(), 1);
+  auto llm = CreateLlm(/*may_wait=*/true);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*llm)->placement().state == "ready"; }));
 }
 
 TEST_F(RemoteModelRunnerTest, ADeadWorkerEndsTheStepAndTheModelComesBackWithAnEmptyCache) {

@@ -2,11 +2,13 @@
 // failed once is of no more use; the model is then loaded again in another one.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,6 +36,26 @@ struct ServingCluster {
   absl::Duration step_timeout = absl::Minutes(5);
 };
 
+// Models that are served together, an LLM and the small ones that draft for it: they may have
+// workers in common, and where there are too few for all the LLM has them. Thread-safe.
+class ServingGroup {
+ public:
+  enum class Leader { kAway, kWaiting, kLoaded };  // kWaiting: for workers, in vain so far
+
+  // As the LLM is served; `here`: in this process.
+  ServingGroup(std::string name, bool here)
+      : name_(std::move(name)), leader_(here ? Leader::kLoaded : Leader::kAway) {}
+
+  const std::string& name() const { return name_; }
+  // Of the LLM. Small models take workers only once it is loaded, and leave them if it waits.
+  Leader leader() const { return leader_; }
+  void SetLeader(Leader leader) { leader_ = leader; }
+
+ private:
+  const std::string name_;
+  std::atomic<Leader> leader_;
+};
+
 // What the workers get.
 struct RemoteModel {
   std::string name;                      // as it is served
@@ -42,6 +64,10 @@ struct RemoteModel {
   // Ids of the workers that it was placed on, by rank; taken if they are all there. Empty: the
   // fastest that are.
   std::vector<std::string> preferred;
+  // Null: it has its workers for itself.
+  std::shared_ptr<ServingGroup> group;
+  bool drafts = false;        // in the group: it is not the LLM
+  bool shares_first = false;  // workers of the group rather than idle ones
   WeightMap weights;
   // Of low-rank adapters: where they lie, and the parameters that they fill.
   std::vector<std::string> adapter_folders;

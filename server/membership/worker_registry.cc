@@ -1,8 +1,10 @@
 #include "server/membership/worker_registry.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace espalier {
 namespace {
@@ -158,11 +160,11 @@ std::vector<proto::WorkerInfo> WorkerRegistry::List() const {
     info.set_address(worker.member.address);
     info.set_host(worker.member.host);
     *info.mutable_device() = worker.member.device;
-    info.set_state(Expired(worker)         ? proto::WorkerInfo::DEAD
-                   : worker.job_id.empty() ? proto::WorkerInfo::IDLE
-                                           : proto::WorkerInfo::BUSY);
+    info.set_state(Expired(worker)        ? proto::WorkerInfo::DEAD
+                   : worker.works.empty() ? proto::WorkerInfo::IDLE
+                                          : proto::WorkerInfo::BUSY);
     info.set_seconds_since_heartbeat(absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
-    info.set_job_id(worker.job_id);
+    info.set_job_id(JobsOf(worker));
     sorted.emplace_back(worker.member.lease.epoch(), std::move(info));
   }
   std::sort(sorted.begin(), sorted.end(),
@@ -176,7 +178,7 @@ std::vector<Member> WorkerRegistry::Idle() const {
   absl::MutexLock lock(&mutex_);
   std::vector<Member> members;
   for (const auto& [id, worker] : workers_) {
-    if (!Expired(worker) && worker.job_id.empty()) members.push_back(worker.member);
+    if (!Expired(worker) && worker.works.empty()) members.push_back(worker.member);
   }
   // By name first: ranks then keep their machines when workers join again in another order.
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
@@ -204,19 +206,56 @@ proto::Link WorkerRegistry::MeasuredLink() const {
   return slowest;
 }
 
-absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const std::string& job_id) {
+std::optional<int64_t> WorkerRegistry::BytesFor(const Worker& worker, const std::string& group) {
+  int64_t left = worker.member.device.memory_bytes();
+  for (const Work& work : worker.works) {
+    if (group.empty() || work.group != group) return std::nullopt;
+    left -= work.bytes;
+  }
+  return left;
+}
+
+std::string WorkerRegistry::JobsOf(const Worker& worker) {
+  return absl::StrJoin(worker.works, ", ",
+                       [](std::string* out, const Work& work) { out->append(work.job_id); });
+}
+
+std::vector<WorkerRegistry::Room> WorkerRegistry::RoomFor(const std::string& group) const {
+  std::vector<Room> rooms;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, worker] : workers_) {
+      const std::optional<int64_t> bytes = BytesFor(worker, group);
+      if (Expired(worker) || !bytes.has_value()) continue;
+      rooms.push_back({worker.member, *bytes, !worker.works.empty()});
+    }
+  }
+  std::sort(rooms.begin(), rooms.end(), [](const Room& a, const Room& b) {
+    return std::tuple(a.shared, a.member.name, a.member.lease.epoch()) <
+           std::tuple(b.shared, b.member.name, b.member.lease.epoch());
+  });
+  return rooms;
+}
+
+absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const Work& work) {
   {
     absl::MutexLock lock(&mutex_);
     for (const Member& member : members) {
       absl::Status status = CheckLocked(member.lease);
       if (!status.ok()) return status;
       const Worker& worker = workers_[member.lease.worker_id()];
-      if (!worker.job_id.empty()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("worker '", member.lease.worker_id(), "' works for job ", worker.job_id));
-      }
+      if (worker.works.empty()) continue;
+      const std::optional<int64_t> left = BytesFor(worker, work.group);
+      if (left.has_value() && *left >= work.bytes) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "worker '", member.lease.worker_id(), "' works for job ", JobsOf(worker),
+          left.has_value() ? absl::StrCat(", which leaves ", *left, " bytes of its memory; ",
+                                          work.job_id, " needs ", work.bytes)
+                           : ""));
     }
-    for (const Member& member : members) workers_[member.lease.worker_id()].job_id = job_id;
+    for (const Member& member : members) {
+      workers_[member.lease.worker_id()].works.push_back(work);
+    }
   }
   Changed();
   return absl::OkStatus();
@@ -226,7 +265,10 @@ void WorkerRegistry::Release(const std::string& job_id) {
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [id, worker] : workers_) {
-      if (worker.job_id == job_id) worker.job_id.clear();
+      auto& works = worker.works;
+      works.erase(std::remove_if(works.begin(), works.end(),
+                                 [&](const Work& work) { return work.job_id == job_id; }),
+                  works.end());
     }
   }
   Changed();

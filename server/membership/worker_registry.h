@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,29 @@ class WorkerRegistry {
   int Live() const;
   proto::Link MeasuredLink() const;  // the slowest that was told; zero if none
 
-  // Gives idle workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any
-  // more.
-  absl::Status Assign(const std::vector<Member>& members, const std::string& job_id);
+  // What a worker is given to do.
+  struct Work {
+    std::string job_id;
+    // Jobs of one group may have a worker together, as far as its memory goes. Empty: this one has
+    // its workers for itself.
+    std::string group;
+    int64_t bytes = 0;  // of each worker's memory; of one that has it for itself: not looked at
+  };
+  // A worker that a job of a group may be given, and the bytes that the others there leave it.
+  struct Room {
+    Member member;
+    int64_t bytes = 0;
+    bool shared = false;  // there are others
+  };
+  // The idle workers, then those that work for `group`, both in the order of Idle.
+  std::vector<Room> RoomFor(const std::string& group) const;
+
+  // Gives workers to a job. FailedPrecondition, and nobody is taken, if one is not idle any more,
+  // or works for another group or has less memory left.
+  absl::Status Assign(const std::vector<Member>& members, const Work& work);
+  absl::Status Assign(const std::vector<Member>& members, const std::string& job_id) {
+    return Assign(members, Work{job_id, "", 0});
+  }
   void Release(const std::string& job_id);
 
  private:
@@ -73,12 +94,15 @@ class WorkerRegistry {
     Member member;
     absl::Time last_heartbeat;
     bool dead = false;
-    std::string job_id;
+    std::vector<Work> works;  // more than one: of one group
     std::string idempotency_key;
     proto::Link link;
   };
 
   absl::Status CheckLocked(const proto::Lease& lease) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // What the worker has left for a job of the group; nothing if it works for others.
+  static std::optional<int64_t> BytesFor(const Worker& worker, const std::string& group);
+  static std::string JobsOf(const Worker& worker);
   bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Changed() const {
     if (on_change_) on_change_();

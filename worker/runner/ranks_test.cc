@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
 #include "ops/models/llama.h"
 #include "ops/models/quantize.h"
 #include "ops/operators/register_all.h"
@@ -88,16 +90,19 @@ class RanksTest : public testing::Test {
     ASSERT_TRUE(writer.Finish().ok());
   }
 
-  std::vector<proto::Program> Programs(const ServingModel& serving, const ServingDegrees& degrees) {
-    auto programs = LowerServing(registry_, serving.graph, degrees);
+  std::vector<proto::Program> Programs(const ServingModel& serving, const ServingDegrees& degrees,
+                                       int64_t resident_weight_bytes = 0) {
+    auto programs = LowerServing(registry_, serving.graph, degrees,
+                                 {.resident_weight_bytes = resident_weight_bytes});
     EXPECT_TRUE(programs.ok()) << programs.status();
     return programs.ok() ? *std::move(programs) : std::vector<proto::Program>();
   }
 
   absl::StatusOr<std::unique_ptr<InProcessRanks>> Ranks(const ServingModel& serving,
-                                                        const ServingDegrees& degrees) {
-    return InProcessRanks::Create(Programs(serving, degrees), folder_, Limits(), 8,
-                                  serving.weights);
+                                                        const ServingDegrees& degrees,
+                                                        int64_t resident_weight_bytes = 0) {
+    return InProcessRanks::Create(Programs(serving, degrees, resident_weight_bytes), folder_,
+                                  Limits(), 8, serving.weights);
   }
 
   static RunnerLimits Limits() {
@@ -308,6 +313,69 @@ TEST_F(RanksTest, ALayerNeedsTwoAllReducesAndAStageOneMessageOfEachRank) {
     EXPECT_EQ(count[proto::Instruction::kReceive],
               (stage > 0 ? 1 : 0) + (gathers && program.rank() == 4 ? 1 : 0));
     EXPECT_EQ(program.outputs().contains("logits"), program.rank() == 4);
+  }
+}
+
+// What a rank's parameters take of its arena.
+int64_t ResidentBytes(const proto::Program& program) {
+  std::set<int64_t> taken;
+  for (const proto::Buffer& buffer : program.buffers()) {
+    if (buffer.kind() != proto::PARAMETER_SHARD) continue;
+    int64_t bytes = static_cast<int64_t>(SizeOf(FromProto(buffer.spec().dtype())));
+    for (int64_t d : buffer.spec().dims()) bytes *= d;
+    for (int64_t at = 0; at < bytes; at += 64) taken.insert(buffer.offset_bytes() + at);
+  }
+  return static_cast<int64_t>(taken.size()) * 64;
+}
+
+// Each rank's own parts of the weights come through a double buffer of its own; the bits are those
+// of weights that stay.
+TEST_F(RanksTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
+  WriteWeights(Config());
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+    SCOPED_TRACE(Name(format));
+    const ServingModel serving = Build(Config(), format);
+    for (const ServingDegrees& degrees :
+         {ServingDegrees{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 3}}) {
+      SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
+      const std::vector<proto::Program> whole = Programs(serving, degrees);
+      int64_t most = 0;
+      for (const proto::Program& program : whole) most = std::max(most, ResidentBytes(program));
+      // Refused with the least that would do on every rank.
+      const absl::Status refused =
+          LowerServing(registry_, serving.graph, degrees, {.resident_weight_bytes = 64}).status();
+      EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+      const std::string text(refused.message());
+      EXPECT_THAT(text, HasSubstr("resident_weight_bytes: "));
+      const int64_t least = std::stoll(text.substr(text.rfind(' ') + 1));
+      ASSERT_LT(least, most) << text;
+      EXPECT_FALSE(
+          LowerServing(registry_, serving.graph, degrees, {.resident_weight_bytes = least - 64})
+              .ok());
+      auto resident = Ranks(serving, degrees);
+      ASSERT_TRUE(resident.ok()) << resident.status();
+      const std::vector<RunnerLogits> expected = Talk(**resident);
+      for (const int64_t budget : {least, (least + most) / 2}) {
+        bool streams = false;
+        const std::vector<proto::Program> programs = Programs(serving, degrees, budget);
+        ASSERT_EQ(programs.size(), whole.size());
+        for (size_t r = 0; r < programs.size(); ++r) {
+          EXPECT_LE(ResidentBytes(programs[r]), budget);
+          EXPECT_LE(programs[r].arena_bytes(), whole[r].arena_bytes());
+          EXPECT_GE(ResidentBytes(programs[r]) + programs[r].host_bytes(), ResidentBytes(whole[r]));
+          streams |= programs[r].host_bytes() > 0;
+        }
+        EXPECT_TRUE(streams);
+        auto ranks = Ranks(serving, degrees, budget);
+        ASSERT_TRUE(ranks.ok()) << ranks.status();
+        for (int round = 0; round < 2; ++round) {
+          const std::vector<RunnerLogits> found = Talk(**ranks);
+          for (size_t s = 0; s < expected.size(); ++s) {
+            EXPECT_EQ(found[s].values, expected[s].values) << "step " << s;
+          }
+        }
+      }
+    }
   }
 }
 
