@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -9,14 +10,14 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxNfaNodes = 50'000;
-// Of all sets of the subset construction together.
-constexpr size_t kMaxMembers = 4'000'000;
-constexpr int64_t kMaxWork = 40'000'000;
+// What each automaton costs at least, each state of a product, and each of one that is minimised.
+constexpr DfaBudget kLeastCost = 50, kStateCost = 10, kMinimizeCost = 100;
 
 absl::Status TooLarge() {
   return absl::InvalidArgumentError(
       absl::StrCat("together these need more than ", kMaxDfaStates,
-                   " states; lower the lengths and counts, or make the pattern simpler"));
+                   " states, or too long to be found; lower the lengths and counts, or make the "
+                   "patterns simpler"));
 }
 
 // Thompson's construction.
@@ -126,7 +127,7 @@ struct Nfa {
 
 }  // namespace
 
-absl::StatusOr<Dfa> Dfa::From(const Expression& expression) {
+absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
   Nfa nfa;
   const int32_t begin = nfa.NewNode();
   const int32_t behind = nfa.Add(expression, begin);
@@ -134,11 +135,11 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression) {
   const int32_t end = nfa.NewNode();
   nfa.Jump(behind, end);
   if (!nfa.status.ok()) return nfa.status;
+  *budget -= kLeastCost + static_cast<DfaBudget>(nfa.nodes.size());
   Dfa out;
   std::map<std::vector<int32_t>, int32_t> numbers;
   std::vector<std::vector<int32_t>> sets = {nfa.Closed({begin})};
   numbers[sets[0]] = 0;
-  size_t members = sets[0].size();
   for (size_t s = 0; s < sets.size(); ++s) {
     const std::vector<int32_t> set = sets[s];
     out.states_[s].accepting = std::binary_search(set.begin(), set.end(), end);
@@ -152,8 +153,9 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression) {
     }
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    members += cuts.size() * set.size();
-    if (members > kMaxMembers || nfa.work > kMaxWork) return TooLarge();
+    // Closures were counted as they were made.
+    *budget -= static_cast<DfaBudget>(cuts.size() * set.size()) + std::exchange(nfa.work, 0);
+    if (*budget < 0) return TooLarge();
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       std::vector<int32_t> targets;
       for (const int32_t node : set) {
@@ -169,7 +171,6 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression) {
           numbers.try_emplace(std::move(next), static_cast<int32_t>(sets.size()));
       if (inserted) {
         if (sets.size() >= kMaxDfaStates) return TooLarge();
-        members += it->first.size();
         sets.push_back(it->first);
         out.states_.emplace_back();
       }
@@ -180,10 +181,12 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression) {
   return out;
 }
 
-absl::StatusOr<Dfa> Dfa::Multiples(int64_t divisor, int places) {
+absl::StatusOr<Dfa> Dfa::Multiples(int64_t divisor, int places, DfaBudget* budget) {
   // A state for the sign and each remainder, behind each number of places; no point yet: the first.
   const int64_t phases = places + 1;
   if (divisor < 1 || places < 0 || phases * divisor + 1 > kMaxDfaStates) return TooLarge();
+  *budget -= kLeastCost + (phases + 1) * divisor * kMinimizeCost;
+  if (*budget < 0) return TooLarge();
   Dfa out;
   const auto state = [&](int64_t phase, int64_t remainder) {
     return static_cast<int32_t>(1 + phase * divisor + remainder);
@@ -239,12 +242,17 @@ bool Dfa::Accepts(absl::string_view utf8) const {
   return state >= 0 && states_[state].accepting;
 }
 
-absl::StatusOr<Dfa> Dfa::And(const Dfa& other) const { return Product(other, false); }
+absl::StatusOr<Dfa> Dfa::And(const Dfa& other, DfaBudget* budget) const {
+  return Product(other, false, budget);
+}
 
-absl::StatusOr<Dfa> Dfa::Without(const Dfa& other) const { return Product(other, true); }
+absl::StatusOr<Dfa> Dfa::Without(const Dfa& other, DfaBudget* budget) const {
+  return Product(other, true, budget);
+}
 
-absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other) const {
+absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other, DfaBudget* budget) const {
   Dfa out;
+  *budget -= kLeastCost;
   std::map<std::pair<int32_t, int32_t>, int32_t> numbers = {{{0, 0}, 0}};
   std::vector<std::pair<int32_t, int32_t>> pairs = {{0, 0}};  // second -1: `other` has no way on
   for (size_t s = 0; s < pairs.size(); ++s) {
@@ -278,7 +286,8 @@ absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other) const {
         low = to + 1;
       }
     }
-    if (pairs.size() > kMaxDfaStates) return TooLarge();
+    *budget -= kStateCost + static_cast<DfaBudget>(theirs.size() + out.states_[s].edges.size());
+    if (pairs.size() > kMaxDfaStates || *budget < 0) return TooLarge();
   }
   out.Trim();
   return out;

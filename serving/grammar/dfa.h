@@ -16,19 +16,23 @@ namespace espalier {
 
 inline constexpr int kMaxDfaStates = 8'000;
 
+// What making automata may still cost, in steps of a few nanoseconds.
+using DfaBudget = int64_t;
+
 // A value. Every state lies on the way to an accepting one, but for the start of the empty
 // language.
 class Dfa {
  public:
-  // By subset construction. InvalidArgument if it needs more than kMaxDfaStates, or calls a rule.
-  static absl::StatusOr<Dfa> From(const Expression& expression);
+  // By subset construction. InvalidArgument if it needs more than kMaxDfaStates or what is left of
+  // the budget, or calls a rule.
+  static absl::StatusOr<Dfa> From(const Expression& expression, DfaBudget* budget);
   // What JSON numbers without exponent, with at most `places` digits behind the point, must be
   // besides to be a multiple of `divisor` / 10^places. InvalidArgument as From.
-  static absl::StatusOr<Dfa> Multiples(int64_t divisor, int places);
+  static absl::StatusOr<Dfa> Multiples(int64_t divisor, int places, DfaBudget* budget);
 
   // Texts of both, and of this one but not of `other`. InvalidArgument as From.
-  absl::StatusOr<Dfa> And(const Dfa& other) const;
-  absl::StatusOr<Dfa> Without(const Dfa& other) const;
+  absl::StatusOr<Dfa> And(const Dfa& other, DfaBudget* budget) const;
+  absl::StatusOr<Dfa> Without(const Dfa& other, DfaBudget* budget) const;
 
   bool empty() const { return states_.size() == 1 && !states_[0].accepting; }
   bool Accepts(absl::string_view utf8) const;
@@ -50,7 +54,7 @@ class Dfa {
     std::vector<Edge> edges;  // from low to high, without overlap
   };
 
-  absl::StatusOr<Dfa> Product(const Dfa& other, bool negate_other) const;
+  absl::StatusOr<Dfa> Product(const Dfa& other, bool negate_other, DfaBudget* budget) const;
   int32_t Next(int32_t state, uint32_t point) const;  // -1: none
   void Trim();
   void Minimize();

@@ -16,10 +16,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
+DfaBudget* Plenty() {
+  static DfaBudget budget;
+  budget = 1 << 30;
+  return &budget;
+}
+
 Dfa Of(const std::string& pattern) {
   absl::StatusOr<Expression> parsed = ParseRegex(pattern);
   EXPECT_TRUE(parsed.ok()) << pattern << ": " << parsed.status();
-  absl::StatusOr<Dfa> dfa = Dfa::From(*parsed);
+  absl::StatusOr<Dfa> dfa = Dfa::From(*parsed, Plenty());
   EXPECT_TRUE(dfa.ok()) << pattern << ": " << dfa.status();
   return dfa.ok() ? *dfa : Dfa();
 }
@@ -48,7 +54,8 @@ TEST(Dfa, IntersectionsAndDifferencesHoldWhatTheStandardLibrarySays) {
     const std::string a = RandomPattern(random, 3), b = RandomPattern(random, 3);
     SCOPED_TRACE(absl::StrCat(a, " and ", b));
     const std::regex a_oracle(a), b_oracle(b);
-    const absl::StatusOr<Dfa> both = Of(a).And(Of(b)), one = Of(a).Without(Of(b));
+    const absl::StatusOr<Dfa> both = Of(a).And(Of(b), Plenty()),
+                              one = Of(a).Without(Of(b), Plenty());
     ASSERT_TRUE(both.ok() && one.ok());
     for (int i = 0; i < 80; ++i) {
       std::string word(random() % 6, 0);
@@ -60,7 +67,7 @@ TEST(Dfa, IntersectionsAndDifferencesHoldWhatTheStandardLibrarySays) {
       in_one += in_a && !in_b;
       EXPECT_FALSE(both->empty() && in_a && in_b);
     }
-    const absl::StatusOr<Dfa> none = both->Without(Of(a));
+    const absl::StatusOr<Dfa> none = both->Without(Of(a), Plenty());
     EXPECT_TRUE(none.ok() && none->empty());
     empty += one->empty();
   }
@@ -70,7 +77,7 @@ TEST(Dfa, IntersectionsAndDifferencesHoldWhatTheStandardLibrarySays) {
 }
 
 TEST(Dfa, RulesOfAGrammarAreTheSameLanguage) {
-  const Dfa dfa = *Of("[a-f\xC3\xA9]{2,5}x*").Without(Of(".*[cd].*x"));
+  const Dfa dfa = *Of("[a-f\xC3\xA9]{2,5}x*").Without(Of(".*[cd].*x"), Plenty());
   Grammar grammar;
   grammar.rules["root"] = dfa.AddRules("word", OneOf, &grammar);
   auto automaton = BuildAutomaton(grammar);
@@ -103,7 +110,7 @@ TEST(Dfa, MultiplesAreThoseOfArithmetic) {
   } cases[] = {{1, 0}, {7, 0}, {1000, 0}, {997, 0}, {1, 2}, {5, 1}, {25, 2}, {125, 3}, {3, 2}};
   for (const auto& [divisor, places] : cases) {
     SCOPED_TRACE(absl::StrCat(divisor, " / 10^", places));
-    const absl::StatusOr<Dfa> multiples = Dfa::Multiples(divisor, places);
+    const absl::StatusOr<Dfa> multiples = Dfa::Multiples(divisor, places, Plenty());
     ASSERT_TRUE(multiples.ok()) << multiples.status();
     int accepted = 0;
     for (int trial = 0; trial < 4000; ++trial) {
@@ -126,19 +133,25 @@ TEST(Dfa, MultiplesAreThoseOfArithmetic) {
     EXPECT_FALSE(multiples->Accepts("0." + std::string(places + 1, '0')));
     EXPECT_FALSE(multiples->Accepts("0."));
   }
-  EXPECT_LT(Dfa::Multiples(1000, 0)->size(), 10) << "equal states are one";
+  EXPECT_LT(Dfa::Multiples(1000, 0, Plenty())->size(), 10) << "equal states are one";
 }
 
 TEST(Dfa, WhatGrowsTooLargeIsRefusedInTime) {
   for (const char* pattern : {"(a|b)*a(a|b){20}", "a{50000}", "((a{500}){500}){500}",
                               "(((((a*)*)*)*)*){60000}", "(a?){20000}(b?){20000}"}) {
-    const absl::StatusOr<Dfa> dfa = Dfa::From(*ParseRegex(pattern));
+    const absl::StatusOr<Dfa> dfa = Dfa::From(*ParseRegex(pattern), Plenty());
     EXPECT_THAT(std::string(dfa.status().message()), HasSubstr("states")) << pattern;
   }
-  EXPECT_THAT(std::string(Of("(a{97})*").And(Of("(a{101})*")).status().message()),
+  EXPECT_THAT(std::string(Of("(a{97})*").And(Of("(a{101})*"), Plenty()).status().message()),
               HasSubstr("8000"));
-  EXPECT_FALSE(Dfa::Multiples(10'000, 0).ok());
-  EXPECT_THAT(std::string(Dfa::From(RuleCall("x")).status().message()), HasSubstr("regular"));
+  EXPECT_FALSE(Dfa::Multiples(10'000, 0, Plenty()).ok());
+  DfaBudget little = 3'000;
+  int made = 0;
+  while (Dfa::From(Literal("word"), &little).ok()) ++made;
+  EXPECT_GT(made, 3);
+  EXPECT_LT(made, 60);
+  EXPECT_THAT(std::string(Dfa::From(RuleCall("x"), Plenty()).status().message()),
+              HasSubstr("regular"));
 }
 
 }  // namespace

@@ -301,6 +301,21 @@ TEST(JsonSchema, HostileMergersAreBounded) {
   if (!grows.status.ok()) {
     EXPECT_EQ(grows.status.code(), absl::StatusCode::kInvalidArgument);
   }
+  // Many small costs are one large one.
+  std::string patterns, parts, multiples;
+  for (int i = 0; i < 2000; ++i) {
+    const char* const comma = i > 0 ? "," : "";
+    absl::StrAppend(&patterns, comma, R"("^)", i, R"((a|b)*a(a|b){8}$": {"type": "null"})");
+    absl::StrAppend(&parts, comma, R"({"properties": {"p)", i, R"(": {"type": "null"}}})");
+    absl::StrAppend(&multiples, comma, R"("p)", i, R"(": {"type": "integer", "multipleOf": 7)",
+                    i % 1000, "}");
+  }
+  for (const std::string& schema : {absl::StrCat(R"({"patternProperties": {)", patterns, "}}"),
+                                    absl::StrCat(R"({"allOf": [)", parts, "]}"),
+                                    absl::StrCat(R"({"properties": {)", multiples, "}}")}) {
+    const Language many = Schema(schema);
+    EXPECT_EQ(many.status.code(), absl::StatusCode::kInvalidArgument) << schema.substr(0, 80);
+  }
 }
 
 TEST(JsonSchema, RefusalsNameTheKeyword) {

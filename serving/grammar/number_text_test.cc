@@ -35,6 +35,7 @@ int64_t Random(std::mt19937& random) {
 
 TEST(DecimalsBetween, HoldsExactlyTheNumbersBetweenItsBounds) {
   std::mt19937 random(4);
+  DfaBudget budget = 1 << 30;
   int accepted = 0, refused = 0, empty = 0;
   for (int trial = 0; trial < 600; ++trial) {
     int64_t low = Random(random), high = Random(random);
@@ -59,7 +60,7 @@ TEST(DecimalsBetween, HoldsExactlyTheNumbersBetweenItsBounds) {
       ++empty;
       continue;
     }
-    const absl::StatusOr<Dfa> texts = Dfa::From(*numbers);
+    const absl::StatusOr<Dfa> texts = Dfa::From(*numbers, &budget);
     ASSERT_TRUE(texts.ok()) << texts.status();
     ASSERT_FALSE(texts->empty());
     for (int i = 0; i < 60; ++i) {
@@ -85,7 +86,8 @@ TEST(DecimalsBetween, HoldsExactlyTheNumbersBetweenItsBounds) {
 TEST(DecimalsBetween, DigitsThatADoubleCannotTellApartNeverCome) {
   // A double between 0.3333333333333333 and the bound is none.
   const Bound third{ParseDecimal("0.3333333333333333"), true};
-  const absl::StatusOr<Dfa> below = Dfa::From(*DecimalsBetween(std::nullopt, third, 15));
+  DfaBudget budget = 1 << 20;
+  const absl::StatusOr<Dfa> below = Dfa::From(*DecimalsBetween(std::nullopt, third, 15), &budget);
   ASSERT_TRUE(below.ok());
   EXPECT_TRUE(below->Accepts("0.33333333333333"));
   EXPECT_FALSE(below->Accepts("0.3333333333333333"));

@@ -83,6 +83,15 @@ std::string SchemaBuilder::NewRule(Expression body) {
   return name;
 }
 
+Expression SchemaBuilder::Rules(const Dfa& texts, absl::string_view kind,
+                                const std::function<Expression(const CodePoints&)>& form) {
+  if (grammar_.rules.size() + static_cast<size_t>(texts.size()) > kMaxRules) {
+    Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
+    return {};
+  }
+  return texts.AddRules(absl::StrCat(kind, "-", ++counter_), form, &grammar_);
+}
+
 void SchemaBuilder::Only(const Json& schema, const std::string& place,
                          const std::set<std::string>& known) {
   for (const auto& [key, value] : schema.items()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,6 +33,9 @@ class SchemaBuilder {
   void Fail(absl::string_view place, absl::string_view what);
   void SetRule(const std::string& name, Expression body);
   std::string NewRule(Expression body);
+  // The texts as rules whose names begin with `kind`.
+  Expression Rules(const Dfa& texts, absl::string_view kind,
+                   const std::function<Expression(const CodePoints&)>& form);
   // Every key must be one of these or an annotation.
   void Only(const Json& schema, const std::string& place, const std::set<std::string>& known);
   // A count from 0 on, or `fallback` if it is not given.
@@ -115,7 +119,7 @@ class SchemaBuilder {
   };
   std::map<std::string, std::string> made_;  // rules by the texts of the schemas
   std::vector<Unmade> unmade_;
-  size_t made_bytes_ = 0;
+  DfaBudget budget_ = 20'000'000;  // of automata and of mergers, for a part of a second
   int schemas_ = 0;
   int counter_ = 0;
   absl::Status status_;

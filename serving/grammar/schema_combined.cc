@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxHops = 64;
 constexpr size_t kMaxMade = 5'000;
-constexpr size_t kMaxMadeBytes = 16 << 20;
+constexpr DfaBudget kMergedByteCost = 10;
 
 // What a schema says beside one of its keywords.
 Json Beside(const Json& schema, const std::string& key) {
@@ -122,18 +122,29 @@ Json SchemaBuilder::Resolved(const Json& schema, const std::string& place) {
 Json SchemaBuilder::Merged(const Json& a, const Json& b, const std::string& place) {
   if (!status_.ok()) return Json::object();
   absl::StatusOr<Json> merged = MergeSchemas(a, b);
-  if (merged.ok()) return *std::move(merged);
-  Fail(place, merged.status().message());
-  return Json::object();
+  if (!merged.ok()) {
+    Fail(place, merged.status().message());
+    return Json::object();
+  }
+  // Finding a key takes as long as there are keys.
+  const auto keys = [](const Json& schema) {
+    return !schema.is_object()
+               ? 0
+               : static_cast<DfaBudget>(schema.size() +
+                                        schema.value("properties", Json::object()).size());
+  };
+  budget_ -=
+      kMergedByteCost * static_cast<DfaBudget>(JsonText(*merged).size()) + keys(a) * keys(b) / 4;
+  if (budget_ < 0) Fail(place, "what is merged here grows too large; write it as one schema");
+  return *std::move(merged);
 }
 
 Expression SchemaBuilder::Made(const Json& schema, const std::string& place) {
   if (!status_.ok()) return {};
   std::string text = JsonText(schema);
-  made_bytes_ += text.size();
   const auto [it, inserted] =
       made_.try_emplace(std::move(text), absl::StrCat("made-", made_.size()));
-  if (made_.size() > kMaxMade || made_bytes_ > kMaxMadeBytes) {
+  if (made_.size() > kMaxMade) {
     Fail(place, "what is merged here grows too large; write it as one schema");
   }
   if (inserted) unmade_.push_back({it->second, place, schema});

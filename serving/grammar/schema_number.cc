@@ -112,10 +112,10 @@ Expression SchemaBuilder::Multiples(const Json& schema, Expression numbers,
     Fail(here, "it must have at most 9 digits");
     return {};
   }
-  absl::StatusOr<Dfa> texts = Dfa::From(numbers);
+  absl::StatusOr<Dfa> texts = Dfa::From(numbers, &budget_);
   absl::StatusOr<Dfa> multiples =
-      Dfa::Multiples(std::stoll(digits), static_cast<int>(step.fraction.size()));
-  if (texts.ok() && multiples.ok()) texts = texts->And(*multiples);
+      Dfa::Multiples(std::stoll(digits), static_cast<int>(step.fraction.size()), &budget_);
+  if (texts.ok() && multiples.ok()) texts = texts->And(*multiples, &budget_);
   if (!texts.ok() || !multiples.ok()) {
     Fail(here, (texts.ok() ? multiples : texts).status().message());
     return {};
@@ -124,7 +124,7 @@ Expression SchemaBuilder::Multiples(const Json& schema, Expression numbers,
     Fail(here, "no multiple of it lies between minimum and maximum");
     return {};
   }
-  return texts->AddRules(absl::StrCat("number-", ++counter_), OneOf, &grammar_);
+  return Rules(*texts, "number", OneOf);
 }
 
 }  // namespace espalier

@@ -159,14 +159,12 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
   if (!names.empty()) {
     std::vector<Expression> literals;
     for (const std::string& name : names) literals.push_back(Literal(name));
-    const Dfa named = take(Dfa::From(Choice(std::move(literals))), "properties");
-    left = take(left.Without(named), "properties");
+    const Dfa named = take(Dfa::From(Choice(std::move(literals)), &budget_), "properties");
+    left = take(left.Without(named, &budget_), "properties");
   }
   const auto add = [&](const Dfa& keys, Expression value) {
     if (!status_.ok() || keys.empty()) return;
-    Expression key = Sequence(
-        {Literal("\""), keys.AddRules(absl::StrCat("key-", ++counter_), JsonCharacterOf, &grammar_),
-         Literal("\"")});
+    Expression key = Sequence({Literal("\""), Rules(keys, "key", JsonCharacterOf), Literal("\"")});
     pairs.push_back(RuleCall(Pair(std::move(key), std::move(value))));
   };
   std::vector<Dfa> before;
@@ -174,9 +172,9 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
     const std::string here = absl::StrCat("patternProperties/", pattern);
     const Dfa matched = StringTexts({{"pattern", pattern}}, absl::StrCat(place, "/", here));
     if (!status_.ok()) return {};
-    const Dfa keys = take(left.And(matched), here);
+    const Dfa keys = take(left.And(matched, &budget_), here);
     for (const Dfa& other : before) {
-      if (status_.ok() && !take(keys.And(other), here).empty()) {
+      if (status_.ok() && !take(keys.And(other, &budget_), here).empty()) {
         Fail(absl::StrCat(place, "/", here),
              "names that two of the patterns match are not supported");
       }
@@ -185,7 +183,7 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
     before.push_back(keys);
     if (!status_.ok()) return {};
   }
-  for (const Dfa& keys : before) left = take(left.Without(keys), "patternProperties");
+  for (const Dfa& keys : before) left = take(left.Without(keys, &budget_), "patternProperties");
   if (additional != false) add(left, value_of(additional, "additionalProperties"));
   return pairs;
 }

@@ -101,8 +101,8 @@ Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
   std::optional<Dfa> texts;
   for (const Expression& expression : all) {
     if (!status_.ok()) break;
-    absl::StatusOr<Dfa> next = Dfa::From(expression);
-    if (next.ok() && texts) next = texts->And(*next);
+    absl::StatusOr<Dfa> next = Dfa::From(expression, &budget_);
+    if (next.ok() && texts) next = texts->And(*next, &budget_);
     if (!next.ok()) {
       Fail(place, next.status().message());
       break;
@@ -120,9 +120,7 @@ Expression SchemaBuilder::String(const Json& schema, const std::string& place) {
   if (static_cast<int>(sized) + pattern + format > 1) {
     const Dfa texts = StringTexts(schema, place);
     if (!status_.ok()) return {};
-    return Sequence({Literal("\""),
-                     texts.AddRules(absl::StrCat("text-", ++counter_), JsonCharacterOf, &grammar_),
-                     Literal("\"")});
+    return Sequence({Literal("\""), Rules(texts, "text", JsonCharacterOf), Literal("\"")});
   }
   if (pattern || format) {
     const std::optional<Expression> texts = Pattern(schema, pattern ? "pattern" : "format", place);
