@@ -351,6 +351,7 @@ TEST(JsonSchema, RefusalsNameTheKeyword) {
       {R"({"$ref": "#/$defs/none"})", "#/$ref"},
       {R"({"$ref": "http://example.com/schema"})", "#/$ref"},
       {R"({"$ref": "#"})", "no finite text"},
+      {R"({"$ref": "#", "required": ["a"]})", "leads back to itself"},
       {R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
            "$ref": "#/$defs/a"})",
        "no finite text"},
@@ -373,6 +374,9 @@ TEST(JsonSchema, RefusalsNameTheKeyword) {
            "b": {"properties": {"k": {"const": "y"}}, "required": ["k"]}}})",
        "overlap"},
       {R"({"type": "string", "const": 3})", "#/const"},
+      {R"({"oneOf": [{"properties": {"v": {"const": 1}}, "required": ["v"]},
+                     {"properties": {"v": {"const": 1.0}}, "required": ["v"]}]})",
+       "overlap"},
       {R"({"not": {}})", "#/not"},
       {R"({"enum": []})", "#/enum"},
       {R"({"type": "string", "maxLength": 99999999999})", "#/maxLength"}};

@@ -27,15 +27,20 @@ Json Beside(const Json& schema, const std::string& key) {
   return rest;
 }
 
+// Equal for equal values: 1 and 1.0 are.
+std::string TagOf(const Json& value) {
+  return value.is_number() ? absl::StrCat(value.get<double>()) : JsonText(value);
+}
+
 // The values that a property must have one of, if it must be there; empty: anything.
 std::set<std::string> TagsOf(const Json& branch, const std::string& name) {
   const Json& property = branch["properties"][name];
   std::set<std::string> tags;
   if (!property.is_object()) return tags;
   if (property.contains("const")) {
-    tags.insert(JsonText(property["const"]));
+    tags.insert(TagOf(property["const"]));
   } else if (property.contains("enum") && property["enum"].is_array()) {
-    for (const Json& value : property["enum"]) tags.insert(JsonText(value));
+    for (const Json& value : property["enum"]) tags.insert(TagOf(value));
   }
   return tags;
 }
@@ -94,29 +99,26 @@ Expression SchemaBuilder::Reference(const Json& schema, const std::string& place
 }
 
 Json SchemaBuilder::Resolved(const Json& schema, const std::string& place) {
-  Json at = schema;
-  for (int hops = 0; at.is_object() && at.contains("$ref"); ++hops) {
-    const std::string pointer = at["$ref"].is_string() ? at["$ref"].get<std::string>() : "";
-    const Json* target = pointer == "#" || pointer.substr(0, 2) == "#/" ? Find(pointer) : nullptr;
-    if (target == nullptr || hops > kMaxHops) {
+  const Json* at = &schema;
+  std::vector<Json> beside;
+  int hops = 0;
+  while (at->is_object() && at->contains("$ref")) {
+    const Json& ref = (*at)["$ref"];
+    const std::string pointer = ref.is_string() ? ref.get<std::string>() : "";
+    if (Json rest = Beside(*at, "$ref"); !rest.empty()) beside.push_back(std::move(rest));
+    at = pointer == "#" || pointer.substr(0, 2) == "#/" ? Find(pointer) : nullptr;
+    if (at == nullptr || ++hops > kMaxHops) {
       Fail(absl::StrCat(place, "/$ref"),
-           hops > kMaxHops ? "it leads back to itself"
-                           : "it must name a place in this schema that there is, as "
-                             "\"#/$defs/name\"");
+           at == nullptr ? "it must name a place in this schema that there is, as \"#/$defs/name\""
+                         : "it leads back to itself");
       return Json::object();
     }
-    const Json rest = Beside(at, "$ref");
-    if (rest.empty()) {
-      at = *target;
-    } else if (target->is_object() && target->contains("$ref")) {
-      // The target's own reference first, so that what is merged holds none.
-      at = Merged(Resolved(*target, place), rest, place);
-    } else {
-      at = Merged(*target, rest, place);
-    }
-    if (!status_.ok()) return Json::object();
   }
-  return at;
+  Json resolved = *at;
+  for (size_t i = beside.size(); i > 0 && status_.ok(); --i) {
+    resolved = Merged(resolved, beside[i - 1], place);
+  }
+  return resolved;
 }
 
 Json SchemaBuilder::Merged(const Json& a, const Json& b, const std::string& place) {
