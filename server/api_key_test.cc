@@ -1,9 +1,14 @@
 // With API keys there is no call that answers without one.
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/util/json_util.h>
 #include <grpcpp/grpcpp.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/inference.pb.h"
 #include "server/boosting/boost_runner.h"
@@ -16,17 +21,26 @@
 namespace espalier {
 namespace {
 
-constexpr char kKey[] = "Bearer the-key-of-this-test";
+using ::testing::Contains;
 
-class ApiKeyTest : public ::testing::Test {
- protected:
-  ApiKeyTest() {
+constexpr char kKey[] = "Bearer the-key-of-this-test";
+constexpr char kWrongKey[] = "Bearer the-key-of-that-test";
+constexpr char kHealth[] = "grpc.health.v1.Health/Check";
+constexpr char kReflection[] = "grpc.reflection.v1alpha.ServerReflection";
+
+// A coordinator with all services that espalierd has.
+class Daemon {
+ public:
+  Daemon(bool keys, bool open_probes) {
     CoordinatorOptions options;
     options.data_dir = ::testing::TempDir() + "/api_key_test";
     std::filesystem::remove_all(options.data_dir);
-    options.authorize = [](const std::string&, const std::string& authorization) {
-      return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
-    };
+    options.open_probes = open_probes;
+    if (keys) {
+      options.authorize = [](const std::string&, const std::string& authorization) {
+        return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
+      };
+    }
     auto opened = Coordinator::Open(std::move(options));
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
@@ -36,37 +50,89 @@ class ApiKeyTest : public ::testing::Test {
     coordinator_->AddService(boosting_.get());
     EXPECT_TRUE(coordinator_->Start().ok());
   }
-  ~ApiKeyTest() override { coordinator_->Stop(); }
+  ~Daemon() { coordinator_->Stop(); }
 
+  std::string address() const { return coordinator_->grpc_address(); }
+  grpc::StatusCode Call(const std::string& method, const std::string& authorization) const {
+    return CallMethod(address(), method, authorization).status.error_code();
+  }
+
+ private:
   ModelServer models_{{}};
   BoostRunner boosts_{{}};
   std::unique_ptr<grpc::Service> inference_, boosting_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 
-TEST_F(ApiKeyTest, NoRpcAnswersWithoutAKey) {
+// The names of the services that a server without keys says it has.
+std::vector<std::string> ServicesOf(const std::string& address) {
+  using google::protobuf::DescriptorPool;
+  using google::protobuf::Message;
+  using google::protobuf::MessageFactory;
+  const auto make = [](const std::string& name) {
+    const auto* type = DescriptorPool::generated_pool()->FindMessageTypeByName(name);
+    return std::unique_ptr<Message>(MessageFactory::generated_factory()->GetPrototype(type)->New());
+  };
+  const auto request = make("grpc.reflection.v1alpha.ServerReflectionRequest");
+  const auto reply = make("grpc.reflection.v1alpha.ServerReflectionResponse");
+  using google::protobuf::util::JsonStringToMessage;
+  EXPECT_TRUE(JsonStringToMessage(R"({"listServices": "*"})", request.get()).ok());
+  const MethodAnswer answer =
+      CallMethod(address, absl::StrCat(kReflection, "/ServerReflectionInfo"), "",
+                 request->SerializeAsString());
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_TRUE(reply->ParseFromString(answer.reply));
+  std::string text;
+  EXPECT_TRUE(google::protobuf::util::MessageToJsonString(*reply, &text).ok());
+  std::vector<std::string> names;
+  const auto json = nlohmann::json::parse(text);
+  for (const auto& service : json.at("listServicesResponse").at("service")) {
+    names.push_back(service.at("name"));
+  }
+  return names;
+}
+
+TEST(ApiKey, NoRpcAnswersWithoutOne) {
+  std::vector<std::string> services;
+  {
+    const Daemon daemon(/*keys=*/false, /*open_probes=*/false);
+    services = ServicesOf(daemon.address());
+    EXPECT_EQ(daemon.Call(kHealth, ""), grpc::StatusCode::OK);
+  }
+  EXPECT_THAT(services, Contains("espalier.proto.Inference"));
+  const Daemon daemon(/*keys=*/true, /*open_probes=*/true);
   int methods = 0;
-  for (const char* service :
-       {"Training", "Planner", "Models", "Cluster", "Inference", "Boosting"}) {
-    const std::string name = std::string("espalier.proto.") + service;
-    for (const auto& [method, status] : CallEveryMethod(coordinator_->grpc_address(), name, "")) {
+  for (const std::string& service : services) {
+    if (service == kReflection || service == "grpc.health.v1.Health") continue;
+    const auto without = CallEveryMethod(daemon.address(), service, "");
+    const auto with_wrong = CallEveryMethod(daemon.address(), service, kWrongKey);
+    const auto with_right = CallEveryMethod(daemon.address(), service, kKey);
+    EXPECT_FALSE(without.empty()) << service << ": no descriptor is linked in";
+    for (const auto& [method, status] : without) {
+      SCOPED_TRACE(service + "/" + method);
       // A call that nobody answers is no way in.
       if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) continue;
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED)
-          << service << "/" << method << ": " << status.error_message();
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+      EXPECT_EQ(with_wrong.at(method).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+      EXPECT_NE(with_right.at(method).error_code(), grpc::StatusCode::UNAUTHENTICATED);
       ++methods;
     }
   }
   EXPECT_GT(methods, 35);
-  for (const auto& [method, status] :
-       CallEveryMethod(coordinator_->grpc_address(), "espalier.proto.Models", kKey)) {
-    EXPECT_NE(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
+}
+
+TEST(ApiKey, TheHealthServiceIsThereWhereProbesAreOpen) {
+  for (const bool open : {false, true}) {
+    const Daemon daemon(/*keys=*/true, open);
+    const auto expected = open ? grpc::StatusCode::OK : grpc::StatusCode::UNIMPLEMENTED;
+    EXPECT_EQ(daemon.Call(kHealth, ""), expected);
+    EXPECT_EQ(daemon.Call(kHealth, kKey), expected);
   }
 }
 
-TEST_F(ApiKeyTest, NorDoesReflectionTellWhatThereIs) {
-  const auto statuses =
-      CallEveryMethod(coordinator_->grpc_address(), "grpc.reflection.v1alpha.ServerReflection", "");
+TEST(ApiKey, ReflectionDoesNotTellWhatThereIs) {
+  const Daemon daemon(/*keys=*/true, /*open_probes=*/true);
+  const auto statuses = CallEveryMethod(daemon.address(), kReflection, "");
   ASSERT_EQ(statuses.size(), 1u);
   EXPECT_EQ(statuses.begin()->second.error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }

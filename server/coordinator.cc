@@ -197,7 +197,7 @@ void Coordinator::AddService(grpc::Service* service) { parts_->added.push_back(s
 absl::Status Coordinator::Start() {
   Parts& parts = *parts_;
   parts.started = parts.clock->Now();
-  grpc::EnableDefaultHealthCheckService(true);
+  grpc::EnableDefaultHealthCheckService(!parts.options.authorize || parts.options.open_probes);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   if (parts.options.authorize) builder.SetOption(std::make_unique<WithoutReflection>());

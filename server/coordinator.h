@@ -45,6 +45,9 @@ struct CoordinatorOptions {
   // Decides on the value of the "authorization" metadata, before every RPC. Null: all may call.
   std::function<absl::Status(const std::string& method, const std::string& authorization)>
       authorize;
+  // With `authorize`, gRPC's health service, before which nothing can stand, is there only if this
+  // is set.
+  bool open_probes = false;
   std::string worker_key;  // shown to workers with every call; empty: none
 };
 

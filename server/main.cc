@@ -56,6 +56,9 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one key per line, one of which clients and workers must show; empty: none is "
           "wanted");
+ABSL_FLAG(bool, open_probes, false,
+          "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready and "
+          "in gRPC's health service, for probes that cannot show any");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may go on after SIGTERM; a second signal ends them");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and tokens");
@@ -173,6 +176,7 @@ absl::Status Serve(const sigset_t& signals) {
       return keys.Check(authorization);
     };
   }
+  options.open_probes = absl::GetFlag(FLAGS_open_probes);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.listen = absl::GetFlag(FLAGS_listen);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
@@ -230,6 +234,7 @@ absl::Status Serve(const sigset_t& signals) {
                        [&](const std::string& route, const std::string& authorization) {
                          return coordinator.guard().Check(route, authorization);
                        },
+                   .open_probes = absl::GetFlag(FLAGS_open_probes),
                    .ready = [&models] { return !models.draining(); },
                    .clock = &clock,
                    .version = kVersion});

@@ -1,4 +1,4 @@
-// Calls every method of a service, whatever it takes, for tests of what stands before all of them.
+// Calls methods of a service whatever they take, for tests of what stands before all of them.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -12,11 +12,60 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace espalier {
 
-// One empty message to each, with `authorization` as metadata (empty: none). Statuses by method's
-// name. `service`: its full name; its descriptor must be linked in.
+struct MethodAnswer {
+  grpc::Status status;
+  std::string reply;  // the first one, serialised; empty if none came
+};
+
+// One message, serialised, to `method` ("package.Service/Method"), with `authorization` as metadata
+// (empty: none).
+inline MethodAnswer CallMethod(const std::string& address, const std::string& method,
+                               const std::string& authorization, const std::string& message = "") {
+  MethodAnswer answer;
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+  grpc::CompletionQueue queue;
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(&context, "/" + method, &queue);
+  call->StartCall(nullptr);
+  const grpc::Slice slice(message);
+  if (wait()) {
+    call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    if (wait()) {
+      call->WritesDone(nullptr);
+      wait();
+    }
+  }
+  // The status comes after all replies.
+  for (bool first = true;; first = false) {
+    grpc::ByteBuffer reply;
+    call->Read(&reply, nullptr);
+    if (!wait()) break;
+    std::vector<grpc::Slice> parts;
+    if (!first || !reply.Dump(&parts).ok()) continue;
+    for (const grpc::Slice& part : parts) {
+      answer.reply.append(reinterpret_cast<const char*>(part.begin()), part.size());
+    }
+  }
+  call->Finish(&answer.status, nullptr);
+  wait();
+  queue.Shutdown();
+  while (wait()) continue;
+  return answer;
+}
+
+// One empty message to each method. Statuses by method's name. `service`: its full name; its
+// descriptor must be linked in.
 inline std::map<std::string, grpc::Status> CallEveryMethod(const std::string& address,
                                                            const std::string& service,
                                                            const std::string& authorization) {
@@ -24,37 +73,9 @@ inline std::map<std::string, grpc::Status> CallEveryMethod(const std::string& ad
   const auto* found =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
   if (found == nullptr) return statuses;
-  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   for (int m = 0; m < found->method_count(); ++m) {
     const std::string name = found->method(m)->name();
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-    if (!authorization.empty()) context.AddMetadata("authorization", authorization);
-    grpc::CompletionQueue queue;
-    const auto wait = [&queue] {
-      void* tag = nullptr;
-      bool ok = false;
-      return queue.Next(&tag, &ok) && ok;
-    };
-    auto call = stub.PrepareCall(&context, "/" + service + "/" + name, &queue);
-    call->StartCall(nullptr);
-    const grpc::Slice nothing;
-    if (wait()) {
-      call->Write(grpc::ByteBuffer(&nothing, 1), nullptr);
-      if (wait()) {
-        call->WritesDone(nullptr);
-        wait();
-      }
-    }
-    // The status comes after all replies.
-    grpc::ByteBuffer reply;
-    do {
-      call->Read(&reply, nullptr);
-    } while (wait());
-    call->Finish(&statuses[name], nullptr);
-    wait();
-    queue.Shutdown();
-    while (wait()) continue;
+    statuses[name] = CallMethod(address, service + "/" + name, authorization).status;
   }
   return statuses;
 }

@@ -77,10 +77,11 @@ openai::ModelEntry EntryOf(const proto::ServedModel& model, const std::string& a
 
 Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
   const auto add = [this](const std::string& path, const char* method, Route route,
-                          const std::string& name = "") {
+                          const std::string& name = "") -> Known& {
     Known& known = routes_[path];
     known.name = name.empty() ? path : name;
     known.by_method[method] = route;
+    return known;
   };
   add("/v1/completions", "POST", &Gateway::Completions);
   add("/v1/chat/completions", "POST", &Gateway::ChatCompletions);
@@ -89,14 +90,22 @@ Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
   add("/detokenize", "POST", &Gateway::Detokenize);
   add("/v1/models", "GET", &Gateway::Models);
   add("/v1/models/", "GET", &Gateway::Model, "/v1/models/NAME");
-  add("/health", "GET", &Gateway::Health);
-  add("/ready", "GET", &Gateway::Ready);
+  add("/health", "GET", &Gateway::Health).probe = true;
+  add("/ready", "GET", &Gateway::Ready).probe = true;
   add("/version", "GET", &Gateway::Version);
   add("/metrics", "GET", &Gateway::Metrics);
   add("/v2", "GET", &Gateway::ServerMetadata);
-  add("/v2/health/live", "GET", &Gateway::Health);
-  add("/v2/health/ready", "GET", &Gateway::Ready);
+  add("/v2/health/live", "GET", &Gateway::Health).probe = true;
+  add("/v2/health/ready", "GET", &Gateway::Ready).probe = true;
   add("/v2/models/", "GET", &Gateway::ModelMetadata, "/v2/models/NAME");
+}
+
+std::vector<Gateway::RouteName> Gateway::Routes() const {
+  std::vector<RouteName> routes;
+  for (const auto& [path, known] : routes_) {
+    for (const auto& [method, route] : known.by_method) routes.push_back({method, known.name});
+  }
+  return routes;
 }
 
 const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
@@ -121,9 +130,7 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
         std::move(responder), usual ? request.method : "other",
         known != nullptr ? known->name : "other", options_.clock, options_.metrics);
   }
-  // Probes of a cluster carry no key; these answers say yes or no and nothing else.
-  const bool open = request.path == "/health" || request.path == "/ready" ||
-                    request.path == "/v2/health/live" || request.path == "/v2/health/ready";
+  const bool open = options_.open_probes && known != nullptr && known->probe;
   const bool head = request.method == "HEAD";
   const std::string method = head ? "GET" : request.method;
   // Before anything is told about what there is.

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "server/clock.h"
@@ -24,9 +25,10 @@ struct GatewayOptions {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;        // optional
   std::function<std::string()> exposition;  // the text of /metrics
-  // Decides on "METHOD /path" and the Authorization header, before every route but the two that
-  // say that the process lives, /health and /v2/health/live.
+  // Decides on "METHOD /path" and the Authorization header, before every route. Null: all may call.
   std::function<absl::Status(const std::string& route, const std::string& authorization)> authorize;
+  // The probes /health, /ready, /v2/health/live and /v2/health/ready are not asked for one.
+  bool open_probes = false;
   std::function<bool()> ready;
   const Clock* clock = nullptr;
   std::string version;
@@ -39,12 +41,19 @@ class Gateway {
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
 
+  struct RouteName {
+    std::string method, path;  // "GET", "/v1/models/NAME": NAME stands for any name
+  };
+  // Every route that there is.
+  std::vector<RouteName> Routes() const;
+
  private:
   using Responder = std::shared_ptr<HttpResponder>;
   using Route = void (Gateway::*)(const HttpRequest&, Responder);
   struct Known {
     std::string name;  // as metrics and authorisation know it, "/v1/models/NAME"
     std::map<std::string, Route> by_method;
+    bool probe = false;  // says yes or no about the process, and nothing else
   };
 
   // Null if there is no such path.

@@ -2,12 +2,22 @@
 // the grammar may be narrower than the schema:
 //
 // - Properties come in the schema's order. Properties that the schema does not name come only where
-//   "additionalProperties" is given and not false.
-// - "prefixItems" are all there. White space is at most one line's end with its indentation.
-// - Integers have at most 18 digits.
+//   "additionalProperties" is given and not false, or "patternProperties"; of these one at most
+//   counts for "minProperties".
+// - "prefixItems" are all there, and no others unless "items" is given. White space is at most one
+// line's end with its indentation.
+// - Integers have at most 18 digits; numbers with bounds or "multipleOf" at most 15, and no
+//   exponent.
+// - Formats are the plain part of what they stand for: days end at the 28th, addresses of IPv6 are
+//   in lower case, URIs have a host.
+// - What "allOf", or a keyword beside "$ref", "anyOf" or "oneOf", joins must be joinable by
+// keyword:
+//   two different patterns, say, are not. The branches of "oneOf" must exclude each other by their
+//   types or by a property's constants; one that "discriminator" names is then required.
 //
-// A keyword that could not be kept is refused by its place and name: nothing is ignored but
-// annotations (title, description, default, examples, $comment and the like).
+// A keyword that could not be kept is refused by its place and name, as uniqueItems, contains, not,
+// if and dependentRequired are: nothing is ignored but annotations (title, description, default,
+// examples, $comment and the like).
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -16,7 +26,7 @@
 
 namespace espalier {
 
-// InvalidArgument naming the place, as in "json_schema: #/properties/age/multipleOf: ...".
+// InvalidArgument naming the place, as in "json_schema: #/properties/tags/uniqueItems: ...".
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema);
 
 // Any JSON object.

@@ -29,30 +29,18 @@ Expression Escaped(uint32_t point) {
       absl::StrCat("\\u00", std::string(1, hex[point >> 4]), std::string(1, hex[point & 15])));
 }
 
-Expression InJson(const CodePoints& points) {
-  std::vector<Expression> parts;
-  const CodePoints plain = Intersect(points, PlainPoints());
-  if (!plain.empty()) parts.push_back(OneOf(plain));
-  CodePoints rest = Intersect(points, {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
-  for (const auto& [low, high] : rest) {
-    for (uint32_t point = low; point <= high; ++point) parts.push_back(Escaped(point));
-  }
-  if (parts.empty()) return OneOf({});
-  return Choice(std::move(parts));
-}
-
 Expression JsonCharactersOf(const Expression& e) {
   switch (e.kind) {
     case Expression::kLiteral: {
       std::vector<Expression> parts;
       for (size_t at = 0; at < e.text.size();) {
         const uint32_t point = TakeUtf8(e.text, &at);
-        parts.push_back(InJson({{point, point}}));
+        parts.push_back(JsonCharacterOf({{point, point}}));
       }
       return Sequence(std::move(parts));
     }
     case Expression::kClass:
-      return InJson(e.points);
+      return JsonCharacterOf(e.points);
     case Expression::kRule:
       return e;
     default: {
@@ -85,46 +73,6 @@ Expression OtherThan(const std::vector<std::u32string>& names, size_t at) {
   parts.push_back(Sequence({OneOf(Intersect(Complement(std::move(taken)), PlainPoints())),
                             Repeat(OneOf(PlainPoints()), 0)}));
   return Choice(std::move(parts));
-}
-
-// Numbers of one length in digits, leading zeros included.
-Expression DigitsBetween(absl::string_view low, absl::string_view high) {
-  const int length = static_cast<int>(low.size());
-  if (low == high) return Literal(low);
-  if (low == std::string(length, '0') && high == std::string(length, '9')) {
-    return Repeat(Digit(), length, length);
-  }
-  if (low[0] == high[0]) {
-    return Sequence({Literal(low.substr(0, 1)), DigitsBetween(low.substr(1), high.substr(1))});
-  }
-  if (length == 1) {
-    return OneOf({{static_cast<uint32_t>(low[0]), static_cast<uint32_t>(high[0])}});
-  }
-  const std::string nines(length - 1, '9'), zeros(length - 1, '0');
-  std::vector<Expression> parts;
-  parts.push_back(Sequence({Literal(low.substr(0, 1)), DigitsBetween(low.substr(1), nines)}));
-  if (low[0] + 1 < high[0]) {
-    parts.push_back(
-        Sequence({OneOf({{static_cast<uint32_t>(low[0]) + 1, static_cast<uint32_t>(high[0]) - 1}}),
-                  Repeat(Digit(), length - 1, length - 1)}));
-  }
-  parts.push_back(Sequence({Literal(high.substr(0, 1)), DigitsBetween(zeros, high.substr(1))}));
-  return Choice(std::move(parts));
-}
-
-// 0 <= low <= high.
-void AddNaturals(int64_t low, int64_t high, absl::string_view sign, std::vector<Expression>* out) {
-  int64_t first = 0, last = 9;
-  for (int length = 1;; ++length) {
-    const int64_t from = std::max(low, first), to = std::min(high, last);
-    if (from <= to) {
-      out->push_back(
-          Sequence({Literal(sign), DigitsBetween(absl::StrCat(from), absl::StrCat(to))}));
-    }
-    if (length == 18) break;  // one more digit does not fit
-    first = last + 1;
-    last = last * 10 + 9;
-  }
 }
 
 }  // namespace
@@ -186,6 +134,18 @@ void AddJsonRules(Grammar* grammar) {
               Literal("true"), Literal("false"), Literal("null")});
 }
 
+Expression JsonCharacterOf(const CodePoints& points) {
+  std::vector<Expression> parts;
+  const CodePoints plain = Intersect(points, PlainPoints());
+  if (!plain.empty()) parts.push_back(OneOf(plain));
+  CodePoints rest = Intersect(points, {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+  for (const auto& [low, high] : rest) {
+    for (uint32_t point = low; point <= high; ++point) parts.push_back(Escaped(point));
+  }
+  if (parts.empty()) return OneOf({});
+  return Choice(std::move(parts));
+}
+
 Expression JsonStringOf(const Expression& value) {
   return Sequence({Literal("\""), JsonCharactersOf(value), Literal("\"")});
 }
@@ -198,13 +158,6 @@ Expression JsonStringExcept(const std::vector<std::string>& names) {
     points.push_back(std::move(all));
   }
   return Sequence({Literal("\""), OtherThan(points, 0), Literal("\"")});
-}
-
-Expression IntegersBetween(int64_t low, int64_t high) {
-  std::vector<Expression> parts;
-  if (low < 0) AddNaturals(std::max<int64_t>(1, -high), -low, "-", &parts);
-  if (high >= 0) AddNaturals(std::max<int64_t>(0, low), high, "", &parts);
-  return Choice(std::move(parts));
 }
 
 }  // namespace espalier

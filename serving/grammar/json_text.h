@@ -14,6 +14,9 @@ namespace espalier {
 // json-space.
 void AddJsonRules(Grammar* grammar);
 
+// One of these code points within a string, as JSON writes it: in one way only.
+Expression JsonCharacterOf(const CodePoints& points);
+
 // A string whose value is a text of `value`: its characters as JSON writes them.
 Expression JsonStringOf(const Expression& value);
 
@@ -22,8 +25,5 @@ Expression JsonStringExcept(const std::vector<std::string>& names);
 
 // "[" elements "]" and the like, with json-space between all parts.
 Expression Spaced(std::vector<Expression> parts);
-
-// Integers from low to high, both included. REQUIRES: low <= high, both of at most 18 digits.
-Expression IntegersBetween(int64_t low, int64_t high);
 
 }  // namespace espalier

@@ -142,13 +142,18 @@ class Cluster:
             return int(job.get("steps_done", 0)) >= step
         self.wait(reached, 120, f"job {job_id} reaches step {step}")
 
-    def get(self, path):
-        return self.request("GET", path)
+    def get(self, path, token=None):
+        return self.request("GET", path, token=token)
 
-    def request(self, method, path, body=None, timeout=120):
+    def request(self, method, path, body=None, timeout=120, token=None):
+        """Status and text. `token` is shown as a key; None: the one that the command line shows, "": none."""
         data = body.encode() if isinstance(body, str) else body
-        request = urllib.request.Request(f"http://{self.http}{path}", data=data, method=method,
-                                         headers={"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if token is None:
+            token = os.environ.get("ESPALIER_TOKEN")
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(f"http://{self.http}{path}", data=data, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as reply:
                 return reply.status, reply.read().decode()

@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/kernel/packed_weights.h"
 #include "ops/models/llama.h"
 #include "ops/models/quantize.h"
 #include "ops/operators/register_all.h"
@@ -68,8 +71,10 @@ class RanksTest : public testing::Test {
     return *std::move(serving);
   }
 
-  // Random weights for the graph, and `extra` besides.
-  void WriteWeights(const LlamaConfig& config, const std::string& extra = "") {
+  // Random weights for the graph, changed by `change`, and `extra` besides.
+  using Change = std::function<void(const SafetensorsWriter::Tensor&, std::vector<float>*)>;
+  void WriteWeights(const LlamaConfig& config, const std::string& extra = "",
+                    const Change& change = nullptr) {
     const ServingModel serving = Build(config);
     std::vector<SafetensorsWriter::Tensor> tensors;
     for (const Value& value : serving.graph.values()) {
@@ -85,6 +90,7 @@ class RanksTest : public testing::Test {
       std::vector<float> values(static_cast<size_t>(tensor.type.num_elements()));
       const TensorSpec spec = TensorSpec::Whole(tensor.type);
       ASSERT_TRUE(Initialize(normal, tensor.name, 4, spec, values.data()).ok());
+      if (change) change(tensor, &values);
       ASSERT_TRUE(writer.Append(values.data(), tensor.type.bytes()).ok());
     }
     ASSERT_TRUE(writer.Finish().ok());
@@ -199,14 +205,32 @@ std::map<proto::CollectiveInstruction::Kind, int> Collectives(const proto::Progr
   return count;
 }
 
+// In the matrices that are cut along their inputs, an output keeps the weights of one group of
+// inputs and zeros elsewhere. What is added up then is one number and zeros, in any order the same.
+// All groups are kept by some output.
+void KeepOneGroupOfEachOutput(const SafetensorsWriter::Tensor& tensor, std::vector<float>* values) {
+  if (!absl::EndsWith(tensor.name, "o_proj.weight") &&
+      !absl::EndsWith(tensor.name, "down_proj.weight")) {
+    return;
+  }
+  const int64_t in = tensor.type.dims[1], groups = in / kPackGroup;
+  ASSERT_GE(tensor.type.dims[0], groups);
+  for (int64_t i = 0; i < tensor.type.num_elements(); ++i) {
+    const int64_t output = i / in, group = i % in / kPackGroup;
+    if (group != output % groups) (*values)[static_cast<size_t>(i)] = 0;
+  }
+}
+
 // Packed matrices are cut between groups of inputs, whether they are packed at load or lie packed
-// in the files: then a layer needs no other collectives than in f32.
+// in the files: then a layer needs no other collectives than in f32, and every rank has the whole
+// matrix's numbers. A sum that is rounded otherwise can move one of the next product's inputs to
+// another of 255 steps, which no small bound on logits holds; with the weights above no sum is.
 TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
   LlamaConfig config = Config();
   config.hidden_size = 256;
   config.intermediate_size = 512;
   config.head_dim = 32;
-  WriteWeights(config);
+  WriteWeights(config, "", KeepOneGroupOfEachOutput);
   const std::string wide = folder_;
   auto exact = Ranks(Build(config), {1, 1});
   ASSERT_TRUE(exact.ok()) << exact.status();
@@ -218,6 +242,7 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
     auto alone = Ranks(at_load, {1, 1});
     ASSERT_TRUE(alone.ok()) << alone.status();
     const std::vector<RunnerLogits> expected = Talk(**alone);
+    EXPECT_GT(Distance(expected, in_f32), 0) << "the format does nothing";
     const std::string packed_folder = JoinPath(wide, Name(format));
     ASSERT_TRUE(files_->CreateDirectories(packed_folder).ok());
     ASSERT_TRUE(SaveWeights((*alone)->rank(0).executor(), *files_,
@@ -236,8 +261,7 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
       auto ranks = Ranks(at_load, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
       const std::vector<RunnerLogits> cut = Talk(**ranks);
-      // What is added up in parts may be rounded to the next of the 8-bit numbers of a row.
-      EXPECT_LT(Distance(cut, expected), 0.2 * Distance(expected, in_f32));
+      EXPECT_EQ(Distance(cut, expected), 0);
       folder_ = packed_folder;
       auto again = Ranks(*packed, degrees);
       ASSERT_TRUE(again.ok()) << again.status();

@@ -1,0 +1,125 @@
+// Who may call which route.
+#include "server/http/gateway.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+constexpr char kKey[] = "Bearer the-key-of-this-test";
+constexpr int kUnauthorized = 401;
+constexpr const char* kProbes[] = {"/health", "/ready", "/v2/health/live", "/v2/health/ready"};
+
+// Keeps what a handler answers.
+class Answer : public HttpResponder {
+ public:
+  void Send(int status, std::string, std::string body, Headers) override {
+    status_ = status;
+    body_ = std::move(body);
+  }
+  void StartStream(int status, std::string, Headers) override { status_ = status; }
+  void Write(std::string data) override { body_ += data; }
+  void End() override {}
+  void OnClose(std::function<void()>) override {}
+
+  int status() const { return status_; }
+  const std::string& body() const { return body_; }
+
+ private:
+  int status_ = 0;
+  std::string body_;
+};
+
+class GatewayTest : public ::testing::Test {
+ protected:
+  Gateway MakeGateway(bool keys, bool open_probes) {
+    GatewayOptions options;
+    options.models = &models_;
+    options.exposition = [] { return std::string("a_metric 1\n"); };
+    options.clock = &clock_;
+    options.open_probes = open_probes;
+    if (keys) {
+      options.authorize = [](const std::string&, const std::string& authorization) {
+        return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
+      };
+    }
+    return Gateway(std::move(options));
+  }
+
+  static Answer Ask(Gateway& gateway, const std::string& method, const std::string& path,
+                    const std::string& authorization) {
+    HttpRequest request{.method = method, .path = path, .body = "{}"};
+    if (!authorization.empty()) request.headers["authorization"] = authorization;
+    auto answer = std::make_shared<Answer>();
+    gateway.Handle(std::move(request), answer);
+    return *answer;
+  }
+
+  SystemClock clock_;
+  ModelServer models_{{.clock = &clock_}};
+};
+
+TEST_F(GatewayTest, EveryRouteWantsAKeyButForProbesThatAreOpen) {
+  for (const bool open_probes : {false, true}) {
+    Gateway gateway = MakeGateway(/*keys=*/true, open_probes);
+    std::set<std::string> paths;
+    std::vector<Gateway::RouteName> routes = gateway.Routes();
+    for (const Gateway::RouteName& route : routes) paths.insert(route.path);
+    EXPECT_THAT(paths, IsSupersetOf(kProbes));
+    EXPECT_THAT(paths, IsSupersetOf({"/metrics", "/version", "/v1/completions"}));
+    // Beside the routes: a part of one, none at all, methods that a route does not take, and paths
+    // that are nearly probes.
+    routes.insert(routes.end(), {{"GET", "/v2/models/NAME/ready"},
+                                 {"GET", "/nothing"},
+                                 {"GET", "/"},
+                                 {"GET", ""},
+                                 {"GET", "/health/"},
+                                 {"GET", "/healthy"},
+                                 {"GET", "//health"},
+                                 {"GET", "/v2/health"},
+                                 {"GET", "/v2/models/health"},
+                                 {"DELETE", "/v1/models/NAME"},
+                                 {"OPTIONS", "/v1/completions"},
+                                 {"HEAD", "/metrics"}});
+    for (const Gateway::RouteName& route : routes) {
+      const bool open = open_probes && std::find(std::begin(kProbes), std::end(kProbes),
+                                                 route.path) != std::end(kProbes);
+      SCOPED_TRACE(absl::StrCat(route.method, " ", route.path, open ? ", open" : ""));
+      for (const char* authorization : {"", "Bearer the-key-of-that-test", "the-key-of-this-test",
+                                        "Bearer ", "Basic the-key-of-this-test"}) {
+        const Answer refused = Ask(gateway, route.method, route.path, authorization);
+        if (open) {
+          EXPECT_EQ(refused.status(), 200) << authorization;
+        } else {
+          EXPECT_EQ(refused.status(), kUnauthorized) << authorization;
+          EXPECT_THAT(refused.body(), HasSubstr("a key"));
+        }
+      }
+      const Answer answer = Ask(gateway, route.method, route.path, kKey);
+      EXPECT_NE(answer.status(), 0);
+      EXPECT_NE(answer.status(), kUnauthorized);
+    }
+    EXPECT_EQ(Ask(gateway, "GET", "/metrics", kKey).body(), "a_metric 1\n");
+    for (const char* probe : kProbes) {
+      EXPECT_EQ(Ask(gateway, "HEAD", probe, "").status(), open_probes ? 200 : kUnauthorized);
+      EXPECT_EQ(Ask(gateway, "GET", probe, kKey).status(), 200);
+    }
+  }
+}
+
+TEST_F(GatewayTest, WithoutKeysNoRouteWantsOne) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const Gateway::RouteName& route : gateway.Routes()) {
+    EXPECT_NE(Ask(gateway, route.method, route.path, "").status(), kUnauthorized) << route.path;
+  }
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,411 @@
+#include "serving/grammar/dfa.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxNfaNodes = 50'000;
+// What each automaton costs at least, each state of a product, and each of one that is minimised.
+constexpr DfaBudget kLeastCost = 50, kStateCost = 10, kMinimizeCost = 100;
+
+absl::Status TooLarge() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("together these need more than ", kMaxDfaStates,
+                   " states, or too long to be found; lower the lengths and counts, or make the "
+                   "patterns simpler"));
+}
+
+// Thompson's construction.
+struct Nfa {
+  struct Node {
+    CodePoints points;  // that lead to `to`
+    int32_t to = -1;
+    std::vector<int32_t> jumps;
+  };
+  std::vector<Node> nodes;
+  std::vector<int64_t> seen;  // in which round of Closed
+  int64_t round = 0, work = 0;
+  absl::Status status;
+
+  int32_t NewNode() {
+    if (nodes.size() >= kMaxNfaNodes) {
+      if (status.ok()) status = TooLarge();
+      return 0;
+    }
+    nodes.emplace_back();
+    return static_cast<int32_t>(nodes.size()) - 1;
+  }
+  void Jump(int32_t from, int32_t to) { nodes[from].jumps.push_back(to); }
+  int32_t Step(int32_t from, const CodePoints& points) {
+    const int32_t on = NewNode(), to = NewNode();
+    Jump(from, on);
+    nodes[on].points = points;
+    nodes[on].to = to;
+    return to;
+  }
+
+  // The node behind the expression.
+  int32_t Add(const Expression& e, int32_t from) {
+    if (!status.ok()) return from;
+    switch (e.kind) {
+      case Expression::kLiteral:
+        for (size_t at = 0; at < e.text.size();) {
+          const uint32_t point = TakeUtf8(e.text, &at);
+          from = Step(from, {{point, point}});
+        }
+        return from;
+      case Expression::kClass:
+        return Step(from, e.points);
+      case Expression::kSequence:
+        for (const Expression& part : e.parts) from = Add(part, from);
+        return from;
+      case Expression::kChoice: {
+        const int32_t to = NewNode();
+        for (const Expression& part : e.parts) {
+          const int32_t begin = NewNode();
+          Jump(from, begin);
+          Jump(Add(part, begin), to);
+        }
+        return to;
+      }
+      case Expression::kRepeat: {
+        for (int i = 0; i < e.least && status.ok(); ++i) from = Add(e.parts[0], Fresh(from));
+        if (e.most < 0) {
+          const int32_t loop = NewNode();
+          Jump(from, loop);
+          Jump(Add(e.parts[0], Fresh(loop)), loop);
+          return loop;
+        }
+        const int32_t end = NewNode();
+        Jump(from, end);
+        for (int i = e.least; i < e.most && status.ok(); ++i) {
+          from = Add(e.parts[0], Fresh(from));
+          Jump(from, end);
+        }
+        return end;
+      }
+      case Expression::kRule:
+        if (status.ok()) status = absl::InvalidArgumentError("it is not regular");
+        return from;
+    }
+    return from;
+  }
+
+  // Bounds the work of repeating what is empty.
+  int32_t Fresh(int32_t from) {
+    const int32_t to = NewNode();
+    Jump(from, to);
+    return to;
+  }
+
+  // With all that jumps lead to.
+  std::vector<int32_t> Closed(std::vector<int32_t> set) {
+    seen.resize(nodes.size(), 0);
+    ++round;
+    for (const int32_t node : set) seen[node] = round;
+    for (size_t i = 0; i < set.size(); ++i) {
+      work += 1 + static_cast<int64_t>(nodes[set[i]].jumps.size());
+      for (const int32_t to : nodes[set[i]].jumps) {
+        if (seen[to] != round) set.push_back(to);
+        seen[to] = round;
+      }
+    }
+    // What only jumps adds nothing to a set's name.
+    set.erase(
+        std::remove_if(set.begin(), set.end(),
+                       [this](int32_t n) { return nodes[n].to < 0 && !nodes[n].jumps.empty(); }),
+        set.end());
+    std::sort(set.begin(), set.end());
+    return set;
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
+  Nfa nfa;
+  const int32_t begin = nfa.NewNode();
+  const int32_t behind = nfa.Add(expression, begin);
+  // A node that nothing leaves, so that it stays in the sets.
+  const int32_t end = nfa.NewNode();
+  nfa.Jump(behind, end);
+  if (!nfa.status.ok()) return nfa.status;
+  *budget -= kLeastCost + static_cast<DfaBudget>(nfa.nodes.size());
+  Dfa out;
+  std::map<std::vector<int32_t>, int32_t> numbers;
+  std::vector<std::vector<int32_t>> sets = {nfa.Closed({begin})};
+  numbers[sets[0]] = 0;
+  for (size_t s = 0; s < sets.size(); ++s) {
+    const std::vector<int32_t> set = sets[s];
+    out.states_[s].accepting = std::binary_search(set.begin(), set.end(), end);
+    // Where a range of one of the members begins or has just ended.
+    std::vector<uint32_t> cuts;
+    for (const int32_t node : set) {
+      for (const auto& [low, high] : nfa.nodes[node].points) {
+        cuts.push_back(low);
+        cuts.push_back(high + 1);
+      }
+    }
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    // Closures were counted as they were made.
+    *budget -= static_cast<DfaBudget>(cuts.size() * set.size()) + std::exchange(nfa.work, 0);
+    if (*budget < 0) return TooLarge();
+    for (size_t c = 0; c + 1 < cuts.size(); ++c) {
+      std::vector<int32_t> targets;
+      for (const int32_t node : set) {
+        for (const auto& [low, high] : nfa.nodes[node].points) {
+          if (low <= cuts[c] && cuts[c] <= high) targets.push_back(nfa.nodes[node].to);
+        }
+      }
+      if (targets.empty()) continue;
+      std::sort(targets.begin(), targets.end());
+      targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+      std::vector<int32_t> next = nfa.Closed(std::move(targets));
+      const auto [it, inserted] =
+          numbers.try_emplace(std::move(next), static_cast<int32_t>(sets.size()));
+      if (inserted) {
+        if (sets.size() >= kMaxDfaStates) return TooLarge();
+        sets.push_back(it->first);
+        out.states_.emplace_back();
+      }
+      out.states_[s].edges.push_back({cuts[c], cuts[c + 1] - 1, it->second});
+    }
+  }
+  out.Trim();
+  return out;
+}
+
+absl::StatusOr<Dfa> Dfa::Multiples(int64_t divisor, int places, DfaBudget* budget) {
+  // A state for the sign and each remainder, behind each number of places; no point yet: the first.
+  const int64_t phases = places + 1;
+  if (divisor < 1 || places < 0 || phases * divisor + 1 > kMaxDfaStates) return TooLarge();
+  *budget -= kLeastCost + (phases + 1) * divisor * kMinimizeCost;
+  if (*budget < 0) return TooLarge();
+  Dfa out;
+  const auto state = [&](int64_t phase, int64_t remainder) {
+    return static_cast<int32_t>(1 + phase * divisor + remainder);
+  };
+  out.states_.resize(static_cast<size_t>(1 + phases * divisor));
+  const auto add_digits = [&](int64_t remainder, int64_t phase, State* from) {
+    for (uint32_t digit = 0; digit < 10; ++digit) {
+      const int64_t next = (remainder * 10 + digit) % divisor;
+      from->edges.push_back({'0' + digit, '0' + digit, state(phase, next)});
+    }
+  };
+  out.states_[0].edges.push_back({'-', '-', state(0, 0)});
+  add_digits(0, 0, &out.states_[0]);
+  for (int64_t phase = 0; phase < phases; ++phase) {
+    for (int64_t remainder = 0; remainder < divisor; ++remainder) {
+      State& s = out.states_[state(phase, remainder)];
+      int64_t whole = remainder;  // with the digits that are missing
+      for (int64_t i = phase; i < places; ++i) whole = whole * 10 % divisor;
+      s.accepting = whole == 0;
+      // Behind the point stands a digit, so the point leads where its digits lead: see below.
+      if (phase > 0 && phase < places) add_digits(remainder, phase + 1, &s);
+      if (phase == 0) add_digits(remainder, 0, &s);
+    }
+  }
+  if (places > 0) {
+    // The point itself: a state for each remainder, which accepts nothing.
+    const size_t first = out.states_.size();
+    if (first + static_cast<size_t>(divisor) > kMaxDfaStates) return TooLarge();
+    for (int64_t remainder = 0; remainder < divisor; ++remainder) {
+      out.states_.emplace_back();
+      add_digits(remainder, 1, &out.states_.back());
+      State& before = out.states_[state(0, remainder)];
+      before.edges.insert(
+          before.edges.begin(),
+          {'.', '.', static_cast<int32_t>(first) + static_cast<int32_t>(remainder)});
+    }
+  }
+  out.Trim();
+  out.Minimize();
+  return out;
+}
+
+int32_t Dfa::Next(int32_t state, uint32_t point) const {
+  const std::vector<Edge>& edges = states_[state].edges;
+  const auto it = std::lower_bound(edges.begin(), edges.end(), point,
+                                   [](const Edge& edge, uint32_t p) { return edge.high < p; });
+  return it != edges.end() && it->low <= point ? it->to : -1;
+}
+
+bool Dfa::Accepts(absl::string_view utf8) const {
+  int32_t state = 0;
+  for (size_t at = 0; at < utf8.size() && state >= 0;) state = Next(state, TakeUtf8(utf8, &at));
+  return state >= 0 && states_[state].accepting;
+}
+
+absl::StatusOr<Dfa> Dfa::And(const Dfa& other, DfaBudget* budget) const {
+  return Product(other, false, budget);
+}
+
+absl::StatusOr<Dfa> Dfa::Without(const Dfa& other, DfaBudget* budget) const {
+  return Product(other, true, budget);
+}
+
+absl::StatusOr<Dfa> Dfa::Product(const Dfa& other, bool negate_other, DfaBudget* budget) const {
+  Dfa out;
+  *budget -= kLeastCost;
+  std::map<std::pair<int32_t, int32_t>, int32_t> numbers = {{{0, 0}, 0}};
+  std::vector<std::pair<int32_t, int32_t>> pairs = {{0, 0}};  // second -1: `other` has no way on
+  for (size_t s = 0; s < pairs.size(); ++s) {
+    const auto [a, b] = pairs[s];
+    const bool in_other = b >= 0 && other.states_[b].accepting;
+    out.states_[s].accepting = states_[a].accepting && in_other != negate_other;
+    const auto add = [&](uint32_t low, uint32_t high, int32_t to_a, int32_t to_b) {
+      const auto [it, inserted] =
+          numbers.try_emplace({to_a, to_b}, static_cast<int32_t>(pairs.size()));
+      if (inserted) {
+        pairs.emplace_back(to_a, to_b);
+        out.states_.emplace_back();
+      }
+      out.states_[s].edges.push_back({low, high, it->second});
+    };
+    static const std::vector<Edge>& kNone = *new std::vector<Edge>();
+    const std::vector<Edge>& theirs = b >= 0 ? other.states_[b].edges : kNone;
+    size_t j = 0;
+    for (const Edge& edge : states_[a].edges) {
+      uint32_t low = edge.low;
+      while (j < theirs.size() && theirs[j].high < low) ++j;
+      // Each part of the edge with what `other` does there.
+      for (size_t k = j; low <= edge.high; ++k) {
+        const bool more = k < theirs.size() && theirs[k].low <= edge.high;
+        const uint32_t gap_end = more ? theirs[k].low : edge.high + 1;
+        if (negate_other && low < gap_end) add(low, gap_end - 1, edge.to, -1);
+        if (!more) break;
+        const uint32_t from = std::max(low, theirs[k].low);
+        const uint32_t to = std::min(edge.high, theirs[k].high);
+        add(from, to, edge.to, theirs[k].to);
+        low = to + 1;
+      }
+    }
+    *budget -= kStateCost + static_cast<DfaBudget>(theirs.size() + out.states_[s].edges.size());
+    if (pairs.size() > kMaxDfaStates || *budget < 0) return TooLarge();
+  }
+  out.Trim();
+  return out;
+}
+
+// Keeps the states that can be reached, as all can where this is called, and that lead to an end.
+void Dfa::Trim() {
+  std::vector<std::vector<int32_t>> before(states_.size());
+  std::vector<bool> alive(states_.size(), false);
+  std::vector<int32_t> work;
+  for (size_t s = 0; s < states_.size(); ++s) {
+    for (const Edge& edge : states_[s].edges) before[edge.to].push_back(static_cast<int32_t>(s));
+    if (!states_[s].accepting) continue;
+    alive[s] = true;
+    work.push_back(static_cast<int32_t>(s));
+  }
+  while (!work.empty()) {
+    const int32_t state = work.back();
+    work.pop_back();
+    for (const int32_t from : before[state]) {
+      if (!alive[from]) work.push_back(from);
+      alive[from] = true;
+    }
+  }
+  alive[0] = true;
+  std::vector<int32_t> number(states_.size(), -1);
+  std::vector<State> kept;
+  for (size_t s = 0; s < states_.size(); ++s) {
+    if (!alive[s]) continue;
+    number[s] = static_cast<int32_t>(kept.size());
+    kept.push_back(std::move(states_[s]));
+  }
+  for (State& state : kept) {
+    std::vector<Edge> edges;
+    for (const Edge& edge : state.edges) {
+      if (number[edge.to] < 0) continue;
+      const int32_t to = number[edge.to];
+      if (!edges.empty() && edges.back().to == to && edges.back().high + 1 == edge.low) {
+        edges.back().high = edge.high;
+      } else {
+        edges.push_back({edge.low, edge.high, to});
+      }
+    }
+    state.edges = std::move(edges);
+  }
+  states_ = std::move(kept);
+}
+
+// Moore's algorithm: states are one until what they accept, or where they lead, tells them apart.
+void Dfa::Minimize() {
+  std::vector<int32_t> part(states_.size());
+  for (size_t s = 0; s < states_.size(); ++s) part[s] = states_[s].accepting ? 1 : 0;
+  // The start must stay the first.
+  if (part[0] == 1) {
+    for (int32_t& p : part) p = 1 - p;
+  }
+  std::vector<State> merged;
+  for (size_t parts = 0;;) {
+    std::map<std::pair<int32_t, std::vector<uint32_t>>, int32_t> numbers;
+    std::vector<int32_t> next(states_.size());
+    merged.clear();
+    for (size_t s = 0; s < states_.size(); ++s) {
+      std::vector<Edge> edges;
+      for (const Edge& edge : states_[s].edges) {
+        const int32_t to = part[edge.to];
+        if (!edges.empty() && edges.back().to == to && edges.back().high + 1 == edge.low) {
+          edges.back().high = edge.high;
+        } else {
+          edges.push_back({edge.low, edge.high, to});
+        }
+      }
+      std::vector<uint32_t> signature;
+      for (const Edge& edge : edges) {
+        signature.insert(signature.end(), {edge.low, edge.high, static_cast<uint32_t>(edge.to)});
+      }
+      const auto [it, inserted] = numbers.try_emplace({part[s], std::move(signature)},
+                                                      static_cast<int32_t>(numbers.size()));
+      next[s] = it->second;
+      if (inserted) merged.push_back({states_[s].accepting, std::move(edges)});
+    }
+    part = std::move(next);
+    // Only once nothing was split do the edges of `merged` lead to its own numbers.
+    if (numbers.size() == parts) break;
+    parts = numbers.size();
+  }
+  states_ = std::move(merged);
+}
+
+Expression Dfa::AddRules(const std::string& name,
+                         const std::function<Expression(const CodePoints&)>& form,
+                         Grammar* grammar) const {
+  const auto rule = [&](int32_t state) { return absl::StrCat(name, "/", state); };
+  // What is written in several ways has a rule, so that the states do not multiply it.
+  std::map<CodePoints, Expression> forms;
+  const auto form_of = [&](const CodePoints& points) {
+    const auto [it, inserted] = forms.try_emplace(points);
+    if (!inserted) return it->second;
+    it->second = form(points);
+    if (it->second.kind == Expression::kChoice) {
+      const std::string shared = absl::StrCat(name, "/class ", forms.size());
+      grammar->rules[shared] = std::move(it->second);
+      it->second = RuleCall(shared);
+    }
+    return it->second;
+  };
+  for (size_t s = 0; s < states_.size(); ++s) {
+    std::map<int32_t, CodePoints> by_target;
+    for (const Edge& edge : states_[s].edges) by_target[edge.to].emplace_back(edge.low, edge.high);
+    std::vector<Expression> ways;
+    if (states_[s].accepting) ways.push_back(Literal(""));
+    for (const auto& [to, points] : by_target) {
+      ways.push_back(Sequence({form_of(points), RuleCall(rule(to))}));
+    }
+    // No way at all: the empty language.
+    if (ways.empty()) ways.push_back(OneOf({}));
+    grammar->rules[rule(static_cast<int32_t>(s))] = Choice(std::move(ways));
+  }
+  return RuleCall(rule(0));
+}
+
+}  // namespace espalier

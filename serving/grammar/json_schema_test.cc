@@ -1,0 +1,395 @@
+#include "serving/grammar/json_schema.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <regex>
+
+#include "absl/strings/str_cat.h"
+#include "serving/grammar/language.h"
+#include "serving/tokenizer/utf8_stream.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+TEST(JsonSchema, EveryTextIsJsonThatTheSchemaAccepts) {
+  const struct {
+    const char* schema;
+    std::function<bool(const Json&)> valid;
+  } cases[] = {
+      {"{}", [](const Json&) { return true; }},
+      {R"({"type": "integer", "minimum": -57, "exclusiveMaximum": 1203})",
+       [](const Json& v) { return v.is_number_integer() && v >= -57 && v < 1203; }},
+      {R"({"type": ["number", "null"]})",
+       [](const Json& v) { return v.is_number() || v.is_null(); }},
+      {R"({"type": "string", "minLength": 2, "maxLength": 4})",
+       [](const Json& v) {
+         int points = 0;
+         for (const char c : v.get<std::string>()) points += (c & 0xC0) != 0x80;
+         return points >= 2 && points <= 4;
+       }},
+      {R"({"type": "string", "pattern": "^[\"\\\\\n\u0001a]{3}$"})",
+       [](const Json& v) {
+         const std::string s = v.get<std::string>();
+         return s.size() == 3 && s.find_first_not_of(
+                                     "\"\\\n\x01"
+                                     "a") == std::string::npos;
+       }},
+      {R"({"type": "string", "pattern": "b[0-9]"})",
+       [](const Json& v) { return std::regex_search(v.get<std::string>(), std::regex("b[0-9]")); }},
+      {R"({"enum": ["a\"b", 3, null, {"x": [1]}]})",
+       [](const Json& v) {
+         return v == "a\"b" || v == 3 || v.is_null() || v == Json({{"x", {1}}});
+       }},
+      {R"({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3})",
+       [](const Json& v) {
+         for (const Json& x : v) {
+           if (!x.is_boolean()) return false;
+         }
+         return v.is_array() && v.size() >= 1 && v.size() <= 3;
+       }},
+      {R"({"type": "array", "prefixItems": [{"const": 1}], "items": {"type": "null"}})",
+       [](const Json& v) {
+         return v.size() >= 1 && v[0] == 1 && (v.size() < 2 || v[1].is_null());
+       }},
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"},
+           "c": {"type": "boolean"}}, "required": ["b"]})",
+       [](const Json& v) {
+         for (const auto& [key, value] : v.items()) {
+           if (key != "a" && key != "b" && key != "c") return false;
+         }
+         return v["b"].is_null() && v.contains("b") &&
+                (!v.contains("a") || v["a"].is_number_integer()) &&
+                (!v.contains("c") || v["c"].is_boolean());
+       }},
+      {R"({"type": "object", "properties": {"ab": {"type": "integer"}},
+           "additionalProperties": {"type": "null"}})",
+       [](const Json& v) {
+         for (const auto& [key, value] : v.items()) {
+           if (key == "ab" ? !value.is_number_integer() : !value.is_null()) return false;
+         }
+         return v.is_object();
+       }},
+      {R"({"$defs": {"tree": {"type": "object", "properties": {"value": {"type": "integer"},
+           "next": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]}},
+           "required": ["value", "next"]}}, "$ref": "#/$defs/tree"})",
+       [](const Json& v) {
+         const Json* at = &v;
+         while (!at->is_null()) {
+           if (!(*at)["value"].is_number_integer()) return false;
+           at = &(*at)["next"];
+         }
+         return true;
+       }},
+      {R"({"type": "string", "format": "date"})",
+       [](const Json& v) { return v.get<std::string>().size() == 10; }},
+      {R"({"type": "string", "pattern": "^[a-c\\u00e9\"]+$", "minLength": 3, "maxLength": 5})",
+       [](const Json& v) {
+         int points = 0;
+         for (const char c : v.get<std::string>()) {
+           points += (c & 0xC0) != 0x80;
+           if (c > 0 && c != '"' && (c < 'a' || c > 'c')) return false;
+         }
+         return points >= 3 && points <= 5;
+       }},
+      {R"({"type": "number", "minimum": -0.25, "exclusiveMaximum": 13.5})",
+       [](const Json& v) { return v.is_number() && v >= -0.25 && v < 13.5; }},
+      {R"({"type": "integer", "minimum": -70, "maximum": 7000, "multipleOf": 35})",
+       [](const Json& v) {
+         return v.is_number_integer() && v >= -70 && v <= 7000 && v.get<int>() % 35 == 0;
+       }},
+      {R"({"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "integer"}},
+           "properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "boolean"}})",
+       [](const Json& v) {
+         const std::regex pattern("^x-[a-z]+$");
+         for (const auto& [key, value] : v.items()) {
+           const bool fits = key == "a"                        ? value.is_null()
+                             : std::regex_search(key, pattern) ? value.is_number_integer()
+                                                               : value.is_boolean();
+           if (!fits) return false;
+         }
+         return v.is_object();
+       }},
+      {R"({"type": "object", "propertyNames": {"pattern": "^[ab]+$", "maxLength": 3},
+           "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2})",
+       [](const Json& v) {
+         for (const auto& [key, value] : v.items()) {
+           if (!std::regex_match(key, std::regex("[ab]{1,3}"))) return false;
+         }
+         return v.is_object() && v.size() >= 1 && v.size() <= 2;
+       }},
+      {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"},
+           "c": {"type": "null"}, "d": {"type": "null"}}, "required": ["c"],
+           "minProperties": 2, "maxProperties": 3})",
+       [](const Json& v) { return v.contains("c") && v.size() >= 2 && v.size() <= 3; }},
+      {R"({"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"b": {"type": "boolean"},
+           "a": {"maximum": 9}}, "required": ["b"]}],
+           "$defs": {"base": {"type": "object", "properties": {"a": {"type": "integer",
+           "minimum": 5}}, "required": ["a"]}}})",
+       [](const Json& v) {
+         return v.size() == 2 && v["a"].is_number_integer() && v["a"] >= 5 && v["a"] <= 9 &&
+                v["b"].is_boolean();
+       }},
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+           "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+       [](const Json& v) { return v.is_object() && v.size() >= 1; }},
+      {R"({"type": "array", "items": [{"type": "integer"}, {"type": "null"}],
+           "additionalItems": {"type": "boolean"}, "maxItems": 3})",
+       [](const Json& v) {
+         return v.size() >= 2 && v.size() <= 3 && v[0].is_number_integer() && v[1].is_null() &&
+                (v.size() < 3 || v[2].is_boolean());
+       }},
+  };
+  std::mt19937 random(7);
+  for (const auto& test : cases) {
+    Language language = Schema(test.schema);
+    ASSERT_TRUE(language.status.ok()) << test.schema << ": " << language.status;
+    int whole = 0;
+    for (int trial = 0; trial < 120; ++trial) {
+      const std::string text = language.Random(random);
+      if (text.empty()) continue;
+      ++whole;
+      ASSERT_TRUE(IsValidUtf8(text));
+      const Json value = Json::parse(text, nullptr, false);
+      ASSERT_FALSE(value.is_discarded()) << test.schema << " gave " << text;
+      EXPECT_TRUE(test.valid(value)) << test.schema << " gave " << text;
+    }
+    EXPECT_GT(whole, 40) << test.schema;
+  }
+}
+
+// Bounds are exact on both sides: nothing is lost that a user wants.
+TEST(JsonSchema, IntegerBoundsAreExact) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 60; ++trial) {
+    int low = static_cast<int>(random() % 4000) - 2000,
+        high = static_cast<int>(random() % 4000) - 2000;
+    if (low > high) std::swap(low, high);
+    Language language =
+        Schema(absl::StrCat(R"({"type":"integer","minimum":)", low, R"(,"maximum":)", high, "}"));
+    for (int value = -2100; value <= 2100; value += 1 + static_cast<int>(random() % 5)) {
+      EXPECT_EQ(language.Accepts(absl::StrCat(value)), value >= low && value <= high)
+          << value << " in " << low << ".." << high;
+    }
+    EXPECT_TRUE(language.Accepts(absl::StrCat(low)));
+    EXPECT_TRUE(language.Accepts(absl::StrCat(high)));
+    EXPECT_FALSE(language.Accepts(absl::StrCat(low - 1)));
+    EXPECT_FALSE(language.Accepts(absl::StrCat(high + 1)));
+  }
+}
+
+TEST(JsonSchema, AcceptsWhatPeopleWrite) {
+  Language person = Schema(R"({"title": "Person", "type": "object", "properties": {
+      "name": {"type": "string", "description": "full name"},
+      "age": {"type": "integer", "minimum": 0},
+      "tags": {"type": "array", "items": {"type": "string"}}},
+      "required": ["name", "age"], "additionalProperties": false})");
+  EXPECT_TRUE(person.Accepts(R"({"name":"Ada \u00e9 é","age":36})"));
+  EXPECT_TRUE(
+      person.Accepts("{\n  \"name\": \"x\",\n  \"age\": 0,\n  \"tags\": [\"a\", \"b\"]\n}"));
+  EXPECT_FALSE(person.Accepts(R"({"name":"Ada"})"));
+  EXPECT_FALSE(person.Accepts(R"({"age":36,"name":"Ada"})")) << "the schema's order is kept";
+  EXPECT_FALSE(person.Accepts(R"({"name":"Ada","age":36,"x":1})"));
+  EXPECT_FALSE(person.Accepts(R"({"name":"Ada","age":-1})"));
+  EXPECT_FALSE(person.Accepts(R"({"name":"Ada","age":036})"));
+  Language any({.kind = StructuredOutput::kJsonObject});
+  EXPECT_TRUE(any.Accepts(R"({"a":{"b":[1,2.5e3,"x",null,{}]},"c":""})"));
+  EXPECT_FALSE(any.Accepts("[1]"));
+  EXPECT_FALSE(any.Accepts(R"({"a":1,})"));
+}
+
+// As pydantic writes a union of models that tell their kind.
+TEST(JsonSchema, DiscriminatedUnionsAreTakenByReference) {
+  Language zoo = Schema(R"({"$defs": {
+      "Cat": {"properties": {"kind": {"const": "cat", "default": "cat", "title": "Kind"},
+                             "friend": {"discriminator": {"propertyName": "kind"},
+                                        "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]}},
+              "title": "Cat", "type": "object"},
+      "Dog": {"properties": {"kind": {"enum": ["dog", "puppy"]}, "age": {"type": "integer"}},
+              "required": ["kind", "age"], "type": "object"}},
+      "discriminator": {"mapping": {"cat": "#/$defs/Cat", "dog": "#/$defs/Dog"},
+                        "propertyName": "kind"},
+      "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]})");
+  EXPECT_TRUE(zoo.Accepts(R"({"kind": "cat"})"));
+  EXPECT_TRUE(zoo.Accepts(R"({"kind": "puppy", "age": 3})"));
+  EXPECT_TRUE(zoo.Accepts(
+      R"({"kind": "cat", "friend": {"kind": "cat", "friend": {"kind": "dog", "age": 1}}})"));
+  EXPECT_FALSE(zoo.Accepts(R"({"kind": "cat", "age": 3})"));
+  EXPECT_FALSE(zoo.Accepts(R"({"kind": "dog"})"));
+  EXPECT_FALSE(zoo.Accepts(R"({})")) << "nothing tells which it is";
+}
+
+TEST(JsonSchema, WhatStandsBesideAReferenceHoldsToo) {
+  Language tree = Schema(R"({"$ref": "#/$defs/node", "required": ["name"], "description": "root",
+      "$defs": {"node": {"type": "object", "additionalProperties": false,
+                "properties": {"name": {"$ref": "#/$defs/name", "maxLength": 4},
+                               "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}},
+                "name": {"type": "string", "pattern": "^[A-Z]"}}})");
+  EXPECT_TRUE(tree.Accepts(R"({"name": "Root"})"));
+  EXPECT_TRUE(tree.Accepts(R"({"name": "R", "children": [{}, {"name": "X", "children": []}]})"));
+  EXPECT_FALSE(tree.Accepts(R"({"children": []})"));
+  EXPECT_FALSE(tree.Accepts(R"({"name": "Roots"})"));
+  EXPECT_FALSE(tree.Accepts(R"({"name": "root"})"));
+  EXPECT_FALSE(tree.Accepts(R"({"name": "R", "children": [{"name": "lower"}]})"));
+}
+
+TEST(JsonSchema, NumbersKeepTheirBounds) {
+  Language share = Schema(R"({"type": "number", "minimum": 0, "maximum": 1})");
+  for (const char* text : {"0", "1", "0.5", "1.0", "0.00000000000001", "0.999"}) {
+    EXPECT_TRUE(share.Accepts(text)) << text;
+  }
+  for (const char* text : {"-0.5", "1.1", "2", "10", "1.00000000000001", "1e0", ".5", "00.5"}) {
+    EXPECT_FALSE(share.Accepts(text)) << text;
+  }
+  Language price = Schema(R"({"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.01})");
+  for (const char* text : {"0.01", "19.9", "20", "1234567.89"}) {
+    EXPECT_TRUE(price.Accepts(text)) << text;
+  }
+  for (const char* text : {"0", "0.00", "0.001", "-1"}) EXPECT_FALSE(price.Accepts(text)) << text;
+  Language quarters = Schema(R"({"type": "number", "multipleOf": 0.25, "maximum": 2e0})");
+  for (const char* text : {"0", "-0.75", "1.5", "1.50", "2", "2.00", "-13.25"}) {
+    EXPECT_TRUE(quarters.Accepts(text)) << text;
+  }
+  for (const char* text : {"0.3", "2.25", "1.55"}) EXPECT_FALSE(quarters.Accepts(text)) << text;
+  Language thousands = Schema(R"({"type": "integer", "multipleOf": 1000})");
+  EXPECT_TRUE(thousands.Accepts("-123456789000"));
+  EXPECT_FALSE(thousands.Accepts("1001"));
+}
+
+TEST(JsonSchema, FormatsAreOfTheirKind) {
+  const struct {
+    const char *format, *good, *bad;
+  } cases[] = {{"uuid", "01234567-89ab-cdef-0123-456789abcdef", "01234567"},
+               {"date-time", "2024-02-28T23:59:59.5+01:00", "2024-02-30T00:00:00Z"},
+               {"duration", "P1DT2H30M", "P1D2H"},
+               {"duration", "P3W", "P"},
+               {"ipv4", "192.168.0.255", "192.168.0.256"},
+               {"ipv6", "2001:db8::1", "1:2:3:4:5:6:7"},
+               {"ipv6", "1:2:3:4:5:6:7:8", "1::2::3"},
+               {"uri", "https://example.com:80/a/b%20c?q=1#x", "example.com"},
+               {"email", "a.b@example.org", "a.b@"}};
+  for (const auto& [format, good, bad] : cases) {
+    Language language = Schema(absl::StrCat(R"({"type": "string", "format": ")", format, "\"}"));
+    EXPECT_TRUE(language.Accepts(absl::StrCat("\"", good, "\""))) << format << " " << good;
+    EXPECT_FALSE(language.Accepts(absl::StrCat("\"", bad, "\""))) << format << " " << bad;
+  }
+}
+
+// Schemas whose merging would multiply without end.
+TEST(JsonSchema, HostileMergersAreBounded) {
+  std::string defs;
+  for (int i = 0; i < 60; ++i) {
+    const std::string next = absl::StrCat(R"({"$ref": "#/$defs/d)", i + 1, R"("})");
+    absl::StrAppend(&defs, i > 0 ? "," : "", R"("d)", i, R"(": {"properties": {"a": {"allOf": [)",
+                    next, ",", next, R"(, {"minProperties": )", i, R"(}]}, "b": {"allOf": [)", next,
+                    R"(, {"maxProperties": )", i, "}]}}}");
+  }
+  absl::StrAppend(&defs, R"(,"d60": {"type": "null"})");
+  const Language language =
+      Schema(absl::StrCat(R"({"$ref": "#/$defs/d0", "$defs": {)", defs, "}}"));
+  EXPECT_EQ(language.status.code(), absl::StatusCode::kInvalidArgument);
+  const Language grows = Schema(R"({"$defs": {"a": {"properties": {"x": {"allOf":
+      [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}}}, "b": {"properties": {"x": {"allOf":
+      [{"$ref": "#/$defs/a"}, {"properties": {"y": {"$ref": "#/$defs/b"}}}]}}}},
+      "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]})");
+  if (!grows.status.ok()) {
+    EXPECT_EQ(grows.status.code(), absl::StatusCode::kInvalidArgument);
+  }
+  // Many small costs are one large one.
+  std::string patterns, parts, multiples;
+  for (int i = 0; i < 2000; ++i) {
+    const char* const comma = i > 0 ? "," : "";
+    absl::StrAppend(&patterns, comma, R"("^)", i, R"((a|b)*a(a|b){8}$": {"type": "null"})");
+    absl::StrAppend(&parts, comma, R"({"properties": {"p)", i, R"(": {"type": "null"}}})");
+    absl::StrAppend(&multiples, comma, R"("p)", i, R"(": {"type": "integer", "multipleOf": 7)",
+                    i % 1000, "}");
+  }
+  for (const std::string& schema : {absl::StrCat(R"({"patternProperties": {)", patterns, "}}"),
+                                    absl::StrCat(R"({"allOf": [)", parts, "]}"),
+                                    absl::StrCat(R"({"properties": {)", multiples, "}}")}) {
+    const Language many = Schema(schema);
+    EXPECT_EQ(many.status.code(), absl::StatusCode::kInvalidArgument) << schema.substr(0, 80);
+  }
+}
+
+TEST(JsonSchema, RefusalsNameTheKeyword) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"{", "not valid JSON"},
+      {"[]", "must be an object"},
+      {"false", "nothing satisfies"},
+      {R"({"type": "thing"})", "no type"},
+      {R"({"type": 5})", "#/type"},
+      {R"({"type": "string", "pattern": 5})", "#/pattern"},
+      {R"json({"type": "string", "pattern": "(?=x)"})json", "look-around"},
+      {R"({"type": "string", "pattern": "^x{9}$", "maxLength": 5})", "no text"},
+      {R"({"type": "string", "pattern": "^x+$", "maxLength": 90000})", "states"},
+      {R"({"type": "string", "format": "color"})", "date-time"},
+      {R"({"type": "integer", "multipleOf": 0})", "greater than 0"},
+      {R"({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 6})", "no multiple"},
+      {R"({"type": "number", "multipleOf": 1234567})", "#/multipleOf"},
+      {R"({"type": "number", "minimum": "3"})", "#/minimum"},
+      {R"({"type": "number", "exclusiveMinimum": 3, "maximum": 3})", "no number"},
+      {R"({"type": "integer", "minimum": 5, "maximum": 4})", "no integer"},
+      {R"({"type": "array", "uniqueItems": true})", "#/uniqueItems"},
+      {R"({"type": "array", "contains": {}})", "#/contains"},
+      {R"({"type": "object", "minProperties": 2})", "minProperties"},
+      {R"({"type": "object", "properties": {"a": {}}, "minProperties": 2})", "minProperties"},
+      {R"({"type": "object", "patternProperties": {"^a": {}, "b$": {}}})", "two of the patterns"},
+      {R"({"type": "object", "patternProperties": {"^a": {}}, "properties": {"ab": {}}})",
+       "\"ab\""},
+      {R"({"type": "object", "propertyNames": {"maxLength": 2}, "properties": {"abc": {}}})",
+       "\"abc\""},
+      {R"({"type": "object", "dependentRequired": {"a": ["b"]}})", "#/dependentRequired"},
+      {R"({"type": "object", "properties": {"a": {"if": {}}}})", "#/properties/a/if"},
+      {R"({"type": "object", "required": ["x"], "additionalProperties": false})", "\"x\""},
+      {R"({"$ref": "#/$defs/none"})", "#/$ref"},
+      {R"({"$ref": "http://example.com/schema"})", "#/$ref"},
+      {R"({"$ref": "#"})", "no finite text"},
+      {R"({"$ref": "#", "required": ["a"]})", "leads back to itself"},
+      {R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+           "$ref": "#/$defs/a"})",
+       "no finite text"},
+      {R"({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}},
+           "$ref": "#/$defs/a"})",
+       "no finite text"},
+      {R"({"oneOf": [{"type": "string"}, {"type": "string", "minLength": 3}]})", "overlap"},
+      {R"({"allOf": [{"type": "string"}, {"type": "integer"}]})", "#/allOf/1: type"},
+      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "pattern: it comes in several"},
+      {R"({"allOf": [{"not": {}}]})", "#/allOf/0/not"},
+      {R"({"allOf": [false, {}]})", "nothing satisfies"},
+      {R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false}, {"required": ["b"],
+           "properties": {"b": {}}}]})",
+       "\"b\""},
+      {R"({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"type": "object"}]}},
+           "$ref": "#/$defs/a"})",
+       "no finite text"},
+      {R"({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+           "$defs": {"a": {"properties": {"k": {"enum": ["x", "y"]}}, "required": ["k"]},
+           "b": {"properties": {"k": {"const": "y"}}, "required": ["k"]}}})",
+       "overlap"},
+      {R"({"type": "string", "const": 3})", "#/const"},
+      {R"({"oneOf": [{"properties": {"v": {"const": 1}}, "required": ["v"]},
+                     {"properties": {"v": {"const": 1.0}}, "required": ["v"]}]})",
+       "overlap"},
+      {R"({"not": {}})", "#/not"},
+      {R"({"enum": []})", "#/enum"},
+      {R"({"type": "string", "maxLength": 99999999999})", "#/maxLength"}};
+  for (const auto& [text, word] : cases) {
+    const Language language = Schema(text);
+    EXPECT_EQ(language.status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(language.status.message()), HasSubstr(word)) << text;
+  }
+  std::string deep = "{}";
+  for (int i = 0; i < 100; ++i) deep = R"({"type":"array","items":)" + deep + "}";
+  EXPECT_THAT(std::string(Schema(deep).status.message()), HasSubstr("deep"));
+  EXPECT_FALSE(Schema(std::string(100000, '[')).status.ok());
+}
+
+}  // namespace
+}  // namespace espalier

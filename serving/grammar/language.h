@@ -1,0 +1,80 @@
+// Grammars made ready to run, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "serving/grammar/parse_table.h"
+#include "serving/grammar/structured_output.h"
+
+namespace espalier {
+
+// A grammar ready to run, or why not.
+struct Language {
+  explicit Language(const StructuredOutput& output) {
+    absl::StatusOr<Grammar> grammar = GrammarOf(output);
+    status = grammar.status();
+    if (!status.ok()) return;
+    auto automaton = BuildAutomaton(*grammar);
+    status = automaton.status();
+    if (status.ok()) table = std::make_unique<ParseTable>(*automaton);
+  }
+
+  bool Accepts(absl::string_view text) {
+    EXPECT_TRUE(status.ok()) << status;
+    int state = *table->Start();
+    for (size_t i = 0; i < text.size() && state != ParseTable::kDead; ++i) {
+      state = *table->Next(state, static_cast<uint8_t>(text[i]));
+    }
+    return state != ParseTable::kDead && table->accepting(state);
+  }
+
+  // A random text: any byte that can follow, ending with some chance where it may. Long ones are
+  // cut short by taking the way of the least state number from then on; "" if that does not end.
+  std::string Random(std::mt19937& random) {
+    std::string text;
+    int state = *table->Start();
+    for (int length = 0; length < 4000; ++length) {
+      if (table->accepting(state) && (table->complete(state) || random() % 3 == 0)) return text;
+      std::vector<std::pair<int, uint8_t>> ways;
+      for (int byte = 0; byte < 256; ++byte) {
+        const int next = *table->Next(state, static_cast<uint8_t>(byte));
+        if (next != ParseTable::kDead) ways.emplace_back(next, static_cast<uint8_t>(byte));
+      }
+      EXPECT_FALSE(ways.empty()) << "a dead end after: " << text;
+      if (ways.empty()) return "";
+      // Brackets and quotes more often than the hundreds of other bytes.
+      std::vector<std::pair<int, uint8_t>> closing;
+      for (const auto& way : ways) {
+        if (way.second == '"' || way.second == '}' || way.second == ']') closing.push_back(way);
+      }
+      const auto& from = !closing.empty() && random() % 3 == 0 ? closing : ways;
+      const auto& way = from[random() % from.size()];
+      text.push_back(static_cast<char>(way.second));
+      state = way.first;
+    }
+    return "";
+  }
+
+  absl::Status status;
+  std::unique_ptr<ParseTable> table;
+};
+
+inline Language Regex(const std::string& text) {
+  return Language({.kind = StructuredOutput::kRegex, .text = text});
+}
+inline Language Schema(const std::string& text) {
+  return Language({.kind = StructuredOutput::kJsonSchema, .text = text});
+}
+inline Language Gbnf(const std::string& text) {
+  return Language({.kind = StructuredOutput::kGbnf, .text = text});
+}
+
+}  // namespace espalier

@@ -1,0 +1,235 @@
+#include "serving/grammar/schema_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "serving/grammar/json_text.h"
+#include "serving/grammar/schema_merge.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxRules = 20'000;
+constexpr int kMaxSchemas = 100'000;
+constexpr int kMaxCount = 100'000;
+
+// The keywords that speak of values of one type.
+const std::map<std::string, std::set<std::string>>& KeywordsByType() {
+  static const auto& keywords = *new std::map<std::string, std::set<std::string>>{
+      {"object",
+       {"properties", "required", "additionalProperties", "patternProperties", "propertyNames",
+        "minProperties", "maxProperties", "unevaluatedProperties"}},
+      {"array", {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"}},
+      {"string", {"pattern", "minLength", "maxLength", "format"}},
+      {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
+      {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
+  return keywords;
+}
+
+}  // namespace
+
+std::string JsonText(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+const char* JsonTypeOf(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_boolean()) return "boolean";
+  if (value.is_number_integer()) return "integer";
+  if (value.is_number()) return "number";
+  if (value.is_string()) return "string";
+  return value.is_array() ? "array" : "object";
+}
+
+SchemaBuilder::SchemaBuilder(const Json& root) : root_(root) { AddJsonRules(&grammar_); }
+
+absl::StatusOr<Grammar> SchemaBuilder::Build() {
+  Expression body = Schema(root_, "#", 0);
+  // What "$ref" named and what was merged, which may name and merge more.
+  while (status_.ok() && !(pending_.empty() && unmade_.empty())) {
+    if (!pending_.empty()) {
+      const std::string pointer = pending_.back();
+      pending_.pop_back();
+      SetRule(absl::StrCat("ref ", pointer), Schema(*Find(pointer), pointer, 0));
+    } else {
+      const Unmade next = std::move(unmade_.back());
+      unmade_.pop_back();
+      SetRule(next.rule, Schema(next.schema, next.place, 0));
+    }
+  }
+  SetRule("root", std::move(body));
+  if (!status_.ok()) return status_;
+  return std::move(grammar_);
+}
+
+void SchemaBuilder::Fail(absl::string_view place, absl::string_view what) {
+  if (status_.ok()) {
+    status_ = absl::InvalidArgumentError(absl::StrCat("json_schema: ", place, ": ", what));
+  }
+}
+
+void SchemaBuilder::SetRule(const std::string& name, Expression body) {
+  grammar_.rules[name] = std::move(body);
+  if (grammar_.rules.size() > kMaxRules) {
+    Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
+  }
+}
+
+std::string SchemaBuilder::NewRule(Expression body) {
+  std::string name = absl::StrCat("rule-", ++counter_);
+  SetRule(name, std::move(body));
+  return name;
+}
+
+Expression SchemaBuilder::Rules(const Dfa& texts, absl::string_view kind,
+                                const std::function<Expression(const CodePoints&)>& form) {
+  if (grammar_.rules.size() + static_cast<size_t>(texts.size()) > kMaxRules) {
+    Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
+    return {};
+  }
+  return texts.AddRules(absl::StrCat(kind, "-", ++counter_), form, &grammar_);
+}
+
+void SchemaBuilder::Only(const Json& schema, const std::string& place,
+                         const std::set<std::string>& known) {
+  for (const auto& [key, value] : schema.items()) {
+    if (known.count(key) > 0 || IsAnnotation(key)) continue;
+    Fail(absl::StrCat(place, "/", key), "this keyword is not supported here; leave it out");
+  }
+}
+
+int SchemaBuilder::Count(const Json& schema, const char* key, int fallback,
+                         const std::string& place) {
+  if (!schema.contains(key)) return fallback;
+  const Json& value = schema[key];
+  const double number = value.is_number() ? value.get<double>() : -1;
+  if (!(number >= 0 && number <= kMaxCount) || number != static_cast<int>(number)) {
+    Fail(absl::StrCat(place, "/", key), absl::StrCat("it must be an integer in 0..", kMaxCount));
+    return fallback;
+  }
+  return static_cast<int>(number);
+}
+
+Expression SchemaBuilder::Schema(const Json& schema, const std::string& place, int depth) {
+  if (depth > kMaxDepth) Fail(place, absl::StrCat("it nests deeper than ", kMaxDepth));
+  if (++schemas_ > kMaxSchemas) {
+    Fail(place, absl::StrCat("it and what it is made of are more than ", kMaxSchemas, " schemas"));
+  }
+  if (!status_.ok()) return {};
+  if (schema.is_boolean()) {
+    if (!schema.get<bool>()) Fail(place, "nothing satisfies the schema false");
+    return RuleCall("json-value");
+  }
+  if (!schema.is_object()) {
+    Fail(place, "a schema must be an object, true or false");
+    return {};
+  }
+  if (schema.contains("$ref")) return Reference(schema, place);
+  if (schema.contains("allOf")) return AllOf(schema, place, depth);
+  for (const char* key : {"anyOf", "oneOf"}) {
+    if (schema.contains(key)) return AnyOf(schema, key, place, depth);
+  }
+  if (schema.contains("const") || schema.contains("enum")) return Enumeration(schema, place);
+  if (!schema.contains("type")) return Untyped(schema, place, depth);
+  const Json& type = schema["type"];
+  if (type.is_string()) return Typed(schema, type.get<std::string>(), place, depth);
+  if (!type.is_array() || type.empty()) {
+    Fail(absl::StrCat(place, "/type"), "it must be a string or a list of strings");
+    return {};
+  }
+  return OfSeveralTypes(schema, type, place, depth);
+}
+
+Expression SchemaBuilder::Untyped(const Json& schema, const std::string& place, int depth) {
+  for (const char* type : {"object", "array", "string", "number"}) {
+    for (const std::string& key : KeywordsByType().at(type)) {
+      if (schema.contains(key)) return Typed(schema, type, place, depth);
+    }
+  }
+  Only(schema, place, {});
+  return RuleCall("json-value");
+}
+
+// Keywords that speak of other types than a value's do not restrict it, so each type takes its own.
+Expression SchemaBuilder::OfSeveralTypes(const Json& schema, const Json& types,
+                                         const std::string& place, int depth) {
+  std::set<std::string> used = {"type"};
+  std::vector<Expression> parts;
+  std::set<Json> seen;
+  for (const Json& type : types) {
+    // A type that comes twice says nothing more; were it followed twice, nesting would multiply.
+    if (!seen.insert(type).second) continue;
+    if (!type.is_string()) {
+      Fail(absl::StrCat(place, "/type"), "it must be a list of strings");
+      return {};
+    }
+    const std::string name = type.get<std::string>();
+    Json part = {{"type", name}};
+    if (const auto it = KeywordsByType().find(name); it != KeywordsByType().end()) {
+      for (const std::string& key : it->second) {
+        used.insert(key);
+        if (schema.contains(key)) part[key] = schema[key];
+      }
+    }
+    parts.push_back(Typed(part, name, place, depth));
+  }
+  Only(schema, place, used);
+  return Choice(std::move(parts));
+}
+
+Expression SchemaBuilder::Typed(const Json& schema, const std::string& type,
+                                const std::string& place, int depth) {
+  if (type == "object") return Object(schema, place, depth);
+  if (type == "array") return Array(schema, place, depth);
+  if (type == "string") return String(schema, place);
+  if (type == "integer") return Integer(schema, place);
+  if (type == "number") return Number(schema, place);
+  Only(schema, place, {"type"});
+  if (type == "boolean") return Choice({Literal("true"), Literal("false")});
+  if (type == "null") return Literal("null");
+  Fail(absl::StrCat(place, "/type"),
+       absl::StrCat("\"", type.substr(0, 40),
+                    "\" is no type; expected object, array, string, integer, number, boolean or "
+                    "null"));
+  return {};
+}
+
+std::vector<SchemaBuilder::Json> SchemaBuilder::Enumerated(const Json& schema,
+                                                           const std::string& place) {
+  const Json type = schema.value("type", Json());
+  const Json only = schema.value("enum", Json());
+  const Json constant = schema.contains("const") ? Json::array({schema["const"]}) : Json::array();
+  const Json& given = schema.contains("const") ? constant : only;
+  std::vector<Json> values;
+  if (schema.contains("enum") && !only.is_array()) {
+    Fail(absl::StrCat(place, "/enum"), "it must be a list");
+    return values;
+  }
+  for (const Json& value : given) {
+    const std::string name = JsonTypeOf(value);
+    const auto fits = [&](const Json& wanted) {
+      return wanted == name || (wanted == "number" && name == "integer");
+    };
+    const bool fine = type.is_null() || fits(type) ||
+                      (type.is_array() && std::any_of(type.begin(), type.end(), fits));
+    const bool listed =
+        !schema.contains("enum") || std::find(only.begin(), only.end(), value) != only.end();
+    if (fine && listed) values.push_back(value);
+  }
+  if (values.empty()) {
+    Fail(absl::StrCat(place, schema.contains("const") ? "/const" : "/enum"),
+         "there must be a value, and it must be of the type");
+  }
+  return values;
+}
+
+Expression SchemaBuilder::Enumeration(const Json& schema, const std::string& place) {
+  Only(schema, place, {"enum", "const", "type"});
+  std::vector<Expression> parts;
+  for (const Json& value : Enumerated(schema, place)) parts.push_back(Literal(JsonText(value)));
+  return parts.empty() ? Expression() : Choice(std::move(parts));
+}
+
+}  // namespace espalier

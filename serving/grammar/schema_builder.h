@@ -1,0 +1,133 @@
+// A JSON schema's rules, in the making: what json_schema.cc is made of. One source file for each
+// type of values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "serving/grammar/dfa.h"
+#include "serving/grammar/expression.h"
+#include "serving/grammar/number_text.h"
+
+namespace espalier {
+
+// Errors are kept: after the first one, what is returned means nothing, and Build returns it.
+class SchemaBuilder {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  explicit SchemaBuilder(const Json& root);  // outlives the builder
+
+  absl::StatusOr<Grammar> Build();
+
+ private:
+  // schema_builder.cc
+  void Fail(absl::string_view place, absl::string_view what);
+  void SetRule(const std::string& name, Expression body);
+  std::string NewRule(Expression body);
+  // The texts as rules whose names begin with `kind`.
+  Expression Rules(const Dfa& texts, absl::string_view kind,
+                   const std::function<Expression(const CodePoints&)>& form);
+  // Every key must be one of these or an annotation.
+  void Only(const Json& schema, const std::string& place, const std::set<std::string>& known);
+  // A count from 0 on, or `fallback` if it is not given.
+  int Count(const Json& schema, const char* key, int fallback, const std::string& place);
+  Expression Schema(const Json& schema, const std::string& place, int depth);
+  Expression Untyped(const Json& schema, const std::string& place, int depth);
+  Expression OfSeveralTypes(const Json& schema, const Json& types, const std::string& place,
+                            int depth);
+  Expression Typed(const Json& schema, const std::string& type, const std::string& place,
+                   int depth);
+  Expression Enumeration(const Json& schema, const std::string& place);
+  // The values of "const" and "enum" that the type allows.
+  std::vector<Json> Enumerated(const Json& schema, const std::string& place);
+
+  // schema_combined.cc
+  // A JSON pointer of this document ("#", "#/$defs/name"); null if there is no such place.
+  const Json* Find(const std::string& pointer) const;
+  // The schema that "$ref" names, after as many of them as there are, with what stands beside them.
+  Json Resolved(const Json& schema, const std::string& place);
+  Expression Reference(const Json& schema, const std::string& place);
+  Expression AllOf(const Json& schema, const std::string& place, int depth);
+  Expression AnyOf(const Json& schema, const std::string& key, const std::string& place, int depth);
+  void CheckExclusive(const std::vector<Json>& branches, const std::string& place);
+  // Both schemas; {} after an error.
+  Json Merged(const Json& a, const Json& b, const std::string& place);
+  // A call of the rule of a schema that is nowhere in the document; equal ones have one rule.
+  Expression Made(const Json& schema, const std::string& place);
+
+  // schema_string.cc
+  Expression String(const Json& schema, const std::string& place);
+  // The regular expression of "pattern" or "format".
+  std::optional<Expression> Pattern(const Json& schema, const char* key, const std::string& place);
+  // The texts of a schema of strings.
+  Dfa StringTexts(const Json& schema, const std::string& place);
+
+  // schema_number.cc
+  bool IntegerBound(const Json& schema, const char* key, const std::string& place, bool up,
+                    int64_t* out);
+  Expression Integer(const Json& schema, const std::string& place);
+  std::optional<Bound> NumberBound(const Json& schema, bool low, const std::string& place);
+  Expression Number(const Json& schema, const std::string& place);
+  // Those texts of `numbers` that "multipleOf" accepts.
+  Expression Multiples(const Json& schema, Expression numbers, const std::string& place);
+
+  // schema_array.cc
+  Expression Array(const Json& schema, const std::string& place, int depth);
+
+  // schema_object.cc
+  struct Member {
+    std::string pair;  // the rule of "name": value and the space behind it
+    bool required;
+  };
+  struct Counts {
+    int least = 0, most = -1;  // of properties; -1: any number
+  };
+  Expression Object(const Json& schema, const std::string& place, int depth);
+  // The rules of pairs of a key without a name in the schema and its value.
+  std::vector<Expression> OtherPairs(const Json& schema, const Json& additional,
+                                     const std::vector<std::string>& names,
+                                     const std::string& place, int depth);
+  // Fails for names of properties that "propertyNames" or "patternProperties" speak of.
+  void CheckNames(const Json& schema, const std::vector<std::string>& names,
+                  const std::string& place);
+  // What "propertyNames" allows.
+  Dfa KeyTexts(const Json& schema, const std::string& place);
+  Expression KeyExcept(const std::vector<std::string>& names, const std::string& place);
+  std::string Pair(Expression key, Expression value);
+  // Properties without a name, behind `count` others; nullopt: that many there cannot be.
+  std::optional<Expression> Others(const std::string& pair, int count, const Counts& counts);
+  // The members in their order, then others; the rule that follows "{".
+  std::string Members(const std::vector<Member>& members, const std::string& other,
+                      const Counts& counts, const std::string& place);
+
+  const Json& root_;
+  Grammar grammar_;
+  std::set<std::string> referred_;
+  std::vector<std::string> pending_;  // of "$ref"
+  struct Unmade {
+    std::string rule, place;
+    Json schema;
+  };
+  std::map<std::string, std::string> made_;  // rules by the texts of the schemas
+  std::vector<Unmade> unmade_;
+  DfaBudget budget_ = 20'000'000;  // of automata and of mergers, for a part of a second
+  int schemas_ = 0;
+  int counter_ = 0;
+  absl::Status status_;
+};
+
+// As JSON, in which equal values have equal texts.
+std::string JsonText(const nlohmann::ordered_json& value);
+// JSON's own types, with "integer" for those numbers.
+const char* JsonTypeOf(const nlohmann::ordered_json& value);
+
+}  // namespace espalier

@@ -1,0 +1,130 @@
+// Integers and numbers.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "serving/grammar/schema_builder.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMostDigits = 999'999'999'999'999'999;
+
+}  // namespace
+
+// The bound as an integer, rounded into the range that it allows.
+bool SchemaBuilder::IntegerBound(const Json& schema, const char* key, const std::string& place,
+                                 bool up, int64_t* out) {
+  if (!schema.contains(key)) return false;
+  const Json& value = schema[key];
+  const double number = value.is_number() ? value.get<double>() : NAN;
+  if (!(std::abs(number) < 9e17)) {
+    Fail(absl::StrCat(place, "/", key), "it must be a number of at most 18 digits");
+    return false;
+  }
+  if (value.is_number_integer()) {
+    *out = value.get<int64_t>();
+  } else {
+    *out = static_cast<int64_t>(up ? std::ceil(number) : std::floor(number));
+  }
+  const bool exclusive = key[0] == 'e';
+  if (exclusive && static_cast<double>(*out) == number) *out += up ? 1 : -1;
+  return true;
+}
+
+Expression SchemaBuilder::Integer(const Json& schema, const std::string& place) {
+  Only(schema, place,
+       {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
+  int64_t low = -kMostDigits, high = kMostDigits, bound = 0;
+  bool bounded = schema.contains("multipleOf");  // whose texts must be regular
+  for (const char* key : {"minimum", "exclusiveMinimum"}) {
+    if (IntegerBound(schema, key, place, true, &bound)) low = std::max(low, bound), bounded = true;
+  }
+  for (const char* key : {"maximum", "exclusiveMaximum"}) {
+    if (IntegerBound(schema, key, place, false, &bound)) {
+      high = std::min(high, bound), bounded = true;
+    }
+  }
+  if (!bounded) return RuleCall("json-integer");
+  if (low > high) {
+    Fail(place, "no integer lies between its minimum and its maximum");
+    return {};
+  }
+  return Multiples(schema, IntegersBetween(low, high), place);
+}
+
+std::optional<Bound> SchemaBuilder::NumberBound(const Json& schema, bool low,
+                                                const std::string& place) {
+  std::optional<Bound> best;
+  double best_at = 0;
+  for (const bool exclusive : {false, true}) {
+    const char* const key = low ? (exclusive ? "exclusiveMinimum" : "minimum")
+                                : (exclusive ? "exclusiveMaximum" : "maximum");
+    if (!schema.contains(key)) continue;
+    const Json& value = schema[key];
+    if (!value.is_number() || !std::isfinite(value.get<double>())) {
+      Fail(absl::StrCat(place, "/", key), "it must be a number");
+      return std::nullopt;
+    }
+    const double at = value.get<double>();
+    // Of two at one place the one that excludes it.
+    const bool tighter = !best || (low ? at >= best_at : at <= best_at);
+    if (!tighter) continue;
+    best = Bound{ParseDecimal(JsonText(value)), exclusive};
+    best_at = at;
+  }
+  return best;
+}
+
+Expression SchemaBuilder::Number(const Json& schema, const std::string& place) {
+  Only(schema, place,
+       {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
+  const std::optional<Bound> low = NumberBound(schema, true, place);
+  const std::optional<Bound> high = NumberBound(schema, false, place);
+  if (!status_.ok()) return {};
+  if (!low && !high && !schema.contains("multipleOf")) return RuleCall("json-number");
+  int places = kMaxDecimalDigits;
+  if (schema.contains("multipleOf") && schema["multipleOf"].is_number()) {
+    places = static_cast<int>(ParseDecimal(JsonText(schema["multipleOf"])).fraction.size());
+  }
+  std::optional<Expression> numbers = DecimalsBetween(low, high, places);
+  if (!numbers) {
+    Fail(place, absl::StrCat("no number of ", kMaxDecimalDigits,
+                             " digits lies between its minimum and its maximum"));
+    return {};
+  }
+  return Multiples(schema, *std::move(numbers), place);
+}
+
+Expression SchemaBuilder::Multiples(const Json& schema, Expression numbers,
+                                    const std::string& place) {
+  if (!schema.contains("multipleOf") || !status_.ok()) return numbers;
+  const Json& given = schema["multipleOf"];
+  const std::string here = absl::StrCat(place, "/multipleOf");
+  const Decimal step = given.is_number() ? ParseDecimal(JsonText(given)) : Decimal();
+  if (step.zero() || step.negative) {
+    Fail(here, "it must be a number greater than 0");
+    return {};
+  }
+  const std::string digits = step.whole + step.fraction;
+  if (digits.size() > 9) {
+    Fail(here, "it must have at most 9 digits");
+    return {};
+  }
+  absl::StatusOr<Dfa> texts = Dfa::From(numbers, &budget_);
+  absl::StatusOr<Dfa> multiples =
+      Dfa::Multiples(std::stoll(digits), static_cast<int>(step.fraction.size()), &budget_);
+  if (texts.ok() && multiples.ok()) texts = texts->And(*multiples, &budget_);
+  if (!texts.ok() || !multiples.ok()) {
+    Fail(here, (texts.ok() ? multiples : texts).status().message());
+    return {};
+  }
+  if (texts->empty()) {
+    Fail(here, "no multiple of it lies between minimum and maximum");
+    return {};
+  }
+  return Rules(*texts, "number", OneOf);
+}
+
+}  // namespace espalier
