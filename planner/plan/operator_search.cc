@@ -1,0 +1,202 @@
+#include "planner/plan/operator_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "planner/search/elimination.h"
+#include "planner/search/search.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kRounds = 3;
+// Placements that are lowered where memory is short: as many as have so many instructions together.
+constexpr double kInstructions = 40'000;
+constexpr size_t kFewest = 3, kMost = 64;
+// The same of time and memory's front (EliminationFront), that are looked at before.
+constexpr int kFront = 12;
+
+bool IsFaster(const Candidate& a, const Candidate& b) {
+  if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
+  return a.prediction.step_seconds() < b.prediction.step_seconds();
+}
+
+bool FitsAsItIs(const Candidate& c) { return c.refused.empty() && c.memory.empty(); }
+
+class OperatorSearch {
+ public:
+  OperatorSearch(const PlanProblem& problem, const proto::SearchOptions& options,
+                 std::vector<Placement> starts, const SearchSpace& space, Planning& planning,
+                 proto::SearchSummary* summary)
+      : problem_(problem),
+        options_(options),
+        starts_(std::move(starts)),
+        space_(space),
+        planning_(planning),
+        summary_(*summary) {
+    if (options.alpha() > 0) mcmc_.alpha = options.alpha();
+    mcmc_.seed = options.seed();
+    mcmc_.budget = planning.num_devices() == 1 ? 0
+                   : options.has_budget()      ? options.budget()
+                                               : DefaultBudget(space);
+    mcmc_.progress = problem.progress;
+    mcmc_.stop = problem.stop;
+    summary_.set_alpha(options.alpha());
+    summary_.set_seed(mcmc_.seed);
+    summary_.set_budget(mcmc_.budget);
+    most_ =
+        static_cast<size_t>(std::clamp(kInstructions / planning.Instructions(starts_[0]),
+                                       static_cast<double>(kFewest), static_cast<double>(kMost)));
+  }
+
+  absl::StatusOr<SearchedPlans> Run() {
+    SearchedPlans plans;
+    double fraction = 1.0;
+    absl::Status status;
+    for (int round = 0; round < kRounds && status.ok(); ++round) {
+      // Where the memory estimate was too low, the search is repeated with as much less memory.
+      if (round > 0) planning_.LimitMemory(fraction);
+      status = SearchOnce(&plans);
+      if (!status.ok() || plans.best.refused.empty()) break;
+      double least = 1.0;
+      for (int d = 0; d < planning_.num_devices(); ++d) {
+        const double memory = static_cast<double>(planning_.machine().devices[d].memory_bytes());
+        const double needed = static_cast<double>(plans.best.prediction.peak_bytes(d));
+        if (memory > 0 && needed > memory) least = std::min(least, memory / needed);
+      }
+      fraction *= least * 0.99;
+    }
+    planning_.LimitMemory(1.0);
+    if (!status.ok()) return status;
+    return plans;
+  }
+
+ private:
+  Simulator MakeSimulator() {
+    return Simulator(planning_.structure(), planning_.table(), planning_.costs(),
+                     options_.only_full_simulation());
+  }
+
+  absl::StatusOr<Placement> Find(Runners* runners, Simulator* simulator) {
+    McmcOptions mcmc = mcmc_;
+    mcmc.runners = runners;
+    absl::StatusOr<McmcResult> result =
+        FindPlacement(space_, planning_.table(), planning_.costs(), starts_, mcmc, simulator);
+    if (!result.ok()) return result.status();
+    summary_.set_proposals(summary_.proposals() + result->proposals);
+    summary_.set_accepted(summary_.accepted() + result->accepted);
+    return std::move(result->best);
+  }
+
+  absl::Status SearchOnce(SearchedPlans* plans) {
+    Simulator simulator = MakeSimulator();
+    const bool priced = planning_.PriceMemory(starts_[0], &simulator);
+    Runners runners(most_);
+    absl::StatusOr<Placement> found = Find(&runners, &simulator);
+    if (!found.ok()) return found.status();
+    // Nothing that would be faster was too large.
+    const bool ample = simulator.cost() == simulator.time() &&
+                       std::none_of(runners.all().begin(), runners.all().end(),
+                                    [&](const Runner& r) { return r.time < simulator.time(); });
+    absl::StatusOr<Candidate> first = planning_.Evaluate("searched", *found);
+    if (!first.ok()) return first.status();
+    plans->best = *std::move(first);
+    if (ample && FitsAsItIs(plans->best)) return absl::OkStatus();
+    plans->memory_is_short = true;
+    return Weigh(*found, runners, priced, &simulator, plans);
+  }
+
+  // The placements of a search that keeps to the limit, where the first did not, and of the front
+  // of time and memory.
+  absl::Status AddOthers(bool priced, Placement* within, std::vector<Placement>* all) {
+    if (priced) {
+      Simulator strict = MakeSimulator();
+      absl::StatusOr<Placement> found = Find(nullptr, &strict);
+      if (!found.ok()) return found.status();
+      all->push_back(*within = *std::move(found));
+    }
+    if (space_.has_pins()) return absl::OkStatus();
+    absl::StatusOr<std::vector<FrontPlacement>> front =
+        EliminationFront(space_, planning_.table(), planning_.costs(), starts_[0], kFront);
+    if (!front.ok()) return front.status();
+    for (FrontPlacement& point : *front) all->push_back(std::move(point.placement));
+    return absl::OkStatus();
+  }
+
+  // Lowers what ranks first, and takes the fastest. `first` has been.
+  absl::Status Weigh(const Placement& first, const Runners& found, bool priced,
+                     Simulator* simulator, SearchedPlans* plans) {
+    std::vector<Placement> others;
+    Placement within;
+    if (mcmc_.budget > 0) {
+      if (absl::Status s = AddOthers(priced, &within, &others); !s.ok()) return s;
+    }
+    Runners all(most_ + others.size());
+    for (const Runner& runner : found.all()) {
+      all.Offer(runner.cost, runner.time, runner.placement);
+    }
+    for (const Placement& placement : others) {
+      if (absl::Status s = simulator->Reset(placement); !s.ok()) return s;
+      all.Offer(simulator->cost(), simulator->time(), placement);
+    }
+    size_t lowered = 1;
+    std::optional<Candidate> strict;
+    for (const Runner& runner : all.all()) {
+      const bool is_strict = runner.placement == within;
+      if (runner.placement == first) continue;
+      if (!is_strict) {
+        if (lowered >= most_ || (problem_.stop && problem_.stop())) continue;
+        // What memory costs comes on top.
+        const double fastest = plans->best.refused.empty() ? plans->best.prediction.step_seconds()
+                                                           : std::numeric_limits<double>::max();
+        if (ToSeconds(runner.time) >= fastest) continue;
+      }
+      absl::StatusOr<Candidate> made = planning_.Evaluate("searched", runner.placement);
+      if (!made.ok()) return made.status();
+      ++lowered;
+      if (is_strict && FitsAsItIs(*made)) strict = *made;
+      if (IsFaster(*made, plans->best)) plans->best = *std::move(made);
+    }
+    plans->others.clear();
+    if (strict.has_value() && IsFaster(plans->best, *strict)) {
+      strict->name = "without swaps and recomputation";
+      plans->others.push_back(*std::move(strict));
+    }
+    return absl::OkStatus();
+  }
+
+  const PlanProblem& problem_;
+  const proto::SearchOptions& options_;
+  const std::vector<Placement> starts_;
+  const SearchSpace& space_;
+  Planning& planning_;
+  proto::SearchSummary& summary_;
+  McmcOptions mcmc_;
+  size_t most_ = 0;  // placements that are lowered
+};
+
+}  // namespace
+
+absl::StatusOr<SearchedPlans> SearchOperators(const PlanProblem& problem,
+                                              const proto::SearchOptions& options,
+                                              std::vector<Placement> starts,
+                                              const std::vector<NodeConfig>& pinned,
+                                              Planning& planning, proto::SearchSummary* summary) {
+  for (Placement& start : starts) {
+    for (size_t n = 0; n < pinned.size(); ++n) {
+      if (pinned[n].devices.empty()) continue;
+      start[n] = planning.table().Get(static_cast<NodeId>(n), pinned[n]);
+    }
+  }
+  SpaceOptions space_options;
+  space_options.pinned = pinned;
+  space_options.num_devices = planning.num_devices();
+  space_options.parameter_parallel = !options.disable_parameter_parallel();
+  space_options.attribute_parallel = !options.disable_attribute_parallel();
+  const SearchSpace space(planning.structure(), space_options);
+  return OperatorSearch(problem, options, std::move(starts), space, planning, summary).Run();
+}
+
+}  // namespace espalier
