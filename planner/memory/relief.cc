@@ -213,10 +213,13 @@ class Estimator {
       taken.back = std::max(taken.back, taken.must_to + 1);
       taken.away = std::min(taken.away, taken.back);
     }
-    live_ = problem_.live;
+    change_.assign(steps_ + 1, 0);
     for (const Taken& taken : taken_) {
-      for (int k = taken.away; k < taken.back; ++k) live_[k] -= Idle(taken.idle).bytes;
+      change_[taken.away] -= Idle(taken.idle).bytes;
+      change_[taken.back] += Idle(taken.idle).bytes;
     }
+    int64_t away = 0;
+    for (int k = 0; k < steps_; ++k) live_[k] = problem_.live[k] + (away += change_[k]);
   }
 
   // Plays the steps with both copy streams: how much later the last one ends.
@@ -285,6 +288,7 @@ class Estimator {
   double in_from_ = std::numeric_limits<double>::max(), in_to_ = 0;
   std::vector<Candidate> candidates_;  // scratch
   std::vector<int> order_;             // scratch
+  std::vector<int64_t> change_;        // scratch
 };
 
 }  // namespace

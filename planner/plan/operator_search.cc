@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "planner/search/elimination.h"
@@ -82,6 +83,7 @@ class OperatorSearch {
   absl::StatusOr<Placement> Find(Runners* runners, Simulator* simulator) {
     McmcOptions mcmc = mcmc_;
     mcmc.runners = runners;
+    if (searches_++ > 0) mcmc.progress = nullptr;  // it would begin anew
     absl::StatusOr<McmcResult> result =
         FindPlacement(space_, planning_.table(), planning_.costs(), starts_, mcmc, simulator);
     if (!result.ok()) return result.status();
@@ -141,30 +143,73 @@ class OperatorSearch {
       if (absl::Status s = simulator->Reset(placement); !s.ok()) return s;
       all.Offer(simulator->cost(), simulator->time(), placement);
     }
-    size_t lowered = 1;
+    lowered_ = {first};
     std::optional<Candidate> strict;
     for (const Runner& runner : all.all()) {
       const bool is_strict = runner.placement == within;
-      if (runner.placement == first) continue;
-      if (!is_strict) {
-        if (lowered >= most_ || (problem_.stop && problem_.stop())) continue;
-        // What memory costs comes on top.
-        const double fastest = plans->best.refused.empty() ? plans->best.prediction.step_seconds()
-                                                           : std::numeric_limits<double>::max();
-        if (ToSeconds(runner.time) >= fastest) continue;
-      }
-      absl::StatusOr<Candidate> made = planning_.Evaluate("searched", runner.placement);
+      // What memory costs comes on top of the time.
+      if (!is_strict && (Enough(most_) || ToSeconds(runner.time) >= Fastest(*plans))) continue;
+      absl::StatusOr<std::optional<Candidate>> made = Lower(runner.placement, plans);
       if (!made.ok()) return made.status();
-      ++lowered;
-      if (is_strict && FitsAsItIs(*made)) strict = *made;
-      if (IsFaster(*made, plans->best)) plans->best = *std::move(made);
+      if (is_strict && made->has_value() && FitsAsItIs(**made)) strict = **made;
     }
+    if (absl::Status s = Refine(simulator, plans); !s.ok()) return s;
     plans->others.clear();
     if (strict.has_value() && IsFaster(plans->best, *strict)) {
       strict->name = "without swaps and recomputation";
       plans->others.push_back(*std::move(strict));
     }
     return absl::OkStatus();
+  }
+
+  // The way down from the best by what lowering says, one operator at a time: of small graphs.
+  absl::Status Refine(Simulator* simulator, SearchedPlans* plans) {
+    if (most_ < kMost || mcmc_.budget == 0) return absl::OkStatus();
+    for (bool improved = true; improved && !Enough(2 * most_);) {
+      improved = false;
+      const Placement best = plans->best.placement;
+      if (absl::Status s = simulator->Reset(best); !s.ok()) return s;
+      Runners near(most_);
+      for (NodeId n : space_.nodes()) {
+        for (const NodeConfig& config : space_.All(n)) {
+          const ConfigEntry* entry = planning_.table().Get(n, config);
+          if (entry == best[n]) continue;
+          absl::StatusOr<Picoseconds> cost = simulator->Propose({{n, entry}});
+          if (!cost.ok()) return cost.status();
+          if (ToSeconds(simulator->time()) < Fastest(*plans)) {
+            near.Offer(*cost, simulator->time(), simulator->placement());
+          }
+          simulator->Reject();
+        }
+      }
+      for (const Runner& runner : near.all()) {
+        if (Enough(2 * most_)) break;
+        const double before = Fastest(*plans);
+        absl::StatusOr<std::optional<Candidate>> made = Lower(runner.placement, plans);
+        if (!made.ok()) return made.status();
+        improved = Fastest(*plans) < before;
+        if (improved) break;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool Enough(size_t most) const {
+    return lowered_.size() >= most || (problem_.stop && problem_.stop());
+  }
+
+  static double Fastest(const SearchedPlans& plans) {
+    return plans.best.refused.empty() ? plans.best.prediction.step_seconds()
+                                      : std::numeric_limits<double>::max();
+  }
+
+  // Nothing if it has been lowered before. The faster one is the best.
+  absl::StatusOr<std::optional<Candidate>> Lower(const Placement& placement, SearchedPlans* plans) {
+    if (!lowered_.insert(placement).second) return std::optional<Candidate>();
+    absl::StatusOr<Candidate> made = planning_.Evaluate("searched", placement);
+    if (!made.ok()) return made.status();
+    if (IsFaster(*made, plans->best)) plans->best = *made;
+    return std::optional<Candidate>(*std::move(made));
   }
 
   const PlanProblem& problem_;
@@ -174,7 +219,9 @@ class OperatorSearch {
   Planning& planning_;
   proto::SearchSummary& summary_;
   McmcOptions mcmc_;
-  size_t most_ = 0;  // placements that are lowered
+  size_t most_ = 0;              // placements that are lowered
+  int searches_ = 0;
+  std::set<Placement> lowered_;  // in one round
 };
 
 }  // namespace

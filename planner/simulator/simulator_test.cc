@@ -103,7 +103,9 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds,
       ASSERT_EQ(delta.cost(), full.cost()) << "after a rejection, round " << round;
     }
   }
-  if (relief.has_value()) EXPECT_GT(relieved, 0) << graph.name;
+  if (relief.has_value()) {
+    EXPECT_GT(relieved, 0) << graph.name;
+  }
 }
 
 TEST(SimulatorTest, DeltaEqualsFullExactly) {
