@@ -21,23 +21,27 @@ struct FittingOptimum {
   int64_t peak_bytes = 0;    // of the device that needs most
 };
 
-// `stages`: of ZeRO. Errors as MakePlan.
+// Of the options' search space and memory; `stages` of ZeRO. Errors as MakePlan.
 absl::StatusOr<FittingOptimum> FindFittingOptimum(const PlanProblem& problem,
-                                                  const proto::MemoryOptions& memory,
+                                                  const proto::SearchOptions& options,
                                                   const std::vector<int>& stages);
 
 // A random problem whose devices have less memory than its fastest plan needs.
 struct TightProblem {
   SmallProblem small;
-  double part = 0;               // of that need
+  // Of the way from the least memory in which data parallelism or one device fits, at any ZeRO
+  // stage, to that need.
+  double part = 0;
+  bool is_tight = false;         // there is such a way; else the rest is not set
   proto::SearchOptions options;  // a search for what `optimum` is of
   double ample_seconds = 0;      // of that plan
   FittingOptimum optimum;
 };
 
-// Number `seed`: the largest beginning of RandomProblem(seed) with at most `most_placements` at one
-// stage, on 2 or 3 devices that have 90 to 35 % of what its fastest placement needs, with hosts
-// from slow to fast. Batches are not cut. Errors as MakePlan.
+// Number `seed`: the largest beginning of TallProblem(seed), whose attributes are not split, and
+// for one seed in four of RandomProblem on 2 or 3 devices, with at most `most_placements` at one
+// stage. Memory is 0 to 80 % of the way above the least, hosts are slow to fast, batches not cut.
+// Errors as MakePlan.
 absl::StatusOr<TightProblem> MakeTightProblem(uint64_t seed, double most_placements);
 
 }  // namespace espalier

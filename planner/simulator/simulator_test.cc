@@ -125,22 +125,27 @@ TEST(SimulatorTest, DeltaEqualsFullExactly) {
 }
 
 TEST(SimulatorTest, DeltaEqualsFullWhereMemoryIsRelieved) {
-  const std::vector<std::tuple<Graph, int64_t, int>> cases = {
-      {Mlp(512, 64, 64, 32), 300'000, 0},      {Cnn(64), 200'000, 0},
-      {Llama(SmallLlama(3)), 150'000, 0},      {Llama(SmallLlama(2, true)), 100'000, 0},
-      {Llama(LargerLlama(2), 16), 900'000, 1}, {Llama(LargerLlama(1, true)), 500'000, 3}};
-  for (const auto& [graph, memory, stage] : cases) {
+  const std::vector<std::pair<Graph, int>> cases = {{Cnn(64), 0},
+                                                    {Llama(SmallLlama(3), 32), 0},
+                                                    {Llama(SmallLlama(2, true), 64), 0},
+                                                    {Llama(LargerLlama(2), 32), 1},
+                                                    {Llama(LargerLlama(2, true), 32), 3}};
+  for (const auto& [graph, stage] : cases) {
+    Bench ample(graph, 3);
+    Simulator one(ample.structure, ample.table, ample.costs);
+    ASSERT_EQ(one.Reset(ample.Single()), absl::OkStatus());
+    const int64_t memory = one.EstimateMemory()[0] * 3 / 4;
     Bench bench(graph, 3, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
     OffloadSettings settings;
-    settings.host_bandwidth = graph.name == "mlp" ? 1e9 : 6e9;
-    ExpectDeltaEqualsFull(bench, 1000, settings);
+    settings.host_bandwidth = stage == 0 ? 1e9 : 6e9;
+    ExpectDeltaEqualsFull(bench, 500, settings);
   }
 }
 
 // Placements at random on devices with less memory than they need: what the simulator takes their
 // relief to cost, against what lowering adds.
 TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
-  const Graph graphs[] = {Mlp(2048, 256, 64, 16), Llama(LargerLlama(4), 32), Cnn(256)};
+  const Graph graphs[] = {Llama(SmallLlama(8), 32), Llama(LargerLlama(6), 64), Cnn(256)};
   Random random(41);
   int compared = 0, close = 0, disagree = 0, relieved = 0;
   for (const Graph& graph : graphs) {
@@ -157,7 +162,7 @@ TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
       ASSERT_EQ(ample.Reset(placement), absl::OkStatus());
       const std::vector<int64_t> need = ample.EstimateMemory();
       const int64_t memory =
-          static_cast<int64_t>((0.5 + 0.4 * random.Real()) *
+          static_cast<int64_t>((0.6 + 0.35 * random.Real()) *
                                static_cast<double>(*std::max_element(need.begin(), need.end())));
       const Machine machine = TestMachine(2, memory);
       CostTables costs(bench.structure, bench.table, machine, bench.analytic, TestOptimizer());
