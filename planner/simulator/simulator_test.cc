@@ -61,7 +61,8 @@ struct Bench {
 // Proposes, accepts and rejects at random; with `relief`, memory over the limit costs what swaps
 // and recomputation would add.
 void ExpectDeltaEqualsFull(Bench& bench, int rounds,
-                           const std::optional<OffloadSettings>& relief = std::nullopt) {
+                           const std::optional<OffloadSettings>& relief = std::nullopt,
+                           int* relieved_rounds = nullptr) {
   const Graph& graph = bench.graph;
   Simulator delta(bench.structure, bench.table, bench.costs);
   Simulator full(bench.structure, bench.table, bench.costs);
@@ -103,9 +104,7 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds,
       ASSERT_EQ(delta.cost(), full.cost()) << "after a rejection, round " << round;
     }
   }
-  if (relief.has_value()) {
-    EXPECT_GT(relieved, 0) << graph.name;
-  }
+  if (relieved_rounds != nullptr) *relieved_rounds += relieved;
 }
 
 TEST(SimulatorTest, DeltaEqualsFullExactly) {
@@ -134,11 +133,16 @@ TEST(SimulatorTest, DeltaEqualsFullWhereMemoryIsRelieved) {
     Bench ample(graph, 3);
     Simulator one(ample.structure, ample.table, ample.costs);
     ASSERT_EQ(one.Reset(ample.Single()), absl::OkStatus());
-    const int64_t memory = one.EstimateMemory()[0] * 3 / 4;
-    Bench bench(graph, 3, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
-    OffloadSettings settings;
-    settings.host_bandwidth = stage == 0 ? 1e9 : 6e9;
-    ExpectDeltaEqualsFull(bench, 500, settings);
+    int relieved = 0;
+    for (int percent : {80, 65, 50, 40}) {
+      const int64_t memory = one.EstimateMemory()[0] * percent / 100;
+      Bench bench(graph, 3, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
+      OffloadSettings settings;
+      settings.host_bandwidth = stage == 0 ? 1e9 : 6e9;
+      ExpectDeltaEqualsFull(bench, 200, settings, &relieved);
+    }
+    std::printf("%s, stage %d: relieved in %d rounds\n", graph.name.c_str(), stage, relieved);
+    EXPECT_GT(relieved, 0);
   }
 }
 
@@ -211,8 +215,8 @@ TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
       close, compared, relieved, disagree);
   EXPECT_GE(compared, 50);
   EXPECT_GE(relieved, 15);
-  EXPECT_GE(close, compared * 8 / 10);
-  EXPECT_LE(disagree, 20);
+  EXPECT_GE(close, compared * 9 / 10);
+  EXPECT_LE(disagree, compared / 10);
 }
 
 // Hosts of two devices behind one card each.
