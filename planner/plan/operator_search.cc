@@ -13,8 +13,9 @@ namespace espalier {
 namespace {
 
 constexpr int kRounds = 3;
-// Placements that are lowered where memory is short: as many as have so many instructions together.
-constexpr double kInstructions = 40'000;
+// Placements that are lowered where memory is short: as many as have so many squares of their
+// instructions together, as making fit goes over all of them for each decision.
+constexpr double kSquares = 5e6;
 constexpr size_t kFewest = 3, kMost = 64;
 // The same of time and memory's front (EliminationFront), that are looked at before.
 constexpr int kFront = 12;
@@ -47,8 +48,9 @@ class OperatorSearch {
     summary_.set_alpha(options.alpha());
     summary_.set_seed(mcmc_.seed);
     summary_.set_budget(mcmc_.budget);
+    const double instructions = planning.Instructions(starts_[0]);
     most_ =
-        static_cast<size_t>(std::clamp(kInstructions / planning.Instructions(starts_[0]),
+        static_cast<size_t>(std::clamp(kSquares / (instructions * instructions),
                                        static_cast<double>(kFewest), static_cast<double>(kMost)));
   }
 
@@ -219,7 +221,7 @@ class OperatorSearch {
   Planning& planning_;
   proto::SearchSummary& summary_;
   McmcOptions mcmc_;
-  size_t most_ = 0;              // placements that are lowered
+  size_t most_ = 0;  // placements that are lowered
   int searches_ = 0;
   std::set<Placement> lowered_;  // in one round
 };
