@@ -307,7 +307,7 @@ std::vector<FlagSpec> SearchFlags() {
       {"zero-stage", FlagType::kInt, "N",
        "what replicas share out: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too "
        "(0, "
-       "or the lowest one that fits)",
+       "or, where memory is short, the fastest)",
        0, 0, 3},
       {"import-strategy",
        FlagType::kText,

@@ -1,6 +1,6 @@
 // MakePlanOfGraph: see at_stage.h. Where nobody names a ZeRO stage, replicas keep everything as
-// long as that fits: further stages have more collectives, one for each parameter instead of one
-// for many.
+// long as memory is ample; where it is short, all stages are planned, swaps and recomputation
+// included, and the fastest is taken.
 #include <utility>
 #include <vector>
 
@@ -19,54 +19,57 @@ bool Faster(const absl::StatusOr<proto::Plan>& a, const absl::StatusOr<proto::Pl
   return a->prediction().step_seconds() < b->prediction().step_seconds();
 }
 
-// The lowest of the stages above 0 that fits as it is; if there is none, the fastest that can be
-// made to.
-absl::StatusOr<proto::Plan> HigherStage(const PlanProblem& problem,
-                                        const proto::SearchOptions& options) {
-  // Making a program fit takes far longer than finding out that it does not: left out at first.
-  proto::SearchOptions as_it_is = options;
-  as_it_is.mutable_memory()->set_disable_swap(true);
-  as_it_is.mutable_memory()->set_disable_recompute(true);
-  as_it_is.mutable_memory()->set_max_batch_slices(1);
-  for (int stage = 1; stage <= kLastStage; ++stage) {
-    absl::StatusOr<proto::Plan> plan = MakePlanAtStage(problem, as_it_is, stage);
-    if (plan.ok()) *plan->mutable_memory() = options.memory();
-    if (plan.ok() || !absl::IsResourceExhausted(plan.status())) return plan;
-  }
-  absl::StatusOr<proto::Plan> best = absl::ResourceExhaustedError("");
+// The plans of the stages from 1 on.
+std::vector<absl::StatusOr<proto::Plan>> HigherStages(const PlanProblem& problem,
+                                                      const proto::SearchOptions& options) {
   std::vector<absl::StatusOr<proto::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
   ForEachApart(problem, kLastStage, [&](int i, const OwnProblem& own) {
     plans[i] = MakePlanAtStage(*own, options, i + 1);
   });
-  for (absl::StatusOr<proto::Plan>& plan : plans) {
-    if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
-    if (Faster(plan, best)) best = std::move(plan);
+  return plans;
+}
+
+// The runner-up of each stage, beside those that were planned with the best.
+void ShowOtherStages(const std::vector<absl::StatusOr<proto::Plan>>& plans, size_t best,
+                     proto::Plan* plan) {
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (i == best || !plans[i].ok()) continue;
+    proto::Alternative* alternative = plan->add_alternatives();
+    alternative->set_name(i == 0 ? "without ZeRO" : absl::StrCat("ZeRO stage ", i));
+    *alternative->mutable_prediction() = plans[i]->prediction();
   }
-  return best;
 }
 
 absl::StatusOr<proto::Plan> AnyStage(const PlanProblem& problem,
                                      const proto::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
-  absl::StatusOr<proto::Plan> best = MakePlanAtStage(problem, options, 0);
-  const bool memory_is_short =
-      best.ok() ? !best->memory_plans().empty() : absl::IsResourceExhausted(best.status());
+  bool memory_is_short = false;
+  std::vector<absl::StatusOr<proto::Plan>> plans;
+  plans.push_back(MakePlanAtStage(problem, options, 0, &memory_is_short));
+  if (!plans[0].ok() && !absl::IsResourceExhausted(plans[0].status())) return plans[0];
   if (!memory_is_short || problem.machine.devices.size() == 1 || options.max_devices() == 1 ||
       options.strategy() == proto::SearchOptions::SINGLE_DEVICE) {
-    return best;
+    return plans[0];
   }
   PlanProblem again = problem;
   again.progress = nullptr;  // it would begin anew
-  absl::StatusOr<proto::Plan> higher = HigherStage(again, options);
-  if (!higher.ok() && !absl::IsResourceExhausted(higher.status())) return higher;
-  if (Faster(higher, best)) best = std::move(higher);
-  if (!best.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        best.status().message(), "; ZeRO, up to stage ", kLastStage, ", does not make it fit"));
+  for (absl::StatusOr<proto::Plan>& plan : HigherStages(again, options)) {
+    if (!plan.ok() && !absl::IsResourceExhausted(plan.status())) return plan;
+    plans.push_back(std::move(plan));
   }
+  size_t best = 0;
+  for (size_t i = 1; i < plans.size(); ++i) {
+    if (Faster(plans[i], plans[best])) best = i;
+  }
+  if (!plans[best].ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        plans[0].status().message(), "; ZeRO, up to stage ", kLastStage, ", does not make it fit"));
+  }
+  proto::Plan plan = *plans[best];
+  ShowOtherStages(plans, best, &plan);
   if (problem.progress) problem.progress(1.0);
-  if (problem.seconds) best->mutable_search()->set_seconds(problem.seconds() - begin);
-  return best;
+  if (problem.seconds) plan.mutable_search()->set_seconds(problem.seconds() - begin);
+  return plan;
 }
 
 }  // namespace

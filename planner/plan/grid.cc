@@ -366,8 +366,9 @@ absl::StatusOr<GridEstimate> GridPlanner::Estimate(const GridShape& shape) {
     estimate.seconds += sync / 2 * halves;
   }
   const auto shared = [&](int from) { return shape.zero_stage >= from ? 1.0 / shape.data : 1.0; };
+  estimate.kept_bytes = most * (shared(3) + (*group)->states * shared(1));
   estimate.bytes =
-      most * (shared(3) + shared(2) + (*group)->states * shared(1)) +
+      estimate.kept_bytes + most * shared(2) +
       (*group)->activation_bytes / shape.stages * std::min(shape.micro_batches, shape.stages);
   return estimate;
 }
@@ -422,9 +423,10 @@ absl::StatusOr<GridPlan> GridPlanner::MakeOf(const PlanProblem& problem,
   }
   plan.placement = plan.planning->FromConfigs(spread);
   Simulator simulator(structure, plan.planning->table(), plan.planning->costs());
+  if (relief_.has_value()) plan.planning->PriceMemory(plan.placement, &simulator);
   if (absl::Status status = simulator.Reset(plan.placement); !status.ok()) return status;
   plan.cost = simulator.cost();
-  plan.fits = simulator.cost() == simulator.time();
+  plan.fits = simulator.can_fit();
   return plan;
 }
 
@@ -440,8 +442,16 @@ absl::StatusOr<GridPlan> GridPlanner::Best(const std::vector<GridShape>& shapes,
   for (const GridShape& shape : shapes) {
     absl::StatusOr<GridEstimate> estimate = Estimate(shape);
     if (!estimate.ok()) continue;
-    const double over = memory == 0 ? 0 : std::max(0.0, estimate->bytes - kMemorySlack * memory);
-    order.push_back({{over, estimate->seconds}, shape});
+    const auto over = [&](double bytes) {
+      return memory == 0 ? 0 : std::max(0.0, bytes - kMemorySlack * memory);
+    };
+    if (relief_.has_value()) {
+      // Out and back, as if behind nothing.
+      const double copies = 2 * over(estimate->bytes) / relief_->host_bandwidth;
+      order.push_back({{over(estimate->kept_bytes), estimate->seconds + copies}, shape});
+    } else {
+      order.push_back({{over(estimate->bytes), estimate->seconds}, shape});
+    }
   }
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

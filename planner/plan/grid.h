@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -47,13 +48,14 @@ struct GridPlan {
   std::unique_ptr<Planning> planning;
   Placement placement;
   Picoseconds cost = 0;  // simulated; penalty for memory included
-  bool fits = false;
+  bool fits = false;     // as estimated; with AllowRelief, if it is made to
 };
 
 struct GridEstimate {
   GridShape shape;
   double seconds = 0;
-  double bytes = 0;  // of a device, roughly
+  double bytes = 0;       // of a device, roughly
+  double kept_bytes = 0;  // of them, what is there all the time
 };
 
 class GridPlanner {
@@ -66,6 +68,10 @@ class GridPlanner {
   // search within a group.
   GridPlanner(const PlanProblem& problem, int num_devices, const proto::MemoryOptions& memory,
               const SpaceOptions& space, int64_t budget, Share share = nullptr);
+
+  // From here on what plans need beyond a device's memory is priced at what swaps and recomputation
+  // would add, as far as they help (Planning::PriceMemory).
+  void AllowRelief(const OffloadSettings& settings) { relief_ = settings; }
 
   // Shapes that use all devices and divide the batch, at one ZeRO stage; several stages only of a
   // graph whose batch can be cut. `micro_batches` 0: several are tried.
@@ -135,6 +141,7 @@ class GridPlanner {
   const SpaceOptions space_;
   const int64_t budget_;
   const Share share_;
+  std::optional<OffloadSettings> relief_;
   PlanProblem group_problem_;  // devices without a limit of their memory
   // An error where there is none.
   std::map<TemplateKey, absl::StatusOr<std::vector<NodeConfig>>> templates_;

@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/lowering/offload_program.h"
 #include "planner/parallel.h"
 #include "planner/plan/at_stage.h"
 #include "planner/plan/configs.h"
 #include "planner/plan/grid.h"
+#include "planner/plan/operator_search.h"
 #include "planner/plan/pipelines.h"
 #include "planner/plan/planning.h"
-#include "planner/search/search.h"
 
 namespace espalier {
 namespace {
@@ -83,64 +84,6 @@ absl::StatusOr<Candidate> BestSingleDevice(Planning& planning) {
   return best;
 }
 
-// Searches from `starts`. Where the memory estimate was too low, the search is repeated with as
-// much less memory.
-// Nodes that have devices in `pinned`, by node, stay as they are there.
-absl::StatusOr<Candidate> Search(const PlanProblem& problem, const proto::SearchOptions& options,
-                                 std::vector<Placement> starts,
-                                 const std::vector<NodeConfig>& pinned, Planning& planning,
-                                 proto::SearchSummary* summary) {
-  for (Placement& start : starts) {
-    for (size_t n = 0; n < pinned.size(); ++n) {
-      if (pinned[n].devices.empty()) continue;
-      start[n] = planning.table().Get(static_cast<NodeId>(n), pinned[n]);
-    }
-  }
-  SpaceOptions space_options;
-  space_options.pinned = pinned;
-  space_options.num_devices = planning.num_devices();
-  space_options.parameter_parallel = !options.disable_parameter_parallel();
-  space_options.attribute_parallel = !options.disable_attribute_parallel();
-  const SearchSpace space(planning.structure(), space_options);
-  McmcOptions mcmc;
-  if (options.alpha() > 0) mcmc.alpha = options.alpha();
-  mcmc.seed = options.seed();
-  mcmc.budget = planning.num_devices() == 1 ? 0
-                : options.has_budget()      ? options.budget()
-                                            : DefaultBudget(space);
-  mcmc.progress = problem.progress;
-  mcmc.stop = problem.stop;
-  summary->set_alpha(options.alpha());
-  summary->set_seed(mcmc.seed);
-  summary->set_budget(mcmc.budget);
-
-  double fraction = 1.0;
-  Candidate best;
-  for (int round = 0; round < 3; ++round) {
-    if (round > 0) planning.LimitMemory(fraction);
-    Simulator simulator(planning.structure(), planning.table(), planning.costs(),
-                        options.only_full_simulation());
-    absl::StatusOr<McmcResult> result =
-        FindPlacement(space, planning.table(), planning.costs(), starts, mcmc, &simulator);
-    if (!result.ok()) return result.status();
-    summary->set_proposals(summary->proposals() + result->proposals);
-    summary->set_accepted(summary->accepted() + result->accepted);
-    absl::StatusOr<Candidate> found = planning.Evaluate("searched", result->best);
-    if (!found.ok()) return found.status();
-    best = *std::move(found);
-    if (best.refused.empty()) break;
-    double least = 1.0;
-    for (int d = 0; d < planning.num_devices(); ++d) {
-      const double memory = static_cast<double>(planning.machine().devices[d].memory_bytes());
-      const double needed = static_cast<double>(best.prediction.peak_bytes(d));
-      if (memory > 0 && needed > memory) least = std::min(least, memory / needed);
-    }
-    fraction *= least * 0.99;
-  }
-  planning.LimitMemory(1.0);
-  return best;
-}
-
 // The plan that a search starts from, and what of it stays.
 struct Origin {
   Placement placement;
@@ -191,17 +134,25 @@ constexpr int kFewDevices = 8;
 constexpr int kManyDevices = 16;
 constexpr int kGridsMade = 4;
 
-// The best grid that fits; nothing if there is none, or FlexFlow's own search is asked for.
+// The best grid that fits, of one ZeRO stage or of all; nothing if there is none, or FlexFlow's own
+// search is asked for.
 absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
                                                  const proto::SearchOptions& options,
-                                                 int num_devices, int zero_stage) {
+                                                 int num_devices, std::vector<int> zero_stages) {
   if (num_devices == 1 || options.alpha() > 0) return std::optional<Pipeline>();
   SpaceOptions space;
   space.parameter_parallel = !options.disable_parameter_parallel();
   space.attribute_parallel = !options.disable_attribute_parallel();
   const bool few = num_devices <= kFewDevices;
   GridPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
-  std::vector<GridShape> shapes = planner.Shapes(zero_stage, options.micro_batches());
+  const absl::StatusOr<OffloadSettings> settings = SettingsOf(options.memory());
+  if (!settings.ok()) return settings.status();
+  if (settings->swap || settings->recompute) planner.AllowRelief(*settings);
+  std::vector<GridShape> shapes;
+  for (int stage : zero_stages) {
+    const std::vector<GridShape> more = planner.Shapes(stage, options.micro_batches());
+    shapes.insert(shapes.end(), more.begin(), more.end());
+  }
   if (few) {
     std::erase_if(shapes, [](const GridShape& s) { return s.stages == 1; });
   }
@@ -217,7 +168,8 @@ absl::StatusOr<std::optional<Pipeline>> FindGrid(const PlanProblem& problem,
 }  // namespace
 
 absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
-                                            const proto::SearchOptions& options, int zero_stage) {
+                                            const proto::SearchOptions& options, int zero_stage,
+                                            bool* memory_is_short) {
   if (absl::Status status = CheckProblem(problem, options); !status.ok()) return status;
   const double begin = problem.seconds ? problem.seconds() : 0;
   int num_devices = static_cast<int>(problem.machine.devices.size());
@@ -242,8 +194,14 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       planning.Evaluate("data parallel", planning.DataParallelPlacement());
   if (!data.ok()) return data.status();
 
+  // Data parallel is what needs most of any device.
+  const bool data_fits = data->refused.empty() && data->memory.empty();
+  bool is_short = !data_fits;
+  bool all_stages = false;  // were weighed
+
   const Candidate* chosen = nullptr;
   Candidate own;
+  SearchedPlans searched;
   Planning* of_chosen = &planning;
   Pipeline stages;
   proto::SearchSummary summary;
@@ -290,19 +248,27 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
       if (options.has_imported()) starts.insert(starts.begin(), origin.placement);
       const bool by_operator =
           num_devices <= kManyDevices || options.has_budget() || options.has_imported();
-      absl::StatusOr<Candidate> candidate = *data;
+      // Where the plan is a grid, those of all stages are compared at once.
+      std::vector<int> grid_stages = {zero_stage};
+      if (memory_is_short != nullptr && !data_fits && !by_operator) {
+        grid_stages = {0, 1, 2, 3};
+        all_stages = true;
+      }
+      absl::StatusOr<SearchedPlans> found = SearchedPlans{*data};
       absl::StatusOr<std::optional<Pipeline>> grid = std::optional<Pipeline>();
       ForEachApart(problem, 2, [&](int i, const OwnProblem& apart) {
         if (i == 0 && by_operator) {
-          candidate = Search(problem, options, starts, origin.pinned, planning, &summary);
+          found = SearchOperators(problem, options, starts, origin.pinned, planning, &summary);
         }
         // What is pinned is not so in these.
         if (i == 1 && origin.pinned.empty()) {
-          grid = FindGrid(*apart, options, num_devices, zero_stage);
+          grid = FindGrid(*apart, options, num_devices, grid_stages);
         }
       });
-      if (!candidate.ok()) return candidate.status();
-      own = *std::move(candidate);
+      if (!found.ok()) return found.status();
+      searched = *std::move(found);
+      is_short = is_short || searched.memory_is_short;
+      own = std::move(searched.best);
       chosen = &own;
       if (!origin.pinned.empty()) break;
       chosen = Better(Better(&own, &*data), &*single);
@@ -322,6 +288,10 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
           absl::StrCat("search.strategy is ", static_cast<int>(options.strategy()),
                        "; expected SEARCH, DATA_PARALLEL, SINGLE_DEVICE or IMPORTED"));
   }
+  if (memory_is_short != nullptr) {
+    *memory_is_short =
+        (is_short || !chosen->memory.empty()) && !(all_stages && chosen->refused.empty());
+  }
   if (!chosen->refused.empty()) {
     auto verdict = [&](const Candidate& c) -> std::string {
       if (c.refused == chosen->refused) return "likewise";
@@ -336,12 +306,15 @@ absl::StatusOr<proto::Plan> MakePlanAtStage(const PlanProblem& problem,
   absl::StatusOr<proto::Plan> plan = of_chosen->ToPlan(*chosen);
   if (!plan.ok()) return plan.status();
   CopyPins(options.imported(), &*plan);
-  for (const Candidate* candidate : {&*single, &*data}) {
+  const auto show = [&](const Candidate& candidate) {
     proto::Alternative* alternative = plan->add_alternatives();
-    alternative->set_name(candidate->name);
-    *alternative->mutable_prediction() = candidate->prediction;
-    alternative->set_refused(candidate->refused);
-  }
+    alternative->set_name(candidate.name);
+    *alternative->mutable_prediction() = candidate.prediction;
+    alternative->set_refused(candidate.refused);
+  };
+  show(*single);
+  show(*data);
+  for (const Candidate& candidate : searched.others) show(candidate);
   if (problem.seconds) summary.set_seconds(problem.seconds() - begin);
   *plan->mutable_search() = summary;
   if (problem.progress) problem.progress(1.0);

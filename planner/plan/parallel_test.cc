@@ -4,6 +4,7 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -105,6 +106,18 @@ TEST_F(ParallelPlansTest, PipelinesAndHigherStagesWhereMemoryIsShort) {
   options.set_pipeline_stages(2);
   ExpectSame(TestProblem(graph, 64, 4), options);
   ExpectSame(TestProblem(graph, 64, 2, 400'000), {});
+}
+
+TEST_F(ParallelPlansTest, PlansThatAreMadeToFit) {
+  const Graph graph = Llama(LargerLlama(2), 16);
+  proto::SearchOptions options;
+  options.set_budget(1000);
+  const PlanProblem ample = TestProblem(graph, 16, 2);
+  const absl::StatusOr<proto::Plan> roomy = MakePlan(ample, options);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  const int64_t need = *std::max_element(roomy->prediction().peak_bytes().begin(),
+                                         roomy->prediction().peak_bytes().end());
+  ExpectSame(TestProblem(graph, 16, 2, need * 7 / 10), options);
 }
 
 TEST_F(ParallelPlansTest, AModelWithoutForksIsAskedByOneThread) {

@@ -83,7 +83,8 @@ bool AllAlike(const Machine& machine) {
 struct Found {
   Pipeline pipeline;
   Placement placement;
-  Picoseconds cost = 0;
+  Picoseconds cost = 0;  // penalty for memory included
+  double seconds = 0;    // without
 };
 
 absl::Status TooManyStages(int stages, int num_devices, const std::string& operators) {
@@ -109,8 +110,10 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   }
   found.placement = made.FromConfigs(slicer.Configs(stages));
   Simulator simulator(made.structure(), made.table(), made.costs());
+  made.PriceMemory(found.placement, &simulator);
   if (absl::Status status = simulator.Reset(found.placement); !status.ok()) return status;
   found.cost = simulator.cost();
+  found.seconds = ToSeconds(simulator.time());
   return found;
 }
 
@@ -144,13 +147,22 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
   std::stable_sort(all.begin(), all.end(),
                    [](const Found& a, const Found& b) { return a.cost < b.cost; });
   const std::string name = absl::StrCat("pipeline of ", stages);
+  // In the order of what they are estimated to take; what memory costs them is known behind that.
+  Pipeline* best = nullptr;
   for (Found& found : all) {
+    const bool fits = best != nullptr && best->candidate.refused.empty();
+    if (fits && found.seconds >= best->candidate.prediction.step_seconds()) continue;
     absl::StatusOr<Candidate> candidate = found.pipeline.planning->Evaluate(name, found.placement);
     if (!candidate.ok()) return candidate.status();
     found.pipeline.candidate = *std::move(candidate);
-    if (found.pipeline.candidate.refused.empty()) return std::move(found.pipeline);
+    const Candidate& made = found.pipeline.candidate;
+    if (best == nullptr ||
+        (made.refused.empty() &&
+         (!fits || made.prediction.step_seconds() < best->candidate.prediction.step_seconds()))) {
+      best = &found.pipeline;
+    }
   }
-  return std::move(all[0].pipeline);
+  return std::move(*best);
 }
 
 }  // namespace espalier

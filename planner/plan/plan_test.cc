@@ -107,8 +107,10 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
             absl::StatusCode::kResourceExhausted);
   const proto::Plan plan = Made(problem);
   for (int64_t bytes : plan.prediction().peak_bytes()) EXPECT_LE(bytes, 2 * parameters);
-  for (const proto::Alternative& alternative : plan.alternatives()) {
-    EXPECT_NE(alternative.refused(), "") << alternative.name();
+  // The simple ones do not fit; others may be shown beside them.
+  ASSERT_GE(plan.alternatives_size(), 2);
+  for (int i : {0, 1}) {
+    EXPECT_NE(plan.alternatives(i).refused(), "") << plan.alternatives(i).name();
   }
   LoweringOptions options;
   options.optimizer = TestOptimizer();

@@ -123,6 +123,16 @@ double Planning::Instructions(const Placement& placement) const {
   return 3 * parts * structure_.micro_batches;
 }
 
+bool Planning::PriceMemory(const Placement& placement, Simulator* simulator) const {
+  const absl::StatusOr<OffloadSettings> settings = SettingsOf(memory_);  // Make has checked them
+  if (!settings.ok() || !(settings->swap || settings->recompute) ||
+      Instructions(placement) > kMostLowered) {
+    return false;
+  }
+  simulator->AllowRelief(*settings);
+  return true;
+}
+
 absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Placement& placement) {
   Candidate candidate;
   candidate.name = name;

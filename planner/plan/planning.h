@@ -59,6 +59,14 @@ class Planning {
   // peak_bytes are those of the programs as they are.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
+  // Has the simulator price memory at what Evaluate would do about it (Simulator::AllowRelief),
+  // where the options allow anything to be done, and `placement` is not so large that nothing would
+  // be. Whether it does.
+  bool PriceMemory(const Placement& placement, Simulator* simulator) const;
+
+  // About how many all programs have: what evaluating takes grows with it.
+  double Instructions(const Placement& placement) const;
+
   // Predicted seconds of a node, forward and backward, slowest part; of one micro-batch.
   double SecondsOf(NodeId node, const ConfigEntry* entry);
 
@@ -74,8 +82,6 @@ class Planning {
  private:
   explicit Planning(const PlanProblem& problem) : problem_(problem) {}
 
-  // About how many all programs have.
-  double Instructions(const Placement& placement) const;
   absl::Status AddParallelOperators(const Placement& placement, proto::Plan* plan);
   // Of one parameter's gradient, and of what its update does to the parameter.
   absl::Status AddUpdateOperators(const Placement& placement,

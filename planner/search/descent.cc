@@ -9,8 +9,8 @@ using Edge = SearchSpace::Edge;
 
 class Descent {
  public:
-  Descent(Moves& moves, Simulator* simulator, int64_t budget)
-      : moves_(moves), simulator_(*simulator), budget_(budget) {}
+  Descent(Moves& moves, Simulator* simulator, int64_t budget, Runners* runners)
+      : moves_(moves), simulator_(*simulator), budget_(budget), runners_(runners) {}
 
   absl::StatusOr<DescentResult> Run() {
     using Neighbourhood = void (Descent::*)(NodeId);
@@ -93,6 +93,9 @@ class Descent {
     } else if (*cost < current) {
       simulator_.Accept();
       ++result_.accepted;
+      if (runners_ != nullptr) {
+        runners_->Offer(*cost, simulator_.time(), simulator_.placement());
+      }
     } else {
       simulator_.Reject();
     }
@@ -101,14 +104,16 @@ class Descent {
   Moves& moves_;
   Simulator& simulator_;
   const int64_t budget_;
+  Runners* const runners_;
   DescentResult result_;
   absl::Status status_;
 };
 
 }  // namespace
 
-absl::StatusOr<DescentResult> Descend(Moves& moves, Simulator* simulator, int64_t budget) {
-  return Descent(moves, simulator, budget).Run();
+absl::StatusOr<DescentResult> Descend(Moves& moves, Simulator* simulator, int64_t budget,
+                                      Runners* runners) {
+  return Descent(moves, simulator, budget, runners).Run();
 }
 
 }  // namespace espalier

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/search/moves.h"
+#include "planner/search/runners.h"
 
 namespace espalier {
 
@@ -18,6 +19,8 @@ struct DescentResult {
 // Tries every configuration of each node, of all nodes alike, of a node with those neighbours that
 // can hold the tensors between them as it does, and of each two neighbours, nearest first; begins
 // again after every improvement. `simulator` is left at what it came to.
-absl::StatusOr<DescentResult> Descend(Moves& moves, Simulator* simulator, int64_t budget);
+// `runners`, if there are any, are offered every placement that is accepted.
+absl::StatusOr<DescentResult> Descend(Moves& moves, Simulator* simulator, int64_t budget,
+                                      Runners* runners = nullptr);
 
 }  // namespace espalier

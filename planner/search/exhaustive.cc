@@ -10,26 +10,25 @@ double CountPlacements(const SearchSpace& space) {
   return count;
 }
 
-absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchSpace& space,
-                                    ConfigTable& table, Simulator* simulator) {
+absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& space,
+                              ConfigTable& table, Simulator* simulator,
+                              const std::function<absl::Status()>& visit) {
   const std::vector<NodeId> nodes = structure.LiveNodes();
   std::vector<std::vector<const ConfigEntry*>> choices;
-  Optimum best;
-  best.placement.assign(structure.nodes.size(), nullptr);
+  Placement first(structure.nodes.size(), nullptr);
   for (NodeId n : nodes) {
     choices.emplace_back();
     for (const NodeConfig& config : space.All(n)) choices.back().push_back(table.Get(n, config));
-    best.placement[n] = choices.back()[0];
+    first[n] = choices.back()[0];
   }
-  if (absl::Status status = simulator->Reset(best.placement); !status.ok()) return status;
-  best.cost = simulator->cost();
-  best.placements = 1;
+  if (absl::Status status = simulator->Reset(first); !status.ok()) return status;
 
   // An odometer. The last operator turns fastest: its forward and backward pass are neighbours, so
   // that little of the step changes.
   std::vector<size_t> at(nodes.size(), 0);
   std::vector<Simulator::Change> changes;
   while (true) {
+    if (absl::Status status = visit(); !status.ok()) return status;
     changes.clear();
     size_t i = nodes.size();
     while (i-- > 0) {
@@ -37,15 +36,24 @@ absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchS
       changes.emplace_back(nodes[i], choices[i][at[i]]);
       if (at[i] > 0) break;
     }
-    if (i == static_cast<size_t>(-1)) return best;
+    if (i == static_cast<size_t>(-1)) return absl::OkStatus();
     absl::StatusOr<Picoseconds> cost = simulator->Propose(changes);
     if (!cost.ok()) return cost.status();
     simulator->Accept();
-    ++best.placements;
-    if (*cost >= best.cost) continue;
-    best.cost = *cost;
-    best.placement = simulator->placement();
   }
+}
+
+absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchSpace& space,
+                                    ConfigTable& table, Simulator* simulator) {
+  Optimum best;
+  absl::Status status = ForEachPlacement(structure, space, table, simulator, [&] {
+    if (++best.placements > 1 && simulator->cost() >= best.cost) return absl::OkStatus();
+    best.cost = simulator->cost();
+    best.placement = simulator->placement();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return best;
 }
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/statusor.h"
 #include "planner/search/space.h"
@@ -18,6 +19,12 @@ struct Optimum {
 
 // As a double: it overflows integers soon.
 double CountPlacements(const SearchSpace& space);
+
+// Has `simulator` hold every placement of the space in turn, and calls `visit` with each: those of
+// the first operators in the graph change least often. Ends with its first error.
+absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& space,
+                              ConfigTable& table, Simulator* simulator,
+                              const std::function<absl::Status()>& visit);
 
 // `simulator` may hold any placement, and holds any afterwards.
 absl::StatusOr<Optimum> FindOptimum(const PcgStructure& structure, const SearchSpace& space,

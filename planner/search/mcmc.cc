@@ -63,6 +63,9 @@ absl::StatusOr<McmcResult> RunMcmc(Moves& moves, Simulator* simulator, const Mcm
       if (*cost < limit) {
         simulator->Accept();
         current = *cost;
+        if (options.runners != nullptr) {
+          options.runners->Offer(current, simulator->time(), simulator->placement());
+        }
         ++result.accepted;
         if (current < result.cost) {
           result.cost = current;

@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/search/moves.h"
+#include "planner/search/runners.h"
 
 namespace espalier {
 
@@ -29,6 +30,7 @@ struct McmcOptions {
   std::function<void(double fraction)> progress;  // optional
   // Optional: asked now and then; once it is true the best placement so far is returned.
   std::function<bool()> stop;
+  Runners* runners = nullptr;  // optional: is offered every placement that is accepted
 };
 
 struct McmcResult {

@@ -41,6 +41,9 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
   for (const Placement& start : starts) {
     if (absl::Status status = simulator->Reset(start); !status.ok()) return status;
     order.emplace_back(simulator->cost(), &start);
+    if (options.runners != nullptr) {
+      options.runners->Offer(simulator->cost(), simulator->time(), start);
+    }
   }
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -70,7 +73,7 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     best.accepted += found->accepted;
     const bool stop = options.stop && options.stop();
     absl::StatusOr<DescentResult> descent =
-        Descend(moves, simulator, stop ? 0 : DescentBudget(budget));
+        Descend(moves, simulator, stop ? 0 : DescentBudget(budget), options.runners);
     if (!descent.ok()) return descent.status();
     best.proposals += descent->proposals;
     best.accepted += descent->accepted;

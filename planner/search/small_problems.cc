@@ -292,6 +292,42 @@ SmallProblem RandomProblem(uint64_t seed, int devices, int operators) {
   return problem;
 }
 
+SmallProblem TallProblem(uint64_t seed, int operators) {
+  Random random(seed);
+  SmallProblem problem;
+  // Odd batches leave whole operators on one device or the other.
+  problem.batch = OneOf({63, 127, 255, 256, 511}, &random);
+  problem.machine = TestMachine(2);
+  problem.machine.link.set_bandwidth(Spread(1e9, 1e11, &random));
+  problem.machine.link.set_latency_seconds(Spread(1e-6, 2e-5, &random));
+  Net net(absl::StrCat("tall", seed), operators);
+  const int64_t width = OneOf({128, 256, 512}, &random);
+  Tensor h = net.Embedding(net.Input("ids", {16}, DType::kI32), 100, width);
+  Tensor before = h;
+  while (!net.done()) {
+    const Tensor now = h;
+    switch (random.Below(8)) {
+      case 0:
+        // To something narrow and back.
+        h = net.Linear(net.Linear(h, 16), width);
+        break;
+      case 1:
+        if (before.dims == h.dims) h = net.Binary("add", before, h);
+        break;
+      case 2:
+      case 3:
+        h = net.Norm("layer_norm", h);
+        break;
+      default:
+        h = net.Unary(random.Real() < 0.5 ? "gelu" : "silu", h);
+    }
+    before = now;
+  }
+  problem.graph = net.Finish(h, problem.batch);
+  problem.name = problem.graph.name;
+  return problem;
+}
+
 std::vector<std::string> ModelsWithFirstLayers() {
   std::vector<std::string> names;
   for (const Model& model : kModels) names.push_back(model.name);

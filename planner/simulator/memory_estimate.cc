@@ -10,10 +10,6 @@
 namespace espalier {
 namespace {
 
-// Each position is two moments: its operands change layout, then it runs.
-int Reshards(int position) { return 2 * position; }
-int Runs(int position) { return 2 * position + 1; }
-
 // One layout in which a value is held, from and to a moment.
 struct Held {
   int layout = 0;
@@ -213,6 +209,18 @@ void Simulator::RevertMemory() {
   memory_undo_.used = false;
 }
 
+std::vector<std::pair<int, int>> Simulator::Moments() {
+  std::vector<std::pair<int, int>> moments;
+  ForEachPosition([&](int p, int micro_batch) {
+    moments.emplace_back(Reshards(p), micro_batch);
+    moments.emplace_back(Runs(p), micro_batch);
+  });
+  const int end = static_cast<int>(structure_.positions.size());
+  for (int m = 0; m < structure_.micro_batches; ++m) moments.emplace_back(Reshards(end), m);
+  moments.emplace_back(Runs(end), 0);
+  return moments;
+}
+
 std::vector<int64_t> Simulator::PeakMemory() {
   std::vector<int64_t> bytes = kept_;
   if (structure_.micro_batches == 1) {
@@ -226,14 +234,7 @@ std::vector<int64_t> Simulator::PeakMemory() {
     }
     return bytes;
   }
-  std::vector<std::pair<int, int>> moments;  // and their micro-batches, in order
-  ForEachPosition([&](int p, int micro_batch) {
-    moments.emplace_back(Reshards(p), micro_batch);
-    moments.emplace_back(Runs(p), micro_batch);
-  });
-  const int end = static_cast<int>(structure_.positions.size());
-  for (int m = 0; m < structure_.micro_batches; ++m) moments.emplace_back(Reshards(end), m);
-  moments.emplace_back(Runs(end), 0);
+  const std::vector<std::pair<int, int>> moments = Moments();
   int64_t peak = 0;
   for (int d = 0; d < devices_; ++d) {
     // Of devices that share their operators the second is as the first.

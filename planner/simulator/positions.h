@@ -1,9 +1,13 @@
-// Part of Simulator: the order of what comes before the tail.
+// Part of Simulator: the order of what comes before the tail, and its moments.
 #pragma once
 
 #include "planner/simulator/simulator.h"
 
 namespace espalier {
+
+// Each position is two moments of memory: its operands change layout, then it runs.
+inline int Reshards(int position) { return 2 * position; }
+inline int Runs(int position) { return 2 * position + 1; }
 
 template <typename Run>
 void Simulator::ForEachPosition(Run run) {

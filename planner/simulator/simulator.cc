@@ -490,7 +490,7 @@ absl::Status Simulator::Reset(const Placement& placement) {
   for (Chains& stretch : stretches_) stretch.Forget();
   time_ = FullTime();
   if (limited_) FindMemoryChanges();
-  penalty_ = Penalty();
+  penalty_ = Penalty(kNoLimit);
   Accept();
   return absl::OkStatus();
 }
@@ -529,7 +529,7 @@ absl::StatusOr<Picoseconds> Simulator::Propose(const std::vector<Change>& change
       FindMemoryChanges();
     }
   }
-  penalty_ = Penalty();
+  penalty_ = Penalty(full_only_ ? kNoLimit : limit);
   return cost();
 }
 
@@ -610,12 +610,23 @@ proto::Prediction Simulator::Predict() {
   return prediction;
 }
 
-Picoseconds Simulator::Penalty() {
-  if (!limited_) return 0;
+Picoseconds Simulator::PriceOf(int device, int64_t bytes) const {
   constexpr int64_t kPerMiB = 1'000'000'000;  // one millisecond
+  const Picoseconds price = (bytes / (1 << 20) + 1) * kPerMiB;
+  if (!relief_) return price;
+  // Against relief it has to be dear on small and on large devices.
+  constexpr double kPerMemory = 4;  // of the step's time
+  const double part =
+      static_cast<double>(bytes) / static_cast<double>(costs_.device(device).memory_bytes());
+  return std::max(price, static_cast<Picoseconds>(kPerMemory * part * static_cast<double>(time_)));
+}
+
+Picoseconds Simulator::Penalty(Picoseconds limit) {
+  can_fit_ = true;
+  if (!limited_) return 0;
   const auto over = [this](int d, int64_t bytes) {
-    const int64_t limit = costs_.device(d).memory_bytes();
-    return limit > 0 && bytes > limit ? bytes - limit : 0;
+    const int64_t memory = costs_.device(d).memory_bytes();
+    return memory > 0 && bytes > memory ? bytes - memory : 0;
   };
   bool within = true;  // even if all that is ever held were held at once
   for (int d = 0; d < devices_ && within; ++d) {
@@ -625,11 +636,12 @@ Picoseconds Simulator::Penalty() {
   const std::vector<int64_t> peak = PeakMemory();
   Picoseconds penalty = 0;
   for (int d = 0; d < devices_; ++d) {
-    if (const int64_t bytes = over(d, peak[d]); bytes > 0) {
-      penalty += (bytes / (1 << 20) + 1) * kPerMiB;
-    }
+    const int64_t bytes = over(d, peak[d]);
+    if (bytes > 0 && (!relief_ || over(d, kept_[d]) > 0)) penalty += PriceOf(d, bytes);
   }
-  return penalty;
+  can_fit_ = penalty == 0;
+  return relief_ && penalty < limit - time_ ? penalty + ReliefPenalty(peak, limit - penalty)
+                                            : penalty;
 }
 
 }  // namespace espalier

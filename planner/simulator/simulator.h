@@ -30,8 +30,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "planner/memory/offload.h"
+#include "planner/memory/relief.h"
 #include "planner/pcg/buckets.h"
 #include "planner/pcg/schedule.h"
 #include "planner/report/timeline.h"
@@ -48,14 +51,19 @@ class Simulator {
   Simulator(const PcgStructure& structure, ConfigTable& table, CostTables& costs,
             bool full_only = false);
 
+  // From the next Reset on a device over its memory costs what swaps and recomputation are
+  // estimated to add to the step (planner/memory/relief.h), the slowest device's; what they cannot
+  // free is as dear as without them, or dearer.
+  void AllowRelief(const OffloadSettings& settings);
+
   // Starts over from `placement`.
   absl::Status Reset(const Placement& placement);
 
   static constexpr Picoseconds kNoLimit = std::numeric_limits<Picoseconds>::max();
 
   // Simulates with these nodes changed, each named once; Accept or Reject must follow. Returns the
-  // step's time plus the penalty of devices over their memory (1 ms per MiB). A cost of `limit` or
-  // more need not be exact; such a proposal must be rejected.
+  // step's time plus the penalty of devices over their memory (1 ms per MiB, or see AllowRelief). A
+  // cost of `limit` or more need not be exact; such a proposal must be rejected.
   absl::StatusOr<Picoseconds> Propose(const std::vector<Change>& changes,
                                       Picoseconds limit = kNoLimit);
   void Accept();
@@ -63,6 +71,9 @@ class Simulator {
 
   Picoseconds time() const { return time_; }  // of the step, without the penalty
   Picoseconds cost() const { return time_ + penalty_; }
+  // Of the last Reset: nothing is over a device's memory that AllowRelief could not free, as far as
+  // is estimated.
+  bool can_fit() const { return can_fit_; }
   const Placement& placement() const { return placement_; }
 
   // What follows is of the accepted placement: not while a proposal waits for Accept or Reject.
@@ -162,9 +173,28 @@ class Simulator {
   void UpdateMemory();
   void RevertMemory();
   std::vector<int64_t> PeakMemory();
+  // The moments of a step in order, and their micro-batches: as memory changes.
+  std::vector<std::pair<int, int>> Moments();
   template <typename Run>
   void ForEachTask(Run run);  // all of the step, in order
-  Picoseconds Penalty();
+  // Exact below `limit` - time_.
+  Picoseconds Penalty(Picoseconds limit);
+
+  // What `bytes` over the memory of a device cost that nothing can free.
+  Picoseconds PriceOf(int device, int64_t bytes) const;
+
+  // relief.cc
+  struct IdleValue;
+  struct ReliefSteps;
+  // Of the devices that AllowRelief speaks of. Exact below `limit` - time_.
+  Picoseconds ReliefPenalty(const std::vector<int64_t>& peak, Picoseconds limit);
+  double SecondsOfPosition(int p);
+  int64_t Workspace(int device);
+  int LastUse(ValueId v, int layout) const;
+  bool CanRemake(ValueId v, int moment, absl::InlinedVector<ValueId, 4>* from) const;
+  void FindIdle(std::vector<IdleValue>* idle);
+  void AddIdle(ValueId v, std::vector<IdleValue>* idle);
+  Relief ReliefOf(int device, const ReliefSteps& steps, const std::vector<IdleValue>& idle);
 
   const PcgStructure& structure_;
   ConfigTable& table_;
@@ -196,6 +226,14 @@ class Simulator {
   Picoseconds time_ = 0;
   Picoseconds penalty_ = 0;
   bool limited_ = false;  // some device states its memory
+  bool can_fit_ = true;
+
+  bool relief_ = false;  // see AllowRelief
+  OffloadSettings relief_settings_;
+  std::vector<std::vector<int>> uses_of_slot_;  // moments, those of views of the value included
+  std::vector<ValueId> idle_values_;            // that may be unused for long
+  std::vector<ValueId> root_;          // by value: whose memory it shares, itself if nobody's
+  std::vector<int> narrow_positions_;  // of operators whose kernels need workspace
 
   Undo undo_;
   MemoryUndo memory_undo_;

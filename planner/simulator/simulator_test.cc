@@ -1,6 +1,7 @@
 #include "planner/simulator/simulator.h"
 
 #include <chrono>
+#include <optional>
 
 #include "gtest/gtest.h"
 #include "planner/cost/analytic.h"
@@ -57,11 +58,19 @@ struct Bench {
   SearchSpace space;
 };
 
-// Proposes, accepts and rejects at random.
-void ExpectDeltaEqualsFull(Bench& bench, int rounds) {
+// Proposes, accepts and rejects at random; with `relief`, memory over the limit costs what swaps
+// and recomputation would add.
+void ExpectDeltaEqualsFull(Bench& bench, int rounds,
+                           const std::optional<OffloadSettings>& relief = std::nullopt,
+                           int* relieved_rounds = nullptr) {
   const Graph& graph = bench.graph;
   Simulator delta(bench.structure, bench.table, bench.costs);
   Simulator full(bench.structure, bench.table, bench.costs);
+  int relieved = 0;
+  if (relief.has_value()) {
+    delta.AllowRelief(*relief);
+    full.AllowRelief(*relief);
+  }
   ASSERT_EQ(delta.Reset(bench.Single()), absl::OkStatus());
   Random random(17);
   for (int round = 0; round < rounds; ++round) {
@@ -84,6 +93,7 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds) {
     ASSERT_EQ(full.Reset(delta.placement()), absl::OkStatus());
     ASSERT_EQ(*cost, full.cost()) << graph.name << " round " << round;
     ASSERT_EQ(delta.time(), full.time());
+    relieved += full.can_fit() && full.cost() > full.time();
     // Long runs of rejections, too: stretches without changes become one step.
     if (random.Real() < (round % 500 < 250 ? 0.5 : 0.02)) {
       delta.Accept();
@@ -94,6 +104,7 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds) {
       ASSERT_EQ(delta.cost(), full.cost()) << "after a rejection, round " << round;
     }
   }
+  if (relieved_rounds != nullptr) *relieved_rounds += relieved;
 }
 
 TEST(SimulatorTest, DeltaEqualsFullExactly) {
@@ -110,6 +121,102 @@ TEST(SimulatorTest, DeltaEqualsFullExactly) {
     Bench bench(graph, 4, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
     ExpectDeltaEqualsFull(bench, 2000);
   }
+}
+
+TEST(SimulatorTest, DeltaEqualsFullWhereMemoryIsRelieved) {
+  const std::vector<std::pair<Graph, int>> cases = {{Cnn(64), 0},
+                                                    {Llama(SmallLlama(3), 32), 0},
+                                                    {Llama(SmallLlama(2, true), 64), 0},
+                                                    {Llama(LargerLlama(2), 32), 1},
+                                                    {Llama(LargerLlama(2, true), 32), 3}};
+  for (const auto& [graph, stage] : cases) {
+    Bench ample(graph, 3);
+    Simulator one(ample.structure, ample.table, ample.costs);
+    ASSERT_EQ(one.Reset(ample.Single()), absl::OkStatus());
+    int relieved = 0;
+    for (int percent : {80, 65, 50, 40}) {
+      const int64_t memory = one.EstimateMemory()[0] * percent / 100;
+      Bench bench(graph, 3, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
+      OffloadSettings settings;
+      settings.host_bandwidth = stage == 0 ? 1e9 : 6e9;
+      ExpectDeltaEqualsFull(bench, 200, settings, &relieved);
+    }
+    std::printf("%s, stage %d: relieved in %d rounds\n", graph.name.c_str(), stage, relieved);
+    EXPECT_GT(relieved, 0);
+  }
+}
+
+// Placements at random on devices with less memory than they need: what the simulator takes their
+// relief to cost, against what lowering adds.
+TEST(SimulatorTest, ReliefCostsAboutWhatLoweringAdds) {
+  const Graph graphs[] = {Llama(SmallLlama(8), 32), Llama(LargerLlama(6), 64), Cnn(256)};
+  Random random(41);
+  int compared = 0, close = 0, disagree = 0, relieved = 0;
+  for (const Graph& graph : graphs) {
+    for (int round = 0; round < 40; ++round) {
+      Bench bench(graph, 2, int64_t{1} << 32);
+      Placement placement = bench.Everywhere(
+          [&](const SplitRule& rule) { return DataParallel(rule, 1 + round % 2); });
+      // A few operators otherwise.
+      for (NodeId n : bench.structure.LiveNodes()) {
+        if (round > 1 && random.Real() < 0.2)
+          placement[n] = bench.table.Get(n, bench.space.Draw(n, &random));
+      }
+      Simulator ample(bench.structure, bench.table, bench.costs);
+      ASSERT_EQ(ample.Reset(placement), absl::OkStatus());
+      const std::vector<int64_t> need = ample.EstimateMemory();
+      const int64_t memory =
+          static_cast<int64_t>((0.6 + 0.35 * random.Real()) *
+                               static_cast<double>(*std::max_element(need.begin(), need.end())));
+      const Machine machine = TestMachine(2, memory);
+      CostTables costs(bench.structure, bench.table, machine, bench.analytic, TestOptimizer());
+      Simulator simulator(bench.structure, bench.table, costs);
+      OffloadSettings settings;
+      settings.host_bandwidth = round % 3 == 0 ? 1e9 : 6e9;
+      simulator.AllowRelief(settings);
+      ASSERT_EQ(simulator.Reset(placement), absl::OkStatus());
+      MemoryLimits limits;
+      limits.options.set_max_batch_slices(1);
+      limits.options.set_host_bandwidth(settings.host_bandwidth);
+      for (const proto::Device& device : machine.devices) limits.AddDevice(device);
+      for (NodeId n : bench.structure.LiveNodes()) {
+        const NodeTasks* tasks = costs.Node(n, placement[n]);
+        Picoseconds slowest = 0;
+        for (size_t part = 0; part < tasks->forward.size(); ++part) {
+          slowest =
+              std::max(slowest, tasks->forward[part].duration + tasks->backward[part].duration);
+        }
+        limits.node_seconds[graph.node(n).name] = ToSeconds(slowest);
+      }
+      LoweringOptions options;
+      options.optimizer = TestOptimizer();
+      std::vector<int64_t> kept;
+      MadeToFit made;
+      const auto programs = LowerPlacement(bench.structure, placement, bench.table, 2, options,
+                                           &kept, &limits, &made);
+      if (programs.ok() != simulator.can_fit()) {
+        ++disagree;
+        continue;
+      }
+      if (!programs.ok()) continue;
+      ++compared;
+      double added = 0;
+      for (const proto::MemoryPlan& plan : made.memory)
+        added = std::max(added, plan.added_seconds());
+      const double step = ToSeconds(simulator.time());
+      const double real = step + added, estimate = ToSeconds(simulator.cost());
+      relieved += added > 0.01 * step;
+      close += std::abs(estimate - real) <= 0.15 * real;
+    }
+  }
+  std::printf(
+      "%d of %d within 15 %% of the step (%d longer by more than 1 %%), %d disagree on whether it "
+      "fits\n",
+      close, compared, relieved, disagree);
+  EXPECT_GE(compared, 50);
+  EXPECT_GE(relieved, 15);
+  EXPECT_GE(close, compared * 9 / 10);
+  EXPECT_LE(disagree, compared / 10);
 }
 
 // Hosts of two devices behind one card each.
