@@ -76,9 +76,9 @@ struct PlanProblem {
 
 // Searches (or checks the imported plan) and simulates the alternatives. Where the options name no
 // ZeRO stage: that of the imported plan; else 0, or where memory is short the one that is predicted
-// to be fastest, what swaps and recomputation add included. Errors: InvalidArgument for a graph that cannot be trained,
-// a plan of another graph or an option out of range; ResourceExhausted, with the bytes needed and
-// present by device, if nothing fits.
+// to be fastest, what swaps and recomputation add included. Errors: InvalidArgument for a graph
+// that cannot be trained, a plan of another graph or an option out of range; ResourceExhausted,
+// with the bytes needed and present by device, if nothing fits.
 absl::StatusOr<proto::Plan> MakePlan(const PlanProblem& problem,
                                      const proto::SearchOptions& options);
 
