@@ -45,7 +45,7 @@ absl::StatusOr<Outcome> Compare(const SmallProblem& problem) {
   if (!fused.ok()) return fused.status();
   given.graph = &*fused;
   proto::SearchOptions options;
-  options.set_budget(absl::GetFlag(FLAGS_budget));
+  if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
   Outcome outcome;
   double start = Seconds();
   const absl::StatusOr<proto::Plan> before = MakePlan(given, options);

@@ -156,7 +156,7 @@ absl::Status Run(Report* report) {
                      Number(full->seconds / delta->seconds, 1)});
 
     proto::SearchOptions options;
-    options.set_budget(absl::GetFlag(FLAGS_budget));
+    if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
     absl::StatusOr<proto::Plan> plan = MakePlan(problem, options);
     if (!plan.ok()) return plan.status();
     const double searched = plan->prediction().step_seconds();
