@@ -2,6 +2,8 @@
 
 #include <new>
 
+#include "ops/cuda/cublas_status.h"
+#include "ops/cuda/cudnn_status.h"
 #include "ops/cuda/status.h"
 
 namespace espalier {

@@ -7,6 +7,7 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/convolution.h"
+#include "ops/cuda/cudnn_status.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"

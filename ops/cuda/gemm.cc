@@ -1,5 +1,6 @@
 #include "ops/cuda/gemm.h"
 
+#include "ops/cuda/cublas_status.h"
 #include "ops/cuda/status.h"
 
 namespace espalier {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/cuda/nccl_status.h"
 #include "ops/cuda/status.h"
 
 namespace espalier {
