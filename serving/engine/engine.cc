@@ -329,7 +329,7 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
     sequences[i].slots = kv_.slots(request.id());
     sequences[i].adapter = request.options().adapter;
   }
-  absl::StatusOr<StepLogits> logits = RunRows(*llm_, sequences);
+  absl::StatusOr<StepLogits> logits = RunRows(*llm_, sequences, std::move(logits_));
   if (logits.ok()) statistics_.llm_batches += logits->batches();
   return logits;
 }
@@ -399,6 +399,7 @@ absl::Status Engine::Step() {
     speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
                              end - begin);
   }
+  if (logits.ok()) logits_ = *std::move(logits);
   return status;
 }
 

@@ -169,6 +169,7 @@ class Engine {
   KvCache kv_;
   uint64_t cache_generation_;  // of the LLM, that kv_ speaks of
   std::unique_ptr<Speculator> speculator_;
+  StepLogits logits_;  // of the last step: its memory
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;
   std::deque<RequestId> waiting_;  // by rank: priority, then age

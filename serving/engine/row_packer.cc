@@ -110,15 +110,20 @@ absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
 
 }  // namespace
 
-absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences) {
+absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
+                                   StepLogits old) {
   const RunnerLimits limits = runner.limits();
-  StepLogits out;
-  out.rows_.resize(sequences.size());
+  StepLogits out = std::move(old);
+  out.batches_ = 0;
+  out.rows_.assign(sequences.size(), {});
   BatchFiller filler(limits);
   const auto flush = [&]() -> absl::Status {
     const RunnerBatch& batch = filler.Close();
-    auto logits = std::make_unique<RunnerLogits>();
-    if (absl::Status status = runner.Step(batch, logits.get()); !status.ok()) return status;
+    if (out.batches_ == static_cast<int>(out.blocks_.size())) {
+      out.blocks_.push_back(std::make_unique<RunnerLogits>());
+    }
+    RunnerLogits* logits = out.blocks_[out.batches_].get();
+    if (absl::Status status = runner.Step(batch, logits); !status.ok()) return status;
     if (!batch.logit_rows.empty()) {
       if (absl::Status status = CheckShape(*logits, batch, limits); !status.ok()) return status;
     }
@@ -128,7 +133,7 @@ absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const Sequenc
           {logits->row(static_cast<int>(i)),
            hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr});
     }
-    out.blocks_.push_back(std::move(logits));
+    ++out.batches_;
     filler.Clear();
     return absl::OkStatus();
   };

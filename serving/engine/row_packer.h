@@ -34,22 +34,26 @@ class StepLogits {
   const float* at(int sequence, int wanted) const { return rows_[sequence][wanted].logits; }
   // The hidden state of the same row; null if it did not ask for it.
   const float* hidden(int sequence, int wanted) const { return rows_[sequence][wanted].hidden; }
-  int batches() const { return static_cast<int>(blocks_.size()); }
+  int batches() const { return batches_; }
 
  private:
-  friend absl::StatusOr<StepLogits> RunRows(ModelRunner&, absl::Span<const SequenceRows>);
+  friend absl::StatusOr<StepLogits> RunRows(ModelRunner&, absl::Span<const SequenceRows>,
+                                            StepLogits);
 
   struct Row {
     const float* logits = nullptr;
     const float* hidden = nullptr;
   };
 
-  std::vector<std::unique_ptr<RunnerLogits>> blocks_;
+  std::vector<std::unique_ptr<RunnerLogits>> blocks_;  // the first `batches_` are filled
+  int batches_ = 0;
   std::vector<std::vector<Row>> rows_;
 };
 
 // Errors of the runner; Internal if it returns logits of another shape; InvalidArgument if a single
-// row breaks a limit by itself.
-absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences);
+// row breaks a limit by itself. `old` lends its memory: a step's logits can be megabytes, which the
+// system would have to map and clear each time.
+absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
+                                   StepLogits old = StepLogits());
 
 }  // namespace espalier

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "serving/sampling/shared_noise.h"
 
@@ -11,32 +10,44 @@ namespace {
 
 constexpr int kRunners = 64;
 
-template <typename Score>
-std::vector<int> Best(int size, int count, Score score) {
-  std::vector<int> order(size);
-  std::iota(order.begin(), order.end(), 0);
-  count = std::clamp(count, 0, size);
-  std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](int a, int b) {
-    return score(a) != score(b) ? score(a) > score(b) : a < b;
-  });
-  order.resize(count);
-  return order;
+// Below exp(-kNegligible) of the most probable token's, a probability does not count. (There are
+// 10^5 tokens, and an exponential each would take as long as a small model's step.)
+constexpr float kNegligible = 24;
+
+// Best first, equals by rising index. One pass: few are ever better than the worst of those kept.
+template <typename Value>
+std::vector<int> Best(absl::Span<const Value> scores, int count) {
+  std::vector<int> best;
+  const size_t most = std::clamp(count, 0, static_cast<int>(scores.size()));
+  if (most == 0) return best;
+  best.reserve(most + 1);
+  const auto before = [&](int a, int b) { return scores[a] > scores[b]; };
+  for (int i = 0; i < static_cast<int>(scores.size()); ++i) {
+    if (best.size() == most && !(scores[i] > scores[best.back()])) continue;
+    best.insert(std::upper_bound(best.begin(), best.end(), i, before), i);
+    if (best.size() > most) best.pop_back();
+  }
+  return best;
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, int count) {
-  const double most = *std::max_element(logits.begin(), logits.end());
+  const float most = *std::max_element(logits.begin(), logits.end());
+  const float least = most - kNegligible;
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - most);
-  if (!std::isfinite(sum)) {  // NaN and +infinity end here too
+  bool numbers = most < INFINITY;
+  for (const float logit : logits) {
+    numbers &= logit <= most;  // no NaN is
+    if (logit > least) sum += std::exp(logit - most);
+  }
+  if (!numbers || !(sum > 0)) {
     return absl::InternalError("its logits are no numbers: are the weights intact?");
   }
   std::vector<Choice> out;
-  for (const int token :
-       Best(static_cast<int>(logits.size()), count, [&](int t) { return logits[t]; })) {
+  for (const int token : Best(logits, count)) {
     if (logits[token] == -INFINITY) break;  // excluded by the request's rules
-    out.push_back({token, std::exp(logits[token] - most) / sum});
+    out.push_back({token, std::exp(static_cast<double>(logits[token]) - most) / sum});
   }
   return out;
 }
@@ -49,8 +60,7 @@ absl::StatusOr<std::vector<Choice>> SharedChoices(absl::Span<const float> logits
   if (!q.ok()) return q.status();
   std::vector<Choice> race;
   double sum = 0;
-  for (const int token :
-       Best(static_cast<int>(q->size()), kRunners, [&](int t) { return (*q)[t]; })) {
+  for (const int token : Best(absl::MakeConstSpan(*q), kRunners)) {
     if ((*q)[token] <= 0) break;
     const double clock = SharedClock(sampling.seed, static_cast<uint64_t>(position), token);
     race.push_back({token, (*q)[token] / std::max(clock, 1e-300)});

@@ -1,16 +1,17 @@
 #include "serving/speculative/cost.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
+
+#include "absl/types/span.h"
 
 namespace espalier {
 namespace {
 
-constexpr int kKept = 7;        // times per bucket
 constexpr int kExact = 32;      // up to here each number of rows has its own bucket
 constexpr int kPerOctave = 16;  // beyond, buckets per doubling
-constexpr int kBuckets = kExact + kPerOctave * 24;
 constexpr int kRepeats = 3;     // of each calibration batch
 constexpr int kTurns = 5;       // of two that are compared
 constexpr int kPast = 256;      // positions of each of the calibration's sequences
@@ -18,10 +19,15 @@ constexpr int kShortest = 16;   // that still says something
 constexpr int kSequences = 64;  // of them, at most
 constexpr int kRowsOfOne = 32;  // that see one of them
 
-double Median(std::vector<double> values) {
+double Median(absl::Span<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+int BucketOf(int rows) {
+  if (rows <= kExact) return rows;
+  return kExact + 1 + static_cast<int>(kPerOctave * std::log2(static_cast<double>(rows) / kExact));
 }
 
 // `sequences` of `length` positions each, `stride` KV slots apart, the first from `slot` on; the
@@ -50,55 +56,47 @@ RunnerBatch CalibrationBatch(int sequences, int length, int rows, int stride = 1
 
 }  // namespace
 
-StepCost::StepCost() : buckets_(kBuckets) {}
-
-int StepCost::BucketOf(int rows) {
-  if (rows <= kExact) return std::max(rows, 1) - 1;
-  const int bucket =
-      kExact + static_cast<int>(kPerOctave * std::log2(static_cast<double>(rows) / kExact));
-  return std::min(bucket, kBuckets - 1);
-}
-
 void StepCost::Observe(const StepWork& work, double seconds) {
-  const int rows = work.rows;
-  Bucket& bucket = buckets_[BucketOf(rows)];
-  const double own = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
-  if (bucket.rows.size() < kKept) {
-    bucket.rows.push_back(rows);
-    bucket.seconds.push_back(own);
-  } else {
-    bucket.rows[bucket.next % kKept] = rows;
-    bucket.seconds[bucket.next % kKept] = own;
+  const int number = BucketOf(work.rows);
+  auto at = std::lower_bound(buckets_.begin(), buckets_.end(), number,
+                             [](const Bucket& bucket, int n) { return bucket.number < n; });
+  if (at == buckets_.end() || at->number != number) {
+    at = buckets_.insert(at, Bucket());
+    at->number = number;
   }
-  ++bucket.next;
+  const size_t slot = at->count++ % kKept;
+  at->rows[slot] = work.rows;
+  at->seconds[slot] = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
+  const size_t known = std::min<int64_t>(at->count, kKept);
+  std::array<double, kKept> values = at->rows;
+  at->middle_rows = Median(absl::MakeSpan(values.data(), known));
+  values = at->seconds;
+  at->middle_seconds = Median(absl::MakeSpan(values.data(), known));
   stale_ = true;
 }
 
 void StepCost::Refresh() const {
   stale_ = false;
-  curve_.clear();
+  pools_.clear();
   for (const Bucket& bucket : buckets_) {
-    if (bucket.rows.empty()) continue;
-    Point point{Median(bucket.rows), Median(bucket.seconds),
-                static_cast<double>(bucket.rows.size())};
-    // A smaller batch that seems to cost more is pooled with this one: both have their mean.
-    std::vector<double> pooled = {point.rows};
-    while (!curve_.empty() && curve_.back().seconds > point.seconds) {
-      const Point& last = curve_.back();
-      const double weight = last.weight + point.weight;
-      point.seconds = (last.seconds * last.weight + point.seconds * point.weight) / weight;
-      point.weight = weight;
-      pooled.push_back(last.rows);
-      curve_.pop_back();
+    Pool pool{bucket.middle_rows, bucket.middle_rows, bucket.middle_seconds,
+              static_cast<double>(std::min<int64_t>(bucket.count, kKept))};
+    // Smaller batches that seem to cost more are pooled with this one: all have their mean.
+    while (!pools_.empty() && pools_.back().seconds > pool.seconds) {
+      const Pool& last = pools_.back();
+      const double weight = last.weight + pool.weight;
+      pool.seconds = (last.seconds * last.weight + pool.seconds * pool.weight) / weight;
+      pool.weight = weight;
+      pool.least = last.least;
+      pools_.pop_back();
     }
-    // One point at each end of the pool keeps it flat between them.
-    const auto [least, most] = std::minmax_element(pooled.begin(), pooled.end());
-    if (*least < *most) {
-      curve_.push_back({*least, point.seconds, point.weight / 2});
-      point.weight /= 2;
-    }
-    point.rows = *most;
-    curve_.push_back(point);
+    pools_.push_back(pool);
+  }
+  curve_.clear();
+  for (const Pool& pool : pools_) {
+    curve_.push_back({pool.least, pool.seconds});
+    // Flat in between.
+    if (pool.least < pool.most) curve_.push_back({pool.most, pool.seconds});
   }
 }
 
@@ -233,7 +231,7 @@ class Calibration {
       if (absl::Status s = Time(a, &of_a); !s.ok()) return s;
       extra.push_back(of_a - of_b);
     }
-    *seconds = Median(std::move(extra));
+    *seconds = Median(absl::MakeSpan(extra));
     return absl::OkStatus();
   }
 

@@ -11,6 +11,7 @@
 // that has become slower is known after a handful of steps.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -34,8 +35,6 @@ class StepCost {
     double context = 0;
   };
 
-  StepCost();
-
   void Observe(const StepWork& work, double seconds);
 
   // 0 before the first observation. Between known sizes linear; beyond the largest, by the mean
@@ -51,20 +50,29 @@ class StepCost {
   void set_rates(const Rates& rates) { rates_ = rates; }
 
  private:
+  static constexpr int kKept = 7;  // times per bucket
   struct Bucket {
-    std::vector<double> rows, seconds;  // the last kKept observations, a ring
-    int64_t next = 0;
+    int number = 0;
+    std::array<double, kKept> rows{}, seconds{};  // the last observations, a ring
+    int64_t count = 0;                            // of all that were
+    double middle_rows = 0, middle_seconds = 0;   // medians
   };
   struct Point {
-    double rows, seconds, weight;
+    double rows, seconds;
+  };
+  struct Pool {
+    double least, most;  // rows
+    double seconds, weight;
   };
 
-  static int BucketOf(int rows);
+  // A drafter asks after every level of a tree, so this must cost little beside a small model's
+  // step.
   void Refresh() const;
 
-  std::vector<Bucket> buckets_;
+  std::vector<Bucket> buckets_;  // that have been observed, by number
   Rates rates_;
   mutable bool stale_ = false;
+  mutable std::vector<Pool> pools_;
   mutable std::vector<Point> curve_;  // rising in both
 };
 

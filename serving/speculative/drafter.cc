@@ -88,7 +88,7 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
   return status;
 }
 
-absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences, StepLogits* logits) {
+absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences) {
   run_ = {};
   for (const SequenceRows& sequence : sequences) {
     run_.rows += static_cast<int>(sequence.rows.size());
@@ -99,10 +99,10 @@ absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences, StepLogits* 
     }
     run_.context += longest;
   }
-  absl::StatusOr<StepLogits> result = RunRows(runner_, sequences);
+  absl::StatusOr<StepLogits> result = RunRows(runner_, sequences, std::move(logits_));
   if (!result.ok()) return result.status();
-  *logits = *std::move(result);
-  batches_ += logits->batches();
+  logits_ = *std::move(result);
+  batches_ += logits_.batches();
   return absl::OkStatus();
 }
 
@@ -137,18 +137,16 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
   }
   // Only now: Append may have moved the lists of slots.
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i].request);
-  StepLogits logits;
-  if (absl::Status status = Run(sequences, &logits); !status.ok()) return status;
-  const int vocabulary = runner_.limits().vocabulary;
+  if (absl::Status status = Run(sequences); !status.ok()) return status;
+  const size_t vocabulary = runner_.limits().vocabulary;
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].depth == 0) continue;
-    const float* row = logits.at(static_cast<int>(i), 0);
     Branches& draft = drafts_[jobs[i].request];
     draft = Branches();
     draft.tree = TokenTree(jobs[i].tokens.back());
     draft.nodes.resize(1);
     draft.frontier = {0};
-    draft.logits.emplace_back(row, row + vocabulary);
+    draft.logits = {absl::MakeConstSpan(logits_.at(static_cast<int>(i), 0), vocabulary)};
   }
   return absl::OkStatus();
 }
@@ -178,15 +176,13 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
     }
   }
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i]->request);
-  StepLogits logits;
-  if (absl::Status status = Run(sequences, &logits); !status.ok()) return status;
-  const int vocabulary = runner_.limits().vocabulary;
+  if (absl::Status status = Run(sequences); !status.ok()) return status;
+  const size_t vocabulary = runner_.limits().vocabulary;
   for (size_t i = 0; i < jobs.size(); ++i) {
     Branches& draft = drafts_[jobs[i]->request];
     draft.logits.clear();
     for (size_t j = 0; j < draft.frontier.size(); ++j) {
-      const float* row = logits.at(static_cast<int>(i), static_cast<int>(j));
-      draft.logits.emplace_back(row, row + vocabulary);
+      draft.logits.emplace_back(logits_.at(static_cast<int>(i), static_cast<int>(j)), vocabulary);
     }
   }
   return absl::OkStatus();
@@ -197,13 +193,15 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
 void Drafter::Rule(const Job& job, Branches& draft) const {
   if (job.rules == nullptr || !job.rules->active()) return;
   size_t kept = 0;
+  if (draft.ruled.size() < draft.frontier.size()) draft.ruled.resize(draft.frontier.size());
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    std::vector<float>& logits = draft.logits[i];
+    std::vector<float>& logits = draft.ruled[kept];
+    logits.assign(draft.logits[i].begin(), draft.logits[i].end());
     const absl::Status status = job.rules->Apply(draft.tree.PathTo(draft.frontier[i]),
                                                  logits.data(), static_cast<int>(logits.size()));
     if (!status.ok()) continue;
     draft.frontier[kept] = draft.frontier[i];
-    if (kept != i) draft.logits[kept] = std::move(logits);
+    draft.logits[kept] = logits;
     ++kept;
   }
   draft.frontier.resize(kept);
@@ -255,7 +253,7 @@ absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) 
   std::vector<int> next;
   const int position = static_cast<int>(job.tokens.size()) + depth;
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    const std::vector<float>& logits = draft.logits[i];
+    const absl::Span<const float> logits = draft.logits[i];
     absl::StatusOr<Distribution> q =
         SamplingDistribution(logits.data(), static_cast<int>(logits.size()), job.sampling);
     if (!q.ok()) return q.status();

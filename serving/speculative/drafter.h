@@ -96,14 +96,16 @@ class Drafter {
   struct Branches {
     TokenTree tree{0};
     std::vector<Node> nodes;
-    std::vector<int> frontier;               // nodes of the deepest level
-    std::vector<std::vector<float>> logits;  // of the frontier
-    int run = 0;                             // nodes that have a slot
+    std::vector<int> frontier;  // nodes of the deepest level
+    // Of the frontier; in the last run's logits, or in `ruled`.
+    std::vector<absl::Span<const float>> logits;
+    std::vector<std::vector<float>> ruled;
+    int run = 0;  // nodes that have a slot
   };
 
   absl::Status Follow(absl::Span<const Job> jobs);
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
-  absl::Status Run(absl::Span<const SequenceRows> sequences, StepLogits* logits);
+  absl::Status Run(absl::Span<const SequenceRows> sequences);
   void Rule(const Job& job, Branches& draft) const;
   absl::Status Expand(const Job& job, int depth);
   absl::Status ExpandByBeam(int width, Branches& draft);
@@ -122,6 +124,7 @@ class Drafter {
   std::function<double()> seconds_;
   StepCost* cost_ = nullptr;
   StepWork run_;  // the last Run
+  StepLogits logits_;
 };
 
 }  // namespace espalier

@@ -67,6 +67,28 @@ TEST(Payoff, IsTakenUpAgainWhenItPaysAgain) {
   EXPECT_GT(Drafted(payoff, 2, {3, 1.3}, {1, 1}, 8000), 0.8);
 }
 
+// Neighbours come and go: for some hundreds of steps all is slower.
+TEST(Payoff, AMachineThatIsSlowForAWhileIsNoReasonToHoldBackOrToGoOn) {
+  for (const double seconds : {1.5, 2.3}) {
+    Payoff payoff;
+    std::mt19937 random(3);
+    double slow = 1, drafting = 0, all = 0;
+    for (int i = 0; i < 40000; ++i) {
+      if (random() % 300 == 0) slow = 1 + 0.1 * static_cast<double>(random() % 8);
+      const bool drafts = !payoff.Withholds(4);
+      const double took = drafts ? seconds : 1;
+      (drafts ? drafting : all) += took;
+      payoff.Observe(4, drafts, {.tokens = drafts ? 8 : 4, .seconds = slow * took, .expected = 4});
+    }
+    all += drafting;
+    if (seconds < 2) {
+      EXPECT_GT(drafting, 0.97 * all);
+    } else {
+      EXPECT_LT(drafting, 0.1 * all);
+    }
+  }
+}
+
 // Requests grow, and steps with them: what is compared is how far each arm is from its estimate.
 TEST(Payoff, StepsThatGrowLongerAreNoReasonToHoldBack) {
   Payoff payoff;

@@ -6,23 +6,28 @@
 namespace espalier {
 namespace {
 
-// Rows of each SSM run that drafts the first `count` of these nodes for one request: the root, then
-// at every level the nodes that have children.
-std::vector<int> RowsByLevel(const std::vector<Acceptance::Node>& nodes, int count) {
-  std::vector<int> rows;
-  std::vector<bool> counted(count, false);
-  for (int i = 0; i < count; ++i) {
-    const Acceptance::Node& node = nodes[i];
-    if (static_cast<int>(rows.size()) < node.depth) rows.resize(node.depth, 0);
+// Rows of each SSM run that drafts the first nodes of a list for one request: the root, then at
+// every level the nodes that have children.
+class LevelRows {
+ public:
+  explicit LevelRows(size_t nodes) : has_children_(nodes, false) {}
+
+  void Add(const Acceptance::Node& node) {
+    if (static_cast<int>(rows_.size()) < node.depth) rows_.resize(node.depth, 0);
     if (node.parent < 0) {
-      rows[0] = 1;
-    } else if (!counted[node.parent]) {
-      counted[node.parent] = true;
-      ++rows[node.depth - 1];
+      rows_[0] = 1;
+    } else if (!has_children_[node.parent]) {
+      has_children_[node.parent] = true;
+      ++rows_[node.depth - 1];
     }
   }
-  return rows;
-}
+  absl::Span<const int> rows() const { return rows_; }
+  int depth() const { return static_cast<int>(rows_.size()); }
+
+ private:
+  std::vector<bool> has_children_;
+  std::vector<int> rows_;
+};
 
 // What a row of the trees costs in tokens that the time would yield otherwise, on average. (Not at
 // the margin: a good choice ends before a stair, where the next row is dear and the last was free.)
@@ -70,14 +75,15 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
       if (left != 0 && (m & (m - 1)) != 0) continue;
       const double behind = catch_up / bounds.horizon / m;  // rows per request and step
       double value = 0;
+      LevelRows levels(nodes.size());
       for (int k = 1; k <= static_cast<int>(nodes.size()) && m * k <= room; ++k) {
         value += nodes[k - 1].value;
+        levels.Add(nodes[k - 1]);
         if (k > 8 && k % 4 != 0 && k != static_cast<int>(nodes.size())) continue;
         double drafting = 0;
-        const std::vector<int> levels = RowsByLevel(nodes, k);
-        if (static_cast<int>(levels.size()) < depth && k > depth) continue;  // a smaller depth's
-        for (size_t level = 0; level < levels.size(); ++level) {
-          const double rows = m * (levels[level] + (level == 0 ? behind : 0));
+        if (levels.depth() < depth && k > depth) continue;  // a smaller depth's
+        for (int level = 0; level < levels.depth(); ++level) {
+          const double rows = m * (levels.rows()[level] + (level == 0 ? behind : 0));
           drafting += bounds.overhead * ssm.Seconds({.rows = static_cast<int>(std::ceil(rows)),
                                                      .visible = rows * load.context,
                                                      .context = m * load.context});
@@ -90,7 +96,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
         if (rate <= needed) continue;
         needed = rate;
         best = {.requests = m,
-                .depth = static_cast<int>(levels.size()),
+                .depth = levels.depth(),
                 .nodes = k,
                 .rate = rate,
                 .gain = value * factors,

@@ -1,7 +1,10 @@
 // Speculation over the load: tokens/s of 1 to 64 requests at once, decoded incrementally, with
 // chains, with trees of a fixed shape, and with speculation that tunes itself. The engines live
-// through all rounds, as a server does: what the tuned ones learn stays. All modes take turns.
+// through all rounds, as a server does: what the tuned ones learn stays. Each mode's run stands
+// between two of incremental decoding and is compared with their mean; from round to round the
+// modes change places. What slows the machine for longer than that slows both alike.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -29,7 +32,9 @@ ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "of the models");
 ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
-ABSL_FLAG(int, rounds, 5, "turns");
+ABSL_FLAG(int, rounds, 15, "turns that count");
+ABSL_FLAG(int, warm_rounds, 3,
+          "turns before: learning from nothing happens once in a server's life");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
 ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
@@ -58,8 +63,24 @@ struct Run {
 struct Mode {
   std::string name;
   std::unique_ptr<Engine> engine;
-  std::map<int, std::vector<Run>> runs;  // by load
+  std::map<int, std::vector<Run>> runs;       // by load
+  std::map<int, std::vector<double>> ratios;  // rate over that of the neighbours in time, by load
 };
+
+double Rate(const Run& run) { return run.tokens / run.seconds; }
+
+// Half the width of a notch (McGill, Tukey and Larsen 1978): medians whose notches do not meet
+// differ, at about 95 %.
+double Notch(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  const auto quantile = [&](double share) {
+    const double at = share * static_cast<double>(n - 1);
+    const size_t low = static_cast<size_t>(at), high = std::min(low + 1, n - 1);
+    return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
+  };
+  return 1.57 * (quantile(0.75) - quantile(0.25)) / std::sqrt(static_cast<double>(n));
+}
 
 // All requests at once, until the first answer is complete: then the load changes. The rest is
 // run to its end, untimed.
@@ -258,14 +279,28 @@ absl::Status Measure(Report* report) {
     }
     loads.push_back(load);
   }
-  // One round before the clock counts: learning from nothing happens once in a server's life.
-  for (int round = -1; round < absl::GetFlag(FLAGS_rounds); ++round) {
+  const int warm = absl::GetFlag(FLAGS_warm_rounds);
+  for (int round = 0; round < warm + absl::GetFlag(FLAGS_rounds); ++round) {
     for (const int load : loads) {
-      for (Mode& mode : modes) {
-        absl::StatusOr<Run> run =
-            Decode(*mode.engine, llm, small, **tokenizer, text, load, round + 1);
+      const auto decode = [&](Mode& mode) {
+        return Decode(*mode.engine, llm, small, **tokenizer, text, load, round);
+      };
+      absl::StatusOr<Run> before = decode(modes[0]);
+      if (!before.ok()) return before.status();
+      const size_t others = modes.size() - 1;
+      for (size_t i = 0; i < others; ++i) {
+        Mode& mode = modes[1 + (i + static_cast<size_t>(round)) % others];
+        absl::StatusOr<Run> run = decode(mode);
         if (!run.ok()) return run.status();
-        if (round >= 0) mode.runs[load].push_back(*run);
+        absl::StatusOr<Run> after = decode(modes[0]);
+        if (!after.ok()) return after.status();
+        if (round >= warm) {
+          mode.runs[load].push_back(*run);
+          mode.ratios[load].push_back(2 * Rate(*run) / (Rate(*before) + Rate(*after)));
+          modes[0].runs[load].push_back(*after);
+          modes[0].ratios[load].push_back(1);
+        }
+        before = std::move(after);
       }
     }
   }
@@ -286,27 +321,23 @@ absl::Status Measure(Report* report) {
     }
   };
   table(absl::StrCat("Decoding by load, tokens/s, ", threads, " threads"), 0,
-        [&](const std::vector<Run>& runs, int) {
-          return median(runs, [](const Run& r) { return r.tokens / r.seconds; });
-        });
+        [&](const std::vector<Run>& runs, int) { return median(runs, Rate); });
   report->Note(absl::StrCat(
       "Prompts of ", kPrompt, " bytes from the held-out tail, ", absl::GetFlag(FLAGS_tokens),
       " tokens each, temperature ", absl::GetFlag(FLAGS_temperature), "; medians of ",
-      absl::GetFlag(FLAGS_rounds), " rounds in turns; ",
+      absl::GetFlag(FLAGS_rounds), " rounds in turns after ", warm, " that do not count; ",
       absl::GetFlag(FLAGS_llm).empty() ? absl::StrCat("models trained for ", steps, " steps.")
                                        : "models from folders."));
-  // Ratios within a round: what slows the machine for a while slows both.
-  report->Table("Against incremental decoding in the same round", columns);
+  report->Table("Against incremental decoding just before and after", columns);
   for (const int load : loads) {
     std::vector<Cell> row = {Number(load, 0)};
-    for (const Mode& mode : modes) {
-      std::vector<double> ratios;
-      for (size_t i = 0; i < mode.runs.at(load).size(); ++i) {
-        const Run &a = mode.runs.at(load)[i], &b = modes[0].runs.at(load)[i];
-        ratios.push_back((a.tokens / a.seconds) / (b.tokens / b.seconds));
-      }
-      row.push_back(Number(Median(ratios), 2));
-    }
+    for (const Mode& mode : modes) row.push_back(Number(Median(mode.ratios.at(load)), 3));
+    report->Row(row);
+  }
+  report->Table("Uncertainty of these medians, +-", columns);
+  for (const int load : loads) {
+    std::vector<Cell> row = {Number(load, 0)};
+    for (const Mode& mode : modes) row.push_back(Number(Notch(mode.ratios.at(load)), 3));
     report->Row(row);
   }
   table("Rows of an LLM step", 1, [&](const std::vector<Run>& runs, int) {

@@ -1,0 +1,161 @@
+// Runs the SSMs as planned, and keeps what pays of their trees.
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "serving/engine/speculator.h"
+
+namespace espalier {
+namespace {
+
+constexpr double kOverheadStep = 0.05;
+constexpr double kMostOverhead = 4;
+
+}  // namespace
+
+void Speculator::Draft(std::vector<DraftWork>& work) {
+  const double start = Now();
+  for (DraftWork& item : work) {
+    const auto state = states_.find(item.request.id());
+    if (!item.assignment.decodes || state == states_.end()) continue;
+    TokenTree& lookup = state->second.lookup;
+    // The scheduler may have had fewer rows.
+    std::vector<bool> keep(lookup.size(), false);
+    for (int node = 0; node < std::min(lookup.size(), item.assignment.tree_nodes + 1); ++node) {
+      keep[node] = true;
+    }
+    if (lookup.drafted() > 0) item.tree = lookup.Keep(keep);
+  }
+  for (int s = 0; s < ssms(); ++s) {
+    if (ssms_[s].status.ok()) DraftBySsm(s, work);
+  }
+  if (!options_.tune) return;
+  KeepWhatPays(work, Now() - start);
+  if (!with_ssm_ || with_probe_) return;
+  double estimate = catching_up_;
+  for (const Ssm& ssm : ssms_) estimate += ssm.choice.requests > 0 ? ssm.choice.seconds : 0;
+  if (estimate <= 0) return;
+  overhead_ *= 1 + kOverheadStep * std::clamp((Now() - start) / estimate - 1, -1.0, 1.0);
+  overhead_ = std::clamp(overhead_, 1.0, kMostOverhead);
+}
+
+void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
+  Ssm& ssm = ssms_[s];
+  std::vector<Drafter::Job> jobs;
+  int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
+  int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
+  for (DraftWork& item : work) {
+    const Request& request = item.request;
+    const Assignment& assignment = item.assignment;
+    if (!Follows(ssm, request)) continue;
+    State& state = StateOf(request);
+    const Part& part = state.parts[s];
+    if (options_.tune && !part.drafts) continue;
+    Drafter::Job job{.request = request.id(),
+                     .tokens = request.tokens(),
+                     .follow = item.end,
+                     .sampling = request.options().sampling,
+                     .rules = &request.rules(),
+                     .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement,
+                     .tree = &item.tree};
+    if (assignment.decodes && part.drafts) {
+      // Shares of what the scheduler gave beside the lookup; the first SSMs get the remainder.
+      int sources = 0, before = 0;
+      for (int other = 0; other < ssms(); ++other) {
+        if (!state.parts[other].drafts) continue;
+        before += other < s;
+        ++sources;
+      }
+      const int lookup = std::min(state.lookup.drafted(), assignment.tree_nodes);
+      job.max_nodes = (assignment.tree_nodes - lookup + sources - 1 - before) / sources;
+      job.depth = job.max_nodes > 0 ? part.depth : 0;
+    }
+    if (options_.max_nodes > 0 && !Draws(request)) {
+      job.best_first = {.width = options_.max_width,
+                        .acceptance = &ssm.learned.Of(request),
+                        .factor = part.factor.value()};
+      if (options_.tune && !part.probe) job.best_first.price = 0.5 * ssm.choice.price;
+    }
+    const int known = ssm.drafter->kv().length(request.id());
+    if (options_.tune && job.follow - known > catch_up) {
+      job.follow = known + catch_up;
+      job.depth = 0;
+    }
+    // The root is left for the draft that will ask for its logits.
+    if (job.depth == 0 && job.follow == request.length()) --job.follow;
+    const int behind = std::max(0, job.follow - known);
+    catch_up -= behind;
+    rows += behind;
+    once += std::max(0, behind - options_.max_depth - 1);
+    if (job.depth > 0) ++ssm.drafts;
+    jobs.push_back(job);
+  }
+  if (jobs.empty()) return;
+  if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
+  Drafter::WorthALevel worth;
+  if (options_.tune && ssm.choice.requests > 0) {
+    worth = [&](absl::Span<const double> chances) {
+      double gain = 0;
+      const double next = ssm.learned.acceptance[0].OfRank(2, 0);
+      for (const double chance : chances) gain += std::max(0.0, chance * next - ssm.choice.price);
+      return gain > ssm.choice.rate * ssm.cost.Seconds(static_cast<int>(chances.size()));
+    };
+  }
+  if (absl::Status status = ssm.drafter->Draft(jobs, worth); !status.ok()) {
+    SetAside(s, absl::Status(status.code(), absl::StrCat("SSM ", s, ": ", status.message())));
+  }
+}
+
+// Of all nodes that were drafted, those whose verification pays; drawn trees stay whole.
+void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
+  struct Node {
+    double chance;
+    size_t item;
+    int node;
+  };
+  std::vector<Node> nodes;
+  StepLoad load = {.drafting = drafting};
+  for (size_t i = 0; i < work.size(); ++i) {
+    const DraftWork& item = work[i];
+    if (!item.assignment.decodes) {
+      load.other_rows += item.assignment.rows;
+      continue;
+    }
+    ++load.decoding;
+    load.context += item.request.length();
+    bool whole = Draws(item.request);
+    for (const Part& part : StateOf(item.request).parts) whole = whole || part.probe;
+    if (whole) {
+      load.other_rows += item.tree.drafted();
+      continue;
+    }
+    for (int node = 1; node < item.tree.size(); ++node) {
+      nodes.push_back({item.tree.chance(node), i, node});
+    }
+  }
+  if (nodes.empty()) return;
+  load.context /= load.decoding;
+  std::stable_sort(nodes.begin(), nodes.end(),
+                   [](const Node& a, const Node& b) { return a.chance > b.chance; });
+  std::vector<double> chances;
+  for (const Node& node : nodes) chances.push_back(node.chance);
+  const size_t kept = ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
+  if (load.other_rows == 0) {
+    likely_ = std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept),
+                              static_cast<double>(load.decoding));
+  }
+  if (kept == nodes.size()) return;
+  std::vector<std::vector<bool>> keep(work.size());
+  for (size_t i = kept; i < nodes.size(); ++i) {
+    std::vector<bool>& of = keep[nodes[i].item];
+    if (of.empty()) of.assign(work[nodes[i].item].tree.size(), true);
+    of[nodes[i].node] = false;
+  }
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (!keep[i].empty()) work[i].tree = work[i].tree.Keep(keep[i]);
+  }
+}
+
+}  // namespace espalier

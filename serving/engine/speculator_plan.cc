@@ -1,0 +1,256 @@
+// What to draft in the coming step.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "serving/engine/speculator.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kChooseEvery = 8;   // steps, while the load stays the same and much is learned
+constexpr double kMargin = 0.01;  // by which drafting must be better to begin
+constexpr double kEasier = 1.1;   // times the average chance of acceptance
+constexpr int kProbeDepth = 3;
+constexpr int kProbeNodes = 4;
+constexpr double kTrialLoss = 2;  // plain steps, besides catching up
+constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
+
+}  // namespace
+
+void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows, int context) {
+  MeetAgain();
+  // An error is the step's, too, which says so.
+  CalibrateAll().IgnoreError();
+  ++steps_;
+  load_ = {.decoding = static_cast<int>(decoding.size()), .other_rows = prompt_rows};
+  for (auto& [id, state] : states_) {
+    state.lookup = TokenTree(0);
+    for (Part& part : state.parts) part.drafts = part.probe = false;
+  }
+  for (const Request* request : decoding) {
+    load_.context += request->length() / static_cast<double>(decoding.size());
+    StateOf(*request).depth = std::max(0, request->Remaining(context) - 1);
+  }
+  const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
+  with_lookups_ =
+      options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
+  with_ssm_ = with_probe_ = false;
+  catching_up_ = likely_ = 0;
+  if (with_lookups_) PlanLookups(decoding);
+  if (!options_.tune) return PlanFixed(decoding);
+  StepLoad load = load_;
+  if (options_.lookup.depth > 0) CutLookups(decoding, &load);
+  PlanTuned(decoding, load);
+}
+
+void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
+  for (const Request* request : decoding) {
+    if (!request->options().speculate) continue;
+    State& state = StateOf(*request);
+    state.lookup = lookup_.Draft(request->id(), request->tokens(), state.depth,
+                                 options_.lookup.depth * options_.lookup.branches,
+                                 &lookup_learned_.Of(*request), state.lookup_factor.value(),
+                                 &request->rules());
+  }
+}
+
+// Tuned: of all lookups the nodes that pay.
+void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad* load) {
+  std::vector<double> chances;
+  for (const Request* request : decoding) {
+    const TokenTree& tree = StateOf(*request).lookup;
+    for (int node = 1; node < tree.size(); ++node) chances.push_back(tree.chance(node));
+  }
+  std::sort(chances.rbegin(), chances.rend());
+  load->nodes =
+      ChooseNodes(*load, llm_cost_, chances, setup_.max_rows - load->decoding - load->other_rows);
+  for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
+  const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
+  for (const Request* request : decoding) {
+    TokenTree& tree = StateOf(*request).lookup;
+    std::vector<bool> keep(tree.size(), true);
+    for (int node = 1; node < tree.size(); ++node) keep[node] = tree.chance(node) >= least;
+    tree = tree.Keep(keep);
+  }
+}
+
+void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
+  for (const Request* request : decoding) {
+    State& state = StateOf(*request);
+    for (int s = 0; s < ssms(); ++s) {
+      Part& part = state.parts[s];
+      const bool shaped = options_.max_nodes == 0 || Draws(*request);
+      part.depth =
+          DepthFor(ssms_[s], *request, shaped ? setup_.expansion.depth() : options_.max_depth);
+      part.nodes =
+          shaped ? setup_.expansion.nodes(part.depth) : (part.depth > 0 ? options_.max_nodes : 0);
+      part.drafts = part.nodes > 0;
+    }
+  }
+}
+
+// Requests for which the SSM could draft, the most promising first.
+std::vector<const Request*> Speculator::Offered(int ssm,
+                                                absl::Span<const Request* const> decoding) {
+  std::vector<const Request*> out;
+  for (const Request* request : decoding) {
+    if (DepthFor(ssms_[ssm], *request, 1) > 0) out.push_back(request);
+  }
+  std::stable_sort(out.begin(), out.end(), [&](const Request* a, const Request* b) {
+    return StateOf(*a).parts[ssm].factor.value() > StateOf(*b).parts[ssm].factor.value();
+  });
+  return out;
+}
+
+void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
+  chosen_at_ = steps_;
+  ++choices_;
+  chosen_for_ = load.decoding;
+  // The best SSM first; then each of the others as an addition. What a further one adds is less
+  // than it would be worth alone: it counts only where the tokens of the first one fail.
+  StepLoad with = load;
+  const double plain = StepRate(load, llm_cost_);
+  std::vector<bool> done(ssms_.size(), false);
+  double missed = 1;
+  gain_ = 1;
+  trial_cost_ = kTrialLoss * StepSeconds(load, llm_cost_, load.nodes);
+  for (size_t turn = 0; turn < ssms_.size(); ++turn) {
+    int best = -1;
+    DraftChoice best_choice;
+    for (int s = 0; s < ssms(); ++s) {
+      Ssm& ssm = ssms_[s];
+      if (done[s]) continue;
+      std::vector<DraftOffer> offers;
+      int drawn = 0;
+      for (const Request* request : Offered(s, decoding)) {
+        const int behind = request->length() - 1 - ssm.drafter->kv().length(request->id());
+        drawn += Draws(*request);
+        offers.push_back({.factor = StateOf(*request).parts[s].factor.value() * missed,
+                          .catch_up = std::max(0, behind)});
+      }
+      const bool mostly_drawn = drawn * 2 > static_cast<int>(offers.size());
+      const DraftBounds bounds = {.depth = options_.max_depth,
+                                  .nodes = options_.max_nodes,
+                                  .rows = setup_.max_rows,
+                                  .overhead = overhead_};
+      const bool on = ssm.choice.requests > 0;
+      // Of the best one it is for the clock to say whether it pays (payoff.h).
+      const double margin = turn == 0 ? Payoff::kLeastGain - 1 : on ? 0 : kMargin;
+      const DraftChoice choice =
+          ChooseDraft(with, llm_cost_, ssm.cost, ssm.learned.acceptance[mostly_drawn ? 1 : 0],
+                      offers, bounds, margin);
+      if (choice.requests > 0 && (best < 0 || choice.rate > best_choice.rate)) {
+        best = s;
+        best_choice = choice;
+      } else if (choice.requests == 0) {
+        ssm.choice = choice;
+      }
+    }
+    if (best < 0) break;
+    done[best] = true;
+    ssms_[best].choice = best_choice;
+    if (plain > 0) gain_ = best_choice.rate / plain;
+    trial_cost_ += ssms_[best].cost.Seconds(best_choice.catch_up);
+    with.nodes += best_choice.requests * best_choice.nodes;
+    with.gain += best_choice.gain;
+    with.drafting += best_choice.seconds;
+    missed *= 1 - ssms_[best].learned.acceptance[0].OfRank(1, 0);
+  }
+}
+
+void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
+  plain_rate_ = StepRate(load, llm_cost_);
+  if (decoding.empty() || ssms_.empty()) return;
+  const int changed = std::abs(load.decoding - chosen_for_);
+  // The first choices rest on little: they are made again soon.
+  const int64_t every = std::min<int64_t>(kChooseEvery, 1 + choices_ / kChooseEvery);
+  if (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_) {
+    Choose(decoding, load);
+  }
+  bool wanted = false;
+  for (const Ssm& ssm : ssms_) wanted = wanted || (ssm.choice.requests > 0 && ssm.status.ok());
+  // Steps with prompts cannot be compared by the clock: there the estimate has to do.
+  const bool withheld =
+      wanted &&
+      (load.other_rows == 0 ? ssm_payoff_.Withholds(load.decoding, gain_, trial_cost_) : gain_ < 1);
+  statistics_.withheld += withheld;
+  for (int s = 0; s < ssms() && !withheld; ++s) {
+    Ssm& ssm = ssms_[s];
+    const DraftChoice& choice = ssm.choice;
+    if (choice.requests == 0 || !ssm.status.ok()) continue;
+    const std::vector<const Request*> offered = Offered(s, decoding);
+    int free = ssm.drafter->kv().free_slots();
+    for (int i = 0; i < std::min<int>(choice.requests, static_cast<int>(offered.size())); ++i) {
+      Part& part = StateOf(*offered[i]).parts[s];
+      if (Draws(*offered[i])) {
+        part.depth = DepthFor(ssm, *offered[i], setup_.expansion.depth());
+        while (part.depth > 0 && setup_.expansion.nodes(part.depth) > 2 * choice.nodes)
+          --part.depth;
+        part.nodes = setup_.expansion.nodes(part.depth);
+      } else {
+        // Larger than the average where this request's text is easier than others'.
+        const bool easier = part.factor.value() > kEasier;
+        part.depth = DepthFor(ssm, *offered[i],
+                              std::min(choice.depth + (easier ? 1 : 0), options_.max_depth));
+        const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
+        part.nodes = std::min({2 * choice.nodes + 2, options_.max_nodes,
+                               std::max(choice.nodes, room - load.nodes / load.decoding)});
+      }
+      // Never more than the SSM's pool holds: a request must not wait for slots of a draft.
+      const int behind =
+          offered[i]->length() - ssm.drafter->kv().length(offered[i]->id()) + part.nodes;
+      part.drafts = part.depth > 0 && part.nodes > 0 && behind <= free;
+      if (part.drafts) free -= behind;
+      with_ssm_ = with_ssm_ || part.drafts;
+    }
+  }
+  if (!with_ssm_) {
+    ++statistics_.tuned_off;
+    Probe(decoding, load);
+  }
+  for (int s = 0; s < ssms(); ++s) ReleaseIdle(s, decoding);
+}
+
+void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad& load) {
+  const int s = static_cast<int>(probe_turn_ % ssms());
+  Ssm& ssm = ssms_[s];
+  probe_credit_ += options_.probe_share * last_step_seconds_;
+  const Request* cheapest = nullptr;
+  int least = 0;
+  for (const Request* request : decoding) {
+    if (DepthFor(ssm, *request, Draws(*request) ? setup_.expansion.depth() : 1) == 0) continue;
+    const int behind = request->length() - ssm.drafter->kv().length(request->id());
+    if (cheapest != nullptr && behind >= least) continue;
+    cheapest = request;
+    least = behind;
+  }
+  if (cheapest == nullptr) {
+    ++probe_turn_;
+    return;
+  }
+  const double cost = ssm.cost.Seconds(least) + (kProbeDepth - 1) * ssm.cost.Seconds(1) +
+                      StepSeconds(load, llm_cost_, load.nodes + kProbeNodes) -
+                      StepSeconds(load, llm_cost_, load.nodes);
+  if (probe_credit_ < cost || least + kProbeNodes > ssm.drafter->kv().free_slots()) return;
+  probe_credit_ = std::min(probe_credit_ - cost, cost);
+  probe_cost_ = cost;
+  Part& part = StateOf(*cheapest).parts[s];
+  part.drafts = part.probe = with_probe_ = true;
+  part.depth = DepthFor(ssm, *cheapest, Draws(*cheapest) ? 1 : kProbeDepth);
+  part.nodes = Draws(*cheapest) ? setup_.expansion.nodes(part.depth) : kProbeNodes;
+  ++statistics_.probes;
+  ++probe_turn_;
+}
+
+// Requests that the SSM does not draft for keep their slots while there are plenty.
+void Speculator::ReleaseIdle(int s, absl::Span<const Request* const> decoding) {
+  Ssm& ssm = ssms_[s];
+  if (ssm.drafter->kv().free_slots() >= ssm.drafter->kv().statistics().slots / kLowPool) return;
+  for (const Request* request : decoding) {
+    if (!StateOf(*request).parts[s].drafts) ssm.drafter->Release(request->id());
+  }
+}
+
+}  // namespace espalier
