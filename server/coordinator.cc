@@ -25,6 +25,7 @@
 #include "server/services/guard.h"
 #include "server/services/services.h"
 #include "server/store/sqlite_store.h"
+#include "worker/keyed_channel.h"
 
 namespace espalier {
 namespace {
@@ -71,7 +72,7 @@ struct Coordinator::Parts {
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::vector<grpc::Service*> added;
   std::unique_ptr<grpc::Server> server;
-  std::string grpc_address;
+  std::string grpc_address, loopback_address;
   absl::Time started;
 
   absl::Mutex mutex;
@@ -116,7 +117,8 @@ absl::Status Coordinator::Parts::Build() {
         if (jobs != nullptr) jobs->WorkersChanged();
       });
   desk = std::make_unique<PlanDesk>(&operators, store.get(), options.measure_seconds);
-  const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.worker_key);
+  const WorkerDialer dial =
+      GrpcWorkerDialer(options.message_limit_bytes, options.worker_key, options.tls);
   plans = std::make_unique<PlanCalls>(&operators, desk.get(), artifacts.get(), workers.get(),
                                       store.get(), dial);
   AttemptTools tools;
@@ -201,8 +203,12 @@ absl::Status Coordinator::Start() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   if (parts.options.authorize) builder.SetOption(std::make_unique<WithoutReflection>());
-  int port = 0;
-  builder.AddListeningPort(parts.options.listen, grpc::InsecureServerCredentials(), &port);
+  int port = 0, loopback_port = 0;
+  builder.AddListeningPort(parts.options.listen, ServerCredentials(parts.options.tls), &port);
+  const bool second = parts.options.loopback_port && parts.options.tls.serves();
+  if (second) {
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &loopback_port);
+  }
   builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);
   builder.SetMaxSendMessageSize(parts.options.message_limit_bytes);
   // Two processes on one port would each get a part of the calls.
@@ -210,12 +216,19 @@ absl::Status Coordinator::Start() {
   for (auto& service : parts.services) builder.RegisterService(service.get());
   for (grpc::Service* service : parts.added) builder.RegisterService(service);
   parts.server = builder.BuildAndStart();
-  if (parts.server == nullptr || port == 0) {
+  if (parts.server == nullptr || port == 0 || (second && loopback_port == 0)) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", parts.options.listen, "; is the port taken?"));
   }
   const size_t colon = parts.options.listen.rfind(':');
   parts.grpc_address = absl::StrCat(parts.options.listen.substr(0, colon), ":", port);
+  if (second) {
+    parts.loopback_address = absl::StrCat("127.0.0.1:", loopback_port);
+  } else if (!parts.options.tls.serves()) {
+    const std::string host = parts.options.listen.substr(0, colon);
+    const bool any = host == "0.0.0.0" || host == "[::]";
+    parts.loopback_address = absl::StrCat(any ? "127.0.0.1" : host, ":", port);
+  }
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
@@ -246,6 +259,8 @@ void Coordinator::Stop() {
 }
 
 std::string Coordinator::grpc_address() const { return parts_->grpc_address; }
+
+std::string Coordinator::loopback_address() const { return parts_->loopback_address; }
 
 void Coordinator::SetHttpAddress(std::string address) {
   absl::MutexLock lock(&parts_->mutex);

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/clock.h"
+#include "worker/transport_security.h"
 
 namespace grpc {
 class Service;
@@ -49,6 +50,9 @@ struct CoordinatorOptions {
   // is set.
   bool open_probes = false;
   std::string worker_key;  // shown to workers with every call; empty: none
+  TransportSecurity tls;
+  // With TLS: listen in the clear, too, on a port of loopback, for workers of this machine.
+  bool loopback_port = false;
 };
 
 // Start, then Stop or destruction; not restartable. Thread-safe but for those.
@@ -68,6 +72,8 @@ class Coordinator {
   void Stop();
 
   std::string grpc_address() const;  // with the port that was bound; after Start
+  // Where processes of this machine reach it in the clear; empty if nowhere. After Start.
+  std::string loopback_address() const;
   // What Cluster.Status tells besides.
   void SetHttpAddress(std::string address);
   void SetServedModels(std::function<std::vector<std::string>()> list);

@@ -35,6 +35,7 @@
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
 #include "worker/api_keys.h"
+#include "worker/transport_security.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
@@ -61,7 +62,14 @@ ABSL_FLAG(bool, open_probes, false,
           "in gRPC's health service, for probes that cannot show any");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may go on after SIGTERM; a second signal ends them");
-ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and tokens");
+ABSL_FLAG(std::string, tls_cert, "",
+          "certificate (PEM), own one first: gRPC and HTTP are served over TLS; with --tls_key");
+ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "trusted certificates (PEM): callers must show one signed by these, besides keys");
+ABSL_FLAG(std::string, tls_ca, "",
+          "trusted certificates (PEM): speak TLS to workers off loopback, and believe these");
+ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
 ABSL_FLAG(std::string, ready_file, "", "file that gets the addresses as JSON once all is ready");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
@@ -71,11 +79,6 @@ namespace {
 constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kWorkersJoin = absl::Seconds(60);
 
-bool IsLoopback(const std::string& address) {
-  const std::string host = address.substr(0, address.rfind(':'));
-  return absl::StartsWith(host, "127.") || host == "localhost" || host == "[::1]";
-}
-
 absl::Status CheckAddress(const char* flag, const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = -1;
@@ -84,21 +87,16 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, "=", address, ": host:port is wanted"));
   }
-  if (!IsLoopback(address) && !absl::GetFlag(FLAGS_insecure)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "=", address,
-                     " is off loopback, where everyone who reaches it may command this daemon; "
-                     "listen on 127.0.0.1, or pass --insecure on a network that you trust"));
+  const bool closed =
+      !absl::GetFlag(FLAGS_tls_cert).empty() && !absl::GetFlag(FLAGS_api_key_file).empty();
+  if (!IsLoopback(address) && !closed && !absl::GetFlag(FLAGS_insecure)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, "=", address,
+        " is off loopback, where everyone who reaches it may command this daemon; listen on "
+        "127.0.0.1, or give --tls_cert, --tls_key and --api_key_file, or pass --insecure on a "
+        "network that you trust"));
   }
   return absl::OkStatus();
-}
-
-// Where processes of this machine reach an address that was listened on.
-std::string LocalAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  const std::string host = address.substr(0, colon);
-  const bool any = host == "0.0.0.0" || host == "[::]";
-  return absl::StrCat(any ? "127.0.0.1" : host, address.substr(colon));
 }
 
 // --data-dir is --data_dir, and --http is --http_listen.
@@ -176,13 +174,21 @@ absl::Status Serve(const sigset_t& signals) {
       return keys.Check(authorization);
     };
   }
+  absl::StatusOr<TransportSecurity> tls =
+      TransportSecurity::Read({.certificate = absl::GetFlag(FLAGS_tls_cert),
+                               .key = absl::GetFlag(FLAGS_tls_key),
+                               .ca = absl::GetFlag(FLAGS_tls_ca),
+                               .client_ca = absl::GetFlag(FLAGS_tls_client_ca)});
+  if (!tls.ok()) return tls.status();
+  options.tls = *tls;
+  options.loopback_port = absl::GetFlag(FLAGS_local_workers) > 0;
   options.open_probes = absl::GetFlag(FLAGS_open_probes);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.listen = absl::GetFlag(FLAGS_listen);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.measure_seconds = absl::GetFlag(FLAGS_measure_seconds);
   const int message_limit_bytes = options.message_limit_bytes;
-  const WorkerDialer dial = GrpcWorkerDialer(message_limit_bytes, options.worker_key);
+  const WorkerDialer dial = GrpcWorkerDialer(message_limit_bytes, options.worker_key, *tls);
   absl::StatusOr<std::unique_ptr<Coordinator>> opened = Coordinator::Open(std::move(options));
   if (!opened.ok()) return opened.status();
   Coordinator& coordinator = **opened;
@@ -265,6 +271,9 @@ absl::Status Serve(const sigset_t& signals) {
     int port = 0;
     (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has
     server.port = static_cast<uint16_t>(port);
+    server.certificate = tls->certificate();
+    server.key = tls->key();
+    server.client_ca = tls->client_ca();
     auto started = HttpServer::Start(
         server, [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           gateway.Handle(std::move(request), std::move(responder));
@@ -281,7 +290,7 @@ absl::Status Serve(const sigset_t& signals) {
     if (!program.ok()) return program.status();
     auto started = LocalWorkers::Start({.count = wanted,
                                         .program = *program,
-                                        .coordinator = LocalAddress(coordinator.grpc_address()),
+                                        .coordinator = coordinator.loopback_address(),
                                         .threads = absl::GetFlag(FLAGS_worker_threads),
                                         .memory_limit = absl::GetFlag(FLAGS_worker_memory),
                                         .swap_dir = absl::GetFlag(FLAGS_worker_swap_dir),

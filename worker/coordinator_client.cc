@@ -79,9 +79,10 @@ class CoordinatorStore : public RendezvousStore {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(const std::string& address, const std::string& key)
+CoordinatorClient::CoordinatorClient(const std::string& address, const std::string& key,
+                                     const TransportSecurity& tls)
     : address_(address) {
-  auto channel = KeyedChannel(address, ChannelLimits(), key);
+  auto channel = KeyedChannel(address, ChannelLimits(), key, tls);
   cluster_ = proto::Cluster::NewStub(channel);
   models_ = proto::Models::NewStub(channel);
 }

@@ -12,14 +12,16 @@
 #include "proto/cluster.grpc.pb.h"
 #include "proto/models.grpc.pb.h"
 #include "worker/collective/rendezvous_store.h"
+#include "worker/transport_security.h"
 
 namespace espalier {
 
 // Thread-safe. Errors name the coordinator's address.
 class CoordinatorClient {
  public:
-  // Every call shows `key`; empty: none.
-  explicit CoordinatorClient(const std::string& address, const std::string& key = "");
+  // Every call shows `key`; empty: none. TLS if tls.calls().
+  explicit CoordinatorClient(const std::string& address, const std::string& key = "",
+                             const TransportSecurity& tls = TransportSecurity());
 
   const std::string& address() const { return address_; }
 

@@ -12,7 +12,7 @@ namespace {
 
 using grpc::experimental::InterceptionHookPoints;
 
-// Call credentials would need TLS.
+// Call credentials would need TLS, which a channel on loopback need not have.
 class KeyInterceptor : public grpc::experimental::Interceptor {
  public:
   explicit KeyInterceptor(const std::string* header) : header_(header) {}
@@ -43,11 +43,23 @@ class KeyInterceptorFactory : public grpc::experimental::ClientInterceptorFactor
 
 std::shared_ptr<grpc::Channel> KeyedChannel(const std::string& address,
                                             const grpc::ChannelArguments& arguments,
-                                            const std::string& key) {
+                                            const std::string& key, const TransportSecurity& tls) {
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!key.empty()) interceptors.push_back(std::make_unique<KeyInterceptorFactory>(key));
-  return grpc::experimental::CreateCustomChannelWithInterceptors(
-      address, grpc::InsecureChannelCredentials(), arguments, std::move(interceptors));
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  if (tls.calls()) credentials = grpc::SslCredentials({tls.ca(), tls.key(), tls.certificate()});
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,
+                                                                 std::move(interceptors));
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecurity& tls) {
+  if (!tls.serves()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      tls.client_ca().empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.client_ca();
+  options.pem_key_cert_pairs = {{tls.key(), tls.certificate()}};
+  return grpc::SslServerCredentials(options);
 }
 
 std::string AuthorizationOf(const grpc::ServerContext& context) {

@@ -23,6 +23,7 @@
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"
 #include "worker/grpc_status.h"
+#include "worker/keyed_channel.h"
 #include "worker/measure.h"
 #include "worker/worker_service.h"
 
@@ -52,10 +53,6 @@ absl::StatusOr<Address> ParseAddress(const std::string& text, const std::string&
     address.host = address.host.substr(1, address.host.size() - 2);
   }
   return address;
-}
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
 std::string HostName() {
@@ -92,11 +89,25 @@ class LocalWorkerImpl : public LocalWorker {
     if (!coordinator.ok()) return coordinator.status();
     absl::StatusOr<Address> listen = ParseAddress(options_.listen, "--listen");
     if (!listen.ok()) return listen.status();
-    if (!options_.insecure && (!IsLoopback(coordinator->host) || !IsLoopback(listen->host))) {
+    absl::StatusOr<TransportSecurity> tls = TransportSecurity::Read(options_.tls);
+    if (!tls.ok()) return tls.status();
+    tls_ = *std::move(tls);
+    const bool clear = (!IsLoopback(coordinator->host) && !tls_.calls()) ||
+                       (!IsLoopback(listen->host) && !tls_.serves());
+    if (!options_.insecure && clear) {
       return absl::InvalidArgumentError(absl::StrCat(
           "refusing to talk in the clear off loopback (--coordinator ", options_.coordinator,
           ", --listen ", options_.listen,
-          "): this version has no TLS. On a network that you trust, start with --insecure"));
+          "): give --tls_ca, --tls_cert and --tls_key, or, on a network that you trust, "
+          "--insecure"));
+    }
+    // The coordinator speaks to workers on loopback in the clear.
+    if (tls_.serves() &&
+        IsLoopback(options_.advertise.empty() ? listen->host : options_.advertise)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--tls_cert is for a worker that others reach over a network, but this one is on "
+          "loopback (--listen ",
+          options_.listen, "): leave it out, or listen elsewhere"));
     }
     if (!options_.api_key_file.empty()) {
       absl::StatusOr<ApiKeys> keys = ApiKeys::Read(options_.api_key_file);
@@ -117,8 +128,8 @@ class LocalWorkerImpl : public LocalWorker {
       description_.set_op_overhead_seconds(2e-6);
     }
     files_ = NewPosixFileSystem();
-    client_ =
-        std::make_unique<CoordinatorClient>(options_.coordinator, keys_ ? keys_->first() : "");
+    client_ = std::make_unique<CoordinatorClient>(options_.coordinator, keys_ ? keys_->first() : "",
+                                                  tls_);
     std::string cache = options_.cache_dir;
     if (cache.empty()) {
       std::error_code error;
@@ -158,7 +169,7 @@ class LocalWorkerImpl : public LocalWorker {
     service_ = std::make_unique<WorkerService>(std::move(service));
     int port = 0;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(options_.listen, ServerCredentials(tls_), &port);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -184,6 +195,11 @@ class LocalWorkerImpl : public LocalWorker {
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const proto::Attempt& attempt, int rank,
                                                         int size, absl::Duration timeout,
                                                         std::function<bool()> cancelled) {
+    if (size > 1 && !options_.insecure && !IsLoopback(host_)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "tensors between workers are not encrypted, and this worker (", host_,
+          ") is off loopback: on a network that you trust, start the workers with --insecure"));
+    }
     proto::Lease lease;
     {
       absl::MutexLock lock(&mutex_);
@@ -356,6 +372,7 @@ class LocalWorkerImpl : public LocalWorker {
   std::unique_ptr<Device> device_;
   proto::Device description_;
   std::unique_ptr<FileSystem> files_;
+  TransportSecurity tls_;
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<DatasetStore> datasets_;
   std::unique_ptr<WorkerService> service_;

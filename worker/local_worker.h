@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/transport_security.h"
 
 namespace espalier {
 
@@ -25,7 +26,10 @@ struct WorkerOptions {
   // Keys (api_keys.h): the first is shown to the coordinator, one of them is wanted of whoever
   // calls the Worker service. Empty: none.
   std::string api_key_file;
-  bool insecure = false;  // allow addresses off loopback
+  // With a certificate this worker serves TLS; with a CA it speaks TLS to the coordinator. Tensors
+  // that workers exchange are never encrypted.
+  TlsFiles tls;
+  bool insecure = false;  // allow what is in the clear off loopback
   bool calibrate = true;  // false: report fixed, plausible rates at once (tests)
   // Give up if the coordinator cannot be reached for this long at the start; it is retried for ever
   // once the worker has joined.

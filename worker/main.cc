@@ -30,7 +30,17 @@ ABSL_FLAG(
     std::string, api_key_file, "",
     "file with one key per line, as espalierd has it: shown to the coordinator, and wanted of "
     "whoever calls this worker; empty: none");
-ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS");
+ABSL_FLAG(std::string, tls_cert, "",
+          "certificate (PEM), shown to the coordinator's calls; with --tls_key");
+ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
+ABSL_FLAG(std::string, tls_ca, "",
+          "trusted certificates (PEM): speak TLS to the coordinator, and believe these");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "trusted certificates (PEM): who calls this worker must show one signed by these");
+ABSL_FLAG(
+    bool, insecure, false,
+    "allow addresses off loopback without TLS, and jobs whose workers exchange tensors, which "
+    "are never encrypted, off loopback");
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
@@ -58,6 +68,10 @@ int main(int argc, char** argv) {
   options.cuda_plugin = absl::GetFlag(FLAGS_cuda_plugin);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
   options.api_key_file = absl::GetFlag(FLAGS_api_key_file);
+  options.tls = {.certificate = absl::GetFlag(FLAGS_tls_cert),
+                 .key = absl::GetFlag(FLAGS_tls_key),
+                 .ca = absl::GetFlag(FLAGS_tls_ca),
+                 .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
   options.insecure = absl::GetFlag(FLAGS_insecure);
   std::atomic<bool> started{false};
   std::thread waiter([&] {

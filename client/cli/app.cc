@@ -115,6 +115,9 @@ std::vector<FlagSpec> CommonFlags() {
       {"tls", FlagType::kSwitch, "", "speak TLS"},
       {"ca-file", FlagType::kText, "FILE",
        "trusted roots for TLS, PEM; implies --tls (ESPALIER_CA_FILE)"},
+      {"cert-file", FlagType::kText, "FILE",
+       "own certificate for TLS, PEM, where the coordinator asks for one (ESPALIER_CERT_FILE)"},
+      {"key-file", FlagType::kText, "FILE", "its private key, PEM (ESPALIER_KEY_FILE)"},
       {"json", FlagType::kSwitch, "",
        "answer as one JSON document, or JSON lines where it is a stream"},
       {"no-color", FlagType::kSwitch, "", "no colours (also: NO_COLOR)"},
@@ -176,10 +179,21 @@ absl::StatusOr<Client*> Context::client() {
   options.token = *token;
   const std::string ca_file = flags_.Text("ca-file", FromEnv(env_, "ESPALIER_CA_FILE"));
   options.tls = flags_.Has("tls") || !ca_file.empty();
-  if (!ca_file.empty()) {
-    auto pem = ReadFile(ca_file);
+  const std::string certificate = flags_.Text("cert-file", FromEnv(env_, "ESPALIER_CERT_FILE"));
+  const std::string key = flags_.Text("key-file", FromEnv(env_, "ESPALIER_KEY_FILE"));
+  if (certificate.empty() != key.empty()) {
+    return UsageError("--cert-file and --key-file go together: one of them is given");
+  }
+  const struct {
+    const std::string& path;
+    std::string* pem;
+  } files[] = {
+      {ca_file, &options.ca_pem}, {certificate, &options.certificate_pem}, {key, &options.key_pem}};
+  for (const auto& [path, to] : files) {
+    if (path.empty()) continue;
+    auto pem = ReadFile(path);
     if (!pem.ok()) return pem.status();
-    options.ca_pem = *pem;
+    *to = *std::move(pem);
   }
   auto client = Client::Connect(coordinator(), options);
   if (!client.ok()) {

@@ -9,16 +9,19 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
-#include <boost/asio/signal_set.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 #include <deque>
 #include <exception>
+#include <optional>
 #include <set>
 #include <thread>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -30,6 +33,8 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
+using Plain = beast::tcp_stream;
+using Secure = beast::ssl_stream<beast::tcp_stream>;
 using boost::system::error_code;
 
 std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
@@ -170,40 +175,54 @@ class Responder : public HttpResponder {
   std::atomic<bool> ended_ = false;
 };
 
-class Connection : public std::enable_shared_from_this<Connection> {
+class AnyConnection {
  public:
-  Connection(tcp::socket socket, const HttpServerOptions& options, const HttpHandler& handler)
-      : stream_(std::move(socket)),
+  virtual ~AnyConnection() = default;
+  // From any thread.
+  virtual void Stop() = 0;
+};
+
+template <typename Stream>
+class Connection : public AnyConnection, public std::enable_shared_from_this<Connection<Stream>> {
+ public:
+  Connection(Stream stream, const HttpServerOptions& options, const HttpHandler& handler)
+      : stream_(std::move(stream)),
         wake_(stream_.get_executor()),
         options_(options),
         handler_(handler) {
     wake_.expires_at(std::chrono::steady_clock::time_point::max());
     error_code error;
-    const tcp::endpoint peer = stream_.socket().remote_endpoint(error);
+    const tcp::endpoint peer = socket().remote_endpoint(error);
     if (!error) peer_ = absl::StrCat(peer.address().to_string(), ":", peer.port());
-    stream_.socket().set_option(tcp::no_delay(true), error);
+    socket().set_option(tcp::no_delay(true), error);
   }
 
-  ~Connection() {
+  ~Connection() override {
     if (exchange_) exchange_->Close(true, /*wake=*/false);
   }
 
   asio::awaitable<void> Run() {
-    beast::flat_buffer buffer;
     bool keep = true;
+    if constexpr (kSecure) {
+      error_code error;
+      lowest().expires_after(Chrono(options_.read_timeout));
+      co_await stream_.async_handshake(asio::ssl::stream_base::server,
+                                       asio::redirect_error(asio::use_awaitable, error));
+      keep = !error;
+    }
     while (keep) {
       http::request_parser<http::string_body> parser;
       parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
       parser.body_limit(options_.max_body_bytes);
       error_code error;
-      if (buffer.size() == 0) {
-        stream_.expires_after(Chrono(options_.idle_timeout));
-        co_await http::async_read_some(stream_, buffer, parser,
+      if (buffer_.size() == 0) {
+        lowest().expires_after(Chrono(options_.idle_timeout));
+        co_await http::async_read_some(stream_, buffer_, parser,
                                        asio::redirect_error(asio::use_awaitable, error));
       }
-      stream_.expires_after(Chrono(options_.read_timeout));
+      lowest().expires_after(Chrono(options_.read_timeout));
       if (!error && !parser.is_done()) {
-        co_await http::async_read(stream_, buffer, parser,
+        co_await http::async_read(stream_, buffer_, parser,
                                   asio::redirect_error(asio::use_awaitable, error));
       }
       if (error) {
@@ -213,20 +232,31 @@ class Connection : public std::enable_shared_from_this<Connection> {
       keep = co_await Answer(parser.release());
     }
     error_code ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
-    stream_.close();
+    if constexpr (kSecure) {
+      lowest().expires_after(kGoodbye);
+      co_await stream_.async_shutdown(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+    socket().shutdown(tcp::socket::shutdown_both, ignored);
+    lowest().close();
   }
 
-  // From any thread.
-  void Stop() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+  auto executor() { return stream_.get_executor(); }
+
+  void Stop() override {
+    asio::post(stream_.get_executor(), [self = this->shared_from_this()] {
       if (self->exchange_) self->exchange_->Close(true);
-      self->stream_.close();
+      self->lowest().close();
     });
   }
 
  private:
   using Message = http::response<http::string_body>;
+  static constexpr bool kSecure = std::is_same_v<Stream, Secure>;
+  static constexpr std::chrono::seconds kGoodbye{1};  // for TLS to end in good order
+  static constexpr size_t kAhead = 4096;              // bytes read of the next request at a time
+
+  beast::tcp_stream& lowest() { return beast::get_lowest_layer(stream_); }
+  tcp::socket& socket() { return lowest().socket(); }
 
   static HttpRequest Translate(http::request<http::string_body>& request, const std::string& peer) {
     HttpRequest out;
@@ -269,25 +299,35 @@ class Connection : public std::enable_shared_from_this<Connection> {
     message.keep_alive(false);
     message.prepare_payload();
     error_code ignored;
-    stream_.expires_after(Chrono(options_.write_timeout));
+    lowest().expires_after(Chrono(options_.write_timeout));
     co_await http::async_write(stream_, message,
                                asio::redirect_error(asio::use_awaitable, ignored));
   }
 
-  // Notices that the client goes away while the answer is being made.
+  // Notices that the client goes away while the answer is being made. Bytes are the next request,
+  // sent early: they are read when this one is done.
   static asio::awaitable<void> Watch(std::shared_ptr<Connection> self,
                                      std::shared_ptr<Exchange> exchange) {
     error_code error;
-    co_await self->stream_.socket().async_wait(tcp::socket::wait_read,
-                                               asio::redirect_error(asio::use_awaitable, error));
-    if (error || exchange->closed()) co_return;
-    char byte;
-    self->stream_.socket().non_blocking(true, error);
-    const size_t n =
-        self->stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
-    // Bytes are the next request, sent early: they are read when this one is done.
-    if (n > 0 || error == asio::error::would_block) co_return;
-    exchange->Close(true);
+    if constexpr (kSecure) {
+      // What the socket holds may be the end of TLS itself: it has to be decrypted.
+      const size_t n = co_await self->stream_.async_read_some(
+          self->buffer_.prepare(kAhead), asio::redirect_error(asio::use_awaitable, error));
+      self->buffer_.commit(n);
+      self->watching_ = false;
+      self->wake_.cancel();
+      if (error && !exchange->closed()) exchange->Close(true);
+    } else {
+      co_await self->socket().async_wait(tcp::socket::wait_read,
+                                         asio::redirect_error(asio::use_awaitable, error));
+      if (error || exchange->closed()) co_return;
+      char byte;
+      self->socket().non_blocking(true, error);
+      const size_t n =
+          self->socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
+      if (n > 0 || error == asio::error::would_block) co_return;
+      exchange->Close(true);
+    }
   }
 
   // False if the connection must be closed.
@@ -296,14 +336,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const unsigned version = request.version();
     const bool head = request.method() == http::verb::head;
     auto exchange =
-        std::make_shared<Exchange>(options_.max_unsent_bytes, [weak = weak_from_this()] {
+        std::make_shared<Exchange>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
           if (auto self = weak.lock()) {
             asio::post(self->stream_.get_executor(), [self] { self->wake_.cancel(); });
           }
         });
     exchange_ = exchange;
-    stream_.expires_never();
-    asio::co_spawn(stream_.get_executor(), Watch(shared_from_this(), exchange), asio::detached);
+    lowest().expires_never();
+    if (!kSecure || buffer_.size() == 0) {
+      watching_ = kSecure;
+      asio::co_spawn(stream_.get_executor(), Watch(this->shared_from_this(), exchange),
+                     asio::detached);
+    }
     handler_(Translate(request, peer_), std::make_shared<Responder>(exchange));
     bool good = true;
     for (bool done = false; good && !done;) {
@@ -311,10 +355,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (exchange->closed() || exchange->overflow()) {
         good = false;
       } else if (exchange->Take(&part)) {
-        stream_.expires_after(Chrono(options_.write_timeout));
+        lowest().expires_after(Chrono(options_.write_timeout));
         done = part.kind == Exchange::Part::kWhole || part.kind == Exchange::Part::kEnd;
         good = co_await WritePart(std::move(part), version, keep, head);
-        stream_.expires_never();
+        lowest().expires_never();
       } else {
         error_code ignored;
         co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
@@ -323,7 +367,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     exchange->Close(!good);
     exchange_.reset();
     error_code ignored;
-    stream_.socket().cancel(ignored);  // the watcher
+    socket().cancel(ignored);  // the watcher
+    while (watching_) co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     co_return good&& keep;
   }
 
@@ -369,7 +414,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     message->keep_alive(keep);
   }
 
-  beast::tcp_stream stream_;
+  Stream stream_;
+  beast::flat_buffer buffer_;
+  bool watching_ = false;  // a watcher reads from a secure stream, which nobody else may meanwhile
   asio::steady_timer wake_;  // never expires: cancelled to wake the coroutine that waits for parts
   const HttpServerOptions& options_;
   const HttpHandler& handler_;
@@ -386,6 +433,7 @@ class Server : public HttpServer {
   ~Server() override { Stop(); }
 
   absl::Status Listen() {
+    if (absl::Status status = LoadCertificates(); !status.ok()) return status;
     error_code error;
     const asio::ip::address address = asio::ip::make_address(options_.address, error);
     const auto fail = [&] {
@@ -416,7 +464,7 @@ class Server : public HttpServer {
     });
     {
       absl::MutexLock lock(&mutex_);
-      for (const std::shared_ptr<Connection>& connection : connections_) connection->Stop();
+      for (const auto& connection : connections_) connection->Stop();
     }
     // Coroutines end by themselves once their sockets are closed; a handler that never answers is
     // cut.
@@ -445,31 +493,61 @@ class Server : public HttpServer {
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;
       }
-      const auto strand = socket.get_executor();
-      auto connection = std::make_shared<Connection>(std::move(socket), options_, handler_);
-      {
-        absl::MutexLock lock(&mutex_);
-        if (connections_.size() >= options_.max_connections) continue;
-        connections_.insert(connection);
+      if (tls_) {
+        Spawn(std::make_shared<Connection<Secure>>(Secure(std::move(socket), *tls_), options_,
+                                                   handler_));
+      } else {
+        Spawn(std::make_shared<Connection<Plain>>(Plain(std::move(socket)), options_, handler_));
       }
-      asio::co_spawn(
-          strand, [connection]() -> asio::awaitable<void> { co_await connection->Run(); },
-          [this, connection](std::exception_ptr) {
-            absl::MutexLock lock(&mutex_);
-            connections_.erase(connection);
-          });
     }
+  }
+
+  template <typename Stream>
+  void Spawn(std::shared_ptr<Connection<Stream>> connection) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (connections_.size() >= options_.max_connections) return;
+      connections_.insert(connection);
+    }
+    asio::co_spawn(
+        connection->executor(),
+        [connection]() -> asio::awaitable<void> { co_await connection->Run(); },
+        [this, connection](std::exception_ptr) {
+          absl::MutexLock lock(&mutex_);
+          connections_.erase(connection);
+        });
+  }
+
+  absl::Status LoadCertificates() {
+    if (options_.certificate.empty()) return absl::OkStatus();
+    tls_.emplace(asio::ssl::context::tls_server);
+    error_code error;
+    tls_->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                          asio::ssl::context::no_tlsv1_1,
+                      error);
+    if (!error) tls_->use_certificate_chain(asio::buffer(options_.certificate), error);
+    if (!error) {
+      tls_->use_private_key(asio::buffer(options_.key), asio::ssl::context::pem, error);
+    }
+    if (!error && !options_.client_ca.empty()) {
+      tls_->add_certificate_authority(asio::buffer(options_.client_ca), error);
+      tls_->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
+    }
+    if (!error) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the HTTP server's certificate or key: ", error.message()));
   }
 
   const HttpServerOptions options_;
   const HttpHandler handler_;
   asio::io_context context_;
+  std::optional<asio::ssl::context> tls_;
   tcp::acceptor acceptor_;  // on a strand: it is closed from another thread
   uint16_t port_ = 0;
   std::atomic<bool> stopped_ = false;
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
-  std::set<std::shared_ptr<Connection>> connections_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<AnyConnection>> connections_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

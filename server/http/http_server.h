@@ -59,11 +59,15 @@ struct HttpServerOptions {
   absl::Duration read_timeout = absl::Seconds(30);   // for one whole request once it has begun
   absl::Duration idle_timeout = absl::Seconds(120);  // between requests
   absl::Duration write_timeout = absl::Seconds(30);
+  // PEM; with a certificate the server speaks TLS alone, and with a CA callers must show a
+  // certificate that it signed.
+  std::string certificate, key, client_ca;
 };
 
 class HttpServer {
  public:
-  // Unavailable, naming the address, if it cannot be listened on.
+  // Unavailable, naming the address, if it cannot be listened on; InvalidArgument if certificate and
+  // key are not understood.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                            HttpHandler handler);
   virtual ~HttpServer() = default;  // stops

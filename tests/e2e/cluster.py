@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -30,7 +31,9 @@ class Failed(Exception):
 
 
 class Cluster:
-    def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=()):
+    def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=(), ca=None):
+        """ca: PEM file; the daemon, whose flags must say so, is spoken to over TLS."""
+        self.ca = ca
         self.folder = tempfile.mkdtemp(prefix="espalier-e2e-")
         self.grpc, self.http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.lease, self.daemon_flags, self.worker_flags = lease, list(daemon_flags), list(worker_flags)
@@ -104,6 +107,8 @@ class Cluster:
     def cli(self, *args, check=True, timeout=300):
         env = dict(os.environ, ESPALIER_COORDINATOR=self.grpc, ESPALIER_HTTP=self.http,
                    ESPALIER_HOME=os.path.join(self.folder, "home"))
+        if self.ca:
+            env["ESPALIER_CA_FILE"] = self.ca
         done = subprocess.run([PROGRAMS["espalier"], *args], env=env, capture_output=True, text=True, timeout=timeout)
         if check and done.returncode != 0:
             raise Failed(done.returncode, done.stdout, done.stderr)
@@ -153,9 +158,11 @@ class Cluster:
             token = os.environ.get("ESPALIER_TOKEN")
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        request = urllib.request.Request(f"http://{self.http}{path}", data=data, method=method, headers=headers)
+        url = f"{'https' if self.ca else 'http'}://{self.http}{path}"
+        request = urllib.request.Request(url, data=data, method=method, headers=headers)
+        context = ssl.create_default_context(cafile=self.ca) if self.ca else None
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as reply:
+            with urllib.request.urlopen(request, timeout=timeout, context=context) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

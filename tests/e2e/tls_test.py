@@ -1,0 +1,251 @@
+"""TLS on everything that the daemons listen on: HTTP and gRPC, workers off loopback, callers' certificates; and
+certificates that are wrong, each refused by what is wrong with it."""
+import http.client
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, PROGRAMS, Cluster, Failed, free_port  # noqa: E402
+from model_files_test import weights, write_model  # noqa: E402
+
+CNN = os.path.join(DATA, "digits_cnn.onnx")
+DIGITS = os.path.join(DATA, "digits.npz")
+# Linux connects 0.0.0.0 to itself; to the daemons it is an address like any other off loopback.
+ELSEWHERE = "0.0.0.0"
+
+
+class Certificates:
+    def __init__(self, folder):
+        self.folder = folder
+        self.ca, self.ca_key = self.authority("ca")
+        self.other_ca, _ = self.authority("other")
+        self.server, self.server_key = self.signed("server", "subjectAltName=IP:127.0.0.1,IP:0.0.0.0,DNS:localhost")
+        self.client, self.client_key = self.signed("client", "extendedKeyUsage=clientAuth")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def openssl(self, *args):
+        done = subprocess.run(["openssl", *args], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def authority(self, name):
+        key, certificate = self.path(f"{name}.key"), self.path(f"{name}.pem")
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
+                     "-out", certificate, "-days", "2", "-subj", f"/CN={name}")
+        return certificate, key
+
+    def signed(self, name, extension, days="2"):
+        key, request, certificate = self.path(f"{name}.key"), self.path(f"{name}.csr"), self.path(f"{name}.pem")
+        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out",
+                     request, "-subj", f"/CN={name}")
+        with open(self.path("extensions"), "w") as file:
+            file.write(extension + "\n")
+        self.openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial", "-out",
+                     certificate, "-days", days, "-extfile", self.path("extensions"))
+        return certificate, key
+
+
+class TlsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.pem = pem = Certificates(cls.folder.name)
+        served = [f"--tls_cert={pem.server}", f"--tls_key={pem.server_key}", f"--tls_ca={pem.ca}"]
+        cls.cluster = Cluster(workers=0, daemon_flags=[*served, "--local_workers=1"], ca=pem.ca)
+        cls.served = served
+        try:
+            cls.cluster.wait_for_workers(1)
+            write_model(os.path.join(cls.folder.name, "base"), weights())
+            cls.cluster.cli("models", "upload", "base", os.path.join(cls.folder.name, "base"))
+            cls.cluster.run("serve", "base", "--name=llm")
+        except BaseException:
+            cls.cluster.__exit__(True)
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+        cls.folder.cleanup()
+
+    def connection(self, ca=None):
+        context = ssl.create_default_context(cafile=ca or self.pem.ca)
+        host, port = self.cluster.http.split(":")
+        connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
+        self.addCleanup(connection.close)
+        return connection
+
+    def completion(self, connection, tokens, stream=False):
+        body = {"model": "llm", "prompt": "In the beginning", "max_tokens": tokens, "temperature": 0,
+                "ignore_eos": True, "stream": stream}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        return connection.getresponse()
+
+    def running(self):
+        text = self.cluster.get("/metrics")[1]
+        return sum(float(value) for value in re.findall(r"^espalier_num_requests_running\S* (\S+)$", text, re.M))
+
+    def test_one_connection_takes_many_requests_streamed_and_whole(self):
+        connection, texts = self.connection(), []
+        for turn in range(6):
+            reply = self.completion(connection, 12, stream=turn % 2 == 1)
+            self.assertEqual(reply.status, 200)
+            data = reply.read().decode()
+            if turn % 2 == 0:
+                texts.append(json.loads(data)["choices"][0]["text"])
+            else:
+                events = [line[6:] for line in data.split("\n") if line.startswith("data: ")]
+                self.assertEqual(events[-1], "[DONE]")
+                texts.append("".join(json.loads(e)["choices"][0]["text"] for e in events[:-1]))
+        self.assertEqual(len(set(texts)), 1, texts)
+        self.assertGreater(len(texts[0]), 0)
+
+    def test_many_at_once(self):
+        answers = []
+
+        def ask():
+            answers.append(self.completion(self.connection(), 16, stream=True).read())
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(answers), 24)
+        self.assertTrue(all(answer.endswith(b"data: [DONE]\n\n") for answer in answers))
+
+    def test_a_client_that_goes_away_ends_its_request(self):
+        for stream in (True, False):
+            connection = self.connection()
+            if stream:
+                self.completion(connection, 100, stream=True).read(64)
+            else:
+                threading.Thread(target=lambda: self.assertRaises(Exception, self.completion, connection, 100)).start()
+                self.cluster.wait(lambda: self.running() > 0, 30, "the request runs")
+            connection.sock.close()
+            self.cluster.wait(lambda: self.running() == 0, 30, "nothing runs")
+
+    def test_who_speaks_no_tls_or_trusts_another_gets_nothing(self):
+        host, port = self.cluster.http.split(":")
+        plain = http.client.HTTPConnection(host, int(port), timeout=10)
+        with self.assertRaises((http.client.HTTPException, OSError)):
+            plain.request("GET", "/health")
+            plain.getresponse()
+        with self.assertRaises(ssl.SSLCertVerificationError):
+            self.connection(self.pem.other_ca).request("GET", "/health")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("ESPALIER_")}
+        for flags in ([], [f"--ca-file={self.pem.other_ca}"]):
+            done = subprocess.run([PROGRAMS["espalier"], "status", f"--coordinator={self.cluster.grpc}", *flags],
+                                  env=env, capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertIn("no TLS there that we trust", done.stderr)
+        self.assertEqual(self.cluster.get("/health")[0], 200)
+
+    def start_worker(self, name, *flags):
+        port = free_port()
+        worker = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name={name}",
+                                    "--threads=1", f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
+                                    f"--cache_dir={self.folder.name}/{name}", *flags)
+        self.cluster.workers.append(worker)
+        return worker
+
+    def end(self, *workers):
+        for worker in workers:
+            worker.terminate()
+            worker.wait()
+            self.cluster.workers.remove(worker)
+        self.cluster.wait(lambda: len(self.live()) == 1, 30, "the workers have left")
+
+    def live(self):
+        return [w for w in self.cluster.run("status")["workers"] if w["state"].upper() in ("IDLE", "BUSY")]
+
+    def job(self, *flags):
+        return self.cluster.wait_for_job(self.cluster.train(
+            f"--onnx={CNN}", f"--dataset={DIGITS}", "--input", "labels=y", "-b", "16", "--steps=3", *flags))
+
+    def test_workers_off_loopback_speak_tls_and_exchange_no_tensors_in_the_clear(self):
+        one = self.start_worker("one", *self.served)
+        two = self.start_worker("two", *self.served)
+        self.cluster.wait_for_workers(3)
+        # The coordinator reaches them over TLS: what they say to the program comes back.
+        job = self.job("--only-data-parallel")
+        self.assertEqual(job["state"].upper(), "FAILED", job)
+        self.assertIn("not encrypted", json.dumps(job))
+        self.end(one, two)
+
+    def test_a_worker_that_is_not_trusted_or_trusts_not_stays_out(self):
+        for flags, said in (
+                ([f"--tls_ca={self.pem.other_ca}", *self.served[:2]], "no coordinator answers"),
+                ([], "refusing to talk in the clear off loopback"),
+                ([f"--tls_ca={self.pem.ca}"], "refusing to talk in the clear off loopback")):
+            done = subprocess.run([PROGRAMS["espalier-worker"], f"--coordinator={self.cluster.grpc}",
+                                   f"--listen={ELSEWHERE}:{free_port()}", *flags], capture_output=True, text=True,
+                                  timeout=120)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(said, done.stderr)
+
+    def test_callers_certificates(self):
+        flags = [*self.served, f"--tls_client_ca={self.pem.ca}"]
+        http_port, grpc = free_port(), f"127.0.0.1:{free_port()}"
+        daemon = self.cluster.spawn("espalierd", f"--listen={grpc}", f"--http_listen=127.0.0.1:{http_port}",
+                                    f"--data_dir={self.folder.name}/strict", *flags)
+        try:
+            context = ssl.create_default_context(cafile=self.pem.ca)
+
+            def health():
+                connection = http.client.HTTPSConnection("127.0.0.1", http_port, context=context, timeout=30)
+                try:
+                    connection.request("GET", "/health")
+                    return connection.getresponse().status
+                finally:
+                    connection.close()
+
+            def answers():
+                try:
+                    return health() == 200
+                except ConnectionRefusedError:
+                    return False
+                except (ssl.SSLError, ConnectionResetError, http.client.HTTPException):
+                    return True
+            self.cluster.wait(answers, 60, "the daemon listens")
+            with self.assertRaises((ssl.SSLError, ConnectionResetError, http.client.HTTPException)):
+                health()
+            context.load_cert_chain(self.pem.client, self.pem.client_key)
+            self.assertEqual(health(), 200)
+            status = ["status", f"--coordinator={grpc}"]
+            with self.assertRaises(Failed):
+                self.cluster.cli(*status)
+            self.cluster.cli(*status, f"--cert-file={self.pem.client}", f"--key-file={self.pem.client_key}")
+        finally:
+            daemon.terminate()
+            daemon.wait()
+
+    def test_certificates_that_are_wrong(self):
+        pem = self.pem
+        expired, expired_key = pem.signed("expired", "subjectAltName=IP:127.0.0.1", days="-1")
+        missing = pem.path("nowhere.pem")
+        for flags, said in (
+                ([f"--tls_cert={pem.server}"], "--tls_cert and --tls_key go together"),
+                ([f"--tls_client_ca={pem.ca}"], "with --tls_cert and --tls_key"),
+                ([f"--tls_cert={missing}", f"--tls_key={pem.server_key}"], "nowhere.pem: cannot be read"),
+                ([f"--tls_cert={pem.server_key}", f"--tls_key={pem.server_key}"], "holds no certificate"),
+                ([f"--tls_cert={pem.server}", f"--tls_key={pem.server}"], "holds no private key"),
+                ([f"--tls_cert={pem.server}", f"--tls_key={pem.client_key}"], "is not the key of"),
+                ([f"--tls_cert={expired}", f"--tls_key={expired_key}"], "has expired"),
+                ([f"--listen={ELSEWHERE}:{free_port()}", *self.served], "--api_key_file")):
+            done = subprocess.run([PROGRAMS["espalierd"], f"--data_dir={self.folder.name}/bad",
+                                   f"--listen=127.0.0.1:{free_port()}", "--http_listen=", *flags],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0, flags)
+            self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,103 @@
+#include "worker/transport_security.h"
+
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+template <typename T, void (*kFree)(T*)>
+struct Freer {
+  void operator()(T* it) const { kFree(it); }
+};
+using Certificate = std::unique_ptr<X509, Freer<X509, X509_free>>;
+using PrivateKey = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
+using Source = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
+
+Source Open(const std::string& pem) {
+  return Source(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+// Daemons have nobody to ask for one.
+int NoPassword(char*, int, int, void*) { return 0; }
+
+absl::Status Wrong(const char* flag, const std::string& path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", path, ": ", what));
+}
+
+absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::string out(std::istreambuf_iterator<char>(file), {});
+  if (!file.good() && !file.eof()) return Wrong(flag, path, "cannot be read");
+  if (out.empty()) return Wrong(flag, path, "cannot be read, or is empty");
+  return out;
+}
+
+absl::StatusOr<Certificate> FirstCertificate(const char* flag, const std::string& path,
+                                             const std::string& pem) {
+  Certificate out(PEM_read_bio_X509(Open(pem).get(), nullptr, NoPassword, nullptr));
+  if (out == nullptr) return Wrong(flag, path, "holds no certificate in PEM form");
+  if (X509_cmp_current_time(X509_get0_notAfter(out.get())) < 0) {
+    return Wrong(flag, path, "the certificate has expired");
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<TransportSecurity> TransportSecurity::Read(const TlsFiles& files) {
+  TransportSecurity out;
+  if (files.certificate.empty() != files.key.empty()) {
+    return absl::InvalidArgumentError("--tls_cert and --tls_key go together: one of them is given");
+  }
+  if (!files.client_ca.empty() && files.certificate.empty()) {
+    return Wrong("tls_client_ca", files.client_ca,
+                 "callers can only be asked for certificates with --tls_cert and --tls_key");
+  }
+  const struct {
+    const char* flag;
+    const std::string& path;
+    std::string* to;
+  } all[] = {{"tls_cert", files.certificate, &out.certificate_},
+             {"tls_key", files.key, &out.key_},
+             {"tls_ca", files.ca, &out.ca_},
+             {"tls_client_ca", files.client_ca, &out.client_ca_}};
+  for (const auto& [flag, path, to] : all) {
+    absl::StatusOr<std::string> pem = ReadFile(flag, path);
+    if (!pem.ok()) return pem.status();
+    *to = *std::move(pem);
+    if (path.empty() || to == &out.key_) continue;
+    if (auto certificate = FirstCertificate(flag, path, *to); !certificate.ok()) {
+      return certificate.status();
+    }
+  }
+  if (!out.serves()) return out;
+  const PrivateKey key(PEM_read_bio_PrivateKey(Open(out.key_).get(), nullptr, NoPassword, nullptr));
+  if (key == nullptr) {
+    return Wrong("tls_key", files.key, "holds no private key in PEM form that needs no password");
+  }
+  const auto own = FirstCertificate("tls_cert", files.certificate, out.certificate_);
+  if (!own.ok()) return own.status();
+  if (X509_check_private_key(own->get(), key.get()) != 1) {
+    return Wrong("tls_key", files.key,
+                 absl::StrCat("is not the key of the first certificate in ", files.certificate));
+  }
+  return out;
+}
+
+bool IsLoopback(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  const absl::string_view host =
+      address == "::1" ? address : address.substr(0, colon);  // no colon: all of it
+  return absl::StartsWith(host, "127.") || host == "localhost" || host == "[::1]" || host == "::1";
+}
+
+}  // namespace espalier
