@@ -14,8 +14,7 @@ constexpr size_t kEnoughWithout = 4;
 constexpr size_t kTrial = 12;            // likewise, where no gain is expected
 constexpr double kTrialShare = 0.005;    // of the time may be lost in those
 constexpr int kCompared = 4;             // steps without, now and then
-constexpr double kHopeless = 0.5;        // times the rate without: no machine explains that
-constexpr int kTurn = 8;                 // steps of one arm, where fresh ones of both decide
+constexpr int kDoubted = 8;              // where that decides
 constexpr int64_t kCompareSeldom = 768;  // where the last comparison was clear
 constexpr double kClear = 1.25;          // times the rate without
 constexpr int64_t kShortestHold = 192;   // steps
@@ -108,7 +107,6 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   } else {
     ++bucket.steps;
   }
-  if (bucket.doubted && ++bucket.doubt_steps % (2 * kTurn) != 0) return;
   if (bucket.left == 0 && bucket.plain_left == 0) Judge(load, bucket);
 }
 
@@ -127,34 +125,33 @@ void Payoff::Judge(int load, Bucket& bucket) {
   if (!enough && on.share + kPlain * error >= off.share) return;
   if (bucket.trial ? on.share - error > off.share : on.share + kSure * error >= off.share) {
     bucket.doubted = bucket.trial = false;
-    bucket.lost = 0;
     if (count == kKept) bucket.losses = 0;
     bucket.wins = on.share - error > off.share;
     bucket.clear = on.share > kClear * off.share;
     return;
   }
-  // In steps without: what those would have yielded in the time of the others.
-  const double longest = bucket.with.Longest();
-  for (const Sample& trial : bucket.with.steps) {
-    const double took = std::min(trial.seconds, longest) + trial.spread;
-    bucket.lost += (took * trial.expected / bucket.gain * off.share - trial.tokens) / load;
-  }
-  // Perhaps only the machine is slower than when the others ran. Then both run anew, in turns.
-  if (!bucket.trial && !bucket.doubted && on.share > kHopeless * off.share) {
+  // Perhaps only the machine is slower than when the others ran.
+  if (!bucket.trial && !bucket.doubted) {
     bucket.doubted = true;
-    bucket.doubt_steps = 0;
-    bucket.with = bucket.without = {};
+    bucket.without = {};
+    bucket.plain_left = kDoubted;
     return;
   }
   bucket.doubted = bucket.trial = false;
+  // In steps without: what those would have yielded in the time of the trial.
+  const double longest = bucket.with.Longest();
+  double lost = 0;
+  for (const Sample& trial : bucket.with.steps) {
+    const double took = std::min(trial.seconds, longest) + trial.spread;
+    lost += (took * trial.expected / bucket.gain * off.share - trial.tokens) / load;
+  }
   const int64_t longest_hold = kLongestHold << std::min(bucket.losses++, kMostDoublings);
-  bucket.left =
-      std::clamp(static_cast<int64_t>(kLossShare * bucket.lost), kShortestHold, longest_hold);
+  bucket.left = std::clamp(static_cast<int64_t>(kLossShare * lost), kShortestHold, longest_hold);
   bucket.lost_at = bucket.gain * off.share / on.share;
   bucket.compare_after = kCompareEvery;
   // The next trial is judged by itself.
   bucket.with = {};
-  bucket.debt = bucket.lost = 0;
+  bucket.debt = 0;
 }
 
 bool Payoff::Withholds(int load, double gain, double cost) {
@@ -163,7 +160,6 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   bucket.gain = gain;
   if (bucket.left > 0 && gain > kRelease * bucket.lost_at) bucket.left = 0;
   if (bucket.left > 0 || bucket.plain_left > 0) return true;
-  if (bucket.doubted) return bucket.doubt_steps / kTurn % 2 == 0;
   if (bucket.without.steps.size() < kEnoughWithout) return true;
   if (gain >= 1) {
     bucket.trial = false;

@@ -8,9 +8,8 @@
 //
 // The two arms of one load are compared with each other alone, by their last steps, so a machine
 // that becomes slower for both changes little, nor do requests that grow longer; and before
-// drafting is held back, fresh steps of both, a few of each in turns, must bear that out. What an
-// SSM catches up when it starts on a request is spread over the steps that follow, which have the
-// good of it.
+// drafting is held back, some fresh steps without it must bear that out. What an SSM catches up
+// when it starts on a request is spread over the steps that follow, which have the good of it.
 #pragma once
 
 #include <cstdint>
@@ -71,9 +70,7 @@ class Payoff {
     bool wins = false, clear = false;       // as last judged: beyond doubt, and by far
     int losses = 0;                         // in a row
     int plain_left = 0;                     // steps without that are to come for a comparison
-    bool doubted = false;                   // steps in turns are to show whether it lost
-    int doubt_steps = 0;                    // of those so far
-    double lost = 0;                        // plain steps' time that is to blame on drafts
+    bool doubted = false;                   // these are to show whether it lost
     bool trial = false;                     // it is tried though no gain is expected
     double gain = 1;                        // that was asked about last
     double lost_at = 0;                     // gain that would have been enough
