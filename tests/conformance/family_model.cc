@@ -9,11 +9,10 @@
 #include "worker/checkpoint/safetensors.h"
 
 namespace espalier {
-namespace {
 
 using nlohmann::json;
 
-std::vector<float> Draw(const std::string& name, int64_t count, double mean, double scale) {
+std::vector<float> DrawValues(const std::string& name, int64_t count, double mean, double scale) {
   uint64_t state = 0xcbf29ce484222325u;
   for (unsigned char byte : name) state = (state ^ byte) * 0x100000001b3u;
   std::vector<float> values(static_cast<size_t>(count));
@@ -28,8 +27,6 @@ std::vector<float> Draw(const std::string& name, int64_t count, double mean, dou
   }
   return values;
 }
-
-}  // namespace
 
 void PrintTo(const FamilyCase& c, std::ostream* out) { *out << c.name(); }
 
@@ -59,8 +56,8 @@ absl::Status WriteDrawnTensors(FileSystem& files, const std::string& path, const
   for (const SafetensorsWriter::Tensor& tensor : written) {
     if (!status.ok()) return status;
     const json& spec = tensors[tensor.name];
-    const std::vector<float> values = Draw(prefix + tensor.name, tensor.type.num_elements(),
-                                           spec[1].get<double>(), spec[2].get<double>());
+    const std::vector<float> values = DrawValues(prefix + tensor.name, tensor.type.num_elements(),
+                                                 spec[1].get<double>(), spec[2].get<double>());
     status = writer.Append(values.data(), tensor.type.bytes());
   }
   if (!status.ok()) return status;

@@ -26,6 +26,9 @@ std::vector<FamilyCase> ReadFamilyCases(const std::string& path);
 // Numbers of little-endian f32 in base64.
 std::vector<float> DecodeFloats(const std::string& base64);
 
+// A tensor's elements, drawn as make_family_golden.py says.
+std::vector<float> DrawValues(const std::string& name, int64_t count, double mean, double scale);
+
 // A safetensors file of {name: [shape, mean, scale]}, drawn as make_family_golden.py says, of the
 // name with `prefix` before it.
 absl::Status WriteDrawnTensors(FileSystem& files, const std::string& path,

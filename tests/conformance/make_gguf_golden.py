@@ -2,9 +2,10 @@
 
     python tests/conformance/make_gguf_golden.py tests/conformance/families.json
 
-writes tests/conformance/llama.gguf, the case "llama" of families.json as llama.cpp's converter would write it, and
+writes tests/conformance/llama.gguf, the case "llama" of families.json as llama.cpp's converter would write it;
 worker/weights/testdata/blocks.gguf, which holds a tensor "x.<type>" of every type that we read and, in f32, what the
-package makes of it ("y.<type>").
+package makes of it ("y.<type>"); and tests/conformance/gguf_cases.json (by make_gguf_cases.py): other cases of
+families.json in words, of which gguf_families_test makes files.
 """
 import json
 import sys
@@ -12,6 +13,7 @@ import sys
 import gguf
 import numpy as np
 from make_family_golden import uniform
+from make_gguf_cases import write_cases
 
 TYPES = gguf.GGMLQuantizationType
 
@@ -24,15 +26,16 @@ def write_blocks(path):
     writer.add_array("test.words", ["a", "bb", ""])
     writer.add_string("test.text", "grüße")
     x = np.random.default_rng(1).normal(size=(3, 512)).astype(np.float32)
-    for kind in (TYPES.F32, TYPES.F16, TYPES.BF16, TYPES.Q8_0, TYPES.Q4_0, TYPES.Q4_K, TYPES.Q6_K):
-        if kind in (TYPES.Q4_K, TYPES.Q6_K):  # which the package only reads: any bits, with sane scales
+    # Where the package only reads a type, any bits: with sane scales, which lie at these bytes.
+    scales_at = {TYPES.Q4_K: (0, 2), TYPES.Q6_K: (208,), TYPES.Q5_K: (0, 2), TYPES.Q3_K: (108,), TYPES.Q2_K: (80, 82)}
+    for kind in (TYPES.F32, TYPES.F16, TYPES.BF16, TYPES.Q8_0, TYPES.Q4_0, TYPES.Q4_K, TYPES.Q6_K,
+                 TYPES.Q4_1, TYPES.Q5_0, TYPES.Q5_1, TYPES.Q5_K, TYPES.Q3_K, TYPES.Q2_K):
+        if kind in scales_at:
             size = gguf.GGML_QUANT_SIZES[kind][1]
             data = np.random.default_rng(kind).integers(0, 256, size=(6, size), dtype=np.uint8)
             scales = np.linspace(0.01, 0.06, 6).astype(np.float16).view(np.uint8).reshape(6, 2)
-            if kind == TYPES.Q4_K:
-                data[:, 0:2], data[:, 2:4] = scales, scales[::-1]
-            else:
-                data[:, 208:210] = scales
+            for at, values in zip(scales_at[kind], (scales, scales[::-1])):
+                data[:, at:at + 2] = values
             data = data.reshape(3, 2 * size)
         else:
             data = gguf.quants.quantize(x, kind)
@@ -82,6 +85,7 @@ def main():
         cases = {case["name"]: case for case in json.load(file)}
     write_llama("tests/conformance/llama.gguf", cases["llama"])
     write_blocks("worker/weights/testdata/blocks.gguf")
+    write_cases("tests/conformance/gguf_cases.json", cases)
 
 
 main()

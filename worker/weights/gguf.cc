@@ -226,9 +226,8 @@ absl::Status ReadTensor(Cursor& cursor, const std::string& name, GgufFile::Tenso
   if (!cursor.Number(&type) || !cursor.Number(offset)) return cursor.status();
   tensor->type = FindGgufType(type);
   if (tensor->type == nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("tensor '", Shown(name), "' has ggml type ", type,
-                     "; accepted: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K"));
+    return absl::UnimplementedError(absl::StrCat("tensor '", Shown(name), "' has ggml type ", type,
+                                                 "; accepted: ", KnownGgufTypes()));
   }
   const int64_t row = tensor->dims.empty() ? 1 : tensor->dims.back();
   if (row % tensor->type->elements != 0) {

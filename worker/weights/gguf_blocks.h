@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "ops/tensor/dtype.h"
 
@@ -16,7 +17,9 @@ struct GgufType {
   DType dtype = DType::kInvalid;  // ours that is the same
 };
 
-// Null for a type that cannot be read. F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K.
+// Null for a type that cannot be read.
 const GgufType* FindGgufType(uint32_t id);
+// "F32, F16, ..."
+std::string KnownGgufTypes();
 
 }  // namespace espalier

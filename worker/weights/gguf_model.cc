@@ -1,168 +1,43 @@
 #include "worker/weights/gguf_model.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/weights/gguf.h"
+#include "worker/weights/gguf_architectures.h"
+#include "worker/weights/gguf_metadata.h"
 
 namespace espalier {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// Frequencies of rotary embeddings are divided by these: how GGUF keeps Llama 3.1's scaling.
-constexpr char kRopeFactors[] = "rope_freqs.weight";
-
-struct Architecture {
-  const char* gguf;
-  const char* hf;          // "architectures"
-  const char* model_type;  // "model_type"
-  bool permuted;  // rows of q and k: pairs that turn together are neighbours, not half a head apart
-};
-constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", "llama", true},
-                                           {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
-                                           {"qwen3", "Qwen3ForCausalLM", "qwen3", false}};
-
-struct Name {
-  const char* gguf;
-  const char* hf;
-};
-constexpr Name kNames[] = {
-    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-// After "blk.N." and "model.layers.N.".
-constexpr Name kLayerNames[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"}};
-
-// A name that no table has stays: whoever wants no such tensor says so.
-std::string HfName(const std::string& name) {
-  std::string rest = name, prefix;
-  if (name.rfind("blk.", 0) == 0) {
-    const size_t dot = name.find('.', 4);
-    if (dot == std::string::npos) return name;
-    prefix = absl::StrCat("model.layers.", name.substr(4, dot - 4), ".");
-    rest = name.substr(dot + 1);
-  }
-  const size_t dot = rest.rfind('.');
-  if (dot == std::string::npos) return name;
-  const std::string stem = rest.substr(0, dot), suffix = rest.substr(dot);
-  const auto find = [&](const auto& table) -> std::string {
-    for (const Name& entry : table) {
-      if (stem == entry.gguf) return absl::StrCat(prefix, entry.hf, suffix);
-    }
-    return name;
-  };
-  return prefix.empty() ? find(kNames) : find(kLayerNames);
-}
-
-// Reads metadata by name; the first error sticks.
-class Metadata {
- public:
-  explicit Metadata(const GgufFile& file) : file_(file) {
-    const std::string name = Text("general.architecture", "");
-    for (const Architecture& a : kArchitectures) {
-      if (name == a.gguf) architecture_ = &a;
-    }
-    if (architecture_ == nullptr && status_.ok()) {
-      std::string accepted;
-      for (const Architecture& a : kArchitectures) {
-        absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", a.gguf);
-      }
-      status_ =
-          absl::UnimplementedError(absl::StrCat("'", file_.path(), "': general.architecture is '",
-                                                name.substr(0, 60), "'; accepted: ", accepted));
-    }
-  }
-
-  const absl::Status& status() const { return status_; }
-  const Architecture& architecture() const { return *architecture_; }  // REQUIRES: status().ok()
-
-  std::string Key(const std::string& name) const {
-    return absl::StrCat(architecture_ != nullptr ? architecture_->gguf : "", ".", name);
-  }
-  bool Has(const std::string& key) const { return file_.metadata().count(key) > 0; }
-
-  int64_t Size(const std::string& key, int64_t otherwise) {
-    const auto found = file_.metadata().find(key);
-    if (found == file_.metadata().end()) return otherwise;
-    const int64_t* value = std::get_if<int64_t>(&found->second);
-    if (value == nullptr || *value < 1 || *value > (int64_t{1} << 30)) {
-      Fail(key, "an integer from 1 to 2^30");
-      return 1;
-    }
-    return *value;
-  }
-  int64_t Size(const std::string& key) {
-    if (!Has(key)) Fail(key, "a number: it is missing");
-    return Size(key, 1);
-  }
-  double Number(const std::string& key, double otherwise) {
-    const auto found = file_.metadata().find(key);
-    if (found == file_.metadata().end()) return otherwise;
-    if (const double* value = std::get_if<double>(&found->second)) return *value;
-    if (const int64_t* value = std::get_if<int64_t>(&found->second)) {
-      return static_cast<double>(*value);
-    }
-    Fail(key, "a number");
-    return otherwise;
-  }
-  std::string Text(const std::string& key, const std::string& otherwise) {
-    const auto found = file_.metadata().find(key);
-    if (found == file_.metadata().end()) return otherwise;
-    if (const std::string* value = std::get_if<std::string>(&found->second)) return *value;
-    Fail(key, "a string");
-    return otherwise;
-  }
-
-  void Fail(const std::string& key, const std::string& accepted) {
-    if (!status_.ok()) return;
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("'", file_.path(), "': metadata '", key, "' must be ", accepted));
-  }
-
- private:
-  const GgufFile& file_;
-  absl::Status status_;
-  const Architecture* architecture_ = nullptr;
-};
-
 class GgufWeights : public WeightFiles {
  public:
-  // REQUIRES: metadata.status().ok()
-  absl::Status Take(std::unique_ptr<GgufFile> file, Metadata& metadata) {
-    file_ = std::move(file);
-    const int64_t heads = metadata.Size(metadata.Key("attention.head_count"));
-    const int64_t kv_heads = metadata.Size(metadata.Key("attention.head_count_kv"), heads);
-    const bool permuted = metadata.architecture().permuted;
+  explicit GgufWeights(std::unique_ptr<GgufFile> file) : file_(std::move(file)) {}
+
+  absl::Status Take() {
+    GgufMetadata metadata(*file_);
+    const absl::StatusOr<const GgufArchitecture*> architecture = FindGgufArchitecture(metadata);
+    if (!architecture.ok()) return architecture.status();
+    heads_ = metadata.Size("attention.head_count");
+    kv_heads_ = metadata.Size("attention.head_count_kv", heads_);
     if (!metadata.status().ok()) return metadata.status();
+    if ((*architecture)->has_experts()) {
+      const absl::StatusOr<GgufExperts> experts = ReadGgufExperts(metadata);
+      if (!experts.ok()) return experts.status();
+      absl::Status status = TakeExperts(**architecture, *experts);
+      if (!status.ok()) return status;
+    }
     for (const auto& [name, tensor] : file_->tensors()) {
-      if (name == kRopeFactors) continue;  // in the configuration
-      const std::string hf = HfName(name);
-      Source source{&tensor, 1};
-      if (permuted && hf.find("self_attn.q_proj.") != std::string::npos) source.heads = heads;
-      if (permuted && hf.find("self_attn.k_proj.") != std::string::npos) source.heads = kv_heads;
-      source.permuted =
-          source.heads > 1 || (permuted && (hf.find(".q_proj.") != std::string::npos ||
-                                            hf.find(".k_proj.") != std::string::npos));
-      const int64_t rows = tensor.dims.empty() ? 1 : tensor.dims[0];
-      if (source.permuted && rows % (2 * source.heads) != 0) {
-        return absl::InvalidArgumentError(absl::StrCat("'", file_->path(), "': tensor '", hf,
-                                                       "' has ", rows, " rows for ", source.heads,
-                                                       " heads"));
-      }
-      sources_[hf] = source;
-      if (!tensors_.try_emplace(hf, Tensor{tensor.dims, tensor.type->name, file_->path()}).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("'", file_->path(), "': two tensors stand for '", hf, "'"));
-      }
+      const bool is_configuration =
+          name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
+      if (is_configuration || taken_.count(name) > 0) continue;
+      const GgufHfName hf = HfNameOf(**architecture, name);
+      absl::Status status = Add(hf.name, name, {&tensor, tensor.dims, ChangeOf(hf, tensor)});
+      if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -176,15 +51,161 @@ class GgufWeights : public WeightFiles {
       return absl::NotFoundError(absl::StrCat("there is no tensor '", name, "'"));
     }
     const Source& source = found->second;
-    if (!source.permuted) return file_->Read(*source.tensor, begin, count, out);
-    const Dims& dims = source.tensor->dims;
-    const int64_t row_size = NumElements(dims) / dims[0], head = dims[0] / source.heads;
+    const int64_t all = NumElements(source.dims);
+    if (begin < 0 || count < 0 || begin > all || count > all - begin) {
+      return absl::OutOfRangeError(
+          absl::StrCat("'", file_->path(), "': read beyond tensor '", name, "'"));
+    }
+    switch (source.change) {
+      case GgufChange::kTransposed:
+        return ReadTransposed(source, begin, count, out);
+      case GgufChange::kQueryRows:
+      case GgufChange::kKeyRows:
+      case GgufChange::kFalconRows:
+        return ReadRows(source, begin, count, out);
+      case GgufChange::kNone:
+      case GgufChange::kPlusOne:
+        break;
+    }
+    absl::Status status = file_->Read(*source.tensor, source.first + begin, count, out);
+    if (source.change == GgufChange::kPlusOne) {
+      for (int64_t i = 0; i < count; ++i) out[i] -= 1;
+    }
+    return status;
+  }
+
+  std::optional<Place> PlaceOf(const std::string& name) const override {
+    const auto found = sources_.find(name);
+    if (found == sources_.end() || found->second.change != GgufChange::kNone) return std::nullopt;
+    const Source& source = found->second;
+    const GgufType& type = *source.tensor->type;
+    if (type.dtype == DType::kInvalid) return std::nullopt;
+    return Place{file_->file(), source.tensor->offset + source.first * type.bytes, type.dtype};
+  }
+
+ private:
+  struct Source {
+    const GgufFile::Tensor* tensor;
+    Dims dims;  // Hugging Face's
+    GgufChange change = GgufChange::kNone;
+    int64_t first = 0;  // element of the tensor at which it begins
+  };
+
+  static GgufChange ChangeOf(const GgufHfName& hf, const GgufFile::Tensor& tensor) {
+    // Biases of transposed matrices have nothing to transpose.
+    const bool changed = hf.change != GgufChange::kTransposed || tensor.dims.size() == 2;
+    return changed ? hf.change : GgufChange::kNone;
+  }
+
+  absl::Status Wrong(const std::string& tensor, const std::string& what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", file_->path(), "': tensor '", tensor, "' ", what));
+  }
+
+  absl::Status Add(const std::string& hf, const std::string& name, Source source) {
+    Dims& dims = source.dims;
+    if (source.change == GgufChange::kTransposed) std::swap(dims[0], dims[1]);
+    const int64_t rows = dims.empty() ? 1 : dims[0];
+    int64_t parts = 1;
+    if (source.change == GgufChange::kQueryRows) parts = 2 * heads_;
+    if (source.change == GgufChange::kKeyRows) parts = 2 * kv_heads_;
+    if (source.change == GgufChange::kFalconRows) {
+      parts = heads_ + 2 * kv_heads_;
+      if (heads_ % kv_heads_ != 0) parts = rows + 1;
+    }
+    if (rows % parts != 0) {
+      return Wrong(name, absl::StrCat("has ", rows, " rows for ", heads_, " heads and ", kv_heads_,
+                                      " of keys and values"));
+    }
+    if (!tensors_.try_emplace(hf, Tensor{dims, source.tensor->type->name, file_->path()}).second) {
+      return Wrong(name, absl::StrCat("is not the only one that stands for '", hf, "'"));
+    }
+    sources_[hf] = std::move(source);
+    return absl::OkStatus();
+  }
+
+  // The router and the experts of all layers, which must be there.
+  absl::Status TakeExperts(const GgufArchitecture& architecture, const GgufExperts& experts) {
+    const GgufExpertNames& names = architecture.experts;
+    for (int64_t layer = 0; layer < experts.layers; ++layer) {
+      const std::string prefix = absl::StrCat("blk.", layer, ".");
+      const std::string router = absl::StrCat(prefix, "ffn_gate_inp.weight");
+      const auto gate = file_->tensors().find(router);
+      if (gate == file_->tensors().end()) return Wrong(router, "is missing");
+      if (gate->second.dims.size() != 2 || gate->second.dims[0] != experts.count) {
+        return Wrong(router,
+                     absl::StrCat("has shape ", ToString(gate->second.dims), "; accepted: [",
+                                  experts.count, ", ...], one row for each expert"));
+      }
+      for (const auto& [part, name] :
+           {std::pair("ffn_gate", names.gate), {"ffn_up", names.up}, {"ffn_down", names.down}}) {
+        const std::string hf = absl::StrCat(architecture.layers, layer, ".", names.experts, ".");
+        absl::Status status =
+            TakePart(prefix + part, experts.count, hf, absl::StrCat(".", name, ".weight"));
+        if (!status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // "blk.N.ffn_up_exps.weight", [experts, out, in], or "blk.N.ffn_up.E.weight" of each expert.
+  absl::Status TakePart(const std::string& part, int64_t count, const std::string& before,
+                        const std::string& behind) {
+    const std::string merged = part + "_exps.weight";
+    const auto all = file_->tensors().find(merged);
+    if (all != file_->tensors().end()) {
+      const Dims& dims = all->second.dims;
+      if (dims.size() != 3 || dims[0] != count) {
+        return Wrong(merged, absl::StrCat("has shape ", ToString(dims), "; accepted: [", count,
+                                          ", out, in], one matrix for each expert"));
+      }
+      taken_.insert(merged);
+    }
+    for (int64_t expert = 0; expert < count; ++expert) {
+      const std::string hf = absl::StrCat(before, expert, behind);
+      absl::Status status;
+      if (all != file_->tensors().end()) {
+        const Dims dims = {all->second.dims[1], all->second.dims[2]};
+        status =
+            Add(hf, merged, {&all->second, dims, GgufChange::kNone, expert * NumElements(dims)});
+      } else {
+        const std::string name = absl::StrCat(part, ".", expert, ".weight");
+        const auto one = file_->tensors().find(name);
+        if (one == file_->tensors().end()) {
+          return Wrong(expert == 0 ? merged : name, "is missing");
+        }
+        taken_.insert(name);
+        status = Add(hf, name, {&one->second, one->second.dims});
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  // The file's row that is row `row` of Hugging Face's.
+  int64_t RowInFile(const Source& source, int64_t row) const {
+    const int64_t rows = source.dims[0];
+    if (source.change != GgufChange::kFalconRows) {
+      const int64_t head = rows / (source.change == GgufChange::kQueryRows ? heads_ : kv_heads_);
+      const int64_t r = row % head;
+      return row - r + r % (head / 2) * 2 + r / (head / 2);
+    }
+    // A group: its heads of q, then one of k and one of v.
+    const int64_t size = rows / (heads_ + 2 * kv_heads_), queries = heads_ / kv_heads_;
+    const int64_t group = row / ((queries + 2) * size);
+    const int64_t head = row / size % (queries + 2), within = row % size;
+    const int64_t in_file = head < queries    ? group * queries + head
+                            : head == queries ? heads_ + group
+                                              : heads_ + kv_heads_ + group;
+    return in_file * size + within;
+  }
+
+  absl::Status ReadRows(const Source& source, int64_t begin, int64_t count, float* out) const {
+    const int64_t row_size = NumElements(source.dims) / source.dims[0];
     while (count > 0) {
-      // Row r of a head, of pair r % (head / 2), is kept next to its other half.
-      const int64_t row = begin / row_size, r = row % head;
-      const int64_t from = row - r + r % (head / 2) * 2 + r / (head / 2);
       const int64_t within = begin % row_size, here = std::min(count, row_size - within);
-      absl::Status status = file_->Read(*source.tensor, from * row_size + within, here, out);
+      const int64_t from = RowInFile(source, begin / row_size) * row_size + within;
+      absl::Status status = file_->Read(*source.tensor, from, here, out);
       if (!status.ok()) return status;
       begin += here;
       out += here;
@@ -193,53 +214,32 @@ class GgufWeights : public WeightFiles {
     return absl::OkStatus();
   }
 
-  std::optional<Place> PlaceOf(const std::string& name) const override {
-    const auto found = sources_.find(name);
-    if (found == sources_.end() || found->second.permuted) return std::nullopt;
-    const GgufFile::Tensor& tensor = *found->second.tensor;
-    if (tensor.type->dtype == DType::kInvalid) return std::nullopt;
-    return Place{file_->file(), tensor.offset, tensor.type->dtype};
+  // Row by row of the file, each of which is a column here: whoever wants a whole matrix reads the
+  // file once.
+  absl::Status ReadTransposed(const Source& source, int64_t begin, int64_t count,
+                              float* out) const {
+    if (count == 0) return absl::OkStatus();
+    const int64_t in = source.dims[0], columns = source.dims[1];
+    const int64_t first = begin / columns, last = (begin + count - 1) / columns;
+    std::vector<float> column(static_cast<size_t>(last - first + 1));
+    for (int64_t c = 0; c < columns; ++c) {
+      absl::Status status =
+          file_->Read(*source.tensor, c * in + first, last - first + 1, column.data());
+      if (!status.ok()) return status;
+      for (int64_t row = first; row <= last; ++row) {
+        const int64_t at = row * columns + c - begin;
+        if (at >= 0 && at < count) out[at] = column[static_cast<size_t>(row - first)];
+      }
+    }
+    return absl::OkStatus();
   }
-
- private:
-  struct Source {
-    const GgufFile::Tensor* tensor;
-    int64_t heads;
-    bool permuted = false;
-  };
 
   std::unique_ptr<GgufFile> file_;
+  int64_t heads_ = 1, kv_heads_ = 1;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, Source> sources_;
+  std::set<std::string> taken_;  // tensors of the file that experts are made of
 };
-
-// "rope_scaling" of the file; null if there is none.
-absl::StatusOr<Json> RopeScaling(const GgufFile& file, Metadata& metadata) {
-  const auto factors = file.tensors().find(kRopeFactors);
-  if (factors != file.tensors().end()) {
-    const int64_t count = NumElements(factors->second.dims);
-    if (count > 1024) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", file.path(), "': ", kRopeFactors, " has ", count, " elements"));
-    }
-    std::vector<float> values(static_cast<size_t>(count));
-    absl::Status status = file.Read(factors->second, 0, count, values.data());
-    if (!status.ok()) return status;
-    return Json{{"rope_type", "longrope"},
-                {"short_factor", values},
-                {"long_factor", values},
-                {"attention_factor", 1.0}};
-  }
-  const std::string type = metadata.Text(metadata.Key("rope.scaling.type"), "none");
-  if (type == "none") return Json();
-  Json scaling = {{"rope_type", type},
-                  {"factor", metadata.Number(metadata.Key("rope.scaling.factor"), 1)}};
-  const std::string original = metadata.Key("rope.scaling.original_context_length");
-  if (metadata.Has(original)) {
-    scaling["original_max_position_embeddings"] = metadata.Size(original);
-  }
-  return scaling;  // types that are not known are refused by whoever reads the configuration
-}
 
 }  // namespace
 
@@ -247,61 +247,10 @@ absl::StatusOr<std::unique_ptr<WeightFiles>> OpenGgufModel(FileSystem& files,
                                                            const std::string& path) {
   absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(files, path);
   if (!file.ok()) return file.status();
-  Metadata metadata(**file);
-  if (!metadata.status().ok()) return metadata.status();
-  auto weights = std::make_unique<GgufWeights>();
-  // The metadata's reader looks at the file, which stays where it is.
-  absl::Status status = weights->Take(*std::move(file), metadata);
+  auto weights = std::make_unique<GgufWeights>(*std::move(file));
+  absl::Status status = weights->Take();
   if (!status.ok()) return status;
   return weights;
-}
-
-absl::StatusOr<std::string> GgufConfig(FileSystem& files, const std::string& path) {
-  absl::StatusOr<std::unique_ptr<GgufFile>> opened = GgufFile::Open(files, path);
-  if (!opened.ok()) return opened.status();
-  const GgufFile& file = **opened;
-  Metadata m(file);
-  if (!m.status().ok()) return m.status();
-  if (m.Has(m.Key("expert_count")) && m.Number(m.Key("expert_count"), 0) != 0) {
-    return absl::UnimplementedError(
-        absl::StrCat("'", path, "': mixtures of experts are read from safetensors, not from GGUF"));
-  }
-  const auto table = file.tensors().find("token_embd.weight");
-  if (table == file.tensors().end() || table->second.dims.size() != 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", path, "': there is no matrix 'token_embd.weight'"));
-  }
-  Json config;
-  config["architectures"] = {m.architecture().hf};
-  config["model_type"] = m.architecture().model_type;
-  config["vocab_size"] = table->second.dims[0];
-  config["hidden_size"] = m.Size(m.Key("embedding_length"));
-  config["intermediate_size"] = m.Size(m.Key("feed_forward_length"));
-  config["num_hidden_layers"] = m.Size(m.Key("block_count"));
-  const int64_t heads = m.Size(m.Key("attention.head_count"));
-  config["num_attention_heads"] = heads;
-  config["num_key_value_heads"] = m.Size(m.Key("attention.head_count_kv"), heads);
-  if (m.Has(m.Key("attention.key_length"))) {
-    config["head_dim"] = m.Size(m.Key("attention.key_length"));
-  } else if (m.Has(m.Key("rope.dimension_count"))) {
-    config["head_dim"] = m.Size(m.Key("rope.dimension_count"));
-  }
-  config["rms_norm_eps"] = m.Number(m.Key("attention.layer_norm_rms_epsilon"), 1e-5);
-  config["rope_theta"] = m.Number(m.Key("rope.freq_base"), 10000);
-  config["max_position_embeddings"] = m.Size(m.Key("context_length"));
-  absl::StatusOr<Json> scaling = RopeScaling(file, m);
-  if (!scaling.ok()) return scaling.status();
-  config["rope_scaling"] = *std::move(scaling);
-  config["tie_word_embeddings"] = file.tensors().count("output.weight") == 0;
-  const bool biased = file.tensors().count("blk.0.attn_q.bias") > 0;
-  if (m.architecture().permuted) config["attention_bias"] = biased;
-  if (m.Has("tokenizer.ggml.eos_token_id")) {
-    const auto& value = file.metadata().at("tokenizer.ggml.eos_token_id");
-    const int64_t* id = std::get_if<int64_t>(&value);
-    if (id != nullptr) config["eos_token_id"] = *id;
-  }
-  if (!m.status().ok()) return m.status();
-  return config.dump(2, ' ', true, Json::error_handler_t::replace);
 }
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
 // A GGUF file as a model's folder: its metadata as a config.json, its tensors under Hugging Face's
-// names, in Hugging Face's order of rows.
+// names, in Hugging Face's shapes and order of rows.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,10 @@
 
 namespace espalier {
 
-// Architectures llama, qwen2 and qwen3. Unimplemented for others, and for mixtures of experts.
+// Architectures llama (and Mixtral, which goes by that name), qwen2, qwen3, qwen3moe, gemma to
+// gemma3, phi3, gpt2, starcoder, falcon and mpt; Unimplemented for others. Experts, which lie in
+// one tensor for all of them or (older files) in one for each, become matrices of their own.
+// InvalidArgument, by tensor, for those that the metadata does not describe.
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenGgufModel(FileSystem& files,
                                                            const std::string& path);
 absl::StatusOr<std::string> GgufConfig(FileSystem& files, const std::string& path);

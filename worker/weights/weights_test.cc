@@ -187,7 +187,8 @@ TEST_F(WeightsTest, GgufMetadataIsRead) {
 TEST_F(WeightsTest, GgufBlocksAreWhatTheirWriterMeant) {
   auto file = GgufFile::Open(*files_, kBlocks);
   ASSERT_TRUE(file.ok()) << file.status();
-  for (const std::string type : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"}) {
+  for (const std::string type : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q4_1",
+                                 "Q5_0", "Q5_1", "Q5_K", "Q3_K", "Q2_K"}) {
     const GgufFile::Tensor& x = (*file)->tensors().at("x." + type);
     EXPECT_EQ(x.type->name, type);
     EXPECT_EQ(x.dims, (Dims{3, 512}));

@@ -1,0 +1,369 @@
+// A model from a GGUF file is the one from Hugging Face's folder, whatever llama.cpp's converter
+// did to it: names, metadata, order of rows, experts in one tensor or in many, quantised numbers.
+// gguf_cases.json says what that is (make_gguf_cases.py), families.json holds the models.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "ops/models/model.h"
+#include "ops/models/quantize.h"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "tests/conformance/family_model.h"
+#include "tests/conformance/gguf_files.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/runner/program_model_runner.h"
+#include "worker/weights/gguf.h"
+#include "worker/weights/weight_files.h"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::vector<FamilyCase> GgufCases() { return ReadFamilyCases("tests/conformance/gguf_cases.json"); }
+
+json CaseOf(const std::string& name) {
+  for (const FamilyCase& c : GgufCases()) {
+    if (c.name() == name) return c.data;
+  }
+  ADD_FAILURE() << "no case " << name;
+  return json();
+}
+
+class GgufModels {
+ public:
+  GgufModels() { RegisterAllOperators(registry_); }
+
+  // A new folder of the test.
+  std::string Folder(const std::string& name) {
+    std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::replace(test.begin(), test.end(), '/', '-');  // of a parameter
+    const std::string folder =
+        JoinPath(JoinPath(::testing::TempDir(), absl::StrCat("gguf-", test)), name);
+    EXPECT_TRUE(files_->CreateDirectories(folder).ok());
+    return folder;
+  }
+
+  void Write(const std::string& folder, const std::string& name, const std::string& bytes) {
+    const absl::Status written = WriteFileAtomically(*files_, JoinPath(folder, name), bytes);
+    EXPECT_TRUE(written.ok()) << written;
+  }
+
+  // As Hugging Face keeps it.
+  std::string WriteSafetensors(const FamilyCase& family, const DrawnTensors& drawn) {
+    const std::string folder = Folder("safetensors");
+    Write(folder, "config.json", family["config"].dump());
+    SafetensorsWriter writer(*files_, JoinPath(folder, "model.safetensors"));
+    std::vector<SafetensorsWriter::Tensor> written;
+    for (const auto& [name, tensor] : drawn) written.push_back({name, {DType::kF32, tensor.dims}});
+    absl::Status status = writer.Begin(written, {});
+    for (const auto& [name, tensor] : drawn) {
+      status.Update(writer.Append(tensor.values.data(),
+                                  static_cast<int64_t>(tensor.values.size() * sizeof(float))));
+    }
+    status.Update(writer.Finish().status());
+    EXPECT_TRUE(status.ok()) << status;
+    return folder;
+  }
+
+  std::string WriteGguf(const json& metadata, const std::vector<GgufEntry>& tensors) {
+    const std::string folder = Folder("gguf");
+    Write(folder, "model.gguf", GgufFileOf(metadata, tensors));
+    return folder;
+  }
+
+  // Of a whole sequence in one step; empty, with a failure, for a model that cannot be run.
+  std::vector<float> Logits(const std::string& folder, const FamilyCase& family,
+                            WeightFormat format) {
+    absl::StatusOr<std::vector<float>> logits = TryLogits(folder, family, format);
+    EXPECT_TRUE(logits.ok()) << folder << ": " << logits.status();
+    return logits.ok() ? *std::move(logits) : std::vector<float>();
+  }
+
+  absl::StatusOr<std::vector<float>> TryLogits(const std::string& folder, const FamilyCase& family,
+                                               WeightFormat format) {
+    const absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder);
+    if (!config.ok()) return config.status();
+    const absl::StatusOr<LanguageModel> model = ReadModel(*config);
+    if (!model.ok()) return model.status();
+    const ServingShape shape{.max_rows = 32,
+                             .max_output_rows = 32,
+                             .kv_slots = kSequenceSlots,
+                             .max_sequences = 2,
+                             .max_context_slots = 64,
+                             .max_ancestor_slots = 256,
+                             .max_positions = family["max_positions"].get<int>()};
+    absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
+    if (!serving.ok()) return serving.status();
+    const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
+    if (!bound.ok()) return bound;
+    NameEverySource(serving->graph, &serving->weights);
+    serving = ServingIn(registry_, *std::move(serving), model->facts, format);
+    if (!serving.ok()) return serving.status();
+    const absl::StatusOr<proto::Program> program = LowerServing(registry_, serving->graph);
+    if (!program.ok()) return program.status();
+    const std::unique_ptr<Device> device = NewCpuDevice({2, 1 << 26});
+    const auto runner =
+        ProgramModelRunner::Create(*program, folder, static_cast<int>(model->facts.max_positions),
+                                   device.get(), serving->weights);
+    if (!runner.ok()) return runner.status();
+    const std::vector<int32_t> tokens = family["tokens"].get<std::vector<int32_t>>();
+    RunnerBatch batch;
+    AddSequence(&batch, tokens, 0, static_cast<int>(tokens.size()));
+    RunnerLogits logits;
+    const absl::Status status = (*runner)->Step(batch, &logits);
+    if (!status.ok()) return status;
+    return std::move(logits.values);
+  }
+
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  OpRegistry registry_;
+};
+
+// The largest difference, as a part of the number where that is above 1.
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.empty() || a.size() != b.size()) return INFINITY;
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double apart = std::fabs(a[i] - b[i]) / std::max(1.f, std::fabs(b[i]));
+    worst = std::isfinite(apart) ? std::max(worst, apart) : INFINITY;
+  }
+  return worst;
+}
+
+class GgufFamiliesTest : public ::testing::TestWithParam<FamilyCase>, public GgufModels {};
+
+TEST_P(GgufFamiliesTest, LogitsAreThoseOfTheSameModelFromSafetensors) {
+  const json& gguf_case = GetParam().data;
+  const FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
+  const DrawnTensors drawn = DrawTensors(family);
+  const std::string safetensors = WriteSafetensors(family, drawn);
+  const std::vector<float> expected = Logits(safetensors, family, WeightFormat::kF32);
+  // Where nothing is changed they are transformers' own.
+  if (gguf_case["config"].empty()) {
+    EXPECT_LE(Distance(expected, DecodeFloats(family["logits"].get<std::string>())), 1e-4);
+  }
+  const std::string gguf =
+      WriteGguf(gguf_case["metadata"], GgufEntries(gguf_case, drawn, kGgmlF32));
+  const std::vector<float> found = Logits(gguf, family, WeightFormat::kF32);
+  // Numbers that the file keeps in f32, where config.json has more digits, are rounded.
+  const bool rounded = absl::StrContains(gguf_case["tensors"].dump(), "\"values\"");
+  EXPECT_LE(Distance(found, expected), rounded ? 1e-5 : 0);
+}
+
+// Numbers that the file keeps in fewer bits are what they mean there, and go on to the format in
+// which they are served by the same way as those of any file.
+TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
+  const json& gguf_case = GetParam().data;
+  if (absl::StrContains(gguf_case["tensors"].dump(), "\"values\"")) return;  // see above
+  const FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
+  const DrawnTensors drawn = DrawTensors(family);
+  // Rows of the others are shorter than a block.
+  std::vector<uint32_t> types = {kGgmlF16};
+  std::vector<WeightFormat> formats = {WeightFormat::kF32};
+  if (!gguf_case["widths"].empty()) {
+    types = {kGgmlF16, kGgmlBF16, kGgmlQ8_0, kGgmlQ4_0};
+    formats = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4};
+  }
+  const std::vector<float> exact =
+      Logits(WriteSafetensors(family, drawn), family, WeightFormat::kF32);
+  for (const uint32_t type : types) {
+    SCOPED_TRACE(absl::StrCat("ggml type ", type));
+    const std::string safetensors = WriteSafetensors(family, AsKept(gguf_case, drawn, type));
+    const std::string gguf = WriteGguf(gguf_case["metadata"], GgufEntries(gguf_case, drawn, type));
+    for (const WeightFormat format : formats) {
+      SCOPED_TRACE(Name(format));
+      const std::vector<float> expected = Logits(safetensors, family, format);
+      EXPECT_EQ(Logits(gguf, family, format), expected);
+      EXPECT_GT(Distance(expected, exact), 0) << "the type does nothing";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GgufFamiliesTest, ::testing::ValuesIn(GgufCases()),
+                         [](const ::testing::TestParamInfo<FamilyCase>& info) {
+                           return info.param.name();
+                         });
+
+class GgufExpertsTest : public ::testing::Test, public GgufModels {
+ protected:
+  using Change = std::function<void(json* metadata, std::vector<GgufEntry>* tensors)>;
+
+  // What is said of the case's file after the change: by its tensors, or by its configuration.
+  std::string Error(const std::string& name, const Change& change, bool configuration = false) {
+    const json gguf_case = CaseOf(name);
+    const FamilyCase family =
+        FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
+    json metadata = gguf_case["metadata"];
+    std::vector<GgufEntry> tensors = GgufEntries(gguf_case, DrawTensors(family));
+    change(&metadata, &tensors);
+    const std::string folder = WriteGguf(metadata, tensors);
+    const absl::Status status = configuration ? ReadModelConfig(*files_, folder).status()
+                                              : OpenWeights(*files_, folder).status();
+    return std::string(status.message());
+  }
+
+  static Change Without(const std::string& tensor) {
+    return [tensor](json*, std::vector<GgufEntry>* tensors) {
+      EXPECT_EQ(std::erase_if(*tensors, [&](const GgufEntry& e) { return e.name == tensor; }), 1u);
+    };
+  }
+  // The tensor with another shape, and as many elements as that has.
+  static Change Shaped(const std::string& tensor, const Dims& dims) {
+    return [tensor, dims](json*, std::vector<GgufEntry>* tensors) {
+      for (GgufEntry& entry : *tensors) {
+        if (entry.name != tensor) continue;
+        entry.dims = dims;
+        entry.bytes.resize(static_cast<size_t>(NumElements(dims)) * sizeof(float));
+      }
+    };
+  }
+  static Change With(const std::string& key, const json& value) {
+    return [key, value](json* metadata, std::vector<GgufEntry>*) { (*metadata)[key] = value; };
+  }
+};
+
+TEST_F(GgufExpertsTest, TensorsThatDoNotFitTheMixtureAreRefusedByName) {
+  EXPECT_EQ(Error("mixtral", [](json*, std::vector<GgufEntry>*) {}), "");
+  EXPECT_THAT(Error("mixtral", Shaped("blk.1.ffn_up_exps.weight", {3, 40, 24})),
+              HasSubstr("'blk.1.ffn_up_exps.weight' has shape [3, 40, 24]; accepted: [4,"));
+  EXPECT_THAT(Error("mixtral", Shaped("blk.1.ffn_up_exps.weight", {40, 24})),
+              HasSubstr("'blk.1.ffn_up_exps.weight' has shape [40, 24]"));
+  EXPECT_THAT(Error("mixtral", Without("blk.0.ffn_down_exps.weight")),
+              HasSubstr("'blk.0.ffn_down_exps.weight' is missing"));
+  EXPECT_THAT(Error("mixtral", Without("blk.1.ffn_gate_inp.weight")),
+              HasSubstr("'blk.1.ffn_gate_inp.weight' is missing"));
+  EXPECT_THAT(Error("mixtral", Shaped("blk.1.ffn_gate_inp.weight", {5, 24})),
+              HasSubstr("'blk.1.ffn_gate_inp.weight' has shape [5, 24]"));
+  const std::string split = "mixtral_one_tensor_for_each_expert";
+  EXPECT_THAT(Error(split, Without("blk.1.ffn_up.2.weight")),
+              HasSubstr("'blk.1.ffn_up.2.weight' is missing"));
+  EXPECT_THAT(Error("qwen3moe", Without("blk.0.ffn_gate_inp.weight")),
+              HasSubstr("'blk.0.ffn_gate_inp.weight' is missing"));
+  EXPECT_THAT(Error("qwen3moe", With("qwen3moe.expert_count", {"UINT32", 6})),
+              HasSubstr("'blk.0.ffn_gate_inp.weight' has shape [5, 24]; accepted: [6,"));
+  EXPECT_THAT(Error("mixtral", With("llama.block_count", {"UINT32", 3})),
+              HasSubstr("'blk.2.ffn_gate_inp.weight' is missing"));
+}
+
+TEST_F(GgufExpertsTest, MetadataThatIsNotReadIsRefusedByKey) {
+  for (const bool configuration : {false, true}) {
+    const auto error = [&](const std::string& name, const std::string& key, const json& value) {
+      return Error(name, With(key, value), configuration);
+    };
+    EXPECT_THAT(error("mixtral", "llama.expert_used_count", {"UINT32", 5}),
+                HasSubstr("'llama.expert_used_count' must be at most 4"));
+    EXPECT_THAT(error("mixtral", "llama.expert_used_count", {"UINT32", 0}),
+                HasSubstr("'llama.expert_used_count' must be an integer from 1"));
+    EXPECT_THAT(error("mixtral", "llama.expert_count", {"UINT32", 1 << 20}),
+                HasSubstr("'llama.expert_count' must be at most 4096"));
+    EXPECT_THAT(error("mixtral", "llama.block_count", {"UINT32", 1 << 30}),
+                HasSubstr("'llama.block_count' must be at most"));
+    EXPECT_THAT(error("mixtral", "llama.expert_gating_func", {"UINT32", 2}),
+                HasSubstr("'llama.expert_gating_func' is set; accepted: 1 (softmax)"));
+    EXPECT_THAT(error("qwen3moe", "qwen3moe.expert_weights_scale", {"FLOAT32", 2.5}),
+                HasSubstr("'qwen3moe.expert_weights_scale' is set"));
+    EXPECT_THAT(error("qwen3moe", "qwen3moe.expert_count", {"UINT32", 0}),
+                HasSubstr("'qwen3moe.expert_count' must be 1 or more"));
+    EXPECT_THAT(error("qwen2", "qwen2.expert_count", {"UINT32", 8}),
+                HasSubstr("qwen2.expert_count is 8; mixtures of experts are read of llama, qwen3"));
+    EXPECT_THAT(error("mpt", "general.architecture", {"STRING", "bloom"}),
+                HasSubstr("general.architecture is 'bloom'; accepted: llama, qwen2, qwen3, "
+                          "qwen3moe, gemma, gemma2, gemma3, phi3, gpt2, starcoder, falcon, mpt"));
+  }
+  EXPECT_THAT(
+      Error("llama_yarn", With("llama.rope.scaling.yarn_attn_factor", {"FLOAT32", 1.5}), true),
+      HasSubstr("'llama.rope.scaling.yarn_attn_factor' is set"));
+  EXPECT_THAT(Error("falcon_7b", With("falcon.tensor_data_layout", {"STRING", "other"}), true),
+              HasSubstr("'falcon.tensor_data_layout'"));
+  EXPECT_THAT(Error("starcoder", With("starcoder.attention.head_count_kv", {"UINT32", 4}), true),
+              HasSubstr("'starcoder.attention.head_count_kv' must be 1"));
+}
+
+// Weights of the chosen experts that are not made to add up to 1: the file may say so.
+TEST_F(GgufExpertsTest, WeightsThatAreNotNormalisedAreHonoured) {
+  const json gguf_case = CaseOf("qwen3moe");
+  FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
+  const DrawnTensors drawn = DrawTensors(family);
+  json metadata = gguf_case["metadata"];
+  metadata["qwen3moe.expert_weights_norm"] = {"BOOL", false};
+  const std::vector<float> found =
+      Logits(WriteGguf(metadata, GgufEntries(gguf_case, drawn)), family, WeightFormat::kF32);
+  const std::vector<float> normalised =
+      Logits(WriteSafetensors(family, drawn), family, WeightFormat::kF32);
+  family.data["config"]["norm_topk_prob"] = false;
+  EXPECT_EQ(found, Logits(WriteSafetensors(family, drawn), family, WeightFormat::kF32));
+  EXPECT_GT(Distance(found, normalised), 1e-3);
+}
+
+// Any part of any expert, in types whose blocks are longer than what is asked for; never its
+// neighbour's numbers; and where the file holds them as memory does it says where.
+TEST_F(GgufExpertsTest, AnExpertIsItsPartOfTheTensor) {
+  constexpr int64_t kExperts = 3, kOut = 2, kIn = 256, kEach = kOut * kIn;
+  json metadata = CaseOf("mixtral")["metadata"];
+  metadata["llama.expert_count"] = {"UINT32", kExperts};
+  metadata["llama.block_count"] = {"UINT32", 1};
+  std::string bytes;
+  uint32_t state = 1;
+  const auto entry = [&](const std::string& part, uint32_t type, int64_t block_bytes) {
+    bytes.clear();
+    for (int64_t i = 0; i < kExperts * kOut * block_bytes; ++i) {
+      state = state * 1664525 + 1013904223;
+      // Halves of f16 and f32 that are finite, whatever lies beside them.
+      bytes += static_cast<char>(state >> 24 & 0x3b);
+    }
+    return GgufEntry{"blk.0." + part + ".weight", {kExperts, kOut, kIn}, type, bytes};
+  };
+  const std::vector<float> router(kExperts * 4, 1.0f);
+  const std::string folder = WriteGguf(
+      metadata, {entry("ffn_gate_exps", 12, 144),
+                 entry("ffn_up_exps", 14, 210),
+                 entry("ffn_down_exps", kGgmlF32, 1024),
+                 {"blk.0.ffn_gate_inp.weight", {kExperts, 4}, kGgmlF32, GgufBytes(0, router)}});
+  const auto file = GgufFile::Open(*files_, JoinPath(folder, "model.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto weights = OpenWeights(*files_, folder);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  for (const auto& [part, name] :
+       {std::pair("gate", "w1"), std::pair("up", "w3"), std::pair("down", "w2")}) {
+    const auto& whole = (*file)->tensors().at(absl::StrCat("blk.0.ffn_", part, "_exps.weight"));
+    std::vector<float> all(kExperts * kEach);
+    ASSERT_TRUE((*file)->Read(whole, 0, kExperts * kEach, all.data()).ok());
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const std::string hf =
+          absl::StrCat("model.layers.0.block_sparse_moe.experts.", e, ".", name, ".weight");
+      SCOPED_TRACE(hf);
+      EXPECT_EQ((*weights)->tensors().at(hf).dims, (Dims{kOut, kIn}));
+      const auto expected = all.begin() + e * kEach;
+      for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, kEach},
+                                         {1, 7},
+                                         {200, 111},
+                                         {kEach - 1, 1},
+                                         {kEach, 0}}) {
+        std::vector<float> found(static_cast<size_t>(count));
+        ASSERT_TRUE((*weights)->Read(hf, begin, count, found.data()).ok());
+        EXPECT_EQ(found, std::vector<float>(expected + begin, expected + begin + count));
+      }
+      float value = 0;
+      EXPECT_FALSE((*weights)->Read(hf, kEach, 1, &value).ok());
+      const auto place = (*weights)->PlaceOf(hf);
+      ASSERT_EQ(place.has_value(), std::string(part) == "down");
+      if (!place.has_value()) continue;
+      EXPECT_EQ(place->dtype, DType::kF32);
+      ASSERT_TRUE(place->file->Read(place->offset, sizeof(float), &value).ok());
+      EXPECT_EQ(value, *expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier
