@@ -1,7 +1,10 @@
 #include "server/jobs/operator_programs.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 
@@ -100,11 +103,41 @@ class Builder {
   int64_t offset_ = 0;
 };
 
+// A part of an image has pads only where the image ends, too (ops/kernel/part_pads.h). Which part
+// it is, types do not say; their sizes say how many pads there are.
+Attributes AttributesOf(const OpDef& def, const NodeTypes& shard) {
+  Attributes out = shard.attributes;
+  const bool pools = def.name == "pool2d";
+  const bool convolves =
+      absl::StartsWith(def.name, "conv") && def.name.find("transpose") == def.name.npos;
+  if (!pools && !convolves) return out;
+  const Dims &x = shard.inputs[0].dims, &y = shard.outputs[0].dims;
+  Dims kernel = out.Ints("kernel");
+  if (convolves) kernel.assign(shard.inputs[1].dims.begin() + 2, shard.inputs[1].dims.end());
+  const size_t spatial = kernel.size();
+  std::vector<int64_t> pads = out.Ints("pads", std::vector<int64_t>(2 * spatial, 0));
+  const std::vector<int64_t> strides = out.Ints("strides", std::vector<int64_t>(spatial, 1)),
+                             dilations = out.Ints("dilations", std::vector<int64_t>(spatial, 1));
+  for (size_t i = 0; i < spatial; ++i) {
+    int64_t &before = pads[i], &after = pads[spatial + i];
+    // What the windows reach over; what is left over, or lacking with ceil_mode, is less than a
+    // stride.
+    const int64_t reach = (y[2 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1;
+    if (std::abs(x[2 + i] + before + after - reach) < strides[i]) continue;
+    const int64_t needed = std::max<int64_t>(0, reach - x[2 + i]);
+    before = std::min(before, needed);
+    after = std::min(after, needed - before);
+  }
+  out.Set("pads", std::move(pads));
+  return out;
+}
+
 }  // namespace
 
 std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& shard) {
   std::vector<proto::Program> programs;
-  Builder forward(def.name, shard.attributes);
+  const Attributes attributes = AttributesOf(def, shard);
+  Builder forward(def.name, attributes);
   if (def.update.has_value()) {
     forward.Moves(*def.update, shard.inputs);
     return {forward.Build()};
@@ -123,7 +156,7 @@ std::vector<proto::Program> OperatorPrograms(const OpDef& def, const NodeTypes& 
     const bool variadic = index < static_cast<int>(def.inputs.size()) && def.inputs[index].variadic;
     return variadic ? inputs : std::min(index + 1, inputs);
   };
-  Builder backward(def.name + "_grad", shard.attributes);
+  Builder backward(def.name + "_grad", attributes);
   for (int index : gradient.needs_inputs) {
     if (index >= inputs) backward.Input({});
     for (int i = index; i < last_of(index); ++i) backward.Input(shard.inputs[i]);
