@@ -3,6 +3,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/states.h"
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare.h"
