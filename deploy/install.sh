@@ -19,7 +19,7 @@ build=(
 # tokenizers run in virtual environments of their own, see tests/conformance/*_environment.py.
 tests=(
   libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch python3-venv
-  python3-jsonschema
+  python3-jsonschema python3-yaml
   prometheus clang-format iso-codes
 )
 

@@ -1,9 +1,7 @@
 // From arguments to a command, from a status to an exit code.
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -18,14 +16,6 @@ namespace {
 std::string FromEnv(const Environment& env, const char* name) {
   const char* value = env.getenv(name);
   return value == nullptr ? "" : value;
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return UsageError(absl::StrCat("cannot read ", path));
-  return text.str();
 }
 
 std::string Overview(const std::vector<Command>& commands) {

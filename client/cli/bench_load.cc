@@ -2,11 +2,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -39,12 +37,7 @@ constexpr const char* kTimeFields[] = {"seconds_to_first_token", "seconds_per_ou
 
 absl::StatusOr<std::string> Corpus(const ParsedFlags& flags) {
   if (!flags.Has("prompts-from")) return std::string(kText);
-  std::ifstream in(flags.Text("prompts-from"), std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || text.str().empty())
-    return UsageError(absl::StrCat("cannot read ", flags.Text("prompts-from")));
-  return text.str();
+  return ReadNonemptyFile(flags.Text("prompts-from"));
 }
 
 // Prompt `i` is a window of the corpus; consecutive ones begin at places far apart.

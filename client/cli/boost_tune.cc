@@ -14,6 +14,7 @@
 #include "client/cli/transfer.h"
 #include "client/terminal/progress.h"
 #include "client/terminal/table.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -21,27 +22,6 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 // A coordinator that is started again goes on with the job.
 constexpr absl::Duration kAbsence = absl::Minutes(2);
-
-const char* StateText(proto::BoostState state) {
-  switch (state) {
-    case proto::BOOST_QUEUED:
-      return "queued";
-    case proto::BOOST_RUNNING:
-      return "running";
-    case proto::BOOST_SUCCEEDED:
-      return "succeeded";
-    case proto::BOOST_FAILED:
-      return "failed";
-    case proto::BOOST_CANCELLED:
-      return "cancelled";
-    default:
-      return "unknown";
-  }
-}
-
-bool IsOver(const proto::BoostJob& job) {
-  return job.state() != proto::BOOST_QUEUED && job.state() != proto::BOOST_RUNNING;
-}
 
 std::string Figure(bool there, const proto::DraftMeasure& measure) {
   return there ? absl::StrFormat("%.2f", measure.tokens_per_verification()) : "";
@@ -57,7 +37,7 @@ void Show(Context& context, const proto::BoostJob& job) {
     context.Document(ToJson(job));
     return;
   }
-  context.out() << Printable(job.id()) << " is " << StateText(job.state()) << ": " << job.prompts()
+  context.out() << Printable(job.id()) << " is " << StateName(job.state()) << ": " << job.prompts()
                 << " prompts, " << job.samples() << " samples, " << job.held_out()
                 << " prompts held out\n";
   Table table({{"model", Align::kLeft, true},
@@ -98,10 +78,10 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
     if (now.ok()) {
       seen = absl::Now();
       job = *std::move(now);
-      if (IsOver(job)) break;
+      if (IsOver(job.state())) break;
       if (!context.json()) {
         Progress p;
-        p.unit = Printable(job.stage().empty() ? StateText(job.state()) : job.stage());
+        p.unit = Printable(job.stage().empty() ? StateName(job.state()) : job.stage());
         p.done = static_cast<double>(job.done());
         p.total = static_cast<double>(job.total());
         printer.Update(p);
@@ -115,7 +95,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
   Show(context, job);
   if (job.state() == proto::BOOST_SUCCEEDED) return absl::OkStatus();
   return absl::AbortedError(
-      absl::StrCat(Printable(job.id()), " ", StateText(job.state()),
+      absl::StrCat(Printable(job.id()), " ", StateName(job.state()),
                    job.error().empty() ? "" : ": ", Printable(job.error(), true),
                    "; espalier boost-tune --resume=", Printable(job.id()), " goes on with it"));
 }
@@ -138,7 +118,7 @@ absl::Status List(Context& context, Client* client) {
                {"error", Align::kLeft, true}});
   for (const proto::BoostJob& job : *jobs) {
     table.Row({Printable(job.id()), Printable(job.spec().name()), Printable(job.spec().llm()),
-               absl::StrCat(job.ssms_size()), StateText(job.state()), Printable(job.error())});
+               absl::StrCat(job.ssms_size()), StateName(job.state()), Printable(job.error())});
   }
   context.out() << (table.empty() ? "nothing was boost-tuned yet\n"
                                   : table.Render(context.terminal()))

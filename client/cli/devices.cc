@@ -1,8 +1,5 @@
 #include "client/cli/devices.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/terminal/text.h"
@@ -60,17 +57,6 @@ std::vector<FlagSpec> DeviceFlags() {
 
 namespace {
 
-// Of a file that is not empty.
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || text.str().empty()) {
-    return UsageError(absl::StrCat("cannot read ", Printable(path)));
-  }
-  return text.str();
-}
-
 // A machine with a topology: true if one was named.
 absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* request) {
   const bool preset = flags.Has("machine"), file = flags.Has("machine-model-file");
@@ -92,7 +78,7 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* r
     if (flags.Has("devices")) {
       return UsageError("--machine-model-file says how many devices there are; use --max-devices");
     }
-    absl::StatusOr<std::string> text = ReadText(flags.Text("machine-model-file"));
+    absl::StatusOr<std::string> text = ReadNonemptyFile(flags.Text("machine-model-file"));
     if (!text.ok()) return text.status();
     request->set_machine_file(*std::move(text));
     return true;
@@ -113,7 +99,7 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, proto::PlanRequest* r
 
 absl::Status FillDevices(const ParsedFlags& flags, proto::PlanRequest* request) {
   if (const std::string path = flags.Text("profile"); !path.empty()) {
-    absl::StatusOr<std::string> text = ReadText(path);
+    absl::StatusOr<std::string> text = ReadNonemptyFile(path);
     if (!text.ok()) return text.status();
     request->set_profile(*std::move(text));
   }

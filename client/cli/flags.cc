@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
@@ -84,6 +86,20 @@ absl::Status UsageError(const std::string& message) {
 
 bool IsUsageError(const absl::Status& status) {
   return status.GetPayload(kUsagePayload).has_value();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return UsageError(absl::StrCat("cannot read ", Printable(path)));
+  return text.str();
+}
+
+absl::StatusOr<std::string> ReadNonemptyFile(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (text.ok() && text->empty()) return UsageError(absl::StrCat(Printable(path), " is empty"));
+  return text;
 }
 
 std::string Nearest(absl::string_view given, const std::vector<std::string>& known) {

@@ -63,4 +63,9 @@ std::string Nearest(absl::string_view given, const std::vector<std::string>& kno
 absl::Status UsageError(const std::string& message);
 bool IsUsageError(const absl::Status& status);
 
+// The bytes of a file that was named on the command line; UsageError if it cannot be read, the
+// second also if there is nothing in it.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+absl::StatusOr<std::string> ReadNonemptyFile(const std::string& path);
+
 }  // namespace espalier

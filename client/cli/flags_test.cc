@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "client/cli/model_flags.h"
 #include "client/cli/training_flags.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<FlagSpec> Specs() {
   std::vector<FlagSpec> specs = ModelFlags();
@@ -220,6 +223,23 @@ TEST(TrainingFlagsTest, ContradictionsAreRefused) {
     absl::Status status = FillTraining(Good(args), &spec);
     EXPECT_TRUE(IsUsageError(status));
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+}
+
+TEST(FlagsTest, AFileThatCannotBeReadOrIsEmptyIsTheUsersMistake) {
+  const std::string file = ::testing::TempDir() + "/read_file_test";
+  std::ofstream(file, std::ios::binary) << std::string("a\0\r\nb", 5);
+  EXPECT_EQ(ReadFile(file).value(), std::string("a\0\r\nb", 5));
+  EXPECT_EQ(ReadNonemptyFile(file).value(), std::string("a\0\r\nb", 5));
+  std::ofstream(file, std::ios::trunc).flush();
+  EXPECT_EQ(ReadFile(file).value(), "");
+  const absl::Status empty = ReadNonemptyFile(file).status();
+  EXPECT_TRUE(IsUsageError(empty));
+  EXPECT_THAT(std::string(empty.message()), HasSubstr("is empty"));
+  for (const auto& read : {ReadFile("/nonexistent/\x1b[2J"), ReadNonemptyFile("/nonexistent")}) {
+    EXPECT_TRUE(IsUsageError(read.status()));
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr("cannot read /nonexistent"));
+    EXPECT_THAT(std::string(read.status().message()), Not(HasSubstr("\x1b")));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "client/terminal/plot.h"
 #include "client/terminal/table.h"
 #include "client/terminal/text.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -29,31 +30,6 @@ std::string Difference(double predicted, double measured) {
 }
 
 }  // namespace
-
-const char* StateName(proto::JobState state) {
-  switch (state) {
-    case proto::QUEUED:
-      return "queued";
-    case proto::PLANNING:
-      return "planning";
-    case proto::RUNNING:
-      return "running";
-    case proto::RECOVERING:
-      return "recovering";
-    case proto::SUCCEEDED:
-      return "succeeded";
-    case proto::FAILED:
-      return "failed";
-    case proto::CANCELLED:
-      return "cancelled";
-    default:
-      return "unknown";
-  }
-}
-
-bool IsOver(proto::JobState state) {
-  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
-}
 
 std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double, double>>& points,
                                               size_t count) {
@@ -150,8 +126,7 @@ void JobView::Finish(const proto::Job& job) {
   if (context_.json()) return;
   printer_.Finish();
   const Style style = context_.style();
-  const char* state = StateName(job.state());
-  const std::string head = absl::StrCat("job ", Printable(job.id()), " ", state);
+  const std::string head = absl::StrCat("job ", Printable(job.id()), " ", StateName(job.state()));
   if (job.state() != proto::SUCCEEDED) {
     context_.out() << style.Red(head) << " after " << job.steps_done() << " of "
                    << job.total_steps() << " steps" << std::endl;

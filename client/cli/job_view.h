@@ -13,9 +13,6 @@
 
 namespace espalier {
 
-const char* StateName(proto::JobState state);  // "running"
-bool IsOver(proto::JobState state);
-
 // Follows one job's events: plan once it is there, progress, messages. With --json, a line per
 // event.
 class JobView {

@@ -9,6 +9,7 @@
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
 #include "client/terminal/table.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -20,7 +21,7 @@ std::string Time(int64_t unix_ms) {
 }
 
 std::string StateCell(proto::JobState state, const Style& style) {
-  const char* name = StateName(state);
+  const std::string name = StateName(state);
   if (state == proto::SUCCEEDED) return style.Green(name);
   if (state == proto::FAILED) return style.Red(name);
   if (state == proto::RECOVERING) return style.Yellow(name);

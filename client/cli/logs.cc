@@ -11,6 +11,7 @@
 #include "client/cli/job_view.h"
 #include "client/cli/proto_json.h"
 #include "client/terminal/text.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {

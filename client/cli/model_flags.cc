@@ -2,7 +2,6 @@
 
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -43,14 +42,6 @@ const std::map<std::string, LlamaConfig>& Presets() {
 std::string PresetNames() {
   return absl::StrJoin(Presets(), ", ",
                        [](std::string* out, const auto& p) { out->append(p.first); });
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return UsageError(absl::StrCat("cannot read ", path));
-  return text.str();
 }
 
 absl::StatusOr<proto::Graph> ReadGraph(const std::string& path) {

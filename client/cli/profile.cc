@@ -2,7 +2,6 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -61,11 +60,9 @@ absl::Status Show(Context& context, const std::vector<std::string>& arguments) {
     if (!fetched.ok()) return fetched.status();
     text = *std::move(fetched);
   } else {
-    std::ifstream in(arguments[1], std::ios::binary);
-    std::ostringstream read;
-    read << in.rdbuf();
-    if (!in) return UsageError(absl::StrCat("cannot read ", Printable(arguments[1])));
-    text = read.str();
+    auto read = ReadFile(arguments[1]);
+    if (!read.ok()) return read.status();
+    text = *std::move(read);
   }
   const json profile = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!profile.is_object() || NumberIn(profile, "espalier_profile") != 1) {

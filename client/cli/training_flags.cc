@@ -3,8 +3,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -20,14 +18,6 @@ namespace espalier {
 namespace {
 
 constexpr int kRewriteBudget = 100;  // where rules are given and no budget
-
-absl::StatusOr<std::string> ReadRules(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return UsageError(absl::StrCat("cannot read ", path));
-  return text.str();
-}
 
 template <typename T>
 absl::StatusOr<T> OneOf(const std::string& flag, const std::string& given,
@@ -242,12 +232,10 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, proto::Optim
 }
 
 absl::StatusOr<proto::Plan> ReadPlan(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return UsageError(absl::StrCat("cannot read ", path));
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return text.status();
   proto::Plan plan;
-  const auto status = google::protobuf::util::JsonStringToMessage(text.str(), &plan);
+  const auto status = google::protobuf::util::JsonStringToMessage(*text, &plan);
   if (!status.ok()) {
     return UsageError(absl::StrCat(path, " holds no plan: ", std::string(status.message()),
                                    "; accepted is what --export-strategy writes"));
@@ -376,7 +364,7 @@ absl::StatusOr<proto::SearchOptions> MakeSearch(const ParsedFlags& flags) {
   search.set_rewrite_alpha(flags.Number("rewrite-alpha", 0));
   search.set_memory_search(flags.Has("memory-search"));
   if (flags.Has("substitution-json")) {
-    auto rules = ReadRules(flags.Text("substitution-json"));
+    auto rules = ReadFile(flags.Text("substitution-json"));
     if (!rules.ok()) return rules.status();
     search.set_substitutions(*std::move(rules));
     if (!flags.Has("rewrite-budget")) search.set_rewrite_budget(kRewriteBudget);

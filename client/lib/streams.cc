@@ -13,6 +13,7 @@
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
 #include "client/lib/sha256.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -120,10 +121,6 @@ class FolderWriter {
   std::unique_ptr<Sha256> sum_;
   std::map<std::string, std::string> sums_;
 };
-
-bool IsOver(proto::JobState state) {
-  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
-}
 
 }  // namespace
 

@@ -4,11 +4,9 @@
 // Keys and values are read in the form in which the cache holds them, and summed in f32.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
-#include "ops/cpu/convert.h"
 #include "ops/cpu/dot_tile.h"
+#include "ops/cpu/kv_forms.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/vector_math.h"
 
@@ -33,106 +31,9 @@ enum Input {
   kVScale
 };
 
-// The forms in which the cache holds an element, besides f32. They are read W at a time as f32 by
-// what simd::DotTile finds for them. Instructions stand here where the compiler's own name for them
-// wants a target, which an inlined template cannot have, and its code for the same is longer.
-struct Half {
-  uint16_t bits;
-};
-
-struct BFloat {
-  uint16_t bits;
-};
-
-// To be multiplied by the scale of its slot and head.
-struct Scaled8 {
-  int8_t value;
-};
-
-using simd::LoadWide;
-
-template <int W>
-ESPALIER_INLINE simd::Float<W> LoadWide(const Half* p) {
-  using Word = typename simd::Types<W>::Word;
-  typename simd::Types<W>::Short v;
-  std::memcpy(&v, p, sizeof(v));
-  if constexpr (W == 16) {
-    simd::Float<W> wide;
-    asm("vcvtph2ps %1, %0" : "=v"(wide) : "v"(v));
-    return wide;
-  } else {  // as F16ToF32
-    const Word word = __builtin_convertvector(v, Word), rest = word & 0x7fff;
-    const Word finite = (Word)((simd::Float<W>)(rest << 13) * 0x1p112f);
-    const Word special = (rest << 13) | 0x7f800000u;
-    return (simd::Float<W>)((rest >= 0x7c00 ? special : finite) | (word & 0x8000) << 16);
-  }
-}
-
-template <int W>
-ESPALIER_INLINE simd::Float<W> LoadWide(const BFloat* p) {
-  typename simd::Types<W>::Short v;
-  std::memcpy(&v, p, sizeof(v));
-  typename simd::Types<W>::Word word;
-  if constexpr (W == 16) {
-    asm("vpmovzxwd %1, %0" : "=v"(word) : "v"(v));
-  } else {
-    word = __builtin_convertvector(v, typename simd::Types<W>::Word);
-  }
-  return (simd::Float<W>)(word << 16);
-}
-
-template <int W>
-struct SmallTypes {
-  typedef int8_t Bytes __attribute__((vector_size(W)));
-  typedef int16_t Shorts __attribute__((vector_size(2 * W)));
-};
-
-template <int W>
-ESPALIER_INLINE simd::Float<W> LoadWide(const Scaled8* p) {
-  typename SmallTypes<W>::Bytes v;
-  std::memcpy(&v, p, sizeof(v));
-  simd::Int<W> whole;
-  if constexpr (W == 16) {
-    asm("vpmovsxbd %1, %0" : "=v"(whole) : "v"(v));
-  } else {
-    whole = __builtin_convertvector(__builtin_convertvector(v, typename SmallTypes<W>::Shorts),
-                                    simd::Int<W>);
-  }
-  return __builtin_convertvector(whole, simd::Float<W>);
-}
-
-ESPALIER_INLINE float Wide(float x) { return x; }
-ESPALIER_INLINE float Wide(BFloat x) { return BF16ToF32(x.bits); }
-ESPALIER_INLINE float Wide(Half x) { return F16ToF32(x.bits); }
-ESPALIER_INLINE float Wide(Scaled8 x) { return static_cast<float>(x.value); }
-
-void Narrow(float x, float* to) { *to = x; }
-void Narrow(float x, BFloat* to) { to->bits = F32ToBF16(x); }
-void Narrow(float x, Half* to) { to->bits = F32ToF16(x); }
-
-// One head of one slot, n elements, each rounded to the nearest. `scale` is for Scaled8 alone: a
-// 127th of the largest magnitude. What is not finite, or too small for that, makes all elements 0
-// and leaves the rest to the scale: 0 times NaN or an infinity is NaN.
-template <typename C>
-void StoreHead(const float* x, int64_t n, C* to, float* /*scale*/) {
-  for (int64_t i = 0; i < n; ++i) Narrow(x[i], to + i);
-}
-
-void StoreHead(const float* x, int64_t n, Scaled8* to, float* scale) {
-  float largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const float magnitude = std::fabs(x[i]);
-    if (!(magnitude <= largest)) largest = magnitude;
-    if (std::isnan(magnitude)) break;
-  }
-  *scale = largest / 127;
-  const bool usable = std::isfinite(largest) && *scale >= std::numeric_limits<float>::min();
-  const float inverse = usable ? 1 / *scale : 0;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  for (int64_t i = 0; i < n; ++i) {
-    to[i].value = usable ? static_cast<int8_t>(x[i] * inverse + kRound - kRound) : int8_t{0};
-  }
-}
+using kv::LoadWide;
+using kv::StoreHead;
+using kv::Wide;
 
 // The keys that one row sees.
 struct Keys {
@@ -306,11 +207,11 @@ class PagedAttention : public Kernel {
       case DType::kF32:
         return RunOver<float>(args);
       case DType::kBF16:
-        return RunOver<BFloat>(args);
+        return RunOver<kv::BFloat>(args);
       case DType::kF16:
-        return RunOver<Half>(args);
+        return RunOver<kv::Half>(args);
       default:
-        return RunOver<Scaled8>(args);
+        return RunOver<kv::Scaled8>(args);
     }
   }
 

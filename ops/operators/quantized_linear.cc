@@ -4,6 +4,7 @@
 #include "ops/kernel/packed_weights.h"
 #include "ops/operators/activation.h"
 #include "ops/operators/expect.h"
+#include "ops/operators/quantized_weight.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
@@ -17,25 +18,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(ExpectDType(x, {DType::kF32}));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 1));
   const int64_t in = x.type.dims.back(), out = types.attributes.Int("out");
-  const int64_t bits = types.attributes.Int("bits");
-  ESPALIER_RETURN_IF_ERROR(ExpectPositive(kOp, "out", out));
-  constexpr int64_t kMost = int64_t{1} << 31;
-  if (in < 1 || in > kMost || out > kMost) {
-    return OpError(
-        kOp, absl::StrCat("a matrix of ", out, " x ", in, "; expected 1 to 2^31 rows and columns"));
-  }
-  if (bits == 16) {
-    ESPALIER_RETURN_IF_ERROR(ExpectDType(weight, {DType::kBF16}));
-    ESPALIER_RETURN_IF_ERROR(ExpectShape(weight, {out, in}, "'out' rows as long as 'x' ends"));
-  } else if (bits == 8 || bits == 4) {
-    const PackedWeights packed{static_cast<int>(bits), out, in};
-    ESPALIER_RETURN_IF_ERROR(ExpectDType(weight, {DType::kU8}));
-    ESPALIER_RETURN_IF_ERROR(
-        ExpectShape(weight, {packed.blocks(), packed.block_bytes()},
-                    absl::StrCat("blocks of 16 outputs of ", out, " x ", in, " weights")));
-  } else {
-    return AttributeError(kOp, "bits", absl::StrCat(bits), "16 (bf16), 8 or 4");
-  }
+  ESPALIER_RETURN_IF_ERROR(ExpectQuantizedWeight(weight, in, types.attributes));
   if (types.has_input(2)) {
     const InputRef bias{kOp, "bias", types.inputs[2]};
     ESPALIER_RETURN_IF_ERROR(ExpectSameDType(bias, x));
@@ -97,12 +80,8 @@ void RegisterQuantizedLinear(OpRegistry& registry) {
       "x[..., in] f32, weight, bias[out]? -> activation of x weight^T + bias [..., out]. weight is "
       "bf16[out, in], or u8[blocks, block bytes] with 8 or 4 bits in groups of 32 inputs "
       "(ops/kernel/packed_weights.h); with these x is rounded to 8 bits in the same groups";
-  def.attributes = {
-      {"bits", AttributeKind::kInt, std::nullopt, true, "of a weight: 16, 8 or 4"},
-      {"out", AttributeKind::kInt, std::nullopt, true, "rows of the whole weight matrix"},
-      {"source", AttributeKind::kString, std::string(), false,
-       "the parameter in the model's files that `weight` is made from; empty: weight itself"},
-      ActivationAttribute()};
+  def.attributes = QuantizedWeightAttributes("rows of the whole weight matrix");
+  def.attributes.push_back(ActivationAttribute());
   def.inputs = {{"x"}, {"weight"}, {.name = "bias", .optional = true}};
   def.infer = Infer;
   def.split = Split;

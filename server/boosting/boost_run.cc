@@ -14,9 +14,9 @@
 #include "absl/time/clock.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/models/llama.h"
+#include "proto/states.h"
 #include "server/artifacts/beside_weights.h"
 #include "server/boosting/continuations.h"
-#include "server/jobs/job_life.h"
 #include "serving/boosting/samples.h"
 #include "worker/data/npz_write.h"
 

@@ -8,9 +8,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/states.h"
 #include "server/boosting/boost_run.h"
 #include "server/boosting/boost_spec.h"
-#include "server/jobs/job_life.h"
 
 namespace espalier {
 namespace {
@@ -18,28 +18,6 @@ namespace {
 constexpr char kRecords[] = "boosting";
 // Records that are kept; beyond it the oldest ones that are over go.
 constexpr int kMaxRecords = 1000;
-
-bool IsOver(proto::BoostState state) {
-  return state == proto::BOOST_SUCCEEDED || state == proto::BOOST_FAILED ||
-         state == proto::BOOST_CANCELLED;
-}
-
-const char* Name(proto::BoostState state) {
-  switch (state) {
-    case proto::BOOST_QUEUED:
-      return "queued";
-    case proto::BOOST_RUNNING:
-      return "running";
-    case proto::BOOST_SUCCEEDED:
-      return "succeeded";
-    case proto::BOOST_FAILED:
-      return "failed";
-    case proto::BOOST_CANCELLED:
-      return "cancelled";
-    default:
-      return "unknown";
-  }
-}
 
 }  // namespace
 
@@ -112,9 +90,9 @@ absl::Status BoostRunner::Submit(const proto::SubmitBoostRequest& request,
   if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
   for (const proto::BoostJob& job : records_.jobs()) {
     if (IsOver(job.state()) || job.spec().name() != checked->spec.name()) continue;
-    return absl::AlreadyExistsError(absl::StrCat("field 'name': ", job.id(), " is ",
-                                                 Name(job.state()), " and writes the same models; ",
-                                                 "choose another name, or cancel it"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("field 'name': ", job.id(), " is ", StateName(job.state()),
+                     " and writes the same models; ", "choose another name, or cancel it"));
   }
   proto::BoostJob job;
   job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
@@ -157,7 +135,7 @@ absl::Status BoostRunner::Cancel(const proto::BoostRequest& request, proto::Boos
     if (!job.ok()) return job.status();
     if (IsOver((*job)->state())) {
       return absl::FailedPreconditionError(
-          absl::StrCat(request.id(), " is ", Name((*job)->state()), " already"));
+          absl::StrCat(request.id(), " is ", StateName((*job)->state()), " already"));
     }
     proto::BoostJob cancelled = **job;
     cancelled.set_state(proto::BOOST_CANCELLED);
@@ -185,7 +163,7 @@ absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::Boos
   const proto::BoostState state = (*job)->state();
   if (state != proto::BOOST_FAILED && state != proto::BOOST_CANCELLED) {
     return absl::FailedPreconditionError(absl::StrCat(
-        request.id(), " is ", Name(state), "; only a failed or cancelled one can be resumed"));
+        request.id(), " is ", StateName(state), "; only a failed or cancelled one can be resumed"));
   }
   if (running_ == request.id()) {
     return absl::UnavailableError(absl::StrCat(request.id(), " is still ending; try again"));
@@ -196,7 +174,7 @@ absl::Status BoostRunner::Resume(const proto::BoostRequest& request, proto::Boos
     get.set_job_id(ssm.job_id());
     proto::GetJobReply training;
     if (absl::Status status = tools_.jobs->Get(get, &training); !status.ok()) return status;
-    if (!espalier::IsOver(training.job().state()) || training.job().state() == proto::SUCCEEDED) {
+    if (!IsOver(training.job().state()) || training.job().state() == proto::SUCCEEDED) {
       continue;
     }
     proto::ResumeRequest resume;
@@ -283,7 +261,7 @@ void BoostRunner::RunOne(const proto::BoostJob& job, absl::Status status) {
   over.set_error(std::string(status.message()));
   over.set_finished_unix_ms(tools_.clock->NowUnixMillis());
   over.clear_stage();
-  spdlog::info("boost id={} state={} error=\"{}\"", over.id(), Name(over.state()),
+  spdlog::info("boost id={} state={} error=\"{}\"", over.id(), StateName(over.state()),
                absl::CHexEscape(over.error()));
   if (absl::Status written = Write(over); !written.ok()) {
     // In memory at least, so that it is not run again and again.

@@ -1,7 +1,7 @@
 #include "server/jobs/job_life.h"
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -40,14 +40,6 @@ void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decis
 }
 
 }  // namespace
-
-bool IsOver(proto::JobState state) {
-  return state == proto::SUCCEEDED || state == proto::FAILED || state == proto::CANCELLED;
-}
-
-std::string StateName(proto::JobState state) {
-  return absl::AsciiStrToLower(proto::JobState_Name(state));
-}
 
 absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,
                                    const JobPolicy& policy) {

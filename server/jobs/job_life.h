@@ -72,10 +72,6 @@ struct JobPolicy {
   int max_fruitless_attempts = 5;
 };
 
-bool IsOver(proto::JobState state);
-// "queued", "running", ...
-std::string StateName(proto::JobState state);
-
 // FailedPrecondition for a Cancel or Resume that the state does not allow. Stale events change
 // nothing.
 absl::StatusOr<JobDecision> Decide(const JobLife& life, const JobLifeEvent& event,

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "proto/states.h"
+
 namespace espalier {
 namespace {
 

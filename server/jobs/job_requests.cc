@@ -3,6 +3,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/states.h"
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare.h"
@@ -118,45 +119,33 @@ absl::Status JobRunner::List(proto::ListJobsReply* reply) {
   return absl::OkStatus();
 }
 
+template <typename Request, typename Reply>
+absl::Status JobRunner::Decree(const char* method, JobEventKind kind, const Request& request,
+                               Reply* reply) {
+  return idempotency_.Once(
+      method, request.idempotency_key(), request, reply, [&]() -> absl::Status {
+        absl::MutexLock lock(&mutex_);
+        absl::StatusOr<Job*> job = Find(request.job_id());
+        if (!job.ok()) return job.status();
+        if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
+        *reply->mutable_job() = (*job)->record.job;
+        reply->mutable_job()->clear_plan();
+        if (!request.idempotency_key().empty()) {
+          (*job)->pending.remembered = Remember(method, request.idempotency_key(), request, *reply);
+          (*job)->dirty = true;  // also where nothing else has changed
+        }
+        return Flush(*job);
+      });
+}
+
 absl::Status JobRunner::Cancel(const proto::CancelRequest& request, proto::CancelReply* reply) {
-  constexpr char kMethod[] = "Training/Cancel";
-  return idempotency_.Once(kMethod, request.idempotency_key(), request, reply,
-                           [&]() -> absl::Status {
-                             absl::MutexLock lock(&mutex_);
-                             absl::StatusOr<Job*> job = Find(request.job_id());
-                             if (!job.ok()) return job.status();
-                             absl::Status status = Apply(*job, {.kind = JobEventKind::kCancel});
-                             if (!status.ok()) return status;
-                             *reply->mutable_job() = (*job)->record.job;
-                             reply->mutable_job()->clear_plan();
-                             if (!request.idempotency_key().empty()) {
-                               (*job)->pending.remembered =
-                                   Remember(kMethod, request.idempotency_key(), request, *reply);
-                               (*job)->dirty = true;
-                             }
-                             return Flush(*job);
-                           });
+  return Decree("Training/Cancel", JobEventKind::kCancel, request, reply);
 }
 
 absl::Status JobRunner::Resume(const proto::ResumeRequest& request, proto::ResumeReply* reply) {
-  constexpr char kMethod[] = "Training/Resume";
-  return idempotency_.Once(kMethod, request.idempotency_key(), request, reply,
-                           [&]() -> absl::Status {
-                             absl::MutexLock lock(&mutex_);
-                             absl::StatusOr<Job*> job = Find(request.job_id());
-                             if (!job.ok()) return job.status();
-                             absl::Status status = Apply(*job, {.kind = JobEventKind::kResume});
-                             if (!status.ok()) return status;
-                             *reply->mutable_job() = (*job)->record.job;
-                             reply->mutable_job()->clear_plan();
-                             if (!request.idempotency_key().empty()) {
-                               (*job)->pending.remembered =
-                                   Remember(kMethod, request.idempotency_key(), request, *reply);
-                             }
-                             status = Flush(*job);
-                             Wake();
-                             return status;
-                           });
+  absl::Status status = Decree("Training/Resume", JobEventKind::kResume, request, reply);
+  Wake();
+  return status;
 }
 
 absl::Status JobRunner::Watch(const proto::WatchRequest& request,

@@ -86,6 +86,10 @@ class JobRunner : public AttemptObserver {
                     const std::string& directory) override;
   void OnMessage(const std::string& job_id, const std::string& message) override;
 
+  // Cancel and Resume: an event that somebody asks for.
+  template <typename Request, typename Reply>
+  absl::Status Decree(const char* method, JobEventKind kind, const Request& request, Reply* reply);
+
   void Loop();
   absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the event in memory and marks the job dirty.

@@ -81,8 +81,18 @@ class Evaluator {
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
+  // Of evaluation, macros calling macros included.
+  static constexpr int kMaxDepth = 400;
   // Keeps count of depth.
-  struct Deeper;
+  struct Deeper {
+    explicit Deeper(Evaluator* e) : evaluator(e) {
+      if (++e->depth_ > kMaxDepth) {
+        e->Fail("nested too deep, a macro that calls itself without end?");
+      }
+    }
+    ~Deeper() { --evaluator->depth_; }
+    Evaluator* evaluator;
+  };
 
   Value Eval(const Node& node);
   Value EvalCompare(const Node& node);
@@ -91,6 +101,7 @@ class Evaluator {
   Arguments EvalArguments(const Node& node);
   Value EvalMaybe(const std::unique_ptr<Node>& node);
 
+  // statements.cc
   Flow Exec(const Node& node);
   Flow ExecBlock(const Node& node);
   Flow ExecFor(const Node& node);

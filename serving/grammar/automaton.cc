@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/thompson.h"
 
 namespace espalier {
 namespace {
@@ -12,16 +13,21 @@ namespace {
 // Steps of the construction; bodies without nodes cost steps all the same.
 constexpr int64_t kMaxSteps = 4'000'000;
 
-class Builder {
+class Builder : public ThompsonBuilder {
  public:
-  explicit Builder(const Grammar& grammar) : grammar_(grammar) {}
+  explicit Builder(const Grammar& grammar)
+      : ThompsonBuilder(kMaxAutomatonNodes, kMaxSteps,
+                        absl::InvalidArgumentError(
+                            absl::StrCat("the grammar needs more than ", kMaxAutomatonNodes,
+                                         " states; repetition counts multiply it: lower them"))),
+        grammar_(grammar) {}
 
   absl::StatusOr<std::shared_ptr<const Automaton>> Build() {
     for (const auto& [name, rule] : grammar_.rules) starts_[name] = NewNode();
     for (const auto& [name, rule] : grammar_.rules) {
       const int32_t end = Add(rule, starts_[name]);
       out_->nodes[end].final = true;
-      if (!status_.ok()) return Named(name, status_);
+      if (!status().ok()) return Named(name, status());
     }
     const auto root = starts_.find(grammar_.root);
     if (root == starts_.end()) {
@@ -47,86 +53,31 @@ class Builder {
     return absl::Status(status.code(), absl::StrCat("rule '", rule, "': ", status.message()));
   }
 
-  int32_t NewNode() {
-    if (out_->nodes.size() >= kMaxAutomatonNodes) {
-      TooLarge();
-      return 0;
-    }
-    out_->nodes.emplace_back();
-    return static_cast<int32_t>(out_->nodes.size()) - 1;
-  }
+  void AppendNode() override { out_->nodes.emplace_back(); }
+  void Jump(int32_t from, int32_t to) override { out_->nodes[from].jumps.push_back(to); }
 
-  void TooLarge() {
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("the grammar needs more than ", kMaxAutomatonNodes,
-                     " states; repetition counts multiply it: lower them"));
-  }
-
-  void Jump(int32_t from, int32_t to) { out_->nodes[from].jumps.push_back(to); }
-
-  // Adds the expression's fragment from this node and returns the node behind it.
-  int32_t Add(const Expression& e, int32_t from) {
-    if (++steps_ > kMaxSteps) TooLarge();
-    if (!status_.ok()) return from;
-    switch (e.kind) {
-      case Expression::kLiteral:
-        for (const char c : e.text) {
-          const int32_t to = NewNode();
-          const uint8_t byte = static_cast<uint8_t>(c);
-          out_->nodes[from].edges.push_back({byte, byte, to});
-          from = to;
-        }
-        return from;
-      case Expression::kClass:
-        return AddClass(e.points, from);
-      case Expression::kSequence:
-        for (const Expression& part : e.parts) from = Add(part, from);
-        return from;
-      case Expression::kChoice: {
-        const int32_t to = NewNode();
-        for (const Expression& part : e.parts) {
-          const int32_t begin = NewNode();
-          Jump(from, begin);
-          Jump(Add(part, begin), to);
-        }
-        return to;
-      }
-      case Expression::kRepeat:
-        return AddRepeat(e, from);
-      case Expression::kRule: {
-        const auto rule = starts_.find(e.text);
-        if (rule == starts_.end()) {
-          status_ =
-              absl::InvalidArgumentError(absl::StrCat("it names '", e.text, "', which is no rule"));
-          return from;
-        }
-        const int32_t to = NewNode();
-        out_->nodes[from].calls.push_back({rule->second, to});
-        return to;
-      }
+  int32_t AddLiteral(absl::string_view bytes, int32_t from) override {
+    for (const char c : bytes) {
+      const int32_t to = NewNode();
+      const uint8_t byte = static_cast<uint8_t>(c);
+      out_->nodes[from].edges.push_back({byte, byte, to});
+      from = to;
     }
     return from;
   }
 
-  int32_t AddRepeat(const Expression& e, int32_t from) {
-    const Expression& part = e.parts[0];
-    for (int i = 0; i < e.least && status_.ok(); ++i) from = Add(part, from);
-    if (e.most < 0) {
-      const int32_t loop = NewNode();
-      Jump(from, loop);
-      Jump(Add(part, loop), loop);
-      return loop;
+  int32_t AddCall(const std::string& name, int32_t from) override {
+    const auto rule = starts_.find(name);
+    if (rule == starts_.end()) {
+      Fail(absl::InvalidArgumentError(absl::StrCat("it names '", name, "', which is no rule")));
+      return from;
     }
-    const int32_t end = NewNode();
-    Jump(from, end);
-    for (int i = e.least; i < e.most && status_.ok(); ++i) {
-      from = Add(part, from);
-      Jump(from, end);
-    }
-    return end;
+    const int32_t to = NewNode();
+    out_->nodes[from].calls.push_back({rule->second, to});
+    return to;
   }
 
-  int32_t AddClass(const CodePoints& points, int32_t from) {
+  int32_t AddClass(const CodePoints& points, int32_t from) override {
     const int32_t to = NewNode();
     // Nodes before the last one, two and three bytes of any continuation; shared by all ranges.
     int32_t tails[4] = {to, -1, -1, -1};
@@ -144,7 +95,7 @@ class Builder {
 
   // Splits a range of code points until each byte of their UTF-8 forms has a range of its own.
   void AddRange(uint32_t low, uint32_t high, int32_t from, int32_t* tails) {
-    if (!status_.ok()) return;
+    if (!status().ok()) return;
     for (const uint32_t last : {0x7Fu, 0x7FFu, 0xFFFFu}) {
       if (low <= last && high > last) {
         AddRange(low, last, from, tails);
@@ -335,8 +286,6 @@ class Builder {
   std::shared_ptr<Automaton> out_ = std::make_shared<Automaton>();
   std::map<std::string, int32_t> starts_;
   std::vector<bool> nullable_, alive_;
-  int64_t steps_ = 0;
-  absl::Status status_;
 };
 
 }  // namespace

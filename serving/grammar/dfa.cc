@@ -5,11 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/thompson.h"
 
 namespace espalier {
 namespace {
 
-constexpr int kMaxNfaNodes = 50'000;
+constexpr int64_t kMaxNfaNodes = 50'000, kMaxNfaSteps = 200'000;
 // What each automaton costs at least, each state of a product, and each of one that is minimised.
 constexpr DfaBudget kLeastCost = 50, kStateCost = 10, kMinimizeCost = 100;
 
@@ -20,109 +21,70 @@ absl::Status TooLarge() {
                    "patterns simpler"));
 }
 
-// Thompson's construction.
-struct Nfa {
-  struct Node {
-    CodePoints points;  // that lead to `to`
-    int32_t to = -1;
-    std::vector<int32_t> jumps;
-  };
-  std::vector<Node> nodes;
-  std::vector<int64_t> seen;  // in which round of Closed
-  int64_t round = 0, work = 0;
-  absl::Status status;
+struct NfaNode {
+  CodePoints points;  // that lead to `to`
+  int32_t to = -1;
+  std::vector<int32_t> jumps;
+};
 
-  int32_t NewNode() {
-    if (nodes.size() >= kMaxNfaNodes) {
-      if (status.ok()) status = TooLarge();
-      return 0;
-    }
-    nodes.emplace_back();
-    return static_cast<int32_t>(nodes.size()) - 1;
-  }
-  void Jump(int32_t from, int32_t to) { nodes[from].jumps.push_back(to); }
-  int32_t Step(int32_t from, const CodePoints& points) {
-    const int32_t on = NewNode(), to = NewNode();
-    Jump(from, on);
-    nodes[on].points = points;
-    nodes[on].to = to;
-    return to;
-  }
+class Nfa : public ThompsonBuilder {
+ public:
+  Nfa() : ThompsonBuilder(kMaxNfaNodes, kMaxNfaSteps, TooLarge()) {}
 
-  // The node behind the expression.
-  int32_t Add(const Expression& e, int32_t from) {
-    if (!status.ok()) return from;
-    switch (e.kind) {
-      case Expression::kLiteral:
-        for (size_t at = 0; at < e.text.size();) {
-          const uint32_t point = TakeUtf8(e.text, &at);
-          from = Step(from, {{point, point}});
-        }
-        return from;
-      case Expression::kClass:
-        return Step(from, e.points);
-      case Expression::kSequence:
-        for (const Expression& part : e.parts) from = Add(part, from);
-        return from;
-      case Expression::kChoice: {
-        const int32_t to = NewNode();
-        for (const Expression& part : e.parts) {
-          const int32_t begin = NewNode();
-          Jump(from, begin);
-          Jump(Add(part, begin), to);
-        }
-        return to;
-      }
-      case Expression::kRepeat: {
-        for (int i = 0; i < e.least && status.ok(); ++i) from = Add(e.parts[0], Fresh(from));
-        if (e.most < 0) {
-          const int32_t loop = NewNode();
-          Jump(from, loop);
-          Jump(Add(e.parts[0], Fresh(loop)), loop);
-          return loop;
-        }
-        const int32_t end = NewNode();
-        Jump(from, end);
-        for (int i = e.least; i < e.most && status.ok(); ++i) {
-          from = Add(e.parts[0], Fresh(from));
-          Jump(from, end);
-        }
-        return end;
-      }
-      case Expression::kRule:
-        if (status.ok()) status = absl::InvalidArgumentError("it is not regular");
-        return from;
-    }
-    return from;
-  }
+  const NfaNode& node(int32_t number) const { return nodes_[number]; }
+  // How many nodes and jumps Closed has looked at since this was last asked.
+  int64_t TakeWork() { return std::exchange(work_, 0); }
 
-  // Bounds the work of repeating what is empty.
-  int32_t Fresh(int32_t from) {
-    const int32_t to = NewNode();
-    Jump(from, to);
-    return to;
-  }
+  void Jump(int32_t from, int32_t to) override { nodes_[from].jumps.push_back(to); }
 
   // With all that jumps lead to.
   std::vector<int32_t> Closed(std::vector<int32_t> set) {
-    seen.resize(nodes.size(), 0);
-    ++round;
-    for (const int32_t node : set) seen[node] = round;
+    seen_.resize(nodes_.size(), 0);
+    ++round_;
+    for (const int32_t node : set) seen_[node] = round_;
     for (size_t i = 0; i < set.size(); ++i) {
-      work += 1 + static_cast<int64_t>(nodes[set[i]].jumps.size());
-      for (const int32_t to : nodes[set[i]].jumps) {
-        if (seen[to] != round) set.push_back(to);
-        seen[to] = round;
+      work_ += 1 + static_cast<int64_t>(nodes_[set[i]].jumps.size());
+      for (const int32_t to : nodes_[set[i]].jumps) {
+        if (seen_[to] != round_) set.push_back(to);
+        seen_[to] = round_;
       }
     }
     // What only jumps adds nothing to a set's name.
     set.erase(
         std::remove_if(set.begin(), set.end(),
-                       [this](int32_t n) { return nodes[n].to < 0 && !nodes[n].jumps.empty(); }),
+                       [this](int32_t n) { return nodes_[n].to < 0 && !nodes_[n].jumps.empty(); }),
         set.end());
     std::sort(set.begin(), set.end());
     return set;
   }
+
+ private:
+  void AppendNode() override { nodes_.emplace_back(); }
+
+  int32_t AddLiteral(absl::string_view bytes, int32_t from) override {
+    for (size_t at = 0; at < bytes.size();) {
+      const uint32_t point = TakeUtf8(bytes, &at);
+      from = AddClass({{point, point}}, from);
+    }
+    return from;
+  }
+
+  int32_t AddClass(const CodePoints& points, int32_t from) override {
+    const int32_t on = NewNode(), to = NewNode();
+    Jump(from, on);
+    nodes_[on].points = points;
+    nodes_[on].to = to;
+    return to;
+  }
+
+  int32_t AddCall(const std::string&, int32_t from) override {
+    Fail(absl::InvalidArgumentError("it is not regular"));
+    return from;
+  }
+
+  std::vector<NfaNode> nodes_;
+  std::vector<int64_t> seen_;  // in which round of Closed
+  int64_t round_ = 0, work_ = 0;
 };
 
 }  // namespace
@@ -134,8 +96,8 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
   // A node that nothing leaves, so that it stays in the sets.
   const int32_t end = nfa.NewNode();
   nfa.Jump(behind, end);
-  if (!nfa.status.ok()) return nfa.status;
-  *budget -= kLeastCost + static_cast<DfaBudget>(nfa.nodes.size());
+  if (!nfa.status().ok()) return nfa.status();
+  *budget -= kLeastCost + nfa.num_nodes() + nfa.steps();
   Dfa out;
   std::map<std::vector<int32_t>, int32_t> numbers;
   std::vector<std::vector<int32_t>> sets = {nfa.Closed({begin})};
@@ -146,7 +108,7 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
     // Where a range of one of the members begins or has just ended.
     std::vector<uint32_t> cuts;
     for (const int32_t node : set) {
-      for (const auto& [low, high] : nfa.nodes[node].points) {
+      for (const auto& [low, high] : nfa.node(node).points) {
         cuts.push_back(low);
         cuts.push_back(high + 1);
       }
@@ -154,13 +116,13 @@ absl::StatusOr<Dfa> Dfa::From(const Expression& expression, DfaBudget* budget) {
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
     // Closures were counted as they were made.
-    *budget -= static_cast<DfaBudget>(cuts.size() * set.size()) + std::exchange(nfa.work, 0);
+    *budget -= static_cast<DfaBudget>(cuts.size() * set.size()) + nfa.TakeWork();
     if (*budget < 0) return TooLarge();
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       std::vector<int32_t> targets;
       for (const int32_t node : set) {
-        for (const auto& [low, high] : nfa.nodes[node].points) {
-          if (low <= cuts[c] && cuts[c] <= high) targets.push_back(nfa.nodes[node].to);
+        for (const auto& [low, high] : nfa.node(node).points) {
+          if (low <= cuts[c] && cuts[c] <= high) targets.push_back(nfa.node(node).to);
         }
       }
       if (targets.empty()) continue;

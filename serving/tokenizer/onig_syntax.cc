@@ -13,128 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "serving/tokenizer/unicode_newer.h"
+#include "serving/tokenizer/onig_classes.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
 namespace {
 
 constexpr int kMaxDepth = 64;
-
-constexpr char kSpace[] =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-
-// A set of characters: what stands between the brackets of a PCRE2 class.
-std::string Newer(absl::string_view categories) {
-  std::string out;
-  for (const NewerRange& range : NewerThanUnicode14()) {
-    const absl::string_view name = range.category;
-    // "L" takes all letters, "Lu" one kind.
-    if (!absl::StartsWith(name, categories)) continue;
-    absl::StrAppendFormat(&out, "\\x{%x}", static_cast<uint32_t>(range.first));
-    if (range.last > range.first) {
-      absl::StrAppendFormat(&out, "-\\x{%x}", static_cast<uint32_t>(range.last));
-    }
-  }
-  return out;
-}
-
-std::string Category(absl::string_view name) {
-  return absl::StrCat("\\p{", name, "}", Newer(name));
-}
-
-std::string Alphabetic() {
-  return absl::StrCat("\\p{Alphabetic}", Newer("L"), Newer("Nl"), Newer("Mc"));
-}
-
-std::string Word() {
-  return absl::StrCat("\\p{Alphabetic}", Category("M"), Newer("L"), Category("Nd"), Category("Nl"),
-                      Category("Pc"));
-}
-
-// Outside of sets Oniguruma asks a table of Latin-1, which has a few signs more.
-std::string LooseWord() { return Word() + "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"; }
-
-// A property by its Oniguruma name, without case, spaces, hyphens and underscores.
-std::optional<std::string> Property(absl::string_view written) {
-  std::string name;
-  for (const char c : written) {
-    if (c != ' ' && c != '-' && c != '_') name.push_back(absl::ascii_tolower(c));
-  }
-  static constexpr std::array<std::pair<absl::string_view, absl::string_view>, 37> kLong = {{
-      {"letter", "L"},
-      {"uppercaseletter", "Lu"},
-      {"lowercaseletter", "Ll"},
-      {"titlecaseletter", "Lt"},
-      {"modifierletter", "Lm"},
-      {"otherletter", "Lo"},
-      {"mark", "M"},
-      {"combiningmark", "M"},
-      {"nonspacingmark", "Mn"},
-      {"spacingmark", "Mc"},
-      {"enclosingmark", "Me"},
-      {"number", "N"},
-      {"decimalnumber", "Nd"},
-      {"letternumber", "Nl"},
-      {"othernumber", "No"},
-      {"punctuation", "P"},
-      {"connectorpunctuation", "Pc"},
-      {"dashpunctuation", "Pd"},
-      {"openpunctuation", "Ps"},
-      {"closepunctuation", "Pe"},
-      {"initialpunctuation", "Pi"},
-      {"finalpunctuation", "Pf"},
-      {"otherpunctuation", "Po"},
-      {"symbol", "S"},
-      {"mathsymbol", "Sm"},
-      {"currencysymbol", "Sc"},
-      {"modifiersymbol", "Sk"},
-      {"othersymbol", "So"},
-      {"separator", "Z"},
-      {"spaceseparator", "Zs"},
-      {"lineseparator", "Zl"},
-      {"paragraphseparator", "Zp"},
-      {"control", "Cc"},
-      {"format", "Cf"},
-      {"privateuse", "Co"},
-      {"cntrl", "Cc"},
-      {"digit", "Nd"},
-  }};
-  for (const auto& [full, brief] : kLong) {
-    if (name == full) return Category(brief);
-  }
-  static constexpr absl::string_view kBrief =
-      " l lu ll lt lm lo m mn mc me n nd nl no p pc pd ps pe pi pf po s sm sc sk so z zs zl zp cc "
-      "cf co ";
-  if (name.size() <= 2 && !name.empty() &&
-      absl::StrContains(kBrief, absl::StrCat(" ", name, " "))) {
-    name[0] = absl::ascii_toupper(name[0]);
-    return Category(name);
-  }
-  if (name == "space" || name == "whitespace") return kSpace;
-  if (name == "alpha" || name == "alphabetic") return Alphabetic();
-  if (name == "alnum") return absl::StrCat(Alphabetic(), Category("Nd"));
-  if (name == "word") return Word();
-  if (name == "upper" || name == "uppercase") return absl::StrCat("\\p{Uppercase}", Newer("Lu"));
-  if (name == "lower" || name == "lowercase") return absl::StrCat("\\p{Lowercase}", Newer("Ll"));
-  if (name == "punct") return absl::StrCat(Category("P"), Category("S"));
-  if (name == "blank") return absl::StrCat("\\x{9}", Category("Zs"));
-  if (name == "xdigit" || name == "asciihexdigit") return "0-9A-Fa-f";
-  if (name == "ascii") return "\\x{0}-\\x{7f}";
-  if (name == "any") return "\\x{0}-\\x{10ffff}";
-  if (name == "han") return "\\p{sc:Han}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
-  static constexpr absl::string_view kScripts =
-      " arabic armenian bengali bopomofo braille cherokee common coptic cyrillic devanagari "
-      "ethiopic "
-      "georgian gothic greek gujarati gurmukhi hangul hebrew hiragana inherited kannada katakana "
-      "khmer lao latin malayalam mongolian myanmar ogham oriya runic sinhala syriac tamil telugu "
-      "thaana thai tibetan yi ";
-  if (absl::StrContains(kScripts, absl::StrCat(" ", name, " "))) {
-    name[0] = absl::ascii_toupper(name[0]);
-    return absl::StrCat("\\p{sc:", name, "}");
-  }
-  return std::nullopt;
-}
 
 bool IsInterval(absl::string_view text, size_t* length) {
   size_t i = 1;
@@ -340,7 +225,7 @@ class Translator {
     }
     absl::string_view name = in_.substr(at_ + 3, end - at_ - 3);
     if (absl::ConsumePrefix(&name, "^")) negated = !negated;
-    const std::optional<std::string> set = Property(name);
+    const std::optional<std::string> set = onig::Property(name);
     if (!set.has_value()) Unknown(absl::StrCat("property ", name, " is not known here;"));
     at_ = end + 1;
     return {set.value_or(""), negated};
@@ -355,13 +240,13 @@ class Translator {
     std::string set;
     switch (absl::ascii_tolower(letter)) {
       case 's':
-        set = kSpace;
+        set = onig::Space();
         break;
       case 'w':
-        set = in_set ? Word() : LooseWord();
+        set = in_set ? onig::Word() : onig::LooseWord();
         break;
       case 'd':
-        set = Category("Nd");
+        set = onig::Category("Nd");
         break;
       case 'h':
         set = "0-9A-Fa-f";
@@ -439,7 +324,7 @@ class Translator {
     const char letter = at_ + 1 < in_.size() ? in_[at_ + 1] : '\0';
     if (letter == 'b' || letter == 'B') {
       at_ += 2;
-      const std::string word = absl::StrCat("[", LooseWord(), "]");
+      const std::string word = absl::StrCat("[", onig::LooseWord(), "]");
       out_ += letter == 'b'
                   ? absl::StrCat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))")
                   : absl::StrCat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))");
@@ -494,7 +379,7 @@ class Translator {
         if (end != absl::string_view::npos) {
           absl::string_view name = in_.substr(at_ + 2, end - at_ - 2);
           const bool turned = absl::ConsumePrefix(&name, "^");
-          const std::optional<std::string> set = Property(name);
+          const std::optional<std::string> set = onig::Property(name);
           if (!set.has_value()) {
             Unknown(absl::StrCat("class [:", name, ":] is not known here;"));
             return "";

@@ -19,8 +19,8 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "ops/operators/register_all.h"
-#include "planner/plan/configs.h"
-#include "planner/plan/planning.h"
+#include "planner/planner.h"
+#include "planner/report/timeline.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/measured_plans.h"
 #include "tests/benchmarks/ranks.h"
@@ -113,17 +113,10 @@ std::string PartOf(const std::string& op) {
 // What the simulated step consists of, by device.
 absl::StatusOr<std::vector<Parts>> PredictedParts(const PlanProblem& problem,
                                                   const proto::Plan& plan) {
-  absl::StatusOr<std::unique_ptr<Planning>> planning =
-      Planning::Make(problem, plan.devices_size(), plan.memory(),
-                     {.zero_stage = plan.zero_stage(), .micro_batches = MicroBatchesOf(plan)});
-  if (!planning.ok()) return planning.status();
-  absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan((*planning)->structure(), plan);
-  if (!configs.ok()) return configs.status();
-  Simulator simulator((*planning)->structure(), (*planning)->table(), (*planning)->costs());
-  absl::Status status = simulator.Reset((*planning)->FromConfigs(*configs));
-  if (!status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, plan);
+  if (!timeline.ok()) return timeline.status();
   std::vector<Parts> parts(plan.devices_size());
-  for (const TimelineTask& task : simulator.MakeTimeline({}).tasks) {
+  for (const TimelineTask& task : (*timeline)->tasks) {
     const std::string part = task.communicates                      ? "communication"
                              : task.kind == TimelineTask::kForward  ? "forward"
                              : task.kind == TimelineTask::kBackward ? "backward"

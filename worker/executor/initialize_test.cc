@@ -144,5 +144,47 @@ TEST(InitializeTest, FollowsSeedAndName) {
   }
 }
 
+TEST(InitializeTest, AnySplitStartsTheSame) {
+  for (auto kind : {proto::Initializer::NORMAL, proto::Initializer::UNIFORM,
+                    proto::Initializer::GLOROT_UNIFORM}) {
+    proto::Initializer initializer;
+    initializer.set_kind(kind);
+    initializer.set_scale(0.02);
+    const Dims whole{6, 10};
+    std::vector<float> all(60), part(15);
+    ASSERT_TRUE(
+        Initialize(initializer, "w", 9, TensorSpec::Whole({DType::kF32, whole}), all.data()).ok());
+    const TensorSpec spec{DType::kF32, {3, 5}, {3, 5}, whole};
+    ASSERT_TRUE(Initialize(initializer, "w", 9, spec, part.data()).ok());
+    for (int r = 0; r < 3; ++r) {
+      for (int c = 0; c < 5; ++c) EXPECT_EQ(part[r * 5 + c], all[(r + 3) * 10 + c + 5]);
+    }
+    std::vector<float> other(60);
+    ASSERT_TRUE(
+        Initialize(initializer, "v", 9, TensorSpec::Whole({DType::kF32, whole}), other.data())
+            .ok());
+    EXPECT_NE(all, other);
+  }
+}
+
+TEST(InitializeTest, NormalHasTheAskedForMoments) {
+  proto::Initializer initializer;
+  initializer.set_kind(proto::Initializer::NORMAL);
+  initializer.set_scale(2);
+  const int n = 100000;
+  std::vector<float> values(n);
+  ASSERT_TRUE(
+      Initialize(initializer, "w", 1, TensorSpec::Whole({DType::kF32, {n}}), values.data()).ok());
+  double sum = 0, squares = 0, fourth = 0;
+  for (float v : values) {
+    sum += v;
+    squares += v * v;
+    fourth += static_cast<double>(v) * v * v * v;
+  }
+  EXPECT_NEAR(sum / n, 0, 0.03);
+  EXPECT_NEAR(squares / n, 4, 0.08);
+  EXPECT_NEAR(fourth / n, 48, 3);
+}
+
 }  // namespace
 }  // namespace espalier

@@ -1,0 +1,100 @@
+// Commands, run in this process against a coordinator in memory.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/lib/fake_coordinator.h"
+
+namespace espalier {
+
+class CliTest : public ::testing::Test {
+ protected:
+  using Json = nlohmann::ordered_json;
+
+  CliTest() {
+    home_ = ::testing::TempDir() + "/cli_test_" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(home_);
+    std::filesystem::create_directories(home_);
+    std::ofstream(home_ + "/text.txt") << std::string(5000, 'a');
+    proto::Job& job = fake_.state()->job;
+    job.set_id("job-1");
+    job.set_state(proto::SUCCEEDED);
+    job.mutable_spec()->mutable_dataset()->set_format(proto::Dataset::TEXT);
+    job.set_total_steps(3);
+    job.set_steps_done(3);
+    job.set_tokens_per_step(2048);
+    job.set_started_unix_ms(1000);
+    job.set_finished_unix_ms(3500);
+    job.set_median_step_seconds(0.011);
+    job.set_output_model("llm");
+    job.set_parameters(4'560'000);
+    (*job.mutable_evaluation())["loss"] = 0.6931471805599453;
+    auto* prediction = job.mutable_plan()->mutable_prediction();
+    prediction->set_step_seconds(0.010);
+    prediction->add_peak_bytes(64 << 20);
+    auto* other = job.mutable_plan()->add_alternatives();
+    other->set_name("data parallel");
+    other->mutable_prediction()->set_step_seconds(0.015);
+    auto* op = job.mutable_plan()->add_operators();
+    op->set_node("lm_head");
+    (*op->mutable_degrees())["sample"] = 2;
+    op->add_devices(0);
+    op->add_devices(1);
+    job.mutable_plan()->add_devices();
+    job.mutable_plan()->add_devices();
+
+    proto::JobEvent event;
+    *event.mutable_job() = job;
+    event.mutable_job()->set_state(proto::RUNNING);
+    fake_.state()->events.push_back(event);
+    for (int i = 0; i < 3; ++i) {
+      event.mutable_step()->set_step(i);
+      event.mutable_step()->set_seconds(0.01);
+      (*event.mutable_step()->mutable_values())["loss"] = 3.0 - i;
+      fake_.state()->events.push_back(event);
+    }
+    event.set_message("worker w2 \x1b[2J lost");
+    fake_.state()->events.push_back(event);
+  }
+
+  int Run(std::vector<std::string> args, bool connect = true) {
+    out_.str("");
+    err_.str("");
+    Environment env;
+    env.out = &out_;
+    env.err = &err_;
+    env.in = &in_;
+    env.getenv = [](const char*) -> const char* { return nullptr; };
+    env.seconds = [this] { return now_ += 0.001; };
+    env.program = home_ + "/espalier";
+    args.push_back("--home=" + home_);
+    if (connect) args.push_back("--coordinator=" + fake_.address());
+    return RunEspalier(args, env);
+  }
+  std::vector<Json> Lines() {
+    std::vector<Json> lines;
+    std::istringstream text(out_.str());
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+
+  FakeCoordinator fake_;
+  std::string home_;
+  std::istringstream in_;
+  std::ostringstream out_, err_;
+  double now_ = 0;
+};
+
+}  // namespace espalier

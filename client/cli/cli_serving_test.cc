@@ -1,0 +1,220 @@
+// The commands around models that are served.
+#include <filesystem>
+#include <fstream>
+
+#include "client/cli/cli_fixture.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(CliTest, AdaptersAreServedUnderNamesAndChosenByThem) {
+  ASSERT_EQ(Run({"serve", "llm", "--adapter=poet=poems", "--adapter=clerk=a=b"}), kExitOk)
+      << err_.str();
+  const proto::ServeModelRequest& served = fake_.state()->serves.back();
+  ASSERT_EQ(served.adapters_size(), 2);
+  EXPECT_EQ(served.adapters(0).name(), "poet");
+  EXPECT_EQ(served.adapters(0).artifact(), "poems");
+  EXPECT_EQ(served.adapters(1).artifact(), "a=b");
+  ASSERT_EQ(Run({"generate", "llm", "--adapter=poet", "Now"}), kExitOk) << err_.str();
+  EXPECT_EQ(fake_.state()->generates.back().model(), "llm");
+  EXPECT_EQ(fake_.state()->generates.back().adapter(), "poet");
+}
+
+TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
+  ASSERT_EQ(Run({"embed", "llm", "a king", "a queen", "--dimensions=2"}), kExitOk) << err_.str();
+  const proto::EmbedRequest& request = fake_.state()->embeds.back();
+  ASSERT_EQ(request.inputs_size(), 2);
+  EXPECT_EQ(request.inputs(1).text(), "a queen");
+  EXPECT_EQ(request.dimensions(), 2);
+  EXPECT_THAT(out_.str(), HasSubstr("-0.2800"));  // (0.6, 0.8) times (0.6, -0.8)
+  ASSERT_EQ(Run({"embed", "llm", "x", "--json"}), kExitOk);
+  EXPECT_EQ(Json::parse(out_.str())["embeddings"][0]["values"].size(), 2u);
+}
+
+proto::LosslessCheck Check(const char* name, bool passed, const char* detail) {
+  proto::LosslessCheck check;
+  check.set_name(name);
+  check.set_passed(passed);
+  check.set_cases(3);
+  check.set_detail(detail);
+  return check;
+}
+
+TEST_F(CliTest, AProofThatHoldsSaysSoAndOneThatFailsIsAFailure) {
+  proto::LosslessReport& proof = fake_.state()->proof;
+  proof.set_passed(true);
+  proof.set_smallest_margin(0.25);
+  *proof.add_checks() = Check("greedy", true, "all answers equal");
+  *proof.add_checks() = Check("KV", true, "all logits equal");
+  proto::LosslessProgress progress;
+  progress.set_stage("law");
+  progress.set_done(5);
+  progress.set_total(10);
+  fake_.state()->proof_progress.push_back(progress);
+  const std::vector<std::string> command = {"verify-lossless", "--llm=big",       "--ssm=a",
+                                            "--ssm=b",         "--expansion=2,1", "--weights=int8",
+                                            "--prompt=one",    "--draws=1000"};
+  EXPECT_EQ(Run(command), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("law  5/10"));
+  EXPECT_THAT(out_.str(), HasSubstr("closer than 0.25"));
+  EXPECT_THAT(out_.str(), HasSubstr("speculation changes no answer"));
+  const proto::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);
+  EXPECT_EQ(sent.models().artifact(), "big");
+  EXPECT_EQ(sent.models().ssm_artifacts_size(), 2);
+  EXPECT_EQ(sent.models().expansion_size(), 2);
+  EXPECT_EQ(sent.models().weights(), "int8");
+  EXPECT_EQ(sent.prompts(0), "one");
+  EXPECT_EQ(sent.draws(), 1000);
+
+  proof.set_passed(false);
+  *proof.mutable_checks(1) = Check("KV", false, "the logits after prompt 1 are others");
+  EXPECT_EQ(Run(command), kExitFailed);
+  EXPECT_THAT(out_.str(), HasSubstr("KV failed: the logits after prompt 1 are others"));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("changes no answer")));
+  EXPECT_THAT(err_.str(), HasSubstr("not lossless for these models; failed: KV"));
+  EXPECT_EQ(Run({"verify-lossless", "--llm=big", "--lookup=4", "--json"}), kExitFailed);
+  const Json report = Json::parse(out_.str());
+  EXPECT_EQ(report["passed"], false);
+  EXPECT_EQ(report["checks"][1]["name"], "KV");
+}
+
+TEST_F(CliTest, FoldersAreUploadedForTheTimeOfAProofAlone) {
+  fake_.state()->proof.set_passed(true);
+  std::filesystem::create_directories(home_ + "/tiny");
+  std::ofstream(home_ + "/tiny/config.json") << "{}";
+  std::ofstream(home_ + "/prompts.json") << R"(["one", "two"])";
+  EXPECT_EQ(Run({"verify-lossless", "--llm=" + home_ + "/tiny", "--ssm=" + home_ + "/tiny",
+                 "--prompts-from=" + home_ + "/prompts.json"}),
+            kExitOk)
+      << err_.str();
+  const proto::VerifyLosslessRequest sent = fake_.state()->verifies.at(0);
+  EXPECT_EQ(sent.models().artifact(), sent.models().ssm_artifacts(0));
+  EXPECT_EQ(sent.prompts_size(), 2);
+  EXPECT_EQ(fake_.state()->uploads, 1);
+  EXPECT_EQ(fake_.state()->files[sent.models().artifact()].count("config.json"), 1u);
+  EXPECT_THAT(fake_.state()->deleted, ::testing::ElementsAre(sent.models().artifact()));
+}
+
+TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
+  proto::QuantizeProgress progress;
+  progress.set_bytes_total(10);
+  fake_.state()->packing.push_back(progress);
+  EXPECT_EQ(Run({"models", "quantize", "llm", "--weights=int4", "--out=llm-int4", "--json"}),
+            kExitOk)
+      << err_.str();
+  EXPECT_EQ(Json::parse(out_.str())["name"], "llm-int4");
+  const proto::QuantizeRequest sent = fake_.state()->quantizes.at(0);
+  EXPECT_EQ(sent.name(), "llm");
+  EXPECT_EQ(sent.weights(), "int4");
+  EXPECT_FALSE(sent.replace());
+  EXPECT_FALSE(sent.idempotency_key().empty());
+}
+
+proto::GenerateReply Piece(const std::string& text) {
+  proto::GenerateReply reply;
+  reply.set_text(text);
+  return reply;
+}
+
+proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
+  proto::GenerateReply reply;
+  reply.set_finish_reason("length");
+  reply.mutable_usage()->set_completion_tokens(tokens);
+  reply.mutable_usage()->set_drafted_tokens(drafted);
+  reply.mutable_usage()->set_accepted_tokens(accepted);
+  reply.mutable_usage()->set_verification_steps(steps);
+  return reply;
+}
+
+TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
+  fake_.state()->replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
+  fake_.state()->speculated = {Piece("and so"), Last(6, 20, 3, 2)};
+  EXPECT_EQ(Run({"generate", "llm", "It", "was", "--compare"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("the texts are identical"));
+  EXPECT_THAT(out_.str(), HasSubstr("1.50 + 1"));
+  EXPECT_EQ(fake_.state()->generates[0].text(), "It was");
+  // Two short ones to warm up, then the two that count.
+  ASSERT_EQ(fake_.state()->generates.size(), 4u);
+  EXPECT_EQ(fake_.state()->generates[0].max_tokens(), 8);
+  EXPECT_EQ(fake_.state()->generates[2].max_tokens(), 128);
+  EXPECT_EQ(fake_.state()->generates[2].speculation(), proto::SPECULATION_OFF);
+  EXPECT_EQ(fake_.state()->generates[3].speculation(), proto::SPECULATION_ON);
+
+  fake_.state()->speculated[0] = Piece("and no");
+  EXPECT_EQ(Run({"generate", "llm", "It was", "--compare", "--json"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("from byte 4 on"));
+}
+
+TEST_F(CliTest, BenchCountsAllRequests) {
+  fake_.state()->replies = {Piece("a"), Piece("b"), Last(8, 0, 0, 7)};
+  // One at a time: the clock of this test is not thread-safe.
+  EXPECT_EQ(Run({"bench", "llm", "--requests=6", "--concurrency=1", "--json"}), kExitOk)
+      << err_.str();
+  Json json = Json::parse(out_.str());
+  EXPECT_EQ(json["requests"], 6);
+  EXPECT_EQ(json["failed"], 0);
+  EXPECT_EQ(json["output_tokens"], 48);
+  EXPECT_GT(json["seconds_to_first_token"]["p99"], 0);
+}
+
+TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
+  proto::GenerateReply last = Last(8, 0, 0, 7);
+  last.mutable_usage()->set_prompt_tokens(20);
+  fake_.state()->replies = {Piece("a"), Piece("b"), last};
+  // Each call of the clock takes a millisecond: requests are over in some of them.
+  EXPECT_EQ(Run({"bench", "llm", "--num-prompts=5", "--max-concurrency=1", "--goodput=e2el:1000",
+                 "--goodput=ttft:0.001"}),
+            kExitOk)
+      << err_.str();
+  for (const char* line :
+       {"successful requests +5\n", "failed requests +0\n", "input tokens +100\n",
+        "generated tokens +40\n", "request throughput \\(req/s\\) +[0-9.]+\n",
+        "request goodput \\(req/s\\) +0.00\n", "total token throughput \\(tok/s\\) +[0-9.]+\n",
+        "in ms +mean +std +median +p90 +p99\n", "TTFT +time to first token( +[0-9.]+){5}\n",
+        "TPOT ", "ITL ", "E2EL "}) {
+    EXPECT_THAT(out_.str(), ::testing::ContainsRegex(line));
+  }
+  EXPECT_EQ(Run({"bench", "llm", "--requests=1", "--json", "--goodput=e2el:1000"}), kExitOk);
+  const Json json = Json::parse(out_.str());
+  EXPECT_EQ(json["goodput_requests_per_second"], json["requests_per_second"]);
+  // Not the model's own sampling, which would make runs differ.
+  EXPECT_TRUE(fake_.state()->generates.back().sampling().has_temperature());
+}
+
+TEST_F(CliTest, BenchPrintsTheRowsOfLlamaBench) {
+  proto::ServedModel& model = fake_.state()->served;
+  model.set_name("llm");
+  model.set_parameters(1'000'000);
+  model.set_weights("int8");
+  model.set_vocabulary(50);
+  proto::GenerateReply last = Last(9, 0, 0, 8);
+  last.mutable_usage()->set_prompt_tokens(32);
+  last.mutable_usage()->set_seconds_queued(0.5);
+  last.mutable_usage()->set_seconds_to_first_token(0.75);
+  last.mutable_usage()->set_seconds(2.75);
+  fake_.state()->replies = {Piece("a"), last};
+  EXPECT_EQ(Run({"bench", "llm", "--pp=32", "--tg=8", "--repetitions=3"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), ::testing::ContainsRegex("llm +1.00 M +int8 +none +pp32 +128.00 .* 0.00\n"
+                                                   "llm +1.00 M +int8 +none +tg8 +4.00 .* 0.00\n"));
+  const auto requests = fake_.state()->generates;
+  ASSERT_EQ(requests.size(), 8u);  // each row is warmed up
+  EXPECT_EQ(requests[0].tokens().ids_size(), 32);
+  EXPECT_EQ(requests[0].max_tokens(), 1);
+  EXPECT_EQ(requests[7].tokens().ids_size(), 1);
+  EXPECT_EQ(requests[7].max_tokens(), 9);
+  EXPECT_NE(requests[0].tokens().SerializeAsString(), requests[1].tokens().SerializeAsString());
+  EXPECT_EQ(Run({"bench", "llm", "--tg=8", "--json"}), kExitOk) << err_.str();
+  const Json json = Json::parse(out_.str());
+  EXPECT_EQ(json[0]["n_gen"], 8);
+  EXPECT_EQ(json[0]["avg_ts"], 4.0);
+  EXPECT_EQ(json[0]["samples_ts"].size(), 5u);
+  EXPECT_EQ(Run({"bench", "other", "--tg=8"}), kExitNotFound);
+  EXPECT_EQ(Run({"bench", "llm", "--tg=8", "--requests=3"}), kExitUsage);
+  EXPECT_EQ(Run({"bench", "llm", "--goodput=tftt:3"}), kExitUsage);
+}
+
+}  // namespace
+}  // namespace espalier

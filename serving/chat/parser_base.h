@@ -1,0 +1,83 @@
+// What all parts of the parser stand on: where it is among the tokens, what failed, and nodes.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "serving/chat/ast.h"
+#include "serving/chat/lexer.h"
+
+namespace espalier::chat {
+
+using NodePtr = std::unique_ptr<Node>;
+
+class ParserBase {
+ protected:
+  using Type = Token::Type;
+
+  // Counts how deep the parser itself is.
+  struct Deeper {
+    explicit Deeper(ParserBase* p) : parser(p) {
+      if (++parser->depth_ > kMaxDepth) parser->Fail("nested too deep");
+    }
+    ~Deeper() { --parser->depth_; }
+    ParserBase* parser;
+  };
+
+  explicit ParserBase(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+  ~ParserBase() = default;
+
+  bool ok() const { return status_.ok(); }
+  const absl::Status& status() const { return status_; }
+
+  const Token& Now() const { return tokens_[at_]; }
+  const Token& Ahead(size_t n) const { return tokens_[std::min(at_ + n, tokens_.size() - 1)]; }
+  void Next() {
+    if (at_ + 1 < tokens_.size()) ++at_;
+  }
+  bool IsSign(absl::string_view sign) const {
+    return Now().type == Type::kSign && Now().text == sign;
+  }
+  bool IsName(absl::string_view name) const {
+    return Now().type == Type::kName && Now().text == name;
+  }
+  bool IsOneOf(std::initializer_list<absl::string_view> names) const;
+  bool TakeSign(absl::string_view sign) {
+    if (!IsSign(sign)) return false;
+    Next();
+    return true;
+  }
+  bool TakeName(absl::string_view name) {
+    if (!IsName(name)) return false;
+    Next();
+    return true;
+  }
+
+  // The first failure counts; it ends every loop.
+  void Fail(absl::string_view what, absl::StatusCode code = absl::StatusCode::kInvalidArgument);
+  std::string Seen() const;  // the current token, for messages
+  void ExpectSign(absl::string_view sign);
+  std::string ExpectName();
+
+  NodePtr Make(NodeType type, std::string text = "");
+  // Once its children are there: depth, and whether a macro is below.
+  NodePtr Done(NodePtr node);
+  NodePtr With(NodeType type, std::string text, NodePtr a, NodePtr b = nullptr);
+
+ private:
+  // Of the tree, and of brackets and blocks in each other; what evaluates it recurses as deep.
+  static constexpr int kMaxDepth = 150;
+
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  int depth_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace espalier::chat

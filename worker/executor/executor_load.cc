@@ -1,0 +1,111 @@
+// What an executor does once: memory, kernels, workspace.
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ops/graph/graph_proto.h"
+#include "worker/executor/executor_state.h"
+#include "worker/executor/joint_updates.h"
+
+namespace espalier {
+
+absl::Status Executor::State::Prepare() {
+  Device& device = *options_.device;
+  if (absl::Status s = device.EnterThread(); !s.ok()) return s;
+  if (checked_.needs_source && options_.source == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("program '", program_.name(), "' loads batches but was given no dataset"));
+  }
+  const ProgramMemory* shared =
+      options_.share_parameters != nullptr ? &options_.share_parameters->state_->memory_ : nullptr;
+  if (absl::Status s = memory_.Place(program_, checked_, &device, shared); !s.ok()) return s;
+  if (absl::Status s = memory_.FillAtStart(); !s.ok()) return s;
+  for (int i = 0; i < program_.buffers_size(); ++i) {
+    program_.mutable_buffers(i)->clear_literal();
+    if (program_.buffers(i).kind() == proto::SCHEDULE) schedules_.push_back(i);
+  }
+  waits_ = FindSwapWaits(program_, memory_);
+  tickets_.assign(program_.instructions_size(), 0);
+  instructions_.resize(program_.instructions_size());
+  const std::vector<int> joint = JointUpdates(program_, memory_);
+  for (size_t i = 0; i < joint.size(); ++i) instructions_[i].joint = joint[i];
+  for (int i = 0; i < program_.instructions_size(); ++i) {
+    if (absl::Status s = PrepareInstruction(i); !s.ok()) return WithPlace(s, Describe(program_, i));
+  }
+  if (workspace_bytes_ > 0) {
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> space = device.Allocate(workspace_bytes_);
+    if (!space.ok()) return WithPlace(space.status(), "kernels' workspace");
+    workspace_ = *std::move(space);
+  }
+  return device.Synchronize();
+}
+
+absl::Status Executor::State::MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready) {
+  kernel_spec.row_stable = program_.row_stable();
+  for (const TensorView& view : ready->inputs) kernel_spec.inputs.push_back(view.spec);
+  for (const TensorView& view : ready->outputs) kernel_spec.outputs.push_back(view.spec);
+  std::string error;
+  try {
+    ready->kernel = options_.device->kernels().Create(kernel_spec, &error);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  if (ready->kernel == nullptr) return absl::InvalidArgumentError(error);
+  workspace_bytes_ =
+      std::max(workspace_bytes_, static_cast<int64_t>(ready->kernel->workspace_bytes()));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::State::PrepareInstruction(int index) {
+  const proto::Instruction& instruction = program_.instructions(index);
+  ReadyInstruction& ready = instructions_[index];
+  if (instruction.has_load_batch()) {
+    const proto::LoadBatchInstruction& load = instruction.load_batch();
+    return options_.source->Prepare(load.column(), spec(load.buffer()));
+  }
+  if (instruction.has_compute()) {
+    const proto::ComputeInstruction& compute = instruction.compute();
+    for (int i : compute.inputs()) ready.inputs.push_back(View(i));
+    for (int i : compute.outputs()) ready.outputs.push_back(View(i));
+    ready.node_key = compute.node_key();
+    absl::StatusOr<Attributes> attributes = AttributesFromProto(compute.attributes());
+    if (!attributes.ok()) return attributes.status();
+    KernelSpec kernel_spec;
+    kernel_spec.op = compute.op();
+    kernel_spec.attributes = *std::move(attributes);
+    if (absl::Status s = MakeKernel(std::move(kernel_spec), &ready); !s.ok()) return s;
+    for (int i = 0; i < compute.inputs_size(); ++i) Track(compute.inputs(i), &ready.inputs[i]);
+    for (int i = 0; i < compute.outputs_size(); ++i) Track(compute.outputs(i), &ready.outputs[i]);
+    return absl::OkStatus();
+  }
+  if (instruction.has_update()) {
+    if (ready.joint == 0) return absl::OkStatus();
+    for (int i = index; i < index + ready.joint; ++i) AddOperands(i, &ready);
+    const proto::UpdateInstruction& update = instruction.update();
+    absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());
+    if (!attributes.ok()) return attributes.status();
+    KernelSpec kernel_spec;
+    kernel_spec.op = update.op();
+    kernel_spec.attributes = *std::move(attributes);
+    return MakeKernel(std::move(kernel_spec), &ready);
+  }
+  return absl::OkStatus();
+}
+
+void Executor::State::AddOperands(int index, ReadyInstruction* ready) const {
+  const proto::UpdateInstruction& update = program_.instructions(index).update();
+  for (int b : {update.parameter(), update.gradient(), update.scale(), update.hyper()}) {
+    ready->inputs.push_back(View(b));
+  }
+  for (int state : update.state()) ready->inputs.push_back(View(state));
+  for (int sum : update.sums()) ready->inputs.push_back(View(sum));
+  ready->outputs.push_back(View(update.has_result() ? update.result() : update.parameter()));
+}
+
+void Executor::State::Track(int buffer, TensorView* view) {
+  if (buffer < 0) return;
+  const proto::DynamicDimension dynamic = program_.buffers(buffer).dynamic();
+  if (dynamic != proto::STATIC) dynamic_views_.push_back({view, dynamic, view->spec.dims[0]});
+}
+
+}  // namespace espalier

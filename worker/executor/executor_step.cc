@@ -1,0 +1,310 @@
+// What an executor does in every step.
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "ops/optimizer/schedule.h"
+#include "worker/executor/executor_state.h"
+
+namespace espalier {
+
+absl::StatusOr<StepResult> Executor::State::Step(int64_t step, bool profile,
+                                                 const DynamicSizes& sizes) {
+  absl::StatusOr<StepResult> result = TryStep(step, profile, sizes);
+  // Copies that are under way; how they end concerns nobody.
+  if (!result.ok()) AwaitAll();
+  return result;
+}
+
+absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
+                                                    const DynamicSizes& sizes) {
+  Device& device = *options_.device;
+  if (absl::Status s = device.EnterThread(); !s.ok()) return s;
+  if (checked_.needs_communicator && options_.communicator == nullptr) {
+    return absl::FailedPreconditionError("the program talks to peers but has no communicator");
+  }
+  if (absl::Status s = Resize(sizes); !s.ok()) return s;
+  StepResult result;
+  if (program_.has_optimizer()) {
+    result.learning_rate = LearningRate(program_.optimizer().learning_rate(), step);
+    const float hyper[2] = {static_cast<float>(result.learning_rate), static_cast<float>(step + 1)};
+    for (int i : schedules_) {
+      if (absl::Status s = device.CopyToDevice(data(i), hyper, sizeof(hyper)); !s.ok()) return s;
+    }
+  }
+  for (int i = 0; i < program_.instructions_size(); ++i) {
+    const absl::Time start = profile ? absl::Now() : absl::Time();
+    absl::Status status = absl::OkStatus();
+    for (int swap : waits_.before[i]) {
+      if (status.ok()) status = Await(swap);
+    }
+    if (status.ok()) status = Run(i, step, &result);
+    if (status.ok() && profile) status = device.Synchronize();
+    if (!status.ok()) return WithPlace(status, Describe(program_, i));
+    if (profile) Record(i, absl::ToDoubleSeconds(absl::Now() - start), &result);
+  }
+  for (int swap : waits_.at_end) {
+    if (absl::Status s = Await(swap); !s.ok()) return s;
+  }
+  if (absl::Status s = device.Synchronize(); !s.ok()) return s;
+  if (checked_.needs_communicator) {
+    if (absl::Status s = options_.communicator->EndStep(); !s.ok()) return s;
+  }
+  return result;
+}
+
+int64_t Executor::State::LiveRows(int i) const {
+  const int64_t rows = spec(i).dims[0];
+  const proto::DynamicDimension dynamic = program_.buffers(i).dynamic();
+  if (dynamic == proto::STATIC) return rows;
+  return std::min(rows, dynamic == proto::ROWS ? sizes_.rows : sizes_.output_rows);
+}
+
+int64_t Executor::State::LiveElements(int i) const {
+  const int64_t elements = spec(i).num_elements();
+  if (program_.buffers(i).dynamic() == proto::STATIC) return elements;
+  return elements / spec(i).dims[0] * LiveRows(i);
+}
+
+int64_t Executor::State::LiveBytes(int i) const {
+  return LiveElements(i) * static_cast<int64_t>(SizeOf(spec(i).dtype));
+}
+
+absl::Status Executor::State::Resize(const DynamicSizes& sizes) {
+  if (sizes.rows == sizes_.rows && sizes.output_rows == sizes_.output_rows) {
+    return absl::OkStatus();
+  }
+  for (const DynamicView& d : dynamic_views_) {
+    const int64_t n = d.dynamic == proto::ROWS ? sizes.rows : sizes.output_rows;
+    if (n < 0 || n > d.limit) {
+      sizes_ = {-1, -1};
+      return absl::InvalidArgumentError(
+          absl::StrCat("a step of ", n, " rows; the program was made for at most ", d.limit));
+    }
+    d.view->spec.dims[0] = n;
+    d.view->spec.global[0] = n;
+  }
+  sizes_ = sizes;
+  return absl::OkStatus();
+}
+
+void Executor::State::Record(int index, double seconds, StepResult* result) const {
+  const int joint = instructions_[index].joint;
+  if (joint == 0) return;
+  const auto size = [&](int i) {
+    return joint == 1 ? 1 : bytes(program_.instructions(i).update().parameter());
+  };
+  int64_t all = 0;
+  for (int i = index; i < index + joint; ++i) all += size(i);
+  for (int i = index; i < index + joint; ++i) {
+    const proto::Instruction& instruction = program_.instructions(i);
+    const double share = all > 0 ? static_cast<double>(size(i)) / static_cast<double>(all) : 0;
+    result->profile.push_back({instruction.node(), OpName(instruction), seconds * share});
+  }
+}
+
+absl::Status Executor::State::Run(int index, int64_t step, StepResult* result) {
+  const proto::Instruction& instruction = program_.instructions(index);
+  switch (instruction.kind_case()) {
+    case proto::Instruction::kCompute:
+    case proto::Instruction::kUpdate:
+      if (instructions_[index].joint == 0) return absl::OkStatus();
+      return RunKernel(instructions_[index], step);
+    case proto::Instruction::kCopy:
+      return RunCopy(instruction.copy());
+    case proto::Instruction::kFill: {
+      const int b = instruction.fill().buffer();
+      return options_.device->Fill(data(b), spec(b).dtype, spec(b).num_elements(),
+                                   instruction.fill().value());
+    }
+    case proto::Instruction::kSend:
+    case proto::Instruction::kReceive:
+      return RunMessage(instruction);
+    case proto::Instruction::kCollective:
+      return RunCollective(instruction.collective());
+    case proto::Instruction::kSwapOut:
+      return RunSwap(index, instruction.swap_out(), /*out=*/true);
+    case proto::Instruction::kSwapIn:
+      return RunSwap(index, instruction.swap_in(), /*out=*/false);
+    case proto::Instruction::kLoadBatch:
+      return RunLoad(instruction.load_batch(), step);
+    case proto::Instruction::kReport:
+      return RunReport(instruction.report(), step, result);
+    case proto::Instruction::KIND_NOT_SET:
+      break;
+  }
+  return absl::InternalError("unknown instruction");
+}
+
+absl::Status Executor::State::RunKernel(ReadyInstruction& ready, int64_t step) {
+  if (!dynamic_views_.empty()) {
+    // Nothing to compute for no rows: prompt chunks want no logits.
+    const bool empty =
+        !ready.outputs.empty() &&
+        std::all_of(ready.outputs.begin(), ready.outputs.end(),
+                    [](const TensorView& v) { return !v.present() || v.num_elements() == 0; });
+    if (empty) return absl::OkStatus();
+  }
+  KernelArgs args;
+  args.inputs = ready.inputs;
+  args.outputs = ready.outputs;
+  args.workspace = workspace_ != nullptr ? workspace_->data() : nullptr;
+  args.seed = program_.seed();
+  args.node_key = ready.node_key;
+  args.step = step;
+  args.training = options_.training;
+  args.stream = options_.device->stream();
+  try {
+    KernelStatus status = ready.kernel->Run(args);
+    return status.ok() ? absl::OkStatus() : absl::InvalidArgumentError(status.error);
+  } catch (const std::exception& e) {
+    return absl::InternalError(e.what());
+  }
+}
+
+absl::Status Executor::State::RunSwap(int index, const proto::SwapInstruction& swap, bool out) {
+  const int b = swap.buffer();
+  absl::StatusOr<uint64_t> ticket;
+  if (!out && !memory_.files(b).empty()) {
+    ticket = options_.device->BeginReadToDevice(data(b), memory_.files(b), bytes(b));
+  } else {
+    absl::StatusOr<char*> host = memory_.Slot(swap.host_slot());
+    if (!host.ok()) return host.status();
+    ticket = out ? options_.device->BeginCopyToHost(*host, data(b), bytes(b))
+                 : options_.device->BeginCopyToDevice(data(b), *host, bytes(b));
+  }
+  if (!ticket.ok()) return ticket.status();
+  tickets_[index] = *ticket;
+  return swap.wait() ? Await(index) : absl::OkStatus();
+}
+
+void Executor::State::AwaitAll() {
+  for (int i = 0; i < static_cast<int>(tickets_.size()); ++i) (void)Await(i);
+}
+
+absl::Status Executor::State::Await(int index) {
+  const uint64_t ticket = std::exchange(tickets_[index], 0);
+  return ticket == 0 ? absl::OkStatus() : options_.device->AwaitCopy(ticket);
+}
+
+absl::Status Executor::State::RunCopy(const proto::CopyInstruction& c) {
+  BoxCopy copy;
+  copy.source = data(c.source());
+  copy.destination = data(c.destination());
+  copy.dtype = spec(c.source()).dtype;
+  copy.source_dims = spec(c.source()).dims;
+  copy.destination_dims = spec(c.destination()).dims;
+  copy.source_start.assign(c.source_start().begin(), c.source_start().end());
+  copy.destination_start.assign(c.destination_start().begin(), c.destination_start().end());
+  copy.size.assign(c.size().begin(), c.size().end());
+  if (program_.buffers(c.source()).dynamic() != proto::STATIC) {
+    copy.size[0] = LiveRows(c.source());
+    if (copy.size[0] == 0) return absl::OkStatus();
+  }
+  copy.accumulate = c.accumulate();
+  return options_.device->CopyBox(copy);
+}
+
+bool Executor::State::Staged() const {
+  return !options_.device->is_host() && !options_.communicator->on_device();
+}
+
+absl::StatusOr<char*> Executor::State::ForReading(int i) {
+  if (!Staged()) return data(i);
+  staging_.resize(std::max(staging_.size(), static_cast<size_t>(LiveBytes(i))));
+  absl::Status s = options_.device->CopyToHost(staging_.data(), data(i), LiveBytes(i));
+  if (!s.ok()) return s;
+  return staging_.data();
+}
+
+char* Executor::State::ForWriting(int i) {
+  if (!Staged()) return data(i);
+  staging_out_.resize(std::max(staging_out_.size(), static_cast<size_t>(LiveBytes(i))));
+  return staging_out_.data();
+}
+
+absl::Status Executor::State::Written(int i) {
+  if (!Staged()) return absl::OkStatus();
+  return options_.device->CopyToDevice(data(i), staging_out_.data(), LiveBytes(i));
+}
+
+absl::Status Executor::State::RunMessage(const proto::Instruction& instruction) {
+  Communicator& communicator = *options_.communicator;
+  const int buffer =
+      instruction.has_send() ? instruction.send().buffer() : instruction.receive().buffer();
+  if (LiveBytes(buffer) == 0) return absl::OkStatus();  // both ends know
+  if (instruction.has_send()) {
+    const proto::SendInstruction& send = instruction.send();
+    absl::StatusOr<char*> from = ForReading(send.buffer());
+    if (!from.ok()) return from.status();
+    return communicator.Send(*from, LiveBytes(send.buffer()), send.peer(), send.tag());
+  }
+  const proto::ReceiveInstruction& receive = instruction.receive();
+  absl::Status s = communicator.Receive(ForWriting(receive.buffer()), LiveBytes(receive.buffer()),
+                                        receive.peer(), receive.tag());
+  return s.ok() ? Written(receive.buffer()) : s;
+}
+
+absl::Status Executor::State::RunCollective(const proto::CollectiveInstruction& c) {
+  if (LiveBytes(c.input()) == 0) return absl::OkStatus();  // all ranks know
+  Communicator& communicator = *options_.communicator;
+  const proto::Group& ranks = program_.groups(c.group());
+  const Communicator::Group group(ranks.ranks().begin(), ranks.ranks().end());
+  absl::StatusOr<char*> input = ForReading(c.input());
+  if (!input.ok()) return input.status();
+  char* output = ForWriting(c.output());
+  const DType dtype = spec(c.input()).dtype;
+  const int64_t n = static_cast<int64_t>(group.size());
+  absl::Status status;
+  switch (c.kind()) {
+    case proto::CollectiveInstruction::ALL_REDUCE:
+      status =
+          communicator.AllReduce(dtype, *input, output, LiveElements(c.input()), group, c.tag());
+      break;
+    case proto::CollectiveInstruction::ALL_GATHER:
+      status = communicator.AllGather(*input, output, LiveBytes(c.input()), group, c.tag());
+      break;
+    case proto::CollectiveInstruction::REDUCE_SCATTER:
+      status = communicator.ReduceScatter(dtype, *input, output, LiveElements(c.output()), group,
+                                          c.tag());
+      break;
+    case proto::CollectiveInstruction::ALL_TO_ALL:
+      status = communicator.AllToAll(*input, output, LiveBytes(c.input()) / n, group, c.tag());
+      break;
+    case proto::CollectiveInstruction::BROADCAST:
+      status = communicator.Broadcast(*input, output, LiveBytes(c.input()), group, c.tag());
+      break;
+    default:
+      return absl::InternalError("unknown collective");
+  }
+  return status.ok() ? Written(c.output()) : status;
+}
+
+absl::Status Executor::State::RunLoad(const proto::LoadBatchInstruction& load, int64_t step) {
+  const int b = load.buffer();
+  if (options_.device->is_host()) {
+    return options_.source->Load(load.column(), spec(b), step, data(b));
+  }
+  staging_.resize(std::max(staging_.size(), static_cast<size_t>(bytes(b))));
+  absl::Status s = options_.source->Load(load.column(), spec(b), step, staging_.data());
+  return s.ok() ? options_.device->CopyToDevice(data(b), staging_.data(), bytes(b)) : s;
+}
+
+absl::Status Executor::State::RunReport(const proto::ReportInstruction& report, int64_t step,
+                                        StepResult* result) {
+  float value = 0;
+  absl::Status s = options_.device->CopyToHost(&value, data(report.buffer()), sizeof(value));
+  if (!s.ok()) return s;
+  if (report.name() == "loss" && !std::isfinite(value)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("the loss is ", std::isnan(value) ? "NaN" : "infinite", " at step ", step,
+                     ": lower the learning rate, clip the gradients (clip_norm), or check the "
+                     "data's scale and "
+                     "the initial weights"));
+  }
+  result->values[report.name()] += value;
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

@@ -1,0 +1,198 @@
+#include <cstring>
+#include <map>
+
+#include "ops/optimizer/schedule.h"
+#include "worker/executor/executor_fixture.h"
+#include "worker/executor/joint_updates.h"
+
+namespace espalier {
+namespace {
+
+TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
+  ProgramWriter w;
+  const int p = w.Buffer("p", {3}, proto::PARAMETER_SHARD), g = w.Buffer("g", {3}),
+            m = w.Buffer("p.momentum", {3}, proto::OPTIMIZER_STATE),
+            hyper = w.Buffer("schedule", {2}, proto::SCHEDULE);
+  w.program.mutable_buffers(p)->mutable_initializer()->set_kind(proto::Initializer::ONES);
+  auto* fill = w.Add("g")->mutable_fill();
+  fill->set_buffer(g);
+  fill->set_value(1);
+  auto* update = w.Add("p")->mutable_update();
+  update->set_parameter(p);
+  update->set_gradient(g);
+  update->add_state(m);
+  update->set_scale(-1);
+  update->set_hyper(hyper);
+  update->set_op("sgd_update");
+  (*update->mutable_attributes())["momentum"].set_f(0.5);
+  proto::Optimizer* o = w.program.mutable_optimizer();
+  o->mutable_learning_rate()->set_kind(proto::LearningRateSchedule::COSINE);
+  o->mutable_learning_rate()->set_peak(0.1);
+  o->mutable_learning_rate()->set_warmup_steps(2);
+  o->mutable_learning_rate()->set_total_steps(10);
+  auto executor = Make(w.program);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  float expected = 1, momentum = 0;
+  for (int step = 0; step < 4; ++step) {
+    auto result = (*executor)->Step(step);
+    ASSERT_TRUE(result.ok()) << result.status();
+    momentum = step == 0 ? 1 : 0.5f * momentum + 1;
+    expected -= static_cast<float>(LearningRate(o->learning_rate(), step)) * momentum;
+    float values[3];
+    ASSERT_TRUE((*executor)->ReadBuffer(p, values, 12).ok());
+    EXPECT_NEAR(values[2], expected, 1e-6);
+  }
+}
+
+// A region of a parameter that is kept whole is moved by itself, and is no tensor of its own.
+
+TEST_F(ExecutorTest, AnUpdateMayMoveAStretchOfAParameter) {
+  ProgramWriter w;
+  const int whole = w.Buffer("p", {64}, proto::PARAMETER_SHARD), g = w.Buffer("g", {16}),
+            hyper = w.Buffer("schedule", {2}, proto::SCHEDULE),
+            part = w.Buffer("p#2", {16}, proto::PARAMETER_SHARD);
+  w.program.mutable_buffers(whole)->mutable_initializer()->set_kind(proto::Initializer::ONES);
+  proto::Buffer* stretch = w.program.mutable_buffers(part);
+  stretch->mutable_spec()->add_offset(16);
+  stretch->mutable_spec()->add_global(64);
+  stretch->set_offset_bytes(16 * sizeof(float));
+  auto* fill = w.Add("g")->mutable_fill();
+  fill->set_buffer(g);
+  fill->set_value(1);
+  auto* update = w.Add("p")->mutable_update();
+  update->set_parameter(part);
+  update->set_gradient(g);
+  update->set_scale(-1);
+  update->set_hyper(hyper);
+  update->set_op("sgd_update");
+  update->add_state(-1);
+  w.program.mutable_optimizer()->mutable_learning_rate()->set_peak(0.5);
+  auto executor = Make(w.program);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  ASSERT_TRUE((*executor)->Step(0).ok());
+  float values[64];
+  ASSERT_TRUE((*executor)->ReadBuffer(whole, values, sizeof(values)).ok());
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(values[i], i >= 16 && i < 32 ? 0.5f : 1.0f) << i;
+  EXPECT_TRUE((*executor)->is_alias(part));
+  EXPECT_FALSE((*executor)->is_alias(whole));
+  EXPECT_EQ((*executor)->tensor_name(part), "p");
+
+  // Elsewhere in the parameter than its region says, or of another one.
+  stretch->set_offset_bytes(2 * 16 * sizeof(float));
+  ExpectRefused(w.program, "share memory");
+  stretch->set_offset_bytes(16 * sizeof(float));
+  stretch->set_name("q");
+  ExpectRefused(w.program, "share memory");
+}
+
+// Parameters of these sizes, each moved by `op` with `states` buffers; the gradient is the
+// sine of the parameter. Something stands between the updates if they are `apart`.
+ProgramWriter Updates(const std::vector<int64_t>& sizes, const std::string& op, int states,
+                      bool apart) {
+  ProgramWriter w;
+  const int hyper = w.Buffer("schedule", {2}, proto::SCHEDULE), other = w.Buffer("other", {4});
+  proto::LearningRateSchedule* rate = w.program.mutable_optimizer()->mutable_learning_rate();
+  rate->set_kind(proto::LearningRateSchedule::CONSTANT);
+  rate->set_peak(0.01);
+  std::vector<int> parameters, gradients;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string name = "p" + std::to_string(i);
+    parameters.push_back(w.Buffer(name, {sizes[i]}, proto::PARAMETER_SHARD));
+    proto::Initializer* start = w.program.mutable_buffers(parameters[i])->mutable_initializer();
+    start->set_kind(proto::Initializer::NORMAL);
+    start->set_scale(1);
+    gradients.push_back(w.Buffer(name + ".gradient", {sizes[i]}));
+    w.Compute("sin", {parameters[i]}, {gradients[i]});
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    proto::UpdateInstruction* update = w.Add("p" + std::to_string(i))->mutable_update();
+    update->set_parameter(parameters[i]);
+    update->set_gradient(gradients[i]);
+    for (int s = 0; s < states; ++s) {
+      const std::string name = "p" + std::to_string(i) + ".state" + std::to_string(s);
+      update->add_state(w.Buffer(name, {sizes[i]}, proto::OPTIMIZER_STATE));
+    }
+    update->set_scale(-1);
+    update->set_hyper(hyper);
+    update->set_op(op);
+    if (op == "sgd_update" || op == "rmsprop_update") {
+      (*update->mutable_attributes())["momentum"].set_f(0.5);
+    }
+    if (op == "rmsprop_update") (*update->mutable_attributes())["centered"].set_b(true);
+    if (apart) w.Add("other")->mutable_fill()->set_buffer(other);
+  }
+  return w;
+}
+
+TEST_F(ExecutorTest, UpdatesMadeTogetherGiveTheBitsOfUpdatesOneByOne) {
+  const std::vector<int64_t> sizes = {3, 2, 70001, 1, 33000};
+  const std::map<std::string, int> states = {{"sgd_update", 1},
+                                             {"adam_update", 2},
+                                             {"adagrad_update", 1},
+                                             {"lion_update", 1},
+                                             {"rmsprop_update", 3}};
+  for (const auto& [op, count] : states) {
+    auto together = Make(Updates(sizes, op, count, false).program);
+    auto apart = Make(Updates(sizes, op, count, true).program);
+    ASSERT_TRUE(together.ok()) << together.status();
+    ASSERT_TRUE(apart.ok()) << apart.status();
+    std::vector<float> start(70001), a(70001), b(70001);
+    const int large = (*together)->FindBuffer("p2");
+    ASSERT_TRUE((*together)->ReadBuffer(large, start.data(), 4 * 70001).ok());
+    for (int step = 0; step < 3; ++step) {
+      auto profile = (*together)->Step(step, /*profile=*/true);
+      ASSERT_TRUE(profile.ok()) << profile.status();
+      EXPECT_EQ(profile->profile.size(), 10u);  // every update is told of, under its own name
+      EXPECT_EQ(profile->profile.back().node, "p4");
+      ASSERT_TRUE((*apart)->Step(step).ok());
+    }
+    for (int i = 0; i < (*together)->num_buffers(); ++i) {
+      const std::string& name = (*together)->buffer(i).name();
+      const int64_t bytes = (*together)->spec(i).bytes();
+      ASSERT_TRUE((*together)->ReadBuffer(i, a.data(), bytes).ok());
+      ASSERT_TRUE((*apart)->ReadBuffer((*apart)->FindBuffer(name), b.data(), bytes).ok());
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), bytes), 0) << op << " " << name;
+    }
+    ASSERT_TRUE((*together)->ReadBuffer(large, a.data(), 4 * 70001).ok());
+    EXPECT_NE(std::memcmp(a.data(), start.data(), 4 * 70001), 0) << op << " moved nothing";
+  }
+}
+
+TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
+  const auto joint = [&](const proto::Program& program) {
+    absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
+    EXPECT_TRUE(checked.ok()) << checked.status();
+    ProgramMemory memory;
+    EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
+    std::vector<int> counts = JointUpdates(program, memory);
+    return std::vector<int>(counts.begin() + 3, counts.end());
+  };
+  using Counts = std::vector<int>;
+  const ProgramWriter w = Updates({8, 8, 8}, "adam_update", 2, false);
+  EXPECT_EQ(joint(w.program), (Counts{3, 0, 0}));
+  EXPECT_EQ(joint(Updates({8, 8, 8}, "adam_update", 2, true).program), (Counts{1, 1, 1, 1, 1, 1}));
+  {
+    proto::Program other = w.program;  // another weight decay
+    auto& attributes = *other.mutable_instructions(4)->mutable_update()->mutable_attributes();
+    attributes["weight_decay"].set_f(0.1);
+    EXPECT_EQ(joint(other), (Counts{1, 1, 1}));
+  }
+  {
+    proto::Program other = w.program;  // the same parameter twice: the second sees the first
+    other.mutable_instructions(5)->mutable_update()->set_parameter(
+        other.instructions(4).update().parameter());
+    EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
+  }
+  {
+    proto::Program other = w.program;  // a gradient in the memory of a parameter that moves
+    other.mutable_instructions(5)->mutable_update()->set_gradient(
+        other.instructions(3).update().parameter());
+    EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
+  }
+}
+
+// A tensor leaves, something else lies in its memory, and it comes back elsewhere; beside the
+// computation or with waiting, twice in a row, and from a folder.
+
+}  // namespace
+}  // namespace espalier
