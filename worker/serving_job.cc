@@ -87,7 +87,7 @@ absl::Status ServingJob::Cancelled() {
 absl::Status ServingJob::Step(const RunnerBatch& batch, RunnerLogits* logits) {
   return device_thread_->Run([&] {
     const absl::Status cancelled = Cancelled();
-    return cancelled.ok() ? runner_->Step(batch, logits) : cancelled;
+    return cancelled.ok() ? runner_->StepChecked(batch, logits) : cancelled;
   });
 }
 

@@ -42,8 +42,8 @@ class ServingJob : public WorkerJob {
 
   // What is refused before anything is touched, by all ranks alike.
   absl::Status Check(const RunnerBatch& batch) const { return runner_->Check(batch); }
-  // One step, which all ranks run; logits on the rank that has them. After an error of anything but
-  // Check the job is of no more use. Waits for steps of other jobs on the device.
+  // One step, which all ranks run, of a batch that Check has let pass; logits on the rank that has
+  // them. After an error the job is of no more use. Waits for steps of other jobs on the device.
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
 
   void Abort(const std::string& reason) override;

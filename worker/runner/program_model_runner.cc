@@ -200,7 +200,11 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
 }
 
 absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
-  if (absl::Status s = Check(batch); !s.ok()) return s;
+  const absl::Status refused = Check(batch);
+  return refused.ok() ? StepChecked(batch, logits) : refused;
+}
+
+absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerLogits* logits) {
   const std::vector<int32_t> no_adapters(batch.row_adapter.empty() ? batch.tokens.size() : 0, -1);
   const std::vector<int32_t>* values[kNumInputs] = {
       &batch.tokens,
@@ -225,6 +229,7 @@ absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* lo
   absl::StatusOr<StepResult> result = executor_->Step(0, /*profile=*/false, sizes);
   if (!result.ok()) return result.status();
   logits->vocabulary = limits_.vocabulary;
+  logits->choices.clear();
   const auto read = [&](int buffer, int columns, std::vector<float>* to) {
     to->resize(buffer < 0 ? 0 : batch.logit_rows.size() * static_cast<size_t>(columns));
     if (to->empty()) return absl::OkStatus();

@@ -44,6 +44,8 @@ class ProgramModelRunner : public ModelRunner {
   // What Step refuses before anything is touched.
   absl::Status Check(const RunnerBatch& batch) const;
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  // The same, for a batch that Check has let pass.
+  absl::Status StepChecked(const RunnerBatch& batch, RunnerLogits* logits);
 
   Executor& executor() { return *executor_; }
 
