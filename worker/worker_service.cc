@@ -268,7 +268,10 @@ absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
   absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
-  if (!tenant.ok()) return tenant.status();
+  if (!tenant.ok()) {
+    job = tenant.status();  // whoever waits for the end may want the memory
+    return tenant.status();
+  }
   (*tenant)->training = *std::move(job);
   reply->set_peak_bytes((*tenant)->training->measured_peak_bytes());
   reply->set_examples((*tenant)->training->training_examples());
@@ -281,6 +284,7 @@ absl::Status WorkerService::LoadServing(const proto::StartServingRequest& reques
   ServingJobOptions options;
   options.device = options_.device;
   options.device_thread = &device_thread_;
+  options.files = options_.files;
   options.connect = ConnectOf(request.attempt());
   options.cancelled = [this, job_id = request.attempt().job_id()] {
     absl::MutexLock lock(&mutex_);
@@ -289,7 +293,10 @@ absl::Status WorkerService::LoadServing(const proto::StartServingRequest& reques
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
-  if (!tenant.ok()) return tenant.status();
+  if (!tenant.ok()) {
+    job = tenant.status();  // whoever waits for the end may want the memory
+    return tenant.status();
+  }
   (*tenant)->serving = *std::move(job);
   reply->set_peak_bytes((*tenant)->serving->measured_peak_bytes());
   return absl::OkStatus();
@@ -338,8 +345,12 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
   const absl::Status status = ServeSteps(*job, stream);
   // Nobody will ask for a step any more: peers see the connections close, and the memory is free.
   job->Abort("the stream of steps has ended");
+  {
+    absl::MutexLock lock(&mutex_);
+    Find(job_id)->serving.reset();
+  }
+  job.reset();  // not under the lock, which heartbeats want: much memory takes a while
   absl::MutexLock lock(&mutex_);
-  job.reset();
   tenants_.erase(job_id);
   changed_.SignalAll();
   return status;

@@ -75,9 +75,13 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRank(
     const proto::Program& program, const std::string& folder, const RunnerLimits& limits,
-    int max_output_rows, Device* device, const WeightMap& weights) {
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made = Make(program, device);
-  if (!made.ok()) return made.status();
+    int max_output_rows, Device* device, const WeightMap& weights, const WeightLoading& loading) {
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made;
+  const absl::Status status = loading.Turn([&] {
+    made = Make(program, device);
+    return made.status();
+  });
+  if (!status.ok()) return status;
   std::unique_ptr<ProgramModelRunner> runner = *std::move(made);
   runner->limits_ = limits;
   runner->max_output_rows_ = max_output_rows;
@@ -89,7 +93,8 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRa
                                                    "the logits has no output 'hidden'"));
   }
   if (!folder.empty()) {
-    if (absl::Status s = LoadWeights(folder, weights, *runner->executor_); !s.ok()) return s;
+    absl::Status s = LoadWeights(folder, weights, *runner->executor_, loading);
+    if (!s.ok()) return s;
   }
   return runner;
 }
