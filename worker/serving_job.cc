@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/file_system.h"
 #include "worker/runner/adapter_files.h"
 #include "worker/runner/serving_wire.h"
 
@@ -23,7 +22,8 @@ absl::StatusOr<absl::Duration> PeerTimeout(double seconds) {
   return absl::Seconds(seconds);
 }
 
-absl::Status LoadAdapters(const proto::StartServingRequest& request, Executor& executor) {
+absl::Status LoadAdapters(const proto::StartServingRequest& request, const WeightLoading& loading,
+                          Executor& executor) {
   const absl::StatusOr<AdapterParameters> parameters = AdaptersOf(request);
   if (!parameters.ok()) return parameters.status();
   if (request.limits().adapters() != request.adapter_folders_size()) {
@@ -32,11 +32,10 @@ absl::Status LoadAdapters(const proto::StartServingRequest& request, Executor& e
                                                    request.adapter_folders_size(), " folders"));
   }
   if (request.adapter_folders_size() == 0) return absl::OkStatus();
-  const std::unique_ptr<FileSystem> system = NewPosixFileSystem();
   const absl::StatusOr<AdapterFiles> files = AdapterFiles::OpenFolders(
-      *system, {request.adapter_folders().begin(), request.adapter_folders().end()});
+      *loading.files, {request.adapter_folders().begin(), request.adapter_folders().end()});
   if (!files.ok()) return files.status();
-  return files->Load(*parameters, executor);
+  return files->Load(*parameters, executor, loading);
 }
 
 }  // namespace
@@ -53,21 +52,27 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
     return absl::InvalidArgumentError("folder is empty: where are the model's weights?");
   }
   std::unique_ptr<ServingJob> job(new ServingJob(options.device_thread));
-  const absl::Status loaded = options.device_thread->Run([&]() -> absl::Status {
-    absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::CreateRank(
-        request.program(), request.folder(), *limits, request.limits().max_output_rows(),
-        options.device, *weights);
-    if (!runner.ok()) return runner.status();
-    job->runner_ = *std::move(runner);
-    return LoadAdapters(request, job->runner_->executor());
-  });
-  if (!loaded.ok()) return loaded;
+  WeightLoading loading;
+  loading.files = options.files;
+  loading.cancelled = options.cancelled;
+  // The host's memory is written from here; any other device's by its own thread, piece by piece
+  // between the steps of other models.
+  if (!options.device->is_host()) {
+    loading.turn = [thread = options.device_thread](const std::function<absl::Status()>& work) {
+      return thread->Run(work);
+    };
+  }
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::CreateRank(
+      request.program(), request.folder(), *limits, request.limits().max_output_rows(),
+      options.device, *weights, loading);
+  if (!runner.ok()) return runner.status();
+  job->runner_ = *std::move(runner);
+  const absl::Status adapted = LoadAdapters(request, loading, job->runner_->executor());
+  if (!adapted.ok()) return adapted;
   const proto::Program& program = job->runner_->executor().program();
   if (program.world_size() == 1) return job;
-  // Not on the device's thread: a peer may have another model's step to run before it comes.
-  absl::StatusOr<std::unique_ptr<Communicator>> met = options.connect(
-      program.rank(), program.world_size(), *timeout,
-      options.cancelled ? options.cancelled : [] { return false; });
+  absl::StatusOr<std::unique_ptr<Communicator>> met =
+      options.connect(program.rank(), program.world_size(), *timeout, options.cancelled);
   if (!met.ok()) return met.status();
   absl::MutexLock lock(&job->mutex_);
   job->communicator_ = *std::move(met);
@@ -87,7 +92,7 @@ absl::Status ServingJob::Cancelled() {
 absl::Status ServingJob::Step(const RunnerBatch& batch, RunnerLogits* logits) {
   return device_thread_->Run([&] {
     const absl::Status cancelled = Cancelled();
-    return cancelled.ok() ? runner_->Step(batch, logits) : cancelled;
+    return cancelled.ok() ? runner_->StepChecked(batch, logits) : cancelled;
   });
 }
 

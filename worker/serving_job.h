@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "proto/worker.pb.h"
 #include "serving/engine/model_runner.h"
+#include "worker/checkpoint/file_system.h"
 #include "worker/device/device.h"
 #include "worker/device/device_thread.h"
 #include "worker/runner/program_model_runner.h"
@@ -21,19 +22,22 @@
 namespace espalier {
 
 struct ServingJobOptions {
-  // Both outlive the job. Other jobs may have the device in between steps of this one.
+  // Both outlive the job. Other jobs may have the device in between steps of this one, and while
+  // this one loads.
   Device* device = nullptr;
   DeviceThread* device_thread = nullptr;
+  FileSystem* files = nullptr;  // where models lie
   // Meets the other ranks, if there are any. `cancelled` turns true when it should give up.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       int rank, int size, absl::Duration timeout, std::function<bool()> cancelled)>
       connect;
-  std::function<bool()> cancelled;  // optional: loading is of no use any more
+  std::function<bool()> cancelled;  // loading is of no use any more, and ends with Cancelled
 };
 
 class ServingJob : public WorkerJob {
  public:
-  // Reads this rank's parts of the weights, then meets its peers.
+  // Reads this rank's parts of the weights, then meets its peers: on the calling thread, which has
+  // the device in short turns, if it needs it at all.
   static absl::StatusOr<std::unique_ptr<ServingJob>> Load(const proto::StartServingRequest& request,
                                                           const ServingJobOptions& options);
 
@@ -42,8 +46,8 @@ class ServingJob : public WorkerJob {
 
   // What is refused before anything is touched, by all ranks alike.
   absl::Status Check(const RunnerBatch& batch) const { return runner_->Check(batch); }
-  // One step, which all ranks run; logits on the rank that has them. After an error of anything but
-  // Check the job is of no more use. Waits for steps of other jobs on the device.
+  // One step, which all ranks run, of a batch that Check has let pass; logits on the rank that has
+  // them. After an error the job is of no more use. Waits for steps of other jobs on the device.
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
 
   void Abort(const std::string& reason) override;

@@ -22,13 +22,15 @@ constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
 using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
 
-// What one step gave, in as many messages as it needs; at least one.
-bool SendResult(uint64_t number, const RunnerLogits& logits, StepStream* stream) {
+// What one step gave, in as many messages as it needs; at least one. `result` is memory that serves
+// again.
+bool SendResult(uint64_t number, const RunnerBatch& batch, const RunnerLogits& logits,
+                proto::ServingResult& result, StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;
-  proto::ServingResult result;
+  result.Clear();
+  result.set_number(number);
+  if (batch.choices_suffice && SetChoices(logits, &result)) sent = logits.values.size();
   do {
-    result.Clear();
-    result.set_number(number);
     size_t room = kNumbersPerMessage;
     const auto take = [&room](const std::vector<float>& from, size_t* taken) {
       const size_t count = std::min(room, from.size() - *taken);
@@ -43,6 +45,7 @@ bool SendResult(uint64_t number, const RunnerLogits& logits, StepStream* stream)
     result.set_hidden(hidden.data(), hidden.size());
     result.set_more(sent < logits.values.size() || sent_hidden < logits.hidden.size());
     if (!stream->Write(result)) return false;
+    result.clear_choices();
   } while (result.more());
   return true;
 }
@@ -56,11 +59,11 @@ absl::Status CheckNotStale(const proto::Attempt& attempt, uint64_t present) {
 
 // Until the stream ends (OK) or a step fails.
 absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
-  proto::ServingResult ready;
-  if (!stream->Write(ready)) return absl::OkStatus();
+  if (!stream->Write(proto::ServingResult())) return absl::OkStatus();
   proto::ServingStep step;
   RunnerBatch batch;
   RunnerLogits logits;
+  proto::ServingResult result;
   uint64_t number = 0;
   while (stream->Read(&step)) {
     if (step.number() != ++number) {
@@ -74,10 +77,10 @@ absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
     }
     if (!job.has_logits()) continue;
     if (refused.ok()) {
-      if (!SendResult(number, logits, stream)) return absl::OkStatus();
+      if (!SendResult(number, batch, logits, result, stream)) return absl::OkStatus();
       continue;
     }
-    proto::ServingResult result;
+    result.Clear();
     result.set_number(number);
     result.set_refused(std::string(refused.message()));
     if (!stream->Write(result)) return absl::OkStatus();
@@ -265,7 +268,10 @@ absl::Status WorkerService::Load(const proto::LoadProgramRequest& request,
   absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
-  if (!tenant.ok()) return tenant.status();
+  if (!tenant.ok()) {
+    job = tenant.status();  // whoever waits for the end may want the memory
+    return tenant.status();
+  }
   (*tenant)->training = *std::move(job);
   reply->set_peak_bytes((*tenant)->training->measured_peak_bytes());
   reply->set_examples((*tenant)->training->training_examples());
@@ -278,6 +284,7 @@ absl::Status WorkerService::LoadServing(const proto::StartServingRequest& reques
   ServingJobOptions options;
   options.device = options_.device;
   options.device_thread = &device_thread_;
+  options.files = options_.files;
   options.connect = ConnectOf(request.attempt());
   options.cancelled = [this, job_id = request.attempt().job_id()] {
     absl::MutexLock lock(&mutex_);
@@ -286,7 +293,10 @@ absl::Status WorkerService::LoadServing(const proto::StartServingRequest& reques
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Tenant*> tenant = EndLoad(request.attempt(), job.status());
-  if (!tenant.ok()) return tenant.status();
+  if (!tenant.ok()) {
+    job = tenant.status();  // whoever waits for the end may want the memory
+    return tenant.status();
+  }
   (*tenant)->serving = *std::move(job);
   reply->set_peak_bytes((*tenant)->serving->measured_peak_bytes());
   return absl::OkStatus();
@@ -335,8 +345,12 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
   const absl::Status status = ServeSteps(*job, stream);
   // Nobody will ask for a step any more: peers see the connections close, and the memory is free.
   job->Abort("the stream of steps has ended");
+  {
+    absl::MutexLock lock(&mutex_);
+    Find(job_id)->serving.reset();
+  }
+  job.reset();  // not under the lock, which heartbeats want: much memory takes a while
   absl::MutexLock lock(&mutex_);
-  job.reset();
   tenants_.erase(job_id);
   changed_.SignalAll();
   return status;

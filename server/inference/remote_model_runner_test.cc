@@ -33,7 +33,8 @@ struct ScriptedWorker {
   bool loaded = false;
   int loadings = 0;
   int hidden = 0;
-  int lost_numbers = 0;  // of hidden states, that it does not send
+  int lost_numbers = 0;     // of hidden states, that it does not send
+  int shifted_choices = 0;  // added to each that it sends
   std::map<std::string, std::unique_ptr<FakeModelRunner>> models;  // by job
 
   bool Serves(const std::string& job) {
@@ -127,6 +128,9 @@ class ScriptedClient : public WorkerClient {
         result->set_refused(std::string(status.message()));
       } else {
         result->set_logits(logits.values.data(), logits.values.size() * sizeof(float));
+        for (const int32_t choice : logits.choices) {
+          result->add_choices(choice + client_->worker_->shifted_choices);
+        }
         const size_t lost = static_cast<size_t>(client_->worker_->lost_numbers);
         const size_t sent = logits.hidden.size() - std::min(lost, logits.hidden.size());
         result->set_hidden(logits.hidden.data(), sent * sizeof(float));
@@ -318,6 +322,42 @@ TEST_F(RemoteModelRunnerTest, TheFastestWorkersAreTakenUnlessOthersWereChosen) {
   // Gone, or too small: any that do.
   EXPECT_EQ(workers({"w4", "w7"}), (std::vector<std::string>{"w2", "w4"}));
   EXPECT_EQ(workers({"w3", "w1"}), (std::vector<std::string>{"w2", "w4"}));
+}
+
+TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreChecked) {
+  auto worker = AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  (*runner)->cache_generation();
+  RunnerLogits logits;
+  std::vector<int> path;
+  int chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    RunnerBatch batch = Row(i);
+    batch.choices_suffice = true;
+    ASSERT_TRUE((*runner)->Step(batch, &logits).ok());
+    path.push_back(i);
+    const std::vector<float> expected = HashModel(7, kVocabulary)(path);
+    if (logits.choices.empty()) {
+      EXPECT_EQ(logits.values, expected);
+      continue;
+    }
+    ++chosen;
+    const auto best = std::max_element(expected.begin(), expected.end()) - expected.begin();
+    EXPECT_EQ(logits.choices, std::vector<int32_t>{static_cast<int32_t>(best)});
+    EXPECT_TRUE(logits.values.empty());
+  }
+  EXPECT_EQ(chosen, 2);
+  ASSERT_TRUE(StepOf(**runner, 4).ok());  // all logits again
+  {
+    absl::MutexLock lock(&worker->mutex);
+    worker->shifted_choices = kVocabulary;
+  }
+  RunnerBatch batch = Row(5);
+  batch.choices_suffice = true;
+  const absl::Status status = (*runner)->Step(batch, &logits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("one beyond 20 of the vocabulary"));
 }
 
 TEST_F(RemoteModelRunnerTest, HiddenStatesComeWithTheLogitsOfStepsThatWantThem) {

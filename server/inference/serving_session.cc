@@ -201,14 +201,27 @@ absl::Status ServingSession::Receive(const RunnerBatch& batch, RunnerLogits* log
     }
   };
   const size_t rows = batch.logit_rows.size();
-  logits->vocabulary = model_.limits.vocabulary;
-  logits->values.resize(rows * static_cast<size_t>(model_.limits.vocabulary));
+  const int vocabulary = model_.limits.vocabulary;
+  logits->vocabulary = vocabulary;
+  logits->choices.clear();
+  logits->values.clear();
   logits->hidden.resize(batch.wants_hidden ? rows * static_cast<size_t>(model_.limits.hidden) : 0);
   Numbers values{logits->values}, hidden{logits->hidden};
-  proto::ServingResult result;
+  proto::ServingResult& result = result_;
+  bool begun = false;
   do {
     if (!ranks_[logits_rank_].stream->Read(&result)) return Inquire(logits_rank_);
     if (!result.refused().empty()) return absl::InvalidArgumentError(result.refused());
+    if (!std::exchange(begun, true)) {
+      if (!batch.choices_suffice || result.choices().empty()) {
+        logits->values.resize(rows * static_cast<size_t>(vocabulary));
+      } else if (!TakeChoices(result, rows, vocabulary, logits)) {
+        return absl::UnavailableError(
+            absl::StrCat(Describe(logits_rank_), " answers step ", result.number(), " with ",
+                         result.choices_size(), " tokens for ", rows, " rows, or with one beyond ",
+                         vocabulary, " of the vocabulary"));
+      }
+    }
     if (result.number() != steps_ || !values.Take(result.logits()) ||
         !hidden.Take(result.hidden())) {
       return absl::UnavailableError(

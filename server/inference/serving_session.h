@@ -133,7 +133,8 @@ class ServingSession {
   size_t logits_rank_ = 0;
   std::vector<Rank> ranks_;  // clients never change; streams are of who holds step_mutex_
   uint64_t steps_ = 0;
-  proto::ServingStep step_;
+  proto::ServingStep step_;  // these two: memory that serves again
+  proto::ServingResult result_;
 
   absl::Mutex step_mutex_;  // held by a step, and while the session begins and ends
   bool ended_ ABSL_GUARDED_BY(step_mutex_) = false;

@@ -13,6 +13,13 @@ namespace {
 // Of the KV cache: K and V depend on the adapter.
 int SpaceOf(const Request& request) { return request.options().adapter + 1; }
 
+// Whether all that matters of the logits after its tokens is which of them is the largest.
+bool ChoicesSuffice(const Request& request) {
+  const RequestOptions& options = request.options();
+  const bool ruled = request.rules().active() || options.logprobs >= 0;
+  return options.embed || (options.sampling.greedy() && !ruled);
+}
+
 }  // namespace
 
 // Only its last token is still to be run.
@@ -150,15 +157,18 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
     work[i].slots = *std::move(scratch);
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
+    const bool choices = ChoicesSuffice(request);
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
                       .slot = slots[position],
                       .prefix = position + 1,
                       .wants_logits = position + 1 == request.length(),
-                      .wants_hidden = request.options().embed});
+                      .wants_hidden = request.options().embed,
+                      .choice_suffices = choices});
       if (request.WantsPromptLogits(position)) {
         rows.back().wants_logits = true;
+        rows.back().choice_suffices = false;
         ++work[i].prompt_rows;
       }
     }
@@ -172,7 +182,8 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
                       .slot = slot,
                       .prefix = request.length(),
                       .ancestors = std::move(path),
-                      .wants_logits = true});
+                      .wants_logits = true,
+                      .choice_suffices = choices});
     }
     statistics_.rows += static_cast<int64_t>(rows.size());
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
@@ -293,6 +304,8 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
     });
   } else if (sampling.greedy()) {
     verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
+      const int choice = logits.choice(index, work.prompt_rows + node);
+      if (choice >= 0) return choice;
       const absl::StatusOr<const float*> row = row_of(node);
       if (!row.ok()) return row.status();
       return Argmax(*row, limits_.vocabulary);

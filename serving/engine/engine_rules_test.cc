@@ -222,5 +222,50 @@ TEST(EngineEnds, TimeIsUpWhereverTheRequestStandsAndTheOthersGoOn) {
   EXPECT_EQ(harness.answer(patient).tokens.size(), 10u);
 }
 
+TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
+  const auto prompts = RandomPrompts(8, 12, kVocabulary, 9);
+  const RequestOptions greedy{.max_tokens = kAnswer};
+  RequestOptions reported = greedy, ruled = greedy, sampled = greedy, asked = greedy;
+  reported.logprobs = 0;
+  ruled.rules = std::make_shared<TokenRules>(TokenRules{.repetition_penalty = 1.4});
+  sampled.sampling.temperature = 1;
+  asked.prompt_logprobs = 0;
+  const struct {
+    RequestOptions options;
+    bool shown;
+  } cases[] = {{greedy, false}, {reported, true}, {ruled, true}, {sampled, true}, {asked, true}};
+  std::vector<std::vector<int>> alone;
+  for (const auto& [options, shown] : cases) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    harness.AddSsm(Good());
+    ASSERT_TRUE(harness.Start({}, "2,1").ok());
+    std::vector<RequestId> ids;
+    for (const std::vector<int>& prompt : prompts) {
+      ids.push_back(*harness.engine().Submit(prompt, options));
+    }
+    harness.RunToEnd();
+    EXPECT_EQ(harness.llm().rows_shown() > 0, shown);
+    if (!shown) {
+      EXPECT_GT(harness.llm().choices(), 0);
+      for (const RequestId id : ids) alone.push_back(harness.answer(id).tokens);
+    }
+    EXPECT_GT(harness.ssm(0).rows_shown(), 0);  // drafts need probabilities
+    EXPECT_EQ(harness.ssm(0).choices(), 0);
+  }
+  // In one batch with a request that looks at them, nothing changes for the others.
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  ASSERT_TRUE(harness.Start({}, "").ok());
+  std::vector<RequestId> ids;
+  for (const std::vector<int>& prompt : prompts) {
+    ids.push_back(*harness.engine().Submit(prompt, greedy));
+    ASSERT_TRUE(harness.engine().Submit(prompt, sampled).ok());
+  }
+  harness.RunToEnd();
+  EXPECT_GT(harness.llm().rows_shown(), 0);
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(harness.answer(ids[i]).tokens, alone[i]);
+}
+
 }  // namespace
 }  // namespace espalier

@@ -34,6 +34,7 @@ struct RunnerBatch {
 
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
   bool wants_hidden = false;        // their hidden states too
+  bool choices_suffice = false;     // of their logits only the largest one's token is looked at
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
@@ -42,6 +43,10 @@ struct RunnerBatch {
 struct RunnerLogits {
   std::vector<float> values;
   int vocabulary = 0;
+  // Where the batch says that they suffice a runner may give these, and values then count for
+  // nothing: of each of the rows the token with the largest logit, the lowest of equals. A row with
+  // a logit that is no number has no choice: then, as elsewhere, this is empty.
+  std::vector<int32_t> choices;
   // If wanted: the last layer's states of the same rows, as the final norm leaves them, row-major
   // [logit_rows.size(), RunnerLimits::hidden].
   std::vector<float> hidden;

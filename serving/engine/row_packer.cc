@@ -37,6 +37,8 @@ class BatchFiller {
     if (row.wants_logits) {
       batch_.logit_rows.push_back(batch_.rows());
       batch_.wants_hidden = batch_.wants_hidden || row.wants_hidden;
+      batch_.choices_suffice =
+          row.choice_suffices && (batch_.choices_suffice || batch_.logit_rows.size() == 1);
       wanted_.push_back({sequence, row.wants_hidden});
     }
     if (limits_.adapters > 0) batch_.row_adapter.push_back(of.adapter);
@@ -100,6 +102,18 @@ absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
     return absl::InternalError(absl::StrCat("the model runner returned ", logits.hidden.size(),
                                             " numbers of hidden states, expected ", hidden));
   }
+  if (!logits.choices.empty()) {
+    const bool known =
+        std::all_of(logits.choices.begin(), logits.choices.end(),
+                    [&](int32_t token) { return token >= 0 && token < limits.vocabulary; });
+    if (batch.choices_suffice && known && logits.choices.size() == batch.logit_rows.size()) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError(
+        absl::StrCat("the model runner chose ", logits.choices.size(), " tokens",
+                     known ? "" : " beyond the vocabulary", " for ", batch.logit_rows.size(),
+                     " rows", batch.choices_suffice ? "" : ", whose logits are wanted"));
+  }
   if (logits.vocabulary == limits.vocabulary && logits.values.size() == expected) {
     return absl::OkStatus();
   }
@@ -129,9 +143,11 @@ absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const Sequenc
     }
     for (size_t i = 0; i < filler.wanted().size(); ++i) {
       const auto& [sequence, hidden] = filler.wanted()[i];
+      const bool chosen = !logits->choices.empty();
       out.rows_[sequence].push_back(
-          {logits->row(static_cast<int>(i)),
-           hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr});
+          {chosen ? nullptr : logits->row(static_cast<int>(i)),
+           hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr,
+           chosen ? logits->choices[i] : -1});
     }
     ++out.batches_;
     filler.Clear();

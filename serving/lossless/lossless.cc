@@ -93,7 +93,9 @@ class Watcher : public ModelRunner {
   explicit Watcher(ModelRunner& inner) : inner_(inner) {}
   RunnerLimits limits() const override { return inner_.limits(); }
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
-    absl::Status status = inner_.Step(batch, logits);
+    RunnerBatch watched = batch;
+    watched.choices_suffice = false;
+    absl::Status status = inner_.Step(watched, logits);
     for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
       const float* row = logits->row(static_cast<int>(i));
       last.assign(row, row + logits->vocabulary);

@@ -1,6 +1,7 @@
 #include "serving/testing/fake_model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -180,6 +181,7 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
   logits->vocabulary = limits_.vocabulary;
   logits->values.clear();
   logits->hidden.clear();
+  logits->choices.clear();
   size_t wanted = 0;
   for (int row = 0; row < batch.rows(); ++row) {
     std::vector<int> path;
@@ -192,7 +194,21 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
     if (!batch.wants_hidden) continue;
     logits->hidden.insert(logits->hidden.end(), values.begin(), values.begin() + limits_.hidden);
   }
+  if (!batch.choices_suffice) rows_shown_ += static_cast<int64_t>(wanted);
+  if (batch.choices_suffice && steps_ % 2 == 0) Choose(wanted, logits);
   return absl::OkStatus();
+}
+
+void FakeModelRunner::Choose(size_t rows, RunnerLogits* logits) {
+  const auto no_number = [](float value) { return std::isnan(value) || value == INFINITY; };
+  if (std::any_of(logits->values.begin(), logits->values.end(), no_number)) return;
+  for (size_t i = 0; i < rows; ++i) {
+    const float* row = logits->row(static_cast<int>(i));
+    logits->choices.push_back(
+        static_cast<int32_t>(std::max_element(row, row + limits_.vocabulary) - row));
+  }
+  logits->values.clear();
+  choices_ += static_cast<int64_t>(rows);
 }
 
 }  // namespace espalier

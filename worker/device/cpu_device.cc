@@ -63,23 +63,27 @@ class CpuDevice : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     if (bytes < 0) return absl::InvalidArgumentError("negative allocation");
-    if (bytes > description_.memory_bytes() - used_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("out of memory: ", bytes, " bytes asked for, ",
-                       description_.memory_bytes() - used_, " of ", description_.memory_bytes(),
-                       " left; give the worker more with --memory_limit or use more workers"));
-    }
+    // Programs that are made at the same time must not have the same bytes promised.
+    int64_t used = used_;
+    do {
+      if (bytes > description_.memory_bytes() - used) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("out of memory: ", bytes, " bytes asked for, ",
+                         description_.memory_bytes() - used, " of ", description_.memory_bytes(),
+                         " left; give the worker more with --memory_limit or use more workers"));
+      }
+    } while (!used_.compare_exchange_weak(used, used + bytes));
     // Anonymous pages: zero, and taken from the machine only once they are touched.
     void* data = nullptr;
     if (bytes > 0) {
       data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (data == MAP_FAILED) {
+        used_ -= bytes;
         return absl::ResourceExhaustedError(
             absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
       }
     }
-    used_ += bytes;
     return std::make_unique<DeviceMemory>(this, data, bytes);
   }
 

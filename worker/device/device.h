@@ -38,7 +38,8 @@ class DeviceMemory {
 };
 
 // Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that
-// thread calls EnterThread first.
+// thread calls EnterThread first. A host (is_host) is also used by others, for what concerns memory
+// of their own alone: a program may be made and filled while another one runs.
 class Device {
  public:
   virtual ~Device() = default;

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ops/cpu/convert.h"
@@ -74,6 +76,30 @@ TEST(CpuDevice, RefusesMoreThanItsLimitAndGivesMemoryBack) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
   first->reset();
   EXPECT_TRUE(device->Allocate(700000).ok());
+}
+
+TEST(CpuDevice, ThreadsThatAskTogetherGetNoMoreThanThereIs) {
+  auto device = NewCpuDevice({1, 3 << 20});
+  for (int round = 0; round < 2000; ++round) {
+    std::atomic<int> ready{0}, granted{0};
+    const auto ask = [&] {
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      std::unique_ptr<DeviceMemory> held[2];
+      for (std::unique_ptr<DeviceMemory>& memory : held) {
+        auto made = device->Allocate(1 << 20);
+        if (!made.ok()) continue;
+        memory = *std::move(made);
+        ++granted;
+      }
+      ++ready;
+      while (ready < 4) std::this_thread::yield();
+    };
+    std::thread other(ask);
+    ask();
+    other.join();
+    ASSERT_EQ(granted, 3) << "in round " << round;
+  }
 }
 
 TEST(CpuDevice, CopiesBesideItselfToMemoryOrAFolder) {

@@ -12,6 +12,9 @@
 
 namespace espalier {
 
+// Runs `work` where a device may be used, and returns its status when it has ended.
+using DeviceTurn = std::function<absl::Status(const std::function<absl::Status()>& work)>;
+
 // Thread-safe.
 class DeviceThread {
  public:

@@ -115,7 +115,8 @@ absl::StatusOr<AdapterFiles::Parameters> AdapterFiles::AddTo(const OpRegistry& r
   return std::move(adapted->parameters);
 }
 
-absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor) const {
+absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor,
+                                const WeightLoading& loading) const {
   size_t loaded = 0;
   for (int buffer = 0; buffer < executor.num_buffers(); ++buffer) {
     if (executor.buffer(buffer).kind() != proto::PARAMETER_SHARD) continue;
@@ -140,7 +141,7 @@ absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor
       }
       const int64_t bytes = static_cast<int64_t>(part.size() * sizeof(float));
       absl::Status status =
-          executor.WriteBuffer(buffer, part.data(), bytes, static_cast<int64_t>(i) * bytes);
+          loading.Write(executor, buffer, part.data(), bytes, static_cast<int64_t>(i) * bytes);
       if (!status.ok()) return status;
     }
   }

@@ -12,6 +12,7 @@
 #include "ops/models/adapters.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/executor/executor.h"
+#include "worker/runner/weight_loading.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
@@ -30,7 +31,8 @@ class AdapterFiles {
   // Fills what a program has of the parameters that AddTo made: all of each, or one rank's part.
   // Errors name the tensor: one that there is not, or not so large, a type that is no
   // floating-point number, values that are no numbers.
-  absl::Status Load(const Parameters& parameters, Executor& executor) const;
+  absl::Status Load(const Parameters& parameters, Executor& executor,
+                    const WeightLoading& loading = {}) const;
 
   // Where the adapters lie, in their order: what OpenFolders takes.
   const std::vector<std::string>& folders() const { return folders_; }

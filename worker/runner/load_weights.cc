@@ -28,36 +28,39 @@ class Packer {
  public:
   Packer(std::string name, const PackedWeights& shape) : name_(std::move(name)), shape_(shape) {}
 
-  absl::Status Add(const std::vector<float>& values, int index, Executor& executor) {
+  // Calls write(bytes, count, offset in the buffer) with the blocks that are complete now, if any.
+  template <typename WriteBlocks>
+  absl::Status Add(const std::vector<float>& values, const WriteBlocks& write) {
     rows_.insert(rows_.end(), values.begin(), values.end());
     size_t taken = 0;
+    packed_.clear();
     while (true) {
       const int64_t rows = std::min(kPackOutputs, shape_.out - row_);
       const size_t block = static_cast<size_t>(rows * shape_.in);
       if (rows_.size() - taken < block) break;
-      if (absl::Status s = Write(rows_.data() + taken, rows, index, executor); !s.ok()) return s;
+      const PackedWeights part{shape_.bits, rows, shape_.in};
+      const size_t before = packed_.size();
+      packed_.resize(before + static_cast<size_t>(part.block_bytes()));
+      absl::Status status = Pack(name_, part, rows_.data() + taken, packed_.data() + before);
+      if (!status.ok()) return status;
       taken += block;
       row_ = (row_ + rows) % shape_.out;
     }
     rows_.erase(rows_.begin(), rows_.begin() + static_cast<int64_t>(taken));
-    return absl::OkStatus();
+    if (packed_.empty()) return absl::OkStatus();
+    const int64_t count = static_cast<int64_t>(packed_.size());
+    absl::Status status = write(packed_.data(), count, written_);
+    written_ += count;
+    return status;
   }
 
  private:
-  absl::Status Write(const float* rows, int64_t count, int index, Executor& executor) {
-    const PackedWeights part{shape_.bits, count, shape_.in};
-    packed_.resize(static_cast<size_t>(part.block_bytes()));
-    if (absl::Status s = Pack(name_, part, rows, packed_.data()); !s.ok()) return s;
-    const int64_t at = block_++ * part.block_bytes();
-    return executor.WriteBuffer(index, packed_.data(), part.block_bytes(), at);
-  }
-
   const std::string name_;
   const PackedWeights shape_;
   std::vector<float> rows_;
   std::vector<uint8_t> packed_;
-  int64_t row_ = 0;  // of the present matrix, that is next
-  int64_t block_ = 0;
+  int64_t row_ = 0;      // of the present matrix, that is next
+  int64_t written_ = 0;  // bytes
 };
 
 // The stretches of a box in the memory of the whole tensor, first to last.
@@ -99,8 +102,9 @@ class BoxRuns {
 
 class Loader {
  public:
-  Loader(const WeightFiles& files, const std::string& folder, Executor& executor)
-      : files_(files), folder_(folder), executor_(executor) {}
+  Loader(const WeightFiles& files, const std::string& folder, const WeightLoading& loading,
+         Executor& executor)
+      : files_(files), folder_(folder), loading_(loading), executor_(executor) {}
 
   // Buffer `index` from what the map says of it: its part of the parameter.
   absl::Status Load(int index, const WeightMap& map) {
@@ -349,7 +353,7 @@ class Loader {
         from.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
         const int64_t count = static_cast<int64_t>(from.size());
         absl::Status status = files_.ReadBytes(entry->first, begin + at, count, from.data());
-        if (status.ok()) status = executor_.WriteBuffer(index, from.data(), count, at);
+        if (status.ok()) status = loading_.Write(executor_, index, from.data(), count, at);
         if (!status.ok()) return status;
       }
       return absl::OkStatus();
@@ -362,13 +366,21 @@ class Loader {
     }
     const PackedWeights all{source.bits, source.out, source.in};
     from.resize(static_cast<size_t>(bytes));
-    to.resize(static_cast<size_t>(spec.dims[1]));
-    for (int64_t b = 0; b < spec.dims[0]; ++b) {
-      absl::Status status = files_.ReadBytes(entry->first, begin + b * bytes, bytes, from.data());
+    // Blocks are written many at a time.
+    const int64_t block = spec.dims[1], most = 1 + kChunk / std::max<int64_t>(1, block);
+    for (int64_t done = 0; done < spec.dims[0];) {
+      const int64_t count = std::min(most, spec.dims[0] - done);
+      to.resize(static_cast<size_t>(count * block));
+      for (int64_t b = 0; b < count; ++b) {
+        absl::Status status =
+            files_.ReadBytes(entry->first, begin + (done + b) * bytes, bytes, from.data());
+        if (!status.ok()) return status;
+        PackedColumns(all, from.data(), part->first, part->shape, to.data() + b * block);
+      }
+      absl::Status status =
+          loading_.Write(executor_, index, to.data(), count * block, done * block);
       if (!status.ok()) return status;
-      PackedColumns(all, from.data(), part->first, part->shape, to.data());
-      status = executor_.WriteBuffer(index, to.data(), spec.dims[1], b * spec.dims[1]);
-      if (!status.ok()) return status;
+      done += count;
     }
     return absl::OkStatus();
   }
@@ -400,7 +412,9 @@ class Loader {
     }
     if (packer_.has_value()) {
       *at += count;
-      return packer_->Add(wide_, index, executor_);
+      return packer_->Add(wide_, [&](const uint8_t* blocks, int64_t bytes, int64_t offset) {
+        return loading_.Write(executor_, index, blocks, bytes, offset);
+      });
     }
     const void* data = wide_.data();
     if (spec.dtype != DType::kF32) {
@@ -408,13 +422,14 @@ class Loader {
       FromF32(spec.dtype, wide_.data(), narrow_.data(), count);
       data = narrow_.data();
     }
-    absl::Status status = executor_.WriteBuffer(index, data, count * size, *at * size);
+    absl::Status status = loading_.Write(executor_, index, data, count * size, *at * size);
     *at += count;
     return status;
   }
 
   const WeightFiles& files_;
   const std::string& folder_;
+  const WeightLoading& loading_;
   Executor& executor_;
   std::set<std::string> used_;
   std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
@@ -443,12 +458,13 @@ TensorShapes ExpectedTensors(const WeightMap& map, const Executor& executor) {
 
 }  // namespace
 
-absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor) {
-  std::unique_ptr<FileSystem> system = NewPosixFileSystem();
+absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor,
+                         const WeightLoading& loading) {
+  const std::unique_ptr<FileSystem> own = loading.files == nullptr ? NewPosixFileSystem() : nullptr;
   absl::StatusOr<std::unique_ptr<WeightFiles>> files =
-      OpenWeights(*system, folder, ExpectedTensors(map, executor));
+      OpenWeights(own != nullptr ? *own : *loading.files, folder, ExpectedTensors(map, executor));
   if (!files.ok()) return files.status();
-  Loader loader(**files, folder, executor);
+  Loader loader(**files, folder, loading, executor);
   for (int i = 0; i < executor.num_buffers(); ++i) {
     if (executor.buffer(i).kind() != proto::PARAMETER_SHARD) continue;
     if (absl::Status s = loader.Load(i, map); !s.ok()) return s;

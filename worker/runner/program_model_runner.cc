@@ -75,9 +75,13 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRank(
     const proto::Program& program, const std::string& folder, const RunnerLimits& limits,
-    int max_output_rows, Device* device, const WeightMap& weights) {
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made = Make(program, device);
-  if (!made.ok()) return made.status();
+    int max_output_rows, Device* device, const WeightMap& weights, const WeightLoading& loading) {
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made;
+  const absl::Status status = loading.Turn([&] {
+    made = Make(program, device);
+    return made.status();
+  });
+  if (!status.ok()) return status;
   std::unique_ptr<ProgramModelRunner> runner = *std::move(made);
   runner->limits_ = limits;
   runner->max_output_rows_ = max_output_rows;
@@ -89,7 +93,8 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRa
                                                    "the logits has no output 'hidden'"));
   }
   if (!folder.empty()) {
-    if (absl::Status s = LoadWeights(folder, weights, *runner->executor_); !s.ok()) return s;
+    absl::Status s = LoadWeights(folder, weights, *runner->executor_, loading);
+    if (!s.ok()) return s;
   }
   return runner;
 }
@@ -200,7 +205,11 @@ absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
 }
 
 absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
-  if (absl::Status s = Check(batch); !s.ok()) return s;
+  const absl::Status refused = Check(batch);
+  return refused.ok() ? StepChecked(batch, logits) : refused;
+}
+
+absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerLogits* logits) {
   const std::vector<int32_t> no_adapters(batch.row_adapter.empty() ? batch.tokens.size() : 0, -1);
   const std::vector<int32_t>* values[kNumInputs] = {
       &batch.tokens,
@@ -225,6 +234,7 @@ absl::Status ProgramModelRunner::Step(const RunnerBatch& batch, RunnerLogits* lo
   absl::StatusOr<StepResult> result = executor_->Step(0, /*profile=*/false, sizes);
   if (!result.ok()) return result.status();
   logits->vocabulary = limits_.vocabulary;
+  logits->choices.clear();
   const auto read = [&](int buffer, int columns, std::vector<float>* to) {
     to->resize(buffer < 0 ? 0 : batch.logit_rows.size() * static_cast<size_t>(columns));
     if (to->empty()) return absl::OkStatus();

@@ -11,13 +11,15 @@
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
+#include "worker/runner/weight_loading.h"
 
 namespace espalier {
 
 // Fills every parameter of the program from the files of a model's folder (OpenWeights in
 // worker/weights), as `map` says, converting between f32, bf16 and f16. NotFound names a missing
 // tensor; InvalidArgument one of another shape or type, or one that no parameter is made of.
-absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor);
+absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Executor& executor,
+                         const WeightLoading& loading = {});
 
 class ProgramModelRunner : public ModelRunner {
  public:
@@ -37,13 +39,16 @@ class ProgramModelRunner : public ModelRunner {
   // batches. A program with peers needs executor().SetCommunicator before the first step.
   static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> CreateRank(
       const proto::Program& program, const std::string& folder, const RunnerLimits& limits,
-      int max_output_rows, Device* device, const WeightMap& weights = {});
+      int max_output_rows, Device* device, const WeightMap& weights = {},
+      const WeightLoading& loading = {});
 
   RunnerLimits limits() const override { return limits_; }
   bool has_logits() const { return logits_ >= 0; }
   // What Step refuses before anything is touched.
   absl::Status Check(const RunnerBatch& batch) const;
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  // The same, for a batch that Check has let pass.
+  absl::Status StepChecked(const RunnerBatch& batch, RunnerLogits* logits);
 
   Executor& executor() { return *executor_; }
 

@@ -1,9 +1,11 @@
 #include "worker/runner/serving_wire.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "serving/sampling/distribution.h"
 
 namespace espalier {
 namespace {
@@ -191,6 +193,7 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
     (step->*field)()->Assign(from.begin(), from.end());
   });
   step->set_wants_hidden(batch.wants_hidden);
+  step->set_choices_suffice(batch.choices_suffice);
 }
 
 void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
@@ -199,6 +202,29 @@ void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
     to.assign(from.begin(), from.end());
   });
   batch->wants_hidden = step.wants_hidden();
+  batch->choices_suffice = step.choices_suffice();
+}
+
+bool SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
+  const int vocabulary = logits.vocabulary;
+  const size_t rows = vocabulary > 0 ? logits.values.size() / static_cast<size_t>(vocabulary) : 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const absl::StatusOr<int> choice = Argmax(logits.row(static_cast<int>(row)), vocabulary);
+    if (!choice.ok()) {
+      result->clear_choices();
+      return false;
+    }
+    result->add_choices(*choice);
+  }
+  return rows > 0;
+}
+
+bool TakeChoices(const proto::ServingResult& result, size_t rows, int vocabulary,
+                 RunnerLogits* logits) {
+  logits->choices.assign(result.choices().begin(), result.choices().end());
+  return logits->choices.size() == rows &&
+         std::all_of(logits->choices.begin(), logits->choices.end(),
+                     [&](int32_t token) { return token >= 0 && token < vocabulary; });
 }
 
 }  // namespace espalier

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace espalier {
 namespace {
 
@@ -22,6 +24,7 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   batch.logit_rows = {1};
   batch.row_adapter = {-1, 2};
   batch.wants_hidden = true;
+  batch.choices_suffice = true;
   proto::ServingStep step;
   SetBatch(batch, &step);
   RunnerBatch back;
@@ -33,11 +36,34 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   EXPECT_EQ(back.logit_rows, batch.logit_rows);
   EXPECT_EQ(back.row_adapter, batch.row_adapter);
   EXPECT_TRUE(back.wants_hidden);
+  EXPECT_TRUE(back.choices_suffice);
   // The message is used again for the next step, which has less.
   SetBatch(RunnerBatch(), &step);
   TakeBatch(step, &back);
   EXPECT_TRUE(back.row_adapter.empty());
   EXPECT_FALSE(back.wants_hidden);
+  EXPECT_FALSE(back.choices_suffice);
+}
+
+TEST(ServingWire, ChoicesStandForLogitsThatAreAllNumbers) {
+  RunnerLogits logits;
+  logits.vocabulary = 3;
+  logits.values = {0, 2, 2, 5, 1, -INFINITY};
+  proto::ServingResult result;
+  ASSERT_TRUE(SetChoices(logits, &result));
+  RunnerLogits back;
+  ASSERT_TRUE(TakeChoices(result, 2, 3, &back));
+  EXPECT_EQ(back.choices, (std::vector<int32_t>{1, 0}));
+  EXPECT_FALSE(TakeChoices(result, 3, 3, &back));
+  EXPECT_FALSE(TakeChoices(result, 2, 1, &back));
+  result.set_choices(0, -1);
+  EXPECT_FALSE(TakeChoices(result, 2, 3, &back));
+  for (const float bad : {NAN, INFINITY}) {
+    logits.values[4] = bad;
+    result.Clear();
+    EXPECT_FALSE(SetChoices(logits, &result));
+    EXPECT_EQ(result.choices_size(), 0);
+  }
 }
 
 TEST(ServingWire, AdaptersComeBackAsTheyWere) {

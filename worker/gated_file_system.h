@@ -1,0 +1,105 @@
+// A file system on which reads of one folder's files wait, as long as a test wants. For tests.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace espalier {
+
+// Thread-safe. Outlives the files that it has opened.
+class GatedFileSystem : public FileSystem {
+ public:
+  explicit GatedFileSystem(std::unique_ptr<FileSystem> base) : base_(std::move(base)) {}
+
+  // From now on reads of files beneath `folder` wait for Release, after `reads` more of them.
+  void Hold(const std::string& folder, int reads) {
+    absl::MutexLock lock(&mutex_);
+    folder_ = folder;
+    passing_ = reads;
+    held_ = true;
+    passed_ = 0;
+  }
+  void Release() {
+    absl::MutexLock lock(&mutex_);
+    held_ = false;
+  }
+  // False if none does for a long time.
+  bool AwaitWaitingRead() const {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_waiting_), absl::Seconds(60));
+  }
+  // Since Hold, of that folder.
+  int reads() const {
+    absl::MutexLock lock(&mutex_);
+    return passed_;
+  }
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = base_->Open(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(this, *std::move(file), path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    return base_->Create(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return base_->Rename(from, to);
+  }
+  absl::Status Remove(const std::string& path) override { return base_->Remove(path); }
+  absl::Status CreateDirectories(const std::string& path) override {
+    return base_->CreateDirectories(path);
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    return base_->SyncDirectory(path);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    return base_->List(path);
+  }
+
+ private:
+  class File : public ReadableFile {
+   public:
+    File(GatedFileSystem* system, std::unique_ptr<ReadableFile> file, std::string path)
+        : system_(system), file_(std::move(file)), path_(std::move(path)) {}
+    int64_t size() const override { return file_->size(); }
+    absl::Status Read(int64_t offset, int64_t bytes, void* out) const override {
+      system_->Pass(path_);
+      return file_->Read(offset, bytes, out);
+    }
+    absl::Status CheckUnchanged() const override { return file_->CheckUnchanged(); }
+
+   private:
+    GatedFileSystem* const system_;
+    const std::unique_ptr<ReadableFile> file_;
+    const std::string path_;
+  };
+
+  void Pass(const std::string& path) {
+    absl::MutexLock lock(&mutex_);
+    if (folder_.empty() || !absl::StartsWith(path, folder_ + "/")) return;
+    ++passed_;
+    if (passing_-- > 0) return;
+    is_waiting_ = true;
+    const auto released = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !held_; };
+    mutex_.Await(absl::Condition(&released));
+    is_waiting_ = false;
+  }
+
+  const std::unique_ptr<FileSystem> base_;
+  mutable absl::Mutex mutex_;
+  std::string folder_ ABSL_GUARDED_BY(mutex_);
+  int passing_ ABSL_GUARDED_BY(mutex_) = 0;
+  int passed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace espalier

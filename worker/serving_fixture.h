@@ -1,0 +1,196 @@
+// Tests of workers that serve small models: the models, and streams of their steps.
+#pragma once
+
+#include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/models/llama.h"
+#include "ops/models/model.h"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "proto/worker.grpc.pb.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/executor/initialize.h"
+#include "worker/runner/serving_wire.h"
+
+namespace espalier {
+
+class ServingFixture : public testing::Test {
+ protected:
+  static constexpr int kVocabulary = 64;
+  static constexpr int kSlots = 48;
+
+  // One served model of which the worker is the only rank.
+  struct Model {
+    std::string job;
+    proto::StartServingRequest request;
+    int64_t bytes = 0;
+  };
+
+  ServingFixture() { RegisterAllOperators(registry_); }
+
+  // Of the worker's lease.
+  virtual uint64_t Epoch() const = 0;
+
+  // A small model whose weights, keyed by `seed`, lie in a folder of its own.
+  Model Make(const std::string& job, int64_t hidden, uint64_t seed) {
+    LlamaConfig config;
+    config.vocab_size = kVocabulary;
+    config.hidden_size = hidden;
+    config.intermediate_size = 2 * hidden;
+    config.num_layers = 2;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.head_dim = hidden / 4;
+    config.max_position_embeddings = kSlots;
+    const ServingShape shape{.max_rows = 8,
+                             .max_output_rows = 8,
+                             .kv_slots = kSlots,
+                             .max_sequences = 2,
+                             .max_context_slots = 64,
+                             .max_ancestor_slots = 16};
+    auto graph = BuildLlamaServing(registry_, config, shape);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    EXPECT_TRUE(BindAndInfer(registry_, 1, &*graph).ok());
+    const std::string folder = JoinPath(testing::TempDir(), absl::StrCat("serving-", seed));
+    WriteWeights(*graph, folder, seed);
+    auto program = LowerServing(registry_, *graph);
+    EXPECT_TRUE(program.ok()) << program.status();
+    Model model;
+    model.job = job;
+    model.bytes = program->arena_bytes();
+    *model.request.mutable_program() = *std::move(program);
+    model.request.set_folder(folder);
+    RunnerLimits limits;
+    limits.vocabulary = kVocabulary;
+    limits.kv_slots = kSlots;
+    limits.max_rows = 8;
+    limits.max_sequences = 2;
+    limits.max_context_slots = 64;
+    limits.max_ancestor_slots = 16;
+    limits.max_positions = kSlots;
+    *model.request.mutable_limits() = ToProto(limits, 8);
+    return model;
+  }
+
+  void WriteWeights(const Graph& graph, const std::string& folder, uint64_t seed) {
+    std::filesystem::remove_all(folder);
+    ASSERT_TRUE(files_->CreateDirectories(folder).ok());
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    for (const Value& value : graph.values()) {
+      if (value.kind == ValueKind::kParameter) tensors.push_back({value.name, value.type});
+    }
+    SafetensorsWriter writer(*files_, JoinPath(folder, "model.safetensors"));
+    ASSERT_TRUE(writer.Begin(tensors, {}).ok());
+    proto::Initializer normal;
+    normal.set_kind(proto::Initializer::NORMAL);
+    normal.set_scale(0.3);
+    for (const SafetensorsWriter::Tensor& tensor : tensors) {
+      std::vector<float> values(static_cast<size_t>(tensor.type.num_elements()));
+      const TensorSpec spec = TensorSpec::Whole(tensor.type);
+      ASSERT_TRUE(Initialize(normal, tensor.name, seed, spec, values.data()).ok());
+      ASSERT_TRUE(writer.Append(values.data(), tensor.type.bytes()).ok());
+    }
+    ASSERT_TRUE(writer.Finish().ok());
+  }
+
+  proto::Attempt AttemptOf(const std::string& job, uint64_t attempt = 1) {
+    proto::Attempt ticket;
+    ticket.set_job_id(job);
+    ticket.set_attempt(attempt);
+    ticket.set_worker_epoch(Epoch());
+    return ticket;
+  }
+
+  grpc::Status Load(const Model& model, uint64_t attempt = 1) {
+    proto::StartServingRequest request = model.request;
+    *request.mutable_attempt() = AttemptOf(model.job, attempt);
+    grpc::ClientContext context;
+    proto::StartServingReply reply;
+    return stub_->StartServing(&context, request, &reply);
+  }
+
+  grpc::Status Stop(const Model& model, uint64_t attempt = 1) {
+    proto::StopRequest request;
+    *request.mutable_attempt() = AttemptOf(model.job, attempt);
+    grpc::ClientContext context;
+    proto::StopReply reply;
+    return stub_->Stop(&context, request, &reply);
+  }
+
+  // A stream of steps of one model: token after token of one sequence.
+  class Steps {
+   public:
+    Steps(ServingFixture& test, const Model& model, uint64_t attempt = 1) {
+      // A step that never comes is a failure, not a test without an end.
+      context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(100));
+      stream_ = test.stub_->ServingSteps(&context_);
+      proto::ServingStep hello;
+      *hello.mutable_attempt() = test.AttemptOf(model.job, attempt);
+      proto::ServingResult ready;
+      ready_ = stream_->Write(hello) && stream_->Read(&ready);
+    }
+    ~Steps() {
+      stream_->WritesDone();
+      stream_->Finish();
+    }
+    bool ready() const { return ready_; }
+
+    // The next token's logits; empty if the stream has ended.
+    std::string Next(int token) { return Run(token, /*choices_suffice=*/false).logits(); }
+    // Where no logits are wanted: the choice; -1 if they come nevertheless, or the stream has
+    // ended.
+    int Choose(int token) {
+      const proto::ServingResult result = Run(token, /*choices_suffice=*/true);
+      return result.logits().empty() && result.choices_size() == 1 ? result.choices(0) : -1;
+    }
+
+   private:
+    proto::ServingResult Run(int token, bool choices_suffice) {
+      RunnerBatch batch;
+      batch.choices_suffice = choices_suffice;
+      batch.tokens = {token};
+      batch.positions = {length_};
+      batch.slots = {length_};
+      batch.row_sequence = {0};
+      batch.row_prefix = {length_ + 1};
+      batch.ancestor_start = {0, 0};
+      batch.sequence_start = {0, ++length_};
+      for (int i = 0; i < length_; ++i) batch.sequence_slots.push_back(i);
+      batch.logit_rows = {0};
+      proto::ServingStep step;
+      SetBatch(batch, &step);
+      step.set_number(static_cast<uint64_t>(length_));
+      proto::ServingResult result;
+      if (!stream_->Write(step) || !stream_->Read(&result)) return proto::ServingResult();
+      EXPECT_EQ(result.refused(), "");
+      return result;
+    }
+
+    grpc::ClientContext context_;
+    std::unique_ptr<grpc::ClientReaderWriter<proto::ServingStep, proto::ServingResult>> stream_;
+    bool ready_ = false;
+    int length_ = 0;
+  };
+
+  std::vector<std::string> Talk(const Model& model, uint64_t attempt = 1) {
+    Steps steps(*this, model, attempt);
+    EXPECT_TRUE(steps.ready());
+    std::vector<std::string> all;
+    for (int i = 0; i < kSlots; ++i) all.push_back(steps.Next((i * 37 + 5) % kVocabulary));
+    return all;
+  }
+
+  OpRegistry registry_;
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  std::unique_ptr<proto::Worker::Stub> stub_;  // set by the test
+};
+
+}  // namespace espalier

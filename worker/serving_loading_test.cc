@@ -1,0 +1,238 @@
+// What a model that loads keeps from the others on its worker: nothing. Weights come from a file
+// system on which reads wait as long as a test wants.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "worker/gated_file_system.h"
+#include "worker/serving_fixture.h"
+#include "worker/worker_service.h"
+
+namespace espalier {
+namespace {
+
+// A CPU that says its memory is no host's, as a GPU's is, and notes the threads that use it.
+class Elsewhere : public Device {
+ public:
+  explicit Elsewhere(const CpuDeviceOptions& options) : cpu_(NewCpuDevice(options)) {}
+
+  std::set<std::thread::id> threads() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return threads_;
+  }
+
+  const proto::Device& description() const override { return cpu_->description(); }
+  bool is_host() const override { return false; }
+  const KernelRegistry& kernels() const override { return Noted().kernels(); }
+  absl::Status EnterThread() override { return Noted().EnterThread(); }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
+    return Noted().Allocate(bytes);
+  }
+  absl::Status CopyToDevice(void* to, const void* host, int64_t bytes) override {
+    return Noted().CopyToDevice(to, host, bytes);
+  }
+  absl::Status CopyToHost(void* host, const void* from, int64_t bytes) override {
+    return Noted().CopyToHost(host, from, bytes);
+  }
+  absl::Status CopyBox(const BoxCopy& copy) override { return Noted().CopyBox(copy); }
+  absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) override {
+    return Noted().AllocateHost(bytes);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToHost(void* host, const void* from, int64_t bytes) override {
+    return Noted().BeginCopyToHost(host, from, bytes);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToDevice(void* to, const void* host, int64_t bytes) override {
+    return Noted().BeginCopyToDevice(to, host, bytes);
+  }
+  absl::Status AwaitCopy(uint64_t ticket) override { return Noted().AwaitCopy(ticket); }
+  absl::Status Fill(void* to, DType dtype, int64_t count, double value) override {
+    return Noted().Fill(to, dtype, count, value);
+  }
+
+ protected:
+  void Free(void*, int64_t) override {}  // what it allocates is the CPU's
+
+ private:
+  Device& Noted() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+    return *cpu_;
+  }
+
+  const std::unique_ptr<Device> cpu_;
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> threads_;
+};
+
+class ServingLoadingTest : public ServingFixture {
+ protected:
+  ~ServingLoadingTest() override {
+    gate_.Release();
+    if (server_ != nullptr) {
+      service_->AbortAll("the test is over");
+      server_->Shutdown(std::chrono::system_clock::now());
+    }
+  }
+
+  uint64_t Epoch() const override { return 1; }
+
+  void Start(std::unique_ptr<Device> device) {
+    device_ = std::move(device);
+    WorkerServiceOptions options;
+    options.device = device_.get();
+    options.files = &gate_;
+    service_ = std::make_unique<WorkerService>(options);
+    service_->SetEpoch(Epoch());
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    stub_ = proto::Worker::NewStub(
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+  }
+
+  // A model that loads on another thread, and waits after so many reads of its files.
+  struct Loading {
+    Loading(ServingLoadingTest& test, const Model& model, uint64_t attempt, int reads) {
+      test.gate_.Hold(model.request.folder(), reads);
+      thread = std::thread([this, &test, &model, attempt] {
+        status = test.Load(model, attempt);
+        done = true;
+      });
+      waits = test.gate_.AwaitWaitingRead();
+    }
+
+    std::thread thread;
+    grpc::Status status;
+    std::atomic<bool> done{false};
+    bool waits = false;
+  };
+
+  // Steps of one model while another waits for its file, as many as the first one's cache takes.
+  void ExpectStepsWhileLoading() {
+    const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
+    std::vector<std::string> alone[2];
+    for (const Model* model : {&large, &small}) {
+      const grpc::Status loaded = Load(*model);
+      ASSERT_TRUE(loaded.ok()) << loaded.error_message();
+      alone[model == &small] = Talk(*model);
+    }
+    ASSERT_EQ(alone[0].back().size(), kVocabulary * sizeof(float));
+    uint64_t attempt = 1;
+    // Before the file is known, at the first weights, and among them.
+    for (const int reads : {0, 2, 7}) {
+      SCOPED_TRACE(reads);
+      ++attempt;
+      ASSERT_TRUE(Load(large, attempt).ok());
+      Loading loading(*this, small, attempt, reads);
+      EXPECT_TRUE(loading.waits);
+      EXPECT_TRUE(Talk(large, attempt) == alone[0]);
+      EXPECT_FALSE(loading.done);
+      gate_.Release();
+      loading.thread.join();
+      EXPECT_TRUE(loading.status.ok()) << loading.status.error_message();
+      EXPECT_TRUE(Talk(small, attempt) == alone[1]);
+      if (HasFailure()) return;
+    }
+  }
+
+  GatedFileSystem gate_{NewPosixFileSystem()};
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<WorkerService> service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(ServingLoadingTest, OthersStepWhileAModelIsReadIntoTheHostsMemory) {
+  Start(NewCpuDevice({1, 1 << 28}));
+  ExpectStepsWhileLoading();
+}
+
+TEST_F(ServingLoadingTest, OthersStepWhileAModelIsReadForADeviceThatOneThreadUses) {
+  auto device = std::make_unique<Elsewhere>(CpuDeviceOptions{1, 1 << 28});
+  const Elsewhere& elsewhere = *device;
+  Start(std::move(device));
+  ExpectStepsWhileLoading();
+  EXPECT_EQ(elsewhere.threads().size(), 1u);
+}
+
+TEST_F(ServingLoadingTest, OneThatIsStoppedReadsNoMoreAndGivesItsMemoryBack) {
+  const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 128, 2);
+  Start(NewCpuDevice({1, large.bytes + small.bytes + small.bytes / 2}));
+  ASSERT_TRUE(Load(large).ok());
+  Steps steps(*this, large);
+  for (const int reads : {2, 7}) {
+    SCOPED_TRACE(reads);
+    const uint64_t attempt = static_cast<uint64_t>(reads);
+    Loading loading(*this, small, attempt, reads);
+    EXPECT_TRUE(loading.waits);
+    grpc::Status stopped;
+    std::thread stopper([&] { stopped = Stop(small, attempt); });
+    // The worker knows of the end from here on.
+    const auto known = [&] {
+      return Load(small, attempt).error_message().find("was stopped") != std::string::npos;
+    };
+    for (int i = 0; i < 2000 && !known(); ++i) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_NE(steps.Next(1), "");
+    gate_.Release();
+    loading.thread.join();
+    stopper.join();
+    EXPECT_TRUE(stopped.ok()) << stopped.error_message();
+    EXPECT_EQ(loading.status.error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_EQ(loading.status.error_message(), "stopped while loading");
+    EXPECT_EQ(gate_.reads(), reads + 1) << "the one that waited was the last";
+    // There is no room for two of them.
+    const grpc::Status again = Load(small, attempt + 1);
+    EXPECT_TRUE(again.ok()) << again.error_message();
+    EXPECT_TRUE(Stop(small, attempt + 1).ok());
+    EXPECT_NE(steps.Next(2), "");
+  }
+}
+
+TEST_F(ServingLoadingTest, AWorkerThatGoesAwayWaitsForNoMoreThanOneRead) {
+  Start(NewCpuDevice({1, 1 << 28}));
+  const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
+  ASSERT_TRUE(Load(large).ok());
+  Steps steps(*this, large);
+  EXPECT_NE(steps.Next(1), "");
+  Loading loading(*this, small, 1, 7);
+  EXPECT_TRUE(loading.waits);
+  std::thread end([&] { service_->AbortAll("the worker is shutting down"); });
+  EXPECT_EQ(steps.Next(2), "");  // so it has begun
+  gate_.Release();
+  end.join();
+  loading.thread.join();
+  EXPECT_EQ(loading.status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(loading.status.error_message(), "stopped while loading");
+  EXPECT_EQ(gate_.reads(), 8);
+  EXPECT_TRUE(service_->running_jobs().empty());
+}
+
+TEST_F(ServingLoadingTest, AFileThatEndsTooSoonLeavesTheOthersAlone) {
+  Start(NewCpuDevice({1, 1 << 28}));
+  const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
+  ASSERT_TRUE(Load(large).ok());
+  Steps steps(*this, large);
+  Loading loading(*this, small, 1, 7);
+  EXPECT_TRUE(loading.waits);
+  EXPECT_NE(steps.Next(1), "");
+  const std::string path = JoinPath(small.request.folder(), "model.safetensors");
+  std::filesystem::resize_file(path, 4096);
+  gate_.Release();
+  loading.thread.join();
+  EXPECT_EQ(loading.status.error_code(), grpc::StatusCode::OUT_OF_RANGE)
+      << loading.status.error_message();
+  EXPECT_NE(loading.status.error_message().find("model.safetensors"), std::string::npos);
+  EXPECT_NE(steps.Next(2), "");
+  EXPECT_EQ(service_->running_jobs(), std::vector<std::string>{large.job});
+}
+
+}  // namespace
+}  // namespace espalier
