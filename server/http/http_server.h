@@ -66,8 +66,8 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // Unavailable, naming the address, if it cannot be listened on; InvalidArgument if certificate and
-  // key are not understood.
+  // Unavailable, naming the address, if it cannot be listened on; InvalidArgument if certificate
+  // and key are not understood.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                            HttpHandler handler);
   virtual ~HttpServer() = default;  // stops
