@@ -137,6 +137,8 @@ absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const Sequenc
       out.blocks_.push_back(std::make_unique<RunnerLogits>());
     }
     RunnerLogits* logits = out.blocks_[out.batches_].get();
+    logits->hidden.clear();
+    logits->choices.clear();
     if (absl::Status status = runner.Step(batch, logits); !status.ok()) return status;
     if (!batch.logit_rows.empty()) {
       if (absl::Status status = CheckShape(*logits, batch, limits); !status.ok()) return status;
