@@ -152,6 +152,13 @@ class ServingFixture : public testing::Test {
       return result.logits().empty() && result.choices_size() == 1 ? result.choices(0) : -1;
     }
 
+    // Until the worker ends the stream.
+    void AwaitEnd() {
+      proto::ServingResult result;
+      while (stream_->Read(&result)) {
+      }
+    }
+
    private:
     proto::ServingResult Run(int token, bool choices_suffice) {
       RunnerBatch batch;

@@ -205,7 +205,7 @@ TEST_F(ServingLoadingTest, AWorkerThatGoesAwayWaitsForNoMoreThanOneRead) {
   Loading loading(*this, small, 1, 7);
   EXPECT_TRUE(loading.waits);
   std::thread end([&] { service_->AbortAll("the worker is shutting down"); });
-  EXPECT_EQ(steps.Next(2), "");  // so it has begun
+  steps.AwaitEnd();  // so it has begun
   gate_.Release();
   end.join();
   loading.thread.join();
