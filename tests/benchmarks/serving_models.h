@@ -22,7 +22,7 @@ using Parameters = std::map<std::string, std::vector<char>>;
 // Passes steps on and counts them.
 class CountingRunner : public ModelRunner {
  public:
-  explicit CountingRunner(ProgramModelRunner* inner) : inner_(inner) {}
+  explicit CountingRunner(ModelRunner* inner) : inner_(inner) {}
   RunnerLimits limits() const override { return inner_->limits(); }
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
   void Clear() {
@@ -34,7 +34,7 @@ class CountingRunner : public ModelRunner {
   RunnerBatch widest;
 
  private:
-  ProgramModelRunner* inner_;
+  ModelRunner* inner_;
 };
 
 struct ServedModel {

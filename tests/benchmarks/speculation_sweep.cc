@@ -1,8 +1,11 @@
 // Speculation over the load: tokens/s of 1 to 64 requests at once, decoded incrementally, with
 // chains, with trees of a fixed shape, and with speculation that tunes itself. The engines live
-// through all rounds, as a server does: what the tuned ones learn stays. Each mode's run stands
-// between two of incremental decoding and is compared with their mean; from round to round the
-// modes change places. What slows the machine for longer than that slows both alike.
+// through all rounds, as a server does: what the tuned ones learn stays.
+//
+// In a round all modes decode the same prompts, and take turns after every few tokens: what slows
+// the machine for longer than some milliseconds slows all of them alike, and a round's rates are
+// compared with that round's rate of incremental decoding alone. Requests do not end meanwhile: the
+// load stays.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +13,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,15 +30,19 @@
 #include "serving/tokenizer/byte_tokenizer.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/serving_models.h"
+#include "tests/benchmarks/slot_range_runner.h"
+#include "tests/benchmarks/step_times.h"
 #include "tests/benchmarks/workload.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "of the models");
 ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
-ABSL_FLAG(int, rounds, 15, "turns that count");
-ABSL_FLAG(int, warm_rounds, 3,
-          "turns before: learning from nothing happens once in a server's life");
+ABSL_FLAG(int, rounds, 15, "that count");
+ABSL_FLAG(
+    int, warm_steps, 2000,
+    "of the tuned modes at each load before: learning from nothing happens once in a server's "
+    "life");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
 ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
@@ -53,18 +61,35 @@ namespace {
 constexpr int kPrompt = 64;
 constexpr int kMostRequests = 64;
 constexpr int kRows = 832;      // 64 trees of <1,1,3,1,1>
-constexpr int kWarmTokens = 4;  // of each answer, before the clock starts
+constexpr int kSlots = 16384;   // of each engine's KV cache
+constexpr int kTurnTokens = 8;  // per request
+constexpr int kLongest = 4;     // times the mean answer: some texts are drafted better than others
+constexpr int kAnswers = 32;    // of a round, at least
 
 struct Run {
   double tokens = 0, seconds = 0, llm_steps = 0, llm_rows = 0;
   double llm_seconds = 0, ssm_seconds = 0;  // in the models' own steps
 };
 
+// A model, and the part of its KV cache that is one engine's.
+struct Share {
+  Share(ServedModel& model, int number)
+      : range(model.runner.get(), number * kSlots, kSlots), counting(&range) {}
+
+  SlotRangeRunner range;
+  CountingRunner counting;
+};
+
 struct Mode {
   std::string name;
+  bool tuned = false;
+  std::unique_ptr<Share> llm, ssm;
   std::unique_ptr<Engine> engine;
   std::map<int, std::vector<Run>> runs;       // by load
-  std::map<int, std::vector<double>> ratios;  // rate over that of the neighbours in time, by load
+  std::map<int, std::vector<double>> ratios;  // rate over that of incremental decoding, by load
+  // Of the present round.
+  std::vector<RequestId> requests;
+  Run run;
 };
 
 double Rate(const Run& run) { return run.tokens / run.seconds; }
@@ -82,133 +107,103 @@ double Notch(std::vector<double> values) {
   return 1.57 * (quantile(0.75) - quantile(0.25)) / std::sqrt(static_cast<double>(n));
 }
 
-// All requests at once, until the first answer is complete: then the load changes. The rest is
-// run to its end, untimed.
-absl::StatusOr<Run> Decode(Engine& engine, CountingRunner& llm, CountingRunner& ssm,
-                           const Tokenizer& tokenizer, const std::string& text, int load,
-                           int round) {
-  std::map<RequestId, int> emitted;
+// Requests with the round's prompts, run until each has yielded a token.
+absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& text, int load,
+                   int round) {
   for (int i = 0; i < load; ++i) {
+    const uint32_t number = static_cast<uint32_t>(round * kMostRequests + i);
     // From the held-out tail.
     const size_t tail = text.size() / 10 - kPrompt;
-    const size_t at = text.size() - text.size() / 10 + (round * kMostRequests + i) * 977 % tail;
+    const size_t at = text.size() - text.size() / 10 + static_cast<size_t>(number) * 977 % tail;
     RequestOptions request;
-    request.max_tokens = absl::GetFlag(FLAGS_tokens);
+    request.max_tokens = kLongest * absl::GetFlag(FLAGS_tokens);
+    request.ignore_eos = true;
     request.sampling.temperature = absl::GetFlag(FLAGS_temperature);
-    request.sampling.seed = static_cast<uint64_t>(round * kMostRequests + i);
-    auto id = engine.Submit(tokenizer.Encode(text.substr(at, kPrompt)), request);
+    request.sampling.seed = number;
+    auto id = mode.engine->Submit(tokenizer.Encode(text.substr(at, kPrompt)), request);
     if (!id.ok()) return id.status();
-    emitted[*id] = 0;
+    mode.requests.push_back(*id);
   }
-  Run run;
-  double start = 0;
-  bool finished = false;
-  while (!engine.idle()) {
-    if (absl::Status s = engine.Step(); !s.ok()) return s;
-    const double now = Seconds();
-    int tokens = 0;
-    bool over = finished;
-    for (const RequestEvent& event : engine.TakeEvents()) {
-      emitted[event.id] += static_cast<int>(event.tokens.size());
-      tokens += static_cast<int>(event.tokens.size());
-      finished = finished || event.finished;
+  std::set<RequestId> waiting(mode.requests.begin(), mode.requests.end());
+  while (!waiting.empty()) {
+    if (absl::Status s = mode.engine->Step(); !s.ok()) return s;
+    for (const RequestEvent& event : mode.engine->TakeEvents()) {
+      if (!event.tokens.empty()) waiting.erase(event.id);
     }
-    if (over) continue;
-    int least = absl::GetFlag(FLAGS_tokens);
-    for (const auto& [id, count] : emitted) least = std::min(least, count);
-    if (start > 0) {
-      run.tokens += tokens;
-      run.seconds = now - start;
-      run.llm_steps = llm.steps;
-      run.llm_rows = llm.rows;
-      run.llm_seconds = llm.seconds;
-      run.ssm_seconds = ssm.seconds;
-    } else if (least >= kWarmTokens) {
-      start = Seconds();
-      llm.Clear();
-      ssm.Clear();
-    }
-  }
-  return run;
-}
-
-// `rows` sequences of one token each.
-RunnerBatch OneTokenEach(int rows) {
-  RunnerBatch batch;
-  batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
-  batch.sequence_start.push_back(0);
-  for (int r = 0; r < rows; ++r) {
-    batch.tokens.push_back(r);
-    batch.positions.push_back(0);
-    batch.slots.push_back(r);
-    batch.row_sequence.push_back(r);
-    batch.row_prefix.push_back(1);
-    batch.sequence_slots.push_back(r);
-    batch.sequence_start.push_back(r + 1);
-    batch.logit_rows.push_back(r);
-  }
-  return batch;
-}
-
-// What the tuner has to know: a step's time by its rows, in runs of the same size and with other
-// sizes between them.
-absl::Status StepTimes(std::map<std::string, ServedModel>& models, Report* report) {
-  constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128};
-  constexpr int kRepeats = 15;
-  report->Table("A step by its rows, ms",
-                {"rows", "LLM, repeated", "LLM, mixed", "SSM, repeated", "SSM, mixed"});
-  std::map<int, std::vector<double>> cells;
-  for (const char* name : {"llm", "ssm"}) {
-    ModelRunner& runner = *models.at(name).runner;
-    RunnerLogits logits;
-    std::map<int, std::vector<double>> repeated, mixed;
-    const auto time = [&](int rows, std::vector<double>* out) {
-      const RunnerBatch batch = OneTokenEach(rows);
-      const double start = Seconds();
-      absl::Status status = runner.Step(batch, &logits);
-      out->push_back((Seconds() - start) * 1e3);
-      return status;
-    };
-    for (const int rows : kRowCounts) {
-      for (int i = 0; i < kRepeats; ++i) {
-        if (absl::Status s = time(rows, &repeated[rows]); !s.ok()) return s;
-      }
-    }
-    for (int i = 0; i < kRepeats; ++i) {
-      for (const int rows : kRowCounts) {
-        if (absl::Status s = time(rows, &mixed[rows]); !s.ok()) return s;
-      }
-    }
-    for (const int rows : kRowCounts) {
-      cells[rows].push_back(Median(repeated[rows]));
-      cells[rows].push_back(Median(mixed[rows]));
-    }
-  }
-  for (const auto& [rows, values] : cells) {
-    std::vector<Cell> row = {Number(rows, 0)};
-    for (const double value : values) row.push_back(Number(value, 3));
-    report->Row(row);
   }
   return absl::OkStatus();
 }
 
-absl::Status Measure(Report* report) {
-  OpRegistry registry;
-  RegisterAllOperators(registry);
-  const int steps = absl::GetFlag(FLAGS_train_steps), threads = absl::GetFlag(FLAGS_threads);
+// Steps until all its requests together have yielded so many tokens more in this round.
+absl::Status Decode(Mode& mode, double tokens) {
+  mode.llm->counting.Clear();
+  mode.ssm->counting.Clear();
+  const double start = Seconds();
+  for (double yielded = 0; yielded < tokens - mode.run.tokens;) {
+    if (absl::Status s = mode.engine->Step(); !s.ok()) return s;
+    for (const RequestEvent& event : mode.engine->TakeEvents()) {
+      yielded += static_cast<double>(event.tokens.size());
+      if (event.finished) return absl::InternalError("an answer ended before its round");
+    }
+    if (yielded >= tokens - mode.run.tokens) {
+      mode.run.tokens += yielded;
+      break;
+    }
+  }
+  mode.run.seconds += Seconds() - start;
+  mode.run.llm_steps += mode.llm->counting.steps;
+  mode.run.llm_rows += mode.llm->counting.rows;
+  mode.run.llm_seconds += mode.llm->counting.seconds;
+  mode.run.ssm_seconds += mode.ssm->counting.seconds;
+  return absl::OkStatus();
+}
+
+absl::Status End(Mode& mode) {
+  for (const RequestId id : mode.requests) mode.engine->Cancel(id);
+  mode.requests.clear();
+  mode.engine->TakeEvents();
+  return mode.engine->idle() ? absl::OkStatus() : absl::InternalError("cancelled, but not idle");
+}
+
+// One round of these modes at one load; their runs are added to.
+absl::Status Round(absl::Span<Mode* const> modes, const Tokenizer& tokenizer,
+                   const std::string& text, int load, int round) {
+  for (Mode* mode : modes) {
+    if (absl::Status s = Begin(*mode, tokenizer, text, load, round); !s.ok()) return s;
+  }
+  const double before = modes[0]->run.tokens;
+  for (int turn = 0; turn * kTurnTokens < absl::GetFlag(FLAGS_tokens); ++turn) {
+    for (size_t i = 0; i < modes.size(); ++i) {
+      Mode& mode = *modes[(i + static_cast<size_t>(round + turn)) % modes.size()];
+      absl::Status s = Decode(mode, before + 1.0 * load * kTurnTokens * (turn + 1));
+      if (!s.ok()) return s;
+    }
+  }
+  for (Mode* mode : modes) {
+    if (absl::Status s = End(*mode); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+using Models = std::map<std::string, ServedModel>;
+
+absl::StatusOr<Models> MakeModels(const OpRegistry& registry, int modes) {
+  const int threads = absl::GetFlag(FLAGS_threads);
   ServingShape shape;
   shape.max_rows = kRows;
   shape.max_output_rows = kRows;
-  shape.kv_slots = 16384;
+  shape.kv_slots = kSlots * modes;
   shape.max_sequences = 2 * kMostRequests;
-  shape.max_context_slots = 16384;
+  shape.max_context_slots = kSlots;
   shape.max_ancestor_slots = kRows * 8;
-  std::map<std::string, ServedModel> models;
+  Models models;
   const std::map<std::string, std::string> folders = {{"llm", absl::GetFlag(FLAGS_llm)},
                                                       {"ssm", absl::GetFlag(FLAGS_ssm)}};
   for (const auto& [name, folder] : folders) {
     absl::StatusOr<Parameters> weights = Parameters();
-    if (folder.empty()) weights = TrainForServing(registry, name, steps, threads);
+    if (folder.empty()) {
+      weights = TrainForServing(registry, name, absl::GetFlag(FLAGS_train_steps), threads);
+    }
     if (!weights.ok()) return weights.status();
     absl::StatusOr<ServedModel> model =
         folder.empty() ? LoadForServing(registry, name, *weights, shape, threads)
@@ -216,11 +211,169 @@ absl::Status Measure(Report* report) {
     if (!model.ok()) return model.status();
     models.emplace(name, *std::move(model));
   }
-  if (absl::Status status = StepTimes(models, report); !status.ok()) return status;
-  CountingRunner& llm = *models.at("llm").counting;
-  CountingRunner& small = *models.at("ssm").counting;
-  auto tokenizer = ByteTokenizer::Create();
-  if (!tokenizer.ok()) return tokenizer.status();
+  return models;
+}
+
+// How a mode drafts. `name` without a shape: of the shape.
+struct Way {
+  std::string name, expansion;
+  bool ssm = false, tuned = false;
+  int lookup = 0;
+};
+
+// Incremental decoding first.
+std::vector<Way> Wanted() {
+  std::vector<Way> ways = {{"incremental", "", false, false, 0}};
+  for (const std::string& widths : absl::GetFlag(FLAGS_shapes)) {
+    const std::string expansion = absl::StrReplaceAll(widths, {{"-", ","}});
+    const bool chain = expansion.find_first_not_of("1,") == std::string::npos;
+    ways.push_back(
+        {absl::StrCat(chain ? "sequence <" : "tree <", expansion, ">"), expansion, true, false, 0});
+  }
+  ways.push_back({"auto", "", true, true, 0});
+  ways.push_back({"lookup and auto", "", true, true, 6});
+  ways.push_back({"lookup alone", "", false, true, 6});
+  // What the place in the turn does, and chance.
+  ways.push_back({"incremental, again", "", false, false, 0});
+  const std::vector<std::string> only = absl::GetFlag(FLAGS_modes);
+  if (only.empty()) return ways;
+  std::vector<Way> wanted = {ways[0]};
+  for (size_t i = 1; i < ways.size(); ++i) {
+    const auto starts = [&](const std::string& start) {
+      return absl::StartsWith(ways[i].name, start);
+    };
+    if (std::any_of(only.begin(), only.end(), starts)) wanted.push_back(ways[i]);
+  }
+  return wanted;
+}
+
+absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
+                              const Tokenizer& tokenizer) {
+  Mode mode;
+  mode.name = way.name;
+  mode.tuned = way.tuned;
+  mode.llm = std::make_unique<Share>(models.at("llm"), number);
+  mode.ssm = std::make_unique<Share>(models.at("ssm"), number);
+  EngineOptions options;
+  absl::StatusOr<Expansion> shape = Expansion::Parse(way.expansion);
+  if (!shape.ok()) return shape.status();
+  options.expansion = *shape;
+  options.max_requests = kMostRequests;
+  options.max_tokens_per_batch = kRows;
+  options.prefix_cache = false;  // a prompt comes again in other rounds
+  options.speculation.tune = way.tuned;
+  options.speculation.lookup.depth = way.lookup;
+  options.speculation.sampled = way.tuned ? SampledDrafts::kShared : SampledDrafts::kDraws;
+  options.seconds = Seconds;
+  std::vector<ModelRunner*> ssms;
+  if (way.ssm) ssms.push_back(&mode.ssm->counting);
+  auto engine = Engine::Create(&mode.llm->counting, ssms, &tokenizer, options);
+  if (!engine.ok()) return engine.status();
+  mode.engine = *std::move(engine);
+  return mode;
+}
+
+absl::StatusOr<std::vector<int>> Loads() {
+  std::vector<int> loads;
+  for (const absl::string_view text : absl::StrSplit(absl::GetFlag(FLAGS_loads), ',')) {
+    int load = 0;
+    if (!absl::SimpleAtoi(text, &load) || load < 1 || load > kMostRequests) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--loads has \"", text, "\", expected 1 to ", kMostRequests));
+    }
+    loads.push_back(load);
+  }
+  return loads;
+}
+
+// What the tuned modes learn once in a server's life, at every load.
+absl::Status Warm(std::vector<Mode>& modes, const std::vector<int>& loads,
+                  const Tokenizer& tokenizer, const std::string& text) {
+  for (Mode& mode : modes) {
+    if (!mode.tuned) continue;
+    for (const int load : loads) {
+      std::fprintf(stderr, "\r%s learns at %d   ", mode.name.c_str(), load);
+      mode.run = {};
+      for (int round = 0; mode.run.llm_steps < absl::GetFlag(FLAGS_warm_steps); ++round) {
+        absl::Status status = Round({&mode}, tokenizer, text, load, -1 - round);
+        if (!status.ok()) return status;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rounds(std::vector<Mode>& modes, const std::vector<int>& loads,
+                    const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<Mode*> all;
+  for (Mode& mode : modes) all.push_back(&mode);
+  const int rounds = absl::GetFlag(FLAGS_rounds);
+  int prompts = 0;
+  for (int round = 0; round < rounds; ++round) {
+    for (const int load : loads) {
+      std::fprintf(stderr, "\rround %d of %d, %d requests   ", round + 1, rounds, load);
+      for (Mode& mode : modes) mode.run = {};
+      // As many answers at every load, up to a bound: few tokens say little.
+      for (int i = 0; i < std::max(1, kAnswers / load); ++i) {
+        absl::Status status = Round(all, tokenizer, text, load, prompts++);
+        if (!status.ok()) return status;
+      }
+      for (Mode& mode : modes) {
+        mode.runs[load].push_back(mode.run);
+        mode.ratios[load].push_back(Rate(mode.run) / Rate(modes[0].run));
+      }
+    }
+  }
+  std::fprintf(stderr, "\n");
+  return absl::OkStatus();
+}
+
+void Tell(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
+  std::vector<std::string> columns = {"requests"};
+  for (const Mode& mode : modes) columns.push_back(mode.name);
+  const auto table = [&](const std::string& title, int digits, auto value) {
+    report->Table(title, columns);
+    for (const int load : loads) {
+      std::vector<Cell> row = {Number(load, 0)};
+      for (const Mode& mode : modes) row.push_back(Number(value(mode, load), digits));
+      report->Row(row);
+    }
+  };
+  const auto runs = [&](const std::string& title, int digits, auto value) {
+    table(title, digits, [&](const Mode& mode, int load) {
+      std::vector<double> values;
+      for (const Run& run : mode.runs.at(load)) values.push_back(value(run, load));
+      return Median(values);
+    });
+  };
+  runs(absl::StrCat("Decoding by load, tokens/s, ", absl::GetFlag(FLAGS_threads), " threads"), 0,
+       [](const Run& run, int) { return Rate(run); });
+  report->Note(absl::StrCat(
+      "Prompts of ", kPrompt, " bytes from the held-out tail, ", absl::GetFlag(FLAGS_tokens),
+      " tokens each, temperature ", absl::GetFlag(FLAGS_temperature), "; medians of ",
+      absl::GetFlag(FLAGS_rounds), " rounds; tuned modes have seen ",
+      absl::GetFlag(FLAGS_warm_steps), " steps of each load before; ",
+      absl::GetFlag(FLAGS_llm).empty()
+          ? absl::StrCat("models trained for ", absl::GetFlag(FLAGS_train_steps), " steps.")
+          : "models from folders."));
+  table("Against incremental decoding in the same rounds", 3,
+        [](const Mode& mode, int load) { return Median(mode.ratios.at(load)); });
+  table("Uncertainty of these medians, +-", 3,
+        [](const Mode& mode, int load) { return Notch(mode.ratios.at(load)); });
+  runs("Rows of an LLM step", 1, [](const Run& r, int) { return r.llm_rows / r.llm_steps; });
+  runs("Share of the time in the LLM's steps", 2,
+       [](const Run& r, int) { return r.llm_seconds / r.seconds; });
+  runs("Share of the time in the SSM's steps", 2,
+       [](const Run& r, int) { return r.ssm_seconds / r.seconds; });
+  runs("Tokens per LLM step and request", 2,
+       [](const Run& r, int load) { return r.tokens / r.llm_steps / load; });
+}
+
+absl::Status Measure(Report* report) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  absl::StatusOr<std::vector<int>> loads = Loads();
+  if (!loads.ok()) return loads.status();
   std::string text = ServingText();
   if (const std::string path = absl::GetFlag(FLAGS_text); !path.empty()) {
     std::ifstream file(path, std::ios::binary);
@@ -229,130 +382,23 @@ absl::Status Measure(Report* report) {
   if (text.size() < 20 * kPrompt) {
     return absl::InvalidArgumentError("--text cannot be read, or is too short for prompts");
   }
-
+  auto tokenizer = ByteTokenizer::Create();
+  if (!tokenizer.ok()) return tokenizer.status();
+  const std::vector<Way> ways = Wanted();
+  absl::StatusOr<Models> models = MakeModels(registry, static_cast<int>(ways.size()));
+  if (!models.ok()) return models.status();
+  absl::Status status = ReportStepTimes(
+      {{"LLM", models->at("llm").runner.get()}, {"SSM", models->at("ssm").runner.get()}}, report);
   std::vector<Mode> modes;
-  const auto add = [&](const std::string& name, const char* expansion, bool ssm, bool tune,
-                       int lookup) -> absl::Status {
-    const std::vector<std::string> wanted = absl::GetFlag(FLAGS_modes);
-    bool take = wanted.empty() || modes.empty();
-    for (const std::string& start : wanted) take = take || absl::StartsWith(name, start);
-    if (!take) return absl::OkStatus();
-    EngineOptions options;
-    absl::StatusOr<Expansion> shape = Expansion::Parse(expansion);
-    if (!shape.ok()) return shape.status();
-    options.expansion = *shape;
-    options.max_requests = kMostRequests;
-    options.max_tokens_per_batch = kRows;
-    // The engines share the runners, so none may count on what it left in their KV caches.
-    options.prefix_cache = false;
-    options.speculation.tune = tune;
-    options.speculation.lookup.depth = lookup;
-    options.speculation.sampled = tune ? SampledDrafts::kShared : SampledDrafts::kDraws;
-    options.seconds = Seconds;
-    std::vector<ModelRunner*> ssms;
-    if (ssm) ssms.push_back(models.at("ssm").counting.get());
-    auto engine = Engine::Create(&llm, ssms, tokenizer->get(), options);
-    if (!engine.ok()) return engine.status();
-    modes.push_back({name, *std::move(engine), {}});
-    return absl::OkStatus();
-  };
-  absl::Status status = add("incremental", "", false, false, 0);
-  for (const std::string& widths : absl::GetFlag(FLAGS_shapes)) {
-    const std::string expansion = absl::StrReplaceAll(widths, {{"-", ","}});
-    const bool chain = expansion.find_first_not_of("1,") == std::string::npos;
-    status.Update(add(absl::StrCat(chain ? "sequence <" : "tree <", expansion, ">"),
-                      expansion.c_str(), true, false, 0));
+  for (const Way& way : ways) {
+    absl::StatusOr<Mode> mode = MakeMode(way, static_cast<int>(modes.size()), *models, **tokenizer);
+    if (!mode.ok()) return mode.status();
+    modes.push_back(*std::move(mode));
   }
-  status.Update(add("auto", "", true, true, 0));
-  status.Update(add("auto, lookup", "", true, true, 6));
-  status.Update(add("auto, lookup, no SSM", "", false, true, 6));
-  // What the place in the turn does, and chance.
-  status.Update(add("incremental, again", "", false, false, 0));
-  if (!status.ok()) return status;
-
-  std::vector<int> loads;
-  for (const absl::string_view text_load : absl::StrSplit(absl::GetFlag(FLAGS_loads), ',')) {
-    int load = 0;
-    if (!absl::SimpleAtoi(text_load, &load) || load < 1 || load > kMostRequests) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--loads has \"", text_load, "\", expected 1 to ", kMostRequests));
-    }
-    loads.push_back(load);
-  }
-  const int warm = absl::GetFlag(FLAGS_warm_rounds);
-  for (int round = 0; round < warm + absl::GetFlag(FLAGS_rounds); ++round) {
-    for (const int load : loads) {
-      const auto decode = [&](Mode& mode) {
-        return Decode(*mode.engine, llm, small, **tokenizer, text, load, round);
-      };
-      absl::StatusOr<Run> before = decode(modes[0]);
-      if (!before.ok()) return before.status();
-      const size_t others = modes.size() - 1;
-      for (size_t i = 0; i < others; ++i) {
-        Mode& mode = modes[1 + (i + static_cast<size_t>(round)) % others];
-        absl::StatusOr<Run> run = decode(mode);
-        if (!run.ok()) return run.status();
-        absl::StatusOr<Run> after = decode(modes[0]);
-        if (!after.ok()) return after.status();
-        if (round >= warm) {
-          mode.runs[load].push_back(*run);
-          mode.ratios[load].push_back(2 * Rate(*run) / (Rate(*before) + Rate(*after)));
-          modes[0].runs[load].push_back(*after);
-          modes[0].ratios[load].push_back(1);
-        }
-        before = std::move(after);
-      }
-    }
-  }
-
-  std::vector<std::string> columns = {"requests"};
-  for (const Mode& mode : modes) columns.push_back(mode.name);
-  const auto median = [](const std::vector<Run>& runs, auto value) {
-    std::vector<double> values;
-    for (const Run& run : runs) values.push_back(value(run));
-    return Median(values);
-  };
-  const auto table = [&](const std::string& title, int digits, auto value) {
-    report->Table(title, columns);
-    for (const int load : loads) {
-      std::vector<Cell> row = {Number(load, 0)};
-      for (const Mode& mode : modes) row.push_back(Number(value(mode.runs.at(load), load), digits));
-      report->Row(row);
-    }
-  };
-  table(absl::StrCat("Decoding by load, tokens/s, ", threads, " threads"), 0,
-        [&](const std::vector<Run>& runs, int) { return median(runs, Rate); });
-  report->Note(absl::StrCat(
-      "Prompts of ", kPrompt, " bytes from the held-out tail, ", absl::GetFlag(FLAGS_tokens),
-      " tokens each, temperature ", absl::GetFlag(FLAGS_temperature), "; medians of ",
-      absl::GetFlag(FLAGS_rounds), " rounds in turns after ", warm, " that do not count; ",
-      absl::GetFlag(FLAGS_llm).empty() ? absl::StrCat("models trained for ", steps, " steps.")
-                                       : "models from folders."));
-  report->Table("Against incremental decoding just before and after", columns);
-  for (const int load : loads) {
-    std::vector<Cell> row = {Number(load, 0)};
-    for (const Mode& mode : modes) row.push_back(Number(Median(mode.ratios.at(load)), 3));
-    report->Row(row);
-  }
-  report->Table("Uncertainty of these medians, +-", columns);
-  for (const int load : loads) {
-    std::vector<Cell> row = {Number(load, 0)};
-    for (const Mode& mode : modes) row.push_back(Number(Notch(mode.ratios.at(load)), 3));
-    report->Row(row);
-  }
-  table("Rows of an LLM step", 1, [&](const std::vector<Run>& runs, int) {
-    return median(runs, [](const Run& r) { return r.llm_rows / r.llm_steps; });
-  });
-  table("Share of the time in the LLM's steps", 2, [&](const std::vector<Run>& runs, int) {
-    return median(runs, [](const Run& r) { return r.llm_seconds / r.seconds; });
-  });
-  table("Share of the time in the SSM's steps", 2, [&](const std::vector<Run>& runs, int) {
-    return median(runs, [](const Run& r) { return r.ssm_seconds / r.seconds; });
-  });
-  table("Tokens per LLM step and request", 2, [&](const std::vector<Run>& runs, int load) {
-    return median(runs, [&](const Run& r) { return r.tokens / r.llm_steps / load; });
-  });
-  return absl::OkStatus();
+  if (status.ok()) status = Warm(modes, *loads, **tokenizer, text);
+  if (status.ok()) status = Rounds(modes, *loads, **tokenizer, text);
+  if (status.ok()) Tell(modes, *loads, report);
+  return status;
 }
 
 }  // namespace
