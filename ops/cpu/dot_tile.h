@@ -28,9 +28,11 @@ ESPALIER_INLINE Float<W> LoadWidePartial(const T* p, int64_t n) {
   return LoadWide<W>(padded);
 }
 
-// products[r * C + c] = dot(a[r], b[c]) over n elements; R * C must be W.
-template <int W, int R, int C, typename A, typename B>
-ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n) {
+// products[r * C + c] = dot(a[r], b[c]) over n elements; R * C must be W. kAhead: as it goes, asks
+// for what lies `ahead` elements behind each element of b; that need not be memory.
+template <int W, int R, int C, bool kAhead = false, typename A, typename B>
+ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n,
+                                 int64_t ahead = 0) {
   static_assert(R * C == W);
   Float<W> acc[W] = {};
   int64_t k = 0;
@@ -41,6 +43,7 @@ ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
       const Float<W> right = LoadWide<W>(b[c] + k);
+      if constexpr (kAhead) __builtin_prefetch(b[c] + (k + ahead));
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[r * C + c] = left[r] * right + acc[r * C + c];
     }

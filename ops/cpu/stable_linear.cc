@@ -19,6 +19,9 @@ namespace {
 
 // Outputs of a block whose weights stay in the second-level cache while all rows pass over them.
 constexpr int64_t kBlockBytes = 256 << 10;
+// Of a tile's weights: the streams of shorter ones end before the hardware runs ahead of them, so
+// the first pass over a block asks for the next tile itself.
+constexpr int64_t kShortTile = 16 << 10;
 
 template <typename T>
 float ReadBias(const void* bias, int64_t i) {
@@ -29,7 +32,7 @@ float ReadBias(const void* bias, int64_t i) {
 // T is the type of x, bias and y, B of the weights.
 template <int W, typename T, typename B>
 struct Columns {
-  template <int R, int C>
+  template <int R, int C, bool kAhead>
   static ESPALIER_INLINE void Tile(const StableLinearArgs& g, int64_t row, int64_t column,
                                    int64_t end) {
     const T* x = static_cast<const T*>(g.x);
@@ -41,7 +44,7 @@ struct Columns {
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) b[c] = weight + std::min(column + c, end - 1) * g.in;
     float sums[W];
-    simd::Store<W>(sums, simd::DotTile<W, R, C>(a, b, g.in));
+    simd::Store<W>(sums, simd::DotTile<W, R, C, kAhead>(a, b, g.in, C * g.in));
     const int64_t valid = std::min<int64_t>(C, end - column);
     for (int64_t r = 0; r < std::min<int64_t>(R, g.rows - row); ++r) {
       T* y = static_cast<T*>(g.y) + (row + r) * g.out + column;
@@ -57,19 +60,34 @@ struct Columns {
     }
   }
 
+  template <int R, int C, bool kAhead>
+  static ESPALIER_INLINE void Pass(const StableLinearArgs& g, int64_t row, int64_t begin,
+                                   int64_t end) {
+    for (int64_t c = begin; c < end; c += C) Tile<R, C, kAhead>(g, row, c, end);
+  }
+
   static ESPALIER_INLINE void Run(const StableLinearArgs& g, int64_t begin, int64_t end) {
     constexpr int kColumns = 4, kRows = W / kColumns;
-    // A lone last row is cheaper by itself, two or more in a tile that repeats one of them.
-    const int64_t blocked = g.rows % kRows == 1 ? g.rows - 1 : g.rows;
+    // One or two last rows are cheaper by themselves than in a tile that repeats one of them.
+    const int64_t rest = g.rows % kRows <= 2 ? g.rows % kRows : 0, blocked = g.rows - rest;
     const int64_t block =
         std::max<int64_t>(W, kBlockBytes / std::max<int64_t>(1, g.in * sizeof(B)) / W * W);
+    const bool short_rows = kColumns * g.in * static_cast<int64_t>(sizeof(B)) <= kShortTile;
     for (int64_t first = begin; first < end; first += block) {
       const int64_t last = std::min(end, first + block);
       for (int64_t row = 0; row < blocked; row += kRows) {
-        for (int64_t c = first; c < last; c += kColumns) Tile<kRows, kColumns>(g, row, c, last);
+        if (row == 0 && short_rows) {
+          Pass<kRows, kColumns, true>(g, row, first, last);
+        } else {
+          Pass<kRows, kColumns, false>(g, row, first, last);
+        }
       }
-      for (int64_t row = blocked; row < g.rows; ++row) {
-        for (int64_t c = first; c < last; c += W) Tile<1, W>(g, row, c, last);
+      if (rest == 2 && blocked == 0 && short_rows) {
+        Pass<2, W / 2, true>(g, blocked, first, last);
+      } else if (rest == 2) {
+        Pass<2, W / 2, false>(g, blocked, first, last);
+      } else if (rest == 1) {
+        Pass<1, W, false>(g, blocked, first, last);
       }
     }
   }

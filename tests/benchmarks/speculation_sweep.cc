@@ -13,6 +13,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -60,11 +61,12 @@ namespace {
 
 constexpr int kPrompt = 64;
 constexpr int kMostRequests = 64;
-constexpr int kRows = 832;      // 64 trees of <1,1,3,1,1>
-constexpr int kSlots = 16384;   // of each engine's KV cache
-constexpr int kTurnTokens = 8;  // per request
-constexpr int kLongest = 4;     // times the mean answer: some texts are drafted better than others
-constexpr int kAnswers = 32;    // of a round, at least
+constexpr int kRows = 832;                     // 64 trees of <1,1,3,1,1>
+constexpr int kSlots = 16384;                  // of each engine's KV cache
+constexpr int kTurnTokens = 64;                // of all requests, but
+constexpr int kLeastTurn = 8, kMostTurn = 32;  // of each of them
+constexpr int kLongest = 4;   // times the mean answer: some texts are drafted better than others
+constexpr int kAnswers = 32;  // of a round, at least
 
 struct Run {
   double tokens = 0, seconds = 0, llm_steps = 0, llm_rows = 0;
@@ -172,10 +174,16 @@ absl::Status Round(absl::Span<Mode* const> modes, const Tokenizer& tokenizer,
     if (absl::Status s = Begin(*mode, tokenizer, text, load, round); !s.ok()) return s;
   }
   const double before = modes[0]->run.tokens;
-  for (int turn = 0; turn * kTurnTokens < absl::GetFlag(FLAGS_tokens); ++turn) {
-    for (size_t i = 0; i < modes.size(); ++i) {
-      Mode& mode = *modes[(i + static_cast<size_t>(round + turn)) % modes.size()];
-      absl::Status s = Decode(mode, before + 1.0 * load * kTurnTokens * (turn + 1));
+  const int tokens = absl::GetFlag(FLAGS_tokens);
+  const int turn = std::clamp(kTurnTokens / load, kLeastTurn, kMostTurn);
+  // Whoever comes after another way of decoding finds other things in the caches: the order is by
+  // chance.
+  std::vector<Mode*> order(modes.begin(), modes.end());
+  std::mt19937 random(static_cast<uint32_t>(round));
+  for (int end = turn; end < tokens + turn; end += turn) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (Mode* mode : order) {
+      absl::Status s = Decode(*mode, before + 1.0 * load * std::min(end, tokens));
       if (!s.ok()) return s;
     }
   }
