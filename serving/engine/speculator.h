@@ -54,7 +54,7 @@ struct SpeculationOptions {
   SampledDrafts sampled = SampledDrafts::kDraws;
   LookupOptions lookup;
   double calibration_seconds = 2;  // about, per model, when tuned; 0: none
-  double probe_share = 0.01;
+  double probe_share = 0.005;
 };
 
 struct SpeculationStatistics {

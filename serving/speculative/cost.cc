@@ -10,14 +10,17 @@
 namespace espalier {
 namespace {
 
-constexpr int kExact = 32;      // up to here each number of rows has its own bucket
-constexpr int kPerOctave = 16;  // beyond, buckets per doubling
-constexpr int kRepeats = 3;     // of each calibration batch
-constexpr int kTurns = 5;       // of two that are compared
-constexpr int kPast = 256;      // positions of each of the calibration's sequences
-constexpr int kShortest = 16;   // that still says something
-constexpr int kSequences = 64;  // of them, at most
-constexpr int kRowsOfOne = 32;  // that see one of them
+constexpr int kExact = 32;        // up to here each number of rows has its own bucket
+constexpr int kPerOctave = 16;    // beyond, buckets per doubling
+constexpr int64_t kFresh = 1024;  // observations after which a time is old
+constexpr int kFew = 3;           // times that are to be trusted
+constexpr double kNear = 2;       // times as many rows
+constexpr int kRepeats = 3;       // of each calibration batch
+constexpr int kTurns = 5;         // of two that are compared
+constexpr int kPast = 256;        // positions of each of the calibration's sequences
+constexpr int kShortest = 16;     // that still says something
+constexpr int kSequences = 64;    // of them, at most
+constexpr int kRowsOfOne = 32;    // that see one of them
 
 double Median(absl::Span<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
@@ -67,18 +70,43 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   const size_t slot = at->count++ % kKept;
   at->rows[slot] = work.rows;
   at->seconds[slot] = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
-  const size_t known = std::min<int64_t>(at->count, kKept);
-  std::array<double, kKept> values = at->rows;
-  at->middle_rows = Median(absl::MakeSpan(values.data(), known));
-  values = at->seconds;
-  at->middle_seconds = Median(absl::MakeSpan(values.data(), known));
+  at->when[slot] = ++observed_;
+  std::array<double, kKept> rows, times;
+  size_t known = 0;
+  for (size_t i = 0; i < static_cast<size_t>(std::min<int64_t>(at->count, kKept)); ++i) {
+    if (observed_ - at->when[i] > kFresh) continue;
+    rows[known] = at->rows[i];
+    times[known++] = at->seconds[i];
+  }
+  at->middle_rows = Median(absl::MakeSpan(rows.data(), known));
+  at->middle_seconds = Median(absl::MakeSpan(times.data(), known));
   stale_ = true;
+}
+
+// Whether its last few times are recent ones.
+bool StepCost::Fresh(const Bucket& bucket) const {
+  return bucket.count >= kFew &&
+         observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept] <= kFresh;
 }
 
 void StepCost::Refresh() const {
   stale_ = false;
   pools_.clear();
-  for (const Bucket& bucket : buckets_) {
+  // The next fresh one above is looked for once.
+  size_t next = 0;
+  double below = 0;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    const Bucket& bucket = buckets_[i];
+    const bool fresh = Fresh(bucket);
+    if (fresh) {
+      below = bucket.middle_rows;
+    } else {
+      next = std::max(next, i + 1);
+      while (next < buckets_.size() && !Fresh(buckets_[next])) ++next;
+      const bool near_above =
+          next < buckets_.size() && buckets_[next].middle_rows <= kNear * bucket.middle_rows;
+      if (near_above || below * kNear >= bucket.middle_rows) continue;
+    }
     Pool pool{bucket.middle_rows, bucket.middle_rows, bucket.middle_seconds,
               static_cast<double>(std::min<int64_t>(bucket.count, kKept))};
     // Smaller batches that seem to cost more are pooled with this one: all have their mean.

@@ -9,6 +9,10 @@
 // of each, made monotone by pooling neighbours that are out of order (isotonic regression, Ayer et
 // al. 1955), is the curve. A step that was interrupted therefore changes nothing, and a machine
 // that has become slower is known after a handful of steps.
+//
+// A size that was not run for long is forgotten where one near it was: it may have been timed in a
+// bad moment, and would never be run again. What its neighbours make it look like says whether it
+// is worth another try.
 #pragma once
 
 #include <array>
@@ -54,8 +58,9 @@ class StepCost {
   struct Bucket {
     int number = 0;
     std::array<double, kKept> rows{}, seconds{};  // the last observations, a ring
+    std::array<int64_t, kKept> when{};            // the number of each
     int64_t count = 0;                            // of all that were
-    double middle_rows = 0, middle_seconds = 0;   // medians
+    double middle_rows = 0, middle_seconds = 0;   // medians of those that were fresh
   };
   struct Point {
     double rows, seconds;
@@ -68,8 +73,10 @@ class StepCost {
   // A drafter asks after every level of a tree, so this must cost little beside a small model's
   // step.
   void Refresh() const;
+  bool Fresh(const Bucket& bucket) const;
 
   std::vector<Bucket> buckets_;  // that have been observed, by number
+  int64_t observed_ = 0;
   Rates rates_;
   mutable bool stale_ = false;
   mutable std::vector<Pool> pools_;

@@ -6,62 +6,61 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kKept = 48;  // steps with drafts
-constexpr size_t kKeptWithout = 16;
-constexpr size_t kEnoughWith = 16;  // to judge by
-constexpr size_t kLeastWith = 6;    // where it is plain to see
-constexpr size_t kEnoughWithout = 4;
-constexpr size_t kTrial = 12;            // likewise, where no gain is expected
-constexpr double kTrialShare = 0.005;    // of the time may be lost in those
-constexpr int kCompared = 4;             // steps without, now and then
-constexpr int kDoubted = 8;              // where that decides
-constexpr int64_t kCompareSeldom = 768;  // where the last comparison was clear
-constexpr double kClear = 1.25;          // times the rate without
+constexpr size_t kBlock = 8;             // steps with drafts, on each side of a comparison
+constexpr int kPlain = 4;                // steps without
+constexpr size_t kEnough = 4;            // comparisons to judge by
+constexpr size_t kTrial = 2;             // likewise, where no gain is expected
+constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do not count
+constexpr size_t kMost = 16;             // after which who is ahead has won
+constexpr int kAgainst = 2;              // comparisons in a row that raise a doubt
+constexpr double kFarAgainst = -0.2;     // or one like this
+constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
+constexpr int64_t kCompareSeldom = 768;  // where the last comparisons were clear
+constexpr double kClear = 0.22;          // log of the rate with drafts over that without
+constexpr double kSomewhat = 0.05;       // likewise, where it is beyond doubt
+constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
 constexpr int kMostDoublings = 8;
-constexpr double kLossShare = 128;  // a trial may lose this part of the time until the next one
+constexpr double kLossShare = 256;  // turns may lose this part of the time until the next ones
 constexpr double kLongest = 3;      // times the median
 constexpr double kSpread = 48;      // steps
 constexpr double kPrior = 16;       // steps
 constexpr double kMemory = 512;     // steps
 constexpr double kSure = 1.5;       // standard errors
-constexpr double kPlain = 4;        // likewise
-constexpr double kLuck = 2;         // standard errors: it is looked at again and again
-constexpr double kRelease = 1.25;   // times the gain that would have been enough
-constexpr int kExact = 8;           // loads up to here have buckets of their own
+constexpr double kDoubtless = 3;    // likewise
+constexpr double kVerySure = 4;     // likewise
+constexpr double kLeastError = 0.02;
+constexpr double kLuck = 2;        // standard errors: it is looked at again and again
+constexpr double kRelease = 1.25;  // times the gain that would have been enough
+constexpr int kExact = 8;          // loads up to here have buckets of their own
 constexpr int kPerOctave = 4;
 
 }  // namespace
 
-double Payoff::Arm::Longest() const {
-  std::vector<double> seconds;
-  for (const Sample& step : steps) seconds.push_back(step.seconds);
-  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return kLongest * *middle;
-}
-
 // A ratio estimator: the sum of the tokens over the sum of what was expected in the time, its error
 // from what every step is away from that ratio (Cochran 1977, chapter 6).
-Payoff::Arm::Yield Payoff::Arm::Measure() const {
-  const double longest = Longest();
-  const auto expected = [&](const Sample& step) {
-    return std::min(step.seconds, longest) * step.expected;
-  };
-  double tokens = 0, sum = 0;
+double Payoff::Block::Share(double* error) const {
+  std::vector<double> seconds;
+  for (const Sample& step : steps) seconds.push_back(step.seconds);
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  const double longest = kLongest * *middle;
+  double tokens = 0, expected = 0;
   for (const Sample& step : steps) {
     tokens += step.tokens;
-    sum += expected(step);
+    expected += std::min(step.seconds, longest) * step.expected;
   }
-  if (sum <= 0) return {};
-  const double share = tokens / sum;
+  if (!(expected > 0) || !(tokens > 0)) return 0;
+  const double share = tokens / expected;
+  if (error == nullptr) return share;
   double squares = 0;
   for (const Sample& step : steps) {
-    const double off = step.tokens - share * expected(step);
-    squares += off * off;
+    squares += std::pow(step.tokens - share * std::min(step.seconds, longest) * step.expected, 2);
   }
-  return {share, std::sqrt(squares) / sum};
+  *error = std::sqrt(squares) / tokens;
+  return share;
 }
 
 Payoff::Bucket& Payoff::Of(int load) {
@@ -74,84 +73,128 @@ Payoff::Bucket& Payoff::Of(int load) {
 
 void Payoff::Observe(int load, bool with, const Step& step) {
   Bucket& bucket = Of(load);
-  Arm& arm = with ? bucket.with : bucket.without;
-  Sample sample{static_cast<double>(step.tokens), step.seconds, step.expected, 0};
+  Sample sample{static_cast<double>(step.tokens), step.seconds, step.expected};
+  credit_ += kTrialShare * step.seconds;
+  if (!with) {
+    bucket.steps = 0;
+    bucket.left = std::max<int64_t>(0, bucket.left - 1);
+    if (bucket.plain_left > 0) {
+      --bucket.plain_left;
+    } else if (bucket.without.steps.size() == kPlain) {
+      // Held back, or nothing was wanted: the last ones are what comes next is compared with.
+      bucket.without.steps.erase(bucket.without.steps.begin());
+      bucket.before = bucket.after = {};
+    }
+    bucket.without.steps.push_back(sample);
+    bucket.compared = bucket.without.steps.size() == kPlain;
+    return;
+  }
+  ++bucket.steps;
   if (step.likely > 0) {
     // At first as if kPrior such steps had borne the estimate out.
     if (bucket.likely == 0) bucket.tokens = bucket.likely = kPrior * step.likely;
     bucket.tokens += step.tokens - bucket.tokens / kMemory;
     bucket.likely += step.likely - bucket.likely / kMemory;
-    const double kept = bucket.tokens / bucket.likely;
-    sample.tokens = step.likely * kept;
+    sample.tokens = step.likely * bucket.tokens / bucket.likely;
     bucket.off += std::pow(step.tokens - sample.tokens, 2) - bucket.off / kMemory;
   }
-  if (with) {
-    bucket.debt += step.catching_up;
-    const double share = bucket.debt / kSpread;
-    sample.spread = step.catching_up - share;
-    sample.seconds -= sample.spread;
-    bucket.debt -= share;
+  bucket.debt += step.catching_up;
+  const double share = bucket.debt / kSpread;
+  sample.seconds += share - step.catching_up;
+  bucket.debt -= share;
+  if (!bucket.settled) {
+    // Against what those without would have yielded in the time.
+    const double plain = bucket.without.Share();
+    bucket.lost += ((step.seconds * step.expected / bucket.gain) * plain - sample.tokens) / load;
   }
-  const size_t kept = with ? kKept : kKeptWithout;
-  if (arm.steps.size() < kept) {
-    arm.steps.push_back(sample);
-  } else {
-    arm.steps[arm.next % kept] = sample;
+  Block& block = bucket.compared ? bucket.after : bucket.before;
+  if (block.steps.size() == kBlock) block.steps.erase(block.steps.begin());
+  block.steps.push_back(sample);
+  if (!bucket.compared) return;
+  const bool first = bucket.ratios.empty() && bucket.before.steps.empty();
+  if (block.steps.size() == kBlock || (first && block.steps.size() >= kBlock / 2 &&
+                                       LogRatio(bucket) + kVerySure * Error(bucket) < 0)) {
+    Compare(bucket);
   }
-  ++arm.next;
-  credit_ += kTrialShare * step.seconds;
-  if (!with) {
-    bucket.steps = 0;
-    bucket.left = std::max<int64_t>(0, bucket.left - 1);
-    bucket.plain_left = std::max(0, bucket.plain_left - 1);
-  } else {
-    ++bucket.steps;
-  }
-  if (bucket.left == 0 && bucket.plain_left == 0) Judge(load, bucket);
 }
 
-void Payoff::Judge(int load, Bucket& bucket) {
-  const size_t count = bucket.with.steps.size();
-  if (count < kLeastWith || bucket.without.steps.size() < kEnoughWithout) {
+// The steps without stand between those with drafts, so what drifts is the same for both.
+double Payoff::LogRatio(const Bucket& bucket) {
+  const double before = bucket.before.Share(), after = bucket.after.Share(),
+               without = bucket.without.Share();
+  if (!(after > 0) || !(without > 0)) return 0;
+  return std::log(bucket.gain * (before > 0 ? std::sqrt(before * after) : after) / without);
+}
+
+// Of the first comparison, of which there is one side only, by how much its steps differ.
+double Payoff::Error(const Bucket& bucket) {
+  double with = 0, without = 0;
+  bucket.after.Share(&with);
+  bucket.without.Share(&without);
+  return std::hypot(with, without);
+}
+
+void Payoff::Compare(Bucket& bucket) {
+  bucket.own_error = Error(bucket);
+  bucket.ratios.push_back(LogRatio(bucket));
+  bucket.before = std::move(bucket.after);
+  bucket.after = {};
+  bucket.compared = false;
+  Judge(bucket);
+}
+
+void Payoff::Judge(Bucket& bucket) {
+  const double last = bucket.ratios.back();
+  if (bucket.settled) {
+    bucket.against = last < 0 ? bucket.against + 1 : 0;
+    bucket.compare_after = last > kClear ? kCompareSeldom
+                           : last > 0    ? std::min(2 * bucket.compare_after, kCompareSeldom)
+                                         : kCompareEvery;
+    if (bucket.against < kAgainst && last > kFarAgainst) return;
+    bucket.settled = false;
+    bucket.ratios.clear();
+    bucket.compare_after = bucket.against = 0;
+    bucket.lost = 0;
     return;
   }
-  Arm::Yield on = bucket.with.Measure();
-  const Arm::Yield off = bucket.without.Measure();
-  if (bucket.likely > 0) on.error += kLuck * on.share * std::sqrt(bucket.off) / bucket.tokens;
-  on.share *= bucket.gain;
-  on.error *= bucket.gain;
-  const double error = std::hypot(on.error, off.error);
-  const bool enough = count >= (bucket.trial ? kTrial : kEnoughWith);
-  if (!enough && on.share + kPlain * error >= off.share) return;
-  if (bucket.trial ? on.share - error > off.share : on.share + kSure * error >= off.share) {
-    bucket.doubted = bucket.trial = false;
-    if (count == kKept) bucket.losses = 0;
-    bucket.wins = on.share - error > off.share;
-    bucket.clear = on.share > kClear * off.share;
-    return;
+  const size_t count = bucket.ratios.size();
+  std::vector<double> ratios = bucket.ratios;
+  std::sort(ratios.begin(), ratios.end());
+  // One that an interruption spoilt must not decide.
+  const size_t cut = count >= kTrimmed ? 1 : 0;
+  double sum = 0, squares = 0;
+  for (size_t i = cut; i < count - cut; ++i) sum += ratios[i];
+  const double n = static_cast<double>(count - 2 * cut), mean = sum / n;
+  for (size_t i = cut; i < count - cut; ++i) squares += std::pow(ratios[i] - mean, 2);
+  double error = n > 1 ? std::sqrt(squares / (n - 1) / n) : 0;
+  if (bucket.likely > 0) error += kLuck * std::sqrt(bucket.off) / bucket.tokens;
+  if (count == 1) error = std::max(error, bucket.own_error);
+  const bool plain = mean + kVerySure * std::max(error, kLeastError) < 0;
+  const size_t enough = bucket.trial ? kTrial : kEnough;
+  const bool lost = bucket.trial ? mean - error < 0 : mean + kSure * error < 0;
+  // What is not expected to pay has to show it.
+  const bool hopeless = bucket.gain < 1 && mean < 0;
+  if (plain || hopeless || (count >= enough && lost) || (count >= kMost && mean < 0)) {
+    return Hold(bucket, mean);
   }
-  // Perhaps only the machine is slower than when the others ran.
-  if (!bucket.trial && !bucket.doubted) {
-    bucket.doubted = true;
-    bucket.without = {};
-    bucket.plain_left = kDoubted;
-    return;
-  }
-  bucket.doubted = bucket.trial = false;
-  // In steps without: what those would have yielded in the time of the trial.
-  const double longest = bucket.with.Longest();
-  double lost = 0;
-  for (const Sample& trial : bucket.with.steps) {
-    const double took = std::min(trial.seconds, longest) + trial.spread;
-    lost += (took * trial.expected / bucket.gain * off.share - trial.tokens) / load;
-  }
-  const int64_t longest_hold = kLongestHold << std::min(bucket.losses++, kMostDoublings);
-  bucket.left = std::clamp(static_cast<int64_t>(kLossShare * lost), kShortestHold, longest_hold);
-  bucket.lost_at = bucket.gain * off.share / on.share;
-  bucket.compare_after = kCompareEvery;
-  // The next trial is judged by itself.
-  bucket.with = {};
-  bucket.debt = 0;
+  if (count < enough || (mean - error < 0 && count < kMost)) return;
+  bucket.settled = true;
+  bucket.trial = false;
+  bucket.losses = bucket.against = 0;
+  bucket.compare_after =
+      mean > std::max(kSomewhat, kDoubtless * error) ? kCompareSeldom : kCompareEvery;
+}
+
+void Payoff::Hold(Bucket& bucket, double mean) {
+  const int64_t longest = kLongestHold << std::min(bucket.losses++, kMostDoublings);
+  bucket.left = std::clamp(static_cast<int64_t>(kLossShare * bucket.lost), kShortestHold, longest);
+  bucket.lost_at = bucket.gain * std::exp(-mean);
+  bucket.lost = bucket.debt = 0;
+  bucket.before = bucket.after = {};
+  bucket.compared = true;
+  bucket.ratios.clear();
+  bucket.compare_after = 0;
+  bucket.trial = false;
 }
 
 bool Payoff::Withholds(int load, double gain, double cost) {
@@ -160,19 +203,19 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   bucket.gain = gain;
   if (bucket.left > 0 && gain > kRelease * bucket.lost_at) bucket.left = 0;
   if (bucket.left > 0 || bucket.plain_left > 0) return true;
-  if (bucket.without.steps.size() < kEnoughWithout) return true;
-  if (gain >= 1) {
-    bucket.trial = false;
-  } else if (bucket.with.steps.empty() && !bucket.trial) {
+  const bool begun = bucket.without.steps.size() == kPlain;
+  if (begun && gain < 1 && !bucket.trial && !bucket.settled && bucket.steps == 0 &&
+      bucket.ratios.empty()) {
     if (credit_ < cost) return true;
     credit_ -= cost;
     bucket.trial = true;
   }
-  if (bucket.steps < bucket.compare_after) return false;
-  bucket.plain_left = kCompared;
-  bucket.compare_after = bucket.clear  ? kCompareSeldom
-                         : bucket.wins ? std::min(2 * bucket.compare_after, kCompareSeldom)
-                                       : kCompareEvery;
+  if (begun &&
+      (bucket.compared || bucket.steps < std::max<int64_t>(bucket.compare_after, kBlock))) {
+    return false;
+  }
+  bucket.without = {};
+  bucket.plain_left = kPlain;
   return true;
 }
 

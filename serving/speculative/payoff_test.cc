@@ -89,6 +89,31 @@ TEST(Payoff, AMachineThatIsSlowForAWhileIsNoReasonToHoldBackOrToGoOn) {
   }
 }
 
+// Neighbours that come and go many times a second, and little to be won or lost.
+TEST(Payoff, AMachineThatIsNeverTheSameForLongIsNoReasonEither) {
+  for (const double seconds : {1.74, 2.3}) {
+    Payoff payoff;
+    std::mt19937 random(3);
+    std::uniform_real_distribution<double> jitter(0.9, 1.1);
+    double slow = 1, drafting = 0, all = 0;
+    for (int i = 0; i < 40000; ++i) {
+      if (random() % 30 == 0) slow = 1 + 0.1 * static_cast<double>(random() % 8);
+      const bool drafts = !payoff.Withholds(4);
+      const double took = drafts ? seconds : 1;
+      (drafts ? drafting : all) += took;
+      payoff.Observe(
+          4, drafts,
+          {.tokens = drafts ? 8 : 4, .seconds = slow * jitter(random) * took, .expected = 4});
+    }
+    all += drafting;
+    if (seconds < 2) {
+      EXPECT_GT(drafting, 0.95 * all);
+    } else {
+      EXPECT_LT(drafting, 0.1 * all);
+    }
+  }
+}
+
 // Requests grow, and steps with them: what is compared is how far each arm is from its estimate.
 TEST(Payoff, StepsThatGrowLongerAreNoReasonToHoldBack) {
   Payoff payoff;
