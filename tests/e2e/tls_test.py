@@ -82,15 +82,21 @@ class TlsTest(unittest.TestCase):
         self.addCleanup(connection.close)
         return connection
 
-    def completion(self, connection, tokens, stream=False):
+    def completion(self, connection, tokens, stream=False, n=1):
         body = {"model": "llm", "prompt": "In the beginning", "max_tokens": tokens, "temperature": 0,
-                "ignore_eos": True, "stream": stream}
+                "ignore_eos": True, "stream": stream, "n": n}
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         return connection.getresponse()
 
-    def running(self):
+    def metric(self, pattern):
         text = self.cluster.get("/metrics")[1]
-        return sum(float(value) for value in re.findall(r"^espalier_num_requests_running\S* (\S+)$", text, re.M))
+        return sum(float(value) for value in re.findall(rf"^espalier_{pattern} (\S+)$", text, re.M))
+
+    def running(self):
+        return self.metric(r"num_requests_running\S*")
+
+    def cancelled(self):
+        return self.metric(r'request_success_total\S*finished_reason="cancelled"\S*')
 
     def test_one_connection_takes_many_requests_streamed_and_whole(self):
         connection, texts = self.connection(), []
@@ -123,13 +129,16 @@ class TlsTest(unittest.TestCase):
 
     def test_a_client_that_goes_away_ends_its_request(self):
         for stream in (True, False):
-            connection = self.connection()
+            connection, before = self.connection(), self.cancelled()
+            # So many that none of them is over before it was seen.
+            ask = (connection, 100, stream, 128)
             if stream:
-                self.completion(connection, 100, stream=True).read(64)
+                self.completion(*ask).read(64)
             else:
-                threading.Thread(target=lambda: self.assertRaises(Exception, self.completion, connection, 100)).start()
+                threading.Thread(target=lambda: self.assertRaises(Exception, self.completion, *ask)).start()
                 self.cluster.wait(lambda: self.running() > 0, 30, "the request runs")
             connection.sock.close()
+            self.cluster.wait(lambda: self.cancelled() > before, 30, "it is cancelled")
             self.cluster.wait(lambda: self.running() == 0, 30, "nothing runs")
 
     def test_who_speaks_no_tls_or_trusts_another_gets_nothing(self):
