@@ -10,14 +10,14 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/forwarding_file_system.h"
 
 namespace espalier {
 
 // Thread-safe. Outlives the files that it has opened.
-class GatedFileSystem : public FileSystem {
+class GatedFileSystem : public ForwardingFileSystem {
  public:
-  explicit GatedFileSystem(std::unique_ptr<FileSystem> base) : base_(std::move(base)) {}
+  using ForwardingFileSystem::ForwardingFileSystem;
 
   // From now on reads of files beneath `folder` wait for Release, after `reads` more of them.
   void Hold(const std::string& folder, int reads) {
@@ -43,25 +43,9 @@ class GatedFileSystem : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    absl::StatusOr<std::unique_ptr<ReadableFile>> file = base_->Open(path);
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = base().Open(path);
     if (!file.ok()) return file.status();
     return std::make_unique<File>(this, *std::move(file), path);
-  }
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    return base_->Create(path);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return base_->Rename(from, to);
-  }
-  absl::Status Remove(const std::string& path) override { return base_->Remove(path); }
-  absl::Status CreateDirectories(const std::string& path) override {
-    return base_->CreateDirectories(path);
-  }
-  absl::Status SyncDirectory(const std::string& path) override {
-    return base_->SyncDirectory(path);
-  }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
-    return base_->List(path);
   }
 
  private:
@@ -93,7 +77,6 @@ class GatedFileSystem : public FileSystem {
     is_waiting_ = false;
   }
 
-  const std::unique_ptr<FileSystem> base_;
   mutable absl::Mutex mutex_;
   std::string folder_ ABSL_GUARDED_BY(mutex_);
   int passing_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -14,6 +14,7 @@
 #include "ops/models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
+#include "tests/benchmarks/one_token_each.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 #include "worker/device/device.h"
@@ -95,22 +96,10 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
   return out;
 }
 
-// The first token of `rows` sequences. `adapters` is how many of them there are to choose from.
+// `adapters` is how many of them there are for the rows to choose from.
 RunnerBatch Batch(int rows, int adapters) {
-  RunnerBatch batch;
-  batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
-  batch.sequence_start = {0};
-  for (int r = 0; r < rows; ++r) {
-    batch.tokens.push_back(r + 1);
-    batch.positions.push_back(0);
-    batch.slots.push_back(r);
-    batch.row_sequence.push_back(r);
-    batch.row_prefix.push_back(1);
-    batch.sequence_slots.push_back(r);
-    batch.sequence_start.push_back(r + 1);
-    batch.logit_rows.push_back(r);
-    if (adapters > 0) batch.row_adapter.push_back(r % adapters);
-  }
+  RunnerBatch batch = OneTokenEach(rows);
+  for (int r = 0; r < rows && adapters > 0; ++r) batch.row_adapter.push_back(r % adapters);
   return batch;
 }
 

@@ -1,6 +1,7 @@
 #include "tests/benchmarks/step_times.h"
 
 #include "absl/strings/str_cat.h"
+#include "tests/benchmarks/one_token_each.h"
 #include "tests/benchmarks/seconds.h"
 
 namespace espalier {
@@ -8,24 +9,6 @@ namespace {
 
 constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128};
 constexpr int kRepeats = 15;
-
-// `rows` sequences of one token each.
-RunnerBatch OneTokenEach(int rows) {
-  RunnerBatch batch;
-  batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
-  batch.sequence_start.push_back(0);
-  for (int r = 0; r < rows; ++r) {
-    batch.tokens.push_back(r);
-    batch.positions.push_back(0);
-    batch.slots.push_back(r);
-    batch.row_sequence.push_back(r);
-    batch.row_prefix.push_back(1);
-    batch.sequence_slots.push_back(r);
-    batch.sequence_start.push_back(r + 1);
-    batch.logit_rows.push_back(r);
-  }
-  return batch;
-}
 
 absl::Status Time(ModelRunner& runner, int rows, std::vector<double>* milliseconds) {
   RunnerLogits logits;

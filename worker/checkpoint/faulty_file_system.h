@@ -5,37 +5,21 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/forwarding_file_system.h"
 
 namespace espalier {
 
-class FaultyFileSystem : public FileSystem {
+class FaultyFileSystem : public ForwardingFileSystem {
  public:
-  explicit FaultyFileSystem(std::unique_ptr<FileSystem> base) : base_(std::move(base)) {}
+  using ForwardingFileSystem::ForwardingFileSystem;
 
   // Bytes that can still be written; the write that passes it is cut off there and fails.
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = base_->Create(path);
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = base().Create(path);
     if (!file.ok()) return file.status();
     return std::make_unique<File>(this, *std::move(file), path);
-  }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    return base_->Open(path);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return base_->Rename(from, to);
-  }
-  absl::Status Remove(const std::string& path) override { return base_->Remove(path); }
-  absl::Status CreateDirectories(const std::string& path) override {
-    return base_->CreateDirectories(path);
-  }
-  absl::Status SyncDirectory(const std::string& path) override {
-    return base_->SyncDirectory(path);
-  }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
-    return base_->List(path);
   }
 
  private:
@@ -60,7 +44,6 @@ class FaultyFileSystem : public FileSystem {
     const std::string path_;
   };
 
-  std::unique_ptr<FileSystem> base_;
   std::atomic<int64_t> free_bytes_{INT64_MAX};
 };
 

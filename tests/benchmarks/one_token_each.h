@@ -1,0 +1,26 @@
+// The smallest batch of so many rows.
+#pragma once
+
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+// The first token of `rows` sequences; every row's logits are wanted.
+inline RunnerBatch OneTokenEach(int rows) {
+  RunnerBatch batch;
+  batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
+  batch.sequence_start.push_back(0);
+  for (int r = 0; r < rows; ++r) {
+    batch.tokens.push_back(r);
+    batch.positions.push_back(0);
+    batch.slots.push_back(r);
+    batch.row_sequence.push_back(r);
+    batch.row_prefix.push_back(1);
+    batch.sequence_slots.push_back(r);
+    batch.sequence_start.push_back(r + 1);
+    batch.logit_rows.push_back(r);
+  }
+  return batch;
+}
+
+}  // namespace espalier
