@@ -214,7 +214,8 @@ void Speculator::ObserveStep(int tokens, double seconds) {
                        .seconds = seconds,
                        .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
                        .likely = with_ssm_ ? likely_ : 0,
-                       .catching_up = catching_up_});
+                       .catching_up = catching_up_,
+                       .settling = settling_});
   if (options_.lookup.depth > 0 && !with_ssm_) {
     lookup_payoff_.Observe(
         load_.decoding, with_lookups_,

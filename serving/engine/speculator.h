@@ -180,6 +180,7 @@ class Speculator {
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
+  double LevelSeconds(const Ssm& ssm, int rows) const;
   void DraftBySsm(int ssm, std::vector<DraftWork>& work);
   void KeepWhatPays(std::vector<DraftWork>& work, double drafting);
   void Learn(Learned& learned, RequestFactor& factor, const Request& request,
@@ -200,6 +201,7 @@ class Speculator {
   StepLoad load_;  // of the coming step
   // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
   bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
+  bool settling_ = false;   // a draft was due, but its SSM was too far behind
   double catching_up_ = 0;  // seconds of it in which SSMs run what they will not have to run again
   double gain_ = 1;         // what the choices' drafts are expected to do to the rate
   double trial_cost_ = 0;   // seconds that these may lose before it is known whether they pay

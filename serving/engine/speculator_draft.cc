@@ -11,7 +11,8 @@ namespace espalier {
 namespace {
 
 constexpr double kOverheadStep = 0.05;
-constexpr double kMostOverhead = 4;
+constexpr double kMostOverhead = 1.5;
+constexpr double kCandidate = 0.5;  // of the price: what rows cost is an average
 
 }  // namespace
 
@@ -34,15 +35,33 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
   if (!options_.tune) return;
   KeepWhatPays(work, Now() - start);
   if (!with_ssm_ || with_probe_) return;
-  double estimate = catching_up_;
-  for (const Ssm& ssm : ssms_) estimate += ssm.choice.requests > 0 ? ssm.choice.seconds : 0;
-  if (estimate <= 0) return;
-  overhead_ *= 1 + kOverheadStep * std::clamp((Now() - start) / estimate - 1, -1.0, 1.0);
+  double expected = 0;
+  for (const Ssm& ssm : ssms_) {
+    if (ssm.choice.requests > 0) expected += ssm.drafter->expected_seconds();
+  }
+  if (expected <= 0) return;
+  const double wrong = (Now() - start) / (overhead_ * expected) - 1;
+  overhead_ *= 1 + kOverheadStep * std::clamp(wrong, -1.0, 1.0);
   overhead_ = std::clamp(overhead_, 1.0, kMostOverhead);
+}
+
+// Of one level of so many rows.
+double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
+  const double visible = rows * load_.context;
+  const double context = std::min(rows, ssm.choice.requests) * load_.context;
+  return overhead_ * ssm.cost.Seconds({.rows = rows, .visible = visible, .context = context});
 }
 
 void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   Ssm& ssm = ssms_[s];
+  const double next = ssm.learned.acceptance[0].OfRank(2, 0);
+  const int drafting = std::max(1, ssm.choice.requests);
+  // In tokens: of a child, and of a row in the run that finds it.
+  const double least_parent =
+      (ssm.choice.price + ssm.choice.rate *
+                              (LevelSeconds(ssm, 2 * drafting) - LevelSeconds(ssm, drafting)) /
+                              drafting) /
+      next;
   std::vector<Drafter::Job> jobs;
   int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
   int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
@@ -76,11 +95,15 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
       job.best_first = {.width = options_.max_width,
                         .acceptance = &ssm.learned.Of(request),
                         .factor = part.factor.value()};
-      if (options_.tune && !part.probe) job.best_first.price = 0.5 * ssm.choice.price;
+      if (options_.tune && !part.probe) {
+        job.best_first.price = kCandidate * ssm.choice.price;
+        job.best_first.parent = least_parent;
+      }
     }
     const int known = ssm.drafter->kv().length(request.id());
     if (options_.tune && job.follow - known > catch_up) {
       job.follow = known + catch_up;
+      settling_ = settling_ || job.depth > 0;
       job.depth = 0;
     }
     // The root is left for the draft that will ask for its logits.
@@ -96,11 +119,18 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
   Drafter::WorthALevel worth;
   if (options_.tune && ssm.choice.requests > 0) {
-    worth = [&](absl::Span<const double> chances) {
+    // Deeper than it pays on average only for what does better than the average.
+    double average = 1;
+    for (int depth = 1; depth <= ssm.choice.depth; ++depth) {
+      average *= ssm.learned.acceptance[0].OfRank(depth, 0);
+    }
+    worth = [&, average](int depth, absl::Span<const double> chances) {
+      const double least = depth < ssm.choice.depth ? 0 : average;
       double gain = 0;
-      const double next = ssm.learned.acceptance[0].OfRank(2, 0);
-      for (const double chance : chances) gain += std::max(0.0, chance * next - ssm.choice.price);
-      return gain > ssm.choice.rate * ssm.cost.Seconds(static_cast<int>(chances.size()));
+      for (const double chance : chances) {
+        if (chance > least) gain += std::max(0.0, chance * next - ssm.choice.price);
+      }
+      return gain > ssm.choice.rate * LevelSeconds(ssm, static_cast<int>(chances.size()));
     };
   }
   if (absl::Status status = ssm.drafter->Draft(jobs, worth); !status.ok()) {

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kChooseEvery = 8;   // steps, while the load stays the same and much is learned
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
-constexpr double kEasier = 1.1;   // times the average chance of acceptance
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
 constexpr double kTrialLoss = 2;  // plain steps, besides catching up
@@ -36,7 +35,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
   with_lookups_ =
       options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
-  with_ssm_ = with_probe_ = false;
+  with_ssm_ = with_probe_ = settling_ = false;
   catching_up_ = likely_ = 0;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
@@ -190,12 +189,11 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
           --part.depth;
         part.nodes = setup_.expansion.nodes(part.depth);
       } else {
-        // Larger than the average where this request's text is easier than others'.
-        const bool easier = part.factor.value() > kEasier;
-        part.depth = DepthFor(ssm, *offered[i],
-                              std::min(choice.depth + (easier ? 1 : 0), options_.max_depth));
+        // A level more for drafts that turn out better than the average (DraftBySsm).
+        const int deepest = choice.depth + 1;
+        part.depth = DepthFor(ssm, *offered[i], std::min(deepest, options_.max_depth));
         const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
-        part.nodes = std::min({2 * choice.nodes + 2, options_.max_nodes,
+        part.nodes = std::min({2 * choice.nodes + options_.max_depth, options_.max_nodes,
                                std::max(choice.nodes, room - load.nodes / load.decoding)});
       }
       // Never more than the SSM's pool holds: a request must not wait for slots of a draft.

@@ -23,7 +23,7 @@ class Acceptance {
  public:
   static constexpr int kDepths = 16;  // deeper ones count as the last
   static constexpr int kRanks = 8;
-  static constexpr double kMost = 0.98;  // no chance is higher, so values fall along every path
+  static constexpr double kMost = 0.998;  // no chance is higher, so values fall along every path
 
   void Observe(const Trial& trial);
 

@@ -10,17 +10,18 @@
 namespace espalier {
 namespace {
 
-constexpr int kExact = 32;        // up to here each number of rows has its own bucket
-constexpr int kPerOctave = 16;    // beyond, buckets per doubling
-constexpr int64_t kFresh = 1024;  // observations after which a time is old
-constexpr int kFew = 3;           // times that are to be trusted
-constexpr double kNear = 2;       // times as many rows
-constexpr int kRepeats = 3;       // of each calibration batch
-constexpr int kTurns = 5;         // of two that are compared
-constexpr int kPast = 256;        // positions of each of the calibration's sequences
-constexpr int kShortest = 16;     // that still says something
-constexpr int kSequences = 64;    // of them, at most
-constexpr int kRowsOfOne = 32;    // that see one of them
+constexpr int kExact = 32;           // up to here each number of rows has its own bucket
+constexpr int kPerOctave = 16;       // beyond, buckets per doubling
+constexpr int64_t kFresh = 1024;     // observations after which a time is old
+constexpr int kFew = 3;              // times that are to be trusted
+constexpr double kNear = 2;          // times as many rows
+constexpr double kOldWeight = 1e-4;  // of a time that is not recent
+constexpr int kRepeats = 3;          // of each calibration batch
+constexpr int kTurns = 5;            // of two that are compared
+constexpr int kPast = 256;           // positions of each of the calibration's sequences
+constexpr int kShortest = 16;        // that still says something
+constexpr int kSequences = 64;       // of them, at most
+constexpr int kRowsOfOne = 32;       // that see one of them
 
 double Median(absl::Span<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
@@ -89,26 +90,42 @@ bool StepCost::Fresh(const Bucket& bucket) const {
          observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept] <= kFresh;
 }
 
-void StepCost::Refresh() const {
-  stale_ = false;
-  pools_.clear();
+// Those that count, by rising size.
+std::vector<StepCost::Known> StepCost::Sizes() const {
+  std::vector<Known> known;
   // The next fresh one above is looked for once.
   size_t next = 0;
-  double below = 0;
+  const Bucket* below = nullptr;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
-    const bool fresh = Fresh(bucket);
-    if (fresh) {
-      below = bucket.middle_rows;
+    double seconds = bucket.middle_seconds;
+    if (Fresh(bucket)) {
+      below = &bucket;
     } else {
       next = std::max(next, i + 1);
       while (next < buckets_.size() && !Fresh(buckets_[next])) ++next;
       const bool near_above =
           next < buckets_.size() && buckets_[next].middle_rows <= kNear * bucket.middle_rows;
-      if (near_above || below * kNear >= bucket.middle_rows) continue;
+      if (near_above) continue;
+      if (below != nullptr) {
+        const double times = bucket.middle_rows / below->middle_rows;
+        if (times <= kNear) continue;
+        // So many of the smaller batch would do the same.
+        seconds = std::min(seconds, times * below->middle_seconds);
+      }
     }
-    Pool pool{bucket.middle_rows, bucket.middle_rows, bucket.middle_seconds,
-              static_cast<double>(std::min<int64_t>(bucket.count, kKept))};
+    const double times = static_cast<double>(std::min<int64_t>(bucket.count, kKept));
+    known.push_back({bucket.middle_rows, seconds, Fresh(bucket) ? times : kOldWeight * times});
+  }
+  return known;
+}
+
+void StepCost::Refresh() const {
+  stale_ = false;
+  pools_.clear();
+  const std::vector<Known> sizes = Sizes();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Pool pool{sizes[i].rows, sizes[i].rows, sizes[i].seconds, sizes[i].weight};
     // Smaller batches that seem to cost more are pooled with this one: all have their mean.
     while (!pools_.empty() && pools_.back().seconds > pool.seconds) {
       const Pool& last = pools_.back();
@@ -249,17 +266,19 @@ class Calibration {
     return status;
   }
 
-  // The median of what `a` takes longer than `b`, in turns until `deadline`, once at least.
+  // What `a` takes longer than `b`, each in its best turn; in turns until `deadline`, once at
+  // least.
   absl::Status Compare(const RunnerBatch& a, const RunnerBatch& b, double deadline,
                        double* seconds) {
-    std::vector<double> extra;
+    double least_a = 0, least_b = 0;
     for (int i = 0; i < kTurns && (i == 0 || seconds_() < deadline); ++i) {
       double of_a = 0, of_b = 0;
       if (absl::Status s = Time(b, &of_b); !s.ok()) return s;
       if (absl::Status s = Time(a, &of_a); !s.ok()) return s;
-      extra.push_back(of_a - of_b);
+      least_a = i == 0 ? of_a : std::min(least_a, of_a);
+      least_b = i == 0 ? of_b : std::min(least_b, of_b);
     }
-    *seconds = Median(absl::MakeSpan(extra));
+    *seconds = least_a - least_b;
     return absl::OkStatus();
   }
 

@@ -65,6 +65,9 @@ class StepCost {
   struct Point {
     double rows, seconds;
   };
+  struct Known {
+    double rows, seconds, weight;
+  };
   struct Pool {
     double least, most;  // rows
     double seconds, weight;
@@ -74,6 +77,7 @@ class StepCost {
   // step.
   void Refresh() const;
   bool Fresh(const Bucket& bucket) const;
+  std::vector<Known> Sizes() const;
 
   std::vector<Bucket> buckets_;  // that have been observed, by number
   int64_t observed_ = 0;

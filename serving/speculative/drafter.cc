@@ -49,6 +49,7 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
     before.push_back(kv_.length(job.request));
     levels = std::max(levels, job.depth);
   }
+  expected_seconds_ = 0;
   double start = Now();
   absl::Status status = Follow(jobs);
   for (int depth = 0; status.ok(); ++depth) {
@@ -62,11 +63,14 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
       deeper.push_back(&job);
       for (const int node : draft.frontier) chances.push_back(draft.tree.chance(node));
     }
-    if (cost_ != nullptr && run_.rows > 0) cost_->Observe(run_, Now() - start);
+    if (cost_ != nullptr && run_.rows > 0) {
+      expected_seconds_ += cost_->Seconds(run_);
+      cost_->Observe(run_, Now() - start);
+    }
     // The last level is not run: its logits would be of no use, and Follow computes what is
     // accepted.
     if (!status.ok() || deeper.empty()) break;
-    if (deeper[0]->best_first.width > 0 && worth && !worth(chances)) break;
+    if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances)) break;
     start = Now();
     status = RunFrontiers(deeper);
   }
@@ -312,7 +316,7 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
   for (int i = 0; i < std::min(job.max_nodes, static_cast<int>(order.size())); ++i) {
     if (static_cast<int>(draft.frontier.size()) >= most) break;
     if (order[i] < first_new) continue;
-    if (draft.tree.chance(order[i]) < how.price) break;
+    if (draft.tree.chance(order[i]) < std::max(how.price, how.parent)) break;
     draft.frontier.push_back(order[i]);
   }
   return absl::OkStatus();

@@ -33,8 +33,9 @@ namespace espalier {
 
 // How a best-first tree grows.
 struct BestFirst {
-  int width = 0;     // nodes that one level runs, and children that one node gets; 0: not this way
-  double price = 0;  // nodes of a smaller chance are left out
+  int width = 0;      // nodes that one level runs, and children that one node gets; 0: not this way
+  double price = 0;   // nodes of a smaller chance are left out
+  double parent = 0;  // nodes of a smaller chance get no children
   // What the SSM's probabilities are worth (null: what they say), and for this request.
   const Acceptance* acceptance = nullptr;
   double factor = 1;
@@ -64,9 +65,9 @@ class Drafter {
   // From now on tells `cost` what each run took, by this clock.
   void Measure(std::function<double()> seconds, StepCost* cost);
 
-  // Says whether a best-first level of these nodes, which are accepted with these chances, is worth
-  // running. The first level always runs.
-  using WorthALevel = std::function<bool(absl::Span<const double> chances)>;
+  // Says whether a best-first level of these nodes of this depth (from 1), which are accepted with
+  // these chances, is worth running. The first level always runs.
+  using WorthALevel = std::function<bool(int depth, absl::Span<const double> chances)>;
 
   // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is
   // as it was before, and no tree has changed.
@@ -85,6 +86,8 @@ class Drafter {
 
   const KvCache& kv() const { return kv_; }
   int64_t batches() const { return batches_; }
+  // Seconds that the runs of the last Draft were expected to take, if it is measured.
+  double expected_seconds() const { return expected_seconds_; }
 
  private:
   struct Node {
@@ -123,6 +126,7 @@ class Drafter {
   int64_t batches_ = 0;
   std::function<double()> seconds_;
   StepCost* cost_ = nullptr;
+  double expected_seconds_ = 0;
   StepWork run_;  // the last Run
   StepLogits logits_;
 };

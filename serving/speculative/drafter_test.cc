@@ -264,6 +264,26 @@ TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
   EXPECT_EQ(narrow.drafted(), 2 + 3 * 4);
 }
 
+TEST_F(DrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
+  const auto all = Continuations(model_, tokens_, 1);
+  ASSERT_GT(all.size(), 3u);
+  // Only the most probable first token gets children.
+  const double parent = (all[0].first + all[1].first) / 2;
+  Drafter drafter(runner_, 0, Expansion());
+  TokenTree tree(4);
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                    .tokens = tokens_,
+                                                    .follow = 4,
+                                                    .depth = 2,
+                                                    .max_nodes = 1000,
+                                                    .best_first = {.width = 3, .parent = parent},
+                                                    .tree = &tree}})
+                  .ok());
+  EXPECT_EQ(tree.drafted(), 3 + 3);
+  EXPECT_EQ(runner_.rows(), 4 + 1);
+}
+
 TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Drafter drafter(runner_, 0, Expansion());

@@ -22,7 +22,7 @@ constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials wi
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
 constexpr int kMostDoublings = 8;
-constexpr double kLossShare = 256;  // turns may lose this part of the time until the next ones
+constexpr double kLossShare = 128;  // turns may lose this part of the time until the next ones
 constexpr double kLongest = 3;      // times the median
 constexpr double kSpread = 48;      // steps
 constexpr double kPrior = 16;       // steps
@@ -31,6 +31,8 @@ constexpr double kSure = 1.5;       // standard errors
 constexpr double kDoubtless = 3;    // likewise
 constexpr double kVerySure = 4;     // likewise
 constexpr double kLeastError = 0.02;
+constexpr double kFirstError =
+    0.08;                          // of one comparison, whatever its steps say: they are neighbours
 constexpr double kLuck = 2;        // standard errors: it is looked at again and again
 constexpr double kRelease = 1.25;  // times the gain that would have been enough
 constexpr int kExact = 8;          // loads up to here have buckets of their own
@@ -38,15 +40,20 @@ constexpr int kPerOctave = 4;
 
 }  // namespace
 
+// What a step counts at most.
+double Payoff::Longest(const std::vector<Sample>& steps) {
+  std::vector<double> seconds;
+  for (const Sample& step : steps) seconds.push_back(step.seconds);
+  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return kLongest * *middle;
+}
+
 // A ratio estimator: the sum of the tokens over the sum of what was expected in the time, its error
 // from what every step is away from that ratio (Cochran 1977, chapter 6).
 double Payoff::Block::Share(double* error) const {
-  std::vector<double> seconds;
-  for (const Sample& step : steps) seconds.push_back(step.seconds);
-  if (seconds.empty()) return 0;
-  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  const double longest = kLongest * *middle;
+  if (steps.empty()) return 0;
+  const double longest = Longest(steps);
   double tokens = 0, expected = 0;
   for (const Sample& step : steps) {
     tokens += step.tokens;
@@ -90,6 +97,10 @@ void Payoff::Observe(int load, bool with, const Step& step) {
     return;
   }
   ++bucket.steps;
+  if (step.settling) {
+    bucket.debt += step.catching_up;
+    return;
+  }
   if (step.likely > 0) {
     // At first as if kPrior such steps had borne the estimate out.
     if (bucket.likely == 0) bucket.tokens = bucket.likely = kPrior * step.likely;
@@ -105,15 +116,19 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   if (!bucket.settled) {
     // Against what those without would have yielded in the time.
     const double plain = bucket.without.Share();
-    bucket.lost += ((step.seconds * step.expected / bucket.gain) * plain - sample.tokens) / load;
+    // An interruption is no loss.
+    const std::vector<Sample>& like = (bucket.compared ? bucket.after : bucket.before).steps;
+    const double seconds = like.empty() ? step.seconds : std::min(step.seconds, Longest(like));
+    bucket.lost += ((seconds * step.expected / bucket.gain) * plain - sample.tokens) / load;
   }
   Block& block = bucket.compared ? bucket.after : bucket.before;
   if (block.steps.size() == kBlock) block.steps.erase(block.steps.begin());
   block.steps.push_back(sample);
   if (!bucket.compared) return;
   const bool first = bucket.ratios.empty() && bucket.before.steps.empty();
-  if (block.steps.size() == kBlock || (first && block.steps.size() >= kBlock / 2 &&
-                                       LogRatio(bucket) + kVerySure * Error(bucket) < 0)) {
+  if (block.steps.size() == kBlock ||
+      (first && block.steps.size() >= kBlock / 2 &&
+       LogRatio(bucket) + kVerySure * std::max(Error(bucket), kFirstError) < 0)) {
     Compare(bucket);
   }
 }
@@ -168,12 +183,12 @@ void Payoff::Judge(Bucket& bucket) {
   for (size_t i = cut; i < count - cut; ++i) squares += std::pow(ratios[i] - mean, 2);
   double error = n > 1 ? std::sqrt(squares / (n - 1) / n) : 0;
   if (bucket.likely > 0) error += kLuck * std::sqrt(bucket.off) / bucket.tokens;
-  if (count == 1) error = std::max(error, bucket.own_error);
+  if (count == 1) error = std::max({error, bucket.own_error, kFirstError});
   const bool plain = mean + kVerySure * std::max(error, kLeastError) < 0;
   const size_t enough = bucket.trial ? kTrial : kEnough;
   const bool lost = bucket.trial ? mean - error < 0 : mean + kSure * error < 0;
   // What is not expected to pay has to show it.
-  const bool hopeless = bucket.gain < 1 && mean < 0;
+  const bool hopeless = bucket.gain < 1 && mean < 0 && count >= kTrial;
   if (plain || hopeless || (count >= enough && lost) || (count >= kMost && mean < 0)) {
     return Hold(bucket, mean);
   }

@@ -29,6 +29,8 @@ class Payoff {
     // average that is put right by `tokens`; step by step it varies far less.
     double likely = 0;
     double catching_up = 0;  // the part of `seconds` that these requests will not need again
+    // Some were only caught up with, and not drafted for: how drafting does cannot be seen here.
+    bool settling = false;
   };
 
   // Of a step that decoded `load` requests and ran no prompt.
@@ -49,6 +51,7 @@ class Payoff {
     double seconds;   // catching up spread
     double expected;  // tokens per second
   };
+  static double Longest(const std::vector<Sample>& steps);  // seconds
   // Steps in a row of one arm, the last few.
   struct Block {
     std::vector<Sample> steps;

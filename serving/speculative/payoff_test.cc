@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace espalier {
@@ -52,6 +53,27 @@ TEST(Payoff, AMachineThatIsInterruptedNowAndThenHoldsNothingBack) {
   }
   EXPECT_FALSE(payoff.Withholds(1) && payoff.Withholds(1) && payoff.Withholds(1) &&
                payoff.Withholds(1));
+}
+
+// An SSM that takes some steps to catch up with many requests yields nothing in these.
+TEST(Payoff, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
+  Payoff payoff;
+  int behind = 8, drafted = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const bool drafts = !payoff.Withholds(64);
+    const bool settling = drafts && behind > 0;
+    // New requests come after some plain steps.
+    behind = drafts ? std::max(0, behind - 1) : 8;
+    drafted += drafts;
+    const double yield = drafts && !settling ? 3 : 1;
+    payoff.Observe(64, drafts,
+                   {.tokens = static_cast<int>(64 * yield),
+                    .seconds = drafts ? (settling ? 1.6 : 2.5) : 1,
+                    .expected = 64,
+                    .catching_up = settling ? 0.6 : 0,
+                    .settling = settling});
+  }
+  EXPECT_GT(drafted, 2700);
 }
 
 TEST(Payoff, EachLoadIsJudgedByItself) {

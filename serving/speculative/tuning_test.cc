@@ -66,6 +66,21 @@ TEST(StepCost, PositionsThatRowsSeeAreTakenOut) {
   EXPECT_NEAR(cost.Seconds({.rows = 4, .visible = 500, .context = 100}), 3.7, 1e-9);
 }
 
+TEST(StepCost, WhatWasCalibratedInABadMomentIsNotBelievedForLong) {
+  StepCost cost;
+  const auto seconds = [](int rows) { return 1 + 0.05 * rows; };
+  for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) {
+    for (int i = 0; i < 3; ++i) cost.Observe({.rows = rows}, 100 * seconds(rows));
+  }
+  for (int i = 0; i < 1200; ++i) cost.Observe({.rows = 16}, seconds(16));
+  EXPECT_NEAR(cost.Seconds(16), seconds(16), 0.1);
+  EXPECT_LE(cost.Seconds(4), seconds(16) + 0.1);
+  // At most what several of the size that is known would take.
+  EXPECT_LE(cost.Seconds(64), 4 * seconds(16) + 0.1);
+  EXPECT_LE(cost.Seconds(256), 16 * seconds(16) + 0.1);
+  EXPECT_GE(cost.Seconds(256), seconds(16));
+}
+
 // A runner whose steps take what a formula says.
 class TimedRunner : public ModelRunner {
  public:

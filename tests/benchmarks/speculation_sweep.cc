@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +62,7 @@ constexpr int kPrompt = 64;
 constexpr int kMostRequests = 64;
 constexpr int kRows = 832;                     // 64 trees of <1,1,3,1,1>
 constexpr int kSlots = 16384;                  // of each engine's KV cache
+constexpr int kFirst = 8;                      // tokens of each request that do not count
 constexpr int kTurnTokens = 64;                // of all requests, but
 constexpr int kLeastTurn = 8, kMostTurn = 32;  // of each of them
 constexpr int kLongest = 4;   // times the mean answer: some texts are drafted better than others
@@ -70,6 +70,7 @@ constexpr int kAnswers = 32;  // of a round, at least
 
 struct Run {
   double tokens = 0, seconds = 0, llm_steps = 0, llm_rows = 0;
+  double ssm_steps = 0, ssm_rows = 0;
   double llm_seconds = 0, ssm_seconds = 0;  // in the models' own steps
 };
 
@@ -109,7 +110,8 @@ double Notch(std::vector<double> values) {
   return 1.57 * (quantile(0.75) - quantile(0.25)) / std::sqrt(static_cast<double>(n));
 }
 
-// Requests with the round's prompts, run until each has yielded a token.
+// Requests with the round's prompts, run until each has yielded a few tokens: tuned SSMs run the
+// prompts when they begin to draft, others beside the LLM.
 absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& text, int load,
                    int round) {
   for (int i = 0; i < load; ++i) {
@@ -126,11 +128,15 @@ absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& te
     if (!id.ok()) return id.status();
     mode.requests.push_back(*id);
   }
-  std::set<RequestId> waiting(mode.requests.begin(), mode.requests.end());
+  std::map<RequestId, int> waiting;  // tokens that are still to come
+  for (const RequestId id : mode.requests) waiting[id] = kFirst;
   while (!waiting.empty()) {
     if (absl::Status s = mode.engine->Step(); !s.ok()) return s;
     for (const RequestEvent& event : mode.engine->TakeEvents()) {
-      if (!event.tokens.empty()) waiting.erase(event.id);
+      const auto at = waiting.find(event.id);
+      if (at == waiting.end()) continue;
+      at->second -= static_cast<int>(event.tokens.size());
+      if (at->second <= 0) waiting.erase(at);
     }
   }
   return absl::OkStatus();
@@ -156,6 +162,8 @@ absl::Status Decode(Mode& mode, double tokens) {
   mode.run.llm_steps += mode.llm->counting.steps;
   mode.run.llm_rows += mode.llm->counting.rows;
   mode.run.llm_seconds += mode.llm->counting.seconds;
+  mode.run.ssm_steps += mode.ssm->counting.steps;
+  mode.run.ssm_rows += mode.ssm->counting.rows;
   mode.run.ssm_seconds += mode.ssm->counting.seconds;
   return absl::OkStatus();
 }
@@ -295,18 +303,25 @@ absl::StatusOr<std::vector<int>> Loads() {
   return loads;
 }
 
-// What the tuned modes learn once in a server's life, at every load.
+// What the tuned modes learn once in a server's life, at every load: in turns, too, because a model
+// that runs alone finds other things in the caches.
 absl::Status Warm(std::vector<Mode>& modes, const std::vector<int>& loads,
                   const Tokenizer& tokenizer, const std::string& text) {
-  for (Mode& mode : modes) {
-    if (!mode.tuned) continue;
-    for (const int load : loads) {
-      std::fprintf(stderr, "\r%s learns at %d   ", mode.name.c_str(), load);
-      mode.run = {};
-      for (int round = 0; mode.run.llm_steps < absl::GetFlag(FLAGS_warm_steps); ++round) {
-        absl::Status status = Round({&mode}, tokenizer, text, load, -1 - round);
-        if (!status.ok()) return status;
-      }
+  std::vector<Mode*> all;
+  for (Mode& mode : modes) all.push_back(&mode);
+  const auto steps = [&] {
+    double least = absl::GetFlag(FLAGS_warm_steps);
+    for (const Mode& mode : modes) {
+      if (mode.tuned) least = std::min(least, mode.run.llm_steps);
+    }
+    return least;
+  };
+  for (const int load : loads) {
+    for (Mode& mode : modes) mode.run = {};
+    for (int round = 0; steps() < absl::GetFlag(FLAGS_warm_steps); ++round) {
+      std::fprintf(stderr, "\r%d requests, learning: %.0f steps   ", load, steps());
+      absl::Status status = Round(all, tokenizer, text, load, -1 - round);
+      if (!status.ok()) return status;
     }
   }
   return absl::OkStatus();
@@ -396,6 +411,9 @@ void Tell(const std::vector<Mode>& modes, const std::vector<int>& loads, Report*
         [](const Mode& mode, int load) { return Notch(mode.ratios.at(load)); });
   AgainstFixed(modes, loads, report);
   runs("Rows of an LLM step", 1, [](const Run& r, int) { return r.llm_rows / r.llm_steps; });
+  runs("SSM steps per LLM step", 2, [](const Run& r, int) { return r.ssm_steps / r.llm_steps; });
+  runs("Rows of an SSM step", 1,
+       [](const Run& r, int) { return r.ssm_rows / std::max(1.0, r.ssm_steps); });
   runs("Share of the time in the LLM's steps", 2,
        [](const Run& r, int) { return r.llm_seconds / r.seconds; });
   runs("Share of the time in the SSM's steps", 2,
