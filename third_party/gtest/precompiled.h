@@ -1,5 +1,5 @@
-// The system's headers that most tests read. A test includes what it uses all the same: this is only
-// speed, and is left out where gcc finds that it does not fit.
+// The system's headers that most tests read. A test includes what it uses all the same: this is
+// only speed, and is left out where gcc finds that it does not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
