@@ -6,7 +6,8 @@ Targets that use it carry `tags = ["cuda"]`, so that a tree without nvcc builds 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_config_cuda//:defs.bzl", "CUDA_ROOT")
 
-_FLAGS = ["-std=c++20", "-O3", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr", "-lineinfo", "-I."]
+# nvcc's -O is for the host compiler alone.
+_FLAGS = ["-std=c++20", "-O1", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr", "-lineinfo", "-I."]
 
 def _impl(ctx):
     dep_info = cc_common.merge_cc_infos(cc_infos = [d[CcInfo] for d in ctx.attr.deps])
