@@ -137,6 +137,8 @@ TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
       RegisterAllOperators(registry);
       auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
       if (serving.ok()) (void)BindAndInfer(registry, 1, &serving->graph);
+      auto training = BuildTraining(registry, *model, 2);
+      if (training.ok()) (void)BindAndInfer(registry, 1, &training->graph);
     }
   }
 }
