@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -129,20 +128,14 @@ absl::Status List(Context& context, Client* client) {
 absl::Status AddStarts(const ParsedFlags& flags, proto::BoostSpec* spec) {
   for (const std::string& artifact : flags.Values("ssm")) spec->add_ssms()->set_artifact(artifact);
   for (const std::string& model : flags.Values("model")) {
-    absl::string_view text = model;
-    if (!absl::StartsWith(text, "llama:")) {
-      return UsageError(absl::StrCat("--model is \"", Printable(model),
-                                     "\"; accepted: llama:PRESET or llama:KEY=VALUE,... "));
-    }
-    absl::StatusOr<LlamaConfig> config = ParseLlama(text.substr(6));
+    absl::StatusOr<std::string> config = ModelConfig(model, 1);
     if (!config.ok()) return config.status();
-    spec->add_ssms()->set_config(ToConfigJson(*config));
+    spec->add_ssms()->set_config(*config);
   }
   if (spec->ssms_size() > 0) return absl::OkStatus();
   return UsageError(
       "which SSMs? Give --ssm=ARTIFACT, or --model=llama:ssm for one that starts at random; each "
-      "as "
-      "often as you like");
+      "as often as you like");
 }
 
 absl::StatusOr<proto::BoostSpec> SpecOf(const ParsedFlags& flags) {
@@ -270,8 +263,8 @@ Command BoostTuneCommand() {
       "--name).";
   c.flags = {
       {"ssm", FlagType::kText, "ARTIFACT", "a small model to start from", 0, 0, 0, true},
-      {"model", FlagType::kText, "MODEL", "one that starts at random: llama:ssm, as for train", 0,
-       0, 0, true},
+      {"model", FlagType::kText, "MODEL",
+       "one that starts at random: llama:ssm or a config.json, as for train", 0, 0, 0, true},
       {"prompts", FlagType::kText, "FILE", "a JSON list of texts, or artifact:NAME"},
       {"dataset", FlagType::kText, "FILE",
        "a text instead, of which pieces are prompts, or artifact:NAME", 'd'},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/terminal/text.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
@@ -67,7 +68,7 @@ std::vector<FlagSpec> ModelFlags() {
   }
   return {
       {"model", FlagType::kText, "MODEL",
-       "llama:PRESET, llama:KEY=VALUE,... or llama:FILE.json; presets: " + PresetNames()},
+       "llama:PRESET, llama:KEY=VALUE,... or FILE.json, a config.json; presets: " + PresetNames()},
       {"graph", FlagType::kText, "FILE", "a graph protobuf instead (see the client library)"},
       {"onnx", FlagType::kText, "FILE", "an ONNX file instead"},
       {"sequence-length", FlagType::kInt, "N", "tokens of an example of text (128)", 0, 1, 1 << 20},
@@ -180,30 +181,45 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
     choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
     return choice;
   }
-  const std::string model = flags.Text("model");
-  if (!absl::StartsWith(model, "llama:")) {
+  choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 128));
+  auto config = ModelConfig(flags.Text("model"), choice.sequence_length);
+  if (!config.ok()) return config.status();
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  auto model = ReadModel(*config);
+  if (!model.ok()) return model.status();
+  auto training = BuildTraining(registry, *model, choice.sequence_length);
+  if (!training.ok()) return training.status();
+  choice.graph = ToProto(training->graph);
+  return choice;
+}
+
+absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length) {
+  std::string config, place = "the model";
+  absl::string_view rest = model;
+  const bool llama = absl::ConsumePrefix(&rest, "llama:");
+  if (absl::EndsWith(rest, ".json")) {
+    place = std::string(rest);
+    auto text = ReadFile(place);
+    if (!text.ok()) return text.status();
+    config = *std::move(text);
+  } else if (llama) {
+    auto sizes = ParseLlama(rest);
+    if (!sizes.ok()) return sizes.status();
+    config = ToConfigJson(*sizes);
+  } else {
     return UsageError(absl::StrCat("--model is \"", Printable(model),
                                    "\"; accepted: llama:PRESET (", PresetNames(),
-                                   "), llama:KEY=VALUE,... or llama:FILE.json"));
-  }
-  const std::string rest = model.substr(6);
-  absl::StatusOr<LlamaConfig> config;
-  if (absl::EndsWith(rest, ".json")) {
-    auto text = ReadFile(rest);
-    if (!text.ok()) return text.status();
-    config = LlamaConfigFromJson(*text);
-    if (!config.ok()) return UsageError(absl::StrCat(rest, ": ", config.status().message()));
-  } else {
-    config = ParseLlama(rest);
-    if (!config.ok()) return config.status();
+                                   "), llama:KEY=VALUE,... or FILE.json, the config.json of a "
+                                   "model of any dense family"));
   }
   OpRegistry registry;
   RegisterAllOperators(registry);
-  choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 128));
-  auto graph = BuildLlamaTraining(registry, *config, choice.sequence_length);
-  if (!graph.ok()) return UsageError(std::string(graph.status().message()));
-  choice.graph = ToProto(*graph);
-  return choice;
+  auto read = ReadModel(config);
+  absl::Status status =
+      read.ok() ? BuildTraining(registry, *read, sequence_length).status() : read.status();
+  if (status.ok()) return config;
+  return UsageError(absl::StrCat(Printable(place), ": ", Printable(status.message())));
 }
 
 }  // namespace espalier

@@ -33,4 +33,9 @@ OnnxHead ChooseOnnxHead(const ParsedFlags& flags);
 // "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 
+// The config.json that a value of --model stands for: "llama:" and what ParseLlama takes, or the
+// name of a file that ends in ".json", of a model of any dense family. A usage error if training
+// cannot build it for examples of so many tokens.
+absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length);
+
 }  // namespace espalier

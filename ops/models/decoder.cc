@@ -11,11 +11,11 @@ namespace {
 
 class DecoderGraph {
  public:
-  DecoderGraph(const Decoder& decoder, ServingBuilder& builder)
+  DecoderGraph(const Decoder& decoder, ModelBuilder& builder)
       : d_(decoder), s_(decoder.sizes), b_(builder) {}
 
   ValueId Logits() {
-    ValueId x = b_.Embedding(kEmbedding, b_.tokens(), s_.vocab_size, s_.hidden);
+    ValueId x = b_.TokenEmbedding(kEmbedding, s_.vocab_size, s_.hidden);
     if (d_.embedding_scale != 1) x = Scale(x, d_.embedding_scale);
     for (int64_t i = 0; i < s_.layers; ++i) x = Layer(static_cast<int>(i), x);
     x = Norm("model.norm", x);
@@ -65,13 +65,17 @@ class DecoderGraph {
       k = b_.RmsNorm(p + "k_norm", k, s_.head_dim, d_.norm_epsilon, d_.norm_add, s_.kv_heads);
     }
     const Rope& rope = d_.ropes[static_cast<size_t>(layer.rope)];
-    const ValueId y = b_.Attention(i, b_.Rotary(q, rope), b_.Rotary(k, rope), v,
-                                   {.kv_heads = s_.kv_heads,
+    q = b_.Rotary(q, rope);
+    k = b_.Rotary(k, rope);
+    const ValueId y = b_.Attention(i, q, k, v,
+                                   {.heads = s_.heads,
+                                    .kv_heads = s_.kv_heads,
                                     .head_dim = s_.head_dim,
                                     .scale = d_.attention_scale,
                                     .window = layer.window,
                                     .softcap = d_.attention_softcap});
-    return b_.Linear(p + "o_proj", y, s_.hidden, q_size, {.bias = d_.output_bias});
+    return b_.Linear(p + "o_proj", y, s_.hidden, q_size,
+                     {.bias = d_.output_bias, .residual = true});
   }
 
   ValueId Mlp(const std::string& p, ValueId x) {
@@ -83,7 +87,8 @@ class DecoderGraph {
     };
     const ValueId gate = b_.Activation(d_.activation, half("gate_proj", 0));
     const ValueId gated = b_.Op("multiply", {gate, half("up_proj", size)});
-    return b_.Linear(p + "down_proj", gated, s_.hidden, size, {.bias = d_.mlp_bias});
+    return b_.Linear(p + "down_proj", gated, s_.hidden, size,
+                     {.bias = d_.mlp_bias, .residual = true});
   }
 
   // The weights of all experts in one tensor [experts, out, in].
@@ -95,7 +100,7 @@ class DecoderGraph {
           {absl::StrCat(p, e.experts, ".", i, ".", name, ".weight"), {out, in}, false, 0, out});
     }
     return b_.Parameter(absl::StrCat(p, e.experts, ".", name, ".weight"), {e.count, out, in},
-                        std::move(source));
+                        {Initializer::kNormal, 0.02}, std::move(source));
   }
 
   ValueId Experts(const std::string& p, ValueId x) {
@@ -119,7 +124,7 @@ class DecoderGraph {
 
   const Decoder& d_;
   const CommonSizes& s_;
-  ServingBuilder& b_;
+  ModelBuilder& b_;
 };
 
 }  // namespace
@@ -211,8 +216,11 @@ LanguageModel ToModel(Decoder decoder) {
   LanguageModel model;
   model.facts.vocab_size = decoder.sizes.vocab_size;
   model.facts.max_positions = decoder.sizes.max_positions;
+  model.facts.layers = decoder.sizes.layers;
+  model.facts.experts = std::any_of(decoder.layers.begin(), decoder.layers.end(),
+                                    [](const DecoderLayer& layer) { return layer.experts; });
   model.build = [decoder = std::make_shared<const Decoder>(std::move(decoder))](
-                    ServingBuilder& builder) { return DecoderGraph(*decoder, builder).Logits(); };
+                    ModelBuilder& builder) { return DecoderGraph(*decoder, builder).Logits(); };
   return model;
 }
 

@@ -5,8 +5,8 @@
 
 #include "ops/models/config_reader.h"
 #include "ops/models/model.h"
+#include "ops/models/model_builder.h"
 #include "ops/models/rope.h"
-#include "ops/models/serving_builder.h"
 
 namespace espalier {
 

@@ -32,8 +32,7 @@ FusedRows RowsOf(const FalconConfig& f, const std::string& tensor, int which) {
   return rows;
 }
 
-ValueId Attention(const FalconConfig& f, ServingBuilder& b, int i, const std::string& p,
-                  ValueId x) {
+ValueId Attention(const FalconConfig& f, ModelBuilder& b, int i, const std::string& p, ValueId x) {
   const CommonSizes& s = f.sizes;
   const auto project = [&](const char* name, int which, int64_t heads) {
     return b.Linear(p + name, x, heads * s.head_dim, s.hidden,
@@ -41,7 +40,7 @@ ValueId Attention(const FalconConfig& f, ServingBuilder& b, int i, const std::st
   };
   ValueId q = project("q", 0, s.heads), k = project("k", 1, s.kv_heads);
   const ValueId v = project("v", 2, s.kv_heads);
-  AttentionOptions options{.kv_heads = s.kv_heads, .head_dim = s.head_dim};
+  AttentionOptions options{.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.head_dim};
   if (f.alibi) {
     options.alibi_slopes = AlibiSlopes(s.heads);
     options.alibi_bf16 = true;
@@ -50,10 +49,10 @@ ValueId Attention(const FalconConfig& f, ServingBuilder& b, int i, const std::st
     k = b.Rotary(k, f.rope);
   }
   const ValueId y = b.Attention(i, q, k, v, options);
-  return b.Linear(p + "dense", y, s.hidden, s.hidden, {.bias = f.bias});
+  return b.Linear(p + "dense", y, s.hidden, s.hidden, {.bias = f.bias, .residual = true});
 }
 
-ValueId Layer(const FalconConfig& f, ServingBuilder& b, int i, ValueId x) {
+ValueId Layer(const FalconConfig& f, ModelBuilder& b, int i, ValueId x) {
   const std::string p = absl::StrCat("transformer.h.", i, ".");
   const int64_t hidden = f.sizes.hidden;
   const auto norm = [&](const char* name, ValueId v) {
@@ -62,7 +61,7 @@ ValueId Layer(const FalconConfig& f, ServingBuilder& b, int i, ValueId x) {
   const auto mlp = [&](ValueId v) {
     v = b.Linear(p + "mlp.dense_h_to_4h", v, f.ffn, hidden, {.bias = f.bias});
     v = b.Activation(f.activation, v);
-    return b.Linear(p + "mlp.dense_4h_to_h", v, hidden, f.ffn, {.bias = f.bias});
+    return b.Linear(p + "mlp.dense_4h_to_h", v, hidden, f.ffn, {.bias = f.bias, .residual = true});
   };
   const ValueId normed = norm(f.norms == 2 ? "ln_attn" : "input_layernorm", x);
   const ValueId attended = Attention(f, b, i, p + "self_attention.", normed);
@@ -74,10 +73,10 @@ ValueId Layer(const FalconConfig& f, ServingBuilder& b, int i, ValueId x) {
   return b.Add(x, mlp(norm("post_attention_layernorm", x)));
 }
 
-ValueId Build(const FalconConfig& f, ServingBuilder& b) {
+ValueId Build(const FalconConfig& f, ModelBuilder& b) {
   const CommonSizes& s = f.sizes;
   const std::string embedding = "transformer.word_embeddings";
-  ValueId x = b.Embedding(embedding, b.tokens(), s.vocab_size, s.hidden);
+  ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
   for (int64_t i = 0; i < s.layers; ++i) x = Layer(f, b, static_cast<int>(i), x);
   x = b.LayerNorm("transformer.ln_f", x, s.hidden, f.epsilon);
   b.Ignore({".rotary_emb.inv_freq", ".maybe_rotary.inv_freq"});
@@ -121,7 +120,8 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   LanguageModel model;
   model.facts.vocab_size = s.vocab_size;
   model.facts.max_positions = s.max_positions;
-  model.build = [f](ServingBuilder& builder) { return Build(f, builder); };
+  model.facts.layers = s.layers;
+  model.build = [f](ModelBuilder& builder) { return Build(f, builder); };
   return model;
 }
 

@@ -35,7 +35,7 @@ FusedRows RowsOf(const Gpt& g, const std::string& tensor, int which) {
   return rows;
 }
 
-ValueId Layer(const Gpt& g, ServingBuilder& b, int i, ValueId x) {
+ValueId Layer(const Gpt& g, ModelBuilder& b, int i, ValueId x) {
   const CommonSizes& s = g.sizes;
   const std::string p = absl::StrCat("transformer.h.", i, ".");
   ValueId h = b.LayerNorm(p + "ln_1", x, s.hidden, g.epsilon);
@@ -44,25 +44,29 @@ ValueId Layer(const Gpt& g, ServingBuilder& b, int i, ValueId x) {
         p + name, h, heads * s.head_dim, s.hidden,
         {.bias = true, .transposed = g.transposed, .fused = RowsOf(g, p + "attn.c_attn", which)});
   };
-  const auto linear = [&](const char* name, ValueId v, int64_t out, int64_t in) {
-    return b.Linear(p + name, v, out, in, {.bias = true, .transposed = g.transposed});
+  const auto linear = [&](const char* name, ValueId v, int64_t out, int64_t in,
+                          bool residual = false) {
+    return b.Linear(p + name, v, out, in,
+                    {.bias = true, .transposed = g.transposed, .residual = residual});
   };
   const ValueId q = project("attn.q", 0, s.heads), k = project("attn.k", 1, s.kv_heads);
   const ValueId v = project("attn.v", 2, s.kv_heads);
   double scale = g.scaled ? 1 / std::sqrt(static_cast<double>(s.head_dim)) : 1;
   if (g.scaled_by_depth) scale /= i + 1;
-  h = b.Attention(i, q, k, v, {.kv_heads = s.kv_heads, .head_dim = s.head_dim, .scale = scale});
-  x = b.Add(x, linear("attn.c_proj", h, s.hidden, s.hidden));
+  h = b.Attention(
+      i, q, k, v,
+      {.heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.head_dim, .scale = scale});
+  x = b.Add(x, linear("attn.c_proj", h, s.hidden, s.hidden, true));
   h = linear("mlp.c_fc", b.LayerNorm(p + "ln_2", x, s.hidden, g.epsilon), g.inner, s.hidden);
   h = b.Activation(g.activation, h);
-  return b.Add(x, linear("mlp.c_proj", h, s.hidden, g.inner));
+  return b.Add(x, linear("mlp.c_proj", h, s.hidden, g.inner, true));
 }
 
-ValueId Build(const Gpt& g, ServingBuilder& b) {
+ValueId Build(const Gpt& g, ModelBuilder& b) {
   const CommonSizes& s = g.sizes;
   const std::string embedding = "transformer.wte";
-  ValueId x = b.Add(b.Embedding(embedding, b.tokens(), s.vocab_size, s.hidden),
-                    b.Embedding("transformer.wpe", b.positions(), s.max_positions, s.hidden));
+  ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
+  x = b.Add(x, b.PositionEmbedding("transformer.wpe", s.max_positions, s.hidden));
   for (int64_t i = 0; i < s.layers; ++i) x = Layer(g, b, static_cast<int>(i), x);
   x = b.LayerNorm("transformer.ln_f", x, s.hidden, g.epsilon);
   b.Ignore({".attn.bias", ".attn.masked_bias"});  // older files hold the causal mask
@@ -93,7 +97,8 @@ LanguageModel ToModel(Gpt g) {
   LanguageModel model;
   model.facts.vocab_size = g.sizes.vocab_size;
   model.facts.max_positions = g.sizes.max_positions;
-  model.build = [g](ServingBuilder& builder) { return Build(g, builder); };
+  model.facts.layers = g.sizes.layers;
+  model.build = [g](ModelBuilder& builder) { return Build(g, builder); };
   return model;
 }
 

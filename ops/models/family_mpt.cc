@@ -35,7 +35,7 @@ std::vector<float> Slopes(int64_t heads, double bias_max) {
   return slopes;
 }
 
-ValueId Layer(const MptConfig& m, ServingBuilder& b, int i, ValueId x) {
+ValueId Layer(const MptConfig& m, ModelBuilder& b, int i, ValueId x) {
   const CommonSizes& s = m.sizes;
   const std::string p = absl::StrCat("transformer.blocks.", i, ".");
   const auto norm = [&](const char* name, ValueId v) {
@@ -56,19 +56,21 @@ ValueId Layer(const MptConfig& m, ServingBuilder& b, int i, ValueId x) {
     k = norm("attn.k_ln", k);
   }
   h = b.Attention(i, q, k, v,
-                  {.kv_heads = s.heads,
+                  {.heads = s.heads,
+                   .kv_heads = s.heads,
                    .head_dim = s.head_dim,
                    .scale = m.scale,
                    .alibi_slopes = Slopes(s.heads, m.bias_max)});
-  x = b.Add(x, b.Linear(p + "attn.out_proj", h, s.hidden, s.hidden));
+  x = b.Add(x, b.Linear(p + "attn.out_proj", h, s.hidden, s.hidden, {.residual = true}));
   h = b.Linear(p + "ffn.up_proj", norm("norm_2", x), m.ffn, s.hidden);
-  return b.Add(x, b.Linear(p + "ffn.down_proj", b.Activation("gelu", h), s.hidden, m.ffn));
+  return b.Add(x, b.Linear(p + "ffn.down_proj", b.Activation("gelu", h), s.hidden, m.ffn,
+                           {.residual = true}));
 }
 
-ValueId Build(const MptConfig& m, ServingBuilder& b) {
+ValueId Build(const MptConfig& m, ModelBuilder& b) {
   const CommonSizes& s = m.sizes;
   const std::string embedding = "transformer.wte";
-  ValueId x = b.Embedding(embedding, b.tokens(), s.vocab_size, s.hidden);
+  ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
   for (int64_t i = 0; i < s.layers; ++i) x = Layer(m, b, static_cast<int>(i), x);
   x = b.LayerNorm("transformer.norm_f", x, s.hidden, m.epsilon, true, false);
   return b.Logits(x, s.hidden, m.tied ? embedding : "");
@@ -104,7 +106,8 @@ LanguageModel ReadMpt(ConfigReader& config) {
   LanguageModel model;
   model.facts.vocab_size = s.vocab_size;
   model.facts.max_positions = s.max_positions;
-  model.build = [m](ServingBuilder& builder) { return Build(m, builder); };
+  model.facts.layers = s.layers;
+  model.build = [m](ModelBuilder& builder) { return Build(m, builder); };
   return model;
 }
 

@@ -1,6 +1,5 @@
-// LLaMA as we train it: its configuration and its training graph. Parameters are named as Hugging
-// Face's LlamaForCausalLM names them, so that the serving graph, and others, read what training
-// wrote.
+// LLaMA by its sizes, for models that are made here rather than read: presets and tests. What a
+// config.json may say besides is ReadModel's (model.h).
 #pragma once
 
 #include <cstdint>
@@ -39,18 +38,11 @@ absl::Status Validate(const LlamaConfig& config);
 
 int64_t CountParameters(const LlamaConfig& config);
 
-// config.json as Hugging Face writes it for LlamaForCausalLM, with "tokenizer" besides.
+// config.json as Hugging Face writes it for LlamaForCausalLM, with "tokenizer" besides; ReadModel
+// (model.h) reads it.
 std::string ToConfigJson(const LlamaConfig& config);
 
-// Fields that Hugging Face leaves out get its defaults. InvalidArgument for text that is no JSON
-// object or a field that is missing, of the wrong type or out of range; Unimplemented, by name, for
-// what changes the mathematics and is not supported: scaled rotary embeddings, biases, other
-// activations, quantised weights.
-absl::StatusOr<LlamaConfig> LlamaConfigFromJson(absl::string_view text);
-
-// Inputs tokens and targets, i32 [batch, sequence_length]; outputs "loss" (mean cross-entropy) and
-// "accuracy". Weights start at normal(0.02); those that write into the residual stream at
-// 0.02 / sqrt(2 * layers), as in GPT-2. Metadata: "family" = "llama", "config" = ToConfigJson.
+// BuildTraining (model.h) of ToConfigJson.
 absl::StatusOr<Graph> BuildLlamaTraining(const OpRegistry& registry, const LlamaConfig& config,
                                          int sequence_length);
 

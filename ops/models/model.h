@@ -70,6 +70,8 @@ struct ModelFacts {
   std::string family;  // "llama"
   int64_t vocab_size = 0;
   int64_t max_positions = 0;
+  int64_t layers = 0;
+  bool experts = false;   // some layers are mixtures of them
   std::vector<int> eos;   // empty: the model never ends by itself
   std::string tokenizer;  // "bytes": token i is byte i. Empty: the folder's tokenizer files
   std::string config;     // the text of config.json
@@ -77,12 +79,13 @@ struct ModelFacts {
   int packed_bits = 0;
 };
 
-class ServingBuilder;
+class ModelBuilder;
 
 struct LanguageModel {
   ModelFacts facts;
-  // Adds everything from the tokens to the logits, which it returns.
-  std::function<ValueId(ServingBuilder&)> build;
+  // Adds everything from the tokens to the logits, which it returns; for serving and training
+  // alike.
+  std::function<ValueId(ModelBuilder&)> build;
 };
 
 // By "architectures", or "model_type" where that is missing. InvalidArgument for text that is no
@@ -109,6 +112,22 @@ struct ServingModel {
 // and "dynamic.<input>" = "rows" or "output_rows" for inputs whose length follows the batch.
 absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const LanguageModel& model,
                                           const ServingShape& shape);
+
+struct TrainingModel {
+  Graph graph;
+  // Ends of names of tensors that a file may hold beside the graph's parameters: see WeightMap.
+  std::vector<std::string> ignored;
+};
+
+// Inputs tokens and targets, i32 [batch, sequence_length]; outputs "loss" (mean cross entropy over
+// all targets, of which those of -100 add nothing) and "accuracy". Parameters are named and shaped
+// as the tensors of the family's files: what training writes is such a file. They start as in
+// GPT-2: normal(0.02), what writes into the residual stream at 0.02 / sqrt(2 * layers), norms as
+// the identity, biases as 0. There is no dropout. Metadata: "family", "config". InvalidArgument for
+// sequences longer than the model's positions; Unimplemented, by name, for mixtures of experts and
+// packed weights.
+absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const LanguageModel& model,
+                                            int64_t sequence_length);
 
 // Adds what the map leaves to be understood: parameters under their own name. One rank of a model
 // that is cut over several has only some of them, but tells by this what the others read.

@@ -1,45 +1,19 @@
 #include "ops/models/serving_builder.h"
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
-namespace {
-
-// Hugging Face's names and ours.
-struct Activated {
-  const char* name;
-  const char* op;
-  const char* approximate;  // of gelu
-};
-constexpr Activated kActivations[] = {
-    {"silu", "silu", ""},          {"swish", "silu", ""},
-    {"relu", "relu", ""},          {"gelu", "gelu", "none"},
-    {"tanh", "tanh", ""},          {"gelu_python", "gelu", "none"},
-    {"sigmoid", "sigmoid", ""},    {"gelu_new", "gelu", "tanh"},
-    {"gelu_fast", "gelu", "tanh"}, {"gelu_pytorch_tanh", "gelu", "tanh"}};
-
-const Activated* FindActivation(const std::string& name) {
-  for (const Activated& a : kActivations) {
-    if (name == a.name) return &a;
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 ServingBuilder::ServingBuilder(const OpRegistry& registry, const LanguageModel& model,
                                const ServingShape& shape)
-    : shape_(shape),
-      vocab_size_(model.facts.vocab_size),
-      max_positions_(model.facts.max_positions),
-      b_(registry, absl::StrCat(model.facts.family, "_serving")) {
-  b_.Metadata("family", model.facts.family);
-  b_.Metadata("config", model.facts.config);
+    : ModelBuilder(registry, model,
+                   {.graph_name = absl::StrCat(model.facts.family, "_serving"),
+                    .leading = 1,
+                    .longest_sequence =
+                        shape.max_positions > 0 ? shape.max_positions : model.facts.max_positions}),
+      shape_(shape) {
   const auto input = [&](const std::string& name, int64_t length, const char* dynamic) {
     if (dynamic != nullptr) b_.Metadata("dynamic." + name, dynamic);
     return b_.Input(name, DType::kI32, {length});
@@ -56,26 +30,21 @@ ServingBuilder::ServingBuilder(const OpRegistry& registry, const LanguageModel& 
   logit_rows_ = input("logit_rows", shape.max_output_rows, "output_rows");
 }
 
-ValueId ServingBuilder::Parameter(const std::string& name, Dims dims, WeightSource source) {
+ValueId ServingBuilder::Parameter(const std::string& name, Dims dims, Initializer,
+                                  WeightSource source) {
   if (!source.pieces.empty()) weights_.sources[name] = std::move(source);
   return b_.Parameter(name, DType::kF32, std::move(dims), {Initializer::kNormal, 0.02});
 }
 
-ValueId ServingBuilder::Embedding(const std::string& name, ValueId ids, int64_t count, int64_t size,
-                                  int64_t skipped) {
+ValueId ServingBuilder::PositionEmbedding(const std::string& name, int64_t count, int64_t size,
+                                          int64_t skipped) {
   const std::string tensor = name + ".weight";
   WeightSource source;
   if (skipped > 0) {
     source.pieces = {{tensor, {count + skipped, size}, false, skipped, count + skipped}};
   }
-  const ValueId table = Parameter(tensor, {count, size}, std::move(source));
-  tables_[name] = table;
-  return Op("embedding", {ids, table}, {}, name);
-}
-
-ValueId ServingBuilder::Table(const std::string& name) const {
-  const auto it = tables_.find(name);
-  return it == tables_.end() ? kNoValue : it->second;
+  const ValueId table = Parameter(tensor, {count, size}, {}, std::move(source));
+  return Op("embedding", {positions_, table}, {}, name);
 }
 
 ValueId ServingBuilder::Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
@@ -95,9 +64,9 @@ ValueId ServingBuilder::Linear(const std::string& name, ValueId x, int64_t out, 
     }
     return made;
   };
-  std::vector<ValueId> inputs = {x,
-                                 Parameter(name + ".weight", {out, in}, source(".weight", true))};
-  if (options.bias) inputs.push_back(Parameter(name + ".bias", {out}, source(".bias", false)));
+  std::vector<ValueId> inputs = {
+      x, Parameter(name + ".weight", {out, in}, {}, source(".weight", true))};
+  if (options.bias) inputs.push_back(Parameter(name + ".bias", {out}, {}, source(".bias", false)));
   return Op("linear", inputs, {}, name);
 }
 
@@ -105,50 +74,16 @@ ValueId ServingBuilder::Logits(ValueId hidden, int64_t size, const std::string& 
   const ValueId rows = Op("gather", {hidden, logit_rows_}, {{"axis", int64_t{0}}});
   b_.Output("hidden", rows);
   if (tied.empty())
-    return Op("linear", {rows, Parameter("lm_head.weight", {vocab_size_, size})}, {}, "lm_head");
+    return Op("linear", {rows, Parameter("lm_head.weight", {facts_.vocab_size, size}, {})}, {},
+              "lm_head");
   Ignore({"lm_head.weight"});
   return Op("linear", {rows, Table(tied)}, {}, "lm_head");
 }
 
-ValueId ServingBuilder::LayerNorm(const std::string& name, ValueId x, int64_t size, double epsilon,
-                                  bool weight, bool bias) {
-  std::vector<ValueId> inputs = {x};
-  if (weight || bias) {
-    inputs.push_back(weight ? Parameter(name + ".weight", {size}) : kNoValue);
-  }
-  if (bias) inputs.push_back(Parameter(name + ".bias", {size}));
-  return Op("layer_norm", inputs, {{"epsilon", epsilon}}, name);
-}
-
-ValueId ServingBuilder::RmsNorm(const std::string& name, ValueId x, int64_t size, double epsilon,
-                                double add, int64_t heads) {
-  const std::string tensor = name + ".weight";
+ValueId ServingBuilder::NormWeight(const std::string& tensor, int64_t size, double add) {
   WeightSource source;
   if (add != 0) source = {{{tensor, {size}, false, 0, size}}, add};
-  const ValueId weight = Parameter(tensor, {size}, std::move(source));
-  if (heads == 1) return Op("rms_norm", {x, weight}, {{"epsilon", epsilon}}, name);
-  // Dimension 0, the rows, stays itself: it is as long as the batch.
-  x = Op("reshape", {x}, {{"shape", std::vector<int64_t>{0, heads, size}}});
-  x = Op("rms_norm", {x, weight}, {{"epsilon", epsilon}}, name);
-  return Op("reshape", {x}, {{"shape", std::vector<int64_t>{0, heads * size}}});
-}
-
-ValueId ServingBuilder::Activation(const std::string& hf_name, ValueId x) {
-  const Activated* a = FindActivation(hf_name);
-  if (a == nullptr) return kNoValue;
-  Attributes attributes;
-  if (a->approximate[0] != 0) attributes.Set("approximate", std::string(a->approximate));
-  return Op(a->op, {x}, std::move(attributes));
-}
-
-ValueId ServingBuilder::Rotary(ValueId x, const Rope& rope) {
-  const int64_t longest = shape_.max_positions > 0 ? shape_.max_positions : max_positions_;
-  const bool is_long = !rope.long_frequencies.empty() && longest > rope.short_positions;
-  return Op("rotary", {x, positions_},
-            {{"head_dim", rope.head_dim},
-             {"theta", rope.theta},
-             {"frequencies", is_long ? rope.long_frequencies : rope.frequencies},
-             {"magnitude", rope.magnitude}});
+  return Parameter(tensor, {size}, {}, std::move(source));
 }
 
 ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
@@ -191,48 +126,11 @@ ValueId ServingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
                p + "attention");
 }
 
-ValueId ServingBuilder::Op(const std::string& op, const std::vector<ValueId>& inputs,
-                           Attributes attributes, const std::string& name) {
-  return b_.Op(op, inputs, std::move(attributes), name);
-}
-
-void ServingBuilder::Ignore(std::vector<std::string> endings) {
-  weights_.ignored.insert(weights_.ignored.end(), endings.begin(), endings.end());
-}
-
 absl::StatusOr<ServingModel> ServingBuilder::Finish(ValueId logits) {
   b_.Output("logits", logits);
   absl::StatusOr<Graph> graph = b_.Build();
   if (!graph.ok()) return graph.status();
   return ServingModel{*std::move(graph), std::move(weights_)};
-}
-
-std::string ReadActivation(ConfigReader& config, const std::string& field,
-                           const std::string& otherwise) {
-  const std::string name = config.Text(field, otherwise);
-  if (FindActivation(name) != nullptr) return name;
-  std::string accepted;
-  for (const Activated& a : kActivations) {
-    absl::StrAppend(&accepted, accepted.empty() ? "\"" : ", \"", a.name, "\"");
-  }
-  config.Refuse(field, accepted, /*unsupported=*/true);
-  return otherwise;
-}
-
-std::vector<float> AlibiSlopes(int64_t heads) {
-  const int64_t whole =
-      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, heads))));
-  std::vector<float> slopes;
-  const auto slope = [](int64_t power, int64_t of) {
-    return static_cast<float>(
-        std::exp2(-8.0 * static_cast<double>(power) / static_cast<double>(of)));
-  };
-  for (int64_t i = 1; i <= whole; ++i) slopes.push_back(slope(i, whole));
-  // The others get every second slope of twice as many heads.
-  for (int64_t i = 1; static_cast<int64_t>(slopes.size()) < heads; i += 2) {
-    slopes.push_back(slope(i, 2 * whole));
-  }
-  return slopes;
 }
 
 }  // namespace espalier

@@ -13,10 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/models/llama.h"
+#include "ops/models/model.h"
 #include "proto/states.h"
 #include "server/artifacts/beside_weights.h"
 #include "server/boosting/continuations.h"
+#include "server/jobs/init_model.h"
 #include "serving/boosting/samples.h"
 #include "worker/data/npz_write.h"
 
@@ -156,16 +157,16 @@ absl::Status BoostRun::SubmitTraining(int k) {
   if (start.start_case() == proto::BoostStart::kArtifact) {
     spec.set_init_artifact(start.artifact());
   } else {
-    absl::StatusOr<LlamaConfig> config = LlamaConfigFromJson(start.config());
-    if (!config.ok()) return config.status();
     absl::StatusOr<ModelDescription> llm = tools_.describe(boost.llm());
     if (!llm.ok()) return llm.status();
-    config->tokenizer = llm->model.facts.tokenizer;
-    if (config->tokenizer.empty()) spec.set_tokenizer_artifact(boost.llm());
-    absl::StatusOr<Graph> graph =
-        BuildLlamaTraining(*tools_.operators, *config, static_cast<int>(round.columns));
-    if (!graph.ok()) return graph.status();
-    *spec.mutable_graph() = ToProto(*graph);
+    const std::string& tokenizer = llm->model.facts.tokenizer;
+    if (tokenizer.empty()) spec.set_tokenizer_artifact(boost.llm());
+    absl::StatusOr<LanguageModel> model = ReadModel(ConfigFromScratch(start.config(), tokenizer));
+    if (!model.ok()) return model.status();
+    absl::StatusOr<TrainingModel> training =
+        BuildTraining(*tools_.operators, *model, round.columns);
+    if (!training.ok()) return training.status();
+    *spec.mutable_graph() = ToProto(training->graph);
   }
   spec.mutable_dataset()->set_uri(absl::StrCat("artifact:", RoundName(k)));
   spec.mutable_dataset()->set_format(proto::Dataset::NPZ);

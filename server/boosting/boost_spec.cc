@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
+#include "ops/models/model.h"
 #include "ops/optimizer/optimizer.h"
 #include "ops/quantized/quantize_graph.h"
 #include "serving/boosting/prompts.h"
@@ -139,7 +139,7 @@ absl::Status CheckStart(const BoostTools& tools, const proto::BoostSpec& spec,
       absl::Status status = SameVocabulary(spec.llm(), llm, start.artifact(), *ssm);
       if (!status.ok()) return status;
       // What training can build is less than what can be served.
-      status = LlamaConfigFromJson(ssm->model.facts.config).status();
+      status = BuildTraining(*tools.operators, ssm->model, 1).status();
       if (!status.ok()) {
         return absl::Status(status.code(), absl::StrCat("'", start.artifact(),
                                                         "' cannot be trained: ", status.message()));
@@ -148,14 +148,16 @@ absl::Status CheckStart(const BoostTools& tools, const proto::BoostSpec& spec,
                         spec);
     }
     case proto::BoostStart::kConfig: {
-      absl::StatusOr<LlamaConfig> config = LlamaConfigFromJson(start.config());
-      if (!config.ok()) return config.status();
-      if (config->vocab_size != llm.model.facts.vocab_size) {
+      absl::StatusOr<LanguageModel> model = ReadModel(start.config());
+      if (!model.ok()) return model.status();
+      absl::Status status = BuildTraining(*tools.operators, *model, 1).status();
+      if (!status.ok()) return status;
+      if (model->facts.vocab_size != llm.model.facts.vocab_size) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "the configuration has a vocabulary of ", config->vocab_size, " tokens, the LLM '",
+            "the configuration has a vocabulary of ", model->facts.vocab_size, " tokens, the LLM '",
             spec.llm(), "' of ", llm.model.facts.vocab_size, "; an SSM must have the LLM's"));
       }
-      return LongEnough("the configuration", config->max_position_embeddings, spec);
+      return LongEnough("the configuration", model->facts.max_positions, spec);
     }
     case proto::BoostStart::START_NOT_SET:
       break;

@@ -1,13 +1,15 @@
 #include "server/jobs/init_model.h"
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/models/llama.h"
+#include "ops/models/model.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/weights/weight_files.h"
 
@@ -16,23 +18,57 @@ namespace {
 
 constexpr int64_t kMaxSequence = 1 << 24;
 
-// Checkpoints of some age hold tables that follow from config.json.
-constexpr char kDerived[] = ".rotary_emb.inv_freq";
-
 absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("spec.init_artifact '", artifact, "': ", status.message()));
 }
 
+using Json = nlohmann::ordered_json;
+
+std::string Text(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
 // What the trained model's config.json will say: all that the artifact's does, and the type that
-// training writes.
+// training writes. Newer files call it "dtype".
 std::string ConfigAfterTraining(const std::string& config) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(config, nullptr, false);
-  json["torch_dtype"] = "float32";
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  Json json = Json::parse(config, nullptr, false);
+  if (json.contains("dtype")) json["dtype"] = "float32";
+  if (json.contains("torch_dtype") || !json.contains("dtype")) json["torch_dtype"] = "float32";
+  return Text(json);
+}
+
+// Ends of names of tensors that the artifact may hold beside the parameters of its model.
+absl::StatusOr<std::vector<std::string>> IgnoredIn(const OpRegistry& registry, FileSystem& files,
+                                                   const std::string& folder) {
+  absl::StatusOr<std::string> config = ReadModelConfig(files, folder);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<LanguageModel> model = ReadModel(*config);
+  if (!model.ok()) return model.status();
+  absl::StatusOr<TrainingModel> training = BuildTraining(registry, *model, 1);
+  if (!training.ok()) return training.status();
+  return std::move(training->ignored);
+}
+
+// Under its name or, as for serving, without the model's prefix ("transformer."), which bare models
+// lack; end() if it is not there.
+auto Find(const WeightFiles& weights, const std::string& name) {
+  const auto found = weights.tensors().find(name);
+  return found != weights.tensors().end() ? found
+                                          : weights.tensors().find(name.substr(name.find('.') + 1));
 }
 
 }  // namespace
+
+std::string ConfigFromScratch(const std::string& config, const std::string& tokenizer) {
+  Json json = Json::parse(ConfigAfterTraining(config), nullptr, false);
+  if (tokenizer.empty()) {
+    json.erase("tokenizer");
+  } else {
+    json["tokenizer"] = tokenizer;
+  }
+  return Text(json);
+}
 
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
                                 const std::string& artifact, int64_t sequence_length, bool bytes) {
@@ -40,9 +76,9 @@ absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore&
   if (!folder.ok()) return In(artifact, folder.status());
   absl::StatusOr<std::string> config = ReadModelConfig(*NewPosixFileSystem(), *folder);
   if (!config.ok()) return In(artifact, config.status());
-  absl::StatusOr<LlamaConfig> llama = LlamaConfigFromJson(*config);
-  if (!llama.ok()) return In(artifact, llama.status());
-  if (bytes && llama->tokenizer != "bytes") {
+  absl::StatusOr<LanguageModel> model = ReadModel(*config);
+  if (!model.ok()) return In(artifact, model.status());
+  if (bytes && model->facts.tokenizer != "bytes") {
     return In(artifact,
               absl::InvalidArgumentError(
                   "it has a tokenizer of its own, but a dataset of text is bytes; give one "
@@ -53,30 +89,31 @@ absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore&
               absl::InvalidArgumentError(absl::StrCat("examples have ", sequence_length,
                                                       " tokens, expected 1 to ", kMaxSequence)));
   }
-  absl::StatusOr<Graph> graph =
-      BuildLlamaTraining(registry, *llama, static_cast<int>(sequence_length));
-  if (!graph.ok()) return In(artifact, graph.status());
-  graph->metadata["config"] = ConfigAfterTraining(*config);
-  return graph;
+  absl::StatusOr<TrainingModel> training = BuildTraining(registry, *model, sequence_length);
+  if (!training.ok()) return In(artifact, training.status());
+  training->graph.metadata["config"] = ConfigAfterTraining(*config);
+  return std::move(training->graph);
 }
 
-absl::StatusOr<std::string> InitFolder(const ArtifactStore& artifacts, const std::string& artifact,
-                                       const Graph& graph) {
+absl::StatusOr<std::string> InitFolder(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                       const std::string& artifact, const Graph& graph) {
   absl::StatusOr<std::string> folder = artifacts.Folder(artifact);
   if (!folder.ok()) return In(artifact, folder.status());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(*files, *folder);
   if (!weights.ok()) return In(artifact, weights.status());
+  absl::StatusOr<std::vector<std::string>> ignored = IgnoredIn(registry, *files, *folder);
+  if (!ignored.ok()) return In(artifact, ignored.status());
   std::set<std::string> known;
   for (const Value& value : graph.values()) {
     if (value.kind != ValueKind::kParameter) continue;
-    known.insert(value.name);
-    const auto found = (*weights)->tensors().find(value.name);
+    const auto found = Find(**weights, value.name);
     if (found == (*weights)->tensors().end()) {
       return In(artifact, absl::InvalidArgumentError(absl::StrCat(
                               "it has no tensor '", value.name,
                               "', which the model to be trained has, ", ToString(value.type))));
     }
+    known.insert(found->first);
     if (found->second.dims != value.type.dims) {
       return In(artifact, absl::InvalidArgumentError(absl::StrCat(
                               "tensor '", value.name, "' has shape ", ToString(found->second.dims),
@@ -90,7 +127,10 @@ absl::StatusOr<std::string> InitFolder(const ArtifactStore& artifacts, const std
     }
   }
   for (const auto& [name, tensor] : (*weights)->tensors()) {
-    if (known.count(name) > 0 || absl::EndsWith(name, kDerived)) continue;
+    const bool is_ignored =
+        std::any_of(ignored->begin(), ignored->end(),
+                    [&name = name](const std::string& end) { return absl::EndsWith(name, end); });
+    if (known.count(name) > 0 || is_ignored) continue;
     return In(artifact, absl::InvalidArgumentError(
                             absl::StrCat("it has a tensor '", name, "', ", ToString(tensor.dims),
                                          ", which the model to be trained has not")));

@@ -11,14 +11,18 @@ namespace espalier {
 
 // The training graph of the artifact's own config.json, for examples of so many tokens, or of
 // bytes. NotFound if there is no such artifact; InvalidArgument or Unimplemented, by field, for a
-// model that training cannot build, which is all but LLaMA, and for bytes where its tokens are
-// others.
+// model that training cannot build (BuildTraining, ops/models/model.h), and for bytes where its
+// tokens are others.
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
                                 const std::string& artifact, int64_t sequence_length, bool bytes);
 
+// The config.json of a model that is trained from nothing: `config` with that tokenizer, "bytes" or
+// none of its own. REQUIRES: `config` is a JSON object.
+std::string ConfigFromScratch(const std::string& config, const std::string& tokenizer);
+
 // The folder of the artifact, if it holds each parameter of the graph in its shape and no other
 // tensor. InvalidArgument names the first that differs, with both shapes.
-absl::StatusOr<std::string> InitFolder(const ArtifactStore& artifacts, const std::string& artifact,
-                                       const Graph& graph);
+absl::StatusOr<std::string> InitFolder(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                       const std::string& artifact, const Graph& graph);
 
 }  // namespace espalier

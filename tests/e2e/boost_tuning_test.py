@@ -197,6 +197,51 @@ class BoostTuning(unittest.TestCase):
             cluster.train("--init=wordy", "-d", TEXT, "--steps=1")
         self.assertIn("tokenizer of its own", caught.exception.err)
 
+    def config(self, name, **fields):
+        """A config.json of one layer over bytes."""
+        path = os.path.join(self.cluster.folder, f"{name}.json")
+        with open(path, "w") as file:
+            json.dump({"vocab_size": 256, "tokenizer": "bytes", "eos_token_id": None, **fields}, file)
+        return path
+
+    def test_7_models_of_other_families(self):
+        cluster = self.cluster
+        qwen = self.config("qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                           num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
+        gpt2 = self.config("gpt2", architectures=["GPT2LMHeadModel"], n_embd=32, n_layer=1, n_head=4, n_positions=256)
+        trained = cluster.train(f"--model={qwen}", "-d", TEXT, "--sequence-length=48", "-b", "16", "--steps=30", "--lr=5e-3", "--name=qwen")
+        self.assertEqual(cluster.wait_for_job(trained)["state"], "SUCCEEDED", cluster.job(trained))
+        job = cluster.run("boost-tune", "llm", "--ssm=qwen", f"--model={gpt2}", "--name=mixed", *BOOST)
+        self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
+        first = job["ssms"][0]
+        self.assertGreater(first["after"]["tokens_per_verification"], first["before"]["tokens_per_verification"])
+        families = {a["name"]: a["metadata"]["family"] for a in cluster.run("models")["artifacts"] if a["name"].startswith("mixed-")}
+        self.assertEqual(families, {"mixed-1": "qwen2", "mixed-2": "gpt2"})
+        cluster.run("serve", "llm", "--ssm=mixed-1", "--ssm=mixed-2", "--expansion=1,1,1")
+        out = cluster.run("generate", "llm", "In the beginning", "--max-tokens=32", "--compare")
+        self.assertTrue(out["identical"], out)
+        cluster.run("unserve", "llm")
+
+        # What the families' graphs have besides LLaMA's is cut over workers as it is.
+        more = ("--init=mixed-2", "-d", TEXT, "--sequence-length=48", "-b", "16", "--steps=4", "--lr=1e-3", "--name=more-2")
+        alone = None
+        for flags in ((), ("--pipeline-stages=2", "--micro-batches=2"), ("--zero-stage=3",)):
+            done = cluster.train(*more, *flags)
+            self.assertEqual(cluster.wait_for_job(done)["state"], "SUCCEEDED", cluster.job(done))
+            losses = cluster.losses(done)
+            alone = alone or losses
+            self.assertEqual(len(losses), 4)
+            for step, loss in losses.items():
+                self.assertAlmostEqual(loss, alone[step], delta=1e-5 * loss, msg=flags)
+
+        some = ("-d", TEXT, "--continuation-tokens=8")
+        mixture = self.config("mixtral", architectures=["MixtralForCausalLM"], hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
+        self.refused("mixture of experts", "llm", f"--model={mixture}", *some, code=2)
+        cluster.run("models", "quantize", "ssm", "--weights=int8", "--out=ssm-int8")
+        self.refused("packed in 8 bits", "llm", "--ssm=ssm-int8", *some)
+
+
 
 if __name__ == "__main__":
     unittest.main()
