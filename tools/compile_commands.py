@@ -19,9 +19,22 @@ query = subprocess.run(command, stdout=subprocess.PIPE)
 if query.returncode:
     sys.exit(query.returncode)
 
+
+
+def without_precompiled(arguments):
+    """Clang must not take gcc's precompiled header of the tests (tools/build/precompiled.bzl)."""
+    kept = []
+    for argument in arguments:
+        if kept and kept[-1] == "-include" and argument.endswith("/precompiled.h"):
+            kept.pop()
+        else:
+            kept.append(argument)
+    return kept
+
+
 entries = []
 for action in json.loads(query.stdout).get("actions", []):
-    arguments = [a for a in action["arguments"] if a not in GCC_ONLY]
+    arguments = without_precompiled([a for a in action["arguments"] if a not in GCC_ONLY])
     source = arguments[arguments.index("-c") + 1]
     if not source.startswith("external/"):
         entries.append({"directory": root, "file": source, "arguments": arguments})
