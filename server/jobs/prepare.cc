@@ -281,7 +281,8 @@ absl::StatusOr<PreparedJob> Prepare(const OpRegistry& registry, const ArtifactSt
   PreparedJob job;
   job.model = *graph;
   if (!spec.init_artifact().empty()) {
-    absl::StatusOr<std::string> folder = InitFolder(registry, artifacts, spec.init_artifact(), *graph);
+    absl::StatusOr<std::string> folder =
+        InitFolder(registry, artifacts, spec.init_artifact(), *graph);
     if (!folder.ok()) return folder.status();
     job.init_folder = *std::move(folder);
   }
