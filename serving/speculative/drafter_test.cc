@@ -19,6 +19,19 @@ constexpr int kVocabulary = 8;
 class DrafterTest : public ::testing::Test {
  protected:
   Expansion Shape(const char* text) { return *Expansion::Parse(text); }
+  // Of any number of nodes.
+  TokenTree BestFirstTree(Drafter& drafter, int64_t request, int depth, const BestFirst& how) {
+    TokenTree tree(tokens_.back());
+    const std::vector<Drafter::Job> jobs = {{.request = request,
+                                             .tokens = tokens_,
+                                             .follow = static_cast<int>(tokens_.size()),
+                                             .depth = depth,
+                                             .max_nodes = 1000,
+                                             .best_first = how,
+                                             .tree = &tree}};
+    EXPECT_TRUE(drafter.Draft(jobs).ok());
+    return tree;
+  }
 
   FakeModel model_ = HashModel(11, kVocabulary);
   FakeModelRunner runner_{FakeModelRunner::RoomyLimits(kVocabulary), model_};
@@ -238,30 +251,11 @@ TEST_F(DrafterTest, BestFirstStopsAtItsPriceAndItsWidth) {
   const auto all = Continuations(model_, tokens_, 4);
   const double price = 0.02;
   Drafter drafter(runner_, 0, Expansion());
-  TokenTree tree(4), narrow(4);
-  ASSERT_TRUE(drafter
-                  .Draft(std::vector<Drafter::Job>{{.request = 1,
-                                                    .tokens = tokens_,
-                                                    .follow = 4,
-                                                    .depth = 4,
-                                                    .max_nodes = 1000,
-                                                    .best_first = {.width = 64, .price = price},
-                                                    .tree = &tree}})
-                  .ok());
-  EXPECT_EQ(tree.drafted(),
+  EXPECT_EQ(BestFirstTree(drafter, 1, 4, {.width = 64, .price = price}).drafted(),
             std::count_if(all.begin(), all.end(), [&](const auto& c) { return c.first >= price; }));
   const int64_t rows = runner_.rows();
-  ASSERT_TRUE(drafter
-                  .Draft(std::vector<Drafter::Job>{{.request = 2,
-                                                    .tokens = tokens_,
-                                                    .follow = 4,
-                                                    .depth = 4,
-                                                    .max_nodes = 1000,
-                                                    .best_first = {.width = 2},
-                                                    .tree = &narrow}})
-                  .ok());
+  EXPECT_EQ(BestFirstTree(drafter, 2, 4, {.width = 2}).drafted(), 2 + 3 * 4);
   EXPECT_EQ(runner_.rows() - rows, 4 + 3 * 2);  // the prompt, and two nodes of each level
-  EXPECT_EQ(narrow.drafted(), 2 + 3 * 4);
 }
 
 TEST_F(DrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
@@ -270,17 +264,7 @@ TEST_F(DrafterTest, NodesThatAreNotWorthARunAreProposedWithoutChildren) {
   // Only the most probable first token gets children.
   const double parent = (all[0].first + all[1].first) / 2;
   Drafter drafter(runner_, 0, Expansion());
-  TokenTree tree(4);
-  ASSERT_TRUE(drafter
-                  .Draft(std::vector<Drafter::Job>{{.request = 1,
-                                                    .tokens = tokens_,
-                                                    .follow = 4,
-                                                    .depth = 2,
-                                                    .max_nodes = 1000,
-                                                    .best_first = {.width = 3, .parent = parent},
-                                                    .tree = &tree}})
-                  .ok());
-  EXPECT_EQ(tree.drafted(), 3 + 3);
+  EXPECT_EQ(BestFirstTree(drafter, 1, 2, {.width = 3, .parent = parent}).drafted(), 3 + 3);
   EXPECT_EQ(runner_.rows(), 4 + 1);
 }
 
