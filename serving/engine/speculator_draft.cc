@@ -55,13 +55,12 @@ double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
 void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   Ssm& ssm = ssms_[s];
   const double next = ssm.learned.acceptance[0].OfRank(2, 0);
-  const int drafting = std::max(1, ssm.choice.requests);
-  // In tokens: of a child, and of a row in the run that finds it.
-  const double least_parent =
-      (ssm.choice.price + ssm.choice.rate *
-                              (LevelSeconds(ssm, 2 * drafting) - LevelSeconds(ssm, drafting)) /
-                              drafting) /
-      next;
+  double least_parent = 0;
+  if (const int drafting = ssm.choice.requests; drafting > 0) {
+    // In tokens: of a child, and of a row in the run that finds it.
+    const double row = (LevelSeconds(ssm, 2 * drafting) - LevelSeconds(ssm, drafting)) / drafting;
+    least_parent = (ssm.choice.price + ssm.choice.rate * row) / next;
+  }
   std::vector<Drafter::Job> jobs;
   int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
   int rows = 0, once = 0;          // that it spends, and of them those that no later step will need

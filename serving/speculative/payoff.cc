@@ -7,7 +7,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kBlock = 8;             // steps with drafts, on each side of a comparison
-constexpr int kPlain = 4;                // steps without
+constexpr size_t kPlain = 4;             // steps without
 constexpr size_t kEnough = 4;            // comparisons to judge by
 constexpr size_t kTrial = 2;             // likewise, where no gain is expected
 constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do not count
@@ -31,11 +31,10 @@ constexpr double kSure = 1.5;       // standard errors
 constexpr double kDoubtless = 3;    // likewise
 constexpr double kVerySure = 4;     // likewise
 constexpr double kLeastError = 0.02;
-constexpr double kFirstError =
-    0.08;                          // of one comparison, whatever its steps say: they are neighbours
-constexpr double kLuck = 2;        // standard errors: it is looked at again and again
-constexpr double kRelease = 1.25;  // times the gain that would have been enough
-constexpr int kExact = 8;          // loads up to here have buckets of their own
+constexpr double kFirstError = 0.08;  // of one comparison, however alike its steps are
+constexpr double kLuck = 2;           // standard errors: it is looked at again and again
+constexpr double kRelease = 1.25;     // times the gain that would have been enough
+constexpr int kExact = 8;             // loads up to here have buckets of their own
 constexpr int kPerOctave = 4;
 
 }  // namespace
@@ -85,9 +84,7 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   if (!with) {
     bucket.steps = 0;
     bucket.left = std::max<int64_t>(0, bucket.left - 1);
-    if (bucket.plain_left > 0) {
-      --bucket.plain_left;
-    } else if (bucket.without.steps.size() == kPlain) {
+    if (bucket.without.steps.size() == kPlain) {
       // Held back, or nothing was wanted: the last ones are what comes next is compared with.
       bucket.without.steps.erase(bucket.without.steps.begin());
       bucket.before = bucket.after = {};
@@ -217,20 +214,16 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   Bucket& bucket = Of(load);
   bucket.gain = gain;
   if (bucket.left > 0 && gain > kRelease * bucket.lost_at) bucket.left = 0;
-  if (bucket.left > 0 || bucket.plain_left > 0) return true;
-  const bool begun = bucket.without.steps.size() == kPlain;
-  if (begun && gain < 1 && !bucket.trial && !bucket.settled && bucket.steps == 0 &&
-      bucket.ratios.empty()) {
+  if (bucket.left > 0 || bucket.without.steps.size() < kPlain) return true;
+  if (gain < 1 && !bucket.trial && !bucket.settled && bucket.steps == 0 && bucket.ratios.empty()) {
     if (credit_ < cost) return true;
     credit_ -= cost;
     bucket.trial = true;
   }
-  if (begun &&
-      (bucket.compared || bucket.steps < std::max<int64_t>(bucket.compare_after, kBlock))) {
+  if (bucket.compared || bucket.steps < std::max<int64_t>(bucket.compare_after, kBlock)) {
     return false;
   }
   bucket.without = {};
-  bucket.plain_left = kPlain;
   return true;
 }
 

@@ -62,8 +62,7 @@ class Payoff {
   };
   struct Bucket {
     Block before, without, after;  // of the comparison that is under way
-    int plain_left = 0;            // steps without that are still to come in it
-    bool compared = false;         // they have all come: `after` fills
+    bool compared = false;         // all steps without have come: `after` fills
     std::vector<double> ratios;    // log of the rate with drafts over that without, by comparison
     double own_error = 0;          // of the last one by itself
     bool settled = false;          // drafting won: comparisons are seldom
