@@ -118,16 +118,10 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
   Drafter::WorthALevel worth;
   if (options_.tune && ssm.choice.requests > 0) {
-    // Deeper than it pays on average only for what does better than the average.
-    double average = 1;
-    for (int depth = 1; depth <= ssm.choice.depth; ++depth) {
-      average *= ssm.learned.acceptance[0].OfRank(depth, 0);
-    }
-    worth = [&, average](int depth, absl::Span<const double> chances) {
-      const double least = depth < ssm.choice.depth ? 0 : average;
+    worth = [&](int depth, absl::Span<const double> chances) {
       double gain = 0;
       for (const double chance : chances) {
-        if (chance > least) gain += std::max(0.0, chance * next - ssm.choice.price);
+        gain += std::max(0.0, chance * next - ssm.choice.price);
       }
       return gain > ssm.choice.rate * LevelSeconds(ssm, static_cast<int>(chances.size()));
     };

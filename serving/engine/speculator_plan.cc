@@ -189,9 +189,8 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
           --part.depth;
         part.nodes = setup_.expansion.nodes(part.depth);
       } else {
-        // A level more for drafts that turn out better than the average (DraftBySsm).
-        const int deepest = choice.depth + 1;
-        part.depth = DepthFor(ssm, *offered[i], std::min(deepest, options_.max_depth));
+        // As far as their chances carry (DraftBySsm).
+        part.depth = DepthFor(ssm, *offered[i], options_.max_depth);
         const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
         part.nodes = std::min({2 * choice.nodes + options_.max_depth, options_.max_nodes,
                                std::max(choice.nodes, room - load.nodes / load.decoding)});

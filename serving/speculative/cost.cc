@@ -104,14 +104,19 @@ std::vector<StepCost::Known> StepCost::Sizes() const {
     } else {
       next = std::max(next, i + 1);
       while (next < buckets_.size() && !Fresh(buckets_[next])) ++next;
-      const bool near_above =
-          next < buckets_.size() && buckets_[next].middle_rows <= kNear * bucket.middle_rows;
-      if (near_above) continue;
+      const Bucket* above = next < buckets_.size() ? &buckets_[next] : nullptr;
+      // Between two that are known: what lies between these.
+      if (above != nullptr && below != nullptr &&
+          above->middle_rows <= kNear * bucket.middle_rows) {
+        continue;
+      }
+      // So many of the smaller batch would do the same.
       if (below != nullptr) {
         const double times = bucket.middle_rows / below->middle_rows;
-        if (times <= kNear) continue;
-        // So many of the smaller batch would do the same.
-        seconds = std::min(seconds, times * below->middle_seconds);
+        seconds = std::clamp(seconds, below->middle_seconds, times * below->middle_seconds);
+      } else if (above != nullptr) {
+        const double share = bucket.middle_rows / above->middle_rows;
+        seconds = std::clamp(seconds, share * above->middle_seconds, above->middle_seconds);
       }
     }
     const double times = static_cast<double>(std::min<int64_t>(bucket.count, kKept));

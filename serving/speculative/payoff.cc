@@ -181,7 +181,8 @@ void Payoff::Judge(Bucket& bucket) {
   double error = n > 1 ? std::sqrt(squares / (n - 1) / n) : 0;
   if (bucket.likely > 0) error += kLuck * std::sqrt(bucket.off) / bucket.tokens;
   if (count == 1) error = std::max({error, bucket.own_error, kFirstError});
-  const bool plain = mean + kVerySure * std::max(error, kLeastError) < 0;
+  const double sure = kVerySure * std::max(error, kLeastError);
+  const bool plain = mean + sure < 0, drafts = mean - sure > 0;
   const size_t enough = bucket.trial ? kTrial : kEnough;
   const bool lost = bucket.trial ? mean - error < 0 : mean + kSure * error < 0;
   // What is not expected to pay has to show it.
@@ -189,7 +190,7 @@ void Payoff::Judge(Bucket& bucket) {
   if (plain || hopeless || (count >= enough && lost) || (count >= kMost && mean < 0)) {
     return Hold(bucket, mean);
   }
-  if (count < enough || (mean - error < 0 && count < kMost)) return;
+  if (!drafts && (count < enough || (mean - error < 0 && count < kMost))) return;
   bucket.settled = true;
   bucket.trial = false;
   bucket.losses = bucket.against = 0;
