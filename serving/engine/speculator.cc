@@ -9,6 +9,7 @@
 namespace espalier {
 namespace {
 
+constexpr double kMemory = 64;   // steps
 constexpr int kTunedNodes = 32;  // of a tree, unless the options say
 
 }  // namespace
@@ -209,6 +210,11 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     return;
   }
   if (!with_ssm_) plain_seconds_ = seconds;
+  if (with_ssm_ && !settling_) {
+    const double likely = seconds * plain_rate_ * gain_;
+    yielded_ += (tokens - yielded_) / kMemory;
+    expected_ += (likely - expected_) / kMemory;
+  }
   ssm_payoff_.Observe(load_.decoding, with_ssm_,
                       {.tokens = tokens,
                        .seconds = seconds,

@@ -181,6 +181,10 @@ class Speculator {
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
   double LevelSeconds(const Ssm& ssm, int rows) const;
+  // Tokens per second of steps with such drafts as were chosen.
+  double LongRunRate() const;
+  bool WorthALevel(const Ssm& ssm, int depth, absl::Span<const double> chances,
+                   absl::Span<const double> drafted);
   void DraftBySsm(int ssm, std::vector<DraftWork>& work);
   void KeepWhatPays(std::vector<DraftWork>& work, double drafting);
   void Learn(Learned& learned, RequestFactor& factor, const Request& request,
@@ -206,8 +210,10 @@ class Speculator {
   double gain_ = 1;         // what the choices' drafts are expected to do to the rate
   double trial_cost_ = 0;   // seconds that these may lose before it is known whether they pay
   double plain_rate_ = 0;   // expected of the step without drafts of SSMs, tokens per second
-  double likely_ = 0;       // tokens of it, by the chances of the trees; 0: not known
-  double overhead_ = 1;     // DraftBounds.overhead, of the last drafts
+  // Of steps with drafts: tokens, and what their time would have yielded as estimated. They fade.
+  double yielded_ = 1, expected_ = 1;
+  double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known
+  double overhead_ = 1;  // DraftBounds.overhead, of the last drafts
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests

@@ -1,6 +1,7 @@
 // Runs the SSMs as planned, and keeps what pays of their trees.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr double kOverheadStep = 0.05;
 constexpr double kMostOverhead = 1.5;
+constexpr int kLookAhead = 3;       // levels
 constexpr double kCandidate = 0.5;  // of the price: what rows cost is an average
 
 }  // namespace
@@ -45,11 +47,41 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
   overhead_ = std::clamp(overhead_, 1.0, kMostOverhead);
 }
 
+// By so much the estimate may be wrong: beyond, drafting itself is in doubt (payoff.h).
+double Speculator::LongRunRate() const {
+  return plain_rate_ * gain_ *
+         std::clamp(yielded_ / expected_, Payoff::kLeastGain, 1 / Payoff::kLeastGain);
+}
+
 // Of one level of so many rows.
 double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
   const double visible = rows * load_.context;
   const double context = std::min(rows, ssm.choice.requests) * load_.context;
   return overhead_ * ssm.cost.Seconds({.rows = rows, .visible = visible, .context = context});
+}
+
+// Whether the best that could be verified with this level's children, or theirs and so on, is worth
+// more than what was drafted by more than the SSM's time. Where rows cost by the block, it takes
+// several levels to fill one.
+bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double> chances,
+                             absl::Span<const double> drafted) {
+  StepValue value(load_, llm_cost_, LongRunRate());
+  std::vector<double> nodes(drafted.begin(), drafted.end());
+  std::sort(nodes.rbegin(), nodes.rend());
+  const double without = value.Of(nodes).tokens;
+  std::vector<double> level(chances.begin(), chances.end());
+  std::sort(level.rbegin(), level.rend());
+  double spent = 0;
+  for (int ahead = 1; ahead <= kLookAhead && depth + ahead <= options_.max_depth; ++ahead) {
+    spent += LongRunRate() * LevelSeconds(ssm, static_cast<int>(level.size()));
+    const double next = ssm.learned.acceptance[0].OfRank(depth + ahead, 0);
+    for (double& chance : level) chance *= next;
+    const auto middle = static_cast<int64_t>(nodes.size());
+    nodes.insert(nodes.end(), level.begin(), level.end());
+    std::inplace_merge(nodes.begin(), nodes.begin() + middle, nodes.end(), std::greater<>());
+    if (value.Of(nodes).tokens - spent > without) return true;
+  }
+  return false;
 }
 
 void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
@@ -118,12 +150,8 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
   Drafter::WorthALevel worth;
   if (options_.tune && ssm.choice.requests > 0) {
-    worth = [&](int depth, absl::Span<const double> chances) {
-      double gain = 0;
-      for (const double chance : chances) {
-        gain += std::max(0.0, chance * next - ssm.choice.price);
-      }
-      return gain > ssm.choice.rate * LevelSeconds(ssm, static_cast<int>(chances.size()));
+    worth = [&](int depth, absl::Span<const double> chances, absl::Span<const double> drafted) {
+      return WorthALevel(ssm, depth, chances, drafted);
     };
   }
   if (absl::Status status = ssm.drafter->Draft(jobs, worth); !status.ok()) {
@@ -164,7 +192,9 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
-  const size_t kept = ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
+  const size_t kept = with_ssm_ && !with_probe_
+                          ? StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes
+                          : ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
   if (load.other_rows == 0) {
     likely_ = std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept),
                               static_cast<double>(load.decoding));

@@ -70,7 +70,9 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
     // The last level is not run: its logits would be of no use, and Follow computes what is
     // accepted.
     if (!status.ok() || deeper.empty()) break;
-    if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances)) break;
+    if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances, Drafted(jobs))) {
+      break;
+    }
     start = Now();
     status = RunFrontiers(deeper);
   }
@@ -90,6 +92,20 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
     }
   }
   return status;
+}
+
+// Chances of the nodes that would be handed over, in no order.
+std::vector<double> Drafter::Drafted(absl::Span<const Job> jobs) const {
+  std::vector<double> out;
+  for (const Job& job : jobs) {
+    const auto draft = drafts_.find(job.request);
+    if (job.depth == 0 || draft == drafts_.end()) continue;
+    const TokenTree& tree = draft->second.tree;
+    for (int node = 1; node < tree.size(); ++node) {
+      if (tree.chance(node) >= job.best_first.price) out.push_back(tree.chance(node));
+    }
+  }
+  return out;
 }
 
 absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences) {

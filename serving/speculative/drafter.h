@@ -65,9 +65,11 @@ class Drafter {
   // From now on tells `cost` what each run took, by this clock.
   void Measure(std::function<double()> seconds, StepCost* cost);
 
-  // Says whether a best-first level of these nodes of this depth (from 1), which are accepted with
-  // these chances, is worth running. The first level always runs.
-  using WorthALevel = std::function<bool(int depth, absl::Span<const double> chances)>;
+  // Says whether a best-first level of nodes of this depth (from 1) is worth running, by the
+  // chances that they are accepted, and those of all nodes that were drafted so far, these among
+  // them. The first level always runs.
+  using WorthALevel = std::function<bool(int depth, absl::Span<const double> chances,
+                                         absl::Span<const double> drafted)>;
 
   // Runs all jobs, level by level. If an error comes back, the SSM's state of the jobs' requests is
   // as it was before, and no tree has changed.
@@ -108,6 +110,7 @@ class Drafter {
 
   absl::Status Follow(absl::Span<const Job> jobs);
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
+  std::vector<double> Drafted(absl::Span<const Job> jobs) const;
   absl::Status Run(absl::Span<const SequenceRows> sequences);
   void Rule(const Job& job, Branches& draft) const;
   absl::Status Expand(const Job& job, int depth);

@@ -182,7 +182,7 @@ void Payoff::Judge(Bucket& bucket) {
   if (bucket.likely > 0) error += kLuck * std::sqrt(bucket.off) / bucket.tokens;
   if (count == 1) error = std::max({error, bucket.own_error, kFirstError});
   const double sure = kVerySure * std::max(error, kLeastError);
-  const bool plain = mean + sure < 0, drafts = mean - sure > 0;
+  const bool plain = mean + sure<0, drafts = mean - sure> 0;
   const size_t enough = bucket.trial ? kTrial : kEnough;
   const bool lost = bucket.trial ? mean - error < 0 : mean + kSure * error < 0;
   // What is not expected to pay has to show it.

@@ -109,6 +109,26 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
   return best;
 }
 
+StepValue::StepValue(const StepLoad& load, const StepCost& llm, double rate)
+    : load_(load), llm_(llm), rate_(rate) {
+  load_.nodes = 0;
+  load_.gain = load_.drafting = 0;
+}
+
+StepValue::Best StepValue::Of(absl::Span<const double> chances) {
+  for (size_t n = price_.size(); n <= chances.size(); ++n) {
+    price_.push_back(rate_ *
+                     (StepSeconds(load_, llm_, static_cast<int>(n)) - StepSeconds(load_, llm_, 0)));
+  }
+  Best best;
+  double gain = 0;
+  for (size_t n = 1; n <= chances.size(); ++n) {
+    gain += chances[n - 1];
+    if (gain - price_[n] > best.tokens) best = {static_cast<int>(n), gain - price_[n]};
+  }
+  return best;
+}
+
 int ChooseNodes(const StepLoad& load, const StepCost& llm, absl::Span<const double> chances,
                 int most) {
   double gain = 0, best_rate = 0;

@@ -5,6 +5,10 @@
 //   not at all, from what its drafts were worth so far (ChooseDraft);
 // - when candidates and their chances are known, how many of them the LLM should verify, the most
 //   probable first whichever request they belong to (ChooseNodes).
+// What counts is the rate over many steps, not that of each: a step whose drafts are better than
+// most should not stop where its own rate is highest, for the time would yield less elsewhere.
+// Where the long-run rate is known, time is paid for at that price (StepValue; Dinkelbach 1967).
+//
 // A node's chance is that of its whole path, so it is never above its parent's, and the best set
 // of n nodes is the n most probable ones.
 //
@@ -65,6 +69,28 @@ struct DraftBounds {
 DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCost& ssm,
                         const Acceptance& acceptance, absl::Span<const DraftOffer> offers,
                         const DraftBounds& bounds, double margin);
+
+// What trees are worth beside what their time yields in other steps, for one step's load. The
+// trees that load has, and its drafting, do not count.
+class StepValue {
+ public:
+  // `rate`: tokens per second of steps like this one in the long run. `llm` must outlive this, and
+  // not change.
+  StepValue(const StepLoad& load, const StepCost& llm, double rate);
+
+  struct Best {
+    int nodes = 0;
+    double tokens = 0;  // expected of them, less what the time they take would yield
+  };
+  // Of the first so many of the candidates, whose chances come in falling order.
+  Best Of(absl::Span<const double> chances);
+
+ private:
+  StepLoad load_;
+  const StepCost& llm_;
+  double rate_;
+  std::vector<double> price_;  // tokens that the time of so many nodes is worth, as far as asked
+};
 
 // How many of the candidates, whose chances come in falling order, to verify; at most `most`.
 // load.nodes and load.gain do not count here: the candidates are all there is.
