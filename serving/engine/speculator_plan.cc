@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kChooseEvery = 8;   // steps, while the load stays the same and much is learned
+constexpr int kChooseEvery = 16;  // steps, while the load stays the same and much is learned
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;

@@ -15,6 +15,7 @@ constexpr int kPerOctave = 16;       // beyond, buckets per doubling
 constexpr int64_t kFresh = 1024;     // observations after which a time is old
 constexpr int kFew = 3;              // times that are to be trusted
 constexpr double kNear = 2;          // times as many rows
+constexpr double kAnother = 1.5;     // times slower or faster
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
 constexpr int kRepeats = 3;          // of each calibration batch
 constexpr int kTurns = 5;            // of two that are compared
@@ -72,15 +73,22 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   at->rows[slot] = work.rows;
   at->seconds[slot] = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
   at->when[slot] = ++observed_;
+  // The newest first.
   std::array<double, kKept> rows, times;
   size_t known = 0;
-  for (size_t i = 0; i < static_cast<size_t>(std::min<int64_t>(at->count, kKept)); ++i) {
-    if (observed_ - at->when[i] > kFresh) continue;
-    rows[known] = at->rows[i];
-    times[known++] = at->seconds[i];
+  for (int64_t i = 0; i < std::min<int64_t>(at->count, kKept); ++i) {
+    const size_t from = static_cast<size_t>((at->count - 1 - i) % kKept);
+    if (observed_ - at->when[from] > kFresh) break;
+    rows[known] = at->rows[from];
+    times[known++] = at->seconds[from];
   }
+  std::array<double, kKept> last = times;
+  const double now = Median(absl::MakeSpan(last.data(), std::min<size_t>(known, kLast)));
   at->middle_rows = Median(absl::MakeSpan(rows.data(), known));
   at->middle_seconds = Median(absl::MakeSpan(times.data(), known));
+  if (now > kAnother * at->middle_seconds || at->middle_seconds > kAnother * now) {
+    at->middle_seconds = now;
+  }
   stale_ = true;
 }
 

@@ -54,7 +54,8 @@ class StepCost {
   void set_rates(const Rates& rates) { rates_ = rates; }
 
  private:
-  static constexpr int kKept = 7;  // times per bucket
+  static constexpr int kKept = 31;  // times per bucket
+  static constexpr int kLast = 7;   // of them, that say whether the machine has become another
   struct Bucket {
     int number = 0;
     std::array<double, kKept> rows{}, seconds{};  // the last observations, a ring

@@ -12,29 +12,29 @@ constexpr size_t kEnough = 4;            // comparisons to judge by
 constexpr size_t kTrial = 2;             // likewise, where no gain is expected
 constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do not count
 constexpr size_t kMost = 16;             // after which who is ahead has won
-constexpr int kAgainst = 2;              // comparisons in a row that raise a doubt
-constexpr double kFarAgainst = -0.2;     // or one like this
 constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
 constexpr int64_t kCompareSeldom = 768;  // where the last comparisons were clear
-constexpr double kClear = 0.22;          // log of the rate with drafts over that without
-constexpr double kSomewhat = 0.05;       // likewise, where it is beyond doubt
+constexpr double kClear = 0.22;          // log of the gain
 constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
 constexpr int kMostDoublings = 8;
-constexpr double kLossShare = 128;  // turns may lose this part of the time until the next ones
-constexpr double kLongest = 3;      // times the median
-constexpr double kSpread = 48;      // steps
-constexpr double kPrior = 16;       // steps
-constexpr double kMemory = 512;     // steps
-constexpr double kSure = 1.5;       // standard errors
-constexpr double kDoubtless = 3;    // likewise
-constexpr double kVerySure = 4;     // likewise
-constexpr double kLeastError = 0.02;
-constexpr double kFirstError = 0.08;  // of one comparison, however alike its steps are
-constexpr double kLuck = 2;           // standard errors: it is looked at again and again
-constexpr double kRelease = 1.25;     // times the gain that would have been enough
-constexpr int kExact = 8;             // loads up to here have buckets of their own
+constexpr double kLossShare = 128;       // turns may lose this part of the time until the next ones
+constexpr double kLongest = 3;           // times the median
+constexpr double kSpread = 48;           // steps
+constexpr double kPrior = 16;            // steps
+constexpr double kMemory = 512;          // steps
+constexpr double kDoubtless = 3;         // standard errors
+constexpr double kVerySure = 4;          // likewise
+constexpr double kFirstError = 0.08;     // of one comparison, however alike its steps are
+constexpr double kLuck = 2;              // standard errors: it is looked at again and again
+constexpr double kEstimateError = 0.06;  // of the logarithm of a gain that was estimated
+constexpr double kRefuted = 3;           // standard errors
+constexpr size_t kRemembered = 16;       // comparisons
+constexpr int64_t kAsked = 16;           // gains that are averaged
+constexpr double kRelease = 0.2;         // log of a gain over its average, that is no noise
+constexpr double kLeastRelease = 0.04;   // log of the gain that ends a hold
+constexpr int kExact = 8;                // loads up to here have buckets of their own
 constexpr int kPerOctave = 4;
 
 }  // namespace
@@ -122,20 +122,21 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   if (block.steps.size() == kBlock) block.steps.erase(block.steps.begin());
   block.steps.push_back(sample);
   if (!bucket.compared) return;
-  const bool first = bucket.ratios.empty() && bucket.before.steps.empty();
+  const bool first = !bucket.settled && bucket.before.steps.empty();
   if (block.steps.size() == kBlock ||
       (first && block.steps.size() >= kBlock / 2 &&
-       LogRatio(bucket) + kVerySure * std::max(Error(bucket), kFirstError) < 0)) {
+       std::log(bucket.gain) + Surprise(bucket) + kVerySure * std::max(Error(bucket), kFirstError) <
+           0)) {
     Compare(bucket);
   }
 }
 
 // The steps without stand between those with drafts, so what drifts is the same for both.
-double Payoff::LogRatio(const Bucket& bucket) {
+double Payoff::Surprise(const Bucket& bucket) {
   const double before = bucket.before.Share(), after = bucket.after.Share(),
                without = bucket.without.Share();
   if (!(after > 0) || !(without > 0)) return 0;
-  return std::log(bucket.gain * (before > 0 ? std::sqrt(before * after) : after) / without);
+  return std::log((before > 0 ? std::sqrt(before * after) : after) / without);
 }
 
 // Of the first comparison, of which there is one side only, by how much its steps differ.
@@ -148,75 +149,94 @@ double Payoff::Error(const Bucket& bucket) {
 
 void Payoff::Compare(Bucket& bucket) {
   bucket.own_error = Error(bucket);
-  bucket.ratios.push_back(LogRatio(bucket));
+  if (bucket.surprises.size() == kRemembered) bucket.surprises.erase(bucket.surprises.begin());
+  bucket.surprises.push_back(Surprise(bucket));
   bucket.before = std::move(bucket.after);
   bucket.after = {};
   bucket.compared = false;
   Judge(bucket);
 }
 
-void Payoff::Judge(Bucket& bucket) {
-  const double last = bucket.ratios.back();
-  if (bucket.settled) {
-    bucket.against = last < 0 ? bucket.against + 1 : 0;
-    bucket.compare_after = last > kClear ? kCompareSeldom
-                           : last > 0    ? std::min(2 * bucket.compare_after, kCompareSeldom)
-                                         : kCompareEvery;
-    if (bucket.against < kAgainst && last > kFarAgainst) return;
-    bucket.settled = false;
-    bucket.ratios.clear();
-    bucket.compare_after = bucket.against = 0;
-    bucket.lost = 0;
-    return;
-  }
-  const size_t count = bucket.ratios.size();
-  std::vector<double> ratios = bucket.ratios;
-  std::sort(ratios.begin(), ratios.end());
+Payoff::Belief Payoff::Believed(const Bucket& bucket) {
+  const size_t count = bucket.surprises.size();
+  if (count == 0) return {bucket.log_gain, kEstimateError};
+  std::vector<double> surprises = bucket.surprises;
+  std::sort(surprises.begin(), surprises.end());
   // One that an interruption spoilt must not decide.
   const size_t cut = count >= kTrimmed ? 1 : 0;
   double sum = 0, squares = 0;
-  for (size_t i = cut; i < count - cut; ++i) sum += ratios[i];
+  for (size_t i = cut; i < count - cut; ++i) sum += surprises[i];
   const double n = static_cast<double>(count - 2 * cut), mean = sum / n;
-  for (size_t i = cut; i < count - cut; ++i) squares += std::pow(ratios[i] - mean, 2);
-  double error = n > 1 ? std::sqrt(squares / (n - 1) / n) : 0;
+  for (size_t i = cut; i < count - cut; ++i) squares += std::pow(surprises[i] - mean, 2);
+  double error = n > 1 ? std::sqrt(squares / (n - 1) / n) : bucket.own_error;
+  error = std::max(error, kFirstError / std::sqrt(n));
   if (bucket.likely > 0) error += kLuck * std::sqrt(bucket.off) / bucket.tokens;
-  if (count == 1) error = std::max({error, bucket.own_error, kFirstError});
-  const double sure = kVerySure * std::max(error, kLeastError);
-  const bool plain = mean + sure<0, drafts = mean - sure> 0;
-  const size_t enough = bucket.trial ? kTrial : kEnough;
-  const bool lost = bucket.trial ? mean - error < 0 : mean + kSure * error < 0;
-  // What is not expected to pay has to show it.
-  const bool hopeless = bucket.gain < 1 && mean < 0 && count >= kTrial;
-  if (plain || hopeless || (count >= enough && lost) || (count >= kMost && mean < 0)) {
-    return Hold(bucket, mean);
+  // What cannot be chance refutes the estimate.
+  if (std::abs(mean) > kRefuted * std::hypot(error, kEstimateError)) {
+    return {bucket.log_gain + mean, error};
   }
-  if (!drafts && (count < enough || (mean - error < 0 && count < kMost))) return;
-  bucket.settled = true;
-  bucket.trial = false;
-  bucket.losses = bucket.against = 0;
-  bucket.compare_after =
-      mean > std::max(kSomewhat, kDoubtless * error) ? kCompareSeldom : kCompareEvery;
+  const double measured = 1 / (error * error), estimated = 1 / (kEstimateError * kEstimateError);
+  return {bucket.log_gain + mean * measured / (measured + estimated),
+          1 / std::sqrt(measured + estimated)};
 }
 
-void Payoff::Hold(Bucket& bucket, double mean) {
+void Payoff::Judge(Bucket& bucket) {
+  const Belief belief = Believed(bucket);
+  const size_t count = bucket.surprises.size();
+  const double sure =
+      kVerySure * std::max(belief.error, kFirstError / std::sqrt(static_cast<double>(count)));
+  // What is estimated now may be less than it was of late.
+  const double now = belief.mean + std::min(0.0, std::log(bucket.gain) - bucket.log_gain);
+  const size_t enough = bucket.trial || bucket.gain < 1 ? kTrial : kEnough;
+  const double margin = bucket.trial || count >= kMost ? 0 : belief.error;
+  if (belief.mean + sure < 0 || (belief.mean + margin < 0 && count >= enough)) {
+    return Hold(bucket);
+  }
+  if (!bucket.settled && now < sure && (count < enough || (now < belief.error && count < kMost))) {
+    return;
+  }
+  const double last = bucket.log_gain + bucket.surprises.back();
+  const bool clear = last > kClear && now > kDoubtless * belief.error;
+  bucket.compare_after = clear ? kCompareSeldom
+                         : bucket.settled && last > 0 && now > belief.error
+                             ? std::min(2 * bucket.compare_after, kCompareSeldom)
+                             : kCompareEvery;
+  bucket.settled = true;
+  bucket.trial = false;
+  bucket.losses = 0;
+  bucket.lost = 0;
+}
+
+void Payoff::Hold(Bucket& bucket) {
   const int64_t longest = kLongestHold << std::min(bucket.losses++, kMostDoublings);
   bucket.left = std::clamp(static_cast<int64_t>(kLossShare * bucket.lost), kShortestHold, longest);
-  bucket.lost_at = bucket.gain * std::exp(-mean);
   bucket.lost = bucket.debt = 0;
   bucket.before = bucket.after = {};
   bucket.compared = true;
-  bucket.ratios.clear();
+  // Most of it is forgotten by then.
+  if (bucket.surprises.size() > kEnough) {
+    bucket.surprises.erase(bucket.surprises.begin(), bucket.surprises.end() - kEnough);
+  }
   bucket.compare_after = 0;
-  bucket.trial = false;
+  bucket.settled = bucket.trial = false;
 }
 
 bool Payoff::Withholds(int load, double gain, double cost) {
   if (gain < kLeastGain) return true;
   Bucket& bucket = Of(load);
   bucket.gain = gain;
-  if (bucket.left > 0 && gain > kRelease * bucket.lost_at) bucket.left = 0;
+  const double weight = 1 / static_cast<double>(std::min(++bucket.asked, kAsked));
+  bucket.log_gain += weight * (std::log(gain) - bucket.log_gain);
+  const double believed = Believed(bucket).mean;
+  if (bucket.left > 0 &&
+      believed + std::max(0.0, std::log(gain) - bucket.log_gain - kRelease) > kLeastRelease)
+    bucket.left = 0;
   if (bucket.left > 0 || bucket.without.steps.size() < kPlain) return true;
-  if (gain < 1 && !bucket.trial && !bucket.settled && bucket.steps == 0 && bucket.ratios.empty()) {
+  if (believed < 0 && bucket.settled) {
+    bucket.settled = false;
+    bucket.compare_after = 0;
+  }
+  if (believed < 0 && !bucket.trial && bucket.steps == 0) {
     if (credit_ < cost) return true;
     credit_ -= cost;
     bucket.trial = true;

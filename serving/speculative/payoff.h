@@ -7,10 +7,12 @@
 // time, but not for long before it has lost several times.
 //
 // A machine may be half as fast for a second, and only neighbours in time can be compared: a few
-// steps without, and the few with drafts just before and after. While it is not known who wins, the
-// two take turns; then one such comparison comes now and then, until some go the other way. What an
-// SSM catches up when it starts on a request is spread over the steps that follow, which have the
-// good of it.
+// steps without, and the few with drafts just before and after. Even so one comparison may be a
+// sixth off, and many would cost more than there is to be won: what they say is weighed against the
+// estimate, which is rarely far off, by how much each is to be trusted (normal prior and normal
+// errors). While it is not known who wins, the two take turns; then a comparison comes now and
+// then. What an SSM catches up when it starts on a request is spread over the steps that follow,
+// which have the good of it.
 #pragma once
 
 #include <cstdint>
@@ -63,18 +65,20 @@ class Payoff {
   struct Bucket {
     Block before, without, after;  // of the comparison that is under way
     bool compared = false;         // all steps without have come: `after` fills
-    std::vector<double> ratios;    // log of the rate with drafts over that without, by comparison
-    double own_error = 0;          // of the last one by itself
-    bool settled = false;          // drafting won: comparisons are seldom
-    int against = 0;               // of those, in a row
-    int64_t steps = 0;             // with drafts, since the last one without
-    int64_t compare_after = 0;     // so many of these
-    int64_t left = 0;              // steps for which it is held back
-    int losses = 0;                // in a row
-    bool trial = false;            // it is tried though no gain is expected
-    double lost = 0;               // steps without, that the turns have cost
-    double gain = 1;               // that was asked about last
-    double lost_at = 0;            // gain that would have been enough
+    // Of the last comparisons: log of the yield with drafts, of what was expected of it, over the
+    // yield without, likewise.
+    std::vector<double> surprises;
+    double own_error = 0;       // of the last one by itself
+    bool settled = false;       // drafting won: comparisons are seldom
+    int64_t steps = 0;          // with drafts, since the last one without
+    int64_t compare_after = 0;  // so many of these
+    int64_t left = 0;           // steps for which it is held back
+    int losses = 0;             // in a row
+    bool trial = false;         // it is tried though no gain is expected
+    double lost = 0;            // steps without, that the turns have cost
+    double gain = 1;            // that was asked about last
+    double log_gain = 0;        // on average, of late
+    int64_t asked = 0;          // how often
     // Sums that fade; the last one of what the tokens were off the estimate, squared.
     double tokens = 0, likely = 0, off = 0;
     double debt = 0;  // seconds of catching up that are not spread yet
@@ -82,11 +86,16 @@ class Payoff {
 
   // Loads that are alike share one.
   Bucket& Of(int load);
-  static double LogRatio(const Bucket& bucket);
+  static double Surprise(const Bucket& bucket);
   static double Error(const Bucket& bucket);
+  // Of the logarithm of the gain: mean and standard error.
+  struct Belief {
+    double mean, error;
+  };
+  static Belief Believed(const Bucket& bucket);
   void Compare(Bucket& bucket);
   void Judge(Bucket& bucket);
-  void Hold(Bucket& bucket, double mean);
+  void Hold(Bucket& bucket);
 
   std::map<int, Bucket> buckets_;
   double credit_ = 0;  // seconds that trials may lose

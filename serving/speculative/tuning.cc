@@ -6,6 +6,8 @@
 namespace espalier {
 namespace {
 
+constexpr double kWorse = 0.7;  // times the chances of the others
+
 // Rows of each SSM run that drafts the first nodes of a list for one request: the root, then at
 // every level the nodes that have children.
 class LevelRows {
@@ -70,9 +72,13 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
     for (int m = 1; m <= static_cast<int>(offers.size()); ++m) {
       factors += offers[m - 1].factor;
       catch_up += offers[m - 1].catch_up;
-      // Halves, quarters, ... of the offers: the chances of neighbours are alike.
+      // Only where what is left out is clearly worse, or there is no room: which of many that are
+      // alike are drafted for would change from step to step, and each change costs catching up.
       const int left = static_cast<int>(offers.size()) - m;
-      if (left != 0 && (m & (m - 1)) != 0) continue;
+      if (left != 0 && offers[m].factor > kWorse * factors / m &&
+          (m + left <= room || (m & (m - 1)) != 0)) {
+        continue;
+      }
       const double behind = catch_up / bounds.horizon / m;  // rows per request and step
       double value = 0;
       LevelRows levels(nodes.size());

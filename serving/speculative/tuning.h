@@ -64,8 +64,8 @@ struct DraftBounds {
   double overhead = 1;  // what drafting takes, over what the SSM's own steps do
 };
 
-// `offers`: best first. Rate, and a choice without requests, is that of the load alone if nothing
-// is better by `margin` (a share of the rate).
+// `offers`: best first; all of them are taken but for much worse ones. Rate, and a choice without
+// requests, is that of the load alone if nothing is better by `margin` (a share of the rate).
 DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCost& ssm,
                         const Acceptance& acceptance, absl::Span<const DraftOffer> offers,
                         const DraftBounds& bounds, double margin);
