@@ -52,7 +52,7 @@ std::vector<Machine> Machines() {
 }
 
 struct Outcome {
-  double tokens_per_second = 0;  // of the last round
+  double tokens_per_second = 0;  // of the last half of the rounds
   double at_first = 0;           // of the first round, in which all is to be learned
   EngineStatistics statistics;
   std::vector<std::vector<int>> answers;
@@ -79,8 +79,10 @@ Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions 
   if (agreement >= 0) ssms.push_back(&costed_ssm);
   const auto engine = *Engine::Create(&costed_llm, ssms, &tokenizer, options);
   Outcome out;
+  double middle = 0;
   for (int round = 0; round < rounds; ++round) {
     const double start = clock;
+    if (round == rounds / 2) middle = clock;
     std::map<RequestId, int> index;
     for (int i = 0; i < load; ++i) {
       RequestOptions request{.max_tokens = AnswerLength(load)};
@@ -95,8 +97,9 @@ Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions 
         answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
       }
     }
-    out.tokens_per_second = static_cast<double>(load) * AnswerLength(load) / (clock - start);
-    if (round == 0) out.at_first = out.tokens_per_second;
+    const double tokens = static_cast<double>(load) * AnswerLength(load);
+    if (round == 0) out.at_first = tokens / (clock - start);
+    out.tokens_per_second = tokens * (round + 1 - rounds / 2) / (clock - middle);
   }
   out.statistics = engine->statistics();
   return out;

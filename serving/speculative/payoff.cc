@@ -11,31 +11,37 @@ constexpr size_t kPlain = 4;             // steps without
 constexpr size_t kEnough = 4;            // comparisons to judge by
 constexpr size_t kTrial = 2;             // likewise, where no gain is expected
 constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do not count
-constexpr size_t kMost = 16;             // after which who is ahead has won
+constexpr size_t kHalf = 8;              // that are remembered through a hold
+constexpr size_t kMost = 16;             // that are remembered; then who is ahead has won
 constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
-constexpr int64_t kCompareSeldom = 768;  // where the last comparisons were clear
-constexpr double kClear = 0.22;          // log of the gain
+constexpr int64_t kCompareSeldom = 768;  // where drafting has clearly won
 constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
 constexpr int kMostDoublings = 8;
-constexpr double kLossShare = 128;       // turns may lose this part of the time until the next ones
-constexpr double kLongest = 3;           // times the median
-constexpr double kSpread = 48;           // steps
-constexpr double kPrior = 16;            // steps
-constexpr double kMemory = 512;          // steps
-constexpr double kDoubtless = 3;         // standard errors
-constexpr double kVerySure = 4;          // likewise
-constexpr double kFirstError = 0.08;     // of one comparison, however alike its steps are
-constexpr double kLuck = 2;              // standard errors: it is looked at again and again
-constexpr double kEstimateError = 0.06;  // of the logarithm of a gain that was estimated
-constexpr double kRefuted = 3;           // standard errors
-constexpr size_t kRemembered = 16;       // comparisons
-constexpr int64_t kAsked = 16;           // gains that are averaged
-constexpr double kRelease = 0.2;         // log of a gain over its average, that is no noise
-constexpr double kLeastRelease = 0.04;   // log of the gain that ends a hold
-constexpr int kExact = 8;                // loads up to here have buckets of their own
+constexpr double kLossShare = 128;  // turns may lose this part of the time until the next ones
+constexpr double kLongest = 3;      // times the median
+constexpr double kSpread = 48;      // steps
+constexpr double kPrior = 16;       // steps
+constexpr double kMemory = 512;     // steps
+constexpr int64_t kAsked = 16;      // gains that are averaged
+constexpr double kLuck = 2;         // standard errors: it is looked at again and again
+constexpr int kExact = 8;           // loads up to here have buckets of their own
 constexpr int kPerOctave = 4;
+
+// Standard errors.
+constexpr double kTolerated = 0.5;
+constexpr double kSure = 2;
+constexpr double kDoubtless = 3;
+constexpr double kVerySure = 4;
+constexpr double kRefuted = 3;  // the estimate
+
+// Of logarithms of gains.
+constexpr double kEstimateError = 0.06;  // of what is estimated
+constexpr double kFirstError = 0.08;     // of one comparison, however alike its steps are
+constexpr double kLeastRelease = 0.04;   // what ends a hold
+constexpr double kNoNoise = 0.2;         // a gain over its average that is none
+constexpr double kClear = 0.22;
 
 }  // namespace
 
@@ -149,7 +155,7 @@ double Payoff::Error(const Bucket& bucket) {
 
 void Payoff::Compare(Bucket& bucket) {
   bucket.own_error = Error(bucket);
-  if (bucket.surprises.size() == kRemembered) bucket.surprises.erase(bucket.surprises.begin());
+  if (bucket.surprises.size() == kMost) bucket.surprises.erase(bucket.surprises.begin());
   bucket.surprises.push_back(Surprise(bucket));
   bucket.before = std::move(bucket.after);
   bucket.after = {};
@@ -183,18 +189,15 @@ Payoff::Belief Payoff::Believed(const Bucket& bucket) {
 void Payoff::Judge(Bucket& bucket) {
   const Belief belief = Believed(bucket);
   const size_t count = bucket.surprises.size();
-  const double sure =
-      kVerySure * std::max(belief.error, kFirstError / std::sqrt(static_cast<double>(count)));
+  const double sure = kVerySure * std::max(belief.error, kFirstError);
   // What is estimated now may be less than it was of late.
   const double now = belief.mean + std::min(0.0, std::log(bucket.gain) - bucket.log_gain);
   const size_t enough = bucket.trial || bucket.gain < 1 ? kTrial : kEnough;
-  const double margin = bucket.trial || count >= kMost ? 0 : belief.error;
+  const double margin = bucket.trial || count == kMost ? 0 : belief.error;
   if (belief.mean + sure < 0 || (belief.mean + margin < 0 && count >= enough)) {
     return Hold(bucket);
   }
-  if (!bucket.settled && now < sure && (count < enough || (now < belief.error && count < kMost))) {
-    return;
-  }
+  if (!bucket.settled && now < kSure * belief.error && count < kMost) return;
   const double last = bucket.log_gain + bucket.surprises.back();
   const bool clear = last > kClear && now > kDoubtless * belief.error;
   bucket.compare_after = clear ? kCompareSeldom
@@ -213,9 +216,9 @@ void Payoff::Hold(Bucket& bucket) {
   bucket.lost = bucket.debt = 0;
   bucket.before = bucket.after = {};
   bucket.compared = true;
-  // Most of it is forgotten by then.
-  if (bucket.surprises.size() > kEnough) {
-    bucket.surprises.erase(bucket.surprises.begin(), bucket.surprises.end() - kEnough);
+  // Half of it is forgotten by then.
+  if (bucket.surprises.size() > kHalf) {
+    bucket.surprises.erase(bucket.surprises.begin(), bucket.surprises.end() - kHalf);
   }
   bucket.compare_after = 0;
   bucket.settled = bucket.trial = false;
@@ -227,16 +230,17 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   bucket.gain = gain;
   const double weight = 1 / static_cast<double>(std::min(++bucket.asked, kAsked));
   bucket.log_gain += weight * (std::log(gain) - bucket.log_gain);
-  const double believed = Believed(bucket).mean;
-  if (bucket.left > 0 &&
-      believed + std::max(0.0, std::log(gain) - bucket.log_gain - kRelease) > kLeastRelease)
-    bucket.left = 0;
+  const Belief belief = Believed(bucket);
+  const double grown = std::log(gain) - bucket.log_gain;
+  if (belief.mean + (grown > kNoNoise ? grown : 0) > kLeastRelease) bucket.left = 0;
   if (bucket.left > 0 || bucket.without.steps.size() < kPlain) return true;
-  if (believed < 0 && bucket.settled) {
+  // Not for what may be chance.
+  const bool losing = belief.mean + kTolerated * belief.error < 0;
+  if (losing && bucket.settled) {
     bucket.settled = false;
     bucket.compare_after = 0;
   }
-  if (believed < 0 && !bucket.trial && bucket.steps == 0) {
+  if (losing && !bucket.trial && bucket.steps == 0) {
     if (credit_ < cost) return true;
     credit_ -= cost;
     bucket.trial = true;
