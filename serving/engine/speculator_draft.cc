@@ -96,6 +96,9 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   std::vector<Drafter::Job> jobs;
   int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
   int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
+  // After a tree of its own an SSM has not run the last token, and the one before if that was a
+  // leaf.
+  const int usual = ssms() > 1 || with_lookups_ ? options_.max_depth + 1 : 2;
   for (DraftWork& item : work) {
     const Request& request = item.request;
     const Assignment& assignment = item.assignment;
@@ -142,7 +145,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
     const int behind = std::max(0, job.follow - known);
     catch_up -= behind;
     rows += behind;
-    once += std::max(0, behind - options_.max_depth - 1);
+    once += std::max(0, behind - usual);
     if (job.depth > 0) ++ssm.drafts;
     jobs.push_back(job);
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace espalier {
@@ -217,6 +218,31 @@ TEST(Payoff, LuckAloneHoldsNothingBack) {
                     .likely = drafts ? 3.0 : 0});
   }
   EXPECT_GT(drafted, 0.97 * 8000);
+}
+
+// Where a comparison is a sixth off, four of them are no proof against an estimate that is right.
+TEST(Payoff, AFewUnluckyComparisonsDoNotRefuteTheEstimate) {
+  double drafted = 0;
+  constexpr int kRuns = 20, kSteps = 600;
+  for (int run = 0; run < kRuns; ++run) {
+    Payoff payoff;
+    std::mt19937 random(run);
+    std::normal_distribution<double> noise(0, 0.15);
+    double slow = 1;
+    bool before = false;
+    for (int i = 0; i < kSteps; ++i) {
+      const bool drafts = !payoff.Withholds(4, 1.08);
+      // As slow as it is by then until it turns again.
+      if (drafts != before) slow = std::exp(noise(random));
+      before = drafts;
+      drafted += drafts;
+      payoff.Observe(4, drafts,
+                     {.tokens = drafts ? 10 : 4,
+                      .seconds = slow * (drafts ? 2.5 / 1.08 : 1),
+                      .expected = drafts ? 4.32 : 4});
+    }
+  }
+  EXPECT_GT(drafted, 0.8 * kRuns * kSteps);
 }
 
 // But what trees promise and do not keep is.

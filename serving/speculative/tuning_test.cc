@@ -81,6 +81,29 @@ TEST(StepCost, WhatWasCalibratedInABadMomentIsNotBelievedForLong) {
   EXPECT_GE(cost.Seconds(256), seconds(16));
 }
 
+// Drafting, a server never runs what plain decoding would run; decoding plainly, no tree.
+TEST(StepCost, SizesThatWereNotRunForLongAreNotTakenForTheirNeighbours) {
+  const auto seconds = [](int rows) { return 0.5 + 0.1 * rows; };
+  for (const int still : {2, 4}) {
+    StepCost cost;
+    for (int i = 0; i < 20; ++i) {
+      for (const int rows : {1, 2, 4, 6, 8}) cost.Observe({.rows = rows}, seconds(rows));
+    }
+    for (int i = 0; i < 3000; ++i) cost.Observe({.rows = still}, seconds(still));
+    for (const int rows : {1, 4, 6, 8}) {
+      EXPECT_NEAR(cost.Seconds(rows), seconds(rows), 1e-6) << rows << ", only " << still;
+    }
+  }
+}
+
+// Neighbours come and go; all sizes must be known from about the same times.
+TEST(StepCost, AFewSlowStepsInARowMakeNoSizeDearer) {
+  StepCost cost;
+  for (int i = 0; i < 60; ++i) cost.Observe({.rows = 16}, 1);
+  for (int i = 0; i < 8; ++i) cost.Observe({.rows = 16}, 1.3);
+  EXPECT_NEAR(cost.Seconds(16), 1, 1e-6);
+}
+
 // A runner whose steps take what a formula says.
 class TimedRunner : public ModelRunner {
  public:
@@ -255,6 +278,35 @@ TEST(ChooseNodes, IsTheBestOfAllCounts) {
   }
 }
 
+// Good and bad steps alternate; what is verified of each is to maximise the tokens of all over the
+// time of all.
+TEST(StepValue, TheLongRunIsBestWhereTimeIsPaidForAtItsRate) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<double> uniform;
+  for (int run = 0; run < 50; ++run) {
+    const double fixed = uniform(random), row = 0.02 + 0.1 * uniform(random);
+    const StepCost llm = CostOf([&](int rows) { return fixed + row * rows; });
+    const StepLoad load{.decoding = 1};
+    std::vector<std::vector<double>> steps(2);
+    for (size_t i = 0; i < 2; ++i) {
+      for (int n = 0; n < 8; ++n) steps[i].push_back(uniform(random) * (i == 0 ? 1 : 0.5));
+      std::sort(steps[i].rbegin(), steps[i].rend());
+    }
+    const auto rate = [&](int a, int b) {
+      double tokens = 2;
+      for (int n = 0; n < a; ++n) tokens += steps[0][n];
+      for (int n = 0; n < b; ++n) tokens += steps[1][n];
+      return tokens / (StepSeconds(load, llm, a) + StepSeconds(load, llm, b));
+    };
+    double best = 0;
+    for (int a = 0; a <= 8; ++a) {
+      for (int b = 0; b <= 8; ++b) best = std::max(best, rate(a, b));
+    }
+    StepValue value(load, llm, best);
+    EXPECT_NEAR(rate(value.Of(steps[0]).nodes, value.Of(steps[1]).nodes), best, 1e-9);
+  }
+}
+
 TEST(ChooseDraft, DraftsWhereRowsAreFreeAndNotWhereTheyAreDear) {
   const Acceptance acceptance = {};  // its prior: six in ten
   const StepCost ssm = CostOf([](int) { return 0.1; });
@@ -285,6 +337,18 @@ TEST(ChooseDraft, LeavesOutRequestsThatItCannotGuess) {
   for (int i = 0; i < 4; ++i) offers[i].factor = 1.2;
   const DraftChoice choice = ChooseDraft({.decoding = 8}, llm, ssm, acceptance, offers, {}, 0.01);
   EXPECT_EQ(choice.requests, 4);
+}
+
+// Whoever is left out for a step must be caught up with in the next.
+TEST(ChooseDraft, TakesAllThatAreAboutAlike) {
+  const Acceptance acceptance = {};
+  // Half of them would fill the block.
+  const StepCost ssm = CostOf([](int rows) { return 0.2 * ((rows + 3) / 4); });
+  const StepCost llm = CostOf([](int rows) { return 4.0 + 2 * ((rows + 11) / 12); });
+  std::vector<DraftOffer> offers(8);
+  for (int i = 0; i < 8; ++i) offers[i].factor = 1.1 - 0.03 * i;
+  const DraftChoice choice = ChooseDraft({.decoding = 8}, llm, ssm, acceptance, offers, {}, 0.01);
+  EXPECT_EQ(choice.requests, 8);
 }
 
 TEST(ChooseDraft, CatchingUpIsPaidFor) {
