@@ -1,6 +1,7 @@
 """TLS on everything that the daemons listen on: HTTP and gRPC, workers off loopback, callers' certificates; and
 certificates that are wrong, each refused by what is wrong with it."""
 import http.client
+import http.server
 import json
 import os
 import re
@@ -52,6 +53,40 @@ class Certificates:
         self.openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial", "-out",
                      certificate, "-days", days, "-extfile", self.path("extensions"))
         return certificate, key
+
+
+class Gateway(http.server.ThreadingHTTPServer):
+    """An HTTPS server of somebody else: answers any completion with "hello"; keeps the names that clients asked for
+    and the keys that they showed."""
+
+    def __init__(self, certificate, key):
+        super().__init__(("127.0.0.1", 0), self.Answer)
+        self.names, self.keys = [], []
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        context.sni_callback = lambda socket, name, context: self.names.append(name)
+        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.thread = threading.Thread(target=self.serve_forever)
+        self.thread.start()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.server.keys.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'data: {"choices": [{"text": "hello", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n')
+
+        def log_message(self, *_):
+            pass
+
+    def handle_error(self, request, client_address):
+        pass  # clients that do not trust us
+
+    def close(self):
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
 
 
 class TlsTest(unittest.TestCase):
@@ -159,6 +194,55 @@ class TlsTest(unittest.TestCase):
         self.assertIn("no TLS there that we trust", done.stderr)
         self.assertEqual(self.cluster.get("/health")[0], 200)
 
+    def espalier(self, *args, **env):
+        """Nothing of this cluster in its environment."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ESPALIER_")}
+        return subprocess.run([PROGRAMS["espalier"], *args], env={**clean, **env}, capture_output=True, text=True,
+                              timeout=120)
+
+    def test_the_command_line_speaks_https(self):
+        ask = ("generate", "llm", "In the beginning", "--max-tokens=12", "--temperature=0", "--json")
+        url, ca = f"--http-address=https://{self.cluster.http}", f"--ca-file={self.pem.ca}"
+        texts = []
+        for way in ([f"--coordinator={self.cluster.grpc}"], ["--http", url], ["--http", url[:15] + url[23:]]):
+            done = self.espalier(*ask, *way, ca)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            texts.append(json.loads(done.stdout.splitlines()[-1])["done"]["text"])
+        self.assertEqual(len(set(texts)), 1, texts)
+        done = self.espalier("bench", "llm", "--requests=6", "--concurrency=3", "--max-tokens=4", "--http", url, ca,
+                             "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["output_tokens"], 24)
+        for flags, said in (
+                ([url], "is not trusted"),
+                ([url, f"--ca-file={self.pem.other_ca}"], "--ca-file=FILE"),
+                ([f"--http-address={self.cluster.http}"], f"--http-address=https://{self.cluster.http}"),
+                ([f"--http-address=http://{self.cluster.http}", ca], "write https://"),
+                ([url, f"--ca-file={self.pem.ca_key}"], "holds no certificate")):
+            done = self.espalier(*ask[:-1], "--http", *flags)
+            self.assertNotEqual(done.returncode, 0, flags)
+            self.assertIn(said, done.stderr)
+
+    def test_a_certificate_for_another_name_is_refused_and_gets_no_key(self):
+        for name, san in (("elsewhere", "DNS:elsewhere.example"), ("here", "DNS:localhost")):
+            gateway = Gateway(*self.pem.signed(name, f"subjectAltName={san}"))
+            try:
+                for host in ("localhost", "127.0.0.1"):
+                    done = self.espalier("generate", "any", "x", "--http", f"--ca-file={self.pem.ca}",
+                                         f"--http-address=https://{host}:{gateway.server_port}",
+                                         ESPALIER_TOKEN="secret")
+                    if (name, host) == ("here", "localhost"):
+                        self.assertEqual(done.returncode, 0, done.stderr)
+                        self.assertIn("hello", done.stdout)
+                    else:
+                        self.assertEqual(done.returncode, 3, done.stderr)
+                        self.assertIn(f"its certificate is not for {host}", done.stderr)
+            finally:
+                gateway.close()
+            # Addresses are not sent as names (RFC 6066).
+            self.assertEqual(gateway.names, ["localhost", None])
+            self.assertEqual(gateway.keys, ["Bearer secret"] if name == "here" else [])
+
     def start_worker(self, name, *flags):
         port = free_port()
         worker = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name={name}",
@@ -233,7 +317,12 @@ class TlsTest(unittest.TestCase):
             status = ["status", f"--coordinator={grpc}"]
             with self.assertRaises(Failed):
                 self.cluster.cli(*status)
-            self.cluster.cli(*status, f"--cert-file={self.pem.client}", f"--key-file={self.pem.client_key}")
+            own = [f"--cert-file={self.pem.client}", f"--key-file={self.pem.client_key}"]
+            self.cluster.cli(*status, *own)
+            ask = ["generate", "none", "x", "--http", f"--http-address=https://127.0.0.1:{http_port}",
+                   f"--ca-file={self.pem.ca}"]
+            self.assertIn("--cert-file=FILE and --key-file=FILE", self.espalier(*ask).stderr)
+            self.assertIn("'none' is not served", self.espalier(*ask, *own).stderr)
         finally:
             daemon.terminate()
             daemon.wait()
