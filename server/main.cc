@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
@@ -35,6 +36,7 @@
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
 #include "worker/api_keys.h"
+#include "worker/certificate_watch.h"
 #include "worker/transport_security.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
@@ -98,6 +100,8 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
   }
   return absl::OkStatus();
 }
+
+HttpCertificates ForHttp(const TlsPem& pem) { return {pem.certificate, pem.key, pem.client_ca}; }
 
 // --data-dir is --data_dir, and --http is --http_listen.
 std::vector<std::string> NormalizeFlags(int argc, char** argv) {
@@ -246,9 +250,11 @@ absl::Status Serve(const sigset_t& signals) {
                    .version = kVersion});
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<LocalWorkers> workers;
+  std::optional<CertificateWatch> certificates;
   // From the outside in: no new requests, the jobs while their workers still answer, the workers
   // while they can still take their leave.
   auto stop = absl::MakeCleanup([&] {
+    certificates.reset();
     boosts.Stop();
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();
@@ -271,9 +277,7 @@ absl::Status Serve(const sigset_t& signals) {
     int port = 0;
     (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has
     server.port = static_cast<uint16_t>(port);
-    server.certificate = tls->certificate();
-    server.key = tls->key();
-    server.client_ca = tls->client_ca();
+    server.certificates = ForHttp(tls->pem());
     auto started = HttpServer::Start(
         server, [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           gateway.Handle(std::move(request), std::move(responder));
@@ -283,6 +287,12 @@ absl::Status Serve(const sigset_t& signals) {
     http_address = absl::StrCat(http_listen.substr(0, colon), ":", http->port());
     coordinator.SetHttpAddress(http_address);
   }
+  certificates.emplace(*tls, kCertificateCheck, [&http](const TlsPem& pem) {
+    if (http == nullptr) return;
+    if (absl::Status set = http->SetCertificates(ForHttp(pem)); !set.ok()) {
+      spdlog::warn("{}; the certificates read before stay in use", std::string(set.message()));
+    }
+  });
 
   const int wanted = absl::GetFlag(FLAGS_local_workers);
   if (wanted > 0) {

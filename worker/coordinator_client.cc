@@ -82,7 +82,7 @@ class CoordinatorStore : public RendezvousStore {
 CoordinatorClient::CoordinatorClient(const std::string& address, const std::string& key,
                                      const TransportSecurity& tls)
     : address_(address) {
-  auto channel = KeyedChannel(address, ChannelLimits(), key, tls);
+  auto channel = KeyedChannel(address, ChannelLimits(), key, CallersCredentials(tls));
   cluster_ = proto::Cluster::NewStub(channel);
   models_ = proto::Models::NewStub(channel);
 }

@@ -1,7 +1,10 @@
 #include "worker/keyed_channel.h"
 
 #include <grpcpp/create_channel.h>
+#include <grpcpp/impl/grpc_library.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_interceptor.h>
 
 #include <utility>
@@ -39,27 +42,50 @@ class KeyInterceptorFactory : public grpc::experimental::ClientInterceptorFactor
   const std::string header_;
 };
 
+constexpr unsigned kLookEverySeconds = 1;
+
+// gRPC takes certificates that change from files alone, and believes whatever they hold: hence
+// files in memory, of what was found right.
+std::shared_ptr<grpc::experimental::CertificateProviderInterface> Watched(
+    const std::string& identity, const std::string& roots) {
+  return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      identity, identity, roots, kLookEverySeconds);
+}
+
 }  // namespace
 
-std::shared_ptr<grpc::Channel> KeyedChannel(const std::string& address,
-                                            const grpc::ChannelArguments& arguments,
-                                            const std::string& key, const TransportSecurity& tls) {
-  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  if (!key.empty()) interceptors.push_back(std::make_unique<KeyInterceptorFactory>(key));
-  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
-  if (tls.calls()) credentials = grpc::SslCredentials({tls.ca(), tls.key(), tls.certificate()});
-  return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,
-                                                                 std::move(interceptors));
+std::shared_ptr<grpc::ChannelCredentials> CallersCredentials(const TransportSecurity& tls) {
+  if (!tls.calls()) return grpc::InsecureChannelCredentials();
+  const grpc::GrpcLibraryCodegen library;  // the watcher needs it before the credentials are there
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Watched(tls.identity_path(), tls.ca_path()));
+  options.watch_root_certs();
+  if (tls.serves()) options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecurity& tls) {
   if (!tls.serves()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(
-      tls.client_ca().empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = tls.client_ca();
-  options.pem_key_cert_pairs = {{tls.key(), tls.certificate()}};
-  return grpc::SslServerCredentials(options);
+  const grpc::GrpcLibraryCodegen library;
+  grpc::experimental::TlsServerCredentialsOptions options(
+      Watched(tls.identity_path(), tls.client_ca_path()));
+  options.watch_identity_key_cert_pairs();
+  if (!tls.client_ca_path().empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> KeyedChannel(const std::string& address,
+                                            const grpc::ChannelArguments& arguments,
+                                            const std::string& key,
+                                            std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  if (!key.empty()) interceptors.push_back(std::make_unique<KeyInterceptorFactory>(key));
+  if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,
+                                                                 std::move(interceptors));
 }
 
 std::string AuthorizationOf(const grpc::ServerContext& context) {

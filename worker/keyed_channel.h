@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/channel_arguments.h>
@@ -13,15 +14,19 @@
 
 namespace espalier {
 
-// With TLS if tls.calls(), and then with tls.certificate() for who asks for one. Every call on it,
-// of whatever service, shows `key` as "authorization: Bearer KEY"; empty: none.
-std::shared_ptr<grpc::Channel> KeyedChannel(const std::string& address,
-                                            const grpc::ChannelArguments& arguments,
-                                            const std::string& key,
-                                            const TransportSecurity& tls = TransportSecurity());
+// With TLS if tls.calls(), and then with tls's certificate for who asks for one. Connections made a
+// second or more after a reload of `tls` are by what it read. A thread looks after that: share them
+// between channels. `tls` has to outlive them.
+std::shared_ptr<grpc::ChannelCredentials> CallersCredentials(const TransportSecurity& tls);
 
-// With TLS if tls.serves().
+// Likewise, with TLS if tls.serves().
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecurity& tls);
+
+// Every call on it, of whatever service, shows `key` as "authorization: Bearer KEY"; empty: none.
+// Without credentials in the clear.
+std::shared_ptr<grpc::Channel> KeyedChannel(
+    const std::string& address, const grpc::ChannelArguments& arguments, const std::string& key,
+    std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
 // What a call shows; empty if it shows nothing.
 std::string AuthorizationOf(const grpc::ServerContext& context);

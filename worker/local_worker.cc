@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "worker/api_keys.h"
 #include "worker/artifacts.h"
+#include "worker/certificate_watch.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"
@@ -92,6 +93,7 @@ class LocalWorkerImpl : public LocalWorker {
     absl::StatusOr<TransportSecurity> tls = TransportSecurity::Read(options_.tls);
     if (!tls.ok()) return tls.status();
     tls_ = *std::move(tls);
+    certificates_.emplace(tls_, kCertificateCheck);
     const bool clear = (!IsLoopback(coordinator->host) && !tls_.calls()) ||
                        (!IsLoopback(listen->host) && !tls_.serves());
     if (!options_.insecure && clear) {
@@ -380,6 +382,7 @@ class LocalWorkerImpl : public LocalWorker {
   std::string host_;  // by which the peers' Gloo reaches this worker
   std::string address_;
   std::thread thread_;
+  std::optional<CertificateWatch> certificates_;
 
   mutable absl::Mutex mutex_;
   absl::CondVar stop_;

@@ -6,9 +6,12 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/memory_file.h"
 
 namespace espalier {
 namespace {
@@ -51,10 +54,54 @@ absl::StatusOr<Certificate> FirstCertificate(const char* flag, const std::string
   return out;
 }
 
+// Contents that are right.
+absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
+  TlsPem out;
+  const struct {
+    const char* flag;
+    const std::string& path;
+    std::string* to;
+  } all[] = {{"tls_cert", files.certificate, &out.certificate},
+             {"tls_key", files.key, &out.key},
+             {"tls_ca", files.ca, &out.ca},
+             {"tls_client_ca", files.client_ca, &out.client_ca}};
+  for (const auto& [flag, path, to] : all) {
+    absl::StatusOr<std::string> pem = ReadFile(flag, path);
+    if (!pem.ok()) return pem.status();
+    *to = *std::move(pem);
+    if (path.empty() || to == &out.key) continue;
+    if (auto certificate = FirstCertificate(flag, path, *to); !certificate.ok()) {
+      return certificate.status();
+    }
+  }
+  if (out.certificate.empty()) return out;
+  const PrivateKey key(PEM_read_bio_PrivateKey(Open(out.key).get(), nullptr, NoPassword, nullptr));
+  if (key == nullptr) {
+    return Wrong("tls_key", files.key, "holds no private key in PEM form that needs no password");
+  }
+  const auto own = FirstCertificate("tls_cert", files.certificate, out.certificate);
+  if (!own.ok()) return own.status();
+  if (X509_check_private_key(own->get(), key.get()) != 1) {
+    return Wrong("tls_key", files.key,
+                 absl::StrCat("is not the key of the first certificate in ", files.certificate));
+  }
+  return out;
+}
+
+std::string Identity(const TlsPem& pem) { return absl::StrCat(pem.key, "\n", pem.certificate); }
+
+std::string PathOf(const std::unique_ptr<MemoryFile>& file) { return file ? file->path() : ""; }
+
 }  // namespace
 
+struct TransportSecurity::State {
+  TlsFiles files;
+  std::unique_ptr<MemoryFile> identity, ca, client_ca;  // null: there is none
+  absl::Mutex mutex;                                    // also of the files' contents
+  TlsPem pem ABSL_GUARDED_BY(mutex);
+};
+
 absl::StatusOr<TransportSecurity> TransportSecurity::Read(const TlsFiles& files) {
-  TransportSecurity out;
   if (files.certificate.empty() != files.key.empty()) {
     return absl::InvalidArgumentError("--tls_cert and --tls_key go together: one of them is given");
   }
@@ -62,35 +109,63 @@ absl::StatusOr<TransportSecurity> TransportSecurity::Read(const TlsFiles& files)
     return Wrong("tls_client_ca", files.client_ca,
                  "callers can only be asked for certificates with --tls_cert and --tls_key");
   }
+  absl::StatusOr<TlsPem> pem = ReadPem(files);
+  if (!pem.ok()) return pem.status();
+  TransportSecurity out;
+  out.state_ = std::make_shared<State>();
+  State& state = *out.state_;
+  state.files = files;
   const struct {
-    const char* flag;
-    const std::string& path;
-    std::string* to;
-  } all[] = {{"tls_cert", files.certificate, &out.certificate_},
-             {"tls_key", files.key, &out.key_},
-             {"tls_ca", files.ca, &out.ca_},
-             {"tls_client_ca", files.client_ca, &out.client_ca_}};
-  for (const auto& [flag, path, to] : all) {
-    absl::StatusOr<std::string> pem = ReadFile(flag, path);
-    if (!pem.ok()) return pem.status();
-    *to = *std::move(pem);
-    if (path.empty() || to == &out.key_) continue;
-    if (auto certificate = FirstCertificate(flag, path, *to); !certificate.ok()) {
-      return certificate.status();
-    }
+    const std::string& pem;
+    std::string contents;
+    std::unique_ptr<MemoryFile>* to;
+  } all[] = {{pem->certificate, Identity(*pem), &state.identity},
+             {pem->ca, pem->ca, &state.ca},
+             {pem->client_ca, pem->client_ca, &state.client_ca}};
+  for (const auto& [given, contents, to] : all) {
+    if (given.empty()) continue;
+    absl::StatusOr<std::unique_ptr<MemoryFile>> file = MemoryFile::Make(contents);
+    if (!file.ok()) return file.status();
+    *to = *std::move(file);
   }
-  if (!out.serves()) return out;
-  const PrivateKey key(PEM_read_bio_PrivateKey(Open(out.key_).get(), nullptr, NoPassword, nullptr));
-  if (key == nullptr) {
-    return Wrong("tls_key", files.key, "holds no private key in PEM form that needs no password");
-  }
-  const auto own = FirstCertificate("tls_cert", files.certificate, out.certificate_);
-  if (!own.ok()) return own.status();
-  if (X509_check_private_key(own->get(), key.get()) != 1) {
-    return Wrong("tls_key", files.key,
-                 absl::StrCat("is not the key of the first certificate in ", files.certificate));
-  }
+  absl::MutexLock lock(&state.mutex);
+  state.pem = *std::move(pem);
   return out;
+}
+
+absl::StatusOr<bool> TransportSecurity::Reload() {
+  if (state_ == nullptr) return false;
+  absl::MutexLock lock(&state_->mutex);
+  absl::StatusOr<TlsPem> pem = ReadPem(state_->files);
+  if (!pem.ok()) return pem.status();
+  if (*pem == state_->pem) return false;
+  const std::pair<const std::unique_ptr<MemoryFile>&, std::string> all[] = {
+      {state_->identity, Identity(*pem)},
+      {state_->ca, pem->ca},
+      {state_->client_ca, pem->client_ca}};
+  for (const auto& [file, contents] : all) {
+    if (file == nullptr) continue;
+    if (absl::Status status = file->Replace(contents); !status.ok()) return status;
+  }
+  state_->pem = *std::move(pem);
+  return true;
+}
+
+bool TransportSecurity::serves() const { return state_ && state_->identity; }
+bool TransportSecurity::calls() const { return state_ && state_->ca; }
+
+TlsPem TransportSecurity::pem() const {
+  if (state_ == nullptr) return {};
+  absl::MutexLock lock(&state_->mutex);
+  return state_->pem;
+}
+
+std::string TransportSecurity::identity_path() const {
+  return state_ ? PathOf(state_->identity) : "";
+}
+std::string TransportSecurity::ca_path() const { return state_ ? PathOf(state_->ca) : ""; }
+std::string TransportSecurity::client_ca_path() const {
+  return state_ ? PathOf(state_->client_ca) : "";
 }
 
 bool IsLoopback(absl::string_view address) {

@@ -1,6 +1,7 @@
 // Transport security (TLS) of what the daemons listen on, and of the calls between them.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,13 @@ struct TlsFiles {
   std::string client_ca;    // signed the certificates that callers have to show
 };
 
-// What the files hold. Immutable.
+// The contents of TlsFiles.
+struct TlsPem {
+  std::string certificate, key, ca, client_ca;
+  bool operator==(const TlsPem&) const = default;
+};
+
+// What the files hold, as far as it is right. Copies share it. Thread-safe.
 class TransportSecurity {
  public:
   // None: everything in the clear.
@@ -25,17 +32,25 @@ class TransportSecurity {
   // expired or is not the key's, or which another one needs and is not given.
   static absl::StatusOr<TransportSecurity> Read(const TlsFiles& files);
 
-  bool serves() const { return !certificate_.empty(); }
-  bool calls() const { return !ca_.empty(); }
+  // Reads the files again. True if they held something new that was right, which pem() and the
+  // paths below have from then on; else all stays as it was, and an error is as Read's.
+  absl::StatusOr<bool> Reload();
 
-  // Contents.
-  const std::string& certificate() const { return certificate_; }
-  const std::string& key() const { return key_; }
-  const std::string& ca() const { return ca_; }
-  const std::string& client_ca() const { return client_ca_; }
+  // Decided by which files there are: reloading does not change it.
+  bool serves() const;
+  bool calls() const;
+
+  TlsPem pem() const;
+
+  // Files in memory that always hold what was right last, for who reads files alone (gRPC does):
+  // the key and its certificates in one, and the two lists of trusted ones. Empty: there is none.
+  std::string identity_path() const;
+  std::string ca_path() const;
+  std::string client_ca_path() const;
 
  private:
-  std::string certificate_, key_, ca_, client_ca_;
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 // "127.0.0.1:80", "localhost", "[::1]:80".

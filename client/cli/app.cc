@@ -98,7 +98,7 @@ std::vector<FlagSpec> CommonFlags() {
       {"coordinator", FlagType::kText, "HOST:PORT",
        "where the coordinator is (ESPALIER_COORDINATOR; 127.0.0.1:7070)"},
       {"http-address", FlagType::kText, "HOST:PORT",
-       "where its HTTP gateway is (ESPALIER_HTTP; 127.0.0.1:8080)"},
+       "where its HTTP gateway is, also https://HOST[:PORT] (ESPALIER_HTTP; 127.0.0.1:8080)"},
       {"home", FlagType::kText, "DIR", "state of `espalier up` (ESPALIER_HOME; ~/.espalier)"},
       {"token-file", FlagType::kText, "FILE",
        "holds the access token (ESPALIER_TOKEN_FILE, or ESPALIER_TOKEN itself)"},
@@ -161,30 +161,56 @@ absl::StatusOr<std::string> Context::token() const {
   return std::string(absl::StripAsciiWhitespace(*text));
 }
 
-absl::StatusOr<Client*> Context::client() {
-  if (client_ != nullptr) return client_.get();
-  ClientOptions options;
-  auto token = this->token();
-  if (!token.ok()) return token.status();
-  options.token = *token;
+absl::StatusOr<Context::Tls> Context::tls() const {
   const std::string ca_file = flags_.Text("ca-file", FromEnv(env_, "ESPALIER_CA_FILE"));
-  options.tls = flags_.Has("tls") || !ca_file.empty();
   const std::string certificate = flags_.Text("cert-file", FromEnv(env_, "ESPALIER_CERT_FILE"));
   const std::string key = flags_.Text("key-file", FromEnv(env_, "ESPALIER_KEY_FILE"));
   if (certificate.empty() != key.empty()) {
     return UsageError("--cert-file and --key-file go together: one of them is given");
   }
+  Tls tls;
+  tls.wanted = flags_.Has("tls") || !ca_file.empty();
   const struct {
     const std::string& path;
     std::string* pem;
-  } files[] = {
-      {ca_file, &options.ca_pem}, {certificate, &options.certificate_pem}, {key, &options.key_pem}};
+  } files[] = {{ca_file, &tls.pem.ca}, {certificate, &tls.pem.certificate}, {key, &tls.pem.key}};
   for (const auto& [path, to] : files) {
     if (path.empty()) continue;
     auto pem = ReadFile(path);
     if (!pem.ok()) return pem.status();
     *to = *std::move(pem);
   }
+  return tls;
+}
+
+absl::StatusOr<const Gateway*> Context::gateway() {
+  if (gateway_.has_value()) return &*gateway_;
+  auto token = this->token();
+  if (!token.ok()) return token.status();
+  auto tls = this->tls();
+  if (!tls.ok()) return tls.status();
+  auto gateway = MakeGateway(http_address(), tls->wanted, tls->pem, *token);
+  if (!gateway.ok()) {
+    return gateway.status().code() == absl::StatusCode::kInvalidArgument
+               ? UsageError(std::string(gateway.status().message()))
+               : gateway.status();
+  }
+  gateway_ = *std::move(gateway);
+  return &*gateway_;
+}
+
+absl::StatusOr<Client*> Context::client() {
+  if (client_ != nullptr) return client_.get();
+  ClientOptions options;
+  auto token = this->token();
+  if (!token.ok()) return token.status();
+  options.token = *token;
+  auto tls = this->tls();
+  if (!tls.ok()) return tls.status();
+  options.tls = tls->wanted;
+  options.ca_pem = std::move(tls->pem.ca);
+  options.certificate_pem = std::move(tls->pem.certificate);
+  options.key_pem = std::move(tls->pem.key);
   auto client = Client::Connect(coordinator(), options);
   if (!client.ok()) {
     return client.status().code() == absl::StatusCode::kInvalidArgument

@@ -10,9 +10,6 @@ namespace {
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 1, 1, "a model's name"); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
-  if (flags.Has("http") && (flags.Has("tls") || flags.Has("ca-file"))) {
-    return UsageError("--http speaks no TLS: leave --http out and TLS goes over gRPC");
-  }
   if (!flags.Has("pp") && !flags.Has("tg")) {
     for (const char* name : {"depth", "repetitions"}) {
       if (flags.Has(name)) return UsageError(absl::StrCat("--", name, " goes with --pp or --tg"));
@@ -52,9 +49,9 @@ proto::GenerateRequest BenchRequest(const ParsedFlags& flags) {
 absl::StatusOr<Generation> BenchGenerate(Context& context, const proto::GenerateRequest& request) {
   const auto ignore = [](const std::string&) {};
   if (context.flags().Has("http")) {
-    auto token = context.token();
-    if (!token.ok()) return token.status();
-    return GenerateByHttp(context.http_address(), *token, request, context.env().seconds, ignore);
+    auto gateway = context.gateway();
+    if (!gateway.ok()) return gateway.status();
+    return GenerateByHttp(**gateway, request, context.env().seconds, ignore);
   }
   auto client = context.client();
   if (!client.ok()) return client.status();

@@ -212,8 +212,12 @@ absl::Status RunLoad(Context& context) {
   if (!corpus.ok()) return corpus.status();
   auto limits = GoodputLimits(flags);
   if (!limits.ok()) return limits.status();
-  // Connects before any thread asks for it.
-  if (auto client = context.client(); !client.ok()) return client.status();
+  // Made before any thread asks for it.
+  if (flags.Has("http")) {
+    if (auto gateway = context.gateway(); !gateway.ok()) return gateway.status();
+  } else if (auto client = context.client(); !client.ok()) {
+    return client.status();
+  }
   int vocabulary = 0;
   if (flags.Has("prompt-tokens")) {
     auto model = BenchModel(context);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cli/flags.h"
+#include "client/cli/gateway.h"
 #include "client/lib/client.h"
 #include "client/terminal/terminal.h"
 #include "nlohmann/json_fwd.hpp"
@@ -44,6 +46,9 @@ class Context {
 
   // Connects on first use.
   absl::StatusOr<Client*> client();
+  // Made on first use, without connecting. TLS by the scheme of http_address(), or by the flags
+  // that make the client speak it.
+  absl::StatusOr<const Gateway*> gateway();
   std::string coordinator()
       const;  // --coordinator, ESPALIER_COORDINATOR, the running `up`, 127.0.0.1:7070
   std::string http_address()
@@ -57,11 +62,17 @@ class Context {
   bool answered() const { return answered_; }  // a Document was written
 
  private:
+  struct Tls {
+    bool wanted = false;
+    GatewayTls pem;
+  };
+  absl::StatusOr<Tls> tls() const;  // --tls, --ca-file, --cert-file, --key-file
   Environment env_;
   ParsedFlags flags_;
   bool json_;
   bool answered_ = false;
   std::unique_ptr<Client> client_;
+  std::optional<Gateway> gateway_;
 };
 
 struct Command {

@@ -58,12 +58,9 @@ absl::StatusOr<proto::GenerateRequest> Request(Context& context) {
 absl::StatusOr<Generation> Generate(Context& context, const proto::GenerateRequest& request,
                                     const std::function<void(const std::string&)>& piece) {
   if (context.flags().Has("http")) {
-    if (context.flags().Has("tls") || context.flags().Has("ca-file")) {
-      return UsageError("--http speaks no TLS: leave --http out and TLS goes over gRPC");
-    }
-    auto token = context.token();
-    if (!token.ok()) return token.status();
-    return GenerateByHttp(context.http_address(), *token, request, context.env().seconds, piece);
+    auto gateway = context.gateway();
+    if (!gateway.ok()) return gateway.status();
+    return GenerateByHttp(**gateway, request, context.env().seconds, piece);
   }
   auto client = context.client();
   if (!client.ok()) return client.status();

@@ -166,7 +166,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   return Dump(body);
 }
 
-absl::StatusOr<Generation> GenerateByHttp(const std::string& address, const std::string& token,
+absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
                                           const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const std::function<void(const std::string&)>& piece) {
@@ -174,7 +174,7 @@ absl::StatusOr<Generation> GenerateByHttp(const std::string& address, const std:
   Stopwatch watch(seconds, &out);
   absl::Status failed;
   absl::Status status = PostForEvents(
-      address, "/v1/completions", token, CompletionBody(request), [&](const std::string& data) {
+      gateway, "/v1/completions", CompletionBody(request), [&](const std::string& data) {
         const Json chunk = Json::parse(data, nullptr, false);
         if (!chunk.is_object()) {
           failed = absl::DataLossError("the gateway sent an event that is no JSON object");

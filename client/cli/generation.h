@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/command.h"
+#include "client/cli/gateway.h"
 #include "proto/inference.pb.h"
 
 namespace espalier {
@@ -36,7 +37,7 @@ struct Generation {
 absl::StatusOr<Generation> GenerateByGrpc(Client* client, const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const std::function<void(const std::string&)>& piece);
-absl::StatusOr<Generation> GenerateByHttp(const std::string& address, const std::string& token,
+absl::StatusOr<Generation> GenerateByHttp(const Gateway& gateway,
                                           const proto::GenerateRequest& request,
                                           const std::function<double()>& seconds,
                                           const std::function<void(const std::string&)>& piece);

@@ -1,15 +1,8 @@
 #include "client/cli/http.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -21,58 +14,6 @@ namespace espalier {
 namespace {
 
 constexpr size_t kLongestLine = 64 << 10;
-
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-absl::Status Unreachable(const std::string& address, const std::string& why) {
-  return absl::UnavailableError(absl::StrCat("no HTTP gateway answers at ", address, " (", why,
-                                             "). Start one with `espalier up`, or name another: "
-                                             "--http-address=HOST:PORT or ESPALIER_HTTP"));
-}
-
-absl::StatusOr<int> Connect(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("HTTP address \"", address, "\": accepted is HOST:PORT, as 127.0.0.1:8080"));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
-      error != 0) {
-    return Unreachable(address, gai_strerror(error));
-  }
-  int fd = -1, number = 0;
-  for (const addrinfo* a = found; a != nullptr && fd < 0; a = a->ai_next) {
-    fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) continue;
-    const timeval timeout = {5, 0};  // of connect and of each send
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-    if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
-      number = errno;
-      close(fd);
-      fd = -1;
-    }
-  }
-  freeaddrinfo(found);
-  if (fd < 0) return Unreachable(address, strerror(number));
-  return fd;
-}
 
 absl::Status FromHttp(int status, const std::string& body, const std::string& address) {
   std::string message = absl::StrCat("HTTP ", status, " from ", address);
@@ -218,23 +159,16 @@ void SseParser::Feed(absl::string_view bytes) {
   }
 }
 
-absl::Status PostForEvents(const std::string& address, const std::string& path,
-                           const std::string& token, const std::string& json,
+absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
                            const std::function<void(const std::string&)>& event) {
-  auto fd = Connect(address);
-  if (!fd.ok()) return fd.status();
-  const Socket socket(*fd);
+  auto connection = GatewayConnection::Open(gateway);
+  if (!connection.ok()) return connection.status();
   const std::string request = absl::StrCat(
-      "POST ", path, " HTTP/1.1\r\nHost: ", address,
+      "POST ", path, " HTTP/1.1\r\nHost: ", gateway.authority,
       "\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\nConnection: close\r\n",
-      token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"),
+      gateway.token.empty() ? "" : absl::StrCat("Authorization: Bearer ", gateway.token, "\r\n"),
       "Content-Length: ", json.size(), "\r\n\r\n", json);
-  for (size_t sent = 0; sent < request.size();) {
-    const ssize_t n = send(socket.fd(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return Unreachable(address, strerror(errno));
-    sent += static_cast<size_t>(n);
-  }
+  if (absl::Status s = (*connection)->Send(request); !s.ok()) return s;
 
   bool done = false;
   std::string error_body;
@@ -256,17 +190,16 @@ absl::Status PostForEvents(const std::string& address, const std::string& path,
   parser = &response;
   char block[16 << 10];
   while (!response.complete()) {
-    const ssize_t n = recv(socket.fd(), block, sizeof block, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Unreachable(address, strerror(errno));
-    if (n == 0) {
+    auto n = (*connection)->Receive(block, sizeof block);
+    if (!n.ok() && done) break;  // "[DONE]" is the answer's own end
+    if (!n.ok()) return n.status();
+    if (*n == 0) {
       if (absl::Status s = response.Close(); !s.ok()) return s;
       break;
     }
-    if (absl::Status s = response.Feed(absl::string_view(block, static_cast<size_t>(n))); !s.ok())
-      return s;
+    if (absl::Status s = response.Feed(absl::string_view(block, *n)); !s.ok()) return s;
   }
-  if (response.status() != 200) return FromHttp(response.status(), error_body, address);
+  if (response.status() != 200) return FromHttp(response.status(), error_body, gateway.authority);
   return done ? absl::OkStatus() : absl::DataLossError("the stream ended before [DONE]");
 }
 

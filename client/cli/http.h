@@ -1,5 +1,5 @@
 // Just enough HTTP/1.1 to stream from the gateway: one request per connection, chunked or plain
-// bodies, server-sent events. No TLS.
+// bodies, server-sent events.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/gateway.h"
 
 namespace espalier {
 
@@ -51,11 +52,10 @@ class SseParser {
   bool has_data_ = false;
 };
 
-// Posts JSON to http://address path and hands on the data of each event but the final "[DONE]".
-// Blocks. Unavailable, naming the address, if nobody answers; for an answer other than 200, the
-// error's own message with the code that fits; DataLoss if the stream ends before "[DONE]".
-absl::Status PostForEvents(const std::string& address, const std::string& path,
-                           const std::string& token, const std::string& json,
+// Posts JSON to the gateway's `path` and hands on the data of each event but the final "[DONE]".
+// Blocks. Unavailable as GatewayConnection::Open has it; for an answer other than 200, the error's
+// own message with the code that fits; DataLoss if the stream ends before "[DONE]".
+absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
                            const std::function<void(const std::string&)>& event);
 
 }  // namespace espalier

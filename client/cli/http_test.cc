@@ -20,7 +20,9 @@ using ::testing::HasSubstr;
 // Answers one connection with fixed bytes; keeps the request.
 class OneShotServer {
  public:
-  explicit OneShotServer(std::string response) : response_(std::move(response)) {
+  // Answers when a body has ended with "}", or, unless it `reads`, at once.
+  explicit OneShotServer(std::string response, bool reads = true)
+      : response_(std::move(response)), reads_(reads) {
     listener_ = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address = {};
     address.sin_family = AF_INET;
@@ -36,7 +38,11 @@ class OneShotServer {
     if (thread_.joinable()) thread_.join();
     close(listener_);
   }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  Gateway gateway(const std::string& token = "") const {
+    auto gateway = MakeGateway(absl::StrCat("127.0.0.1:", port_), false, {}, token);
+    EXPECT_TRUE(gateway.ok()) << gateway.status();
+    return *gateway;
+  }
   std::string request() {
     thread_.join();
     return request_;
@@ -46,16 +52,21 @@ class OneShotServer {
   void Answer() {
     const int fd = accept(listener_, nullptr, nullptr);
     char block[4096];
-    while (!absl::StrContains(request_, "}")) {
+    while (reads_ && !absl::StrContains(request_, "}")) {
       const ssize_t n = read(fd, block, sizeof block);
       if (n <= 0) break;
       request_.append(block, static_cast<size_t>(n));
     }
     // Byte by byte, so that no boundary is where a reader would like it.
     for (char c : response_) send(fd, &c, 1, MSG_NOSIGNAL);
+    // Closing with bytes unread would take the answer back.
+    shutdown(fd, SHUT_WR);
+    while (read(fd, block, sizeof block) > 0) {
+    }
     close(fd);
   }
   std::string response_, request_;
+  const bool reads_;
   int listener_ = -1, port_ = 0;
   std::thread thread_;
 };
@@ -66,7 +77,7 @@ TEST(HttpTest, ChunkedEventsArriveWhole) {
       "7\r\ndata: a\r\na;x=y\r\n\n\n: ping\n\n\r\n8\r\ndata: b\n\r\n9\r\ndata: c\n\n\r\n"
       "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
   std::vector<std::string> events;
-  absl::Status status = PostForEvents(server.address(), "/v1/completions", "tok", "{\"a\":1}",
+  absl::Status status = PostForEvents(server.gateway("tok"), "/v1/completions", "{\"a\":1}",
                                       [&](const std::string& data) { events.push_back(data); });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(events, ElementsAre("a", "b\nc"));
@@ -81,7 +92,7 @@ TEST(HttpTest, AnErrorBodyBecomesItsMessage) {
       "HTTP/1.1 404 Not Found\r\nContent-Length: 44\r\n\r\n{\"error\":{\"message\":\"no model x is "
       "served\"}}");
   absl::Status status =
-      PostForEvents(server.address(), "/", "", "{}", [](const std::string&) { FAIL(); });
+      PostForEvents(server.gateway(), "/", "{}", [](const std::string&) { FAIL(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(status.message(), "no model x is served");
 }
@@ -93,15 +104,73 @@ TEST(HttpTest, ABrokenStreamIsAnError) {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "SSH-2.0-hello\r\n", "",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n"}) {
     OneShotServer server(response);
-    EXPECT_FALSE(PostForEvents(server.address(), "/", "", "{}", [](const std::string&) {}).ok())
+    EXPECT_FALSE(PostForEvents(server.gateway(), "/", "{}", [](const std::string&) {}).ok())
         << response;
   }
 }
 
 TEST(HttpTest, DeadAddressIsNamed) {
-  absl::Status status = PostForEvents("127.0.0.1:1", "/", "", "{}", [](const std::string&) {});
+  const auto gateway = MakeGateway("127.0.0.1:1", false, {}, "");
+  ASSERT_TRUE(gateway.ok());
+  absl::Status status = PostForEvents(*gateway, "/", "{}", [](const std::string&) {});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(HttpTest, WhoAnswersByATlsAlertOrNotAtAllMaySpeakTls) {
+  for (const char* response : {"\x15\x03\x03", ""}) {
+    OneShotServer server(response);
+    const absl::Status status =
+        PostForEvents(server.gateway(), "/", "{}", [](const std::string&) {});
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--http-address=https://127.0.0.1:"));
+  }
+}
+
+TEST(HttpTest, TlsWithWhoSpeaksNoneIsAnErrorThatSaysSo) {
+  OneShotServer server("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n}", /*reads=*/false);
+  Gateway gateway = server.gateway();
+  gateway.tls = MakeGateway("https://localhost", true, {}, "")->tls;
+  const absl::Status status = PostForEvents(gateway, "/", "{}", [](const std::string&) {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--http-address=http://127.0.0.1:"));
+}
+
+TEST(GatewayTest, AddressesAreReadWithAndWithoutAScheme) {
+  struct {
+    const char* address;
+    bool wants_tls;
+    const char *host, *port;
+    bool tls;
+  } cases[] = {{"127.0.0.1:8080", false, "127.0.0.1", "8080", false},
+               {"a.example:80", true, "a.example", "80", true},
+               {"http://a.example", false, "a.example", "80", false},
+               {"https://a.example/", false, "a.example", "443", true},
+               {"https://[::1]:8443", false, "::1", "8443", true},
+               {"https://[::1]", false, "::1", "443", true}};
+  for (const auto& c : cases) {
+    const auto gateway = MakeGateway(c.address, c.wants_tls, {}, "");
+    ASSERT_TRUE(gateway.ok()) << c.address << ": " << gateway.status();
+    EXPECT_EQ(gateway->host, c.host);
+    EXPECT_EQ(gateway->port, c.port);
+    EXPECT_EQ(gateway->tls != nullptr, c.tls) << c.address;
+  }
+  for (const char* address : {"", "host", ":80", "host:", "host:x", "host:70000", "ftp://host:1",
+                              "https://host/prefix", "https://", "[::1]"}) {
+    EXPECT_EQ(MakeGateway(address, false, {}, "").status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << address;
+  }
+  // Whoever asked for TLS does not show a key in the clear.
+  EXPECT_FALSE(MakeGateway("http://host:1", true, {}, "key").ok());
+}
+
+TEST(GatewayTest, PemThatIsNoneIsNamedByItsFlag) {
+  const auto message = [](const GatewayTls& tls) {
+    return std::string(MakeGateway("https://host", false, tls, "").status().message());
+  };
+  EXPECT_THAT(message({.ca = "nothing"}), HasSubstr("--ca-file"));
+  EXPECT_THAT(message({.certificate = "nothing", .key = "nothing"}), HasSubstr("--cert-file"));
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include <boost/beast/ssl.hpp>
 #include <deque>
 #include <exception>
-#include <optional>
 #include <set>
 #include <thread>
 #include <type_traits>
@@ -433,7 +432,12 @@ class Server : public HttpServer {
   ~Server() override { Stop(); }
 
   absl::Status Listen() {
-    if (absl::Status status = LoadCertificates(); !status.ok()) return status;
+    if (!options_.certificates.certificate.empty()) {
+      auto tls = MakeTls(options_.certificates);
+      if (!tls.ok()) return tls.status();
+      absl::MutexLock lock(&mutex_);
+      tls_ = *std::move(tls);
+    }
     error_code error;
     const asio::ip::address address = asio::ip::make_address(options_.address, error);
     const auto fail = [&] {
@@ -455,6 +459,17 @@ class Server : public HttpServer {
   }
 
   uint16_t port() const override { return port_; }
+
+  absl::Status SetCertificates(const HttpCertificates& certificates) override {
+    auto tls = MakeTls(certificates);
+    if (!tls.ok()) return tls.status();
+    absl::MutexLock lock(&mutex_);
+    if (tls_ == nullptr) {
+      return absl::InvalidArgumentError("the HTTP server was started without certificates");
+    }
+    tls_ = *std::move(tls);
+    return absl::OkStatus();
+  }
 
   void Stop() override {
     if (stopped_.exchange(true)) return;
@@ -481,6 +496,11 @@ class Server : public HttpServer {
   }
 
  private:
+  std::shared_ptr<asio::ssl::context> Tls() {
+    absl::MutexLock lock(&mutex_);
+    return tls_;
+  }
+
   asio::awaitable<void> Accept() {
     while (!stopped_) {
       error_code error;
@@ -493,8 +513,9 @@ class Server : public HttpServer {
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;
       }
-      if (tls_) {
-        Spawn(std::make_shared<Connection<Secure>>(Secure(std::move(socket), *tls_), options_,
+      // OpenSSL counts the references of connections to what is in a context.
+      if (const std::shared_ptr<asio::ssl::context> tls = Tls()) {
+        Spawn(std::make_shared<Connection<Secure>>(Secure(std::move(socket), *tls), options_,
                                                    handler_));
       } else {
         Spawn(std::make_shared<Connection<Plain>>(Plain(std::move(socket)), options_, handler_));
@@ -518,22 +539,19 @@ class Server : public HttpServer {
         });
   }
 
-  absl::Status LoadCertificates() {
-    if (options_.certificate.empty()) return absl::OkStatus();
-    tls_.emplace(asio::ssl::context::tls_server);
+  static absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeTls(const HttpCertificates& pem) {
+    auto tls = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
     error_code error;
-    tls_->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
-                          asio::ssl::context::no_tlsv1_1,
-                      error);
-    if (!error) tls_->use_certificate_chain(asio::buffer(options_.certificate), error);
-    if (!error) {
-      tls_->use_private_key(asio::buffer(options_.key), asio::ssl::context::pem, error);
+    tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                         asio::ssl::context::no_tlsv1_1,
+                     error);
+    if (!error) tls->use_certificate_chain(asio::buffer(pem.certificate), error);
+    if (!error) tls->use_private_key(asio::buffer(pem.key), asio::ssl::context::pem, error);
+    if (!error && !pem.client_ca.empty()) {
+      tls->add_certificate_authority(asio::buffer(pem.client_ca), error);
+      tls->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
     }
-    if (!error && !options_.client_ca.empty()) {
-      tls_->add_certificate_authority(asio::buffer(options_.client_ca), error);
-      tls_->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
-    }
-    if (!error) return absl::OkStatus();
+    if (!error) return tls;
     return absl::InvalidArgumentError(
         absl::StrCat("the HTTP server's certificate or key: ", error.message()));
   }
@@ -541,12 +559,12 @@ class Server : public HttpServer {
   const HttpServerOptions options_;
   const HttpHandler handler_;
   asio::io_context context_;
-  std::optional<asio::ssl::context> tls_;
   tcp::acceptor acceptor_;  // on a strand: it is closed from another thread
   uint16_t port_ = 0;
   std::atomic<bool> stopped_ = false;
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
+  std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: in the clear
   std::set<std::shared_ptr<AnyConnection>> connections_ ABSL_GUARDED_BY(mutex_);
 };
 

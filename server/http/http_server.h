@@ -48,6 +48,12 @@ class HttpResponder {
 // Runs on a thread of the server and must not block for long.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
 
+// PEM; with a certificate the server speaks TLS alone, and with a CA callers must show a
+// certificate that it signed.
+struct HttpCertificates {
+  std::string certificate, key, client_ca;
+};
+
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
   uint16_t port = 0;  // 0: any
@@ -59,9 +65,7 @@ struct HttpServerOptions {
   absl::Duration read_timeout = absl::Seconds(30);   // for one whole request once it has begun
   absl::Duration idle_timeout = absl::Seconds(120);  // between requests
   absl::Duration write_timeout = absl::Seconds(30);
-  // PEM; with a certificate the server speaks TLS alone, and with a CA callers must show a
-  // certificate that it signed.
-  std::string certificate, key, client_ca;
+  HttpCertificates certificates;
 };
 
 class HttpServer {
@@ -73,6 +77,9 @@ class HttpServer {
   virtual ~HttpServer() = default;  // stops
 
   virtual uint16_t port() const = 0;
+  // For connections to come; those that there are stay. From any thread. InvalidArgument, and the
+  // old ones stay, if they are not understood or there were none at the start.
+  virtual absl::Status SetCertificates(const HttpCertificates& certificates) = 0;
   // Closes every connection and joins the threads. Idempotent.
   virtual void Stop() = 0;
 };

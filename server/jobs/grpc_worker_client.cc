@@ -113,18 +113,18 @@ class GrpcWorkerClient : public WorkerClient {
 
 WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const std::string& key,
                               const TransportSecurity& tls) {
-  return
-      [message_limit_bytes, key, tls](const std::string& address) -> std::unique_ptr<WorkerClient> {
-        grpc::ChannelArguments arguments;
-        arguments.SetMaxReceiveMessageSize(message_limit_bytes);
-        arguments.SetMaxSendMessageSize(message_limit_bytes);
-        // A channel of its own: connections must not outlive the attempt, nor be shared with a
-        // worker that had the address before.
-        arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-        arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-        return std::make_unique<GrpcWorkerClient>(
-            KeyedChannel(address, arguments, key, IsLoopback(address) ? TransportSecurity() : tls));
-      };
+  return [message_limit_bytes, key, tls, secure = CallersCredentials(tls)](
+             const std::string& address) -> std::unique_ptr<WorkerClient> {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(message_limit_bytes);
+    arguments.SetMaxSendMessageSize(message_limit_bytes);
+    // A channel of its own: connections must not outlive the attempt, nor be shared with a
+    // worker that had the address before.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    return std::make_unique<GrpcWorkerClient>(
+        KeyedChannel(address, arguments, key, IsLoopback(address) ? nullptr : secure));
+  };
 }
 
 }  // namespace espalier

@@ -14,10 +14,17 @@
 // keyword:
 //   two different patterns, say, are not. The branches of "oneOf" must exclude each other by their
 //   types or by a property's constants; one that "discriminator" names is then required.
+// - "not", the contrary of "if", and "contains" beside "maxContains" need what a schema does not
+//   accept as a list of keywords (schema_negation.h): types, constants (of strings, of integers, of
+//   lists), bounds, "required", "properties", and what "not", "anyOf" and "allOf" make of them.
+//   Alternatives that do not exclude each other multiply: a dozen independent ones ("if",
+//   "dependentRequired") are refused as too large.
+// - "uniqueItems" is for items that are one of at most ten constants, without "contains"; what
+//   "contains" counts, times the items that are counted, is at most 4,000.
 //
-// A keyword that could not be kept is refused by its place and name, as uniqueItems, contains, not,
-// if and dependentRequired are: nothing is ignored but annotations (title, description, default,
-// examples, $comment and the like).
+// A keyword that could not be kept is refused by its place and name, as dependentSchemas and
+// unevaluatedItems are: nothing is ignored but annotations (title, description, default, examples,
+// $comment and the like).
 #pragma once
 
 #include "absl/status/statusor.h"

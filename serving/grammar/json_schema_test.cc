@@ -239,6 +239,133 @@ TEST(JsonSchema, WhatStandsBesideAReferenceHoldsToo) {
   EXPECT_FALSE(tree.Accepts(R"({"name": "R", "children": [{"name": "lower"}]})"));
 }
 
+TEST(JsonSchema, WhatIsNotAllowedIsLeftOut) {
+  Language word = Schema(R"({"type": "string", "maxLength": 3, "not": {"enum": ["no", "nö", 3]}})");
+  for (const char* text : {R"("")", R"("n")", R"("not")", R"("nö!")"})
+    EXPECT_TRUE(word.Accepts(text));
+  for (const char* text : {R"("no")", R"("nö")", R"("n\u00f6")", R"("four")"}) {
+    EXPECT_FALSE(word.Accepts(text)) << text;
+  }
+  Language port =
+      Schema(R"({"type": "integer", "minimum": 1, "maximum": 9, "not": {"enum": [1, 5, 6.0]}})");
+  for (int i = 0; i <= 10; ++i) {
+    EXPECT_EQ(port.Accepts(absl::StrCat(i)), i >= 2 && i <= 9 && i != 5 && i != 6) << i;
+  }
+  Language kinds =
+      Schema(R"({"not": {"anyOf": [{"type": ["string", "number"]}, {"const": null}]}})");
+  for (const char* text : {"true", "[1]", R"({"a":1})"}) EXPECT_TRUE(kinds.Accepts(text)) << text;
+  for (const char* text : {"null", R"("a")", "1", "1.5"}) EXPECT_FALSE(kinds.Accepts(text)) << text;
+  Language either = Schema(R"({"type": "object", "properties": {"a": {"type": "integer"},
+      "b": {"type": "integer"}}, "not": {"required": ["a", "b"]}})");
+  EXPECT_TRUE(either.Accepts(R"({"a":1})"));
+  EXPECT_TRUE(either.Accepts("{}"));
+  EXPECT_FALSE(either.Accepts(R"({"a":1,"b":2})"));
+  Language without = Schema(R"({"type": "object", "not": {"required": ["secret"]}})");
+  EXPECT_TRUE(without.Accepts(R"({"a":{"secret":1}})"));
+  EXPECT_FALSE(without.Accepts(R"({"secret":1})"));
+}
+
+// As people write schemas of forms.
+TEST(JsonSchema, ConditionsOfAPropertyHold) {
+  Language address = Schema(R"({"type": "object",
+      "properties": {"country": {"enum": ["US", "NL", "FR"]}, "code": {"type": "string"}},
+      "required": ["country", "code"], "additionalProperties": false,
+      "allOf": [
+        {"if": {"properties": {"country": {"const": "US"}}},
+         "then": {"properties": {"code": {"pattern": "^[0-9]{5}$"}}}},
+        {"if": {"properties": {"country": {"const": "NL"}}, "required": ["country"]},
+         "then": {"properties": {"code": {"pattern": "^[0-9]{4} [A-Z]{2}$"}}},
+         "else": {"properties": {"code": {"maxLength": 5}}}}]})");
+  ASSERT_TRUE(address.status.ok()) << address.status;
+  EXPECT_TRUE(address.Accepts(R"({"country":"US","code":"12345"})"));
+  EXPECT_TRUE(address.Accepts(R"({"country":"NL","code":"1234 AB"})"));
+  EXPECT_TRUE(address.Accepts(R"({"country":"FR","code":"any"})"));
+  EXPECT_FALSE(address.Accepts(R"({"country":"US","code":"1234 AB"})"));
+  EXPECT_FALSE(address.Accepts(R"({"country":"NL","code":"12345"})"));
+  EXPECT_FALSE(address.Accepts(R"({"country":"FR","code":"longer"})"));
+  EXPECT_FALSE(address.Accepts(R"({"code":"12345"})"));
+  Language amount = Schema(R"({"type": "integer", "minimum": 0, "maximum": 40,
+      "if": {"minimum": 20}, "then": {"multipleOf": 10}, "else": {"multipleOf": 5}})");
+  for (int i = -1; i <= 50; ++i) {
+    EXPECT_EQ(amount.Accepts(absl::StrCat(i)), i >= 0 && i <= 40 && i % (i >= 20 ? 10 : 5) == 0)
+        << i;
+  }
+}
+
+TEST(JsonSchema, AlternativesStandBesideEachOther) {
+  Language both = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
+      "b": {"type": "null"}, "c": {"type": "null"}}, "allOf": [
+      {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+      {"anyOf": [{"required": ["b"]}, {"required": ["c"]}]}]})");
+  ASSERT_TRUE(both.status.ok()) << both.status;
+  EXPECT_TRUE(both.Accepts(R"({"b":null})"));
+  EXPECT_TRUE(both.Accepts(R"({"a":null,"c":null})"));
+  EXPECT_FALSE(both.Accepts(R"({"a":null})"));
+  EXPECT_FALSE(both.Accepts(R"({"c":null})"));
+}
+
+TEST(JsonSchema, ItemsAreCounted) {
+  Language flags = Schema(R"({"type": "array", "items": {"enum": ["r", "w", "x", "r"]},
+      "uniqueItems": true, "minItems": 1})");
+  EXPECT_TRUE(flags.Accepts(R"(["w","r","x"])"));
+  EXPECT_TRUE(flags.Accepts(R"(["x"])"));
+  for (const char* text : {"[]", R"(["r","r"])", R"(["w","r","w"])", R"(["a"])"}) {
+    EXPECT_FALSE(flags.Accepts(text)) << text;
+  }
+  // Every array of up to five of three kinds of items, against counting.
+  const struct {
+    const char* bounds;
+    int least_ones, most_ones, least, most;
+  } cases[] = {{"", 1, 99, 0, 99},
+               {R"(,"minContains": 2, "maxContains": 3)", 2, 3, 0, 99},
+               {R"(,"minContains": 0, "maxContains": 1, "minItems": 2)", 0, 1, 2, 99},
+               {R"(,"minContains": 2, "minItems": 1, "maxItems": 4)", 2, 99, 1, 4}};
+  for (const auto& test : cases) {
+    Language language =
+        Schema(absl::StrCat(R"({"type": "array", "contains": {"const": 1})", test.bounds,
+                            R"(, "items": {"type": "integer", "minimum": 0, "maximum": 2}})"));
+    ASSERT_TRUE(language.status.ok()) << language.status;
+    for (int length = 0, count = 1; length <= 5; ++length, count *= 3) {
+      for (int number = 0; number < count; ++number) {
+        std::string text = "[";
+        int ones = 0;
+        for (int i = 0, left = number; i < length; ++i, left /= 3) {
+          absl::StrAppend(&text, i > 0 ? "," : "", left % 3);
+          ones += left % 3 == 1;
+        }
+        EXPECT_EQ(language.Accepts(text + "]"), ones >= test.least_ones && ones <= test.most_ones &&
+                                                    length >= test.least && length <= test.most)
+            << text << "] with " << test.bounds;
+      }
+    }
+  }
+  Language tuple = Schema(
+      R"({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}],
+      "items": {"type": "null"}, "contains": {"type": ["number", "null"]}, "minContains": 2})");
+  ASSERT_TRUE(tuple.status.ok()) << tuple.status;
+  EXPECT_TRUE(tuple.Accepts(R"(["a",1,null])"));
+  EXPECT_FALSE(tuple.Accepts(R"(["a",1])"));
+}
+
+TEST(JsonSchema, PropertiesBringOthersAlong) {
+  Language card = Schema(R"({"type": "object", "properties": {"a": {"type": "null"},
+      "b": {"type": "null"}, "c": {"type": "null"}}, "additionalProperties": false,
+      "dependentRequired": {"a": ["b", "a"], "b": ["c"]}, "maxProperties": 3})");
+  ASSERT_TRUE(card.status.ok()) << card.status;
+  for (int set = 0; set < 8; ++set) {
+    Json object = Json::object();
+    for (int i = 0; i < 3; ++i) {
+      if ((set >> i & 1) != 0) object[std::string(1, static_cast<char>('a' + i))] = nullptr;
+    }
+    const bool fine = ((set & 1) == 0 || (set & 2) != 0) && ((set & 2) == 0 || (set & 4) != 0);
+    EXPECT_EQ(card.Accepts(object.dump()), fine) << object;
+  }
+  Language open = Schema(R"({"type": "object", "dependentRequired": {"a": ["b"]}})");
+  EXPECT_TRUE(open.Accepts(R"({"x":1})"));
+  EXPECT_FALSE(open.Accepts(R"({"a":1})"));
+  EXPECT_TRUE(open.Accepts(R"({"b":1,"a":2})") || open.Accepts(R"({"a":1,"b":2})"));
+}
+
 TEST(JsonSchema, NumbersKeepTheirBounds) {
   Language share = Schema(R"({"type": "number", "minimum": 0, "maximum": 1})");
   for (const char* text : {"0", "1", "0.5", "1.0", "0.00000000000001", "0.999"}) {
@@ -302,17 +429,24 @@ TEST(JsonSchema, HostileMergersAreBounded) {
     EXPECT_EQ(grows.status.code(), absl::StatusCode::kInvalidArgument);
   }
   // Many small costs are one large one.
-  std::string patterns, parts, multiples;
+  std::string patterns, parts, multiples, conditions, dependent;
   for (int i = 0; i < 2000; ++i) {
     const char* const comma = i > 0 ? "," : "";
     absl::StrAppend(&patterns, comma, R"("^)", i, R"((a|b)*a(a|b){8}$": {"type": "null"})");
     absl::StrAppend(&parts, comma, R"({"properties": {"p)", i, R"(": {"type": "null"}}})");
     absl::StrAppend(&multiples, comma, R"("p)", i, R"(": {"type": "integer", "multipleOf": 7)",
                     i % 1000, "}");
+    if (i >= 100) continue;
+    absl::StrAppend(&conditions, comma, R"({"if": {"properties": {"p)", i,
+                    R"(": {"const": 1}}, "required": ["p)", i, R"("]}, "then": {"required": ["q)",
+                    i, R"("]}})");
+    absl::StrAppend(&dependent, comma, R"("p)", i, R"(": ["q)", i, R"("])");
   }
   for (const std::string& schema : {absl::StrCat(R"({"patternProperties": {)", patterns, "}}"),
                                     absl::StrCat(R"({"allOf": [)", parts, "]}"),
-                                    absl::StrCat(R"({"properties": {)", multiples, "}}")}) {
+                                    absl::StrCat(R"({"properties": {)", multiples, "}}"),
+                                    absl::StrCat(R"({"allOf": [)", conditions, "]}"),
+                                    absl::StrCat(R"({"dependentRequired": {)", dependent, "}}")}) {
     const Language many = Schema(schema);
     EXPECT_EQ(many.status.code(), absl::StatusCode::kInvalidArgument) << schema.substr(0, 80);
   }
@@ -337,7 +471,20 @@ TEST(JsonSchema, RefusalsNameTheKeyword) {
       {R"({"type": "number", "exclusiveMinimum": 3, "maximum": 3})", "no number"},
       {R"({"type": "integer", "minimum": 5, "maximum": 4})", "no integer"},
       {R"({"type": "array", "uniqueItems": true})", "#/uniqueItems"},
-      {R"({"type": "array", "contains": {}})", "#/contains"},
+      {R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": true})", "#/uniqueItems"},
+      {R"({"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "uniqueItems": true})",
+       "#/uniqueItems"},
+      {R"({"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 1},
+           "uniqueItems": true})",
+       "#/uniqueItems"},
+      {R"({"type": "array", "contains": {"pattern": "a"}, "maxContains": 1})",
+       "#/contains: pattern"},
+      {R"({"type": "array", "contains": {"const": 1}, "minContains": 2, "maxContains": 1})",
+       "#/maxContains"},
+      {R"({"type": "array", "contains": {"const": 1}, "minContains": 3, "maxItems": 2})",
+       "#/contains"},
+      {R"({"type": "array", "contains": {"const": 1}, "minContains": 99, "maxItems": 99})",
+       "#/contains"},
       {R"({"type": "object", "minProperties": 2})", "minProperties"},
       {R"({"type": "object", "properties": {"a": {}}, "minProperties": 2})", "minProperties"},
       {R"({"type": "object", "patternProperties": {"^a": {}, "b$": {}}})", "two of the patterns"},
@@ -345,8 +492,18 @@ TEST(JsonSchema, RefusalsNameTheKeyword) {
        "\"ab\""},
       {R"({"type": "object", "propertyNames": {"maxLength": 2}, "properties": {"abc": {}}})",
        "\"abc\""},
-      {R"({"type": "object", "dependentRequired": {"a": ["b"]}})", "#/dependentRequired"},
-      {R"({"type": "object", "properties": {"a": {"if": {}}}})", "#/properties/a/if"},
+      {R"({"type": "object", "dependentRequired": {"a": "b"}})", "#/dependentRequired/a"},
+      {R"({"type": "object", "dependentSchemas": {"a": {}}})", "#/dependentSchemas"},
+      {R"({"type": "object", "properties": {"a": {"if": {"pattern": "x"}, "then": {}}}})",
+       "#/properties/a/if: pattern"},
+      {R"({"type": "integer", "if": {"minimum": 3}, "then": {"type": "string"},
+           "else": {"type": "null"}})",
+       "#/if"},
+      {R"({"not": {"type": "integer"}})", "#/not: type"},
+      {R"({"type": "number", "not": {"const": 1}})", "#/not"},
+      {R"({"type": "boolean", "not": {"enum": [true, false]}})", "#/not"},
+      {R"({"type": "integer", "minimum": 1, "maximum": 2, "not": {"enum": [1, 2]}})", "#/not"},
+      {R"({"type": "string", "not": {"pattern": "a"}})", "#/not: pattern"},
       {R"({"type": "object", "required": ["x"], "additionalProperties": false})", "\"x\""},
       {R"({"$ref": "#/$defs/none"})", "#/$ref"},
       {R"({"$ref": "http://example.com/schema"})", "#/$ref"},

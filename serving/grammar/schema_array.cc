@@ -12,15 +12,11 @@ Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
 }  // namespace
 
-Expression SchemaBuilder::Array(const Json& schema, const std::string& place, int depth) {
-  Only(schema, place,
-       {"type", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"});
-  if (schema.contains("uniqueItems") && schema["uniqueItems"] != false) {
-    Fail(absl::StrCat(place, "/uniqueItems"), "this keyword is not supported; leave it out");
-  }
-  int least = Count(schema, "minItems", 0, place);
-  int most = Count(schema, "maxItems", -1, place);
-  std::vector<Expression> parts = {Literal("["), RuleCall("json-space")};
+std::optional<SchemaBuilder::Items> SchemaBuilder::ItemsOf(const Json& schema,
+                                                           const std::string& place) {
+  Items out;
+  out.least = Count(schema, "minItems", 0, place);
+  out.most = Count(schema, "maxItems", -1, place);
   // Up to draft 2019-09 a list of items stood for what "prefixItems" is now.
   const bool old = schema.contains("items") && schema["items"].is_array();
   const char* const prefix_key = old ? "items" : "prefixItems";
@@ -31,26 +27,47 @@ Expression SchemaBuilder::Array(const Json& schema, const std::string& place, in
   if (!old && schema.contains("additionalItems")) {
     Fail(absl::StrCat(place, "/additionalItems"), "it means something beside a list of items only");
   }
-  const Json prefix = schema.value(prefix_key, Json::array());
-  if (!prefix.is_array()) Fail(absl::StrCat(place, "/", prefix_key), "it must be a list");
-  const int fixed = static_cast<int>(prefix.size());
-  if (most >= 0 && (most < least || most < fixed)) {
+  out.prefix = schema.value(prefix_key, Json::array());
+  if (!out.prefix.is_array()) Fail(absl::StrCat(place, "/", prefix_key), "it must be a list");
+  const int fixed = static_cast<int>(out.prefix.size());
+  if (out.most >= 0 && (out.most < out.least || out.most < fixed)) {
     Fail(absl::StrCat(place, "/maxItems"), "it is less than the items that there must be");
   }
-  if (!status_.ok()) return {};
+  out.rest = schema.value(items_key, Json(!schema.contains(prefix_key)));
+  out.rest_place = absl::StrCat(place, "/", items_key);
+  out.prefix_place = absl::StrCat(place, "/", prefix_key);
+  if (out.rest == false && out.least > fixed) {
+    Fail(absl::StrCat(place, "/minItems"), "there are fewer items");
+  }
+  out.least = std::max(out.least, fixed);
+  return status_.ok() ? std::optional(std::move(out)) : std::nullopt;
+}
+
+Expression SchemaBuilder::Array(const Json& schema, const std::string& place, int depth) {
+  Only(schema, place,
+       {"type", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
+        "contains", "minContains", "maxContains"});
+  const std::optional<Items> items = ItemsOf(schema, place);
+  if (!items) return {};
+  const bool unique = schema.contains("uniqueItems") && schema["uniqueItems"] != false &&
+                      (items->most < 0 || items->most > 1);
+  if (unique && schema.contains("contains")) {
+    Fail(absl::StrCat(place, "/uniqueItems"), "it is not supported beside contains");
+    return {};
+  }
+  if (unique) return Unique(*items, place);
+  if (schema.contains("contains")) return Counted(schema, *items, place);
+  std::vector<Expression> parts = {Literal("["), RuleCall("json-space")};
+  const int fixed = static_cast<int>(items->prefix.size());
   for (int i = 0; i < fixed; ++i) {
     if (i > 0) parts.push_back(Comma());
-    parts.push_back(Schema(prefix[i], absl::StrCat(place, "/", prefix_key, "/", i), depth + 1));
+    parts.push_back(Schema(items->prefix[i], absl::StrCat(items->prefix_place, "/", i), depth + 1));
     parts.push_back(RuleCall("json-space"));
   }
-  least = std::max(0, least - fixed);
-  if (most >= 0) most -= fixed;
-  const bool closed =
-      schema.contains(items_key) ? schema[items_key] == false : schema.contains(prefix_key);
-  if (closed && least > 0) Fail(absl::StrCat(place, "/minItems"), "there are fewer items");
-  if (!closed && most != 0 && status_.ok()) {
-    const Json items = schema.contains(items_key) ? schema[items_key] : Json(true);
-    const std::string item = NewRule(Schema(items, absl::StrCat(place, "/", items_key), depth + 1));
+  const int least = items->least - fixed;
+  const int most = items->most < 0 ? -1 : items->most - fixed;
+  if (items->rest != false && most != 0 && status_.ok()) {
+    const std::string item = NewRule(Schema(items->rest, items->rest_place, depth + 1));
     const Expression next = Sequence({Comma(), RuleCall(item), RuleCall("json-space")});
     if (fixed > 0) {
       parts.push_back(Repeat(next, least, most));

@@ -20,8 +20,10 @@ const std::map<std::string, std::set<std::string>>& KeywordsByType() {
   static const auto& keywords = *new std::map<std::string, std::set<std::string>>{
       {"object",
        {"properties", "required", "additionalProperties", "patternProperties", "propertyNames",
-        "minProperties", "maxProperties", "unevaluatedProperties"}},
-      {"array", {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"}},
+        "minProperties", "maxProperties", "unevaluatedProperties", "dependentRequired"}},
+      {"array",
+       {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
+        "contains", "minContains", "maxContains"}},
       {"string", {"pattern", "minLength", "maxLength", "format"}},
       {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
       {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
@@ -131,6 +133,8 @@ Expression SchemaBuilder::Schema(const Json& schema, const std::string& place, i
   for (const char* key : {"anyOf", "oneOf"}) {
     if (schema.contains(key)) return AnyOf(schema, key, place, depth);
   }
+  if (schema.contains("if")) return Conditional(schema, place);
+  if (schema.contains("not")) return Not(schema, place);
   if (schema.contains("const") || schema.contains("enum")) return Enumeration(schema, place);
   if (!schema.contains("type")) return Untyped(schema, place, depth);
   const Json& type = schema["type"];
@@ -143,13 +147,30 @@ Expression SchemaBuilder::Schema(const Json& schema, const std::string& place, i
 }
 
 Expression SchemaBuilder::Untyped(const Json& schema, const std::string& place, int depth) {
-  for (const char* type : {"object", "array", "string", "number"}) {
-    for (const std::string& key : KeywordsByType().at(type)) {
-      if (schema.contains(key)) return Typed(schema, type, place, depth);
-    }
-  }
+  const std::string type = ImpliedType(schema);
+  if (!type.empty()) return Typed(schema, type, place, depth);
   Only(schema, place, {});
   return RuleCall("json-value");
+}
+
+std::string SchemaBuilder::ImpliedType(const Json& schema) {
+  for (const char* type : {"object", "array", "string", "number"}) {
+    for (const std::string& key : KeywordsByType().at(type)) {
+      if (schema.contains(key)) return type;
+    }
+  }
+  return "";
+}
+
+SchemaBuilder::Json SchemaBuilder::OnlyOfType(const Json& schema, const std::string& type) {
+  Json out = schema;
+  for (const auto& [other, keys] : KeywordsByType()) {
+    for (const std::string& key : keys) {
+      const auto own = KeywordsByType().find(type);
+      if (own == KeywordsByType().end() || own->second.count(key) == 0) out.erase(key);
+    }
+  }
+  return out;
 }
 
 // Keywords that speak of other types than a value's do not restrict it, so each type takes its own.
@@ -226,9 +247,20 @@ std::vector<SchemaBuilder::Json> SchemaBuilder::Enumerated(const Json& schema,
 }
 
 Expression SchemaBuilder::Enumeration(const Json& schema, const std::string& place) {
-  Only(schema, place, {"enum", "const", "type"});
+  const std::optional<Json> values = FiniteValues(schema);
+  std::set<std::string> known = {"enum", "const", "type"};
+  for (const auto& [type, keys] : KeywordsByType()) {
+    if (values) known.insert(keys.begin(), keys.end());
+  }
+  Only(schema, place, known);
+  if (status_.ok() && values && values->empty()) {
+    Fail(absl::StrCat(place, schema.contains("const") ? "/const" : "/enum"),
+         "there must be a value, and it must be of the type");
+  }
+  const std::vector<Json> all =
+      values ? std::vector<Json>(values->begin(), values->end()) : Enumerated(schema, place);
   std::vector<Expression> parts;
-  for (const Json& value : Enumerated(schema, place)) parts.push_back(Literal(JsonText(value)));
+  for (const Json& value : all) parts.push_back(Literal(JsonText(value)));
   return parts.empty() ? Expression() : Choice(std::move(parts));
 }
 

@@ -47,6 +47,10 @@ class SchemaBuilder {
   Expression Typed(const Json& schema, const std::string& type, const std::string& place,
                    int depth);
   Expression Enumeration(const Json& schema, const std::string& place);
+  // The type whose keywords a schema without "type" has; "": those of none.
+  static std::string ImpliedType(const Json& schema);
+  // Without the keywords of other types.
+  static Json OnlyOfType(const Json& schema, const std::string& type);
   // The values of "const" and "enum" that the type allows.
   std::vector<Json> Enumerated(const Json& schema, const std::string& place);
 
@@ -63,6 +67,20 @@ class SchemaBuilder {
   Json Merged(const Json& a, const Json& b, const std::string& place);
   // A call of the rule of a schema that is nowhere in the document; equal ones have one rule.
   Expression Made(const Json& schema, const std::string& place);
+
+  // schema_conditional.cc
+  // Schemas that together accept what this one does not; nullopt after an
+  // error.
+  std::optional<std::vector<Json>> Negated(const Json& schema, const std::string& place);
+  // As Merged, and nullopt, without an error, if there is no value that both
+  // accept.
+  std::optional<Json> TryMerged(const Json& a, const Json& b, const std::string& place);
+  Expression OneOfThese(const std::vector<Json>& schemas, const std::string& place);
+  Expression Conditional(const Json& schema, const std::string& place);
+  Expression Not(const Json& schema, const std::string& place);
+  // {"not": {"enum": [...]}} and what stands beside it.
+  Expression Excluding(const Json& schema, const std::string& place);
+  Expression Dependent(const Json& schema, const std::string& place);
 
   // schema_string.cc
   Expression String(const Json& schema, const std::string& place);
@@ -81,7 +99,19 @@ class SchemaBuilder {
   Expression Multiples(const Json& schema, Expression numbers, const std::string& place);
 
   // schema_array.cc
+  struct Items {
+    Json prefix, rest;  // schemas; of the rest false: there is none
+    std::string prefix_place, rest_place;
+    int least = 0, most = -1;  // of all; -1: any number
+  };
   Expression Array(const Json& schema, const std::string& place, int depth);
+  // What "minItems" and the like say; nullopt after an error.
+  std::optional<Items> ItemsOf(const Json& schema, const std::string& place);
+
+  // schema_items.cc
+  // Arrays of which "uniqueItems" and "contains" speak.
+  Expression Unique(const Items& items, const std::string& place);
+  Expression Counted(const Json& schema, const Items& items, const std::string& place);
 
   // schema_object.cc
   struct Member {

@@ -168,6 +168,15 @@ Expression SchemaBuilder::AllOf(const Json& schema, const std::string& place, in
     const std::string at = absl::StrCat(here, "/", i);
     all = Merged(all, Resolved(parts[i], at), at);
   }
+  // What is left could not be joined by keyword: alternatives, each of which
+  // takes it along.
+  if (status_.ok() && all.contains("allOf")) {
+    for (const char* key : {"anyOf", "oneOf"}) {
+      if (all.contains(key)) return AnyOf(all, key, place, depth);
+    }
+    if (all.contains("if")) return Conditional(all, place);
+    if (all.contains("not")) return Not(all, place);
+  }
   return Made(all, place);
 }
 
@@ -184,7 +193,11 @@ Expression SchemaBuilder::AnyOf(const Json& schema, const std::string& key,
   const Json discriminator = schema.value("discriminator", Json());
   const Json tag = discriminator.is_object() ? discriminator.value("propertyName", Json()) : Json();
   std::vector<Json> branches;
-  std::vector<bool> as_given;
+  struct Origin {
+    size_t number;
+    bool as_given;
+  };
+  std::vector<Origin> origins;
   for (size_t i = 0; i < given.size() && status_.ok(); ++i) {
     const std::string at = absl::StrCat(here, "/", i);
     // Branches that need no look inside stay what they are, references too.
@@ -199,15 +212,21 @@ Expression SchemaBuilder::AnyOf(const Json& schema, const std::string& key,
         branch["required"] = std::move(required);
       }
     }
-    if (!rest.empty()) branch = Merged(rest, branch, at);
-    as_given.push_back(branch == resolved);
+    if (!rest.empty()) {
+      std::optional<Json> merged = TryMerged(rest, branch, at);
+      if (!merged) continue;
+      branch = *std::move(merged);
+    }
+    origins.push_back({i, branch == resolved});
     branches.push_back(std::move(branch));
   }
+  if (branches.empty()) Fail(here, "no branch allows what stands beside it");
   if (key == "oneOf") CheckExclusive(branches, here);
   std::vector<Expression> ways;
   for (size_t i = 0; i < branches.size() && status_.ok(); ++i) {
-    const std::string at = absl::StrCat(here, "/", i);
-    ways.push_back(as_given[i] ? Schema(given[i], at, depth + 1) : Made(branches[i], at));
+    const auto& [number, as_given] = origins[i];
+    const std::string at = absl::StrCat(here, "/", number);
+    ways.push_back(as_given ? Schema(given[number], at, depth + 1) : Made(branches[i], at));
   }
   return Choice(std::move(ways));
 }

@@ -1,6 +1,8 @@
 #include "serving/grammar/schema_merge.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <utility>
@@ -17,6 +19,11 @@ absl::Status Error(const std::string& key, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": ", what));
 }
 
+// There is no value that both accept.
+absl::Status Nothing(const std::string& key, absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(key, ": ", what));
+}
+
 absl::Status Both(const std::string& key) {
   return Error(key, "it comes in several schemas at once, which is not supported; write one");
 }
@@ -25,7 +32,19 @@ absl::Status Both(const std::string& key) {
 Json Joined(const Json& a, const Json& b) {
   if (a == b || b == true) return a;
   if (a == true) return b;
+  if (a == false || b == false) return false;
   return {{"allOf", Json::array({a, b})}};
+}
+
+// Whether it speaks of values and types alone.
+bool IsSimple(const Json& schema) {
+  if (!schema.is_object()) return false;
+  for (const auto& [key, value] : schema.items()) {
+    const bool known = key == "type" || key == "const" || key == "enum" || IsAnnotation(key) ||
+                       (key == "not" && ExcludesValues(schema));
+    if (!known) return false;
+  }
+  return true;
 }
 
 bool Contains(const Json& list, const Json& value) {
@@ -33,6 +52,23 @@ bool Contains(const Json& list, const Json& value) {
 }
 
 Json ListOf(const Json& types) { return types.is_array() ? types : Json::array({types}); }
+
+// Whether a value of JSON's own types is of one of these.
+bool OfTypes(const Json& types, const Json& value) {
+  const bool number = value.is_number();
+  // 1.0 is an integer.
+  const bool whole =
+      number && (value.is_number_integer() || std::floor(value.get<double>()) == value);
+  for (const Json& type : ListOf(types)) {
+    if ((type == "integer" && whole) || (type == "number" && number) ||
+        (type == "string" && value.is_string()) || (type == "boolean" && value.is_boolean()) ||
+        (type == "null" && value.is_null()) || (type == "array" && value.is_array()) ||
+        (type == "object" && value.is_object())) {
+      return true;
+    }
+  }
+  return false;
+}
 
 // Of two types or lists of them.
 Json CommonTypes(const Json& a, const Json& b) {
@@ -65,8 +101,13 @@ class Merge {
   Merge(const Json& a, const Json& b) : a_(a), b_(b), out_(a) {}
 
   absl::StatusOr<Json> Run() {
+    for (const auto& [first, more] : kTogether) {
+      for (const char* key : more) {
+        if (!a_.contains(first)) out_.erase(key);  // alone it says nothing
+      }
+    }
     for (const auto& [key, value] : b_.items()) {
-      if (key == "properties" || key == "additionalProperties") continue;
+      if (key == "properties" || key == "additionalProperties" || !Says(key)) continue;
       if (key == "allOf") {
         if (!value.is_array()) return Error(key, "it must be a list of schemas");
         for (const Json& part : value) {
@@ -74,16 +115,45 @@ class Merge {
         }
       } else if (!a_.contains(key)) {
         out_[key] = value;
-      } else if (a_[key] != value) {
+      } else if (a_[key] != value || !SameWith(key)) {
         if (absl::Status status = Keyword(key, value); !status.ok()) return status;
       }
     }
     if (absl::Status status = Properties(); !status.ok()) return status;
     if (absl::Status status = Items(); !status.ok()) return status;
+    if (const auto values = FiniteValues(out_); values && values->empty()) {
+      return Nothing(out_.contains("enum") ? "enum" : "const", "no value is left");
+    }
+    if (absl::Status status = Counts(); !status.ok()) return status;
     return std::move(out_);
   }
 
  private:
+  // Keywords that belong to another.
+  static constexpr std::pair<const char*, std::array<const char*, 2>> kTogether[] = {
+      {"if", {"then", "else"}}, {"contains", {"minContains", "maxContains"}}};
+
+  // Whether b's keyword is to be looked at by itself: not if its first one
+  // takes it along, or if it says nothing without that.
+  bool Says(const std::string& key) const {
+    for (const auto& [first, more] : kTogether) {
+      const bool follows = std::find(more.begin(), more.end(), key) != more.end();
+      if (follows && (a_.contains(first) || !b_.contains(first))) return false;
+    }
+    return true;
+  }
+
+  // Whether what belongs to the keyword is the same in both.
+  bool SameWith(const std::string& key) const {
+    for (const auto& [first, more] : kTogether) {
+      if (key != first) continue;
+      for (const char* other : more) {
+        if (a_.value(other, Json()) != b_.value(other, Json())) return false;
+      }
+    }
+    return true;
+  }
+
   absl::Status Append(const Json& part) {
     Json all = out_.value("allOf", Json::array());
     if (!all.is_array()) return Error("allOf", "it must be a list of schemas");
@@ -106,17 +176,17 @@ class Merge {
       if (value < mine) mine = value;
     } else if (key == "type") {
       mine = CommonTypes(mine, value);
-      if (mine.is_array() && mine.empty()) return Error(key, "the types exclude each other");
+      if (mine.is_array() && mine.empty()) return Nothing(key, "the types exclude each other");
     } else if (key == "enum") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       Json common = Json::array();
       for (const Json& one : mine) {
         if (Contains(value, one)) common.push_back(one);
       }
-      if (common.empty()) return Error(key, "the lists have no value in common");
+      if (common.empty()) return Nothing(key, "the lists have no value in common");
       mine = std::move(common);
     } else if (key == "const") {
-      return Error(key, "the values differ");
+      return Nothing(key, "the values differ");
     } else if (key == "required") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       for (const Json& name : value) {
@@ -128,6 +198,26 @@ class Merge {
       mine = Joined(mine, value);
     } else if (key == "anyOf" || key == "oneOf") {
       return Append({{key, value}});
+    } else if (key == "not" && ExcludesValues(a_) && ExcludesValues(b_)) {
+      for (const Json& one : value["enum"]) {
+        if (!Contains(mine["enum"], one)) mine["enum"].push_back(one);
+      }
+    } else if (key == "not") {
+      return Append({{key, value}});
+    } else if (key == "if") {
+      Json part = {{key, value}};
+      for (const char* branch : {"then", "else"}) {
+        if (b_.contains(branch)) part[branch] = b_[branch];
+      }
+      return Append(part);
+    } else if (key == "dependentRequired") {
+      if (!mine.is_object() || !value.is_object()) return Error(key, "it must be an object");
+      for (const auto& [name, others] : value.items()) {
+        Json all = mine.value(name, Json::array());
+        if (!all.is_array() || !others.is_array()) return Error(key, "it must hold lists");
+        all.insert(all.end(), others.begin(), others.end());
+        mine[name] = std::move(all);
+      }
     } else if (key == "uniqueItems") {
       mine = true;  // they differ
     } else {
@@ -162,13 +252,24 @@ class Merge {
         if (properties.contains(name)) continue;
         const std::optional<Json> in_a = PropertyIn(a_, name), in_b = PropertyIn(b_, name);
         const auto required = out_.find("required");
+        const bool needed = required != out_.end() && Contains(*required, name);
         if (in_a && in_b) {
           properties[name] = Joined(*in_a, *in_b);
-        } else if (required != out_.end() && Contains(*required, name)) {
-          return Error("required",
-                       absl::StrCat("\"", name,
-                                    "\" is required, and additionalProperties of another schema "
-                                    "is false"));
+          // At once, as what has no value tells which alternatives there are
+          // not.
+          if (*in_a != *in_b && IsSimple(*in_a) && IsSimple(*in_b)) {
+            absl::StatusOr<Json> both = MergeSchemas(*in_a, *in_b);
+            if (!both.ok() && !absl::IsFailedPrecondition(both.status())) return both.status();
+            properties[name] = both.ok() ? *std::move(both) : Json(false);
+          }
+          if (needed && properties[name] == false) {
+            return Nothing("required", absl::StrCat("\"", name, "\" can have no value"));
+          }
+        } else if (needed) {
+          return Nothing("required",
+                         absl::StrCat("\"", name,
+                                      "\" is required, and additionalProperties of another schema "
+                                      "is false"));
         }
       }
     }
@@ -177,6 +278,33 @@ class Merge {
       const Json in_a = AdditionalOf(a_), in_b = AdditionalOf(b_);
       out_["additionalProperties"] =
           in_a == false || in_b == false ? Json(false) : Joined(in_a, in_b);
+    }
+    return absl::OkStatus();
+  }
+
+  // Whether there can be as many properties as there must be. Of those without
+  // a name one at most counts, and they come only where the schema says what
+  // they are.
+  absl::Status Counts() {
+    const Json given = out_.value("required", Json::array());
+    const std::set<Json> required(given.begin(), given.end());
+    const Json properties = out_.value("properties", Json::object());
+    const Json least = out_.value("minProperties", Json());
+    const Json most = out_.value("maxProperties", Json());
+    if (most.is_number() && most.get<double>() < static_cast<double>(required.size())) {
+      return Nothing("maxProperties", "more properties are required");
+    }
+    if (!least.is_number() || out_.contains("patternProperties")) return absl::OkStatus();
+    const bool open = out_.contains("additionalProperties")
+                          ? out_["additionalProperties"] != false
+                          : properties.empty() && required.empty();
+    std::set<Json> names;
+    for (const auto& [name, value] : properties.items()) {
+      if (value != false) names.insert(name);
+    }
+    names.insert(required.begin(), required.end());
+    if (least.get<double>() > static_cast<double>(names.size()) + (open ? 1 : 0)) {
+      return Nothing("minProperties", "there are fewer properties");
     }
     return absl::OkStatus();
   }
@@ -199,7 +327,80 @@ class Merge {
   Json out_;
 };
 
+// Whether the keywords of its type allow a value; nullopt if one of them would have to be looked
+// into.
+std::optional<bool> Fits(const Json& schema, const Json& value) {
+  if (value.is_array() || value.is_object()) {
+    for (const auto& [key, unused] : schema.items()) {
+      const bool known =
+          key == "type" || key == "const" || key == "enum" || key == "not" || IsAnnotation(key);
+      if (!known) return std::nullopt;
+    }
+    return true;
+  }
+  const auto bound = [&](const char* key) {
+    return schema.contains(key) && schema[key].is_number()
+               ? std::optional(schema[key].get<double>())
+               : std::nullopt;
+  };
+  if (value.is_number()) {
+    if (schema.contains("multipleOf")) return std::nullopt;
+    const double number = value.get<double>();
+    if (const auto low = bound("minimum"); low && number < *low) return false;
+    if (const auto low = bound("exclusiveMinimum"); low && number <= *low) return false;
+    if (const auto high = bound("maximum"); high && number > *high) return false;
+    if (const auto high = bound("exclusiveMaximum"); high && number >= *high) return false;
+  }
+  if (value.is_string()) {
+    if (schema.contains("pattern") || schema.contains("format")) return std::nullopt;
+    const std::string& text = value.get_ref<const std::string&>();
+    const auto points = static_cast<double>(
+        std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    if (const auto least = bound("minLength"); least && points < *least) return false;
+    if (const auto most = bound("maxLength"); most && points > *most) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool ExcludesValues(const Json& schema) {
+  const auto found = schema.find("not");
+  return found != schema.end() && found->is_object() && found->size() == 1 &&
+         found->contains("enum") && (*found)["enum"].is_array();
+}
+
+std::optional<Json> FiniteValues(const Json& schema) {
+  if (!schema.is_object()) return std::nullopt;
+  const Json types = schema.value("type", Json());
+  Json given;
+  if (schema.contains("enum") && !schema["enum"].is_array()) return std::nullopt;
+  if (schema.contains("const")) {
+    given = Json::array({schema["const"]});
+  } else if (schema.contains("enum")) {
+    given = schema["enum"];
+  } else if (!types.is_null()) {
+    given = Json::array();
+    for (const Json& type : ListOf(types)) {
+      if (type != "boolean" && type != "null") return std::nullopt;
+      if (type == "null") given.push_back(nullptr);
+      if (type == "boolean") given.insert(given.end(), {Json(true), Json(false)});
+    }
+  } else {
+    return std::nullopt;
+  }
+  Json values = Json::array();
+  for (const Json& value : given) {
+    const std::optional<bool> allowed = Fits(schema, value);
+    if (!allowed) return std::nullopt;
+    const bool fits = *allowed && (types.is_null() || OfTypes(types, value));
+    const bool listed =
+        !schema.contains("const") || !schema.contains("enum") || Contains(schema["enum"], value);
+    const bool excluded = ExcludesValues(schema) && Contains(schema["not"]["enum"], value);
+    if (fits && listed && !excluded && !Contains(values, value)) values.push_back(value);
+  }
+  return values;
+}
 
 bool IsAnnotation(const std::string& key) {
   static const std::set<std::string>& keys = *new std::set<std::string>{
@@ -213,7 +414,7 @@ bool IsAnnotation(const std::string& key) {
 absl::StatusOr<Json> MergeSchemas(const Json& a, const Json& b) {
   for (const Json* schema : {&a, &b}) {
     if (*schema == false) {
-      return absl::InvalidArgumentError("nothing satisfies the schema false");
+      return absl::FailedPreconditionError("nothing satisfies the schema false");
     }
     if (!schema->is_object() && *schema != true) {
       return absl::InvalidArgumentError("a schema must be an object, true or false");

@@ -1,6 +1,7 @@
 // Integers and numbers.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,9 +36,10 @@ bool SchemaBuilder::IntegerBound(const Json& schema, const char* key, const std:
 
 Expression SchemaBuilder::Integer(const Json& schema, const std::string& place) {
   Only(schema, place,
-       {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
+       {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "not"});
   int64_t low = -kMostDigits, high = kMostDigits, bound = 0;
-  bool bounded = schema.contains("multipleOf");  // whose texts must be regular
+  bool bounded =
+      schema.contains("multipleOf") || schema.contains("not");  // whose texts must be regular
   for (const char* key : {"minimum", "exclusiveMinimum"}) {
     if (IntegerBound(schema, key, place, true, &bound)) low = std::max(low, bound), bounded = true;
   }
@@ -51,7 +53,29 @@ Expression SchemaBuilder::Integer(const Json& schema, const std::string& place) 
     Fail(place, "no integer lies between its minimum and its maximum");
     return {};
   }
-  return Multiples(schema, IntegersBetween(low, high), place);
+  if (!schema.contains("not")) return Multiples(schema, IntegersBetween(low, high), place);
+  // What lies between the integers that are left out.
+  std::set<int64_t> holes;
+  for (const Json& value : schema["not"]["enum"]) {
+    const double number = value.get<double>();
+    if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high))) continue;
+    if (value.is_number_integer()) {
+      holes.insert(value.get<int64_t>());
+    } else if (number == std::floor(number)) {
+      holes.insert(static_cast<int64_t>(number));
+    }
+  }
+  std::vector<Expression> parts;
+  for (const int64_t hole : holes) {
+    if (low < hole) parts.push_back(IntegersBetween(low, hole - 1));
+    low = hole + 1;
+  }
+  if (low <= high) parts.push_back(IntegersBetween(low, high));
+  if (parts.empty()) {
+    Fail(absl::StrCat(place, "/not"), "no integer is left");
+    return {};
+  }
+  return Multiples(schema, Choice(std::move(parts)), place);
 }
 
 std::optional<Bound> SchemaBuilder::NumberBound(const Json& schema, bool low,

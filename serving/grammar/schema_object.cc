@@ -19,7 +19,9 @@ Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 Expression SchemaBuilder::Object(const Json& schema, const std::string& place, int depth) {
   Only(schema, place,
        {"type", "properties", "required", "additionalProperties", "patternProperties",
-        "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties"});
+        "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties",
+        "dependentRequired"});
+  if (schema.contains("dependentRequired")) return Dependent(schema, place);
   // Nothing comes here that "properties" and the like do not name.
   if (schema.contains("unevaluatedProperties") && schema["unevaluatedProperties"] != false) {
     Fail(absl::StrCat(place, "/unevaluatedProperties"), "it is supported as false only");

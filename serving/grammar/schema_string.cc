@@ -7,6 +7,7 @@
 #include "serving/grammar/json_text.h"
 #include "serving/grammar/regex.h"
 #include "serving/grammar/schema_builder.h"
+#include "serving/grammar/schema_merge.h"
 
 namespace espalier {
 namespace {
@@ -109,15 +110,28 @@ Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
     }
     texts = *std::move(next);
   }
+  if (status_.ok() && ExcludesValues(schema)) {
+    std::vector<Expression> values;
+    for (const Json& value : schema["not"]["enum"]) {
+      if (value.is_string()) values.push_back(Literal(value.get<std::string>()));
+    }
+    absl::StatusOr<Dfa> next = Dfa::From(Choice(std::move(values)), &budget_);
+    if (next.ok()) next = texts->Without(*next, &budget_);
+    if (!next.ok()) {
+      Fail(absl::StrCat(place, "/not"), next.status().message());
+      return {};
+    }
+    texts = *std::move(next);
+  }
   if (status_.ok() && texts->empty()) Fail(place, "no text satisfies all of its keywords");
   return status_.ok() ? *std::move(texts) : Dfa();
 }
 
 Expression SchemaBuilder::String(const Json& schema, const std::string& place) {
-  Only(schema, place, {"type", "pattern", "format", "minLength", "maxLength"});
+  Only(schema, place, {"type", "pattern", "format", "minLength", "maxLength", "not"});
   const bool sized = schema.contains("minLength") || schema.contains("maxLength");
   const bool pattern = schema.contains("pattern"), format = schema.contains("format");
-  if (static_cast<int>(sized) + pattern + format > 1) {
+  if (static_cast<int>(sized) + pattern + format > 1 || schema.contains("not")) {
     const Dfa texts = StringTexts(schema, place);
     if (!status_.ok()) return {};
     return Sequence({Literal("\""), Rules(texts, "text", JsonCharacterOf), Literal("\"")});

@@ -71,6 +71,71 @@ class Maker:
             schema["prefixItems"] = [self.schema(depth - 1) for _ in range(self.chance.randrange(1, 3))]
         return schema
 
+    def plain(self):
+        """A schema whose contrary is a list of keywords."""
+        return self.chance.choice([
+            lambda: {"const": self.chance.choice(["a", "ab", True, None])},
+            lambda: {"enum": self.chance.sample(["", "b", "abc", False, None], 2)},
+            lambda: {"type": self.chance.choice(["string", "boolean", "number", "null", ["string", "null"]])},
+            lambda: {"type": "number", "minimum": self.chance.randrange(-5, 9)},
+            lambda: {"type": "string", "maxLength": self.chance.randrange(1, 4)},
+            lambda: {"anyOf": [{"type": "number", "maximum": 3}, {"const": "a"}]},
+            lambda: {"not": {"type": "boolean"}}])()
+
+    def counted(self, depth):
+        least = self.chance.randrange(3)
+        schema = sometimes(self.chance, {"type": "array", "contains": self.plain()}, minContains=lambda: least,
+                           maxContains=lambda: max(1, least) + self.chance.randrange(2),
+                           minItems=lambda: self.chance.randrange(3), maxItems=lambda: 3 + self.chance.randrange(2))
+        if self.chance.random() < 0.6:
+            schema["items"] = self.chance.choice([self.string, self.plain, lambda: {"type": ["string", "boolean", "null"]}])()
+        return schema
+
+    def unique(self, depth):
+        values = self.chance.sample(["a", "b", "ab", "x1", "", None, True], self.chance.randrange(1, 6))
+        return sometimes(self.chance, {"type": "array", "uniqueItems": True,
+                                       "items": self.chance.choice([{"enum": values}, {"type": "boolean"}])},
+                         minItems=lambda: 1, maxItems=lambda: self.chance.randrange(1, 5))
+
+    def excluding(self, depth):
+        """With "not"."""
+        kinds = [lambda: {**self.string(), "not": {"enum": self.chance.sample(STRINGS, 3)}},
+                 lambda: {"enum": ["a", "b", "abc", None, 7], "not": self.plain()},
+                 lambda: {"type": "integer", "minimum": -9, "maximum": 9, "not": {"enum": self.chance.sample(range(-9, 9), 3)}},
+                 lambda: {"type": ["string", "integer", "boolean", "null"], "not": self.plain()},
+                 lambda: {**self.object(depth, "abc"), "not": {"required": ["a"]}},
+                 lambda: {**self.object(depth, "abc"), "not": {"properties": {"b": self.plain()}, "required": ["b"]}}]
+        return self.chance.choice(kinds)()
+
+    def condition(self, names):
+        name = self.chance.choice(names)
+        test = self.chance.choice([{"const": "a"}, {"const": True}, {"enum": ["b", None]}, {"type": "string"}])
+        return sometimes(self.chance, {"properties": {name: test}}, required=lambda: [name])
+
+    def conditional(self, depth):
+        """With "if", alone or several beside each other, over properties that tell kinds."""
+        kinds = {"enum": ["a", "b", "c", True, None]}
+        schema = {"type": "object", "properties": {"a": kinds, "b": {"enum": ["a", True, "x"]}, **self.properties("cd", depth)}}
+        schema = sometimes(self.chance, schema, required=lambda: self.chance.sample("abc", 2),
+                           additionalProperties=lambda: self.chance.choice([False, True]))
+
+        def then():
+            return self.chance.choice([{"required": self.chance.sample("bcd", 1)}, {"properties": {"c": False}},
+                                       {"properties": {"b": {"const": "a"}}}, {"maxProperties": 3}])
+
+        def one():
+            return sometimes(self.chance, {"if": self.condition("ab"), "then": then()}, **{"else": then})
+        if self.chance.random() < 0.5:
+            return {**schema, **one()}
+        return {**schema, "allOf": [one() for _ in range(self.chance.randrange(1, 4))]}
+
+    def dependent(self, depth):
+        schema = self.object(depth, "abcd")
+        names = sorted(schema["properties"])
+        schema["dependentRequired"] = {name: self.chance.sample(names, self.chance.randrange(len(names)))
+                                       for name in self.chance.sample(names, min(len(names), 2))}
+        return schema
+
     def properties(self, names, depth):
         return {name: self.schema(depth - 1) for name in sorted(names)}
 
@@ -118,7 +183,8 @@ class Maker:
         if depth <= 0 or self.chance.random() < 0.35:
             return self.chance.choice([self.integer, self.number, self.string, self.enumeration, lambda: {"type": "boolean"},
                                        lambda: {"type": ["null", "integer"], "minimum": 3}])()
-        return self.chance.choice([self.array, self.object, self.object, self.map, self.combined])(depth)
+        return self.chance.choice([self.array, self.object, self.object, self.map, self.combined, self.counted, self.unique,
+                                   self.excluding, self.conditional, self.dependent])(depth)
 
     def value(self, schema, depth=4):
         """A document that may be valid: right in kind, mostly."""
@@ -128,7 +194,7 @@ class Maker:
         if "$ref" in schema:
             target = self.defs[schema["$ref"].rsplit("/", 1)[1]]
             return self.value({**target, "properties": {**target["properties"], **schema["properties"]}}, depth)
-        if "allOf" in schema:
+        if "allOf" in schema and "type" not in schema:
             parts = schema["allOf"]
             both = {**parts[0], **parts[1]}
             if "properties" in both:
@@ -138,7 +204,11 @@ class Maker:
             return self.value(chance.choice(schema["anyOf"]), depth)
         if "enum" in schema or "const" in schema:
             return chance.choice(schema.get("enum", [schema.get("const")]))
-        kind = schema["type"]
+        kind = schema.get("type") or "boolean"
+        if isinstance(kind, list):
+            return chance.choice([None, True, 3, 4, 2, "a", "abc", ""])
+        if kind in ("null", "boolean"):
+            return chance.choice([True, False, None])
         if kind == "integer":
             return chance.choice([chance.randrange(-50, 130), int(float(chance.choice(NUMBERS)))])
         if kind == "number":
@@ -146,6 +216,9 @@ class Maker:
         if kind == "string":
             return chance.choice(STRINGS)
         if kind == "array":
+            if "contains" in schema or "uniqueItems" in schema:
+                return [chance.choice([self.value(schema.get("items", {"type": "boolean"}), depth - 1), "a", True, None, "b"])
+                        for _ in range(chance.randrange(5))]
             if "prefixItems" in schema:  # all of these, and no more
                 return [self.value(part, depth - 1) for part in schema["prefixItems"]]
             return [self.value(schema.get("items", {"type": "boolean"}), depth - 1) for _ in range(chance.randrange(4))]

@@ -80,6 +80,14 @@ def falcon(lines):
         pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]))
 
 
+def neox(lines):
+    """Also MPT's: GPT-2's words, NFC, and runs of blanks as tokens that are matched in the text."""
+    tokenizer = gpt2(lines)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken(" " * n, normalized=False) for n in range(24, 1, -1)])
+    return tokenizer
+
+
 def starcoder(lines):
     return byte_level(lines, pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]))

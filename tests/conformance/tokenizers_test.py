@@ -100,7 +100,8 @@ class TokenizersTest(unittest.TestCase):
         tekken = tokenizer_models.split_style(tokenizer_models.TEKKEN, ignore_merges=True)
         styles = {"gpt-2": tokenizer_models.gpt2, "starcoder": tokenizer_models.starcoder,
                   "smollm": tokenizer_models.starcoder, "llama-bpe": tokenizer_models.STYLES["llama3"],
-                  "qwen2": tokenizer_models.STYLES["qwen2"], "tekken": tekken}
+                  "qwen2": tokenizer_models.STYLES["qwen2"], "tekken": tekken, "mpt": tokenizer_models.neox,
+                  "falcon": tokenizer_models.falcon}
         with tempfile.TemporaryDirectory() as folder:
             for pre, style in styles.items():
                 with self.subTest(pre=pre):

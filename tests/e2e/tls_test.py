@@ -1,8 +1,10 @@
 """TLS on everything that the daemons listen on: HTTP and gRPC, workers off loopback, callers' certificates; and
 certificates that are wrong, each refused by what is wrong with it."""
 import http.client
+import http.server
 import json
 import os
+import pathlib
 import re
 import socket
 import ssl
@@ -25,6 +27,7 @@ ELSEWHERE = "0.0.0.0"
 class Certificates:
     def __init__(self, folder):
         self.folder = folder
+        os.makedirs(folder, exist_ok=True)
         self.ca, self.ca_key = self.authority("ca")
         self.other_ca, _ = self.authority("other")
         self.server, self.server_key = self.signed("server", "subjectAltName=IP:127.0.0.1,IP:0.0.0.0,DNS:localhost")
@@ -52,6 +55,125 @@ class Certificates:
         self.openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial", "-out",
                      certificate, "-days", days, "-extfile", self.path("extensions"))
         return certificate, key
+
+
+class Gateway(http.server.ThreadingHTTPServer):
+    """An HTTPS server of somebody else: answers any completion with "hello"; keeps the names that clients asked for
+    and the keys that they showed."""
+
+    def __init__(self, certificate, key):
+        super().__init__(("127.0.0.1", 0), self.Answer)
+        self.names, self.keys = [], []
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        context.sni_callback = lambda socket, name, context: self.names.append(name)
+        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.thread = threading.Thread(target=self.serve_forever)
+        self.thread.start()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.server.keys.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'data: {"choices": [{"text": "hello", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n')
+
+        def log_message(self, *_):
+            pass
+
+    def handle_error(self, request, client_address):
+        pass  # clients that do not trust us
+
+    def close(self):
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+
+
+class Secret:
+    """A folder as Kubernetes mounts one: its files are links through "..data", which is replaced at once."""
+    FILES = ("tls.crt", "tls.key", "ca.crt")
+
+    def __init__(self, folder):
+        self.folder, self.versions = folder, 0
+        os.mkdir(folder)
+        for name in self.FILES:
+            os.symlink(os.path.join("..data", name), os.path.join(folder, name))
+        self.crt, self.key, self.ca = (os.path.join(folder, name) for name in self.FILES)
+        self.flags = [f"--tls_cert={self.crt}", f"--tls_key={self.key}", f"--tls_ca={self.ca}",
+                      f"--tls_client_ca={self.ca}"]
+
+    def put(self, *contents):
+        self.versions += 1
+        version = f"..{self.versions}"
+        os.mkdir(os.path.join(self.folder, version))
+        for name, text in zip(self.FILES, contents):
+            with open(os.path.join(self.folder, version, name), "w") as file:
+                file.write(text)
+        os.symlink(version, os.path.join(self.folder, "..new"))
+        os.rename(os.path.join(self.folder, "..new"), os.path.join(self.folder, "..data"))
+
+
+class Rotating:
+    """A daemon whose callers show certificates, and which learns new ones while it runs."""
+
+    def __init__(self, test, folder):
+        self.test, self.folder = test, folder
+        self.http_port, self.grpc = free_port(), f"127.0.0.1:{free_port()}"
+        os.mkdir(folder)
+        self.secret = Secret(os.path.join(folder, "secret"))
+        self.daemon = None
+
+    def start(self):
+        self.daemon = self.test.cluster.spawn(
+            "espalierd", f"--listen={self.grpc}", f"--http_listen=127.0.0.1:{self.http_port}", "--lease_seconds=3",
+            "--measure_seconds=0", f"--data_dir={self.folder}/data", *self.secret.flags)
+        self.log = self.test.cluster.logs[-1]
+
+    def stop(self):
+        self.daemon.terminate()
+        self.daemon.wait()
+
+    def logged(self):
+        with open(self.log) as log:
+            return log.read()
+
+    def connection(self, trusted, shown):
+        context = ssl.create_default_context(cafile=trusted.ca)
+        context.load_cert_chain(shown.client, shown.client_key)
+        return http.client.HTTPSConnection("127.0.0.1", self.http_port, context=context, timeout=30)
+
+    def http(self, trusted, shown):
+        """Whether a new connection is accepted, by who believes in `trusted` and is `shown`'s."""
+        connection = self.connection(trusted, shown)
+        try:
+            return health(connection) == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def ask(self, trusted, shown, *args):
+        """The command line over gRPC."""
+        return self.test.espalier(*args, f"--coordinator={self.grpc}", f"--ca-file={trusted.ca}",
+                                  f"--cert-file={shown.client}", f"--key-file={shown.client_key}", "--json")
+
+    def accepts(self, trusted, shown):
+        return self.http(trusted, shown), self.ask(trusted, shown, "status").returncode == 0
+
+    def worker(self, pem):
+        """The id of the one that is live, if there is one."""
+        reply = self.ask(pem, pem, "status")
+        workers = json.loads(reply.stdout)["workers"] if reply.returncode == 0 else []
+        return next((w["worker_id"] for w in workers if w["state"].upper() in ("IDLE", "BUSY")), None)
+
+
+def health(connection):
+    connection.request("GET", "/health")
+    reply = connection.getresponse()
+    reply.read()
+    return reply.status
 
 
 class TlsTest(unittest.TestCase):
@@ -159,6 +281,55 @@ class TlsTest(unittest.TestCase):
         self.assertIn("no TLS there that we trust", done.stderr)
         self.assertEqual(self.cluster.get("/health")[0], 200)
 
+    def espalier(self, *args, **env):
+        """Nothing of this cluster in its environment."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ESPALIER_")}
+        return subprocess.run([PROGRAMS["espalier"], *args], env={**clean, **env}, capture_output=True, text=True,
+                              timeout=120)
+
+    def test_the_command_line_speaks_https(self):
+        ask = ("generate", "llm", "In the beginning", "--max-tokens=12", "--temperature=0", "--json")
+        url, ca = f"--http-address=https://{self.cluster.http}", f"--ca-file={self.pem.ca}"
+        texts = []
+        for way in ([f"--coordinator={self.cluster.grpc}"], ["--http", url], ["--http", url[:15] + url[23:]]):
+            done = self.espalier(*ask, *way, ca)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            texts.append(json.loads(done.stdout.splitlines()[-1])["done"]["text"])
+        self.assertEqual(len(set(texts)), 1, texts)
+        done = self.espalier("bench", "llm", "--requests=6", "--concurrency=3", "--max-tokens=4", "--http", url, ca,
+                             "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["output_tokens"], 24)
+        for flags, said in (
+                ([url], "is not trusted"),
+                ([url, f"--ca-file={self.pem.other_ca}"], "--ca-file=FILE"),
+                ([f"--http-address={self.cluster.http}"], f"--http-address=https://{self.cluster.http}"),
+                ([f"--http-address=http://{self.cluster.http}", ca], "write https://"),
+                ([url, f"--ca-file={self.pem.ca_key}"], "holds no certificate")):
+            done = self.espalier(*ask[:-1], "--http", *flags)
+            self.assertNotEqual(done.returncode, 0, flags)
+            self.assertIn(said, done.stderr)
+
+    def test_a_certificate_for_another_name_is_refused_and_gets_no_key(self):
+        for name, san in (("elsewhere", "DNS:elsewhere.example"), ("here", "DNS:localhost")):
+            gateway = Gateway(*self.pem.signed(name, f"subjectAltName={san}"))
+            try:
+                for host in ("localhost", "127.0.0.1"):
+                    done = self.espalier("generate", "any", "x", "--http", f"--ca-file={self.pem.ca}",
+                                         f"--http-address=https://{host}:{gateway.server_port}",
+                                         ESPALIER_TOKEN="secret")
+                    if (name, host) == ("here", "localhost"):
+                        self.assertEqual(done.returncode, 0, done.stderr)
+                        self.assertIn("hello", done.stdout)
+                    else:
+                        self.assertEqual(done.returncode, 3, done.stderr)
+                        self.assertIn(f"its certificate is not for {host}", done.stderr)
+            finally:
+                gateway.close()
+            # Addresses are not sent as names (RFC 6066).
+            self.assertEqual(gateway.names, ["localhost", None])
+            self.assertEqual(gateway.keys, ["Bearer secret"] if name == "here" else [])
+
     def start_worker(self, name, *flags):
         port = free_port()
         worker = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name={name}",
@@ -233,10 +404,65 @@ class TlsTest(unittest.TestCase):
             status = ["status", f"--coordinator={grpc}"]
             with self.assertRaises(Failed):
                 self.cluster.cli(*status)
-            self.cluster.cli(*status, f"--cert-file={self.pem.client}", f"--key-file={self.pem.client_key}")
+            own = [f"--cert-file={self.pem.client}", f"--key-file={self.pem.client_key}"]
+            self.cluster.cli(*status, *own)
+            ask = ["generate", "none", "x", "--http", f"--http-address=https://127.0.0.1:{http_port}",
+                   f"--ca-file={self.pem.ca}"]
+            self.assertIn("--cert-file=FILE and --key-file=FILE", self.espalier(*ask).stderr)
+            self.assertIn("'none' is not served", self.espalier(*ask, *own).stderr)
         finally:
             daemon.terminate()
             daemon.wait()
+
+    def test_certificates_are_replaced_while_the_daemons_run(self):
+        old, new = (Certificates(os.path.join(self.folder.name, name)) for name in ("old", "new"))
+        running = Rotating(self, os.path.join(self.folder.name, "rotating"))
+        read = [[pathlib.Path(path).read_text() for path in (pem.server, pem.server_key, pem.ca)]
+                for pem in (old, new)]
+        wait = self.cluster.wait
+        running.secret.put(*read[0])
+        running.start()
+        port = free_port()
+        worker = self.cluster.spawn("espalier-worker", f"--coordinator={running.grpc}", "--threads=1",
+                                    f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
+                                    f"--cache_dir={running.folder}/cache", *running.secret.flags)
+        try:
+            wait(lambda: running.worker(old), 60, "the worker has joined")
+            before, kept = running.worker(old), running.connection(old, old)
+            self.addCleanup(kept.close)
+            self.assertEqual((health(kept), running.accepts(new, new)), (200, (False, False)))
+
+            # A pair that does not belong together, and a certificate that is cut.
+            for at, wrong in ((running.secret.key, [read[1][0], *read[0][1:]]),
+                              (running.secret.crt, [read[0][0][:200], *read[0][1:]])):
+                running.secret.put(*wrong)
+                wait(lambda: f"={at}: " in running.logged(), 30, "a warning that names the file")
+                self.assertEqual(running.accepts(old, old), (True, True))
+
+            running.secret.put(*read[1])
+            wait(lambda: running.accepts(new, new) == (True, True), 30, "who trusts the new authority is accepted")
+            for trusted, shown in ((old, old), (new, old), (old, new)):
+                self.assertEqual(running.accepts(trusted, shown), (False, False))
+            # What was connected before is not harmed.
+            self.assertEqual((health(kept), running.worker(new)), (200, before))
+            # The coordinator calls its worker anew, who shows the new certificate and wants it.
+            submitted = running.ask(new, new, "train", "--detach", f"--onnx={CNN}", f"--dataset={DIGITS}", "--input",
+                                    "labels=y", "-b", "16", "--steps=3")
+            self.assertEqual(submitted.returncode, 0, submitted.stderr)
+            job = json.loads(submitted.stdout)["job_id"]
+
+            def state():
+                return json.loads(running.ask(new, new, "jobs", "get", job).stdout)["job"]["state"].upper()
+            wait(lambda: state() in ("SUCCEEDED", "FAILED"), 90, "the job ends")
+            self.assertEqual(state(), "SUCCEEDED")
+            # And the worker, which was started with the old ones, the coordinator.
+            running.stop()
+            running.start()
+            wait(lambda: running.worker(new) not in (None, before), 60, "the worker has joined again")
+        finally:
+            for process in (worker, running.daemon):
+                process.kill()
+                process.wait()
 
     def test_certificates_that_are_wrong(self):
         pem = self.pem

@@ -40,6 +40,8 @@ struct WordCut {
   bool nfc = false;
   bool ignore_merges = false;  // a word that is a token is that token
   bool adds_bos = false;       // unless the file says
+  // Runs of punctuation apart before anything else; of the words, runs of digits, three at a time.
+  bool punctuation_and_triples = false;
 };
 
 constexpr char kLlama3[] =
@@ -55,6 +57,9 @@ constexpr WordCut kCuts[] = {
     {.name = "qwen2", .pattern = kQwen2, .nfc = true},
     {.name = "smollm", .pattern = nullptr, .digits = true},
     {.name = "starcoder", .pattern = nullptr, .digits = true},
+    // GPT-NeoX's tokenizer.
+    {.name = "mpt", .pattern = nullptr, .nfc = true},
+    {.name = "falcon", .pattern = nullptr, .punctuation_and_triples = true},
     {.name = "tekken", .pattern = kTekken, .ignore_merges = true, .adds_bos = true}};
 
 // Reads what there is; the first error sticks.
@@ -227,6 +232,9 @@ absl::StatusOr<Json> ByteLevelBpe(Reader& reader, const std::string& path) {
     merges.push_back({merge.substr(0, blank), merge.substr(blank + 1)});
   }
   Json words = Json::array();
+  if (cut->punctuation_and_triples) {
+    words.push_back({{"type", "Punctuation"}, {"behavior", "Contiguous"}});
+  }
   if (cut->digits) words.push_back({{"type", "Digits"}, {"individual_digits", true}});
   if (cut->pattern != nullptr) {
     words.push_back({{"type", "Split"},
@@ -235,6 +243,13 @@ absl::StatusOr<Json> ByteLevelBpe(Reader& reader, const std::string& path) {
                      {"invert", false}});
   }
   words.push_back(ByteLevel(cut->pattern == nullptr));
+  if (cut->punctuation_and_triples) {
+    words.push_back({{"type", "Digits"}, {"individual_digits", false}});
+    words.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", "[0-9][0-9][0-9]"}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  }
   Json json;
   json["added_tokens"] = AddedTokens(reader);
   json["normalizer"] = cut->nfc ? Json{{"type", "NFC"}} : Json();

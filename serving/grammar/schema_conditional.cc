@@ -1,0 +1,180 @@
+// What holds only where something else does or does not: "not", "if" and
+// "dependentRequired", as alternatives.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "serving/grammar/schema_builder.h"
+#include "serving/grammar/schema_merge.h"
+#include "serving/grammar/schema_negation.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Where a schema of objects says nothing of properties any may come; naming one
+// says nothing of the others.
+Json Opened(Json schema) {
+  for (const char* key : {"properties", "required", "patternProperties", "additionalProperties",
+                          "unevaluatedProperties"}) {
+    if (schema.contains(key)) return schema;
+  }
+  schema["additionalProperties"] = true;
+  return schema;
+}
+
+}  // namespace
+
+std::optional<std::vector<SchemaBuilder::Json>> SchemaBuilder::Negated(const Json& schema,
+                                                                       const std::string& place) {
+  auto resolve = [&](const Json& one) { return Resolved(one, place); };
+  absl::StatusOr<std::vector<Json>> contrary = NegateSchema(schema, resolve);
+  if (contrary.ok() && status_.ok()) return *std::move(contrary);
+  if (!contrary.ok()) Fail(place, contrary.status().message());
+  return std::nullopt;
+}
+
+std::optional<SchemaBuilder::Json> SchemaBuilder::TryMerged(const Json& a, const Json& b,
+                                                            const std::string& place) {
+  if (!status_.ok()) return std::nullopt;
+  const Json left = a.is_object() && a.contains("$ref") ? Resolved(a, place) : a;
+  const Json right = b.is_object() && b.contains("$ref") ? Resolved(b, place) : b;
+  if (absl::IsFailedPrecondition(MergeSchemas(left, right).status())) {
+    budget_ -= static_cast<DfaBudget>(10 * (JsonText(left).size() + JsonText(right).size()));
+    if (budget_ < 0) Fail(place, "its alternatives are too many; write it as fewer schemas");
+    return std::nullopt;
+  }
+  Json merged = Merged(left, right, place);
+  return status_.ok() ? std::optional(std::move(merged)) : std::nullopt;
+}
+
+Expression SchemaBuilder::OneOfThese(const std::vector<Json>& schemas, const std::string& place) {
+  std::vector<Expression> ways;
+  for (const Json& schema : schemas) ways.push_back(Made(schema, place));
+  if (ways.empty()) Fail(place, "no value satisfies it and what stands beside it");
+  return status_.ok() ? Choice(std::move(ways)) : Expression();
+}
+
+Expression SchemaBuilder::Conditional(const Json& schema, const std::string& place) {
+  const Json condition = schema["if"];
+  const Json then = schema.value("then", Json(true)), otherwise = schema.value("else", Json(true));
+  Json rest = schema;
+  for (const char* key : {"if", "then", "else"}) rest.erase(key);
+  const std::string here = absl::StrCat(place, "/if");
+  std::vector<Json> ways;
+  const auto add = [&](const Json& one, const Json& other, const std::string& at) {
+    std::optional<Json> way = TryMerged(rest, one, here);
+    if (way) way = TryMerged(*way, other, at);
+    if (way && std::find(ways.begin(), ways.end(), *way) == ways.end()) ways.push_back(*way);
+  };
+  add(condition, then, absl::StrCat(place, "/then"));
+  const auto contrary = Negated(condition, here);
+  if (!contrary) return {};
+  for (const Json& one : *contrary) add(one, otherwise, absl::StrCat(place, "/else"));
+  return OneOfThese(ways, here);
+}
+
+Expression SchemaBuilder::Not(const Json& schema, const std::string& place) {
+  const std::string here = absl::StrCat(place, "/not");
+  if (ExcludesValues(schema)) return Excluding(schema, place);
+  Json rest = schema;
+  rest.erase("not");
+  const auto contrary = Negated(schema["not"], here);
+  if (!contrary) return {};
+  std::vector<Json> ways;
+  for (const Json& one : *contrary) {
+    const bool of_object = one.is_object() && one.contains("properties");
+    std::optional<Json> way = TryMerged(of_object ? Opened(rest) : rest, one, here);
+    if (way) ways.push_back(*std::move(way));
+  }
+  return OneOfThese(ways, here);
+}
+
+Expression SchemaBuilder::Excluding(const Json& schema, const std::string& place) {
+  const std::string here = absl::StrCat(place, "/not");
+  if (const std::optional<Json> values = FiniteValues(schema)) {
+    if (values->empty()) Fail(here, "no value is left");
+    return status_.ok() ? Enumeration({{"enum", *values}}, place) : Expression();
+  }
+  const Json& excluded = schema["not"]["enum"];
+  Json types = schema.value("type", Json());
+  if (types.is_null()) types = Json(ImpliedType(schema));
+  if (types == "") types = {"object", "array", "string", "number", "boolean", "null"};
+  std::vector<Json> ways;
+  for (const Json& type : types.is_array() ? types : Json::array({types})) {
+    Json way = schema;
+    way.erase("not");
+    way["type"] = type;
+    Json of_type = Json::array();
+    for (const Json& value : excluded) {
+      const bool number = value.is_number() && (type == "number" || type == "integer");
+      if (number || type == JsonTypeOf(value)) of_type.push_back(value);
+    }
+    if (type == "boolean" || type == "null") {
+      way["not"] = schema["not"];
+      const std::optional<Json> values = FiniteValues(way);
+      if (!values->empty()) ways.push_back({{"enum", *values}});
+      continue;
+    }
+    if (!of_type.empty() && type != "string" && type != "integer") {
+      Fail(here, absl::StrCat("values of the type ", JsonText(type),
+                              " can be left out of a list only; say what is accepted"));
+      return {};
+    }
+    if (!of_type.empty()) way["not"] = {{"enum", std::move(of_type)}};
+    ways.push_back(std::move(way));
+  }
+  std::vector<Expression> all;
+  for (const Json& way : ways) {
+    const std::string type = way.contains("enum") ? "" : way["type"].get<std::string>();
+    // Keywords of other types do not restrict it.
+    const Json own = type.empty() ? way : OnlyOfType(way, type);
+    all.push_back(own.contains("not") ? Typed(own, type, place, 0) : Made(own, place));
+  }
+  if (all.empty()) Fail(here, "no value is left");
+  return status_.ok() ? Choice(std::move(all)) : Expression();
+}
+
+Expression SchemaBuilder::Dependent(const Json& schema, const std::string& place) {
+  const std::string here = absl::StrCat(place, "/dependentRequired");
+  const Json triggers = schema["dependentRequired"];
+  Json rest = schema;
+  rest.erase("dependentRequired");
+  if (!triggers.is_object()) Fail(here, "it must be an object");
+  if (!rest.value("required", Json::array()).is_array()) {
+    Fail(absl::StrCat(place, "/required"), "it must be a list");
+  }
+  if (!rest.value("properties", Json::object()).is_object()) {
+    Fail(absl::StrCat(place, "/properties"), "it must be an object");
+  }
+  if (!status_.ok()) return {};
+  rest = Opened(std::move(rest));
+  rest["type"] = "object";
+  Json left = Json::object();  // the triggers behind the first one
+  for (const auto& [name, others] : triggers.items()) {
+    if (!others.is_array()) {
+      Fail(absl::StrCat(here, "/", name), "it must list names");
+      return {};
+    }
+    if (name != triggers.begin().key()) left[name] = others;
+  }
+  if (triggers.empty()) return Made(rest, place);
+  const std::string& trigger = triggers.begin().key();
+  const Json required = rest.value("required", Json::array());
+  const bool there = std::find(required.begin(), required.end(), Json(trigger)) != required.end();
+  std::vector<Json> ways;
+  const auto add = [&](const Json& more) {
+    std::optional<Json> way = TryMerged(rest, more, here);
+    if (!way) return;
+    if (!left.empty()) (*way)["dependentRequired"] = left;
+    ways.push_back(*std::move(way));
+  };
+  if (!there) add({{"properties", {{trigger, false}}}});
+  Json all = *triggers.begin();
+  all.push_back(trigger);
+  add({{"required", std::move(all)}});
+  return OneOfThese(ways, here);
+}
+
+}  // namespace espalier
