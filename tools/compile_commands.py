@@ -20,9 +20,8 @@ if query.returncode:
     sys.exit(query.returncode)
 
 
-
 def without_precompiled(arguments):
-    """Clang must not take gcc's precompiled header of the tests (tools/build/precompiled.bzl)."""
+    """Clang must not take gcc's precompiled headers (tools/build/precompiled.bzl)."""
     kept = []
     for argument in arguments:
         if kept and kept[-1] == "-include" and argument.endswith("/precompiled.h"):

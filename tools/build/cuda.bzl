@@ -12,6 +12,8 @@ _FLAGS = ["-std=c++20", "-O1", "-Xcompiler=-fPIC", "--expt-relaxed-constexpr", "
 def _impl(ctx):
     dep_info = cc_common.merge_cc_infos(cc_infos = [d[CcInfo] for d in ctx.attr.deps])
     cc = dep_info.compilation_context
+    # Precompiled headers are gcc's alone, and differ in some bits each time that they are made.
+    headers = [h for h in cc.headers.to_list() if h.basename not in ["precompiled.h", "precompiled.h.gch"]]
     arch_flags = []
     for arch in ctx.attr.archs:
         arch_flags += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
@@ -30,7 +32,7 @@ def _impl(ctx):
         ctx.actions.run_shell(
             command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && "$@"',
             arguments = [CUDA_ROOT + "/bin/nvcc", args],
-            inputs = depset([src] + ctx.files.hdrs, transitive = [cc.headers]),
+            inputs = [src] + ctx.files.hdrs + headers,
             outputs = [obj],
             env = {"PATH": "/usr/local/bin:/usr/bin:/bin"},
             mnemonic = "NvccCompile",

@@ -1,5 +1,7 @@
 """C++ protobuf and gRPC code generation with the system's protoc and grpc_cpp_plugin."""
 
+load("//tools/build:cc.bzl", "cc_library")
+
 def _srcs_of(label):
     """The label of the .proto files of a cc_grpc_library."""
     if ":" not in label:
@@ -32,7 +34,7 @@ def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
         message = "Generating C++ of",
         **common
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = [f + ".cc" for f in files[".pb"]],
         hdrs = [f + ".h" for f in files[".pb"]],
@@ -41,7 +43,7 @@ def cc_grpc_library(name, srcs, deps = [], grpc = True, **kwargs):
         **kwargs
     )
     if grpc:
-        native.cc_library(
+        cc_library(
             name = name + "_grpc",
             srcs = [f + ".cc" for f in files[".grpc.pb"]],
             hdrs = [f + ".h" for f in files[".grpc.pb"]],
