@@ -1,5 +1,6 @@
 #include "serving/grammar/schema_negation.h"
 
+#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -130,7 +131,8 @@ class Negation {
       return absl::OkStatus();
     }
     const double number = value.get<double>();
-    if (number != static_cast<double>(static_cast<int>(number))) return Unsupported(o.key);
+    constexpr double kMost = 1e9;  // counts that fit an int
+    if (!(number >= 0 && number <= kMost) || number != std::floor(number)) return Unsupported(o.key);
     const int bound = static_cast<int>(number) + o.add;
     if (bound >= 0) out_.push_back({{"type", o.type}, {o.other, bound}});
     return absl::OkStatus();
