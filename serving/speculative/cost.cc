@@ -16,6 +16,8 @@ constexpr int64_t kFresh = 1024;     // observations after which a time is old
 constexpr int kFew = 3;              // times that are to be trusted
 constexpr double kNear = 2;          // times as many rows
 constexpr double kAnother = 1.5;     // times slower or faster
+constexpr double kNoticed = 0.002;   // of a time: less does not draw the curve anew
+constexpr int64_t kDrawEvery = 64;   // observations, since times grow old
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
 constexpr int kRepeats = 3;          // of each calibration batch
 constexpr int kTurns = 5;            // of two that are compared
@@ -69,6 +71,7 @@ void StepCost::Observe(const StepWork& work, double seconds) {
     at = buckets_.insert(at, Bucket());
     at->number = number;
   }
+  const bool fresh = Fresh(*at);
   const size_t slot = at->count++ % kKept;
   at->rows[slot] = work.rows;
   at->seconds[slot] = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
@@ -89,6 +92,13 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   if (now > kAnother * at->middle_seconds || at->middle_seconds > kAnother * now) {
     at->middle_seconds = now;
   }
+  const bool moved =
+      at->middle_rows != at->drawn_rows ||
+      std::abs(at->middle_seconds - at->drawn_seconds) > kNoticed * at->drawn_seconds;
+  if (at->count > kKept && fresh && !moved && observed_ - drawn_at_ < kDrawEvery) return;
+  at->drawn_rows = at->middle_rows;
+  at->drawn_seconds = at->middle_seconds;
+  drawn_at_ = observed_;
   stale_ = true;
 }
 

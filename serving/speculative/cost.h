@@ -62,6 +62,7 @@ class StepCost {
     std::array<int64_t, kKept> when{};            // the number of each
     int64_t count = 0;                            // of all that were
     double middle_rows = 0, middle_seconds = 0;   // medians of those that were fresh
+    double drawn_rows = 0, drawn_seconds = 0;     // likewise, of which the curve knows
   };
   struct Point {
     double rows, seconds;
@@ -81,7 +82,7 @@ class StepCost {
   std::vector<Known> Sizes() const;
 
   std::vector<Bucket> buckets_;  // that have been observed, by number
-  int64_t observed_ = 0;
+  int64_t observed_ = 0, drawn_at_ = 0;
   Rates rates_;
   mutable bool stale_ = false;
   mutable std::vector<Pool> pools_;
