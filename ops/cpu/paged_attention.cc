@@ -1,14 +1,14 @@
 // Attention over the paged KV cache. Every row is computed by itself, with key number j of its list
 // (prefix, then ancestors) always in the same place of the same sums: the bits do not depend on the
 // batch, on the slots, or on whether a key comes through the sequence or as an ancestor in a tree.
-// Keys and values are read in the form in which the cache holds them, and summed in f32.
+// Keys and values are read in the form in which the cache holds them, and summed in f32; heads that
+// share them, and rows behind the same prefix, take them together (attend_block.h).
 #include <algorithm>
 #include <cmath>
 
-#include "ops/cpu/dot_tile.h"
+#include "ops/cpu/attend_block.h"
 #include "ops/cpu/kv_forms.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/vector_math.h"
 
 namespace espalier {
 namespace {
@@ -31,149 +31,12 @@ enum Input {
   kVScale
 };
 
-using kv::LoadWide;
+using attend::Block;
+using attend::Keys;
+using attend::Query;
 using kv::StoreHead;
-using kv::Wide;
 
-// The keys that one row sees.
-struct Keys {
-  const int32_t* prefix;
-  int64_t prefix_size;
-  const int32_t* ancestors;
-  int64_t size;  // prefix and ancestors
-  int64_t sequence;
-  int64_t first = 0;  // position of key 0: how many lie before the window
-
-  ESPALIER_INLINE int64_t Slot(int64_t j) const {
-    return j < prefix_size ? prefix[j] : ancestors[j - prefix_size];
-  }
-};
-
-// C: an element of the cache.
-template <typename C>
-struct Head {
-  const float* q;    // [dim]
-  const C* k_cache;  // this head's part of slot 0
-  const C* v_cache;
-  const float* k_scale;  // likewise; null: none
-  const float* v_scale;
-  int64_t width;  // from one slot to the next
-  int64_t heads;  // scales from one slot to the next
-  int64_t dim;
-  float scale;
-  float softcap;  // 0: none
-  float slope;    // 0: no ALiBi
-  bool alibi_bf16;
-  float* scores;  // keys.size rounded up to 16
-  float* y;       // [dim]
-};
-
-// Asks memory for n elements. Slots lie anywhere, so the processor does not see what comes next.
-template <typename C>
-ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
-  const char* bytes = reinterpret_cast<const char*>(p);
-  const int64_t size = n * static_cast<int64_t>(sizeof(C));
-  for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
-}
-
-constexpr int64_t kValuesAhead = 8;  // keys whose values are asked for before they are needed
-
-// Vectors d to d + P of the weighted sum of V. Even and odd keys add up apart: two chains of
-// additions per vector hide their latency.
-template <int W, int P, typename C>
-ESPALIER_INLINE void WeightedSum(const Keys& keys, const Head<C>& h, int64_t d) {
-  using namespace simd;
-  Float<W> acc[2][P] = {};
-  int64_t j = 0;
-  for (; j + 2 <= keys.size; j += 2) {
-#pragma GCC unroll 2
-    for (int odd = 0; odd < 2; ++odd) {
-      const int64_t ahead = std::min(j + odd + kValuesAhead, keys.size - 1);
-      Fetch(h.v_cache + keys.Slot(ahead) * h.width + d, P * W);
-      const C* v = h.v_cache + keys.Slot(j + odd) * h.width + d;
-      const Float<W> weight = Splat<W>(h.scores[j + odd]);
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) acc[odd][p] = weight * LoadWide<W>(v + p * W) + acc[odd][p];
-    }
-  }
-  if (j < keys.size) {
-    const C* v = h.v_cache + keys.Slot(j) * h.width + d;
-    const Float<W> weight = Splat<W>(h.scores[j]);
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) acc[0][p] = weight * LoadWide<W>(v + p * W) + acc[0][p];
-  }
-#pragma GCC unroll 4
-  for (int p = 0; p < P; ++p) Store<W>(h.y + d + p * W, acc[0][p] + acc[1][p]);
-}
-
-ESPALIER_INLINE float RoundToBF16(float x) { return BF16ToF32(F32ToBF16(x)); }
-
-// What ALiBi adds to the scaled product with key j.
-template <typename C>
-ESPALIER_INLINE float Alibi(const Keys& keys, const Head<C>& h, int64_t j) {
-  if (!h.alibi_bf16) return h.slope * static_cast<float>(j - (keys.size - 1));
-  return RoundToBF16(RoundToBF16(h.slope) * RoundToBF16(static_cast<float>(keys.first + j))) *
-         h.scale;
-}
-
-template <typename C, int W>
-struct AttendHead {
-  static ESPALIER_INLINE void Run(const Keys* keys, const Head<C>* head) {
-    using namespace simd;
-    const Head<C>& h = *head;
-    const int64_t n = keys->size;
-    const float lowest = -__builtin_inff();
-    Float<W> top = Splat<W>(lowest);
-    for (int64_t j = 0; j < n; j += W) {
-      const C* rows[W];
-      Float<W> scales = {};
-      for (int c = 0; c < W; ++c) {
-        const int64_t slot = keys->Slot(std::min(j + c, n - 1));
-        rows[c] = h.k_cache + slot * h.width;
-        Fetch(h.k_cache + keys->Slot(std::min(j + W + c, n - 1)) * h.width, h.dim);
-        scales[c] = h.k_scale == nullptr ? h.scale : h.scale * h.k_scale[slot * h.heads];
-      }
-      Float<W> scores = DotTile<W, 1, W>(&h.q, rows, h.dim) * scales;
-      if (h.softcap > 0) {
-        for (int c = 0; c < W; ++c) scores[c] = h.softcap * FastTanh(scores[c] / h.softcap);
-      }
-      if (h.slope != 0) {
-        for (int c = 0; c < W; ++c) scores[c] += Alibi(*keys, h, j + c);
-      }
-      for (int64_t c = n - j; c < W; ++c) scores[c] = lowest;
-      Store<W>(h.scores + j, scores);
-      top = Max<W>(top, scores);
-    }
-    const float max = MaxLane<W>(top);
-    Float<W> sum = {};
-    for (int64_t j = 0; j < n; j += W) {
-      const Float<W> e = Exp<W>(Load<W>(h.scores + j) - max);
-      Store<W>(h.scores + j, e);
-      sum += e;
-    }
-    const float inverse = 1.0f / Sum<W>(sum);
-    for (int64_t j = 0; j < n; j += W) Store<W>(h.scores + j, Load<W>(h.scores + j) * inverse);
-    if (h.v_scale != nullptr) {
-      for (int64_t j = 0; j < n; ++j) h.scores[j] *= h.v_scale[keys->Slot(j) * h.heads];
-    }
-    int64_t d = 0;
-    for (; d + 4 * W <= h.dim; d += 4 * W) WeightedSum<W, 4>(*keys, h, d);
-    for (; d + W <= h.dim; d += W) WeightedSum<W, 1>(*keys, h, d);
-    for (; d < h.dim; ++d) {
-      float value = 0;
-      for (int64_t j = 0; j < n; ++j) {
-        value += h.scores[j] * Wide(h.v_cache[keys->Slot(j) * h.width + d]);
-      }
-      h.y[d] = value;
-    }
-  }
-};
-
-template <typename C>
-struct AttendOver {
-  template <int W>
-  using Head = AttendHead<C, W>;
-};
+constexpr int64_t kMostScores = 1 << 20;  // of a thread, where that leaves one query's
 
 std::string RowError(int64_t row, const std::string& what) {
   return "paged_attention: row " + std::to_string(row) + ": " + what;
@@ -196,7 +59,9 @@ class PagedAttention : public Kernel {
     scale_ =
         static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim_)));
     const int64_t keys = spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0];
-    part_floats_ = (keys + 15) / 16 * 16;
+    scores_row_ = attend::ScoresOf(keys);
+    most_queries_ = std::clamp(kMostScores / scores_row_, int64_t{1}, attend::kMostQueries);
+    part_floats_ = most_queries_ * (scores_row_ + 2 * head_dim_);
   }
 
   size_t workspace_bytes() const override { return parts_ * part_floats_ * sizeof(float); }
@@ -229,17 +94,17 @@ class PagedAttention : public Kernel {
     const float* slopes = Optional(args, kSlopes);
     const float* k_scale = Optional(args, kKScale);
     const float* v_scale = Optional(args, kVScale);
-    OrderWork(kv_heads);
+    OrderWork(args, kv_heads, group, slopes);
     // By keys: sequences are of any length.
-    ParallelParts(work_, group * head_dim_ / 4, parts_, [&](int64_t begin, int64_t end, int part) {
+    ParallelParts(work_, head_dim_ / 4, parts_, [&](int64_t begin, int64_t end, int part) {
       float* scores = static_cast<float*>(args.workspace) + part * part_floats_;
       const auto at_key = [](const Item& item, int64_t key) { return item.start < key; };
       auto item = std::lower_bound(items_.begin(), items_.end(), begin, at_key);
       for (; item != items_.end() && item->start < end; ++item) {
         const int64_t kv = item->kv_head;
-        for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-          const int64_t at = item->row * q_width + h * head_dim_;
-          const Head<C> head = {args.inputs[kQ].as<float>() + at,
+        const Block<C> block = {queries_.data() + item->first,
+                                item->count,
+                                item->shared,
                                 k_cache + kv * head_dim_,
                                 v_cache + kv * head_dim_,
                                 k_scale != nullptr ? k_scale + kv : nullptr,
@@ -249,34 +114,67 @@ class PagedAttention : public Kernel {
                                 head_dim_,
                                 scale_,
                                 softcap_,
-                                slopes != nullptr ? slopes[h] : 0.0f,
                                 alibi_bf16_,
                                 scores,
-                                args.outputs[0].as<float>() + at};
-          Attend(item->row, head);
-        }
+                                scores_row_,
+                                scores + most_queries_ * scores_row_};
+        simd::Dispatch<attend::AttendOver<C>::template Blocks>(&block);
       }
     });
     return KernelStatus::Ok();
   }
 
-  // Sequence by sequence, whose keys and values are then read from memory once; in it head by head,
-  // of which the rows of a tree see the same.
-  void OrderWork(int64_t kv_heads) {
+  // Sequence by sequence, whose keys and values are then read from memory once; in it head by head.
+  void OrderWork(const KernelArgs& args, int64_t kv_heads, int64_t group, const float* slopes) {
     items_.clear();
+    queries_.clear();
     work_ = 0;
     const int64_t rows = static_cast<int64_t>(keys_.size());
+    // Work for all threads comes first.
+    const int64_t most =
+        std::clamp<int64_t>(rows * kv_heads * group / (2 * parts_), 1, most_queries_);
     for (int64_t first = 0; first < rows;) {
       int64_t last = first + 1;
       while (last < rows && keys_[last].sequence == keys_[first].sequence) ++last;
       for (int64_t kv = 0; kv < kv_heads; ++kv) {
         for (int64_t row = first; row < last; ++row) {
-          items_.push_back({work_, row, kv});
-          work_ += keys_[row].size + 1;
+          for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+            const int64_t at = (row * kv_heads * group + h) * head_dim_;
+            const Query query = {args.inputs[kQ].as<float>() + at, args.outputs[0].as<float>() + at,
+                                 &keys_[row], slopes != nullptr ? slopes[h] : 0.0f};
+            if (keys_[row].size == 0) {
+              std::fill(query.y, query.y + head_dim_, 0.0f);
+            } else {
+              Add(query, kv, most);
+            }
+          }
         }
       }
       first = last;
     }
+  }
+
+  // To the last block if it reads the same.
+  void Add(const Query& query, int64_t kv_head, int64_t most) {
+    const Keys& keys = *query.keys;
+    bool joins = !items_.empty() && items_.back().kv_head == kv_head && items_.back().count < most;
+    int64_t shared = keys.size;
+    if (joins) {
+      const Query& before = queries_.back();
+      shared = items_.back().shared;
+      if (before.keys != query.keys) {
+        joins = before.keys->sequence == keys.sequence && before.keys->prefix == keys.prefix;
+        shared = std::min({shared, before.keys->prefix_size, keys.prefix_size}) / 2 * 2;
+      }
+    }
+    if (joins) {
+      items_.back().shared = shared;
+      ++items_.back().count;
+    } else {
+      items_.push_back({work_, static_cast<int64_t>(queries_.size()), 1, keys.size, kv_head});
+    }
+    queries_.push_back(query);
+    work_ += keys.size + 1;
   }
 
   static float* Optional(const KernelArgs& args, Input i) {
@@ -299,16 +197,6 @@ class PagedAttention : public Kernel {
         }
       }
     });
-  }
-
-  template <typename C>
-  void Attend(int64_t row, const Head<C>& head) const {
-    const Keys& keys = keys_[row];
-    if (keys.size == 0) {
-      std::fill(head.y, head.y + head.dim, 0.0f);
-      return;
-    }
-    simd::Dispatch<AttendOver<C>::template Head>(&keys, &head);
   }
 
   void KeepWindow(Keys* keys) const {
@@ -390,12 +278,16 @@ class PagedAttention : public Kernel {
   bool alibi_bf16_;
   int parts_;
   float scale_;
-  int64_t part_floats_;
+  int64_t scores_row_, most_queries_, part_floats_;
+  // Queries that are computed together.
   struct Item {
     int64_t start;  // keys of those before it, and one for each of them
-    int64_t row, kv_head;
+    int64_t first, count;
+    int64_t shared;  // keys
+    int64_t kv_head;
   };
   std::vector<Item> items_;
+  std::vector<Query> queries_;
   int64_t work_ = 0;              // where the next one would start
   std::vector<Keys> keys_;        // of each row
   std::vector<int64_t> longest_;  // prefix that is read of each sequence

@@ -11,7 +11,7 @@ const OpRunner& Ops() {
   return runner;
 }
 
-constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 24;
+constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 72;
 constexpr DType kFormats[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
 // One batch of rows; q, k and v of a row are a function of `token`, so that the same token may come
@@ -43,7 +43,9 @@ class PagedAttention : public ::testing::Test {
   void UseCacheOf(DType format) {
     k_cache_ = v_cache_ = Zeros(format, {kSlots, kKvHeads * kDim});
     k_scale_ = v_scale_ = {};
-    if (format == DType::kI8) k_scale_ = v_scale_ = Zeros(DType::kF32, {kSlots, kKvHeads});
+    if (format != DType::kI8) return;
+    k_scale_ = v_scale_ =
+        Zeros(DType::kF32, {kSlots, kKvHeads * kDim / attributes_.Int("head_dim")});
   }
 
   // What a cache of that format makes of keys or values: each head rounded by itself.
@@ -241,6 +243,46 @@ TEST_F(PagedAttention, BitsDoNotDependOnHowKeysComeOrOnTheBatch) {
           Step(tree, {std::vector<int>(sequence.begin(), sequence.begin() + cut), {60}});
       EXPECT_TRUE(SameRow(single, 0, y, static_cast<int>(tree.size()) - 1))
           << Name(format) << ", cut at " << cut;
+    }
+  }
+}
+
+// Rows that share a prefix, and heads that share keys, are computed together.
+TEST_F(PagedAttention, RowsOfAPromptAndOfATreeHaveTheBitsOfEachAlone) {
+  const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
+      {{{"head_dim", kDim}}, {}},
+      {{{"head_dim", 2 * kDim}}, {}},
+      {{{"head_dim", kDim}, {"window", int64_t{9}}, {"softcap", 0.8}},
+       {0.5f, 0.07f, 0.003f, 1.0f / 3}}};
+  for (const auto& [attributes, slopes] : variants) {
+    attributes_ = attributes;
+    slopes_ = slopes;
+    for (const DType format : kFormats) {
+      constexpr int kPrompt = 37, kNodes = 13;
+      std::vector<int> sequence;
+      std::vector<Row> prompt;
+      for (int i = 0; i < kPrompt; ++i) {
+        sequence.push_back((i * 23 + 5) % kSlots);
+        prompt.push_back({i, sequence.back(), 0, i + 1, {}});
+      }
+      // Node n hangs on node (n - 1) / 3.
+      std::vector<Row> tree;
+      for (int n = 0; n < kNodes; ++n) {
+        const int slot = ((kPrompt + n) * 23 + 5) % kSlots;
+        std::vector<int> ancestors = n == 0 ? std::vector<int>() : tree[(n - 1) / 3].ancestors;
+        ancestors.push_back(slot);
+        tree.push_back({kPrompt + n, slot, 0, kPrompt, ancestors});
+      }
+      UseCacheOf(format);
+      const TestTensor prompts = Step(prompt, {sequence}), trees = Step(tree, {sequence});
+      UseCacheOf(format);
+      for (int r = 0; r < kPrompt + kNodes; ++r) {
+        const Row& row = r < kPrompt ? prompt[r] : tree[r - kPrompt];
+        const TestTensor alone = Step({row}, {sequence});
+        const bool same =
+            r < kPrompt ? SameRow(alone, 0, prompts, r) : SameRow(alone, 0, trees, r - kPrompt);
+        EXPECT_TRUE(same) << Name(format) << ", row " << r;
+      }
     }
   }
 }
