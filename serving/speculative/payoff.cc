@@ -24,7 +24,7 @@ constexpr double kLongest = 3;      // times the median
 constexpr double kSpread = 48;      // steps
 constexpr double kPrior = 16;       // steps
 constexpr double kMemory = 512;     // steps
-constexpr int64_t kAsked = 16;      // gains that are averaged
+constexpr double kAsked = 256;      // steps whose estimates are averaged
 constexpr double kLuck = 2;         // standard errors: it is looked at again and again
 constexpr int kExact = 8;           // loads up to here have buckets of their own
 constexpr int kPerOctave = 4;
@@ -112,6 +112,8 @@ void Payoff::Observe(int load, bool with, const Step& step) {
     sample.tokens = step.likely * bucket.tokens / bucket.likely;
     bucket.off += std::pow(step.tokens - sample.tokens, 2) - bucket.off / kMemory;
   }
+  // What would be expected without: estimates of the gain are noisier than what is measured of it.
+  sample.expected /= bucket.gain;
   bucket.debt += step.catching_up;
   const double share = bucket.debt / kSpread;
   sample.seconds += share - step.catching_up;
@@ -122,7 +124,7 @@ void Payoff::Observe(int load, bool with, const Step& step) {
     // An interruption is no loss.
     const std::vector<Sample>& like = (bucket.compared ? bucket.after : bucket.before).steps;
     const double seconds = like.empty() ? step.seconds : std::min(step.seconds, Longest(like));
-    bucket.lost += ((seconds * step.expected / bucket.gain) * plain - sample.tokens) / load;
+    bucket.lost += (seconds * sample.expected * plain - sample.tokens) / load;
   }
   Block& block = bucket.compared ? bucket.after : bucket.before;
   if (block.steps.size() == kBlock) block.steps.erase(block.steps.begin());
@@ -131,14 +133,13 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   const bool first = !bucket.settled && bucket.before.steps.empty();
   if (block.steps.size() == kBlock ||
       (first && block.steps.size() >= kBlock / 2 &&
-       std::log(bucket.gain) + Surprise(bucket) + kVerySure * std::max(Error(bucket), kFirstError) <
-           0)) {
+       Measured(bucket) + kVerySure * std::max(Error(bucket), kFirstError) < 0)) {
     Compare(bucket);
   }
 }
 
 // The steps without stand between those with drafts, so what drifts is the same for both.
-double Payoff::Surprise(const Bucket& bucket) {
+double Payoff::Measured(const Bucket& bucket) {
   const double before = bucket.before.Share(), after = bucket.after.Share(),
                without = bucket.without.Share();
   if (!(after > 0) || !(without > 0)) return 0;
@@ -156,7 +157,7 @@ double Payoff::Error(const Bucket& bucket) {
 void Payoff::Compare(Bucket& bucket) {
   bucket.own_error = Error(bucket);
   if (bucket.surprises.size() == kMost) bucket.surprises.erase(bucket.surprises.begin());
-  bucket.surprises.push_back(Surprise(bucket));
+  bucket.surprises.push_back(Measured(bucket) - bucket.log_gain);
   bucket.before = std::move(bucket.after);
   bucket.after = {};
   bucket.compared = false;
@@ -191,7 +192,8 @@ void Payoff::Judge(Bucket& bucket) {
   const size_t count = bucket.surprises.size();
   const double sure = kVerySure * std::max(belief.error, kFirstError);
   // What is estimated now may be less than it was of late.
-  const double now = belief.mean + std::min(0.0, std::log(bucket.gain) - bucket.log_gain);
+  const double change = std::log(bucket.gain) - bucket.log_gain;
+  const double now = belief.mean + (change < -kNoNoise ? change : 0);
   const size_t enough = bucket.trial || bucket.gain < 1 ? kTrial : kEnough;
   const double margin = bucket.trial || count == kMost ? 0 : belief.error;
   if (belief.mean + sure < 0 || (belief.mean + margin < 0 && count >= enough)) {
@@ -228,7 +230,7 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   if (gain < kLeastGain) return true;
   Bucket& bucket = Of(load);
   bucket.gain = gain;
-  const double weight = 1 / static_cast<double>(std::min(++bucket.asked, kAsked));
+  const double weight = std::max(1 / kAsked, 2 / static_cast<double>(++bucket.asked + 1));
   bucket.log_gain += weight * (std::log(gain) - bucket.log_gain);
   const Belief belief = Believed(bucket);
   const double grown = std::log(gain) - bucket.log_gain;

@@ -51,7 +51,7 @@ class Payoff {
   struct Sample {
     double tokens;
     double seconds;   // catching up spread
-    double expected;  // tokens per second
+    double expected;  // tokens per second without drafts
   };
   static double Longest(const std::vector<Sample>& steps);  // seconds
   // Steps in a row of one arm, the last few.
@@ -65,8 +65,7 @@ class Payoff {
   struct Bucket {
     Block before, without, after;  // of the comparison that is under way
     bool compared = false;         // all steps without have come: `after` fills
-    // Of the last comparisons: log of the yield with drafts, of what was expected of it, over the
-    // yield without, likewise.
+    // Of the last comparisons: log of the gain that they measured, over what was estimated of late.
     std::vector<double> surprises;
     double own_error = 0;       // of the last one by itself
     bool settled = false;       // drafting won: comparisons are seldom
@@ -86,7 +85,8 @@ class Payoff {
 
   // Loads that are alike share one.
   Bucket& Of(int load);
-  static double Surprise(const Bucket& bucket);
+  // The logarithm of the gain, of the comparison that is under way.
+  static double Measured(const Bucket& bucket);
   static double Error(const Bucket& bucket);
   // Of the logarithm of the gain: mean and standard error.
   struct Belief {
