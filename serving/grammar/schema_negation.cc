@@ -132,7 +132,8 @@ class Negation {
     }
     const double number = value.get<double>();
     constexpr double kMost = 1e9;  // counts that fit an int
-    if (!(number >= 0 && number <= kMost) || number != std::floor(number)) return Unsupported(o.key);
+    if (!(number >= 0 && number <= kMost) || number != std::floor(number))
+      return Unsupported(o.key);
     const int bound = static_cast<int>(number) + o.add;
     if (bound >= 0) out_.push_back({{"type", o.type}, {o.other, bound}});
     return absl::OkStatus();
