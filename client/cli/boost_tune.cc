@@ -151,6 +151,7 @@ absl::StatusOr<proto::BoostSpec> SpecOf(const ParsedFlags& flags) {
   spec.set_continuation_tokens(number("continuation-tokens"));
   spec.set_sample_tokens(number("sample-tokens"));
   spec.set_temperature(flags.Number("temperature", 0));
+  spec.set_soft_labels(number("soft-labels"));
   spec.set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
   if (flags.Has("epochs") && flags.Has("steps")) {
     return UsageError("give --epochs or --steps, not both");
@@ -276,6 +277,10 @@ Command BoostTuneCommand() {
       {"sample-tokens", FlagType::kInt, "N",
        "in a row that an SSM must say as the LLM does to have learnt a sample (4)", 0, 1, 65536},
       {"temperature", FlagType::kNumber, "T", "of the continuations (0: greedy)", 0, 0, 100},
+      {"soft-labels", FlagType::kInt, "K",
+       "tune to the LLM's K most probable tokens in each place, with their probabilities, instead "
+       "of the one that it drew: for drafts of sampled answers (0: off)",
+       0, 0, 64},
       {"holdout", FlagType::kNumber, "F", "last part of the prompts, for the measurement (0.1)", 0,
        0.0001, 0.9},
       {"expansion", FlagType::kText, "LIST", "trees of the measurement (1,1,3,1,1)"},

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "ops/models/distillation.h"
 
 namespace espalier {
 namespace {
@@ -27,12 +28,13 @@ std::string LayerOf(const std::string& name) {
 }  // namespace
 
 TrainingBuilder::TrainingBuilder(const OpRegistry& registry, const LanguageModel& model,
-                                 int64_t sequence_length)
+                                 int64_t sequence_length, int64_t soft_labels)
     : ModelBuilder(registry, model,
                    {.graph_name = absl::StrCat(model.facts.family, "_training"),
                     .leading = 2,
                     .longest_sequence = sequence_length}),
-      length_(sequence_length) {
+      length_(sequence_length),
+      soft_labels_(soft_labels) {
   tokens_ = b_.Input("tokens", DType::kI32, {-1, length_});
   targets_ = b_.Input("targets", DType::kI32, {-1, length_});
 }
@@ -116,17 +118,36 @@ ValueId TrainingBuilder::Logits(ValueId hidden, int64_t size, const std::string&
   return Op("linear", {hidden, weight}, {}, "lm_head");
 }
 
+ValueId TrainingBuilder::Loss(ValueId logits) {
+  if (soft_labels_ == 0) {
+    return b_.Op("sparse_categorical_crossentropy", {logits, targets_}, {}, "loss");
+  }
+  const Dims labels = {-1, length_, soft_labels_};
+  const ValueId tokens = b_.Input("soft_tokens", DType::kI32, labels);
+  const ValueId weights = b_.Input("soft_weights", DType::kF32, labels);
+  const ValueId all = b_.Op("log_softmax", {logits}, {}, "soft_labels.log_probabilities");
+  const ValueId at =
+      b_.Op("gather_elements", {all, tokens}, {{"axis", int64_t{-1}}}, "soft_labels.of_labels");
+  const ValueId weighted = b_.Op("multiply", {at, weights}, {}, "soft_labels.weighted");
+  // The loss is a mean over all labels; this is one over places.
+  const ValueId values = b_.Op("multiply_scalar", {weighted},
+                               {{"value", -static_cast<double>(soft_labels_)}}, "soft_labels");
+  return b_.Op("identity_loss", {values}, {}, "loss");
+}
+
 absl::StatusOr<TrainingModel> TrainingBuilder::Finish(ValueId logits) {
   if (!status_.ok()) return status_;
-  b_.Output("loss", b_.Op("sparse_categorical_crossentropy", {logits, targets_}, {}, "loss"));
+  b_.Output("loss", Loss(logits));
   b_.Output("accuracy", b_.Op("accuracy", {logits, targets_}, {}, "accuracy"));
   absl::StatusOr<Graph> graph = b_.Build();
   if (!graph.ok()) return graph.status();
   return TrainingModel{*std::move(graph), std::move(weights_.ignored)};
 }
 
-absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const LanguageModel& model,
-                                            int64_t sequence_length) {
+namespace {
+
+absl::StatusOr<TrainingModel> Build(const OpRegistry& registry, const LanguageModel& model,
+                                    int64_t sequence_length, int64_t soft_labels) {
   const ModelFacts& facts = model.facts;
   if (facts.packed_bits != 0) {
     return absl::UnimplementedError(absl::StrCat(
@@ -142,9 +163,22 @@ absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const La
                                                    " tokens; accepted: 1 to ", facts.max_positions,
                                                    ", the positions of the model"));
   }
-  TrainingBuilder builder(registry, model, sequence_length);
+  TrainingBuilder builder(registry, model, sequence_length, soft_labels);
   const ValueId logits = model.build(builder);
   return builder.Finish(logits);
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const LanguageModel& model,
+                                            int64_t sequence_length) {
+  return Build(registry, model, sequence_length, /*soft_labels=*/0);
+}
+
+absl::StatusOr<TrainingModel> BuildDistillation(const OpRegistry& registry,
+                                                const LanguageModel& model, int64_t sequence_length,
+                                                int64_t soft_labels) {
+  return Build(registry, model, sequence_length, soft_labels);
 }
 
 }  // namespace espalier

@@ -16,7 +16,8 @@ namespace espalier {
 class TrainingBuilder : public ModelBuilder {
  public:
   // REQUIRES: 1 <= sequence_length <= the model's positions.
-  TrainingBuilder(const OpRegistry& registry, const LanguageModel& model, int64_t sequence_length);
+  TrainingBuilder(const OpRegistry& registry, const LanguageModel& model, int64_t sequence_length,
+                  int64_t soft_labels);
 
   // Unimplemented if the tensor is not one of the files.
   ValueId Parameter(const std::string& name, Dims dims, Initializer start,
@@ -30,7 +31,7 @@ class TrainingBuilder : public ModelBuilder {
   ValueId Attention(int layer, ValueId q, ValueId k, ValueId v,
                     const AttentionOptions& options) override;
 
-  // With the loss of the logits.
+  // With the loss of the logits. Leaves the builder empty.
   absl::StatusOr<TrainingModel> Finish(ValueId logits);
 
  private:
@@ -39,6 +40,7 @@ class TrainingBuilder : public ModelBuilder {
   // layers.
   std::string NodeName(const std::string& op, const std::string& name) override;
 
+  ValueId Loss(ValueId logits);
   // A whole linear layer as the files have it.
   ValueId WholeLinear(const std::string& name, ValueId x, int64_t out, int64_t in,
                       const LinearOptions& options);
@@ -56,6 +58,7 @@ class TrainingBuilder : public ModelBuilder {
 
   const int64_t length_;
   absl::Status status_;
+  const int64_t soft_labels_;
   ValueId targets_ = kNoValue;
   std::map<std::string, ValueId> fused_;                                // whole outputs by tensor
   std::map<std::pair<int64_t, bool>, ValueId> seen_;                    // by window and `causal`

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/models/model.h"
+#include "ops/models/distillation.h"
 #include "proto/states.h"
 #include "server/artifacts/beside_weights.h"
 #include "server/boosting/continuations.h"
@@ -30,22 +30,44 @@ constexpr int kAtOnce = 8;                               // requests of scoring 
 constexpr int kRows = 512, kMostRows = 65536;            // of one of their steps
 
 std::vector<BoostPrompt> PlainPrompts(
-    const google::protobuf::RepeatedPtrField<proto::BoostPrompt>& prompts) {
+    const google::protobuf::RepeatedPtrField<proto::BoostPrompt>& prompts, int soft_labels) {
   std::vector<BoostPrompt> plain;
   for (const proto::BoostPrompt& prompt : prompts) {
     plain.push_back({{prompt.prompt().begin(), prompt.prompt().end()},
                      {prompt.continuation().begin(), prompt.continuation().end()},
-                     {prompt.learnt_by().begin(), prompt.learnt_by().end()}});
+                     {prompt.learnt_by().begin(), prompt.learnt_by().end()},
+                     {}});
+    if (soft_labels == 0) continue;
+    plain.back().likely.resize(static_cast<size_t>(prompt.likely_size() / soft_labels));
+    for (int i = 0; i < std::min(prompt.likely_size(), prompt.likely_probability_size()); ++i) {
+      plain.back().likely[static_cast<size_t>(i / soft_labels)].push_back(
+          {prompt.likely(i), prompt.likely_probability(i)});
+    }
   }
   return plain;
 }
 
-Array ArrayOf(const BoostRound& round, const std::vector<int32_t>& values) {
+template <typename T>
+Array ArrayOf(TensorType type, const std::vector<T>& values) {
   Array array;
-  array.type = {DType::kI32, {round.rows, round.columns}};
-  array.data.resize(values.size() * sizeof(int32_t));
+  array.type = std::move(type);
+  array.data.resize(values.size() * sizeof(T));
   std::memcpy(array.data.data(), values.data(), array.data.size());
   return array;
+}
+
+// What a training job reads.
+absl::StatusOr<std::string> ExamplesOf(const BoostRound& round) {
+  const Dims places = {round.rows, round.columns};
+  std::map<std::string, Array> columns;
+  columns["tokens"] = ArrayOf({DType::kI32, places}, round.tokens);
+  columns["targets"] = ArrayOf({DType::kI32, places}, round.targets);
+  if (round.soft > 0) {
+    const Dims labels = {round.rows, round.columns, round.soft};
+    columns["soft_tokens"] = ArrayOf({DType::kI32, labels}, round.soft_tokens);
+    columns["soft_weights"] = ArrayOf({DType::kF32, labels}, round.soft_weights);
+  }
+  return WriteNpz(columns);
 }
 
 proto::DraftMeasure MeasureOf(const DraftWorth& worth) {
@@ -111,7 +133,7 @@ absl::Status BoostRun::MakeContinuations() {
     if (!status.ok()) return status;
     if (!written.ok()) return written;
   }
-  job_.set_samples(CountSamples(PlainPrompts(prompts_.prompts()), job_.spec().sample_tokens()));
+  job_.set_samples(CountSamples(PlainPrompts(prompts_.prompts(), 0), job_.spec().sample_tokens()));
   return Save();
 }
 
@@ -127,15 +149,15 @@ absl::Status BoostRun::SubmitTraining(int k) {
   const proto::BoostSpec& boost = job_.spec();
   const proto::BoostStart& start = boost.ssms(k);
   proto::BoostedSsm* ssm = job_.mutable_ssms(k);
-  const BoostRound round = MakeRound(PlainPrompts(prompts_.prompts()), boost.sample_tokens());
+  const BoostRound round = MakeRound(PlainPrompts(prompts_.prompts(), boost.soft_labels()),
+                                     boost.sample_tokens(), boost.soft_labels());
   ssm->set_samples(round.samples);
   ssm->set_rows(round.rows);
   if (round.rows == 0) {
     ssm->set_skipped(true);
     return Save();
   }
-  absl::StatusOr<std::string> examples = WriteNpz(
-      {{"tokens", ArrayOf(round, round.tokens)}, {"targets", ArrayOf(round, round.targets)}});
+  absl::StatusOr<std::string> examples = ExamplesOf(round);
   if (!examples.ok()) return examples.status();
   absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = tools_.artifacts->Begin(
       RoundName(k), proto::Artifact::DATASET, /*replace=*/true, {{"boost", job_.id()}});
@@ -154,17 +176,26 @@ absl::Status BoostRun::SubmitTraining(int k) {
   proto::TrainingSpec& spec = *request.mutable_spec();
   spec.set_name(ssm->output());
   spec.set_output_model(ssm->output());
+  std::string config;
   if (start.start_case() == proto::BoostStart::kArtifact) {
     spec.set_init_artifact(start.artifact());
+    absl::StatusOr<ModelDescription> ssm = tools_.describe(start.artifact());
+    if (!ssm.ok()) return ssm.status();
+    config = ConfigAfterTraining(ssm->model.facts.config);
   } else {
     absl::StatusOr<ModelDescription> llm = tools_.describe(boost.llm());
     if (!llm.ok()) return llm.status();
     const std::string& tokenizer = llm->model.facts.tokenizer;
     if (tokenizer.empty()) spec.set_tokenizer_artifact(boost.llm());
-    absl::StatusOr<LanguageModel> model = ReadModel(ConfigFromScratch(start.config(), tokenizer));
+    config = ConfigFromScratch(start.config(), tokenizer);
+  }
+  // An artifact's own graph with the usual loss is what the job builds by itself.
+  if (round.soft > 0 || start.start_case() == proto::BoostStart::kConfig) {
+    absl::StatusOr<LanguageModel> model = ReadModel(config);
     if (!model.ok()) return model.status();
     absl::StatusOr<TrainingModel> training =
-        BuildTraining(*tools_.operators, *model, round.columns);
+        round.soft > 0 ? BuildDistillation(*tools_.operators, *model, round.columns, round.soft)
+                       : BuildTraining(*tools_.operators, *model, round.columns);
     if (!training.ok()) return training.status();
     *spec.mutable_graph() = ToProto(training->graph);
   }
@@ -215,7 +246,7 @@ absl::Status BoostRun::Score(int k) {
   proto::BoostedSsm* ssm = job_.mutable_ssms(k);
   if (ssm->scored() || ssm->skipped()) return absl::OkStatus();
   const int width = job_.spec().sample_tokens();
-  std::vector<BoostPrompt> prompts = PlainPrompts(prompts_.prompts());
+  std::vector<BoostPrompt> prompts = PlainPrompts(prompts_.prompts(), 0);
   // A score that was interrupted before the record knew of it.
   for (BoostPrompt& prompt : prompts) {
     std::replace(prompt.learnt_by.begin(), prompt.learnt_by.end(), k + 1, 0);

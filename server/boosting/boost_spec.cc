@@ -14,6 +14,7 @@
 #include "ops/quantized/quantize_graph.h"
 #include "serving/boosting/prompts.h"
 #include "serving/sampling/distribution.h"
+#include "serving/sampling/logprobs.h"
 #include "serving/speculative/expansion.h"
 
 namespace espalier {
@@ -24,6 +25,7 @@ constexpr int kMaxPrompts = 1 << 17;
 constexpr int kMaxTokens = 1 << 16;           // of a prompt, of a continuation
 constexpr int64_t kMaxAllTokens = 1 << 25;    // of all of them
 constexpr int64_t kMaxPromptBytes = 1 << 28;  // of the file
+constexpr int64_t kMaxSoftLabels = 1 << 26;   // of all continuations
 
 absl::Status Field(const std::string& name, const absl::Status& problem) {
   return absl::Status(problem.code(), absl::StrCat("field '", name, "': ", problem.message()));
@@ -66,6 +68,10 @@ absl::StatusOr<proto::BoostSpec> Complete(const OpRegistry& operators, proto::Bo
       {"sample_tokens", {spec.sample_tokens(), spec.continuation_tokens()}}};
   for (const auto& [name, range] : ranges) {
     if (absl::Status s = InRange(name, range.first, range.second); !s.ok()) return s;
+  }
+  if (spec.soft_labels() < 0 || spec.soft_labels() > kMaxTopLogprobs) {
+    return Field("soft_labels", absl::StrCat("is ", spec.soft_labels(),
+                                             ", expected 0, for none, to ", kMaxTopLogprobs));
   }
   if (!(spec.holdout_fraction() > 0 && spec.holdout_fraction() < 1)) {
     return Field("holdout_fraction", "expected more than 0, less than 1");
@@ -209,6 +215,12 @@ absl::StatusOr<proto::BoostPrompts> ReadPrompts(const BoostTools& tools,
         count, " prompts of up to ", spec.prompt_tokens(), " + ", spec.continuation_tokens(),
         " tokens are more than ", kMaxAllTokens, " tokens; take fewer prompts"));
   }
+  if (count * spec.continuation_tokens() * spec.soft_labels() > kMaxSoftLabels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(count, " continuations of ", spec.continuation_tokens(), " tokens with ",
+                     spec.soft_labels(), " soft labels each are more than ", kMaxSoftLabels,
+                     "; take fewer prompts or labels"));
+  }
   proto::BoostPrompts prompts;
   for (int64_t i = 0; i < count; ++i) {
     proto::BoostPrompt* prompt =
@@ -229,6 +241,10 @@ absl::StatusOr<CheckedBoost> CheckBoost(const BoostTools& tools, const proto::Bo
   absl::Status status =
       LongEnough(absl::StrCat("'", spec->llm(), "'"), llm->model.facts.max_positions, *spec);
   if (!status.ok()) return Field("llm", status);
+  if (spec->soft_labels() > llm->model.facts.vocab_size) {
+    return Field("soft_labels", absl::StrCat("is ", spec->soft_labels(), ", the LLM has ",
+                                             llm->model.facts.vocab_size, " tokens"));
+  }
   for (int k = 0; k < spec->ssms_size(); ++k) {
     status = CheckStart(tools, *spec, *llm, spec->ssms(k));
     if (!status.ok()) return Field(absl::StrCat("ssms[", k, "]"), status);

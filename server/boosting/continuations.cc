@@ -1,5 +1,6 @@
 #include "server/boosting/continuations.h"
 
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <map>
@@ -115,6 +116,7 @@ class Asking {
     options.max_tokens = spec_.continuation_tokens();
     options.priority = kBehindUsers;
     options.sampling.temperature = spec_.temperature();
+    if (spec_.soft_labels() > 0) options.logprobs = spec_.soft_labels();
     // By prompt, so that what is left after a restart goes on as it would have.
     options.sampling.seed = spec_.seed() + static_cast<uint64_t>(index);
     absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
@@ -126,8 +128,14 @@ class Asking {
   }
 
   absl::Status Accept(int index, const RequestEvent& event) {
-    std::vector<int>& tokens = arrived_[index];
-    tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+    proto::BoostPrompt& arrived = arrived_[index];
+    arrived.mutable_continuation()->Add(event.tokens.begin(), event.tokens.end());
+    for (const TokenLogprobs& token : event.logprobs) {
+      for (const auto& [id, logprob] : token.top) {
+        arrived.add_likely(id);
+        arrived.add_likely_probability(std::exp(logprob));
+      }
+    }
     if (!event.finished) return absl::OkStatus();
     open_.erase(index);
     // The queue is full of users' requests: later.
@@ -141,7 +149,7 @@ class Asking {
                           absl::StrCat("prompt ", index, ": ", event.error.message()));
     }
     proto::BoostPrompt* prompt = prompts_.mutable_prompts(index);
-    prompt->mutable_continuation()->Assign(tokens.begin(), tokens.end());
+    prompt->MergeFrom(arrived);
     prompt->set_continued(true);
     arrived_.erase(index);
     ++done_;
@@ -154,7 +162,7 @@ class Asking {
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
   std::deque<int> waiting_;
   std::map<int, EngineHost::Ticket> open_;
-  std::map<int, std::vector<int>> arrived_;
+  std::map<int, proto::BoostPrompt> arrived_;  // what is new of them
   int64_t done_ = 0;
 };
 

@@ -29,15 +29,6 @@ std::string Text(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-// What the trained model's config.json will say: all that the artifact's does, and the type that
-// training writes. Newer files call it "dtype".
-std::string ConfigAfterTraining(const std::string& config) {
-  Json json = Json::parse(config, nullptr, false);
-  if (json.contains("dtype")) json["dtype"] = "float32";
-  if (json.contains("torch_dtype") || !json.contains("dtype")) json["torch_dtype"] = "float32";
-  return Text(json);
-}
-
 // Ends of names of tensors that the artifact may hold beside the parameters of its model.
 absl::StatusOr<std::vector<std::string>> IgnoredIn(const OpRegistry& registry, FileSystem& files,
                                                    const std::string& folder) {
@@ -59,6 +50,14 @@ auto Find(const WeightFiles& weights, const std::string& name) {
 }
 
 }  // namespace
+
+// Newer files call the type "dtype".
+std::string ConfigAfterTraining(const std::string& config) {
+  Json json = Json::parse(config, nullptr, false);
+  if (json.contains("dtype")) json["dtype"] = "float32";
+  if (json.contains("torch_dtype") || !json.contains("dtype")) json["torch_dtype"] = "float32";
+  return Text(json);
+}
 
 std::string ConfigFromScratch(const std::string& config, const std::string& tokenizer) {
   Json json = Json::parse(ConfigAfterTraining(config), nullptr, false);

@@ -16,8 +16,11 @@ namespace espalier {
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
                                 const std::string& artifact, int64_t sequence_length, bool bytes);
 
-// The config.json of a model that is trained from nothing: `config` with that tokenizer, "bytes" or
-// none of its own. REQUIRES: `config` is a JSON object.
+// What the config.json of a trained model says: all that `config` did, and the type that training
+// writes. REQUIRES: `config` is a JSON object.
+std::string ConfigAfterTraining(const std::string& config);
+// The same for a model that is trained from nothing: with that tokenizer, "bytes" or
+// none of its own.
 std::string ConfigFromScratch(const std::string& config, const std::string& tokenizer);
 
 // The folder of the artifact, if it holds each parameter of the graph in its shape and no other

@@ -19,7 +19,9 @@ constexpr int kWidth = 2;
 constexpr int32_t kNone = BoostRound::kIgnored;
 
 // Two samples, and one and a half.
-std::vector<BoostPrompt> TwoPrompts() { return {{{1, 2}, {3, 4, 5, 6}, {}}, {{7}, {8, 9, 1}, {}}}; }
+std::vector<BoostPrompt> TwoPrompts() {
+  return {{{1, 2}, {3, 4, 5, 6}, {}, {}}, {{7}, {8, 9, 1}, {}, {}}};
+}
 
 TEST(BoostSamples, TheFirstRoundTrainsOnEveryTokenOfTheContinuationsAndOnNoPrompt) {
   const std::vector<BoostPrompt> prompts = TwoPrompts();
@@ -60,6 +62,38 @@ TEST(BoostSamples, WhatOneHasLearntStaysItsOwn) {
   EXPECT_THAT(prompts[0].learnt_by, ElementsAre(1, 2));
   EXPECT_EQ(CountLeft(prompts, kWidth), 2);
   EXPECT_EQ(MarkLearnt({}, kWidth, 2, &prompts[1]), 0) << "one that was not scored";
+}
+
+TEST(BoostSamples, SoftLabelsAreTheLikelyTokensAndTheDrawnOneBeyondThem) {
+  std::vector<BoostPrompt> prompts = TwoPrompts();
+  prompts[1].likely = {{{8, 0.5f}, {4, 0.25f}}, {{3, 0.75f}, {4, 0.125f}}, {{1, 1.0f}, {2, 0.0f}}};
+  MarkLearnt({false, false, true}, kWidth, 1, &prompts[1]);  // the third token
+  MarkLearnt({true, true, true, true}, kWidth, 1, &prompts[0]);
+  const BoostRound round = MakeRound(prompts, kWidth, 2);
+  ASSERT_EQ(round.rows, 1);
+  ASSERT_EQ(round.soft, 3);
+  EXPECT_THAT(round.targets, ElementsAre(8, 9, kNone, kNone, kNone));
+  // 8 was drawn and is likely; 9 was drawn and is not.
+  EXPECT_THAT(round.soft_tokens, ElementsAre(8, 4, 0, 3, 4, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(round.soft_weights,
+              ElementsAre(0.5f, 0.25f, 0, 0.75f, 0.125f, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_TRUE(MakeRound(prompts, kWidth).soft_tokens.empty());
+}
+
+// The weights' sum of any function of the token is, on average, its mean under the LLM.
+TEST(BoostSamples, SoftLabelsEstimateTheWholeDistributionWithoutBias) {
+  const std::vector<double> law = {0.4, 0.3, 0.2, 0.1};  // of tokens 0 to 3; two of them likely
+  double mean = 0, expected = 0;
+  for (int drawn = 0; drawn < 4; ++drawn) {
+    const std::vector<BoostPrompt> prompts = {{{0}, {drawn}, {}, {{{0, 0.4f}, {1, 0.3f}}}}};
+    const BoostRound round = MakeRound(prompts, 1, 2);
+    for (size_t i = 0; i < round.soft_tokens.size(); ++i) {
+      const double value = 1 + round.soft_tokens[i] * round.soft_tokens[i];
+      mean += law[static_cast<size_t>(drawn)] * static_cast<double>(round.soft_weights[i]) * value;
+    }
+    expected += law[static_cast<size_t>(drawn)] * (1 + drawn * drawn);
+  }
+  EXPECT_NEAR(mean, expected, 1e-6);
 }
 
 TEST(BoostPromptsOfList, KeepsTheLastTokensAndNamesWhatIsWrong) {
@@ -110,7 +144,7 @@ class BoostEvaluation : public ::testing::Test {
   std::vector<BoostPrompt> Continued() {
     std::vector<BoostPrompt> continued;
     for (const std::vector<int>& prompt : prompts_) {
-      continued.push_back({prompt, GreedyContinuation(base_, prompt, kTokens), {}});
+      continued.push_back({prompt, GreedyContinuation(base_, prompt, kTokens), {}, {}});
     }
     return continued;
   }

@@ -15,6 +15,23 @@ int LeftOf(const BoostPrompt& prompt, int width) {
   return left;
 }
 
+// Labels in the place of token `t` of the continuation; they lie from `at` on.
+void AddSoftLabels(const BoostPrompt& prompt, size_t t, size_t at, BoostRound* round) {
+  const size_t last = at + static_cast<size_t>(round->soft) - 1;
+  bool drawn_is_among = false;
+  if (t < prompt.likely.size()) {
+    for (const LikelyToken& label : prompt.likely[t]) {
+      if (at == last) break;
+      round->soft_tokens[at] = label.token;
+      round->soft_weights[at++] = label.probability;
+      drawn_is_among = drawn_is_among || label.token == prompt.continuation[t];
+    }
+  }
+  if (drawn_is_among) return;
+  round->soft_tokens[last] = prompt.continuation[t];
+  round->soft_weights[last] = 1;
+}
+
 }  // namespace
 
 int SamplesOf(const BoostPrompt& prompt, int width) {
@@ -50,8 +67,9 @@ int64_t MarkLearnt(const std::vector<bool>& agrees, int width, int ssm, BoostPro
   return marked;
 }
 
-BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width) {
+BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width, int likely) {
   BoostRound round;
+  round.soft = likely > 0 ? likely + 1 : 0;
   for (const BoostPrompt& prompt : prompts) {
     // The last token is only a target.
     round.columns = std::max<int64_t>(
@@ -67,10 +85,15 @@ BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width) {
     std::vector<int> all = prompt.prompt;
     all.insert(all.end(), prompt.continuation.begin(), prompt.continuation.end());
     std::copy(all.begin(), all.end() - 1, round.tokens.begin() + static_cast<int64_t>(row));
+    const size_t soft = static_cast<size_t>(round.soft);
+    round.soft_tokens.resize(round.tokens.size() * soft, 0);
+    round.soft_weights.resize(round.tokens.size() * soft, 0);
     const size_t answer = prompt.prompt.size();
     for (size_t t = 0; t < prompt.continuation.size(); ++t) {
       if (!Left(prompt, static_cast<int>(t) / width)) continue;
-      round.targets[row + answer + t - 1] = prompt.continuation[t];
+      const size_t place = row + answer + t - 1;
+      round.targets[place] = prompt.continuation[t];
+      if (soft > 0) AddSoftLabels(prompt, t, place * soft, &round);
     }
   }
   return round;

@@ -15,12 +15,23 @@
 
 namespace espalier {
 
+// A token and how probable the LLM finds it.
+struct LikelyToken {
+  int token = 0;
+  float probability = 0;
+
+  bool operator==(const LikelyToken&) const = default;
+};
+
 struct BoostPrompt {
   std::vector<int> prompt;        // not empty
   std::vector<int> continuation;  // the LLM's
   // By sample, which SSM was the first to learn it, counted from 1; 0: none has. Missing ones are
   // 0.
   std::vector<int> learnt_by;
+  // By token of the continuation, the LLM's most probable ones in its place, each once. Empty: not
+  // known.
+  std::vector<std::vector<LikelyToken>> likely;
 
   bool operator==(const BoostPrompt&) const = default;
 };
@@ -45,7 +56,16 @@ struct BoostRound {
   int64_t samples = 0;
   std::vector<int32_t> tokens;   // [rows, columns]
   std::vector<int32_t> targets;  // likewise: the next token if a sample that is left has it
+  // Where labels are soft, [rows, columns, soft]: tokens and what their negative log-probability is
+  // weighted with, so that the weighted sum is the cross entropy of the SSM's distribution against
+  // the LLM's. The LLM's most probable tokens have their probability. What is beyond them is
+  // estimated by the token that the LLM drew: weight 1 if it is none of those. Drawn at temperature
+  // 1 that is, on average, the rest of the cross entropy; below, it is less.
+  int64_t soft = 0;
+  std::vector<int32_t> soft_tokens;
+  std::vector<float> soft_weights;
 };
-BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width);
+// `likely`: how many of the LLM's most probable tokens are labels; 0: the next tokens alone.
+BoostRound MakeRound(absl::Span<const BoostPrompt> prompts, int width, int likely = 0);
 
 }  // namespace espalier

@@ -5,7 +5,8 @@
 
 Real processes on loopback: a coordinator and two workers, one thread for each. LLM and SSM are the quickstart's, trained on the text as there, with
 so many steps as the flags say (the LLM less than there, so that a run takes minutes). Then `espalier boost-tune` with two SSMs from that one; greedy,
-and with --temperature from the LLM's distribution. One tuned for as many steps as both together says what the second one adds.
+and with --temperatures from the LLM's distribution. One tuned for as many steps as both together says what the second one adds; with --soft-labels
+it is tuned to the LLM's probabilities besides, to those of so many tokens (0: to the tokens that it drew).
 """
 import argparse
 import os
@@ -28,17 +29,18 @@ def worth(measure):
     return f"{measure['tokens_per_verification']:.2f}" if measure else ""
 
 
-def tune(cluster, name, flags, ssms, steps, temperature):
+def tune(cluster, name, flags, ssms, steps, temperature, labels):
     begin = time.time()
     job = cluster.run("boost-tune", "llm", *["--ssm=ssm"] * ssms, "-d", flags.text, f"--name={name}", f"--max-prompts={flags.prompts}",
                       f"--prompt-tokens={flags.prompt_tokens}", f"--continuation-tokens={flags.tokens}", f"--steps={steps}", "-b", "16",
-                      "--lr=2e-3", "--schedule=cosine", "--clip-norm=1", f"--expansion={flags.expansion}", f"--temperature={temperature}")
+                      "--lr=2e-3", "--schedule=cosine", "--clip-norm=1", f"--expansion={flags.expansion}", f"--temperature={temperature}", f"--soft-labels={labels}",
+                      f"--holdout={flags.holdout}")
     seconds = time.time() - begin
     for ssm in job["ssms"]:
-        print(f"| {temperature:>11} | {ssm['output']:14} | {steps:>5} | {ssm['samples']:>7} | {ssm['learnt']:>6} "
+        print(f"| {temperature:>11} | {labels:>6} | {ssm['output']:14} | {steps:>5} | {ssm['samples']:>7} | {ssm['learnt']:>6} "
               f"| {worth(ssm.get('before')):>6} | {worth(ssm.get('after')):>5} |")
     if ssms > 1:
-        print(f"| {temperature:>11} | {'merged':14} | {'':5} | {'':7} | {'':6} | {worth(job.get('before')):>6} | {worth(job.get('after')):>5} |", flush=True)
+        print(f"| {temperature:>11} | {labels:>6} | {'merged':14} | {'':5} | {'':7} | {'':6} | {worth(job.get('before')):>6} | {worth(job.get('after')):>5} |", flush=True)
     return seconds
 
 
@@ -55,17 +57,24 @@ def main():
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--expansion", default="1,1,3,1,1")
     parser.add_argument("--temperatures", default="0.8,0")
+    parser.add_argument("--soft-labels", default="0")
+    parser.add_argument("--ssms", default="2,1", help="how many are tuned in turn; one trains for as many steps as the most of them together")
+    parser.add_argument("--holdout", type=float, default=0.1)
     flags = parser.parse_args()
+    numbers = [int(number) for number in flags.ssms.split(",")]
     with Cluster(lease=600.0) as cluster:  # workers may be stopped for a while, but do not die
         train(cluster, "llm", flags.llm, flags.text, flags.llm_steps, "2e-3")
         train(cluster, "ssm", flags.ssm, flags.text, flags.ssm_steps, "4e-3")
-        print("\n| temperature | SSM            | steps | samples | learnt | before | after |")
-        print("|------------:|----------------|------:|--------:|-------:|-------:|------:|")
+        print("\n| temperature | labels | SSM            | steps | samples | learnt | before | after |")
+        print("|------------:|-------:|----------------|------:|--------:|-------:|-------:|------:|")
         seconds = {}
         for temperature in flags.temperatures.split(","):
             tag = temperature.replace(".", "-")
-            seconds[f"two, {temperature}"] = tune(cluster, f"two-{tag}", flags, 2, flags.steps, temperature)
-            seconds[f"one, {temperature}"] = tune(cluster, f"one-{tag}", flags, 1, 2 * flags.steps, temperature)
+            for labels in flags.soft_labels.split(","):
+                for ssms in numbers:
+                    steps = flags.steps * max(numbers) // ssms
+                    name = f"of-{ssms}-{tag}-{labels}"
+                    seconds[name] = tune(cluster, name, flags, ssms, steps, temperature, labels)
         print("\nseconds: " + ", ".join(f"{name}: {s:.0f}" for name, s in seconds.items()))
 
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/models/distillation.h"
 #include "ops/models/model.h"
 #include "ops/models/quantize.h"
 #include "ops/onnx/cpu_evaluator.h"
@@ -139,16 +140,26 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     batch_ = {{"tokens", BytesOf(all)}, {"targets", BytesOf(targets)}};
   }
 
-  absl::StatusOr<Graph> Training() {
-    absl::StatusOr<TrainingModel> training = BuildTraining(registry_, model_, length_);
+  absl::StatusOr<Graph> Training(int soft_labels = 0) {
+    absl::StatusOr<TrainingModel> training =
+        soft_labels > 0 ? BuildDistillation(registry_, model_, length_, soft_labels)
+                        : BuildTraining(registry_, model_, length_);
     if (!training.ok()) return training.status();
     absl::Status bound = BindAndInfer(registry_, kBatch, &training->graph);
     if (!bound.ok()) return bound;
     return std::move(training->graph);
   }
 
-  // What the loss is taken of, [kBatch, tokens, vocabulary], operator by operator.
+  // What the loss is taken of, [kBatch, tokens, vocabulary].
   absl::StatusOr<std::vector<float>> TrainingLogits(const Graph& graph, const Tensors& parameters) {
+    const ValueId accuracy = graph.FindOutput("accuracy");
+    if (accuracy == kNoValue) return absl::NotFoundError("accuracy");
+    return Compute(graph, parameters, graph.node(graph.value(accuracy).producer).inputs[0]);
+  }
+
+  // A value of the graph, operator by operator.
+  absl::StatusOr<std::vector<float>> Compute(const Graph& graph, const Tensors& parameters,
+                                             ValueId wanted) {
     std::vector<std::string> bytes(graph.values().size());
     for (size_t v = 0; v < bytes.size(); ++v) {
       const Value& value = graph.values()[v];
@@ -162,7 +173,6 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     const Evaluator evaluate = CpuEvaluator();
     for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes().size()); ++n) {
       const Node& node = graph.node(n);
-      if (node.name == "loss") return FloatsOf(bytes[static_cast<size_t>(node.inputs[0])]);
       std::vector<const std::string*> inputs;
       for (const ValueId input : node.inputs) {
         inputs.push_back(input == kNoValue ? nullptr : &bytes[static_cast<size_t>(input)]);
@@ -172,9 +182,10 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
       if (!outputs.ok()) return outputs.status();
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         bytes[static_cast<size_t>(node.outputs[o])] = (*outputs)[o];
+        if (node.outputs[o] == wanted) return FloatsOf((*outputs)[o]);
       }
     }
-    return absl::NotFoundError("loss");
+    return absl::NotFoundError("no node computes it");
   }
 
   // The same by the serving graph.
@@ -308,6 +319,45 @@ TEST_P(FamilyTraining, BeginsAndEndsWithTheLogitsThatAreServed) {
             std::count_if(graph->values().begin(), graph->values().end(),
                           [](const Value& value) { return value.kind == ValueKind::kParameter; }));
   ExpectEqual(TrainingLogits(*graph, after), ServedLogits(out));
+}
+
+// The loss of soft labels is the cross entropy that their weights ask for.
+TEST_P(FamilyTraining, SoftLabelsWeighTheNegativeLogProbabilitiesOfTheirTokens) {
+  constexpr int kSoft = 3;
+  const absl::StatusOr<Graph> graph = Training(kSoft);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const int places = kBatch * length_, vocabulary = static_cast<int>(model_.facts.vocab_size);
+  std::vector<int32_t> tokens;
+  std::vector<float> weights;
+  for (int i = 0; i < places * kSoft; ++i) {
+    tokens.push_back(i * 7 % vocabulary);
+    weights.push_back(static_cast<float>(i % 5) / 8);
+  }
+  batch_["soft_tokens"] = BytesOf(tokens);
+  batch_["soft_weights"] = BytesOf(weights);
+  const Tensors parameters = ReadFolder(*files_, folder_);
+  const absl::StatusOr<std::vector<float>> logits = TrainingLogits(*graph, parameters);
+  ASSERT_TRUE(logits.ok()) << logits.status();
+  const absl::StatusOr<std::vector<float>> loss =
+      Compute(*graph, parameters, graph->FindOutput("loss"));
+  ASSERT_TRUE(loss.ok()) << loss.status();
+  double expected = 0;
+  for (int place = 0; place < places; ++place) {
+    const float* row = logits->data() + static_cast<size_t>(place) * model_.facts.vocab_size;
+    double sum = 0;
+    for (int c = 0; c < vocabulary; ++c) sum += std::exp(static_cast<double>(row[c]));
+    for (int s = place * kSoft; s < (place + 1) * kSoft; ++s) {
+      expected += weights[static_cast<size_t>(s)] *
+                  (std::log(sum) - row[tokens[static_cast<size_t>(s)]]) / places;
+    }
+  }
+  EXPECT_NEAR(loss->front(), expected, 1e-5 * expected);
+
+  std::vector<double> losses;
+  const absl::Status trained = Train(*graph, folder_ + "-soft", &losses);
+  ASSERT_TRUE(trained.ok()) << trained;
+  EXPECT_NEAR(losses.front(), expected, 1e-5 * expected);
+  EXPECT_LT(losses.back(), losses.front());
 }
 
 std::string NameOf(const ::testing::TestParamInfo<FamilyCase>& info) { return info.param.name(); }

@@ -138,6 +138,7 @@ class BoostTuning(unittest.TestCase):
         self.refused("vocabulary", "llm", "--model=llama:tiny,vocab=300", *some)
         self.refused("'llm' has 256 positions", "llm", "--ssm=ssm", "-d", TEXT, "--continuation-tokens=300")
         self.refused("name", "llm", "--ssm=ssm", "--name=a/b", *some)
+        self.refused("soft-labels", "llm", "--ssm=ssm", "--soft-labels=65", *some, code=2)
         self.refused("expansion", "llm", "--ssm=ssm", "--expansion=1,0", *some, code=2)
         self.refused("no boost-tuning 'boost-999'", "--watch=boost-999", code=4)
         self.assertEqual(len(self.boosts()), before)
@@ -211,7 +212,7 @@ class BoostTuning(unittest.TestCase):
         gpt2 = self.config("gpt2", architectures=["GPT2LMHeadModel"], n_embd=32, n_layer=1, n_head=4, n_positions=256)
         trained = cluster.train(f"--model={qwen}", "-d", TEXT, "--sequence-length=48", "-b", "16", "--steps=30", "--lr=5e-3", "--name=qwen")
         self.assertEqual(cluster.wait_for_job(trained)["state"], "SUCCEEDED", cluster.job(trained))
-        job = cluster.run("boost-tune", "llm", "--ssm=qwen", f"--model={gpt2}", "--name=mixed", *BOOST)
+        job = cluster.run("boost-tune", "llm", "--ssm=qwen", f"--model={gpt2}", "--name=mixed", "--soft-labels=8", *BOOST)
         self.assertEqual(job["state"], "BOOST_SUCCEEDED", job)
         first = job["ssms"][0]
         self.assertGreater(first["after"]["tokens_per_verification"], first["before"]["tokens_per_verification"])
