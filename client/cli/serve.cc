@@ -164,6 +164,8 @@ absl::Status RunServe(Context& context) {
     context.out() << ", on " << (model->workers_size() == 1 ? "worker " : "workers ")
                   << Printable(absl::StrJoin(model->workers(), ", "));
   }
+  if (model->steps_at_once() > 1)
+    context.out() << ", " << model->steps_at_once() << " steps at once";
   if (const std::string defaults = SamplingText(model->sampling_defaults()); !defaults.empty()) {
     context.out() << "\nrequests that do not say get the model's own " << defaults;
   }
@@ -232,6 +234,7 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   request->set_resident_weight_bytes(flags.Int("resident-weights", 0));
   request->set_tensor_parallel(number("tensor-parallel"));
   request->set_pipeline_parallel(number("pipeline-parallel"));
+  request->set_steps_at_once(number("steps-at-once"));
   request->set_ssm_tensor_parallel(number("ssm-tensor-parallel"));
   request->set_ssm_pipeline_parallel(number("ssm-pipeline-parallel"));
   request->set_workers(flags.Text("workers"));
@@ -268,6 +271,10 @@ std::vector<FlagSpec> ServingFlags() {
       {"pipeline-parallel", FlagType::kInt, "N",
        "run the model on workers, its layers cut into N stages; with --tensor-parallel on the "
        "product of the two",
+       0, 1, 1024},
+      {"steps-at-once", FlagType::kInt, "N",
+       "so many steps of the model are under way at once, each with its share of the requests "
+       "(--pipeline-parallel; with --tune or small models on workers 1)",
        0, 1, 1024},
       {"ssm-tensor-parallel", FlagType::kInt, "N",
        "run each small model on N workers, cut as by --tensor-parallel: idle ones, or if there are "

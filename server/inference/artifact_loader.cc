@@ -174,6 +174,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.limits.max_ancestor_slots = part.shape.max_ancestor_slots;
   model.limits.max_positions = static_cast<int>(facts.max_positions);
   model.limits.adapters = remote.adapters.count();
+  model.limits.steps_at_once = remote.steps_at_once;
   for (const auto& [name, value] : serving.graph.outputs) {
     if (name != "hidden") continue;
     model.limits.hidden = static_cast<int>(serving.graph.value(value).type.dims.back());
@@ -265,6 +266,11 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     return absl::InternalError(
         absl::StrCat(loaded.placements.size(), " places for ", described->size(), " models"));
   }
+  // A small model that shares workers with the LLM must not come between its steps on one of them
+  // and behind them on another.
+  const bool alone =
+      std::all_of(loaded.placements.begin() + 1, loaded.placements.end(),
+                  [](const proto::ModelPlacement& place) { return place.tensor_parallel() == 0; });
   const AdapterFiles none;
   std::vector<RemoteModelRunner*> remote(described->size(), nullptr);
   const auto group = std::make_shared<ServingGroup>(
@@ -288,6 +294,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
                               .adapters = adapters,
                               .adapted = adapted,
                               .resident_weight_bytes = resident_weight_bytes,
+                              .steps_at_once = m == 0 && alone ? place.pipeline_parallel() : 1,
                               .group = group,
                               .drafts = m > 0,
                               .shares_first = m > 0 && Shared(place, loaded.placements[0]),

@@ -48,6 +48,32 @@ absl::Status CheckAdapters(const proto::ServeModelRequest& request) {
 
 constexpr char kAuto[] = "auto";
 
+absl::Status CheckStepsAtOnce(const proto::ServeModelRequest& request, bool ssms_on_workers) {
+  const int steps = request.steps_at_once();
+  const int stages = std::max(1, request.pipeline_parallel());
+  if (steps < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'steps_at_once' is ", steps,
+                     ", expected 0 (as many as the model has stages) or more"));
+  }
+  if (steps <= 1) return absl::OkStatus();
+  if (steps > stages) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'steps_at_once' is ", steps,
+                                                   ", but by 'pipeline_parallel' the model has ",
+                                                   stages, stages == 1 ? " stage" : " stages"));
+  }
+  if (request.tune_speculation()) {
+    return absl::InvalidArgumentError(
+        "field 'steps_at_once': with 'tune_speculation', which measures steps, it can only be 1");
+  }
+  if (ssms_on_workers) {
+    return absl::InvalidArgumentError(
+        "field 'steps_at_once': with small models on workers it can only be 1; leave "
+        "'ssm_tensor_parallel' and 'ssm_pipeline_parallel' out");
+  }
+  return absl::OkStatus();
+}
+
 // Checks and completes what the request says of where its models run.
 absl::Status CompletePlacement(proto::ServeModelRequest* request) {
   bool degrees = false;
@@ -104,7 +130,7 @@ absl::Status CompletePlacement(proto::ServeModelRequest* request) {
         "fields 'ssm_tensor_parallel' and 'ssm_pipeline_parallel' place SSMs, but 'ssm_artifacts' "
         "names none");
   }
-  return absl::OkStatus();
+  return CheckStepsAtOnce(*request, ssms_on_workers);
 }
 
 // The LLM's, then the SSMs'; empty: to be chosen.
@@ -256,6 +282,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   options.speculation.lookup.depth = request.lookup_depth();
   options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
+  options.steps_at_once = request.steps_at_once();
   // From a start of its own, so that microseconds are not lost in the digits of the date.
   options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
     return absl::ToDoubleSeconds(clock->Now() - start);
@@ -334,6 +361,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(proto::ServeModel
   model->host = *std::move(host);
   model->describe = std::move(prepared->describe);
   model->description.set_max_sequence_length(model->host->context());
+  model->description.set_steps_at_once(model->host->steps_at_once());
   model->description.set_embeddings(model->host->embedding_size() > 0);
   model->grammars = std::make_unique<GrammarCache>(model->host->shared_tokenizer());
   model->clock = options_.clock;

@@ -207,8 +207,20 @@ void RemoteModelRunner::Keep() {
 }
 
 absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
-  absl::Status status = absl::UnavailableError("it is not loaded yet");
-  if (current_ != nullptr) status = current_->Step(batch, logits);
+  if (absl::Status status = Begin(batch); !status.ok()) return status;
+  return End(logits);
+}
+
+absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
+  if (current_ == nullptr) return Explain(absl::UnavailableError("it is not loaded yet"));
+  return Explain(current_->BeginStep(batch));
+}
+
+absl::Status RemoteModelRunner::End(RunnerLogits* logits) {
+  return Explain(current_->EndStep(logits));
+}
+
+absl::Status RemoteModelRunner::Explain(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   absl::MutexLock lock(&mutex_);
   changed_.SignalAll();
@@ -220,6 +232,8 @@ absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerLogits* log
 }
 
 uint64_t RemoteModelRunner::cache_generation() {
+  // Steps that have begun end in their own session.
+  if (current_ != nullptr && current_->open_steps() > 0) return generation_;
   absl::MutexLock lock(&mutex_);
   if (newest_ != nullptr && newest_ != current_) {
     current_ = newest_;

@@ -32,6 +32,8 @@ class RemoteModelRunner : public ModelRunner {
   RunnerLimits limits() const override { return model_.limits; }
   // Unavailable while the model is not loaded.
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override;
+  absl::Status Begin(const RunnerBatch& batch) override;
+  absl::Status End(RunnerLogits* logits) override;
   uint64_t cache_generation() override;
 
   struct Placement {
@@ -46,6 +48,8 @@ class RemoteModelRunner : public ModelRunner {
   absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes) const;
   absl::Status TooFewWorkers(int64_t bytes, const std::vector<WorkerRegistry::Room>& rooms) const;
   bool leads() const { return model_.group != nullptr && !model_.drafts; }
+  // What Begin and End say of a session's error.
+  absl::Status Explain(const absl::Status& status);
   // A new session for the next step to find.
   absl::Status LoadOnce();
   // The keeper's thread: watches the newest session, and makes another one when it is broken.

@@ -107,11 +107,15 @@ class ScriptedClient : public WorkerClient {
       absl::MutexLock lock(&client_->worker_->mutex);
       if (client_->cancelled_ || client_->worker_->dead) return false;
       steps_.push_back(step);
+      client_->worker_->changed.SignalAll();
       return true;
     }
     bool Read(proto::ServingResult* result) override {
       absl::MutexLock lock(&client_->worker_->mutex);
-      if (!client_->Answer().ok() || steps_.empty()) return false;
+      while (client_->Answer().ok() && steps_.empty()) {
+        client_->worker_->changed.Wait(&client_->worker_->mutex);
+      }
+      if (!client_->Answer().ok()) return false;
       const proto::ServingStep step = std::move(steps_.front());
       steps_.pop_front();
       result->Clear();
@@ -192,6 +196,13 @@ class RemoteModelRunnerTest : public ::testing::Test {
     model.limits.hidden = hidden;
     model.preferred = std::move(preferred);
     return Start(std::move(model), may_wait);
+  }
+
+  // Takes two steps at once.
+  absl::StatusOr<std::unique_ptr<RemoteModelRunner>> CreatePipeline() {
+    RemoteModel model = ModelOf("lm", 2);
+    model.limits.steps_at_once = 2;
+    return Start(std::move(model), /*may_wait=*/false);
   }
 
   // The LLM of a group, or a small one that drafts for it; 1000 bytes on each worker.
@@ -305,6 +316,80 @@ TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnload
   EXPECT_EQ(Idle(), 3);
   EXPECT_FALSE(a->Is(&ScriptedWorker::loaded));
   EXPECT_FALSE(b->Is(&ScriptedWorker::loaded));
+}
+
+TEST_F(RemoteModelRunnerTest, StepsOfAPipelineBeginBeforeEarlierOnesHaveEnded) {
+  AddWorker();
+  AddWorker();
+  auto runner = CreatePipeline();
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->limits().steps_at_once, 2);
+  EXPECT_EQ((*runner)->cache_generation(), 1u);
+  RunnerLogits logits;
+  const auto expect = [&](int position) {
+    ASSERT_TRUE((*runner)->End(&logits).ok());
+    std::vector<int> path;
+    for (int i = 0; i <= position; ++i) path.push_back(i);
+    EXPECT_EQ(logits.values, HashModel(7, kVocabulary)(path)) << position;
+  };
+  ASSERT_TRUE((*runner)->Begin(Row(0)).ok());
+  ASSERT_TRUE((*runner)->Begin(Row(1)).ok());
+  expect(0);
+  ASSERT_TRUE((*runner)->Begin(Row(2)).ok());
+  expect(1);
+  // One that is refused is answered in its turn, and hurts no other.
+  RunnerBatch bad = Row(3);
+  bad.tokens = {kVocabulary};
+  ASSERT_TRUE((*runner)->Begin(bad).ok());
+  expect(2);
+  ASSERT_TRUE((*runner)->Begin(Row(3)).ok());
+  EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kInvalidArgument);
+  expect(3);
+  EXPECT_TRUE(StepOf(**runner, 4).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AWorkerThatIsLostEndsAllStepsThatHadBegunAndTheModelComesBack) {
+  auto first = AddWorker();
+  AddWorker();
+  AddWorker();
+  auto runner = CreatePipeline();
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->cache_generation(), 1u);
+  first->Set(&ScriptedWorker::frozen);
+  ASSERT_TRUE((*runner)->Begin(Row(0)).ok());
+  ASSERT_TRUE((*runner)->Begin(Row(1)).ok());
+  first->Set(&ScriptedWorker::dead);
+  RunnerLogits logits;
+  EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] {
+    const auto now = (*runner)->placement();
+    return now.state == "ready" && now.workers != std::vector<std::string>{"w1", "w2"};
+  }));
+  // The model is there again; what had begun is still of the old session.
+  EXPECT_EQ((*runner)->cache_generation(), 1u);
+  EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*runner)->cache_generation(), 2u);
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AStepsTimeBeginsWhenTheOneBeforeItHasEnded) {
+  step_timeout_ = absl::Milliseconds(1500);
+  auto worker = AddWorker();
+  AddWorker();
+  auto runner = CreatePipeline();
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  (*runner)->cache_generation();
+  RunnerLogits logits;
+  ASSERT_TRUE((*runner)->Begin(Row(0)).ok());
+  for (int i = 1; i < 4; ++i) {
+    absl::SleepFor(absl::Milliseconds(800));
+    ASSERT_TRUE((*runner)->Begin(Row(i)).ok());
+    EXPECT_TRUE((*runner)->End(&logits).ok()) << i;
+  }
+  worker->Set(&ScriptedWorker::frozen);
+  ASSERT_TRUE((*runner)->Begin(Row(4)).ok());
+  while ((*runner)->End(&logits).ok()) {
+  }
 }
 
 TEST_F(RemoteModelRunnerTest, TheFastestWorkersAreTakenUnlessOthersWereChosen) {

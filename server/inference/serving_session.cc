@@ -60,6 +60,7 @@ void ServingSession::End() {
   absl::MutexLock lock(&step_mutex_);
   if (ended_) return;
   ended_ = true;
+  reader_.reset();
   OnEachRank(ranks_.size(), [this](size_t r) {
     if (ranks_[r].stream != nullptr) ranks_[r].stream->Finish().IgnoreError();
     ranks_[r].stream.reset();
@@ -128,8 +129,11 @@ absl::Status ServingSession::Load() {
     Break(std::string(first.message()));
   });
   // Broken from outside: no rank says why.
-  const std::string reason = broken();
-  return first.ok() && !reason.empty() ? absl::UnavailableError(reason) : first;
+  if (first.ok()) first = Whole();
+  if (first.ok() && model_.limits.steps_at_once > 1) {
+    reader_ = std::make_unique<ResultReader>(ranks_[logits_rank_].stream.get());
+  }
+  return first;
 }
 
 void ServingSession::Break(const std::string& reason) {
@@ -153,39 +157,67 @@ void ServingSession::Watch() {
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (absl::Now() - step_began_ < cluster_.step_timeout) return;
+    if (began_.empty() || absl::Now() - began_.front() < cluster_.step_timeout) return;
   }
   Break(absl::StrCat("a step has taken longer than ", absl::FormatDuration(cluster_.step_timeout)));
 }
 
-absl::Status ServingSession::Step(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status ServingSession::Whole() const {
+  const std::string reason = broken();
+  return reason.empty() ? absl::OkStatus() : absl::UnavailableError(reason);
+}
+
+absl::Status ServingSession::Settle(absl::Status status) {
+  if (!absl::IsUnavailable(status)) return status;
+  Break(std::string(status.message()));
+  // If it was broken from outside, that is why the streams ended.
+  return Whole();
+}
+
+absl::Status ServingSession::BeginStep(const RunnerBatch& batch) {
   absl::MutexLock step_lock(&step_mutex_);
+  if (absl::Status status = Whole(); !status.ok()) return status;
   {
     absl::MutexLock lock(&mutex_);
-    if (!broken_.empty()) return absl::UnavailableError(broken_);
-    step_began_ = absl::Now();
+    began_.push_back(absl::Now());
   }
-  absl::Status status = RunOnRanks(batch, logits);
-  if (absl::IsUnavailable(status)) {
-    Break(std::string(status.message()));
-    // If it was broken from outside, that is why the streams ended.
-    status = absl::UnavailableError(broken());
+  const absl::Status status = Settle(Send(batch));
+  if (status.ok()) {
+    open_.push_back({steps_, batch.logit_rows.size(), batch.wants_hidden, batch.choices_suffice});
+  } else {
+    absl::MutexLock lock(&mutex_);
+    began_.pop_back();
   }
-  absl::MutexLock lock(&mutex_);
-  step_began_ = absl::InfiniteFuture();
   return status;
 }
 
-absl::Status ServingSession::RunOnRanks(const RunnerBatch& batch, RunnerLogits* logits) {
+absl::Status ServingSession::EndStep(RunnerLogits* logits) {
+  absl::MutexLock step_lock(&step_mutex_);
+  const OpenStep step = open_.front();
+  open_.pop_front();
+  absl::Status status = Whole();
+  if (status.ok()) status = Settle(Receive(step, logits));
+  absl::MutexLock lock(&mutex_);
+  began_.pop_front();
+  if (!began_.empty()) began_.front() = absl::Now();  // until now it waited for this one
+  return status;
+}
+
+absl::Status ServingSession::Send(const RunnerBatch& batch) {
   SetBatch(batch, &step_);
   step_.set_number(++steps_);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].stream->Write(step_)) return Inquire(r);
   }
-  return Receive(batch, logits);
+  return absl::OkStatus();
 }
 
-absl::Status ServingSession::Receive(const RunnerBatch& batch, RunnerLogits* logits) {
+bool ServingSession::ReadResult() {
+  if (reader_ != nullptr) return reader_->Read(&result_);
+  return ranks_[logits_rank_].stream->Read(&result_);
+}
+
+absl::Status ServingSession::Receive(const OpenStep& step, RunnerLogits* logits) {
   struct Numbers {
     std::vector<float>& to;
     size_t have = 0;
@@ -200,20 +232,20 @@ absl::Status ServingSession::Receive(const RunnerBatch& batch, RunnerLogits* log
       return true;
     }
   };
-  const size_t rows = batch.logit_rows.size();
+  const size_t rows = step.rows;
   const int vocabulary = model_.limits.vocabulary;
   logits->vocabulary = vocabulary;
   logits->choices.clear();
   logits->values.clear();
-  logits->hidden.resize(batch.wants_hidden ? rows * static_cast<size_t>(model_.limits.hidden) : 0);
+  logits->hidden.resize(step.wants_hidden ? rows * static_cast<size_t>(model_.limits.hidden) : 0);
   Numbers values{logits->values}, hidden{logits->hidden};
   proto::ServingResult& result = result_;
   bool begun = false;
   do {
-    if (!ranks_[logits_rank_].stream->Read(&result)) return Inquire(logits_rank_);
+    if (!ReadResult()) return Inquire(logits_rank_);
     if (!result.refused().empty()) return absl::InvalidArgumentError(result.refused());
     if (!std::exchange(begun, true)) {
-      if (!batch.choices_suffice || result.choices().empty()) {
+      if (!step.choices_suffice || result.choices().empty()) {
         logits->values.resize(rows * static_cast<size_t>(vocabulary));
       } else if (!TakeChoices(result, rows, vocabulary, logits)) {
         return absl::UnavailableError(
@@ -222,34 +254,37 @@ absl::Status ServingSession::Receive(const RunnerBatch& batch, RunnerLogits* log
                          vocabulary, " of the vocabulary"));
       }
     }
-    if (result.number() != steps_ || !values.Take(result.logits()) ||
+    if (result.number() != step.number || !values.Take(result.logits()) ||
         !hidden.Take(result.hidden())) {
       return absl::UnavailableError(
           absl::StrCat(Describe(logits_rank_), " answers step ", result.number(), " with ",
                        result.logits().size(), " and ", result.hidden().size(), " bytes; ",
                        values.to.size() - values.have, " and ", hidden.to.size() - hidden.have,
-                       " numbers of step ", steps_, " were due"));
+                       " numbers of step ", step.number, " were due"));
     }
   } while (result.more());
   if (values.have == values.to.size() && hidden.have == hidden.to.size()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " gave ", values.have, " of ",
-                                             values.to.size(), " logits and ", hidden.have, " of ",
-                                             hidden.to.size(), " hidden numbers of step ", steps_));
+  return absl::UnavailableError(absl::StrCat(
+      Describe(logits_rank_), " gave ", values.have, " of ", values.to.size(), " logits and ",
+      hidden.have, " of ", hidden.to.size(), " hidden numbers of step ", step.number));
+}
+
+absl::Status ServingSession::Finish(size_t rank) {
+  if (rank == logits_rank_) reader_.reset();
+  const absl::Status end = ranks_[rank].stream->Finish();
+  ranks_[rank].stream.reset();
+  return end;
 }
 
 absl::Status ServingSession::Inquire(size_t first) {
   std::vector<absl::Status> ends(ranks_.size());
-  const auto finish = [&](size_t r) {
-    ends[r] = ranks_[r].stream->Finish();
-    ranks_[r].stream.reset();
-  };
-  finish(first);
+  ends[first] = Finish(first);
   // The others notice that a peer is gone, and may know more; what still runs then is broken off.
   absl::SleepFor(kEchoWait);
   for (Rank& rank : ranks_) rank.client->Cancel();
   std::string lost, other;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    if (r != first) finish(r);
+    if (r != first) ends[r] = Finish(r);
     if (ends[r].ok() || absl::IsCancelled(ends[r])) continue;
     std::string& to = absl::IsUnavailable(ends[r]) ? lost : other;
     absl::StrAppend(&to, to.empty() ? "" : "; ", Describe(r), ": ", ends[r].message());

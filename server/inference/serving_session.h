@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "ops/models/adapters.h"
 #include "ops/models/model.h"
+#include "server/inference/result_reader.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
@@ -92,14 +94,20 @@ class ServingSession {
   // "serving/lm": what the workers' job is called.
   static std::string JobId(const RemoteModel& model);
 
-  // One step on all ranks; of one thread. InvalidArgument for a batch that is refused. Unavailable
-  // once a worker is lost, or does not answer within the step's time: the session is then broken.
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits);
+  // One step on all ranks, in two halves; of one thread. The ranks get each step as it begins, and
+  // run them in that order: a pipeline's first stage need not wait for its last.
+  // Begin: Unavailable once the session is broken. End, of the oldest step that has begun:
+  // InvalidArgument for a batch that is refused; Unavailable once a worker is lost, or does not
+  // answer within the step's time: the session is then broken.
+  absl::Status BeginStep(const RunnerBatch& batch);
+  absl::Status EndStep(RunnerLogits* logits);
+  // That have begun and not ended; of the same thread.
+  int open_steps() const { return static_cast<int>(open_.size()); }
 
-  // From any thread: Step ends soon with Unavailable and `reason`, and so does every later one.
+  // From any thread: steps end soon with Unavailable and `reason`, and so does every later one.
   void Break(const std::string& reason);
-  // Breaks it, waits for a step that runs, and lets the workers go: their memory is free, and they
-  // are idle again. From any thread, any number of times.
+  // Breaks it, waits for the thread that steps, and lets the workers go: their memory is free, and
+  // they are idle again. From any thread, any number of times.
   void End();
   // Breaks the session if a worker's lease is over or a step takes too long.
   void Watch();
@@ -113,14 +121,27 @@ class ServingSession {
     std::unique_ptr<WorkerClient> client;
     std::unique_ptr<ServingStream> stream;
   };
+  // What is still to be known of a step when its results come.
+  struct OpenStep {
+    uint64_t number = 0;
+    size_t rows = 0;  // whose logits are wanted
+    bool wants_hidden = false;
+    bool choices_suffice = false;
+  };
 
   ServingSession(const ServingCluster& cluster, const RemoteModel& model,
                  std::vector<Member> members, uint64_t attempt);
   absl::Status LoadRank(size_t rank);
-  absl::Status RunOnRanks(const RunnerBatch& batch, RunnerLogits* logits)
+  // The reason why the session is broken, if it is.
+  absl::Status Whole() const;
+  // What a half of a step comes to: Unavailable breaks the session.
+  absl::Status Settle(absl::Status status);
+  absl::Status Send(const RunnerBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  bool ReadResult() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  absl::Status Receive(const OpenStep& step, RunnerLogits* logits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
-  absl::Status Receive(const RunnerBatch& batch, RunnerLogits* logits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  // How the rank's stream ended; nobody reads it any more.
+  absl::Status Finish(size_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   // Unavailable: the stream of rank `first` broke. Why, by what all ranks say.
   absl::Status Inquire(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   std::string Describe(size_t rank) const;
@@ -132,15 +153,18 @@ class ServingSession {
   const uint64_t attempt_;
   size_t logits_rank_ = 0;
   std::vector<Rank> ranks_;  // clients never change; streams are of who holds step_mutex_
+  // Of the stream with the logits, where steps overlap; null: whoever ends a step reads it.
+  std::unique_ptr<ResultReader> reader_ ABSL_GUARDED_BY(step_mutex_);
   uint64_t steps_ = 0;
-  proto::ServingStep step_;  // these two: memory that serves again
+  std::deque<OpenStep> open_;  // of the thread that steps
+  proto::ServingStep step_;    // these two: memory that serves again
   proto::ServingResult result_;
 
   absl::Mutex step_mutex_;  // held by a step, and while the session begins and ends
   bool ended_ ABSL_GUARDED_BY(step_mutex_) = false;
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(step_mutex_);
   std::string broken_ ABSL_GUARDED_BY(mutex_);
-  absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  std::deque<absl::Time> began_ ABSL_GUARDED_BY(mutex_);  // of the open steps
 };
 
 }  // namespace espalier

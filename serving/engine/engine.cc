@@ -35,6 +35,7 @@ RequestView Engine::View(const Entry& entry) const {
                    .length = request.length(),
                    .started = request.emitted() > 0,
                    .computed = {kv_.length(id)},
+                   .busy = entry.busy,
                    .tree_may_shrink = speculator_->TreeMayShrink(request),
                    .last_step = entry.last_step,
                    .priority = request.options().priority,
@@ -76,7 +77,16 @@ SchedulerInput Engine::TakeStock() const {
     input.free_slots.push_back(speculator_->kv(s).free_slots());
     input.total_slots.push_back(speculator_->kv(s).statistics().slots);
   }
-  for (const RequestId id : running_) input.running.push_back(View(requests_.at(id)));
+  int decoding = 0;
+  for (const RequestId id : running_) {
+    const Entry& entry = requests_.at(id);
+    input.running.push_back(View(entry));
+    decoding += entry.busy || Decodes(entry);
+  }
+  if (steps_at_once_ > 1) {
+    input.max_decoding = (decoding + steps_at_once_ - 1) / steps_at_once_;
+    input.others_run = !flights_.empty();
+  }
   const bool full = static_cast<int>(running_.size()) >= options_.max_requests;
   for (const RequestId id : waiting_) {
     if (static_cast<int>(input.waiting.size()) >= (full ? 1 : options_.max_requests)) break;
@@ -97,6 +107,7 @@ SchedulerInput Engine::TakeStock() const {
 std::vector<Engine::Work> Engine::Plan() {
   PlanSpeculation();
   const Schedule schedule = MakeSchedule(TakeStock());
+  if (!schedule.work.empty() || !schedule.preempt.empty()) ++statistics_.steps;
   for (const RequestId id : schedule.preempt) {
     ReleaseSlots(id);
     requests_.at(id).request->Preempt();
@@ -127,7 +138,10 @@ std::vector<Engine::Work> Engine::Plan() {
   for (const Assignment& assignment : schedule.work) {
     Entry& entry = requests_.at(assignment.id);
     if (assignment.decodes) entry.last_step = statistics_.steps;
-    work.push_back({&entry, assignment, TokenTree(entry.request->tokens().back())});
+    const int end = kv_.length(assignment.id) + assignment.rows;
+    entry.busy = end == entry.request->length();
+    work.push_back(
+        {.assignment = assignment, .tree = TokenTree(entry.request->tokens().back()), .end = end});
   }
   return work;
 }
@@ -135,22 +149,21 @@ std::vector<Engine::Work> Engine::Plan() {
 void Engine::Draft(std::vector<Work>& work) {
   std::vector<DraftWork> drafts;
   for (Work& item : work) {
-    const Request& request = *item.entry->request;
-    drafts.push_back({.request = request,
+    drafts.push_back({.request = *requests_.at(item.assignment.id).request,
                       .assignment = item.assignment,
-                      .end = kv_.length(request.id()) + item.assignment.rows,
+                      .end = item.end,
                       .tree = item.tree});
   }
   speculator_->Draft(drafts);
 }
 
-absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
+absl::Status Engine::BeginLlm(std::vector<Work>& work) {
   std::vector<SequenceRows> sequences(work.size());
   for (size_t i = 0; i < work.size(); ++i) {
-    const Request& request = *work[i].entry->request;
+    const Request& request = *requests_.at(work[i].assignment.id).request;
     const TokenTree& tree = work[i].tree;
     const int first = kv_.length(request.id());
-    const int end = first + work[i].assignment.rows;
+    const int end = work[i].end;
     if (absl::Status status = kv_.Append(request.id(), end - first); !status.ok()) return status;
     absl::StatusOr<std::vector<int32_t>> scratch = kv_.TakeScratch(request.id(), tree.drafted());
     if (!scratch.ok()) return scratch.status();
@@ -189,13 +202,11 @@ absl::StatusOr<StepLogits> Engine::RunLlm(std::vector<Work>& work) {
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
   }
   for (size_t i = 0; i < work.size(); ++i) {
-    const Request& request = *work[i].entry->request;
-    sequences[i].slots = kv_.slots(request.id());
-    sequences[i].adapter = request.options().adapter;
+    const RequestId id = work[i].assignment.id;
+    sequences[i].slots = kv_.slots(id);
+    sequences[i].adapter = requests_.at(id).request->options().adapter;
   }
-  absl::StatusOr<StepLogits> logits = RunRows(*llm_, sequences, std::move(logits_));
-  if (logits.ok()) statistics_.llm_batches += logits->batches();
-  return logits;
+  return pipeline_.Begin(sequences);
 }
 
 void Engine::ExpireRequests() {
@@ -224,59 +235,77 @@ void Engine::ForgetLostCache() {
                              "request is lost; try again"));
 }
 
+absl::StatusOr<bool> Engine::BeginFlight() {
+  Flight flight{.planned = Now()};
+  flight.work = Plan();
+  if (flight.work.empty()) return false;
+  Draft(flight.work);
+  flight.begun = Now();
+  for (const Work& item : flight.work) {
+    const int own = item.assignment.rows + item.tree.drafted();
+    flight.of_llm.rows += own;
+    flight.of_llm.visible += own * static_cast<double>(item.end);
+    flight.of_llm.context += item.end;
+  }
+  if (absl::Status status = BeginLlm(flight.work); !status.ok()) return status;
+  flights_.push_back(std::move(flight));
+  return true;
+}
+
+absl::Status Engine::EndFlight() {
+  absl::StatusOr<StepLogits> logits = pipeline_.End(std::move(logits_));
+  if (!logits.ok()) return logits.status();
+  statistics_.llm_batches += logits->batches();
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  const int64_t generated = statistics_.generated_tokens;
+  for (size_t i = 0; i < flight.work.size(); ++i) {
+    const absl::Status status = Verify(flight.work[i], static_cast<int>(i), *logits);
+    if (!status.ok()) return status;
+  }
+  const double end = Now();
+  speculator_->ObserveLlm(flight.of_llm, end - flight.begun);
+  speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
+                           end - flight.planned);
+  logits_ = *std::move(logits);
+  return absl::OkStatus();
+}
+
 absl::Status Engine::Step() {
   ExpireRequests();
   ForgetLostCache();
   if (idle()) return absl::OkStatus();
-  ++statistics_.steps;
-  const double begin = Now();
-  const int64_t preempted = statistics_.preemptions, generated = statistics_.generated_tokens;
-  std::vector<Work> work = Plan();
-  if (work.empty()) {
+  const int64_t preempted = statistics_.preemptions;
+  const auto full = [&] { return static_cast<int>(flights_.size()) >= steps_at_once_; };
+  absl::StatusOr<bool> begun = false;
+  if (!full()) begun = BeginFlight();
+  // There may be work for another one.
+  if (begun.ok() && *begun && !full()) return absl::OkStatus();
+  absl::Status status = begun.status();
+  if (status.ok() && !flights_.empty()) {
+    status = EndFlight();
+  } else if (status.ok() && statistics_.preemptions == preempted) {
     // Slots that requests had shared come back only with the last of them: in the next step.
-    if (statistics_.preemptions > preempted) return absl::OkStatus();
-    const absl::Status status =
-        absl::InternalError("the scheduler found no work although requests wait");
-    FailRunning(status);
-    return status;
+    status = absl::InternalError("the scheduler found no work although requests wait");
   }
-  Draft(work);
-  const double start = Now();
-  StepWork of_llm;
-  for (const Work& item : work) {
-    const int own = item.assignment.rows + item.tree.drafted();
-    const double context = kv_.length(item.assignment.id) + item.assignment.rows;
-    of_llm.rows += own;
-    of_llm.visible += own * context;
-    of_llm.context += context;
-  }
-  absl::StatusOr<StepLogits> logits = RunLlm(work);
-  absl::Status status = logits.status();
-  for (size_t i = 0; status.ok() && i < work.size(); ++i) {
-    status = Verify(work[i], static_cast<int>(i), *logits);
-  }
-  if (!status.ok()) {
-    FailRunning(status);
-  } else {
-    const double end = Now();
-    speculator_->ObserveLlm(of_llm, end - start);
-    speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
-                             end - begin);
-  }
-  if (logits.ok()) logits_ = *std::move(logits);
+  if (!status.ok()) FailRunning(status);
   return status;
 }
 
 absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
-  Request& request = *work.entry->request;
-  const RequestId id = request.id();
+  const RequestId id = work.assignment.id;
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return absl::OkStatus();  // cancelled, or out of time
+  Entry& entry = found->second;
+  Request& request = *entry.request;
   if (options_.prefix_cache) kv_.Publish(id, request.tokens(), SpaceOf(request));
   for (int row = 0; row < work.prompt_rows; ++row) {
     request.AddPromptLogprobs(logits.at(index, row), limits_.vocabulary);
   }
-  if (kv_.length(id) < request.length()) return absl::OkStatus();  // in the middle of the prompt
+  if (work.end < request.length()) return absl::OkStatus();  // in the middle of the prompt
+  entry.busy = false;
   if (request.options().embed) {
-    Embed(work, logits.hidden(index, 0));
+    Embed(entry, logits.hidden(index, 0));
     return absl::OkStatus();
   }
   // After the prompt's, the wanted rows are the root and then the nodes, as the tree numbers them.
@@ -321,34 +350,34 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
         },
         noise);
   }
-  if (verification.ok()) return Conclude(work, *verification, index, logits);
+  if (verification.ok()) return Conclude(entry, work, *verification, index, logits);
   // Logits that are no numbers, and rules that cannot be followed, concern this request alone.
   request.Finish(FinishReason::kError);
-  Report(*work.entry, verification.status());
+  Report(entry, verification.status());
   Retire(id);
   return absl::OkStatus();
 }
 
-void Engine::Embed(Work& work, const float* hidden) {
-  Request& request = *work.entry->request;
-  request.usage().seconds_to_first_token = Now() - work.entry->submitted;
+void Engine::Embed(Entry& entry, const float* hidden) {
+  Request& request = *entry.request;
+  request.usage().seconds_to_first_token = Now() - entry.submitted;
   std::vector<float> embedding(hidden, hidden + limits_.hidden);
   const bool finite = std::all_of(embedding.begin(), embedding.end(),
                                   [](float value) { return std::isfinite(value); });
   request.Finish(finite ? FinishReason::kStop : FinishReason::kError);
-  Report(*work.entry,
+  Report(entry,
          finite ? absl::OkStatus()
                 : absl::InternalError("the model's hidden state holds values that are no numbers"),
          finite ? std::move(embedding) : std::vector<float>());
   Retire(request.id());
 }
 
-absl::Status Engine::Conclude(Work& work, const Verification& verification, int index,
+absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& verification, int index,
                               const StepLogits& logits) {
-  Request& request = *work.entry->request;
+  Request& request = *entry.request;
   const RequestId id = request.id();
   Usage& usage = request.usage();
-  if (request.emitted() == 0) usage.seconds_to_first_token = Now() - work.entry->submitted;
+  if (request.emitted() == 0) usage.seconds_to_first_token = Now() - entry.submitted;
   if (work.assignment.decodes) {
     ++usage.verification_steps;
     ++statistics_.verifications;
@@ -379,7 +408,7 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification, int 
     }
   }
   speculator_->Count(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
-  Report(*work.entry);
+  Report(entry);
   if (request.phase() == Phase::kFinished) {
     Retire(id);
     return absl::OkStatus();
@@ -396,6 +425,8 @@ absl::Status Engine::Conclude(Work& work, const Verification& verification, int 
 }
 
 void Engine::FailRunning(const absl::Status& status) {
+  pipeline_.Drain();
+  flights_.clear();
   for (const RequestId id : std::vector<RequestId>(running_.begin(), running_.end())) {
     Entry& entry = requests_.at(id);
     entry.request->Finish(FinishReason::kError);

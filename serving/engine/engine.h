@@ -5,6 +5,11 @@
 // verification; commit of accepted KV slots; events. Incremental decoding is the same code with
 // trees of the root alone.
 //
+// Where the LLM's runner takes several steps at once (the stages of a pipeline), the requests that
+// decode are dealt out to as many passes, a request to one of them at a time, and a prompt's next
+// chunk does not wait for the one before: a Step plans the next pass, and ends the oldest one once
+// there is no room, or nothing to do, for another.
+//
 // Not thread-safe: the caller serialises all calls. Starts no thread, reads no clock but the one
 // given. Speculation never changes the answer: greedily it is token for token that of incremental
 // decoding, sampled it has exactly the LLM's distribution; and what a request gets depends on its
@@ -42,6 +47,9 @@ struct EngineOptions {
   int max_tokens_per_batch = 256;  // rows of one LLM step; cut to the runner's limit
   int max_queue = 256;             // that wait
   int max_sequence_length = 0;  // prompt and answer; 0: all that the model and its KV cache allow
+  // Passes of the LLM at once; 0: as many as its runner can. Tuned speculation measures what a pass
+  // takes, and has one.
+  int steps_at_once = 0;
   std::function<double()>
       seconds;  // monotonic; for the times in Usage, which are 0 without it, and for tuning
 };
@@ -104,15 +112,18 @@ class Engine {
   // Ends a request, frees its slots and queues its last event. False if it is not known (any more).
   bool Cancel(RequestId id);
 
-  // One iteration; does nothing if idle. Requests whose time is over end with DeadlineExceeded. If
-  // the LLM fails, all running requests end with that error, which is also returned; waiting ones
-  // stay. If it lost its KV cache, they end with Unavailable. An SSM that fails is not used again.
+  // One iteration, or the beginning of one; does nothing if idle. Requests whose time is over end
+  // with DeadlineExceeded. If the LLM fails, all running requests end with that error, which is
+  // also returned; waiting ones stay. If it lost its KV cache, they end with Unavailable. An SSM
+  // that fails is not used again.
   absl::Status Step();
 
   // Events since the last call, in order.
   std::vector<RequestEvent> TakeEvents();
 
-  bool idle() const { return requests_.empty(); }
+  // No request, and no step that has not ended.
+  bool idle() const { return requests_.empty() && flights_.empty(); }
+  int steps_at_once() const { return steps_at_once_; }
   bool has_ssms() const { return speculator_->ssms() > 0; }
   int adapters() const { return limits_.adapters; }
   int embedding_size() const { return limits_.hidden; }  // 0: there are none
@@ -128,13 +139,20 @@ class Engine {
     bool admitted = false;   // ever
     double last_tokens = 0;  // when the last event with tokens was made
     int64_t last_step = 0;
+    bool busy = false;  // the step that will give its next token has not ended
   };
   struct Work {
-    Entry* entry;
     Assignment assignment;
     TokenTree tree;              // what the LLM verifies
     std::vector<int32_t> slots;  // of the tree's nodes from 1 on
+    int end = 0;                 // tokens in the KV cache after this step, the tree apart
     int prompt_rows = 0;         // rows whose logits the prompt's log-probabilities want; first
+  };
+  // A pass of the LLM that has not ended. Requests may have ended meanwhile.
+  struct Flight {
+    std::vector<Work> work;
+    StepWork of_llm;
+    double planned = 0, begun = 0;  // when
   };
 
   Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options);
@@ -147,10 +165,14 @@ class Engine {
   void Enqueue(RequestId id, std::deque<RequestId>& queue);
   std::vector<Work> Plan();
   void Draft(std::vector<Work>& work);
-  absl::StatusOr<StepLogits> RunLlm(std::vector<Work>& work);
+  // False if there was nothing to do, or no room for it.
+  absl::StatusOr<bool> BeginFlight();
+  absl::Status BeginLlm(std::vector<Work>& work);
+  // The oldest one.
+  absl::Status EndFlight();
   absl::Status Verify(Work& work, int index, const StepLogits& logits);
-  void Embed(Work& work, const float* hidden);
-  absl::Status Conclude(Work& work, const Verification& verification, int index,
+  void Embed(Entry& entry, const float* hidden);
+  absl::Status Conclude(Entry& entry, Work& work, const Verification& verification, int index,
                         const StepLogits& logits);
   void ExpireRequests();
   void ForgetLostCache();
@@ -162,6 +184,7 @@ class Engine {
   double Now() const { return options_.seconds ? options_.seconds() : 0; }
 
   ModelRunner* llm_;
+  const int steps_at_once_;
   const Tokenizer* tokenizer_;
   EngineOptions options_;
   RunnerLimits limits_;
@@ -169,7 +192,9 @@ class Engine {
   KvCache kv_;
   uint64_t cache_generation_;  // of the LLM, that kv_ speaks of
   std::unique_ptr<Speculator> speculator_;
-  StepLogits logits_;  // of the last step: its memory
+  RowPipeline pipeline_;        // the flights' rows, in the same order
+  std::deque<Flight> flights_;  // the oldest first
+  StepLogits logits_;           // of the last one that ended: its memory
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;
   std::deque<RequestId> waiting_;  // by rank: priority, then age

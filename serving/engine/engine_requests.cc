@@ -6,14 +6,25 @@
 #include "serving/engine/engine.h"
 
 namespace espalier {
+namespace {
+
+int StepsAtOnce(const ModelRunner& llm, const EngineOptions& options) {
+  if (options.speculation.tune) return 1;
+  const int most = llm.limits().steps_at_once;
+  return options.steps_at_once > 0 ? std::min(options.steps_at_once, most) : most;
+}
+
+}  // namespace
 
 Engine::Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options)
     : llm_(llm),
+      steps_at_once_(StepsAtOnce(*llm, options)),
       tokenizer_(tokenizer),
       options_(std::move(options)),
       limits_(llm->limits()),
       kv_(limits_.kv_slots),
-      cache_generation_(llm->cache_generation()) {
+      cache_generation_(llm->cache_generation()),
+      pipeline_(*llm, steps_at_once_) {
   options_.max_tokens_per_batch = std::min(options_.max_tokens_per_batch, limits_.max_rows);
 }
 
@@ -32,6 +43,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(ModelRunner* llm,
     return absl::InvalidArgumentError(absl::StrCat(
         "max_requests, max_tokens_per_batch and max_queue are ", set.max_requests, ", ",
         set.max_tokens_per_batch, " and ", set.max_queue, ", expected at least 1, 1 and 0"));
+  }
+  if (set.steps_at_once < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps_at_once is ", set.steps_at_once,
+                     ", expected 0 (all that the model allows) or more"));
   }
   if (!ssms.empty() && set.expansion.depth() > limits.max_ancestor_slots) {
     return absl::InvalidArgumentError(absl::StrCat("expansion has depth ", set.expansion.depth(),
@@ -212,12 +228,14 @@ EngineStatistics Engine::statistics() const {
 absl::Status Engine::CheckInvariants() const {
   const auto check = [&](const KvCache& kv, absl::string_view whose) {
     int running = 0, slots = 0, shared = 0;
+    const KvCache::Statistics s = kv.statistics();
     for (const RequestId id : running_) {
       running += kv.length(id) > 0;
       slots += kv.length(id);
       shared += kv.shared(id);
     }
-    const KvCache::Statistics s = kv.statistics();
+    // Trees that are being verified.
+    slots += s.scratch;
     // Shared slots are counted once: at least one of the sharers' counts stands for them.
     if (s.used > slots || s.used < slots - shared) {
       return absl::InternalError(absl::StrCat("running requests have ", slots, " slots of ", whose,

@@ -12,6 +12,7 @@
 #include "serving/engine/engine.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
+#include "serving/testing/pipelined_model_runner.h"
 
 namespace espalier {
 
@@ -38,14 +39,21 @@ class EngineHarness {
     ssms_.push_back(std::make_unique<FakeModelRunner>(limits, std::move(model)));
   }
   FakeModelRunner& llm() { return *llm_; }
+  // From the next Start on the LLM takes so many steps at once.
+  void SetStepsAtOnce(int steps) {
+    pipelined_ = std::make_unique<PipelinedModelRunner>(*llm_, steps);
+  }
+  PipelinedModelRunner& pipelined() { return *pipelined_; }
   FakeModelRunner& ssm(int i) { return *ssms_[i]; }
 
   absl::Status Start(EngineOptions options, const char* expansion = "") {
     options.expansion = *Expansion::Parse(expansion);
     std::vector<ModelRunner*> ssms;
     for (const auto& ssm : ssms_) ssms.push_back(ssm.get());
+    ModelRunner* llm = llm_.get();
+    if (pipelined_ != nullptr) llm = pipelined_.get();
     absl::StatusOr<std::unique_ptr<Engine>> engine =
-        Engine::Create(llm_.get(), ssms, &tokenizer_, std::move(options));
+        Engine::Create(llm, ssms, &tokenizer_, std::move(options));
     if (engine.ok()) engine_ = *std::move(engine);
     return engine.status();
   }
@@ -92,6 +100,7 @@ class EngineHarness {
   LetterTokenizer tokenizer_;
   RunnerLimits limits_;
   std::unique_ptr<FakeModelRunner> llm_;
+  std::unique_ptr<PipelinedModelRunner> pipelined_;  // around it; null: one step at a time
   std::vector<std::unique_ptr<FakeModelRunner>> ssms_;
   std::unique_ptr<Engine> engine_;
   std::map<RequestId, Answer> answers_;

@@ -65,6 +65,7 @@ struct RunnerLimits {
   int max_positions = 0;       // longest sequence
   int adapters = 0;            // that rows can choose from
   int hidden = 0;              // size of a hidden state; 0: none can be had
+  int steps_at_once = 1;       // that can be begun before the first of them has ended
 };
 
 class ModelRunner {
@@ -77,6 +78,19 @@ class ModelRunner {
   // their adapter alone, not on the batch it rides in. InvalidArgument if the batch breaks a limit
   // or an index is out of range; the KV cache is then unchanged.
   virtual absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) = 0;
+
+  // A step in two halves, where limits().steps_at_once is more than 1: the stages of a pipeline
+  // then work on several steps. Begin does not wait for what the step gives; End waits for the
+  // oldest one that was begun and has not ended. All is as if each step had run before the next was
+  // begun: a later one sees what earlier ones wrote, and may write where they read. After an error
+  // of Begin nothing was begun; an error of End is of that step alone, as Step's. No Step in
+  // between.
+  virtual absl::Status Begin(const RunnerBatch& batch) {
+    return absl::UnimplementedError("this model runs one step at a time");
+  }
+  virtual absl::Status End(RunnerLogits* logits) {
+    return absl::UnimplementedError("this model runs one step at a time");
+  }
 
   // Asked before every step, by whoever steps. Another number than before: what the KV cache held
   // is lost, as when the model had to be loaded again somewhere else.

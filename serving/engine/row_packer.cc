@@ -1,26 +1,26 @@
 #include "serving/engine/row_packer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
-namespace {
 
 // One batch being filled. A sequence lists only the slots that its rows in this batch see.
-class BatchFiller {
+class RowPipeline::Filler {
  public:
-  explicit BatchFiller(const RunnerLimits& limits) : limits_(limits) { Clear(); }
+  explicit Filler(const RunnerLimits& limits) : limits_(limits) { Clear(); }
 
-  bool empty() const { return batch_.rows() == 0; }
+  bool empty() const { return rows_.rows() == 0; }
 
   bool Fits(int sequence, const SequenceRows::Row& row) const {
     const bool joins = sequence == last_sequence_;
     const int longer = std::max(0, row.prefix - (joins ? last_prefix_ : 0));
-    return batch_.rows() < limits_.max_rows &&
+    return rows_.rows() < limits_.max_rows &&
            sequences_ + (joins ? 0 : 1) <= limits_.max_sequences &&
            context_slots_ + longer <= limits_.max_context_slots &&
-           static_cast<int>(batch_.ancestor_slots.size() + row.ancestors.size()) <=
+           static_cast<int>(rows_.ancestor_slots.size() + row.ancestors.size()) <=
                limits_.max_ancestor_slots;
   }
 
@@ -35,37 +35,36 @@ class BatchFiller {
     last_prefix_ = std::max(last_prefix_, static_cast<int>(row.prefix));
     last_slots_ = of.slots;
     if (row.wants_logits) {
-      batch_.logit_rows.push_back(batch_.rows());
-      batch_.wants_hidden = batch_.wants_hidden || row.wants_hidden;
-      batch_.choices_suffice =
-          row.choice_suffices && (batch_.choices_suffice || batch_.logit_rows.size() == 1);
+      rows_.logit_rows.push_back(rows_.rows());
+      rows_.wants_hidden = rows_.wants_hidden || row.wants_hidden;
+      rows_.choices_suffice =
+          row.choice_suffices && (rows_.choices_suffice || rows_.logit_rows.size() == 1);
       wanted_.push_back({sequence, row.wants_hidden});
     }
-    if (limits_.adapters > 0) batch_.row_adapter.push_back(of.adapter);
-    batch_.tokens.push_back(row.token);
-    batch_.positions.push_back(row.position);
-    batch_.slots.push_back(row.slot);
-    batch_.row_sequence.push_back(sequences_ - 1);
-    batch_.row_prefix.push_back(row.prefix);
-    batch_.ancestor_slots.insert(batch_.ancestor_slots.end(), row.ancestors.begin(),
-                                 row.ancestors.end());
-    batch_.ancestor_start.push_back(static_cast<int32_t>(batch_.ancestor_slots.size()));
+    if (limits_.adapters > 0) rows_.row_adapter.push_back(of.adapter);
+    rows_.tokens.push_back(row.token);
+    rows_.positions.push_back(row.position);
+    rows_.slots.push_back(row.slot);
+    rows_.row_sequence.push_back(sequences_ - 1);
+    rows_.row_prefix.push_back(row.prefix);
+    rows_.ancestor_slots.insert(rows_.ancestor_slots.end(), row.ancestors.begin(),
+                                row.ancestors.end());
+    rows_.ancestor_start.push_back(static_cast<int32_t>(rows_.ancestor_slots.size()));
   }
 
-  const RunnerBatch& Close() {
+  // What it holds; it is empty then.
+  Batch Take() {
     CloseSequence();
-    return batch_;
+    Batch out = {std::move(rows_), std::move(wanted_)};
+    Clear();
+    return out;
   }
-  struct Wanted {
-    int sequence = 0;
-    bool hidden = false;
-  };
-  const std::vector<Wanted>& wanted() const { return wanted_; }  // of each logits row
 
+ private:
   void Clear() {
-    batch_ = RunnerBatch();
-    batch_.ancestor_start.push_back(0);
-    batch_.sequence_start.push_back(0);
+    rows_ = RunnerBatch();
+    rows_.ancestor_start.push_back(0);
+    rows_.sequence_start.push_back(0);
     wanted_.clear();
     sequences_ = 0;
     context_slots_ = 0;
@@ -74,24 +73,25 @@ class BatchFiller {
     last_slots_ = {};
   }
 
- private:
   void CloseSequence() {
     if (last_sequence_ < 0) return;
-    batch_.sequence_slots.insert(batch_.sequence_slots.end(), last_slots_.begin(),
-                                 last_slots_.begin() + last_prefix_);
-    batch_.sequence_start.push_back(static_cast<int32_t>(batch_.sequence_slots.size()));
+    rows_.sequence_slots.insert(rows_.sequence_slots.end(), last_slots_.begin(),
+                                last_slots_.begin() + last_prefix_);
+    rows_.sequence_start.push_back(static_cast<int32_t>(rows_.sequence_slots.size()));
     last_sequence_ = -1;
   }
 
   RunnerLimits limits_;
-  RunnerBatch batch_;
-  std::vector<Wanted> wanted_;
+  RunnerBatch rows_;
+  std::vector<Batch::Wanted> wanted_;
   int sequences_ = 0;
   int context_slots_ = 0;
   int last_sequence_ = -1;
   int last_prefix_ = 0;
   absl::Span<const int32_t> last_slots_;
 };
+
+namespace {
 
 absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
                         const RunnerLimits& limits) {
@@ -124,43 +124,18 @@ absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
 
 }  // namespace
 
-absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
-                                   StepLogits old) {
-  const RunnerLimits limits = runner.limits();
-  StepLogits out = std::move(old);
-  out.batches_ = 0;
-  out.rows_.assign(sequences.size(), {});
-  BatchFiller filler(limits);
-  const auto flush = [&]() -> absl::Status {
-    const RunnerBatch& batch = filler.Close();
-    if (out.batches_ == static_cast<int>(out.blocks_.size())) {
-      out.blocks_.push_back(std::make_unique<RunnerLogits>());
-    }
-    RunnerLogits* logits = out.blocks_[out.batches_].get();
-    logits->hidden.clear();
-    logits->choices.clear();
-    if (absl::Status status = runner.Step(batch, logits); !status.ok()) return status;
-    if (!batch.logit_rows.empty()) {
-      if (absl::Status status = CheckShape(*logits, batch, limits); !status.ok()) return status;
-    }
-    for (size_t i = 0; i < filler.wanted().size(); ++i) {
-      const auto& [sequence, hidden] = filler.wanted()[i];
-      const bool chosen = !logits->choices.empty();
-      out.rows_[sequence].push_back(
-          {chosen ? nullptr : logits->row(static_cast<int>(i)),
-           hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr,
-           chosen ? logits->choices[i] : -1});
-    }
-    ++out.batches_;
-    filler.Clear();
-    return absl::OkStatus();
-  };
+RowPipeline::RowPipeline(ModelRunner& runner, int steps_at_once)
+    : runner_(runner), steps_at_once_(steps_at_once) {}
+
+absl::StatusOr<std::vector<RowPipeline::Batch>> RowPipeline::Pack(
+    absl::Span<const SequenceRows> sequences) const {
+  const RunnerLimits limits = runner_.limits();
+  std::vector<Batch> out;
+  Filler filler(limits);
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int sequence = static_cast<int>(s);
     for (const SequenceRows::Row& row : sequences[s].rows) {
-      if (!filler.Fits(sequence, row) && !filler.empty()) {
-        if (absl::Status status = flush(); !status.ok()) return status;
-      }
+      if (!filler.Fits(sequence, row) && !filler.empty()) out.push_back(filler.Take());
       if (!filler.Fits(sequence, row)) {
         return absl::InvalidArgumentError(absl::StrCat(
             "a row that sees ", row.prefix, " positions and ", row.ancestors.size(),
@@ -170,9 +145,83 @@ absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const Sequenc
       filler.Add(sequence, sequences[s], row);
     }
   }
-  if (!filler.empty()) {
-    if (absl::Status status = flush(); !status.ok()) return status;
+  if (!filler.empty()) out.push_back(filler.Take());
+  return out;
+}
+
+absl::Status RowPipeline::Begin(absl::Span<const SequenceRows> sequences) {
+  absl::StatusOr<std::vector<Batch>> batches = Pack(sequences);
+  if (!batches.ok()) return batches.status();
+  sets_.push_back({.batches = *std::move(batches), .sequences = sequences.size()});
+  return BeginWhatFits();
+}
+
+absl::Status RowPipeline::BeginWhatFits() {
+  if (steps_at_once_ <= 1) return absl::OkStatus();
+  for (Set& set : sets_) {
+    for (; set.begun < set.batches.size(); ++set.begun, ++running_) {
+      if (running_ >= steps_at_once_) return absl::OkStatus();
+      absl::Status status = runner_.Begin(set.batches[set.begun].rows);
+      if (!status.ok()) return status;
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status RowPipeline::Run(Set& set, size_t batch, RunnerLogits* logits) {
+  if (steps_at_once_ <= 1) return runner_.Step(set.batches[batch].rows, logits);
+  // The oldest set's next batch has always begun: whatever ends makes room, which is taken in
+  // order.
+  --running_;
+  absl::Status status = runner_.End(logits);
+  return status.ok() ? BeginWhatFits() : status;
+}
+
+absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
+  StepLogits out = std::move(old);
+  Set& set = sets_.front();
+  out.batches_ = 0;
+  out.rows_.assign(set.sequences, {});
+  const RunnerLimits limits = runner_.limits();
+  for (size_t b = 0; b < set.batches.size(); ++b) {
+    const Batch& batch = set.batches[b];
+    if (b == out.blocks_.size()) out.blocks_.push_back(std::make_unique<RunnerLogits>());
+    RunnerLogits* logits = out.blocks_[b].get();
+    logits->hidden.clear();
+    logits->choices.clear();
+    if (absl::Status status = Run(set, b, logits); !status.ok()) return status;
+    if (!batch.rows.logit_rows.empty()) {
+      if (absl::Status s = CheckShape(*logits, batch.rows, limits); !s.ok()) return s;
+    }
+    for (size_t i = 0; i < batch.wanted.size(); ++i) {
+      const auto& [sequence, hidden] = batch.wanted[i];
+      const bool chosen = !logits->choices.empty();
+      out.rows_[sequence].push_back(
+          {chosen ? nullptr : logits->row(static_cast<int>(i)),
+           hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr,
+           chosen ? logits->choices[i] : -1});
+    }
+    ++out.batches_;
+  }
+  sets_.pop_front();
+  return out;
+}
+
+void RowPipeline::Drain() {
+  RunnerLogits unused;
+  for (; running_ > 0; --running_) runner_.End(&unused).IgnoreError();
+  sets_.clear();
+}
+
+absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
+                                   StepLogits old) {
+  RowPipeline pipeline(runner, runner.limits().steps_at_once);
+  if (absl::Status status = pipeline.Begin(sequences); !status.ok()) {
+    pipeline.Drain();
+    return status;
+  }
+  absl::StatusOr<StepLogits> out = pipeline.End(std::move(old));
+  pipeline.Drain();
   return out;
 }
 

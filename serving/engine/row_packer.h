@@ -1,11 +1,14 @@
 // Packs rows of many sequences into as few runner batches as the runner's limits allow, runs them
-// in order and hands the wanted logits back. The only place that knows the layout of a RunnerBatch.
+// in order, several at once where the runner can, and hands the wanted logits back. The only place
+// that knows the layout of a RunnerBatch.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "serving/engine/model_runner.h"
@@ -41,8 +44,7 @@ class StepLogits {
   int batches() const { return batches_; }
 
  private:
-  friend absl::StatusOr<StepLogits> RunRows(ModelRunner&, absl::Span<const SequenceRows>,
-                                            StepLogits);
+  friend class RowPipeline;
 
   struct Row {
     const float* logits = nullptr;
@@ -55,9 +57,52 @@ class StepLogits {
   std::vector<std::vector<Row>> rows_;
 };
 
-// Errors of the runner; Internal if it returns logits of another shape; InvalidArgument if a single
-// row breaks a limit by itself. `old` lends its memory: a step's logits can be megabytes, which the
-// system would have to map and clear each time.
+// Sets of rows on their way through a runner, the oldest first. With one step at once nothing runs
+// before End asks for it.
+class RowPipeline {
+ public:
+  // The runner outlives it. `steps_at_once`: at most as many as its limits say.
+  RowPipeline(ModelRunner& runner, int steps_at_once);
+
+  // The set is packed, and begun as far as there is room. InvalidArgument if a single row breaks a
+  // limit by itself: then it is not there. After an error of the runner only Drain makes sense.
+  absl::Status Begin(absl::Span<const SequenceRows> sequences);
+  // Waits for the oldest set. Errors of the runner; Internal if it returns logits of another shape;
+  // after them only Drain makes sense. `old` lends its memory: a step's logits can be megabytes,
+  // which the system would have to map and clear each time.
+  absl::StatusOr<StepLogits> End(StepLogits old = StepLogits());
+  // Waits for all that was begun, and forgets all sets.
+  void Drain();
+
+  int sets() const { return static_cast<int>(sets_.size()); }  // that have not ended
+
+ private:
+  struct Batch {
+    RunnerBatch rows;
+    struct Wanted {
+      int sequence = 0;
+      bool hidden = false;
+    };
+    std::vector<Wanted> wanted;  // of each logits row
+  };
+  struct Set {
+    std::vector<Batch> batches;
+    size_t begun = 0;
+    size_t sequences = 0;
+  };
+  class Filler;
+
+  absl::StatusOr<std::vector<Batch>> Pack(absl::Span<const SequenceRows> sequences) const;
+  absl::Status BeginWhatFits();
+  absl::Status Run(Set& set, size_t batch, RunnerLogits* logits);
+
+  ModelRunner& runner_;
+  const int steps_at_once_;
+  std::deque<Set> sets_;
+  int running_ = 0;  // batches that the runner has begun
+};
+
+// One set from its beginning to its end.
 absl::StatusOr<StepLogits> RunRows(ModelRunner& runner, absl::Span<const SequenceRows> sequences,
                                    StepLogits old = StepLogits());
 

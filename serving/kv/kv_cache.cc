@@ -9,8 +9,13 @@ namespace espalier {
 KvCache::KvCache(int slots) : total_(std::max(slots, 0)), pool_(slots) {}
 
 KvCache::Statistics KvCache::statistics() const {
+  int scratch = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    scratch += static_cast<int>(sequence.scratch.size());
+  }
   return {.slots = total_,
           .used = total_ - free_slots(),
+          .scratch = scratch,
           .peak_used = peak_used_,
           .cached = kBlock * idle_blocks_,
           .sequences = static_cast<int>(sequences_.size()),

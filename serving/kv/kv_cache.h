@@ -38,6 +38,7 @@ class KvCache {
   struct Statistics {
     int slots = 0;
     int used = 0;       // by sequences, each slot once; scratch included
+    int scratch = 0;    // of these, scratch
     int peak_used = 0;  // since construction
     int cached = 0;     // in blocks that no sequence uses now; they count as free
     int sequences = 0;

@@ -51,7 +51,7 @@ class Planner {
 
   // Takes slots and work from the lowest in rank, if `view` outranks it.
   bool PreemptForRankOf(const RequestView& view) {
-    if (alive_.empty() || !view.Outranks(*alive_.back())) return false;
+    if (input_.others_run || alive_.empty() || !view.Outranks(*alive_.back())) return false;
     const RequestView& victim = *alive_.back();
     alive_.pop_back();
     const auto work = std::find_if(out_.work.begin(), out_.work.end(),
@@ -79,7 +79,7 @@ class Planner {
 
   int RowsKeptForPrompts() const {
     int64_t needed = 0;
-    for (const RequestView& view : input_.running) needed += view.prompt_left();
+    for (const RequestView& view : input_.running) needed += view.busy ? 0 : view.prompt_left();
     for (const RequestView& view : input_.waiting) needed += view.length;
     return static_cast<int>(std::min<int64_t>(needed, input_.max_rows / kPromptShare));
   }
@@ -87,7 +87,7 @@ class Planner {
   void PlanDecoding() {
     std::vector<const RequestView*> decoding;
     for (const RequestView& view : input_.running) {
-      if (view.prompt_left() == 0) decoding.push_back(&view);
+      if (!view.busy && view.prompt_left() == 0) decoding.push_back(&view);
     }
     std::stable_sort(decoding.begin(), decoding.end(),
                      [](const RequestView* a, const RequestView* b) {
@@ -95,9 +95,11 @@ class Planner {
                                                          : a->last_step < b->last_step;
                      });
     const int for_prompts = RowsKeptForPrompts();
-    int roots_left = static_cast<int>(decoding.size());
+    int others = static_cast<int>(decoding.size());
     for (const RequestView* view : decoding) {
-      --roots_left;
+      const int room = input_.max_decoding - static_cast<int>(out_.work.size());
+      if (room < 1) break;
+      const int roots_left = std::min(--others, room - 1);
       if (rows_ < 1 || !Alive(*view)) continue;
       // The first takes what it needs whatever the others want, so that every tree's turn comes.
       const int spare =
@@ -115,17 +117,19 @@ class Planner {
     }
   }
 
+  static bool PromptWaits(const RequestView& view) { return !view.busy && view.prompt_left() > 0; }
+
   // What one prompt gets of the rows that are left, while `others` want some too.
   int Share(const RequestView& view, int others) const {
     return std::min(others > 0 ? std::max(1, rows_ / 2) : rows_, view.prompt_left());
   }
 
   void PlanRunningPrompts() {
-    int prompts = static_cast<int>(
-        std::count_if(input_.running.begin(), input_.running.end(),
-                      [](const RequestView& view) { return view.prompt_left() > 0; }));
+    int prompts =
+        static_cast<int>(std::count_if(input_.running.begin(), input_.running.end(),
+                                       [](const RequestView& view) { return PromptWaits(view); }));
     for (const RequestView& view : input_.running) {
-      if (view.prompt_left() == 0) continue;
+      if (!PromptWaits(view)) continue;
       --prompts;
       if (rows_ < 1 || !Alive(view)) continue;
       int rows = Share(view, prompts + (MayAdmit() ? static_cast<int>(input_.waiting.size()) : 0));

@@ -14,9 +14,13 @@
 //    requests are admitted only while slots remain for what the running ones are known to need. One
 //    that is more important than a running one takes its place.
 //
+// Where several steps run at once, a request whose last step has not ended keeps what it has and
+// gets nothing; and nobody is preempted, because what those steps free is soon known.
+//
 // Rank is priority, the lower number first, then age, the older first.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +34,7 @@ struct RequestView {
   int length = 0;             // tokens so far
   bool started = false;       // has emitted a token
   std::vector<int> computed;  // by pool: tokens in its KV cache; -1: does not use the pool
+  bool busy = false;          // running, in a step that has not ended: it gets no work
   int tree_nodes = 0;         // the most that it can draft now
   bool tree_may_shrink = true;
   int64_t last_step = 0;  // when it last decoded
@@ -52,6 +57,8 @@ struct RequestView {
 struct SchedulerInput {
   int max_rows = 0;
   int max_running = 0;
+  int max_decoding = INT_MAX;        // requests that decode in this step
+  bool others_run = false;           // steps that have not ended
   std::vector<int> free_slots;       // by pool
   std::vector<int> total_slots;      // by pool
   std::vector<RequestView> running;  // by rank
@@ -72,8 +79,8 @@ struct Schedule {
 };
 
 // REQUIRES: max_rows > the tree_nodes of any request that may not shrink; each pool can hold any
-// single request with its tree. Then, if anything is running or waiting, `work` is not empty,
-// unless slots were shared and `preempt` is not empty.
+// single request with its tree. Then, if anything is running or waiting and no other step runs,
+// `work` is not empty, unless slots were shared and `preempt` is not empty.
 Schedule MakeSchedule(const SchedulerInput& input);
 
 }  // namespace espalier

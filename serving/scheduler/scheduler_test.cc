@@ -191,6 +191,49 @@ TEST(Scheduler, ACachedPrefixIsNotRunAgainButItsIdleSlotsAreTaken) {
 }
 
 // Plays random requests to their ends, executing every schedule and checking what it must respect.
+TEST(Scheduler, ABusyRequestGetsNothingAndKeepsWhatItHas) {
+  SchedulerInput input = Input(40, 0, 60);
+  input.running = {Decoding(1, 20), Decoding(2, 20), Decoding(3, 20)};
+  input.running[2].computed = {20};
+  input.running[2].busy = true;
+  input.others_run = true;
+  // No slot is free: alone, the last one would make room.
+  Schedule schedule = MakeSchedule(input);
+  EXPECT_THAT(schedule.preempt, IsEmpty());
+  EXPECT_THAT(schedule.work, IsEmpty());
+  input.free_slots = {10};
+  schedule = MakeSchedule(input);
+  EXPECT_NE(Find(schedule, 1), nullptr);
+  EXPECT_NE(Find(schedule, 2), nullptr);
+  EXPECT_EQ(Find(schedule, 3), nullptr);
+}
+
+TEST(Scheduler, ThoseThatWaitedLongestAreTheOnesThatDecode) {
+  SchedulerInput input = Input(40, 100);
+  input.running = {Decoding(1, 20, 5), Decoding(2, 20, 5), Decoding(3, 20, 5), Prompt(4, 30)};
+  input.running[0].last_step = 9;
+  input.running[1].last_step = 8;
+  input.running[2].last_step = 7;
+  input.max_decoding = 2;
+  const Schedule schedule = MakeSchedule(input);
+  EXPECT_EQ(Find(schedule, 1), nullptr);
+  EXPECT_EQ(Find(schedule, 2)->tree_nodes, 5);
+  EXPECT_EQ(Find(schedule, 3)->tree_nodes, 5);
+  EXPECT_NE(Find(schedule, 4), nullptr);
+}
+
+TEST(Scheduler, OneForWhichThereAreNoSlotsDoesNotTakeAnothersTurn) {
+  SchedulerInput input = Input(40, 1, 60);
+  input.running = {Decoding(1, 20), Decoding(2, 20)};
+  input.running[0].last_step = 9;
+  input.running[1].computed = {19, 0};  // drafts by an SSM whose pool is full
+  input.running[0].computed = {19, -1};
+  input.free_slots = {1, 0};
+  input.total_slots = {60, 60};
+  input.max_decoding = 1;
+  EXPECT_NE(Find(MakeSchedule(input), 1), nullptr);
+}
+
 TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     std::mt19937_64 random(seed);

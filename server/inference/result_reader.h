@@ -1,0 +1,36 @@
+// Reads what a rank answers ahead of whoever wants it. Where steps overlap, the next one is written
+// to a rank that may be writing the answer to the one before: if nobody read that, both would wait.
+#pragma once
+
+#include <deque>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/worker.pb.h"
+#include "server/jobs/worker_client.h"
+
+namespace espalier {
+
+class ResultReader {
+ public:
+  // Nobody else reads the stream, which outlives the reader. What is kept is what begun steps give.
+  explicit ResultReader(ServingStream* stream);
+  // The stream is broken, or its client was cancelled: otherwise this waits.
+  ~ResultReader();
+
+  // The next one; blocks. False once the stream is broken and all that came has been read.
+  bool Read(proto::ServingResult* result);
+
+ private:
+  void Run();
+  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ || !results_.empty(); }
+
+  ServingStream* const stream_;
+  absl::Mutex mutex_;
+  std::deque<proto::ServingResult> results_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace espalier
