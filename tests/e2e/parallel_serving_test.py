@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import Cluster, Failed  # noqa: E402
+from cluster import DATA, Cluster, Failed  # noqa: E402
 from language_models import train  # noqa: E402
 
 PROMPTS = ("In the beginning", "And Abraham", "Ge9:", "x", "the LORD said unto")
@@ -99,6 +99,67 @@ class ParallelServingTest(unittest.TestCase):
         status, text = self.cluster.request("POST", "/v1/embeddings", json.dumps({"model": model, "input": list(PROMPTS)}))
         self.assertEqual(status, 200, text)
         return [item["embedding"] for item in json.loads(text)["data"]]
+
+    def at_once(self, model, questions):
+        """The answers to all of them, asked at the same time."""
+        replies = [None] * len(questions)
+
+        def ask(i):
+            prompt, fields = questions[i]
+            replies[i] = self.ask(model, prompt, **fields)
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(questions))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            self.assertFalse(thread.is_alive(), "an answer hangs")
+        return replies
+
+    def test_stages_work_on_several_steps_at_once(self):
+        with open(os.path.join(DATA, "genesis.txt")) as text:
+            long = text.read(190)
+        questions = [(prompt, {}) for prompt in (*PROMPTS, long)]
+        questions += [(prompt, {"temperature": 0.9, "seed": 7 + i}) for i, prompt in enumerate(PROMPTS)]
+        self.cluster.run("serve", "big", "--name=here", *DRAFTS, "--max-tokens-per-batch=64")
+        expected = [reply["choices"][0]["text"] for _, reply in self.at_once("here", questions)]
+        for flags, steps in (([], 2), (["--steps-at-once=1"], 1)):
+            served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--pipeline-parallel=2",
+                                      "--max-tokens-per-batch=64", *flags)
+            self.assertEqual(served["steps_at_once"], steps)
+            connection, reply = self.stream("far", 200)
+            reply.readline()
+            answers = self.at_once("far", questions[:6])
+            connection.close()  # in the middle of a step of its own, or of others
+            answers += self.at_once("far", questions[6:])
+            self.assertEqual([status for status, _ in answers], [200] * len(questions), answers)
+            self.assertEqual([reply["choices"][0]["text"] for _, reply in answers], expected)
+            if steps == 2:
+                killer = threading.Timer(0.3, lambda: self.cluster.kill(
+                    next(p for p in self.cluster.workers if p.poll() is None)))
+                killer.start()
+                more = {"max_tokens": 200, "ignore_eos": True}
+                statuses = [status for status, _ in self.at_once("far", [(p, more) for p in PROMPTS * 8])]
+                killer.join()
+                print(f"answers after the loss of a worker: {sorted(statuses)}")
+                self.assertLessEqual(set(statuses), {200, 503})
+                self.assertIn(503, statuses)
+                self.cluster.start_worker()
+                self.cluster.wait(lambda: self.served("far")["state"] == "ready", 60, "the model is back")
+                self.assertEqual(self.answer("far", long)[0], expected[len(PROMPTS)])
+            self.cluster.run("unserve", "far")
+        for flags in (["--tune"], ["--ssm-tensor-parallel=1"]):
+            served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--pipeline-parallel=2", *flags)
+            self.assertEqual(served["steps_at_once"], 1, flags)
+            self.cluster.run("unserve", "far")
+        for flags, what in ((["--tune"], "tune_speculation"), (["--ssm-tensor-parallel=1"], "small models on workers"),
+                            (["--steps-at-once=3"], "the model has 2 stages")):
+            with self.assertRaises(Failed) as failed:
+                self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--pipeline-parallel=2", "--steps-at-once=2", *flags)
+            self.assertIn(what, failed.exception.err)
+        with self.assertRaises(Failed) as failed:
+            self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", "--steps-at-once=2")
+        self.assertIn("the model has 1 stage", failed.exception.err)
 
     def test_embeddings_and_kv_caches_in_fewer_bits_are_those_of_the_coordinator_s_process(self):
         def kv_bytes(model):
