@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/clock.h"
+#include "worker/api_keys.h"
 #include "worker/transport_security.h"
 
 namespace grpc {
@@ -49,7 +50,7 @@ struct CoordinatorOptions {
   // With `authorize`, gRPC's health service, before which nothing can stand, is there only if this
   // is set.
   bool open_probes = false;
-  std::string worker_key;  // shown to workers with every call; empty: none
+  ShownKey worker_key;  // shown to workers with every call; null: none
   TransportSecurity tls;
   // With TLS: listen in the clear, too, on a port of loopback, for workers of this machine.
   bool loopback_port = false;

@@ -36,7 +36,7 @@
 #include "server/metrics/metrics.h"
 #include "server/services/guard.h"
 #include "worker/api_keys.h"
-#include "worker/certificate_watch.h"
+#include "worker/credential_watch.h"
 #include "worker/transport_security.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
@@ -169,12 +169,13 @@ absl::Status Serve(const sigset_t& signals) {
   }
 
   CoordinatorOptions options;
+  std::optional<ApiKeys> keys;
   if (!absl::GetFlag(FLAGS_api_key_file).empty()) {
-    absl::StatusOr<ApiKeys> keys = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
-    if (!keys.ok()) return keys.status();
-    options.worker_key = keys->first();
-    options.authorize = [keys = *std::move(keys)](const std::string&,
-                                                  const std::string& authorization) {
+    absl::StatusOr<ApiKeys> read = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
+    if (!read.ok()) return read.status();
+    keys = *std::move(read);
+    options.worker_key = keys->shown();
+    options.authorize = [keys = *keys](const std::string&, const std::string& authorization) {
       return keys.Check(authorization);
     };
   }
@@ -250,11 +251,11 @@ absl::Status Serve(const sigset_t& signals) {
                    .version = kVersion});
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<LocalWorkers> workers;
-  std::optional<CertificateWatch> certificates;
+  std::optional<CredentialWatch> credentials;
   // From the outside in: no new requests, the jobs while their workers still answer, the workers
   // while they can still take their leave.
   auto stop = absl::MakeCleanup([&] {
-    certificates.reset();
+    credentials.reset();
     boosts.Stop();
     if (http != nullptr) http->Stop();
     coordinator.jobs().Stop();
@@ -287,12 +288,13 @@ absl::Status Serve(const sigset_t& signals) {
     http_address = absl::StrCat(http_listen.substr(0, colon), ":", http->port());
     coordinator.SetHttpAddress(http_address);
   }
-  certificates.emplace(*tls, kCertificateCheck, [&http](const TlsPem& pem) {
+  const auto to_http = [&http](const TlsPem& pem) {
     if (http == nullptr) return;
     if (absl::Status set = http->SetCertificates(ForHttp(pem)); !set.ok()) {
       spdlog::warn("{}; the certificates read before stay in use", std::string(set.message()));
     }
-  });
+  };
+  credentials.emplace(CredentialsOf(*tls, keys, to_http), kCredentialCheck);
 
   const int wanted = absl::GetFlag(FLAGS_local_workers);
   if (wanted > 0) {

@@ -1,6 +1,7 @@
 #include "worker/api_keys.h"
 
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -21,14 +22,12 @@ bool Equal(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
-}  // namespace
-
-absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
+absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
     return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, " cannot be read"));
   }
-  ApiKeys keys;
+  std::vector<std::string> keys;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string key(absl::StripAsciiWhitespace(line));
@@ -38,16 +37,34 @@ absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
                                                      ": a key needs ", kShortestKey,
                                                      " characters or more"));
     }
-    keys.keys_.push_back(key);
-    if (keys.keys_.size() > kMostKeys) {
+    keys.push_back(key);
+    if (keys.size() > kMostKeys) {
       return absl::InvalidArgumentError(
           absl::StrCat("--api_key_file=", path, " has more than ", kMostKeys, " keys"));
     }
   }
-  if (keys.keys_.empty()) {
+  if (keys.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, " holds no key"));
   }
   return keys;
+}
+
+}  // namespace
+
+absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
+  ApiKeys keys(std::make_shared<State>());
+  keys.state_->path = path;
+  if (absl::Status status = keys.Reload().status(); !status.ok()) return status;
+  return keys;
+}
+
+absl::StatusOr<bool> ApiKeys::Reload() {
+  absl::StatusOr<std::vector<std::string>> keys = KeysIn(state_->path);
+  if (!keys.ok()) return keys.status();
+  absl::MutexLock lock(&state_->mutex);
+  if (state_->keys == *keys) return false;
+  state_->keys = *std::move(keys);
+  return true;
 }
 
 absl::Status ApiKeys::Check(const std::string& authorization) const {
@@ -59,9 +76,17 @@ absl::Status ApiKeys::Check(const std::string& authorization) const {
   const absl::string_view shown =
       absl::StripAsciiWhitespace(absl::string_view(authorization).substr(kScheme.size()));
   bool known = false;
-  for (const std::string& key : keys_) known |= Equal(key, shown);
+  absl::MutexLock lock(&state_->mutex);
+  for (const std::string& key : state_->keys) known |= Equal(key, shown);
   if (known) return absl::OkStatus();
   return absl::UnauthenticatedError("the API key is not known");
+}
+
+ShownKey ApiKeys::shown() const {
+  return [state = state_] {
+    absl::MutexLock lock(&state->mutex);
+    return state->keys.front();
+  };
 }
 
 }  // namespace espalier

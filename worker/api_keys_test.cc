@@ -23,7 +23,7 @@ std::string FileOf(const std::string& content) {
 TEST(ApiKeys, AnyLineIsAKeyAndTheFirstIsShown) {
   const auto keys = ApiKeys::Read(FileOf(absl::StrCat("# ours\n\n  ", kOne, " \n", kTwo, "\n")));
   ASSERT_TRUE(keys.ok()) << keys.status();
-  EXPECT_EQ(keys->first(), kOne);
+  EXPECT_EQ(keys->shown()(), kOne);
   for (const char* key : {kOne, kTwo}) {
     EXPECT_TRUE(keys->Check(absl::StrCat("Bearer ", key)).ok());
     EXPECT_TRUE(keys->Check(absl::StrCat("bearer  ", key, " ")).ok());
@@ -47,6 +47,20 @@ TEST(ApiKeys, FilesWithoutAProperKeyAreRefused) {
               HasSubstr("holds no key"));
   EXPECT_THAT(std::string(ApiKeys::Read(FileOf("\nshort\n")).status().message()),
               HasSubstr("line 2"));
+}
+
+TEST(ApiKeys, CopiesSeeWhatIsReadAgain) {
+  auto keys = ApiKeys::Read(FileOf(kOne));
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  const ApiKeys copy = *keys;
+  EXPECT_FALSE(*keys->Reload());
+  FileOf(absl::StrCat(kTwo, "\n", kOne));
+  EXPECT_TRUE(*keys->Reload());
+  EXPECT_EQ(copy.shown()(), kTwo);
+  EXPECT_TRUE(copy.Check(absl::StrCat("Bearer ", kOne)).ok());
+  FileOf("");
+  EXPECT_EQ(keys->Reload().status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(copy.Check(absl::StrCat("Bearer ", kTwo)).ok());
 }
 
 }  // namespace

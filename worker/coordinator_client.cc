@@ -79,7 +79,7 @@ class CoordinatorStore : public RendezvousStore {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(const std::string& address, const std::string& key,
+CoordinatorClient::CoordinatorClient(const std::string& address, const ShownKey& key,
                                      const TransportSecurity& tls)
     : address_(address) {
   auto channel = KeyedChannel(address, ChannelLimits(), key, CallersCredentials(tls));

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/models.grpc.pb.h"
+#include "worker/api_keys.h"
 #include "worker/collective/rendezvous_store.h"
 #include "worker/transport_security.h"
 
@@ -19,8 +20,8 @@ namespace espalier {
 // Thread-safe. Errors name the coordinator's address.
 class CoordinatorClient {
  public:
-  // Every call shows `key`; empty: none. TLS if tls.calls().
-  explicit CoordinatorClient(const std::string& address, const std::string& key = "",
+  // Every call shows `key`; null: none. TLS if tls.calls().
+  explicit CoordinatorClient(const std::string& address, const ShownKey& key = nullptr,
                              const TransportSecurity& tls = TransportSecurity());
 
   const std::string& address() const { return address_; }

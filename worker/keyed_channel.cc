@@ -18,28 +18,28 @@ using grpc::experimental::InterceptionHookPoints;
 // Call credentials would need TLS, which a channel on loopback need not have.
 class KeyInterceptor : public grpc::experimental::Interceptor {
  public:
-  explicit KeyInterceptor(const std::string* header) : header_(header) {}
+  explicit KeyInterceptor(const std::string& key) : header_("Bearer " + key) {}
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
-      methods->GetSendInitialMetadata()->insert({"authorization", *header_});
+      methods->GetSendInitialMetadata()->insert({"authorization", header_});
     }
     methods->Proceed();
   }
 
  private:
-  const std::string* const header_;
+  const std::string header_;
 };
 
 class KeyInterceptorFactory : public grpc::experimental::ClientInterceptorFactoryInterface {
  public:
-  explicit KeyInterceptorFactory(const std::string& key) : header_("Bearer " + key) {}
+  explicit KeyInterceptorFactory(ShownKey key) : key_(std::move(key)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
-    return new KeyInterceptor(&header_);  // gRPC's to delete; the channel keeps the factory
+    return new KeyInterceptor(key_());  // gRPC's to delete
   }
 
  private:
-  const std::string header_;
+  const ShownKey key_;
 };
 
 constexpr unsigned kLookEverySeconds = 1;
@@ -78,11 +78,10 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecuri
 }
 
 std::shared_ptr<grpc::Channel> KeyedChannel(const std::string& address,
-                                            const grpc::ChannelArguments& arguments,
-                                            const std::string& key,
+                                            const grpc::ChannelArguments& arguments, ShownKey key,
                                             std::shared_ptr<grpc::ChannelCredentials> credentials) {
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  if (!key.empty()) interceptors.push_back(std::make_unique<KeyInterceptorFactory>(key));
+  if (key) interceptors.push_back(std::make_unique<KeyInterceptorFactory>(std::move(key)));
   if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,
                                                                  std::move(interceptors));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "worker/api_keys.h"
 #include "worker/transport_security.h"
 
 namespace espalier {
@@ -22,10 +23,10 @@ std::shared_ptr<grpc::ChannelCredentials> CallersCredentials(const TransportSecu
 // Likewise, with TLS if tls.serves().
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecurity& tls);
 
-// Every call on it, of whatever service, shows `key` as "authorization: Bearer KEY"; empty: none.
+// Every call on it, of whatever service, shows `key` as "authorization: Bearer KEY"; null: none.
 // Without credentials in the clear.
 std::shared_ptr<grpc::Channel> KeyedChannel(
-    const std::string& address, const grpc::ChannelArguments& arguments, const std::string& key,
+    const std::string& address, const grpc::ChannelArguments& arguments, ShownKey key,
     std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
 // What a call shows; empty if it shows nothing.

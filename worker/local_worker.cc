@@ -19,10 +19,10 @@
 #include "absl/time/clock.h"
 #include "worker/api_keys.h"
 #include "worker/artifacts.h"
-#include "worker/certificate_watch.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"
+#include "worker/credential_watch.h"
 #include "worker/grpc_status.h"
 #include "worker/keyed_channel.h"
 #include "worker/measure.h"
@@ -93,7 +93,6 @@ class LocalWorkerImpl : public LocalWorker {
     absl::StatusOr<TransportSecurity> tls = TransportSecurity::Read(options_.tls);
     if (!tls.ok()) return tls.status();
     tls_ = *std::move(tls);
-    certificates_.emplace(tls_, kCertificateCheck);
     const bool clear = (!IsLoopback(coordinator->host) && !tls_.calls()) ||
                        (!IsLoopback(listen->host) && !tls_.serves());
     if (!options_.insecure && clear) {
@@ -116,6 +115,7 @@ class LocalWorkerImpl : public LocalWorker {
       if (!keys.ok()) return keys.status();
       keys_ = *std::move(keys);
     }
+    credentials_.emplace(CredentialsOf(tls_, keys_), kCredentialCheck);
     absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(options_);
     if (!device.ok()) return device.status();
     device_ = *std::move(device);
@@ -130,8 +130,8 @@ class LocalWorkerImpl : public LocalWorker {
       description_.set_op_overhead_seconds(2e-6);
     }
     files_ = NewPosixFileSystem();
-    client_ = std::make_unique<CoordinatorClient>(options_.coordinator, keys_ ? keys_->first() : "",
-                                                  tls_);
+    client_ = std::make_unique<CoordinatorClient>(options_.coordinator,
+                                                  keys_ ? keys_->shown() : nullptr, tls_);
     std::string cache = options_.cache_dir;
     if (cache.empty()) {
       std::error_code error;
@@ -382,7 +382,7 @@ class LocalWorkerImpl : public LocalWorker {
   std::string host_;  // by which the peers' Gloo reaches this worker
   std::string address_;
   std::thread thread_;
-  std::optional<CertificateWatch> certificates_;
+  std::optional<CredentialWatch> credentials_;
 
   mutable absl::Mutex mutex_;
   absl::CondVar stop_;

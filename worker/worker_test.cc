@@ -379,8 +379,8 @@ TEST(StartWorker, ShowsItsKeyAndWantsItOfItsCallers) {
   for (const auto& [method, status] : refused) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
   }
-  const auto stub =
-      proto::Worker::NewStub(KeyedChannel((*worker)->address(), {}, "the-key-of-all-workers"));
+  const auto stub = proto::Worker::NewStub(
+      KeyedChannel((*worker)->address(), {}, [] { return std::string("the-key-of-all-workers"); }));
   grpc::ClientContext context;
   proto::StopRequest stop;
   stop.mutable_attempt()->set_job_id("none");

@@ -111,7 +111,7 @@ class GrpcWorkerClient : public WorkerClient {
 
 }  // namespace
 
-WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const std::string& key,
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
                               const TransportSecurity& tls) {
   return [message_limit_bytes, key, tls, secure = CallersCredentials(tls)](
              const std::string& address) -> std::unique_ptr<WorkerClient> {

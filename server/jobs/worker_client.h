@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/worker.pb.h"
+#include "worker/api_keys.h"
 #include "worker/transport_security.h"
 
 namespace espalier {
@@ -50,8 +51,8 @@ class WorkerClient {
 
 using WorkerDialer = std::function<std::unique_ptr<WorkerClient>(const std::string& address)>;
 
-// Over gRPC; with TLS to workers off loopback if tls.calls(). Every call shows `key`; empty: none.
-WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const std::string& key,
+// Over gRPC; with TLS to workers off loopback if tls.calls(). Every call shows `key`; null: none.
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
                               const TransportSecurity& tls = TransportSecurity());
 
 }  // namespace espalier

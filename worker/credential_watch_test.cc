@@ -1,4 +1,4 @@
-#include "worker/certificate_watch.h"
+#include "worker/credential_watch.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/api_keys.h"
 
 namespace espalier {
 namespace {
@@ -129,10 +131,11 @@ TEST_F(Certificates, AWatchTellsOfEachChangeThatIsRight) {
   const TransportSecurity tls = Read();
   const auto told = [&] { return !seen.empty(); };
   {
-    CertificateWatch watch(tls, absl::Milliseconds(5), [&](const TlsPem& pem) {
+    const auto changed = [&](const TlsPem& pem) {
       absl::MutexLock lock(&mutex);
       seen.push_back(pem.certificate);
-    });
+    };
+    CredentialWatch watch(CredentialsOf(tls, std::nullopt, changed), absl::Milliseconds(5));
     Put("key.pem", other_.key);  // half of it
     absl::SleepFor(absl::Milliseconds(100));
     {
@@ -148,6 +151,35 @@ TEST_F(Certificates, AWatchTellsOfEachChangeThatIsRight) {
   Put(one_);
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_EQ(tls.pem().key, other_.key) << "the watch has ended";
+}
+
+TEST(Keys, AreReadAgainWhileAWatchLivesAndKeptWhereTheFileIsNotRight) {
+  const std::string path = ::testing::TempDir() + "/watched-keys";
+  const auto put = [&](const std::string& text) { std::ofstream(path) << text; };
+  put("the-first-of-the-keys\n");
+  const auto keys = ApiKeys::Read(path);
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  const ShownKey shown = keys->shown();
+  const auto knows = [&](const char* key) {
+    return keys->Check(absl::StrCat("Bearer ", key)).ok();
+  };
+  const CredentialWatch watch(CredentialsOf(TransportSecurity(), *keys), absl::Milliseconds(5));
+  put("the-second-of-the-keys\nthe-first-of-the-keys\n");
+  for (int i = 0; i < 3000 && !knows("the-second-of-the-keys"); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_TRUE(knows("the-second-of-the-keys"));
+  EXPECT_TRUE(knows("the-first-of-the-keys"));
+  EXPECT_EQ(shown(), "the-second-of-the-keys");
+  put("short\n");
+  absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_TRUE(knows("the-second-of-the-keys"));
+  put("the-second-of-the-keys\n");
+  for (int i = 0; i < 3000 && knows("the-first-of-the-keys"); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_FALSE(knows("the-first-of-the-keys"));
+  EXPECT_TRUE(knows("the-second-of-the-keys"));
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+"""API keys that are replaced while the daemons run, in the steps in which one rotates them: no call fails that shows a key of
+the file, and none is answered that shows a key which is no longer there."""
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, Failed  # noqa: E402
+
+OLD, NEW = "the-key-of-yesterday", "the-key-of-tomorrow"
+
+
+class ApiKeysTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.file = os.path.join(self.folder.name, "keys")
+        self.put(OLD)
+        os.environ["ESPALIER_TOKEN"] = OLD
+        self.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={self.file}", "--local_workers=1", "--lease_seconds=2"])
+
+    def tearDown(self):
+        del os.environ["ESPALIER_TOKEN"]
+        self.cluster.close()
+        self.folder.cleanup()
+
+    def put(self, *keys):
+        """As Kubernetes does: another file in its place."""
+        with open(self.file + ".new", "w") as out:
+            out.write("\n".join(keys) + "\n")
+        os.rename(self.file + ".new", self.file)
+
+    def status(self, key):
+        return self.cluster.request("GET", "/v1/models", token=key)[0]
+
+    def becomes(self, key, status):
+        self.cluster.wait(lambda: self.status(key) == status, 20, f"{key} gives {status}")
+
+    def train(self, key, name):
+        """On the worker, which the coordinator calls and which calls it back."""
+        os.environ["ESPALIER_TOKEN"] = key
+        job = self.cluster.train("--model=llama:hidden=32,layers=1,heads=2,kv_heads=2,intermediate=64,positions=32", "-d",
+                                 os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2", "--steps=2",
+                                 f"--name={name}")
+        self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+
+    def test_keys_are_rotated_without_a_restart(self):
+        self.assertEqual((self.status(OLD), self.status(NEW)), (200, 401))
+        self.train(OLD, "first")
+        self.put(OLD, NEW)
+        self.becomes(NEW, 200)
+        self.assertEqual(self.status(OLD), 200)
+        self.put(NEW, OLD)
+        self.train(NEW, "second")
+        self.put(NEW)
+        self.becomes(OLD, 401)
+        self.assertEqual(self.status(NEW), 200)
+        with self.assertRaises(Failed):
+            os.environ["ESPALIER_TOKEN"] = OLD
+            self.cluster.run("status")
+        # The worker is there still: its lease goes on by calls that show the new key.
+        self.train(NEW, "third")
+        workers = self.cluster.run("status")["workers"]
+        self.assertEqual([(w["worker_id"], w["state"].upper()) for w in workers], [("w1", "IDLE")], workers)
+        # A file that is not right changes nothing.
+        self.put("short")
+        self.cluster.wait(lambda: "stay in use" in self.log(), 20, "the log says so")
+        self.assertEqual((self.status(NEW), self.status(OLD)), (200, 401))
+
+    def log(self):
+        with open(self.cluster.logs[0], errors="replace") as log:
+            return log.read()
+
+
+if __name__ == "__main__":
+    unittest.main()
