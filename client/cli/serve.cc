@@ -61,7 +61,9 @@ void PrintCandidates(Context& context, const proto::ServedModel& model) {
     std::vector<std::string> ssms;
     for (const proto::ModelPlacement& ssm : c.ssms()) ssms.push_back(PlaceText(ssm));
     const bool fits = c.refused().empty();
-    table.Row({c.chosen() ? "*" : "", PlaceText(c.llm()), absl::StrJoin(ssms, "; "),
+    const std::string steps =
+        c.steps_at_once() > 1 ? absl::StrCat(", ", c.steps_at_once(), " steps at once") : "";
+    table.Row({c.chosen() ? "*" : "", PlaceText(c.llm()) + steps, absl::StrJoin(ssms, "; "),
                FormatSeconds(c.llm_seconds()),
                fits && c.ssms_size() > 0 ? FormatSeconds(c.draft_seconds()) : "",
                fits ? FormatCount(c.tokens_per_second()) : "",
@@ -227,7 +229,8 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   request->set_max_tokens_per_batch(number("max-tokens-per-batch"));
   request->set_weights(flags.Text("weights"));
   request->set_ssm_weights(flags.Text("ssm-weights"));
-  request->set_tune_speculation(flags.Has("tune"));
+  if (flags.Has("tune") && flags.Has("no-tune")) return UsageError("--tune or --no-tune, not both");
+  if (flags.Has("tune") || flags.Has("no-tune")) request->set_tune_speculation(flags.Has("tune"));
   request->set_lookup_depth(number("lookup"));
   request->set_no_prefix_cache(flags.Has("no-prefix-cache"));
   request->set_kv_cache(flags.Text("kv-cache"));
@@ -245,7 +248,8 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
 std::vector<FlagSpec> ServingFlags() {
   return {
       {"ssm", FlagType::kText, "ARTIFACT", "a small speculative model", 0, 0, 0, true},
-      {"expansion", FlagType::kText, "LIST", "children per depth of the token tree (1,1,3,1,1)"},
+      {"expansion", FlagType::kText, "LIST",
+       "children per depth of the token tree (chosen at each step; with --no-tune 1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
        "how matrices are kept: f32 (the default), bf16, int8, int4"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
@@ -256,7 +260,10 @@ std::vector<FlagSpec> ServingFlags() {
        "others come from the host in every step, ahead of their use (all)",
        0, 1, int64_t{1} << 60},
       {"tune", FlagType::kSwitch, "",
-       "choose trees at each step, or none, for the most tokens per second"},
+       "choose trees at each step, or none, for the most tokens per second (the default without "
+       "--expansion and --pipeline-parallel)"},
+      {"no-tune", FlagType::kSwitch, "",
+       "draft at every step: trees of --expansion, and whatever --lookup finds"},
       {"lookup", FlagType::kInt, "N",
        "also draft up to N tokens by how the text went on before; needs no small model (0)", 0, 0,
        64},
@@ -308,7 +315,9 @@ Command ServeCommand() {
                      "has it (the default), or none"});
   c.flags.push_back(
       {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24});
-  c.examples = {{"with token trees", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
+  c.examples = {{"with token trees", "espalier serve llm --ssm=ssm"},
+                {"of one shape, whatever they are worth",
+                 "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
                 {"two adapters of one model",
                  "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
                 {"over two workers", "espalier serve llm --tensor-parallel=2"},

@@ -11,10 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "planner/lowering/serving_shares.h"
 #include "planner/machine/rates.h"
 #include "planner/report/format.h"
-#include "planner/simulator/simulator.h"
+#include "planner/serving/spot_times.h"
 
 namespace espalier {
 namespace {
@@ -22,106 +21,6 @@ namespace {
 // Every number of stages up to here, then doublings: one more stage is one message more, and a
 // smaller part of the memory.
 constexpr int kMostStagesEach = 8;
-
-// Bytes that go to the workers with a step, and come back.
-double WireBytes(const Graph& step) {
-  double bytes = 0;
-  for (const Value& value : step.values()) {
-    if (value.kind == ValueKind::kInput) bytes += static_cast<double>(value.type.bytes());
-  }
-  for (const auto& [name, value] : step.outputs) {
-    if (name == "logits") bytes += static_cast<double>(step.value(value).type.bytes());
-  }
-  return bytes;
-}
-
-// Seconds of one step on the devices of `machine`.
-absl::StatusOr<double> StepSeconds(const ServingProblem& problem, const Graph& step,
-                                   const ServingDegrees& degrees, const Machine& machine) {
-  const absl::StatusOr<SharedServing> shared = ShareOut(*problem.registry, step, degrees);
-  if (!shared.ok()) return shared.status();
-  ConfigTable table(shared->structure);
-  // Tables of training's costs, too, of which nothing is asked.
-  proto::Optimizer any;
-  any.set_name("sgd");
-  CostTables costs(shared->structure, table, machine, *problem.cost, any);
-  Placement placement(shared->structure.nodes.size(), nullptr);
-  for (NodeId n : shared->structure.LiveNodes()) placement[n] = table.Get(n, shared->configs[n]);
-  Simulator simulator(shared->structure, table, costs);
-  if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
-  return static_cast<double>(simulator.time()) * 1e-12;
-}
-
-// Of a model's largest step, by rank.
-struct Needs {
-  std::vector<int64_t> bytes;     // that a rank keeps and works in
-  std::vector<int64_t> streamed;  // that are copied from the host
-};
-
-absl::StatusOr<Needs> NeedsOf(const ServingProblem& problem, const PlacedModel& model,
-                              const ServingDegrees& degrees) {
-  const absl::StatusOr<std::vector<proto::Program>> programs =
-      LowerServing(*problem.registry, *model.full, degrees,
-                   {.resident_weight_bytes = model.resident_weight_bytes});
-  if (!programs.ok()) {
-    return absl::Status(programs.status().code(),
-                        absl::StrCat("model '", model.name, "': ", programs.status().message()));
-  }
-  Needs needs;
-  for (const proto::Program& program : *programs) {
-    needs.bytes.push_back(program.arena_bytes());
-    needs.streamed.push_back(program.host_bytes());
-  }
-  return needs;
-}
-
-// Seconds in which these devices, by rank, copy what streams: the parts of a stage at the same
-// time, the stages one after the other. A copy reads memory and writes it.
-double StreamSeconds(const ServingDegrees& degrees, const std::vector<int64_t>& streamed,
-                     const std::vector<proto::Device>& devices) {
-  double seconds = 0;
-  for (int stage = 0; stage < degrees.pipeline_parallel; ++stage) {
-    double slowest = 0;
-    for (int part = 0; part < degrees.tensor_parallel; ++part) {
-      const size_t r = static_cast<size_t>(stage * degrees.tensor_parallel + part);
-      slowest = std::max(slowest, 2.0 * static_cast<double>(streamed[r]) /
-                                      WithDefaults(devices[r]).memory_bandwidth());
-    }
-    seconds += slowest;
-  }
-  return seconds;
-}
-
-// Of one step of the model there, with the way to workers and back.
-absl::StatusOr<double> SecondsAt(const ServingProblem& problem, const PlacedModel& model,
-                                 const ServingDegrees& degrees,
-                                 const std::vector<int64_t>& streamed,
-                                 const std::vector<int>& devices) {
-  Machine machine;
-  machine.link = problem.machine.link;
-  machine.communication = problem.machine.communication;
-  const int there = static_cast<int>(problem.machine.devices.size());
-  if (devices.empty() ? !problem.own.has_value() || degrees.ranks() != 1
-                      : static_cast<int>(devices.size()) != degrees.ranks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("placement: ", devices.size(), " devices for ", degrees.ranks(), " ranks"));
-  }
-  if (devices.empty()) machine.devices = {*problem.own};
-  for (int d : devices) {
-    if (d < 0 || d >= there) {
-      return absl::InvalidArgumentError(absl::StrCat("placement: there is no device ", d));
-    }
-    machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
-  }
-  // Memory is looked at by itself, exactly.
-  for (proto::Device& device : machine.devices) device.clear_memory_bytes();
-  absl::StatusOr<double> seconds = StepSeconds(problem, *model.step, degrees, machine);
-  if (!seconds.ok()) return seconds;
-  *seconds = std::max(*seconds, StreamSeconds(degrees, streamed, machine.devices));
-  if (devices.empty()) return seconds;
-  return *seconds + problem.remote_seconds +
-         TransferSeconds(WithDefaults(problem.machine.link), WireBytes(*model.step));
-}
 
 absl::Status CheckProblem(const ServingProblem& problem) {
   const auto wrong = [](const auto&... what) {
@@ -142,6 +41,10 @@ absl::Status CheckProblem(const ServingProblem& problem) {
     if (model.full == nullptr || model.step == nullptr || !(model.steps > 0)) {
       return wrong("model '", model.name, "' has no graphs, or ", model.steps, " steps");
     }
+    if (model.dealt.size() != problem.models[0].dealt.size()) {
+      return wrong("model '", model.name, "' has steps of ", model.dealt.size(), " shares, '",
+                   problem.models[0].name, "' of ", problem.models[0].dealt.size());
+    }
   }
   return absl::OkStatus();
 }
@@ -150,7 +53,7 @@ absl::Status CheckProblem(const ServingProblem& problem) {
 struct Cut {
   ServingDegrees degrees;
   bool own = false;
-  Needs needs;
+  SpotNeeds needs;
 
   // Of the rank that needs most: what is asked of every device.
   int64_t most() const { return *std::max_element(needs.bytes.begin(), needs.bytes.end()); }
@@ -179,7 +82,7 @@ class Placing {
       cuts_.push_back(*std::move(cuts));
     }
     spots_.resize(problem_.models.size());
-    if (absl::Status status = Choose(0, 0); !status.ok()) return status;
+    if (absl::Status status = Choose(0); !status.ok()) return status;
     if (best_.empty()) return NothingFits();
     std::vector<ServingChoice> out;
     for (auto& [key, choice] : best_) out.push_back(std::move(choice));
@@ -215,7 +118,7 @@ class Placing {
     absl::Status cannot_stream;
     // False where parts of another number cannot be had either.
     const auto add = [&](const ServingDegrees& degrees, bool own) -> absl::StatusOr<bool> {
-      absl::StatusOr<Needs> needs = NeedsOf(problem_, model, degrees);
+      absl::StatusOr<SpotNeeds> needs = NeedsOf(problem_, model, degrees);
       if (absl::IsInvalidArgument(needs.status()) && degrees.ranks() > 1) return false;
       // Smaller parts may.
       if (absl::IsResourceExhausted(needs.status())) {
@@ -299,26 +202,25 @@ class Placing {
     std::vector<std::string> key = Likeness(window);
     key.push_back(absl::StrCat(cut.own, " ", cut.degrees.tensor_parallel, " ",
                                cut.degrees.pipeline_parallel));
-    const auto found = spots_[m].find(key);
-    double seconds = 0;
-    if (found != spots_[m].end()) {
-      seconds = found->second;
-    } else {
-      const absl::StatusOr<double> predicted =
-          SecondsAt(problem_, problem_.models[m], cut.degrees, cut.needs.streamed, window);
-      if (!predicted.ok()) return predicted.status();
-      seconds = spots_[m][key] = *predicted;
+    ServingSpot spot{.degrees = cut.degrees, .devices = window, .bytes = cut.needs.bytes};
+    if (const auto found = spots_[m].find(key); found != spots_[m].end()) {
+      spot.seconds = found->second.seconds;
+      spot.dealt = found->second.dealt;
+      return spot;
     }
-    return ServingSpot{cut.degrees, window, seconds, cut.needs.bytes};
+    absl::Status status = SetTimes(problem_, problem_.models[m], cut.needs.streamed, &spot);
+    if (!status.ok()) return status;
+    spots_[m][key] = spot;
+    return spot;
   }
 
   bool OwnHasRoom(int64_t bytes) const {
     return problem_.own->memory_bytes() <= 0 || bytes <= problem_.own->memory_bytes();
   }
 
-  absl::Status Choose(size_t m, double seconds) {
+  absl::Status Choose(size_t m) {
     if (m == problem_.models.size()) {
-      Enter(seconds);
+      Enter();
       return absl::OkStatus();
     }
     for (const Cut& cut : cuts_[m]) {
@@ -331,13 +233,14 @@ class Placing {
       for (const Window& window : windows) {
         absl::StatusOr<ServingSpot> spot = SpotOf(m, cut, window);
         if (!spot.ok()) return spot.status();
-        const double all = seconds + spot->seconds * problem_.models[m].steps;
-        if (Full() && all > std::get<0>(best_.rbegin()->first)) continue;
-        Take(cut, window, 1);
         chosen_.push_back(*std::move(spot));
-        const absl::Status status = Choose(m + 1, all);
+        absl::Status status;
+        if (!Full() || LeastRound(problem_, chosen_) <= std::get<0>(best_.rbegin()->first)) {
+          Take(cut, window, 1);
+          status = Choose(m + 1);
+          Take(cut, window, -1);
+        }
         chosen_.pop_back();
-        Take(cut, window, -1);
         if (!status.ok()) return status;
       }
     }
@@ -356,18 +259,20 @@ class Placing {
 
   bool Full() const { return static_cast<int>(best_.size()) >= problem_.most_candidates; }
 
-  void Enter(double seconds) {
+  void Enter() {
+    const RoundTimes round = RoundOf(problem_, chosen_);
     ServingChoice choice;
     choice.models = chosen_;
-    choice.llm_seconds = chosen_[0].seconds * problem_.models[0].steps;
-    choice.draft_seconds = seconds - choice.llm_seconds;
-    choice.tokens_per_second = problem_.tokens_per_round / seconds;
+    choice.steps_at_once = round.steps_at_once;
+    choice.llm_seconds = round.llm_seconds;
+    choice.draft_seconds = round.draft_seconds;
+    choice.tokens_per_second = problem_.tokens_per_round / round.seconds;
     int shared = 0, workers = 0;
     for (const Held& held : held_) {
       shared += held.models > 1 ? 1 : 0;
       workers += held.models > 0 ? 1 : 0;
     }
-    best_.emplace(Key{seconds, shared, workers, tried_++}, std::move(choice));
+    best_.emplace(Key{round.seconds, shared, workers, tried_++}, std::move(choice));
     if (static_cast<int>(best_.size()) > problem_.most_candidates)
       best_.erase(std::prev(best_.end()));
   }
@@ -423,7 +328,7 @@ class Placing {
   const ServingProblem& problem_;
   std::vector<int> order_;              // devices, the fastest first
   std::vector<std::vector<Cut>> cuts_;  // by model
-  std::vector<std::map<std::vector<std::string>, double>> spots_;
+  std::vector<std::map<std::vector<std::string>, ServingSpot>> spots_;  // by model and likeness
 
   // Of the choice that is being made.
   std::vector<ServingSpot> chosen_;
@@ -444,12 +349,12 @@ class Placing {
 absl::StatusOr<ServingSpot> PredictSpot(const ServingProblem& problem, const PlacedModel& model,
                                         const ServingDegrees& degrees,
                                         const std::vector<int>& devices) {
-  absl::StatusOr<Needs> needs = NeedsOf(problem, model, degrees);
+  absl::StatusOr<SpotNeeds> needs = NeedsOf(problem, model, degrees);
   if (!needs.ok()) return needs.status();
-  const absl::StatusOr<double> seconds =
-      SecondsAt(problem, model, degrees, needs->streamed, devices);
-  if (!seconds.ok()) return seconds.status();
-  return ServingSpot{degrees, devices, *seconds, std::move(needs->bytes)};
+  ServingSpot spot{.degrees = degrees, .devices = devices, .bytes = std::move(needs->bytes)};
+  absl::Status status = SetTimes(problem, model, needs->streamed, &spot);
+  if (!status.ok()) return status;
+  return spot;
 }
 
 absl::StatusOr<std::vector<ServingChoice>> PlaceServing(const ServingProblem& problem) {

@@ -5,10 +5,15 @@
 //
 // What is compared are tokens per second of rounds that follow each other: drafting by one small
 // model after the other, then one step of the LLM. A step takes what the simulator says of its
-// operators, collectives and messages, and, on workers, the way there and back. Models never run at
-// the same time, so a round takes the sum of its steps, and what each takes depends on its own
+// operators, collectives and messages, and, on workers, the way there and back. Models do not run
+// at the same time, so a round takes the sum of its steps, and what each takes depends on its own
 // devices alone, whatever else these hold. Weights that stream from the host take at least the time
 // of their copies.
+//
+// An LLM in stages works on as many steps at once (serving/engine), each of its share of the
+// requests, if none of the small models is on workers. Then a round is as long as all shares take
+// with what is busiest, a stage or the drafting of the coordinator, or as one share takes on its
+// way through all of it, if that is longer.
 //
 // The search is exhaustive over degrees, and over devices as far as these matter: devices stand in
 // the order of their speed, a model gets neighbours of one kind in that order (a mixture of kinds
@@ -18,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +40,9 @@ struct PlacedModel {
   const Graph* full = nullptr;  // of its largest step: what devices must hold
   const Graph* step = nullptr;  // of an expected one: what it takes
   double steps = 1;             // such steps in one round
+  // Likewise, of the share of the requests that one of 2, 3, ... steps at once has. Empty: there is
+  // one step at a time. Of all models as many.
+  std::vector<const Graph*> dealt;
   // What its parameters may take of each device: the others stream (ServingLowering). 0: all stay.
   int64_t resident_weight_bytes = 0;
 };
@@ -51,11 +60,18 @@ struct ServingProblem {
   int most_candidates = 12;
 };
 
+struct StepTimes {
+  double seconds = 0;
+  double busiest = 0;  // of them, of the device that works longest
+};
+
 // Where one model runs.
 struct ServingSpot {
   ServingDegrees degrees;
-  std::vector<int> devices;    // of the machine, by rank; none: the coordinator's process
-  double seconds = 0;          // of one step
+  std::vector<int> devices;  // of the machine, by rank; none: the coordinator's process
+  double seconds = 0;        // of one step, while it is the only one
+  // By the steps at once, more than 1, that it may have there: of a step of its share.
+  std::map<int, StepTimes> dealt;
   std::vector<int64_t> bytes;  // by rank: what its program keeps and works in on the device
 
   bool own() const { return devices.empty(); }
@@ -63,7 +79,8 @@ struct ServingSpot {
 
 struct ServingChoice {
   std::vector<ServingSpot> models;  // as in the problem; of a refused one the LLM's alone
-  double llm_seconds = 0;           // of one round
+  int steps_at_once = 1;            // of the LLM
+  double llm_seconds = 0;           // of one round; of several steps at once, one's part in it
   double draft_seconds = 0;         // likewise, of all small models
   double tokens_per_second = 0;
   std::string refused;  // why it cannot run, with bytes; empty if it can

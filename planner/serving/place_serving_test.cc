@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/analytic.h"
+#include "planner/serving/spot_times.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {
@@ -44,8 +45,11 @@ Graph Serving(const LlamaConfig& config, int rows, int slots) {
 
 struct Model {
   explicit Model(const LlamaConfig& config)
-      : full(Serving(config, 64, 1024)), step(Serving(config, 12, 256)) {}
-  Graph full, step;
+      : full(Serving(config, 64, 1024)),
+        step(Serving(config, 12, 256)),
+        half(Serving(config, 6, 128)),
+        third(Serving(config, 4, 96)) {}
+  Graph full, step, half, third;
   PlacedModel Placed(const std::string& name, double steps) const {
     return {name, &full, &step, steps};
   }
@@ -70,6 +74,15 @@ class PlaceServingTest : public testing::Test {
     problem_.machine.link.set_bandwidth(2e9);
     problem_.machine.link.set_latency_seconds(2e-5);
     problem_.tokens_per_round = 9;
+  }
+
+  // As many steps at once as there are stages, up to so many.
+  void Deal(int most) {
+    const Model* models[] = {&llm_, &ssm_};
+    for (size_t m = 0; m < problem_.models.size(); ++m) {
+      problem_.models[m].dealt = {&models[m]->half, &models[m]->third};
+      problem_.models[m].dealt.resize(static_cast<size_t>(most) - 1);
+    }
   }
 
   std::vector<ServingChoice> Place() {
@@ -132,18 +145,19 @@ class PlaceServingTest : public testing::Test {
         }
       }
     }
-    const std::function<void(size_t, double)> choose = [&](size_t m, double seconds) {
+    const std::function<void(size_t)> choose = [&](size_t m) {
       if (m == problem_.models.size()) {
+        const double seconds = RoundOf(problem_, chosen).seconds;
         if (Fits(problem_, chosen)) best = std::max(best, problem_.tokens_per_round / seconds);
         return;
       }
       for (const ServingSpot& spot : spots[m]) {
         chosen.push_back(spot);
-        choose(m + 1, seconds + spot.seconds * problem_.models[m].steps);
+        choose(m + 1);
         chosen.pop_back();
       }
     };
-    choose(0, 0);
+    choose(0);
     return best;
   }
 
@@ -171,6 +185,7 @@ class PlaceServingTest : public testing::Test {
     }
     problem_.machine.link.set_latency_seconds(pick({1e-6, 2e-4}));
     problem_.remote_seconds = pick({0, 3e-4});
+    Deal(1 + static_cast<int>(random() % 3));
   }
 
   AnalyticCost cost_;
@@ -179,7 +194,7 @@ class PlaceServingTest : public testing::Test {
 };
 
 TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit) {
-  int placed = 0, refused = 0, shared = 0, apart = 0;
+  int placed = 0, refused = 0, shared = 0, apart = 0, together = 0;
   for (int seed = 0; seed < 40; ++seed) {
     Draw(seed);
     SCOPED_TRACE(absl::StrCat("machine ", seed));
@@ -204,14 +219,51 @@ TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit)
       EXPECT_TRUE(Fits(problem_, choice.models));
       EXPECT_LE(choice.tokens_per_second, before);
       before = choice.tokens_per_second;
-      EXPECT_NEAR(choice.tokens_per_second * (choice.llm_seconds + choice.draft_seconds),
-                  problem_.tokens_per_round, 1e-6);
+      // Several steps at once take no longer than one after the other, and no less than one alone.
+      const double round = problem_.tokens_per_round / choice.tokens_per_second;
+      const double share = choice.llm_seconds + choice.draft_seconds;
+      EXPECT_GE(round, share * (1 - 1e-9));
+      EXPECT_LE(round, choice.steps_at_once * share * (1 + 1e-9));
+      together += choice.steps_at_once > 1;
     }
   }
   EXPECT_GT(placed, 5);
   EXPECT_GT(refused, 1);
   EXPECT_GT(shared, 2);
   EXPECT_GT(apart, 2);
+  EXPECT_GT(together, 2);
+}
+
+TEST_F(PlaceServingTest, StagesThatWorkOnSeveralStepsAtOnceAreWorthMore) {
+  problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
+  problem_.own = Cpu(4e10, 64 * kMiB);
+  problem_.remote_seconds = 1e-5;
+  const auto rate = [&](const ServingSpot& llm, const ServingSpot& ssm) {
+    return 1 / RoundOf(problem_, {llm, ssm}).seconds;
+  };
+  const auto spot = [&](size_t m, const ServingDegrees& degrees, const std::vector<int>& devices) {
+    const auto found = PredictSpot(problem_, problem_.models[m], degrees, devices);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return *found;
+  };
+  const double one_step = rate(spot(0, {1, 2}, {0, 1}), spot(1, {1, 1}, {}));
+  Deal(2);
+  const ServingSpot stages = spot(0, {1, 2}, {0, 1}), here = spot(1, {1, 1}, {});
+  const RoundTimes round = RoundOf(problem_, {stages, here});
+  EXPECT_EQ(round.steps_at_once, 2);
+  EXPECT_GT(rate(stages, here), 1.2 * one_step);
+  EXPECT_LT(rate(stages, here), 2 * one_step);
+  // Halves of the layers are about as long: two shares take what one of them takes alone, with the
+  // other's drafts and messages behind it.
+  EXPECT_NEAR(round.seconds, round.llm_seconds + round.draft_seconds,
+              0.25 * (round.llm_seconds + round.draft_seconds));
+  // Not beside a small model on a worker.
+  EXPECT_EQ(RoundOf(problem_, {stages, spot(1, {1, 1}, {1})}).steps_at_once, 1);
+  // A coordinator that drafts for longer than a stage takes holds up both shares.
+  problem_.own = Cpu(1e8, 64 * kMiB);
+  const ServingSpot slow = spot(1, {1, 1}, {});
+  EXPECT_NEAR(RoundOf(problem_, {stages, slow}).seconds,
+              2 * slow.dealt.at(2).seconds * problem_.models[1].steps, 1e-12);
 }
 
 TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {

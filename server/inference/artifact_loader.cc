@@ -1,6 +1,7 @@
 #include "server/inference/artifact_loader.h"
 
 #include <algorithm>
+#include <deque>
 #include <tuple>
 #include <utility>
 
@@ -19,6 +20,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int kMostSteps = 8;  // at once, that a search for places reckons with
 
 // The largest vocabularies take some tens of megabytes as JSON.
 constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
@@ -198,34 +200,50 @@ absl::StatusOr<proto::Device> ArtifactLoader::Own() {
 }
 
 absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
-                                    const Expansion& expansion, int requests,
+                                    const Expansion& expansion, const Placement& placement,
                                     int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
+  const int requests = placement.expected_requests;
   PlacesQuestion question;
   question.registry = options_.operators;
-  std::vector<ServingModel> full, step;
-  std::vector<double> steps;
-  const AdapterFiles none;
-  for (const Part& part : parts) {
-    const bool drafts = !full.empty();
-    const ExpectedStep expected = ExpectStep(part.shape, expansion, ssms, requests, drafts);
-    for (const auto& [shape, to] :
-         {std::pair{&part.shape, &full}, std::pair{&expected.shape, &step}}) {
-      AdapterFiles::Parameters adapted;
-      absl::StatusOr<ServingModel> built =
-          Build(part, *shape, drafts ? none : adapters, &adapted, nullptr);
-      if (!built.ok()) return In(part.artifact, built.status());
-      to->push_back(*std::move(built));
-    }
-    steps.push_back(expected.steps);
-  }
-  for (size_t m = 0; m < parts.size(); ++m) {
-    question.models.push_back({parts[m].artifact, &full[m].graph, &step[m].graph, steps[m],
-                               m == 0 ? resident_weight_bytes : 0});
-  }
   if (options_.cluster.workers != nullptr) {
     question.workers = options_.cluster.workers->Idle();
     question.link = options_.cluster.workers->MeasuredLink();
+  }
+  const int most = placement.steps_at_once > 0 ? placement.steps_at_once : kMostSteps;
+  const int shares = std::min({requests, most, static_cast<int>(question.workers.size())});
+  // Of each model: its largest step, an expected one, and those of shares of the requests.
+  std::deque<ServingModel> built;
+  const AdapterFiles none;
+  for (size_t m = 0; m < parts.size(); ++m) {
+    const Part& part = parts[m];
+    const auto build = [&](const ServingShape& shape) -> absl::StatusOr<const Graph*> {
+      AdapterFiles::Parameters adapted;
+      absl::StatusOr<ServingModel> model =
+          Build(part, shape, m > 0 ? none : adapters, &adapted, nullptr);
+      if (!model.ok()) return In(part.artifact, model.status());
+      built.push_back(*std::move(model));
+      return &built.back().graph;
+    };
+    PlacedModel placed;
+    placed.name = part.artifact;
+    placed.resident_weight_bytes = m == 0 ? resident_weight_bytes : 0;
+    absl::StatusOr<const Graph*> full = build(part.shape);
+    if (!full.ok()) return full.status();
+    placed.full = *full;
+    for (int share = 1; share <= std::max(1, shares); ++share) {
+      const ExpectedStep expected =
+          ExpectStep(part.shape, expansion, ssms, (requests + share - 1) / share, m > 0);
+      absl::StatusOr<const Graph*> step = build(expected.shape);
+      if (!step.ok()) return step.status();
+      if (share > 1) {
+        placed.dealt.push_back(*step);
+      } else {
+        placed.step = *step;
+        placed.steps = expected.steps;
+      }
+    }
+    question.models.push_back(std::move(placed));
   }
   std::vector<proto::Device> devices;
   for (const Member& member : question.workers) devices.push_back(member.device);
@@ -258,8 +276,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   if (!given.ok()) return given.status();
   loaded.placements = placement.models;
   if (placement.models.empty()) {
-    absl::Status chosen = Choose(*described, *given, expansion, placement.expected_requests,
-                                 formats.resident_weight_bytes, &loaded);
+    absl::Status chosen =
+        Choose(*described, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
     if (!chosen.ok()) return chosen;
   }
   if (loaded.placements.size() != described->size()) {

@@ -64,8 +64,8 @@ class ArtifactLoader : public ModelLoader {
                                      AdapterFiles::Parameters* adapted, int64_t* parameters) const;
   // Sets placements and candidates.
   absl::Status Choose(const std::vector<Part>& parts, const AdapterFiles& adapters,
-                      const Expansion& expansion, int requests, int64_t resident_weight_bytes,
-                      Loaded* loaded);
+                      const Expansion& expansion, const Placement& placement,
+                      int64_t resident_weight_bytes, Loaded* loaded);
   // This process as a device, measured once.
   absl::StatusOr<proto::Device> Own();
   struct Local {

@@ -57,6 +57,12 @@ absl::Status CheckStepsAtOnce(const proto::ServeModelRequest& request, bool ssms
                      ", expected 0 (as many as the model has stages) or more"));
   }
   if (steps <= 1) return absl::OkStatus();
+  if (request.workers() == kAuto) {
+    return absl::InvalidArgumentError(
+        "field 'steps_at_once': where 'workers' is auto there are as many as stages, or 1; leave "
+        "it "
+        "out, or give 1");
+  }
   if (steps > stages) {
     return absl::InvalidArgumentError(absl::StrCat("field 'steps_at_once' is ", steps,
                                                    ", but by 'pipeline_parallel' the model has ",
@@ -158,9 +164,15 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
         "field 'expansion' shapes the trees of SSMs, but 'ssm_artifacts' names none");
   }
   const bool drafts = !request.ssm_artifacts().empty() || request.lookup_depth() > 0;
-  if (request.tune_speculation() && !drafts) {
+  if (request.has_tune_speculation() && !drafts) {
     return absl::InvalidArgumentError(
         "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a lookup_depth");
+  }
+  if (!request.has_tune_speculation()) {
+    // Whoever names a shape wants it; and a pipeline that works on several steps cannot measure
+    // one.
+    request.set_tune_speculation(drafts && request.expansion().empty() &&
+                                 request.pipeline_parallel() <= 1);
   }
   if (!request.ssm_weights().empty() && request.ssm_artifacts().empty()) {
     return absl::InvalidArgumentError("field 'ssm_weights': 'ssm_artifacts' names no SSM");
@@ -269,6 +281,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
        .models = PlacementsOf(request),
        .expected_requests = request.expected_requests() > 0 ? request.expected_requests()
                                                             : request.max_requests_per_batch(),
+       .steps_at_once = request.tune_speculation() ? 1 : request.steps_at_once(),
        .may_wait = may_wait});
   if (!loaded.ok()) return loaded.status();
   EngineOptions options;

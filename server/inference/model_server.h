@@ -58,6 +58,7 @@ class ModelLoader {
     // The LLM's, then the SSMs'. Workers that are named are preferred. Empty: to be chosen.
     std::vector<proto::ModelPlacement> models;
     int expected_requests = 1;  // at once, for that choice
+    int steps_at_once = 0;      // of the LLM: at most, in that choice; 0: as many as it has stages
     bool may_wait = false;      // for workers: the model is there, and answers once they are
   };
   // Loads an LLM and its SSMs so that any request of that size fits with its trees. NotFound if

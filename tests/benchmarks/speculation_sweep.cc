@@ -248,7 +248,9 @@ std::vector<Way> Wanted() {
     ways.push_back({name, expansion, true, false, 0});
     if (chain) ways.push_back({absl::StrCat("lookup and ", name), expansion, true, false, kLookup});
   }
-  ways.push_back({"lookup always", "", false, false, kLookup});
+  for (const int depth : {kLookup / 2, kLookup}) {
+    ways.push_back({absl::StrCat("lookup of ", depth, ", always"), "", false, false, depth});
+  }
   ways.push_back({"auto", "", true, true, 0});
   ways.push_back({"lookup and auto", "", true, true, kLookup});
   ways.push_back({"lookup alone", "", false, true, kLookup});

@@ -282,13 +282,19 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("drafted", weights())
         self.cluster.cli("serve", "drafted", "--no-prefix-cache")
         plain = self.complete("drafted")
-        ways = {"trees": ["--ssm=drafted", "--expansion=1,2,1"], "tuned": ["--ssm=drafted", "--tune"],
-                "lookup": ["--lookup=4"], "all": ["--ssm=drafted", "--tune", "--lookup=4", "--ssm-weights=int8"]}
-        for way, flags in ways.items():
-            self.cluster.cli("serve", "drafted", "--name=drafted-" + way, *flags)
+        ways = {"trees": (["--ssm=drafted", "--expansion=1,2,1"], False), "tuned": (["--ssm=drafted"], True),
+                "always": (["--ssm=drafted", "--lookup=4", "--no-tune"], False), "lookup": (["--lookup=4"], True),
+                "all": (["--ssm=drafted", "--tune", "--expansion=1,2", "--lookup=4", "--ssm-weights=int8"], True)}
+        for way, (flags, tuned) in ways.items():
+            served = self.cluster.run("serve", "drafted", "--name=drafted-" + way, *flags)
+            self.assertEqual(served.get("tune_speculation", False), tuned, way)
             for _ in range(3):
                 self.assertEqual(self.complete("drafted-" + way), plain, way)
-        self.refused("drafted", "tune_speculation", flags=["--tune", "--name=nothing-to-tune"])
+        for flag in ("--tune", "--no-tune"):
+            self.refused("drafted", "tune_speculation", flags=[flag, "--name=nothing-to-tune"])
+        both = self.cluster.cli("serve", "drafted", "--ssm=drafted", "--tune", "--no-tune", check=False)
+        self.assertEqual(both.returncode, 2)
+        self.assertIn("not both", both.stderr)
 
     def test_answers_are_the_same_however_weights_and_keys_are_kept(self):
         self.upload("kept", weights())

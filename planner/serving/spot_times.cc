@@ -1,0 +1,179 @@
+#include "planner/serving/spot_times.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/lowering/serving_shares.h"
+#include "planner/machine/rates.h"
+#include "planner/simulator/simulator.h"
+
+namespace espalier {
+namespace {
+
+// Bytes that go to the workers with a step, and come back.
+double WireBytes(const Graph& step) {
+  double bytes = 0;
+  for (const Value& value : step.values()) {
+    if (value.kind == ValueKind::kInput) bytes += static_cast<double>(value.type.bytes());
+  }
+  for (const auto& [name, value] : step.outputs) {
+    if (name == "logits") bytes += static_cast<double>(step.value(value).type.bytes());
+  }
+  return bytes;
+}
+
+// Of one step on the devices of `machine`.
+absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& step,
+                                   const ServingDegrees& degrees, const Machine& machine) {
+  const absl::StatusOr<SharedServing> shared = ShareOut(*problem.registry, step, degrees);
+  if (!shared.ok()) return shared.status();
+  ConfigTable table(shared->structure);
+  // Tables of training's costs, too, of which nothing is asked.
+  proto::Optimizer any;
+  any.set_name("sgd");
+  CostTables costs(shared->structure, table, machine, *problem.cost, any);
+  Placement placement(shared->structure.nodes.size(), nullptr);
+  for (NodeId n : shared->structure.LiveNodes()) placement[n] = table.Get(n, shared->configs[n]);
+  Simulator simulator(shared->structure, table, costs);
+  if (absl::Status status = simulator.Reset(placement); !status.ok()) return status;
+  StepTimes times{.seconds = static_cast<double>(simulator.time()) * 1e-12};
+  if (degrees.pipeline_parallel == 1) {
+    times.busiest = times.seconds;
+    return times;
+  }
+  std::vector<double> busy(machine.devices.size(), 0);
+  for (const TimelineTask& task : simulator.MakeTimeline({}).tasks) {
+    busy[static_cast<size_t>(task.device)] += task.end - task.begin;
+  }
+  times.busiest = *std::max_element(busy.begin(), busy.end());
+  return times;
+}
+
+// In which these devices, by rank, copy what streams: the parts of a stage at the same time, the
+// stages one after the other. A copy reads memory and writes it.
+StepTimes StreamTimes(const ServingDegrees& degrees, const std::vector<int64_t>& streamed,
+                      const std::vector<proto::Device>& devices) {
+  StepTimes times;
+  for (int stage = 0; stage < degrees.pipeline_parallel; ++stage) {
+    double slowest = 0;
+    for (int part = 0; part < degrees.tensor_parallel; ++part) {
+      const size_t r = static_cast<size_t>(stage * degrees.tensor_parallel + part);
+      slowest = std::max(slowest, 2.0 * static_cast<double>(streamed[r]) /
+                                      WithDefaults(devices[r]).memory_bandwidth());
+    }
+    times.seconds += slowest;
+    times.busiest = std::max(times.busiest, slowest);
+  }
+  return times;
+}
+
+int Groups(const PlacedModel& model) { return static_cast<int>(model.dealt.size()) + 1; }
+
+bool DraftsHere(absl::Span<const ServingSpot> spots) {
+  return std::all_of(spots.begin() + 1, spots.end(),
+                     [](const ServingSpot& spot) { return spot.own(); });
+}
+
+// All models take their steps one after the other.
+double InTurn(const ServingProblem& problem, absl::Span<const ServingSpot> spots) {
+  double seconds = 0;
+  for (size_t m = 0; m < spots.size(); ++m) seconds += spots[m].seconds * problem.models[m].steps;
+  return seconds;
+}
+
+}  // namespace
+
+absl::StatusOr<SpotNeeds> NeedsOf(const ServingProblem& problem, const PlacedModel& model,
+                                  const ServingDegrees& degrees) {
+  const absl::StatusOr<std::vector<proto::Program>> programs =
+      LowerServing(*problem.registry, *model.full, degrees,
+                   {.resident_weight_bytes = model.resident_weight_bytes});
+  if (!programs.ok()) {
+    return absl::Status(programs.status().code(),
+                        absl::StrCat("model '", model.name, "': ", programs.status().message()));
+  }
+  SpotNeeds needs;
+  for (const proto::Program& program : *programs) {
+    needs.bytes.push_back(program.arena_bytes());
+    needs.streamed.push_back(program.host_bytes());
+  }
+  return needs;
+}
+
+absl::Status SetTimes(const ServingProblem& problem, const PlacedModel& model,
+                      const std::vector<int64_t>& streamed, ServingSpot* spot) {
+  const ServingDegrees& degrees = spot->degrees;
+  Machine machine;
+  machine.link = problem.machine.link;
+  machine.communication = problem.machine.communication;
+  const int there = static_cast<int>(problem.machine.devices.size());
+  if (spot->own() ? !problem.own.has_value() || degrees.ranks() != 1
+                  : static_cast<int>(spot->devices.size()) != degrees.ranks()) {
+    return absl::InvalidArgumentError(absl::StrCat("placement: ", spot->devices.size(),
+                                                   " devices for ", degrees.ranks(), " ranks"));
+  }
+  if (spot->own()) machine.devices = {*problem.own};
+  for (int d : spot->devices) {
+    if (d < 0 || d >= there) {
+      return absl::InvalidArgumentError(absl::StrCat("placement: there is no device ", d));
+    }
+    machine.devices.push_back(problem.machine.devices[static_cast<size_t>(d)]);
+  }
+  // Memory is looked at by itself, exactly.
+  for (proto::Device& device : machine.devices) device.clear_memory_bytes();
+  const StepTimes streaming = StreamTimes(degrees, streamed, machine.devices);
+  const auto times_of = [&](const Graph& step) -> absl::StatusOr<StepTimes> {
+    absl::StatusOr<StepTimes> times = Simulate(problem, step, degrees, machine);
+    if (!times.ok()) return times;
+    times->seconds = std::max(times->seconds, streaming.seconds);
+    times->busiest = std::max(times->busiest, streaming.busiest);
+    if (spot->own()) return times;
+    times->seconds += problem.remote_seconds +
+                      TransferSeconds(WithDefaults(problem.machine.link), WireBytes(step));
+    return times;
+  };
+  const absl::StatusOr<StepTimes> whole = times_of(*model.step);
+  if (!whole.ok()) return whole.status();
+  spot->seconds = whole->seconds;
+  // In the coordinator's process as many as an LLM may have elsewhere.
+  const int least = spot->own() ? 2 : std::max(2, degrees.pipeline_parallel);
+  const int most = spot->own() ? Groups(model) : degrees.pipeline_parallel;
+  for (int groups = std::min(least, Groups(model)); groups <= std::min(most, Groups(model));
+       ++groups) {
+    if (groups < 2) continue;
+    const absl::StatusOr<StepTimes> times = times_of(*model.dealt[static_cast<size_t>(groups) - 2]);
+    if (!times.ok()) return times.status();
+    spot->dealt[groups] = *times;
+  }
+  return absl::OkStatus();
+}
+
+RoundTimes RoundOf(const ServingProblem& problem, absl::Span<const ServingSpot> spots) {
+  const ServingSpot& llm = spots[0];
+  RoundTimes round;
+  if (llm.own() || llm.dealt.empty() || !DraftsHere(spots)) {
+    round.seconds = InTurn(problem, spots);
+    round.llm_seconds = llm.seconds * problem.models[0].steps;
+    round.draft_seconds = round.seconds - round.llm_seconds;
+    return round;
+  }
+  const auto& [groups, times] = *llm.dealt.begin();
+  round.steps_at_once = groups;
+  round.llm_seconds = times.seconds * problem.models[0].steps;
+  for (size_t m = 1; m < spots.size(); ++m) {
+    round.draft_seconds += spots[m].dealt.at(groups).seconds * problem.models[m].steps;
+  }
+  // Whoever is busiest, a stage or the coordinator, has as many turns as there are groups; and no
+  // group is faster than its own way through all of it.
+  const double turn = std::max(times.busiest * problem.models[0].steps, round.draft_seconds);
+  round.seconds = std::max(groups * turn, round.llm_seconds + round.draft_seconds);
+  return round;
+}
+
+double LeastRound(const ServingProblem& problem, absl::Span<const ServingSpot> spots) {
+  return std::min(RoundOf(problem, spots).seconds, InTurn(problem, spots));
+}
+
+}  // namespace espalier
