@@ -2,7 +2,8 @@
 
 What must hold: no answer is lost (every request that was not cancelled ends with its last event), none is mixed with
 another's or wrong (each is compared, greedy or sampled by seed, with the answer that the same request got alone), none
-is stuck (a time limit on every read), memory stays flat, and in the end no request runs and every KV slot is back.
+is stuck (a time limit on every read), memory stays flat, and in the end no request runs and every KV slot is back. With
+--stages clients leave in the middle of steps, of which several run at once.
 
     bazel run --config=release //tests/load:serving_load -- --seconds=300 --clients=200
 """
@@ -134,12 +135,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--stages", type=int, default=0, help="of the model, on as many workers; 0: in the daemon")
     options = parser.parse_args()
-    with Cluster(workers=1) as cluster:
+    where = [f"--pipeline-parallel={options.stages}"] if options.stages else []
+    with Cluster(workers=max(1, options.stages)) as cluster:
         train(cluster, "big", 32, 2, 60)
         train(cluster, "small", 16, 1, 60)
         cluster.run("serve", "big", "--ssm=small", "--expansion=1,1,2,1", "--max-queue=150",
-                    "--max-requests-per-batch=32")
+                    "--max-requests-per-batch=32", *where)
         requests = []
         for body in bodies():
             connection, reply = post(cluster.http, body)
