@@ -2,26 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "serving/sampling/wide.h"
 
 namespace espalier {
 namespace {
 
-absl::Status CheckLogits(const float* logits, int vocabulary) {
-  for (int i = 0; i < vocabulary; ++i) {
-    if (std::isnan(logits[i]) || logits[i] == INFINITY) {
-      return absl::InternalError(
-          absl::StrCat("the model's logit of token ", i, " is ", logits[i],
-                       ", expected a finite number: are the weights intact?"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-int ArgmaxOfChecked(const float* logits, int vocabulary) {
-  return static_cast<int>(std::max_element(logits, logits + vocabulary) - logits);
+// The token of the highest logit.
+absl::StatusOr<int> Check(const float* logits, int vocabulary) {
+  const Highest highest = HighestOf(logits, vocabulary);
+  if (highest.numbers) return highest.token;
+  const float* const wrong =
+      std::find_if(logits, logits + vocabulary, [](float logit) { return !(logit < INFINITY); });
+  return absl::InternalError(absl::StrCat("the model's logit of token ", wrong - logits, " is ",
+                                          *wrong,
+                                          ", expected a finite number: are the weights intact?"));
 }
 
 // Puts the first `count` in order in front, the rest after them in any order.
@@ -59,12 +56,11 @@ class Truncation {
   }
 
  public:
-  explicit Truncation(Distribution& p) : p_(p), order_(p.size()) {
-    std::iota(order_.begin(), order_.end(), 0);
-  }
+  explicit Truncation(Distribution& p) : p_(p) {}
 
   void TopK(int k) {
-    if (k <= 0 || k >= static_cast<int>(order_.size())) return;
+    if (k <= 0 || k >= static_cast<int>(p_.size())) return;
+    Enlist(LeastOfTop(k));
     SortFront(order_, 0, k, ByProbability());
     sorted_ = k;
     Keep(k);
@@ -72,13 +68,16 @@ class Truncation {
 
   void TopP(double share) {
     if (share >= 1) return;
+    // All that are less probable than this together have less than the mass that is cut off (half
+    // of it, so that rounding does not matter).
+    Enlist(0.5 * (1 - share) / static_cast<double>(p_.size()));
     Keep(ReachMass(p_, order_, sorted_, share, ByProbability()));
   }
 
   void MinP(double share) {
     if (share <= 0) return;
-    double most = 0;
-    for (const int i : order_) most = std::max(most, p_[i]);
+    const double most = *std::max_element(p_.begin(), p_.end());
+    Enlist(share * most);
     const auto end = std::stable_partition(order_.begin(), order_.end(),
                                            [&](int i) { return p_[i] >= share * most; });
     Keep(static_cast<int>(end - order_.begin()));
@@ -86,6 +85,7 @@ class Truncation {
 
   void Typical(double share) {
     if (share >= 1) return;
+    Enlist(0);
     double entropy = 0;
     for (const int i : order_) {
       if (p_[i] > 0) entropy -= p_[i] * std::log(p_[i]);
@@ -101,7 +101,34 @@ class Truncation {
   }
 
  private:
+  // The k-th highest probability: one pass, in which few tokens are among the best so far.
+  double LeastOfTop(int k) const {
+    std::vector<double> best(p_.begin(), p_.begin() + k);  // a heap, the least in front
+    std::make_heap(best.begin(), best.end(), std::greater<>());
+    for (size_t i = static_cast<size_t>(k); i < p_.size(); ++i) {
+      if (p_[i] <= best.front()) continue;
+      std::pop_heap(best.begin(), best.end(), std::greater<>());
+      best.back() = p_[i];
+      std::push_heap(best.begin(), best.end(), std::greater<>());
+    }
+    return best.front();
+  }
+
+  // The first time: the tokens that are possible and at least so probable; the others are cut.
+  void Enlist(double least) {
+    if (enlisted_) return;
+    enlisted_ = true;
+    for (size_t i = 0; i < p_.size(); ++i) {
+      if (p_[i] > 0 && p_[i] >= least) {
+        order_.push_back(static_cast<int>(i));
+      } else {
+        p_[i] = 0;
+      }
+    }
+  }
+
   void Keep(int count) {
+    count = std::min(count, static_cast<int>(order_.size()));
     for (size_t i = count; i < order_.size(); ++i) p_[order_[i]] = 0;
     order_.resize(count);
     sorted_ = std::min(sorted_, count);
@@ -111,6 +138,7 @@ class Truncation {
   }
 
   Distribution& p_;
+  bool enlisted_ = false;
   std::vector<int> order_;
   int sorted_ = 0;  // as many are in order of falling probability
 };
@@ -142,24 +170,20 @@ absl::Status ValidateSampling(const SamplingParameters& parameters) {
 }
 
 absl::StatusOr<int> Argmax(const float* logits, int vocabulary) {
-  if (absl::Status status = CheckLogits(logits, vocabulary); !status.ok()) return status;
-  return ArgmaxOfChecked(logits, vocabulary);
+  return Check(logits, vocabulary);
 }
 
 absl::StatusOr<Distribution> SamplingDistribution(const float* logits, int vocabulary,
                                                   const SamplingParameters& parameters) {
-  if (absl::Status status = CheckLogits(logits, vocabulary); !status.ok()) return status;
+  const absl::StatusOr<int> best = Check(logits, vocabulary);
+  if (!best.ok()) return best.status();
   Distribution p(vocabulary, 0.0);
-  const int best = ArgmaxOfChecked(logits, vocabulary);
-  if (parameters.greedy() || logits[best] == -INFINITY) {
-    p[best] = 1;
+  if (parameters.greedy() || logits[*best] == -INFINITY) {
+    p[*best] = 1;
     return p;
   }
-  double mass = 0;
-  for (int i = 0; i < vocabulary; ++i) {
-    p[i] = std::exp((static_cast<double>(logits[i]) - logits[best]) / parameters.temperature);
-    mass += p[i];
-  }
+  const double mass =
+      Exponentials(logits, vocabulary, logits[*best], parameters.temperature, p.data());
   for (double& value : p) value /= mass;
   if (parameters.top_k > 0 || parameters.top_p < 1 || parameters.min_p > 0 ||
       parameters.typical_p < 1) {

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <limits>
 
+#include "serving/sampling/wide.h"
+
 namespace espalier {
 
 TokenLogprobs LogprobsOf(const float* logits, int vocabulary, int token, int top) {
-  const double most = *std::max_element(logits, logits + vocabulary);
-  double sum = 0;
-  for (int i = 0; i < vocabulary; ++i) sum += std::exp(logits[i] - most);
-  const double normaliser = most + std::log(sum);
+  const float most = logits[HighestOf(logits, vocabulary).token];
+  const double normaliser = most + std::log(Exponentials(logits, vocabulary, most, 1, nullptr));
   const auto logprob = [&](int i) {
     return std::max(static_cast<float>(logits[i] - normaliser),
                     std::numeric_limits<float>::lowest());

@@ -4,15 +4,12 @@
 #include <cmath>
 
 #include "serving/sampling/shared_noise.h"
+#include "serving/sampling/wide.h"
 
 namespace espalier {
 namespace {
 
 constexpr int kRunners = 64;
-
-// Below exp(-kNegligible) of the most probable token's, a probability does not count. (There are
-// 10^5 tokens, and an exponential each would take as long as a small model's step.)
-constexpr float kNegligible = 24;
 
 // Best first, equals by rising index. One pass: few are ever better than the worst of those kept.
 template <typename Value>
@@ -33,17 +30,13 @@ std::vector<int> Best(absl::Span<const Value> scores, int count) {
 }  // namespace
 
 absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, int count) {
-  const float most = *std::max_element(logits.begin(), logits.end());
-  const float least = most - kNegligible;
-  double sum = 0;
-  bool numbers = most < INFINITY;
-  for (const float logit : logits) {
-    numbers &= logit <= most;  // no NaN is
-    if (logit > least) sum += std::exp(logit - most);
-  }
-  if (!numbers || !(sum > 0)) {
+  const int vocabulary = static_cast<int>(logits.size());
+  const Highest highest = HighestOf(logits.data(), vocabulary);
+  const float most = logits[highest.token];
+  if (!highest.numbers || most == -INFINITY) {
     return absl::InternalError("its logits are no numbers: are the weights intact?");
   }
+  const double sum = Exponentials(logits.data(), vocabulary, most, 1, nullptr);
   std::vector<Choice> out;
   for (const int token : Best(logits, count)) {
     if (logits[token] == -INFINITY) break;  // excluded by the request's rules
@@ -58,12 +51,12 @@ absl::StatusOr<std::vector<Choice>> SharedChoices(absl::Span<const float> logits
   absl::StatusOr<Distribution> q =
       SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
   if (!q.ok()) return q.status();
+  const SharedClocks clocks(sampling.seed, static_cast<uint64_t>(position));
   std::vector<Choice> race;
   double sum = 0;
   for (const int token : Best(absl::MakeConstSpan(*q), kRunners)) {
     if ((*q)[token] <= 0) break;
-    const double clock = SharedClock(sampling.seed, static_cast<uint64_t>(position), token);
-    race.push_back({token, (*q)[token] / std::max(clock, 1e-300)});
+    race.push_back({token, (*q)[token] / std::max(clocks.Of(token), 1e-300)});
     sum += race.back().probability;
   }
   for (Choice& choice : race) choice.probability /= sum;
