@@ -139,7 +139,7 @@ class ParallelServingTest(unittest.TestCase):
                     next(p for p in self.cluster.workers if p.poll() is None)))
                 killer.start()
                 more = {"max_tokens": 200, "ignore_eos": True}
-                statuses = [status for status, _ in self.at_once("far", [(p, more) for p in PROMPTS * 8])]
+                statuses = [status for status, _ in self.at_once("far", [(p, more) for p in PROMPTS * 16])]
                 killer.join()
                 print(f"answers after the loss of a worker: {sorted(statuses)}")
                 self.assertLessEqual(set(statuses), {200, 503})
