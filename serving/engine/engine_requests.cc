@@ -228,14 +228,14 @@ EngineStatistics Engine::statistics() const {
 absl::Status Engine::CheckInvariants() const {
   const auto check = [&](const KvCache& kv, absl::string_view whose) {
     int running = 0, slots = 0, shared = 0;
-    const KvCache::Statistics s = kv.statistics();
     for (const RequestId id : running_) {
       running += kv.length(id) > 0;
       slots += kv.length(id);
       shared += kv.shared(id);
     }
     // Trees that are being verified.
-    slots += s.scratch;
+    slots += kv.scratch_slots();
+    const KvCache::Statistics s = kv.statistics();
     // Shared slots are counted once: at least one of the sharers' counts stands for them.
     if (s.used > slots || s.used < slots - shared) {
       return absl::InternalError(absl::StrCat("running requests have ", slots, " slots of ", whose,

@@ -74,8 +74,6 @@ class RowPipeline {
   // Waits for all that was begun, and forgets all sets.
   void Drain();
 
-  int sets() const { return static_cast<int>(sets_.size()); }  // that have not ended
-
  private:
   struct Batch {
     RunnerBatch rows;

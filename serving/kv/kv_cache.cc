@@ -9,13 +9,8 @@ namespace espalier {
 KvCache::KvCache(int slots) : total_(std::max(slots, 0)), pool_(slots) {}
 
 KvCache::Statistics KvCache::statistics() const {
-  int scratch = 0;
-  for (const auto& [id, sequence] : sequences_) {
-    scratch += static_cast<int>(sequence.scratch.size());
-  }
   return {.slots = total_,
           .used = total_ - free_slots(),
-          .scratch = scratch,
           .peak_used = peak_used_,
           .cached = kBlock * idle_blocks_,
           .sequences = static_cast<int>(sequences_.size()),
@@ -23,6 +18,14 @@ KvCache::Statistics KvCache::statistics() const {
           .scratch_total = scratch_total_,
           .attached_total = attached_total_,
           .evicted_total = evicted_total_};
+}
+
+int KvCache::scratch_slots() const {
+  int scratch = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    scratch += static_cast<int>(sequence.scratch.size());
+  }
+  return scratch;
 }
 
 int KvCache::length(SequenceId id) const { return static_cast<int>(slots(id).size()); }

@@ -38,7 +38,6 @@ class KvCache {
   struct Statistics {
     int slots = 0;
     int used = 0;       // by sequences, each slot once; scratch included
-    int scratch = 0;    // of these, scratch
     int peak_used = 0;  // since construction
     int cached = 0;     // in blocks that no sequence uses now; they count as free
     int sequences = 0;
@@ -60,6 +59,7 @@ class KvCache {
   absl::Span<const int32_t> slots(SequenceId id) const;
 
   int sequences_with_slots() const;
+  int scratch_slots() const;  // of all sequences
 
   // How many positions a new sequence of these tokens could take over, and how many of those are
   // in blocks that count as free now.

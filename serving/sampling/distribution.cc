@@ -61,6 +61,7 @@ class Truncation {
   void TopK(int k) {
     if (k <= 0 || k >= static_cast<int>(p_.size())) return;
     Enlist(LeastOfTop(k));
+    k = std::min(k, static_cast<int>(order_.size()));  // fewer may be possible
     SortFront(order_, 0, k, ByProbability());
     sorted_ = k;
     Keep(k);
@@ -128,7 +129,6 @@ class Truncation {
   }
 
   void Keep(int count) {
-    count = std::min(count, static_cast<int>(order_.size()));
     for (size_t i = count; i < order_.size(); ++i) p_[order_[i]] = 0;
     order_.resize(count);
     sorted_ = std::min(sorted_, count);

@@ -45,6 +45,29 @@ TEST(SamplingDistribution, TopKKeepsTheLowestIdsAmongEquals) {
   EXPECT_EQ(p, (Distribution{0, 0.5, 0.5, 0}));
 }
 
+// Rules exclude most of a vocabulary, and low temperatures leave nothing of it.
+TEST(SamplingDistribution, CutsOfFewPossibleTokensKeepThem) {
+  std::vector<float> logits(1000, -INFINITY);
+  logits[7] = 1;
+  logits[500] = 1;
+  for (const SamplingParameters& sampling :
+       {SamplingParameters{.temperature = 1, .top_k = 40},
+        {.temperature = 1, .top_k = 999},
+        {.temperature = 1, .top_p = 0.99, .top_k = 40},
+        {.temperature = 1, .top_p = 0.99},
+        {.temperature = 1, .min_p = 0.5},
+        {.temperature = 1, .typical_p = 0.99},
+        {.temperature = 1, .top_p = 0.999, .top_k = 40, .min_p = 0.1, .typical_p = 0.99}}) {
+    const Distribution p = *SamplingDistribution(logits.data(), 1000, sampling);
+    EXPECT_EQ(p[7], 0.5);
+    EXPECT_EQ(p[500], 0.5);
+  }
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i);
+  const Distribution p =
+      *SamplingDistribution(logits.data(), 1000, {.temperature = 1e-3, .top_k = 40});
+  EXPECT_EQ(p[999], 1);
+}
+
 TEST(SamplingDistribution, TopPKeepsTheTokenThatCrosses) {
   // 0.5, 0.25, 0.125, 0.125
   const float logits[] = {std::log(4.0f), std::log(2.0f), 0, 0};

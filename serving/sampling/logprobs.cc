@@ -9,8 +9,11 @@
 namespace espalier {
 
 TokenLogprobs LogprobsOf(const float* logits, int vocabulary, int token, int top) {
-  const float most = logits[HighestOf(logits, vocabulary).token];
-  const double normaliser = most + std::log(Exponentials(logits, vocabulary, most, 1, nullptr));
+  const Highest highest = HighestOf(logits, vocabulary);
+  const float most = logits[highest.token];
+  // What is said of logits that are no numbers must be none either.
+  const double normaliser =
+      highest.numbers ? most + std::log(Exponentials(logits, vocabulary, most, 1, nullptr)) : NAN;
   const auto logprob = [&](int i) {
     return std::max(static_cast<float>(logits[i] - normaliser),
                     std::numeric_limits<float>::lowest());

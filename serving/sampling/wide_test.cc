@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <vector>
 
+#include "serving/sampling/logprobs.h"
 #include "serving/sampling/shared_noise.h"
 
 namespace espalier {
@@ -70,6 +70,15 @@ TEST(Exponentials, AreThoseOfTheLibrary) {
       EXPECT_NEAR(sum, expected_sum, 1e-13 * expected_sum);
       EXPECT_EQ(sum, Exponentials(logits.data(), count, highest, temperature, nullptr));
     }
+  }
+}
+
+TEST(LogprobsOf, AreNoNumbersWhereALogitIsNone) {
+  std::vector<float> logits = Random(3000, 1, 4);
+  EXPECT_TRUE(std::isfinite(LogprobsOf(logits.data(), 3000, 5, 3).logprob));
+  for (const float wrong : {NAN, INFINITY}) {
+    logits[1234] = wrong;
+    EXPECT_TRUE(std::isnan(LogprobsOf(logits.data(), 3000, 5, 3).logprob));
   }
 }
 
