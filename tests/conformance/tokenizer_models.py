@@ -19,6 +19,14 @@ TEKKEN = "|".join([
     r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK_SIGNS = r"\s?[!-/:-~！-／：-～‘-‟　-。]+"
+DEEPSEEK_CJK = "[一-龥ࠀ-一가-\ud7ff]+"
+DEEPSEEK_LETTERS = ("["
+                    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿ"
+                    "ᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨ"
+                    "K-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲"
+                    "𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+                    "]")
 SIZE = 3000
 
 
@@ -71,6 +79,14 @@ def deepseek(lines):
         pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated"),
         pre_tokenizers.Split(Regex("[一-龥぀-ゟ゠-ヿ]+"), "isolated"),
         pre_tokenizers.Split(Regex(DEEPSEEK), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+
+
+def deepseek_first(lines, letters, signs, digits, more=()):
+    """DeepSeek's first models: LLM's `letters` are those that had a case in an old Unicode, Coder's all."""
+    patterns = [r"[\r\n]", rf"\s?{letters}+", signs, *more, DEEPSEEK_CJK, digits]
+    return byte_level(lines, pre_tokenizers.Sequence([
+        *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
 
 

@@ -101,7 +101,11 @@ class TokenizersTest(unittest.TestCase):
         styles = {"gpt-2": tokenizer_models.gpt2, "starcoder": tokenizer_models.starcoder,
                   "smollm": tokenizer_models.starcoder, "llama-bpe": tokenizer_models.STYLES["llama3"],
                   "qwen2": tokenizer_models.STYLES["qwen2"], "tekken": tekken, "mpt": tokenizer_models.neox,
-                  "falcon": tokenizer_models.falcon}
+                  "falcon": tokenizer_models.falcon, "gpt-4o": tokenizer_models.STYLES["o200k"],
+                  "deepseek-v3": tokenizer_models.deepseek,
+                  "deepseek-llm": lambda lines: tokenizer_models.deepseek_first(
+                      lines, tokenizer_models.DEEPSEEK_LETTERS, tokenizer_models.DEEPSEEK_SIGNS, r"\p{N}+", [r"\s+$"]),
+                  "deepseek-coder": lambda lines: tokenizer_models.deepseek_first(lines, r"\p{L}", r"\s?\p{P}+", r"\p{N}")}
         with tempfile.TemporaryDirectory() as folder:
             for pre, style in styles.items():
                 with self.subTest(pre=pre):

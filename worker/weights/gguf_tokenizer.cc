@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "worker/weights/gguf.h"
+#include "worker/weights/gguf_pre_tokenizer.h"
 
 namespace espalier {
 namespace {
@@ -31,36 +32,6 @@ enum TokenType {
   kUnused = 5,
   kByte = 6
 };
-
-// How a byte-level BPE cuts text into words.
-struct WordCut {
-  const char* name;
-  const char* pattern;  // null: GPT-2's own, of the pre-tokenizer ByteLevel
-  bool digits = false;  // each by itself, before anything else
-  bool nfc = false;
-  bool ignore_merges = false;  // a word that is a token is that token
-  bool adds_bos = false;       // unless the file says
-  // Runs of punctuation apart before anything else; of the words, runs of digits, three at a time.
-  bool punctuation_and_triples = false;
-};
-
-constexpr char kLlama3[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kQwen2[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kTekken[] =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-constexpr WordCut kCuts[] = {
-    {"gpt-2", nullptr},
-    {.name = "llama-bpe", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "qwen2", .pattern = kQwen2, .nfc = true},
-    {.name = "smollm", .pattern = nullptr, .digits = true},
-    {.name = "starcoder", .pattern = nullptr, .digits = true},
-    // GPT-NeoX's tokenizer.
-    {.name = "mpt", .pattern = nullptr, .nfc = true},
-    {.name = "falcon", .pattern = nullptr, .punctuation_and_triples = true},
-    {.name = "tekken", .pattern = kTekken, .ignore_merges = true, .adds_bos = true}};
 
 // Reads what there is; the first error sticks.
 class Reader {
@@ -209,16 +180,11 @@ Json ByteLevel(bool use_regex) {
 
 absl::StatusOr<Json> ByteLevelBpe(Reader& reader, const std::string& path) {
   const std::string pre = reader.Text("pre");
-  const auto cut = std::find_if(std::begin(kCuts), std::end(kCuts),
-                                [&](const WordCut& c) { return pre == c.name; });
-  if (reader.status().ok() && cut == std::end(kCuts)) {
-    std::string accepted;
-    for (const WordCut& c : kCuts) {
-      absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", c.name);
-    }
+  const GgufPreTokenizer* cut = FindGgufPreTokenizer(pre);
+  if (reader.status().ok() && cut == nullptr) {
     return absl::UnimplementedError(absl::StrCat(
-        "'", path, "': tokenizer.ggml.pre is '", pre.substr(0, 60), "'; accepted: ", accepted,
-        "; for others put the model's tokenizer.json beside the file"));
+        "'", path, "': tokenizer.ggml.pre is '", pre.substr(0, 60), "'; accepted: ",
+        GgufPreTokenizerNames(), "; for others put the model's tokenizer.json beside the file"));
   }
   if (!reader.status().ok()) return reader.status();
   Json merges = Json::array();
@@ -232,23 +198,21 @@ absl::StatusOr<Json> ByteLevelBpe(Reader& reader, const std::string& path) {
     merges.push_back({merge.substr(0, blank), merge.substr(blank + 1)});
   }
   Json words = Json::array();
-  if (cut->punctuation_and_triples) {
+  const auto split = [&](const char* pattern) {
+    words.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", pattern}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  };
+  if (cut->contiguous_punctuation) {
     words.push_back({{"type", "Punctuation"}, {"behavior", "Contiguous"}});
   }
   if (cut->digits) words.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  if (cut->pattern != nullptr) {
-    words.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", cut->pattern}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
-  }
-  words.push_back(ByteLevel(cut->pattern == nullptr));
-  if (cut->punctuation_and_triples) {
+  for (const char* pattern : cut->splits) split(pattern);
+  words.push_back(ByteLevel(cut->gpt2_words));
+  if (cut->digits_in_threes) {
     words.push_back({{"type", "Digits"}, {"individual_digits", false}});
-    words.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", "[0-9][0-9][0-9]"}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
+    split("[0-9][0-9][0-9]");
   }
   Json json;
   json["added_tokens"] = AddedTokens(reader);
