@@ -201,12 +201,13 @@ void Gateway::Tokenize(const HttpRequest& request, Responder responder) {
   }
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(wanted.model);
   if (!model.ok()) return SendError(*responder, model.status());
-  absl::StatusOr<std::vector<int>> tokens = PromptTokens(wanted.generate, **model);
-  if (!tokens.ok()) return SendError(*responder, tokens.status());
+  absl::StatusOr<Prompt> prompt = PromptOf(wanted.generate, **model);
+  if (!prompt.ok()) return SendError(*responder, prompt.status());
   std::vector<std::string> strings;
-  for (const int token : *tokens) strings.push_back((*model)->host->tokenizer().TokenBytes(token));
+  for (const int token : prompt->tokens)
+    strings.push_back((*model)->host->tokenizer().TokenBytes(token));
   responder->Send(200, kJson,
-                  openai::TokensJson(*tokens, wanted.token_strings ? &strings : nullptr,
+                  openai::TokensJson(prompt->tokens, wanted.token_strings ? &strings : nullptr,
                                      (*model)->host->context()));
 }
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/http/openai_response.h"
-#include "server/http/tool_calls.h"
 #include "server/inference/generation.h"
 
 namespace espalier {
@@ -31,9 +30,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       part.index = i;
       part.with_logprobs = request_.generate.has_logprobs();
       part.with_prompt_logprobs = request_.generate.has_prompt_logprobs();
-      choices_.push_back(
-          {.part = std::move(part),
-           .tools = openai::ToolCallReader(request_, absl::StrCat("call-", head_.id, "-", i))});
+      choices_.push_back({.part = std::move(part)});
     }
   }
 
@@ -77,7 +74,6 @@ class Answer : public std::enable_shared_from_this<Answer> {
  private:
   struct ChoiceState {
     openai::ChoicePart part;  // whole answers: all of it; streams: what every chunk has
-    openai::ToolCallReader tools;
     bool begun = false;
   };
 
@@ -118,23 +114,20 @@ class Answer : public std::enable_shared_from_this<Answer> {
   openai::ChoicePart PartOf(const proto::GenerateReply& reply, ChoiceState& choice) {
     openai::ChoicePart part = choice.part;
     if (!request_.stream) {
+      part.reasoning.clear();
       part.text.clear();
       part.tool_calls.clear();
       part.logprobs.clear();
       part.prompt_logprobs.clear();
     }
-    openai::ToolCallReader::Output out = choice.tools.Append(reply.text());
     part.finish_reason = reply.finish_reason();
     if (!part.finish_reason.empty()) {
-      openai::ToolCallReader::Output rest = choice.tools.Finish();
-      out.text += rest.text;
-      for (openai::ToolCall& call : rest.calls) out.calls.push_back(std::move(call));
-      if (choice.tools.called() && part.finish_reason == "stop") part.finish_reason = "tool_calls";
       if (reply.has_stop_token()) part.stop_token = reply.stop_token();
       part.stop_string = reply.stop_string();
     }
-    part.text = std::move(out.text);
-    part.tool_calls = std::move(out.calls);
+    part.text = reply.text();
+    if (request_.include_reasoning) part.reasoning = reply.reasoning();
+    part.tool_calls = {reply.tool_calls().begin(), reply.tool_calls().end()};
     if (part.with_prompt_logprobs) {
       part.prompt_logprobs = {reply.prompt_logprobs().begin(), reply.prompt_logprobs().end()};
     }
@@ -152,13 +145,14 @@ class Answer : public std::enable_shared_from_this<Answer> {
                 std::make_move_iterator(from.end()));
     };
     whole.text += part.text;
+    whole.reasoning += part.reasoning;
     append(whole.logprobs, part.logprobs);
     append(whole.prompt_logprobs, part.prompt_logprobs);
-    for (openai::ToolCall& call : part.tool_calls) {
-      if (!call.id.empty()) {
+    for (proto::ToolCall& call : part.tool_calls) {
+      if (!call.id().empty()) {
         whole.tool_calls.push_back(std::move(call));
       } else {
-        whole.tool_calls.back().arguments += call.arguments;
+        whole.tool_calls.back().mutable_arguments()->append(call.arguments());
       }
     }
     whole.finish_reason = std::move(part.finish_reason);
@@ -175,8 +169,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (!std::exchange(choice.begun, true)) {
       responder_->Write(openai::RoleChunk(head_, part.index));
     }
-    const bool empty = part.text.empty() && part.tool_calls.empty() && part.logprobs.empty() &&
-                       part.prompt_logprobs.empty() && part.finish_reason.empty();
+    const bool empty = part.text.empty() && part.reasoning.empty() && part.tool_calls.empty() &&
+                       part.logprobs.empty() && part.prompt_logprobs.empty() &&
+                       part.finish_reason.empty();
     if (!empty) responder_->Write(openai::Chunk(head_, part));
     choice.part.text_offset += openai::CharactersOf(part.logprobs);
   }
@@ -188,6 +183,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
     usage_.set_accepted_tokens(usage_.accepted_tokens() + usage.accepted_tokens());
     usage_.set_verification_steps(usage_.verification_steps() + usage.verification_steps());
     usage_.set_cached_tokens(usage_.cached_tokens() + usage.cached_tokens());
+    if (usage.has_reasoning_tokens()) {
+      usage_.set_reasoning_tokens(usage_.reasoning_tokens() + usage.reasoning_tokens());
+    }
   }
 
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

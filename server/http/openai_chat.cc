@@ -75,6 +75,15 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
     reader.Fail("content",
                 absl::StrCat(place, ".content must be a string or a list of parts of type text"));
   }
+  // Thoughts, by DeepSeek's name and by OpenRouter's.
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    std::string thoughts;
+    reader.String(name, false, &thoughts);
+    if (!thoughts.empty() && turn->role() != "assistant") {
+      reader.Fail(name, absl::StrCat(place, ".", name, " must be the assistant's"));
+    }
+    if (!thoughts.empty()) turn->set_reasoning(thoughts);
+  }
   // What answers of this API carry, given back unchanged.
   reader.Unsupported("refusal", [](const json& v) { return v == ""; });
   reader.Unsupported("function_call", [](const json& v) { return v.empty(); });
@@ -84,52 +93,51 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
   if (reader.error()) outer.Fail("messages", reader.error()->message);
 }
 
-bool ReadTool(const json& tool, const std::string& place, JsonReader& outer, Tool* out) {
+// Adds its name and its text.
+bool ReadTool(const json& tool, const std::string& place, JsonReader& outer,
+              std::set<std::string>* names, proto::ChatPrompt* chat) {
   const json function = tool.is_object() ? tool.value("function", json()) : json();
   if (!function.is_object() || tool.value("type", json()) != "function") {
     outer.Fail("tools", absl::StrCat(place, " must have the type function and a 'function'"));
     return false;
   }
   JsonReader reader(function, place + ".function.");
-  reader.String("name", true, &out->name);
-  std::string description;
+  std::string name, description;
+  reader.String("name", true, &name);
   reader.String("description", false, &description);
   const json* parameters = reader.Find("parameters");
   if (parameters != nullptr && !parameters->is_object()) {
     reader.Fail("parameters", absl::StrCat(place, ".function.parameters must be a JSON schema"));
   }
-  out->parameters = parameters != nullptr ? Dump(*parameters) : R"({"type":"object"})";
   bool strict = false;
   reader.Bool("strict", &strict);
   reader.RefuseUnknown();
-  if (!reader.error() && out->name.empty()) {
+  if (!reader.error() && name.empty()) {
     reader.Fail("name", absl::StrCat(place, ".function.name is empty"));
   }
-  out->json = Dump(tool);
+  names->insert(name);
+  chat->add_tools(Dump(tool));
   if (reader.error()) outer.Fail("tools", reader.error()->message);
   return !reader.error();
 }
 
-void ReadToolChoice(JsonReader& reader, Request* request) {
+void ReadToolChoice(JsonReader& reader, const std::set<std::string>& names,
+                    proto::ChatPrompt* chat) {
   const json* choice = reader.Find("tool_choice");
-  request->tool_choice = request->tools.empty() ? ToolChoice::kNone : ToolChoice::kAuto;
   if (choice == nullptr || *choice == "auto") return;
   if (*choice == "none") {
-    request->tool_choice = ToolChoice::kNone;
+    chat->set_tool_choice(proto::TOOL_CHOICE_NONE);
     return;
   }
   if (*choice == "required") {
-    request->tool_choice = ToolChoice::kRequired;
+    chat->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
   } else if (choice->is_object() && choice->value("function", json()).is_object() &&
              (*choice)["function"].value("name", json()).is_string()) {
-    request->tool_choice = ToolChoice::kNamed;
-    request->named_tool = (*choice)["function"]["name"].get<std::string>();
-    const bool known =
-        std::any_of(request->tools.begin(), request->tools.end(),
-                    [&](const Tool& tool) { return tool.name == request->named_tool; });
-    if (!known) {
+    chat->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+    chat->set_named_tool((*choice)["function"]["name"].get<std::string>());
+    if (names.count(chat->named_tool()) == 0) {
       reader.Fail("tool_choice",
-                  absl::StrCat("field 'tool_choice' names '", request->named_tool.substr(0, 100),
+                  absl::StrCat("field 'tool_choice' names '", chat->named_tool().substr(0, 100),
                                "', which is none of the tools"));
     }
   } else {
@@ -137,29 +145,9 @@ void ReadToolChoice(JsonReader& reader, Request* request) {
                 "field 'tool_choice' must be none, auto, required, or an object that names a "
                 "function");
   }
-  if (request->tools.empty()) {
+  if (names.empty()) {
     reader.Fail("tool_choice", "field 'tool_choice' wants a call, but there are no 'tools'");
   }
-}
-
-// The schema of a call that must be made.
-std::string CallSchema(const Request& request) {
-  if (request.tool_choice == ToolChoice::kNamed) {
-    for (const Tool& tool : request.tools) {
-      if (tool.name == request.named_tool) return tool.parameters;
-    }
-  }
-  json calls = json::array();
-  for (const Tool& tool : request.tools) {
-    json call = {{"type", "object"},
-                 {"properties",
-                  {{"name", {{"const", tool.name}}}, {"arguments", json::parse(tool.parameters)}}},
-                 {"required", {"name", "arguments"}}};
-    calls.push_back(std::move(call));
-  }
-  json schema = {{"type", "array"}, {"items", {{"anyOf", std::move(calls)}}}, {"minItems", 1}};
-  if (!request.parallel_tool_calls) schema["maxItems"] = 1;
-  return schema.dump();
 }
 
 }  // namespace
@@ -176,39 +164,39 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
   }
 }
 
-void ReadTools(JsonReader& reader, Request* request) {
+void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
   const json* tools = reader.Find("tools");
   if (tools != nullptr && (!tools->is_array() || tools->size() > kMaxTools)) {
     reader.Fail("tools", "field 'tools' must be a list of at most 128 tools");
     return;
   }
+  std::set<std::string> names;
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
-    Tool tool;
-    if (!ReadTool((*tools)[i], absl::StrCat("tools[", i, "]"), reader, &tool)) return;
-    request->tools.push_back(std::move(tool));
+    if (!ReadTool((*tools)[i], absl::StrCat("tools[", i, "]"), reader, &names, chat)) return;
   }
-  reader.Bool("parallel_tool_calls", &request->parallel_tool_calls);
-  ReadToolChoice(reader, request);
-  if (reader.error() || request->tool_choice == ToolChoice::kNone) return;
-  for (const Tool& tool : request->tools) {
-    request->generate.mutable_chat()->add_tools(tool.json);
+  bool parallel = true;
+  reader.Bool("parallel_tool_calls", &parallel);
+  chat->set_single_tool_call(!parallel);
+  ReadToolChoice(reader, names, chat);
+}
+
+void ReadReasoning(JsonReader& reader, Request* request) {
+  proto::ChatPrompt* chat = request->generate.mutable_chat();
+  reader.Bool("include_reasoning", &request->include_reasoning);
+  reader.String("reasoning_effort", false, chat->mutable_reasoning_effort());
+  static const std::set<std::string>& efforts =
+      *new std::set<std::string>{"", "none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (efforts.count(chat->reasoning_effort()) == 0) {
+    reader.Fail("reasoning_effort",
+                "field 'reasoning_effort' must be none, minimal, low, medium, high, xhigh or max");
   }
-  if (request->tool_choice == ToolChoice::kAuto) return;
-  if (request->generate.has_structured_output()) {
-    reader.Fail("tool_choice", "a call that must be made excludes another structured output");
-    return;
+  // llama.cpp's name for where thoughts go.
+  std::string format;
+  reader.String("reasoning_format", false, &format);
+  chat->set_reasoning_in_text(format == "none");
+  if (!format.empty() && format != "none" && format != "auto" && format != "deepseek") {
+    reader.Fail("reasoning_format", "field 'reasoning_format' must be none, auto or deepseek");
   }
-  // What "$ref" names would be looked for in the whole schema, not in the tool's own.
-  for (const Tool& tool : request->tools) {
-    if (request->tool_choice == ToolChoice::kRequired &&
-        tool.parameters.find("\"$ref\"") != std::string::npos) {
-      reader.Fail("tools", absl::StrCat("tool '", tool.name.substr(0, 100),
-                                        "': \"$ref\" in parameters is not supported with "
-                                        "tool_choice required; name the tool"));
-      return;
-    }
-  }
-  request->generate.mutable_structured_output()->set_json_schema(CallSchema(*request));
 }
 
 }  // namespace espalier::openai

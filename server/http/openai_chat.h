@@ -1,4 +1,4 @@
-// What only chats have: messages and tools.
+// What only chats have: messages, tools, thoughts.
 #pragma once
 
 #include "server/http/json_reader.h"
@@ -8,8 +8,10 @@ namespace espalier::openai {
 
 void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat);
 
-// tools, tool_choice and parallel_tool_calls. A call that must be made becomes the structured
-// output: for a named tool its arguments alone, otherwise a list of {"name", "arguments"}.
-void ReadTools(JsonReader& reader, Request* request);
+// tools, tool_choice and parallel_tool_calls.
+void ReadTools(JsonReader& reader, proto::ChatPrompt* chat);
+
+// reasoning_effort, include_reasoning (vLLM's) and reasoning_format (llama.cpp's).
+void ReadReasoning(JsonReader& reader, Request* request);
 
 }  // namespace espalier::openai

@@ -264,7 +264,8 @@ void ReadCompletion(JsonReader& reader, Request* request) {
 void ReadChat(JsonReader& reader, Request* request) {
   proto::GenerateRequest& generate = request->generate;
   ReadMessages(reader, generate.mutable_chat());
-  ReadTools(reader, request);
+  ReadTools(reader, generate.mutable_chat());
+  ReadReasoning(reader, request);
   int value = 0;
   reader.Integer("max_tokens", 1, kMaxTokensLimit, &value);
   reader.Integer("max_completion_tokens", 1, kMaxTokensLimit, &value);
@@ -289,8 +290,8 @@ void ReadChat(JsonReader& reader, Request* request) {
       generate.mutable_chat()->set_template_arguments(Dump(*arguments));
     }
   }
-  for (const char* name : {"chat_template", "reasoning_effort", "functions", "function_call",
-                           "audio", "prediction", "web_search_options"}) {
+  for (const char* name : {"chat_template", "functions", "function_call", "audio", "prediction",
+                           "web_search_options"}) {
     reader.Unsupported(name, IsOff);
   }
   reader.Unsupported("modalities", [](const json& v) { return v == json::array({"text"}); });

@@ -12,27 +12,14 @@ namespace espalier::openai {
 
 enum class Kind { kCompletion, kChat };
 
-struct Tool {
-  std::string name;
-  std::string parameters;  // JSON schema of its arguments
-  std::string json;        // as the request has it
-};
-
-enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
-
 struct Request {
-  // All but the prompt of a completion. For a chat that must call a tool, its structured output is
-  // the call.
+  // All but the prompt of a completion.
   proto::GenerateRequest generate;
   // Completions: answered one by one; each has `text` or `tokens` set and nothing else.
   std::vector<proto::GenerateRequest> prompts;
   bool stream = false;
   bool include_usage = false;
-  // Chat.
-  std::vector<Tool> tools;
-  ToolChoice tool_choice = ToolChoice::kNone;
-  std::string named_tool;
-  bool parallel_tool_calls = true;
+  bool include_reasoning = true;  // chats: the answer's thoughts are part of what is sent
 };
 
 inline constexpr int kMaxPrompts = 256;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/tool_calls.h"
 
 namespace espalier::openai {
 namespace {
@@ -230,7 +229,8 @@ TEST(OpenAi, ChatTakesTextPartsAndNamesBadMessages) {
   EXPECT_EQ(ErrorOf(Kind::kChat, R"({"model": "m", "messages": []})").param, "messages");
   const std::pair<const char*, const char*> fields[] = {
       {R"("top_logprobs": 2)", "top_logprobs"},
-      {R"("reasoning_effort": "high")", "reasoning_effort"},
+      {R"("reasoning_effort": "much")", "reasoning_effort"},
+      {R"("reasoning_format": "xml")", "reasoning_format"},
       {R"("functions": [{}])", "functions"},
       {R"("modalities": ["audio"])", "modalities"},
       {R"("tools": [{}])", "tools"},
@@ -258,85 +258,37 @@ constexpr char kToolChat[] = R"({"model": "m", "messages": [
       {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}],
     "tool_choice": )";
 
-TEST(OpenAi, ToolsBecomeThePromptAndIfTheyMustBeCalledTheForm) {
-  Request none, some, required, named;
-  ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, R"("none"})"), &none));
-  EXPECT_EQ(none.generate.chat().tools_size(), 0);
-  ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, R"("auto"})"), &some));
-  EXPECT_EQ(some.generate.chat().tools_size(), 1);
-  EXPECT_FALSE(some.generate.has_structured_output());
-  ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, R"("required"})"), &required));
-  const json schema = json::parse(required.generate.structured_output().json_schema());
-  EXPECT_EQ(schema["type"], "array");
-  ASSERT_FALSE(Parse(Kind::kChat,
-                     absl::StrCat(kToolChat, R"({"type": "function", "function": {"name": "f"}}})"),
-                     &named));
-  EXPECT_EQ(json::parse(named.generate.structured_output().json_schema())["type"], "object");
+TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
+  const std::pair<const char*, proto::ToolChoice> cases[] = {
+      {R"("none")", proto::TOOL_CHOICE_NONE},
+      {R"("auto")", proto::TOOL_CHOICE_AUTO},
+      {R"("required")", proto::TOOL_CHOICE_REQUIRED},
+      {R"({"type": "function", "function": {"name": "f"}})", proto::TOOL_CHOICE_NAMED}};
+  for (const auto& [text, choice] : cases) {
+    Request request;
+    ASSERT_FALSE(Parse(Kind::kChat, absl::StrCat(kToolChat, text, "}"), &request)) << text;
+    const proto::ChatPrompt& chat = request.generate.chat();
+    ASSERT_EQ(chat.tools_size(), 1);
+    EXPECT_EQ(json::parse(chat.tools(0))["function"]["name"], "f");
+    EXPECT_EQ(chat.tool_choice(), choice);
+    EXPECT_EQ(chat.named_tool(), choice == proto::TOOL_CHOICE_NAMED ? "f" : "");
+  }
 }
 
-// However the answer is cut into pieces, calls and text come out the same.
-TEST(ToolCalls, AreFoundInEveryCutOfAnAnswer) {
-  const struct {
-    const char* choice;
-    std::string answer;
-    std::string text;
-    std::vector<std::pair<std::string, std::string>> calls;
-  } cases[] = {
-      {R"("auto"})", "Let me see <b>", "Let me see <b>", {}},
-      {R"("auto"})",
-       R"(I try.<tool_call>
-{"name": "f", "arguments": {"a": 1}}
-</tool_call> <tool_call>{"name":"f","arguments":{"a":2}}</tool_call>)",
-       "I try.",
-       {{"f", R"({"a":1})"}, {"f", R"({"a":2})"}}},
-      {R"("auto"})", R"( {"name": "f", "parameters": {"a": 3}})", "", {{"f", R"({"a":3})"}}},
-      {R"("auto"})",
-       R"({"name": "stranger", "parameters": {}})",
-       R"({"name": "stranger", "parameters": {}})",
-       {}},
-      {R"("auto"})", R"({"name": "f", "param)", R"({"name": "f", "param)", {}},
-      {R"("auto"})", "<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>", {}},
-      {R"("auto"})", "x <tool_call>{", "x <tool_call>{", {}},
-      {R"("none"})",
-       R"({"name": "f", "parameters": {}})",
-       R"({"name": "f", "parameters": {}})",
-       {}},
-      {R"("required"})",
-       R"([{"name": "f", "arguments": {"a": 1}}, {"name":"f","arguments":{"a":2}}])",
-       "",
-       {{"f", R"({"a":1})"}, {"f", R"({"a":2})"}}},
-      {R"({"type": "function", "function": {"name": "f"}}})",
-       R"({"a": 5})",
-       "",
-       {{"f", R"({"a": 5})"}}}};
-  std::mt19937 random(4);
-  for (const auto& test : cases) {
-    Request request;
-    const auto error = Parse(Kind::kChat, absl::StrCat(kToolChat, test.choice), &request);
-    ASSERT_FALSE(error.has_value()) << error->message;
-    for (int trial = 0; trial < 50; ++trial) {
-      ToolCallReader reader(request, "call");
-      std::string text;
-      std::vector<std::pair<std::string, std::string>> calls;
-      const auto take = [&](ToolCallReader::Output out) {
-        text += out.text;
-        for (const ToolCall& call : out.calls) {
-          if (!call.id.empty()) calls.emplace_back(call.name, "");
-          ASSERT_EQ(call.index, static_cast<int>(calls.size()) - 1);
-          calls.back().second += call.arguments;
-        }
-      };
-      for (size_t at = 0; at < test.answer.size();) {
-        const size_t n = 1 + random() % (trial == 0 ? test.answer.size() : 7);
-        take(reader.Append(test.answer.substr(at, n)));
-        at += n;
-      }
-      take(reader.Finish());
-      EXPECT_EQ(text, test.text);
-      EXPECT_EQ(calls, test.calls) << test.answer;
-      EXPECT_EQ(reader.called(), !test.calls.empty());
-    }
-  }
+TEST(OpenAi, ThoughtsAreAskedForAndGivenBack) {
+  Request request;
+  ASSERT_FALSE(Parse(Kind::kChat, R"({"model": "m", "messages": [
+      {"role": "user", "content": "x"},
+      {"role": "assistant", "content": "y", "reasoning_content": "hm"},
+      {"role": "assistant", "content": "z", "reasoning": "so"}],
+      "reasoning_effort": "low", "include_reasoning": false, "reasoning_format": "none"})",
+                     &request));
+  const proto::ChatPrompt& chat = request.generate.chat();
+  EXPECT_EQ(chat.turns(1).reasoning(), "hm");
+  EXPECT_EQ(chat.turns(2).reasoning(), "so");
+  EXPECT_EQ(chat.reasoning_effort(), "low");
+  EXPECT_TRUE(chat.reasoning_in_text());
+  EXPECT_FALSE(request.include_reasoning);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 json UsageJson(const proto::Usage& usage) {
-  return {
+  json out = {
       {"prompt_tokens", usage.prompt_tokens()},
       {"completion_tokens", usage.completion_tokens()},
       {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
@@ -25,6 +25,10 @@ json UsageJson(const proto::Usage& usage) {
        {{"drafted_tokens", usage.drafted_tokens()},
         {"accepted_tokens", usage.accepted_tokens()},
         {"verification_steps", usage.verification_steps()}}}};
+  if (usage.has_reasoning_tokens()) {
+    out["completion_tokens_details"]["reasoning_tokens"] = usage.reasoning_tokens();
+  }
+  return out;
 }
 
 json Frame(const Head& head, bool chunk) {
@@ -133,15 +137,15 @@ json PromptLogprobs(const ChoicePart& part) {
   return out;
 }
 
-json ToolCallsJson(const std::vector<ToolCall>& calls, bool chunk) {
+json ToolCallsJson(const std::vector<proto::ToolCall>& calls, bool chunk) {
   json out = json::array();
-  for (const ToolCall& call : calls) {
-    json entry = {{"function", {{"arguments", call.arguments}}}};
-    if (chunk) entry["index"] = call.index;
-    if (!call.id.empty()) {
-      entry["id"] = call.id;
+  for (const proto::ToolCall& call : calls) {
+    json entry = {{"function", {{"arguments", call.arguments()}}}};
+    if (chunk) entry["index"] = call.index();
+    if (!call.id().empty()) {
+      entry["id"] = call.id();
       entry["type"] = "function";
-      entry["function"]["name"] = call.name;
+      entry["function"]["name"] = call.name();
     }
     out.push_back(std::move(entry));
   }
@@ -168,10 +172,12 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
   json message = json::object();
   if (!chunk) {
     message["role"] = "assistant";
-    message["content"] = part.text.empty() && !part.tool_calls.empty() ? json() : json(part.text);
+    const bool other = !part.tool_calls.empty() || !part.reasoning.empty();
+    message["content"] = part.text.empty() && other ? json() : json(part.text);
   } else if (!part.text.empty()) {
     message["content"] = part.text;
   }
+  if (!part.reasoning.empty()) message["reasoning_content"] = part.reasoning;
   if (!part.tool_calls.empty()) message["tool_calls"] = ToolCallsJson(part.tool_calls, chunk);
   choice[chunk ? "delta" : "message"] = std::move(message);
   return choice;

@@ -20,19 +20,12 @@ struct Head {
   bool usage_in_chunks = false;  // "usage": null in all chunks but the last
 };
 
-// A call of a tool, or in a stream a part of one: the name and id come with its first part.
-struct ToolCall {
-  int index = 0;
-  std::string id;
-  std::string name;
-  std::string arguments;  // JSON
-};
-
 // One of the choices, or what is new of it.
 struct ChoicePart {
   int index = 0;
+  std::string reasoning;
   std::string text;
-  std::vector<ToolCall> tool_calls;
+  std::vector<proto::ToolCall> tool_calls;     // in a stream, parts of such
   std::vector<proto::TokenLogprobs> logprobs;  // of the echoed prompt, then of the answer
   bool with_logprobs = false;
   std::vector<proto::TokenLogprobs> prompt_logprobs;  // vLLM's field of its own

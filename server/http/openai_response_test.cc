@@ -56,6 +56,30 @@ TEST(OpenAiResponse, UsageSaysWhatWasCachedAndWhatOfTheDraftsCame) {
   EXPECT_EQ(out["completion_tokens_details"]["rejected_prediction_tokens"], 5);
 }
 
+TEST(OpenAiResponse, ThoughtsAndCallsStandBesideTheText) {
+  ChoicePart part;
+  part.reasoning = "hm";
+  proto::ToolCall& call = part.tool_calls.emplace_back();
+  call.set_id("i");
+  call.set_name("f");
+  call.set_arguments("{}");
+  proto::Usage usage = UsageOf(1, 2);
+  const Head head{Kind::kChat, "id", 5, "m"};
+  json whole = json::parse(WholeAnswer(head, {part}, usage));
+  const json message = whole["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "hm");
+  EXPECT_TRUE(message["content"].is_null());
+  EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_FALSE(whole["usage"]["completion_tokens_details"].contains("reasoning_tokens"));
+  usage.set_reasoning_tokens(2);
+  whole = json::parse(WholeAnswer(head, {Text("x")}, usage));
+  EXPECT_EQ(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+  EXPECT_FALSE(whole["choices"][0]["message"].contains("reasoning_content"));
+  const json delta = json::parse(Chunk(head, part).substr(6))["choices"][0]["delta"];
+  EXPECT_EQ(delta["reasoning_content"], "hm");
+  EXPECT_FALSE(delta.contains("content"));
+}
+
 TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
   ChoicePart part = Text("\xc3\xa9x");
   part.with_logprobs = true;

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/inference/tool_choice.h"
 #include "serving/tokenizer/chat_template.h"
 
 namespace espalier {
@@ -35,6 +37,8 @@ absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
 
 absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn) {
   json message = {{"role", turn.role()}, {"content", turn.content()}};
+  // The name that templates read; the API has another one for it, too.
+  if (!turn.reasoning().empty()) message["reasoning_content"] = turn.reasoning();
   if (!turn.name().empty()) message["name"] = turn.name();
   if (!turn.tool_call_id().empty()) message["tool_call_id"] = turn.tool_call_id();
   if (turn.tool_calls().empty()) return message;
@@ -55,6 +59,25 @@ absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn) {
   return message;
 }
 
+// A template that knows efforts takes one; one that can only think or not takes "none".
+absl::Status SetEffort(const std::string& effort, absl::string_view source, json* variables) {
+  if (effort.empty()) return absl::OkStatus();
+  const bool off = effort == "none" && absl::StrContains(source, "enable_thinking");
+  if (!off && !absl::StrContains(source, "reasoning_effort")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "reasoning_effort is '", effort.substr(0, 40), "', but the model's chat template ",
+        absl::StrContains(source, "enable_thinking")
+            ? "can only think or not; accepted: none, or leave it out"
+            : "does not ask for it; leave it out"));
+  }
+  if (off) {
+    (*variables)["enable_thinking"] = false;
+  } else {
+    (*variables)["reasoning_effort"] = effort;
+  }
+  return absl::OkStatus();
+}
+
 // In the model's own form. Its special tokens are spelled in the text.
 absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatFormat& format,
                                       const Clock* clock) {
@@ -65,16 +88,22 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
     if (!message.ok()) return message.status();
     request.messages.push_back(*std::move(message));
   }
-  for (const std::string& tool : chat.tools()) {
-    absl::StatusOr<json> parsed = Parsed(tool, "tools");
-    if (!parsed.ok()) return parsed.status();
-    request.tools.push_back(*std::move(parsed));
+  if (ChoiceOf(chat) != ToolChoice::kNone) {
+    for (const std::string& tool : chat.tools()) {
+      absl::StatusOr<json> parsed = Parsed(tool, "tools");
+      if (!parsed.ok()) return parsed.status();
+      request.tools.push_back(*std::move(parsed));
+    }
   }
   if (!chat.template_arguments().empty()) {
     absl::StatusOr<json> variables = Parsed(chat.template_arguments(), "chat_template_kwargs");
     if (!variables.ok()) return variables.status();
     request.variables = *std::move(variables);
   }
+  if (!request.variables.is_object()) request.variables = json::object();
+  absl::Status effort =
+      SetEffort(chat.reasoning_effort(), format.Source(!request.tools.empty()), &request.variables);
+  if (!effort.ok()) return effort;
   request.strftime_now = [clock](const std::string& form) {
     return absl::FormatTime(form, clock->Now(), absl::LocalTimeZone());
   };
@@ -94,11 +123,20 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
   return text;
 }
 
+// Whether the answer goes on with thoughts.
+bool BeginsInReasoning(const proto::ChatPrompt& chat, absl::string_view text,
+                       const ReasoningMarks& marks) {
+  if (!chat.continue_final_message()) return EndsInReasoning(text, marks);
+  const std::string& last = chat.turns(chat.turns_size() - 1).content();
+  const size_t open = last.rfind(marks.open), close = last.rfind(marks.close);
+  return !marks.empty() && open != std::string::npos &&
+         (close == std::string::npos || close < open);
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<int>> RenderChat(const proto::ChatPrompt& chat,
-                                            const Tokenizer& tokenizer, const ChatFormat* format,
-                                            const Clock* clock) {
+absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer& tokenizer,
+                                  const ChatFormat* format, const Clock* clock) {
   if (chat.continue_final_message() &&
       (chat.turns().empty() || chat.turns(chat.turns_size() - 1).role() != "assistant")) {
     return absl::InvalidArgumentError(
@@ -107,14 +145,24 @@ absl::StatusOr<std::vector<int>> RenderChat(const proto::ChatPrompt& chat,
   if (format != nullptr) {
     absl::StatusOr<std::string> text = RenderOwn(chat, *format, clock);
     if (!text.ok()) return text.status();
-    return tokenizer.TryEncode(*text, {.parse_special = true});
+    absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(*text, {.parse_special = true});
+    if (!tokens.ok()) return tokens.status();
+    const std::string& source = format->Source(ChoiceOf(chat) != ToolChoice::kNone);
+    Prompt prompt{*std::move(tokens), ReasoningMarksOf(source)};
+    prompt.begins_in_reasoning = BeginsInReasoning(chat, *text, prompt.reasoning);
+    prompt.tool_style = &ToolStyleOf(source);
+    return prompt;
+  }
+  if (!chat.reasoning_effort().empty()) {
+    return absl::InvalidArgumentError(
+        "reasoning_effort is for a model's chat template, and this model has none");
   }
   if (!chat.template_arguments().empty()) {
     return absl::InvalidArgumentError(
         "chat_template_kwargs are for a model's chat template, and this model has none");
   }
   std::vector<ChatMessage> messages;
-  if (!chat.tools().empty()) {
+  if (ChoiceOf(chat) != ToolChoice::kNone) {
     std::string text =
         "To call a tool, answer with a JSON object {\"name\": ..., \"arguments\": {...}}. Tools:";
     for (const std::string& tool : chat.tools()) absl::StrAppend(&text, "\n", tool);
@@ -124,7 +172,10 @@ absl::StatusOr<std::vector<int>> RenderChat(const proto::ChatPrompt& chat,
   absl::StatusOr<std::string> text = RenderPlainChat(messages);
   if (!text.ok()) return text.status();
   if (chat.continue_final_message()) text->resize(text->size() - kAssistantNext.size());
-  return tokenizer.TryEncode(*text, {.add_special = true, .parse_special = false});
+  absl::StatusOr<std::vector<int>> tokens =
+      tokenizer.TryEncode(*text, {.add_special = true, .parse_special = false});
+  if (!tokens.ok()) return tokens.status();
+  return Prompt{*std::move(tokens)};
 }
 
 }  // namespace espalier

@@ -47,13 +47,15 @@ absl::StatusOr<std::vector<int>> TokensOf(const proto::EmbedRequest& request, in
   } else {
     prompt.set_text(input.text());
   }
-  absl::StatusOr<std::vector<int>> tokens = PromptTokens(prompt, model);
+  absl::StatusOr<Prompt> read = PromptOf(prompt, model);
   const int most = model.host->context();
-  absl::Status status = tokens.status();
-  if (tokens.ok() && tokens->empty()) status = absl::InvalidArgumentError("it has no tokens");
-  if (tokens.ok() && static_cast<int>(tokens->size()) > most) {
+  absl::Status status = read.status();
+  std::vector<int> tokens;
+  if (read.ok()) tokens = std::move(read->tokens);
+  if (status.ok() && tokens.empty()) status = absl::InvalidArgumentError("it has no tokens");
+  if (static_cast<int>(tokens.size()) > most) {
     status = absl::InvalidArgumentError(
-        absl::StrCat("it has ", tokens->size(), " tokens, the context ", most));
+        absl::StrCat("it has ", tokens.size(), " tokens, the context ", most));
   }
   if (status.ok()) return tokens;
   return absl::Status(status.code(), absl::StrCat("input ", index, ": ", status.message()));

@@ -1,6 +1,7 @@
 #include "server/inference/generation.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "server/inference/chat_prompt.h"
 #include "server/inference/generation_options.h"
 #include "server/inference/sampling_defaults.h"
+#include "server/inference/tool_choice.h"
+#include "serving/answer/answer_reader.h"
 
 namespace espalier {
 namespace {
@@ -56,8 +59,10 @@ absl::Status CheckRequest(const proto::GenerateRequest& request) {
 
 class Running : public Generation, public std::enable_shared_from_this<Running> {
  public:
+  // Chats bring how their answers are read.
   Running(const proto::GenerateRequest& request, std::shared_ptr<LoadedModel> model,
-          ServingMetrics* metrics, GenerationListener listener)
+          ServingMetrics* metrics, GenerationListener listener,
+          const std::optional<AnswerReaderOptions>& reading)
       : request_(request),
         name_(model->description.name()),
         tokenizer_(model->host->shared_tokenizer()),
@@ -66,7 +71,21 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
         metrics_(metrics),
         listener_(std::move(listener)),
         wanted_(std::max(1, request.n())),
-        answers_(std::max(wanted_, request.best_of())) {}
+        answers_(std::max(wanted_, request.best_of())) {
+    if (!reading) return;
+    const ReasoningMarks& marks = reading->reasoning;
+    if (!marks.empty()) {
+      opens_reasoning_ = tokenizer_->TokenId(marks.open);
+      closes_reasoning_ = tokenizer_->TokenId(marks.close);
+    }
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      AnswerReaderOptions own = *reading;
+      absl::StrAppend(&own.id, "-", i);
+      own.short_id += i * 0xD1B54A32D192ED03ull;
+      answers_[i].reader.emplace(std::move(own));
+      answers_[i].in_reasoning = reading->begins_in_reasoning;
+    }
+  }
 
   // REQUIRES: the caller holds the model.
   absl::Status Submit(const std::vector<int>& prompt, const RequestOptions& options,
@@ -114,6 +133,8 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
 
  private:
   struct Answer {
+    std::optional<AnswerReader> reader;  // of a chat
+    bool in_reasoning = false;
     bool begun = false;
     proto::GenerateReply whole;  // of those that compete
     double logprobs = 0;         // their sum
@@ -161,11 +182,45 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       ++answer.tokens;
     }
     std::string text = answer.whole.text() + reply.text();
+    std::string reasoning = answer.whole.reasoning() + reply.reasoning();
     if (!request_.has_logprobs()) reply.clear_logprobs();
-    reply.clear_text();
     answer.whole.MergeFrom(reply);
     answer.whole.set_text(std::move(text));
+    answer.whole.set_reasoning(std::move(reasoning));
     if (finished_ == static_cast<int>(answers_.size())) SendBest();
+  }
+
+  // What is new of the answer, taken apart if it is a chat's.
+  void AddText(const RequestEvent& event, Answer* answer, proto::GenerateReply* reply) {
+    if (!answer->reader) {
+      reply->mutable_text()->append(event.text);
+      return;
+    }
+    const auto add = [reply](AnswerPart part) {
+      reply->mutable_text()->append(part.text);
+      reply->mutable_reasoning()->append(part.reasoning);
+      for (ToolCallPart& call : part.calls) {
+        proto::ToolCall* out = reply->add_tool_calls();
+        out->set_index(call.index);
+        out->set_id(std::move(call.id));
+        out->set_name(std::move(call.name));
+        out->set_arguments(std::move(call.arguments));
+      }
+    };
+    add(answer->reader->Append(event.text));
+    if (event.finished) add(answer->reader->Finish());
+    CountReasoning(event, answer);
+  }
+
+  void CountReasoning(const RequestEvent& event, Answer* answer) {
+    if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
+    int count = 0;
+    for (const int token : event.tokens) {
+      if (token == opens_reasoning_) answer->in_reasoning = true;
+      if (answer->in_reasoning) ++count;
+      if (token == closes_reasoning_) answer->in_reasoning = false;
+    }
+    usage_.set_reasoning_tokens(usage_.reasoning_tokens() + count);
   }
 
   proto::GenerateReply ReplyOf(const RequestEvent& event, Answer* answer) {
@@ -183,14 +238,17 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       }
     }
     if (!request_.prompt_only()) {
-      reply.mutable_text()->append(event.text);
+      AddText(event, answer, &reply);
       reply.mutable_tokens()->Assign(event.tokens.begin(), event.tokens.end());
       for (const TokenLogprobs& logprobs : event.logprobs) {
         *reply.add_logprobs() = LogprobsToProto(logprobs, *tokenizer_);
       }
     }
     if (!event.finished) return reply;
-    reply.set_finish_reason(request_.prompt_only() ? "length" : Name(event.reason));
+    const bool called = answer->reader && answer->reader->called();
+    reply.set_finish_reason(request_.prompt_only()                          ? "length"
+                            : called && event.reason == FinishReason::kStop ? "tool_calls"
+                                                                            : Name(event.reason));
     if (!event.stop.text.empty()) reply.set_stop_string(event.stop.text);
     const auto& stops = request_.stop_token_ids();
     if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
@@ -243,6 +301,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   const int wanted_;
   std::string echo_;
   int first_token_ = -1;
+  int opens_reasoning_ = -1, closes_reasoning_ = -1;  // tokens; -1: the model has none
 
   std::vector<Answer> answers_;
   int finished_ = 0;
@@ -256,33 +315,51 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
 
 }  // namespace
 
-absl::StatusOr<std::vector<int>> PromptTokens(const proto::GenerateRequest& request,
-                                              const LoadedModel& model) {
-  absl::StatusOr<std::vector<int>> tokens;
-  switch (request.prompt_case()) {
-    case proto::GenerateRequest::kTokens:
-      tokens = std::vector<int>(request.tokens().ids().begin(), request.tokens().ids().end());
-      break;
-    case proto::GenerateRequest::kChat:
-      tokens = RenderChat(request.chat(), model.host->tokenizer(), model.host->chat(), model.clock);
-      break;
-    default: {
-      const bool add = !request.no_added_tokens();
-      tokens = model.host->tokenizer().TryEncode(request.text(),
-                                                 {.add_special = add, .parse_special = true});
-    }
+absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const LoadedModel& model) {
+  Prompt prompt;
+  if (request.has_chat()) {
+    absl::StatusOr<Prompt> chat =
+        RenderChat(request.chat(), model.host->tokenizer(), model.host->chat(), model.clock);
+    if (!chat.ok()) return chat.status();
+    prompt = *std::move(chat);
+  } else if (request.has_tokens()) {
+    prompt.tokens = {request.tokens().ids().begin(), request.tokens().ids().end()};
+  } else {
+    absl::StatusOr<std::vector<int>> tokens = model.host->tokenizer().TryEncode(
+        request.text(), {.add_special = !request.no_added_tokens(), .parse_special = true});
+    if (!tokens.ok()) return tokens.status();
+    prompt.tokens = *std::move(tokens);
   }
-  if (!tokens.ok()) return tokens.status();
   const int most = request.truncate_prompt_tokens();
   if (most < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("truncate_prompt_tokens is ", most, ", expected 1 or more"));
   }
-  if (most > 0 && static_cast<int>(tokens->size()) > most) {
-    tokens->erase(tokens->begin(), tokens->end() - most);
+  if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
+    prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }
-  return tokens;
+  return prompt;
 }
+
+namespace {
+
+AnswerReaderOptions ReadingOf(const proto::ChatPrompt& chat, const Prompt& prompt,
+                              std::vector<Tool> tools, ModelServer* models) {
+  AnswerReaderOptions options;
+  if (!chat.reasoning_in_text()) {
+    options.reasoning = prompt.reasoning;
+    options.begins_in_reasoning = prompt.begins_in_reasoning;
+  }
+  options.style = prompt.tool_style;
+  options.tools = std::move(tools);
+  options.choice = ChoiceOf(chat);
+  options.named = chat.named_tool();
+  if (options.choice != ToolChoice::kNone) options.short_id = models->NextSeed();
+  options.id = absl::StrCat("call_", absl::Hex(options.short_id, absl::kZeroPad16));
+  return options;
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::GenerateRequest& given,
                                                             std::shared_ptr<LoadedModel> model,
@@ -292,15 +369,23 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   if (absl::Status status = CheckRequest(given); !status.ok()) return status;
   proto::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
-  absl::StatusOr<std::vector<int>> prompt = PromptTokens(request, *model);
+  std::vector<Tool> tools;
+  if (request.has_chat()) {
+    absl::StatusOr<std::vector<Tool>> known = ToolsOf(request.chat());
+    if (!known.ok()) return known.status();
+    tools = *std::move(known);
+    if (absl::Status status = DemandCall(tools, &request); !status.ok()) return status;
+  }
+  absl::StatusOr<Prompt> prompt = PromptOf(request, *model);
   if (!prompt.ok()) return prompt.status();
-  absl::StatusOr<RequestOptions> options =
-      OptionsOf(request, *model, static_cast<int>(prompt->size()));
+  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt);
   if (!options.ok()) return options.status();
   const uint64_t seed =
       request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
-  auto running = std::make_shared<Running>(request, model, metrics, std::move(listener));
-  absl::Status status = running->Submit(*prompt, *options, seed);
+  std::optional<AnswerReaderOptions> reading;
+  if (request.has_chat()) reading = ReadingOf(request.chat(), *prompt, std::move(tools), models);
+  auto running = std::make_shared<Running>(request, model, metrics, std::move(listener), reading);
+  absl::Status status = running->Submit(prompt->tokens, *options, seed);
   if (!status.ok()) return status;
   return running;
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
+#include "server/inference/chat_prompt.h"
 #include "server/inference/model_server.h"
 
 namespace espalier {
@@ -32,9 +33,8 @@ class Generation {
 using GenerationListener =
     std::function<void(const absl::StatusOr<proto::GenerateReply>& reply, bool last)>;
 
-// The request's prompt as tokens, template and truncation applied. Errors name the field.
-absl::StatusOr<std::vector<int>> PromptTokens(const proto::GenerateRequest& request,
-                                              const LoadedModel& model);
+// The request's prompt, template and truncation applied. Errors name the field.
+absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const LoadedModel& model);
 
 // Checks and submits a request. `models` gives seeds to requests that bring none; `metrics` may be
 // null. Errors that can be known now come back; later ones (the queue is full) go to the listener.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/inference/generation.h"
+#include "server/inference/tool_choice.h"
 
 namespace espalier {
 namespace {
@@ -26,7 +27,7 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Tok
   return absl::OkStatus();
 }
 
-StructuredOutput OutputOf(const proto::StructuredOutput& output) {
+StructuredOutput FormOf(const proto::StructuredOutput& output) {
   switch (output.kind_case()) {
     case proto::StructuredOutput::kRegex:
       return {.kind = StructuredOutput::kRegex, .text = output.regex()};
@@ -42,8 +43,44 @@ StructuredOutput OutputOf(const proto::StructuredOutput& output) {
   }
 }
 
+// The form of what follows the thoughts. Those that are part of the answer's text are part of the
+// form, unless the prompt has begun them. A grammar knows no special tokens, so thoughts that end
+// with one cannot come first.
+StructuredOutput OutputOf(const proto::GenerateRequest& request, const Prompt& prompt,
+                          const Tokenizer& tokenizer) {
+  StructuredOutput output = FormOf(request.structured_output());
+  const int close = prompt.reasoning.empty() ? -1 : tokenizer.TokenId(prompt.reasoning.close);
+  if (close >= 0 && tokenizer.IsSpecial(close)) return output;
+  if (prompt.begins_in_reasoning ||
+      (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
+    output.thoughts = {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
+  }
+  return output;
+}
+
+// Special tokens in which a chat's answer is written, beside its text.
+std::vector<int> MarksOf(const proto::GenerateRequest& request, const Prompt& prompt,
+                         const Tokenizer& tokenizer) {
+  std::vector<std::string> marks;
+  if (!prompt.reasoning.empty()) marks = {prompt.reasoning.open, prompt.reasoning.close};
+  if (request.has_chat() && ChoiceOf(request.chat()) == ToolChoice::kAuto) {
+    for (const ToolStyle::Section& section : prompt.tool_style->sections()) {
+      marks.push_back(section.open);
+      if (!section.close.empty()) marks.push_back(section.close);
+    }
+    for (std::string& mark : prompt.tool_style->marks()) marks.push_back(std::move(mark));
+  }
+  std::vector<int> tokens;
+  for (const std::string& mark : marks) {
+    const int token = tokenizer.TokenId(mark);
+    if (token >= 0 && tokenizer.IsSpecial(token)) tokens.push_back(token);
+  }
+  return tokens;
+}
+
 absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateRequest& request,
-                                                          const LoadedModel& model) {
+                                                          const LoadedModel& model,
+                                                          const Prompt& prompt) {
   const proto::SamplingOptions& sampling = request.sampling();
   auto rules = std::make_shared<TokenRules>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
@@ -74,7 +111,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
           "wanted");
     }
     absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
-        model.grammars->Get(OutputOf(request.structured_output()));
+        model.grammars->Get(OutputOf(request, prompt, model.host->tokenizer()));
     if (!masker.ok()) return masker.status();
     rules->constraint = *std::move(masker);
   }
@@ -84,7 +121,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
 }  // namespace
 
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
-                                         const LoadedModel& model, int prompt_tokens) {
+                                         const LoadedModel& model, const Prompt& prompt) {
   if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
     return absl::FailedPreconditionError(
         absl::StrCat("field 'speculation' is on, but model '", request.model(),
@@ -98,7 +135,9 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   if (options.max_tokens == 0) {
     // Chat answers run to the end of the context unless they are limited.
     options.max_tokens =
-        request.has_chat() ? std::max(1, model.host->context() - prompt_tokens) : kDefaultMaxTokens;
+        request.has_chat()
+            ? std::max(1, model.host->context() - static_cast<int>(prompt.tokens.size()))
+            : kDefaultMaxTokens;
     const std::optional<int>& most = model.host->generation().max_new_tokens;
     if (most && model.description.generation_config() != "none") {
       options.max_tokens = std::min(options.max_tokens, *most);
@@ -110,6 +149,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.include_stop = request.include_stop();
   options.ignore_eos = request.ignore_eos();
   options.show_special_tokens = request.show_special_tokens();
+  options.shown_tokens = MarksOf(request, prompt, model.host->tokenizer());
   options.speculate = request.speculation() != proto::SPECULATION_OFF;
   options.priority = request.priority();
   options.timeout_seconds = request.timeout_seconds();
@@ -128,7 +168,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.sampling.top_k = sampling.top_k();
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
-  absl::StatusOr<std::shared_ptr<const TokenRules>> rules = RulesOf(request, model);
+  absl::StatusOr<std::shared_ptr<const TokenRules>> rules = RulesOf(request, model, prompt);
   if (!rules.ok()) return rules.status();
   options.rules = *std::move(rules);
   return options;

@@ -3,6 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
+#include "server/inference/chat_prompt.h"
 #include "server/inference/model_server.h"
 #include "serving/request/request.h"
 
@@ -10,6 +11,6 @@ namespace espalier {
 
 // All but the seed. Errors name the field.
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
-                                         const LoadedModel& model, int prompt_tokens);
+                                         const LoadedModel& model, const Prompt& prompt);
 
 }  // namespace espalier

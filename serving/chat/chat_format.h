@@ -35,8 +35,18 @@ class ChatFormat {
   // With tools, a template named tool_use comes first, as in transformers.
   absl::StatusOr<std::string> Render(const ChatRequest& request) const;
 
+  // The text of the template that Render takes; empty if the model has none.
+  const std::string& Source(bool with_tools) const;
+
  private:
-  std::map<std::string, chat::Template> templates_;
+  struct Named {
+    std::string source;
+    chat::Template parsed;
+  };
+
+  const Named* Find(bool with_tools) const;
+
+  std::map<std::string, Named> templates_;
   std::map<std::string, std::string> special_tokens_;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/dfa.h"
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/regex.h"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 1 << 20;
 constexpr size_t kMaxChoices = 10'000;
+constexpr DfaBudget kThoughtsBudget = 1'000'000;
+constexpr int kMaxBlanks = 4;  // beside thoughts
 
 absl::StatusOr<Grammar> GrammarOfChoices(const std::vector<std::string>& choices) {
   if (choices.empty() || choices.size() > kMaxChoices) {
@@ -32,9 +35,7 @@ absl::StatusOr<Grammar> GrammarOfChoices(const std::vector<std::string>& choices
   return grammar;
 }
 
-}  // namespace
-
-absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
+absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output) {
   if (output.text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("structured output: its text has ",
                                                    output.text.size(), " bytes, expected at most ",
@@ -58,6 +59,46 @@ absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
       return GrammarOfChoices(output.choices);
   }
   return absl::InternalError("structured output of an unknown kind");
+}
+
+// Puts thoughts before a grammar's root.
+absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar) {
+  const Expression any = Repeat(OneOf({{0, kLastCodePoint}}), 0);
+  DfaBudget budget = kThoughtsBudget;
+  absl::StatusOr<Dfa> all = Dfa::From(any, &budget);
+  if (!all.ok()) return all.status();
+  absl::StatusOr<Dfa> closed = Dfa::From(Sequence({any, Literal(thoughts.close), any}), &budget);
+  if (!closed.ok()) return closed.status();
+  // Without the mark, so that the first one that comes is the end.
+  absl::StatusOr<Dfa> open = all->Without(*closed, &budget);
+  if (!open.ok()) return open.status();
+  const auto as_it_is = [](const CodePoints& points) { return OneOf(points); };
+  const Expression blanks =
+      Repeat(OneOf({{' ', ' '}, {'\n', '\n'}, {'\r', '\r'}, {'\t', '\t'}}), 0, kMaxBlanks);
+  std::vector<Expression> before;
+  if (!thoughts.begun) {
+    before.push_back(blanks);
+    before.push_back(Literal(thoughts.open));
+  }
+  // No rule of a form has blanks in its name.
+  before.push_back(open->AddRules("thoughts before", as_it_is, grammar));
+  before.push_back(Literal(thoughts.close));
+  before.push_back(blanks);
+  Expression whole = Sequence(std::move(before));
+  if (!thoughts.begun) whole = Optional(std::move(whole));
+  grammar->rules["form behind thoughts"] = Sequence({std::move(whole), RuleCall(grammar->root)});
+  grammar->root = "form behind thoughts";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
+  absl::StatusOr<Grammar> grammar = GrammarOfForm(output);
+  if (!grammar.ok() || output.thoughts.close.empty()) return grammar;
+  absl::Status status = Prepend(output.thoughts, &*grammar);
+  if (!status.ok()) return status;
+  return grammar;
 }
 
 }  // namespace espalier

@@ -42,6 +42,7 @@ struct RequestOptions {
   std::vector<int> stop_token_ids;          // end the answer, as an end of sequence does
   bool include_stop = false;         // the stop string or token that ends the answer is in its text
   bool show_special_tokens = false;  // special tokens have text
+  std::vector<int> shown_tokens;     // special tokens that have text all the same
   int logprobs = -1;           // most probable tokens reported for each of the answer; -1: none
   int prompt_logprobs = -1;    // the same for the prompt's, from the second on
   int priority = 0;            // lower ones first

@@ -11,15 +11,15 @@ namespace espalier {
 
 class PipelineTokenizer::Stream : public StreamDecoder {
  public:
-  Stream(const PipelineTokenizer& tokenizer, bool show_special)
-      : tokenizer_(tokenizer), show_special_(show_special), stream_(tokenizer.decoder_) {}
+  Stream(const PipelineTokenizer& tokenizer, bool show_special, std::vector<int> shown)
+      : tokenizer_(tokenizer),
+        show_special_(show_special),
+        shown_(std::move(shown)),
+        stream_(tokenizer.decoder_) {}
 
   std::string Append(int token) override {
-    const std::vector<int>& eos = tokenizer_.eos_;
-    if (!show_special_ &&
-        (tokenizer_.IsSpecial(token) || std::find(eos.begin(), eos.end(), token) != eos.end())) {
-      return "";
-    }
+    const bool hidden = tokenizer_.IsSpecial(token) || Contains(tokenizer_.eos_, token);
+    if (hidden && !show_special_ && !Contains(shown_, token)) return "";
     const std::string* const spelling = tokenizer_.Spelling(token);
     return spelling == nullptr ? "" : stream_.Push(*spelling);
   }
@@ -31,8 +31,13 @@ class PipelineTokenizer::Stream : public StreamDecoder {
   }
 
  private:
+  static bool Contains(const std::vector<int>& tokens, int token) {
+    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+  }
+
   const PipelineTokenizer& tokenizer_;
   const bool show_special_;
+  const std::vector<int> shown_;
   Decoder::Stream stream_;
 };
 
@@ -94,11 +99,12 @@ std::string PipelineTokenizer::TokenBytes(int token) const {
 }
 
 std::unique_ptr<StreamDecoder> PipelineTokenizer::NewStreamDecoder() const {
-  return NewStreamDecoder(false);
+  return NewStreamDecoder(false, {});
 }
 
-std::unique_ptr<StreamDecoder> PipelineTokenizer::NewStreamDecoder(bool show_special) const {
-  return std::make_unique<Stream>(*this, show_special);
+std::unique_ptr<StreamDecoder> PipelineTokenizer::NewStreamDecoder(
+    bool show_special, const std::vector<int>& shown) const {
+  return std::make_unique<Stream>(*this, show_special, shown);
 }
 
 std::vector<int> PipelineTokenizer::Encode(absl::string_view text) const {

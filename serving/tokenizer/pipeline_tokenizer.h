@@ -34,7 +34,8 @@ class PipelineTokenizer : public Tokenizer {
   absl::StatusOr<std::vector<int>> TryEncode(absl::string_view text,
                                              const EncodeOptions& options) const override;
   std::unique_ptr<StreamDecoder> NewStreamDecoder() const override;
-  std::unique_ptr<StreamDecoder> NewStreamDecoder(bool show_special) const override;
+  std::unique_ptr<StreamDecoder> NewStreamDecoder(bool show_special,
+                                                  const std::vector<int>& shown) const override;
   std::string TokenBytes(int token) const override;
   bool IsSpecial(int token) const override { return added_.IsSpecial(token); }
   int TokenId(absl::string_view spelling) const override;

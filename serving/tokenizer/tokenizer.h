@@ -51,7 +51,9 @@ class Tokenizer {
   }
   // Special tokens have no text, unless they are asked for.
   virtual std::unique_ptr<StreamDecoder> NewStreamDecoder() const = 0;
-  virtual std::unique_ptr<StreamDecoder> NewStreamDecoder(bool show_special) const {
+  // Only those of `shown`, or all.
+  virtual std::unique_ptr<StreamDecoder> NewStreamDecoder(bool show_special,
+                                                          const std::vector<int>& shown) const {
     return NewStreamDecoder();
   }
 

@@ -102,7 +102,7 @@ class Runner {
   json Decode(const json& request) const {
     json texts = json::array(), pieces = json::array();
     for (const json& ids : request["decode"]) {
-      const auto stream = tokenizer_->NewStreamDecoder(request.value("show_special", false));
+      const auto stream = tokenizer_->NewStreamDecoder(request.value("show_special", false), {});
       std::vector<std::string> parts;
       std::string whole;
       for (const int id : ids) parts.push_back(stream->Append(id));

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto tokens =
         (*tokenizer)->TryEncode(text, {.add_special = special, .parse_special = special});
     if (!tokens.ok()) continue;
-    const auto stream = (*tokenizer)->NewStreamDecoder(special);
+    const auto stream = (*tokenizer)->NewStreamDecoder(special, {});
     for (const int token : *tokens) {
       // What post-processors add need not be in the vocabulary; everything else is.
       if (!special && (token < 0 || token >= (*tokenizer)->vocabulary())) std::abort();

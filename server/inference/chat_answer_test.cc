@@ -1,0 +1,306 @@
+// Chats on a real engine whose model says what the test has written: thoughts, calls and forms in
+// the replies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/synchronization/notification.h"
+#include "server/fake_clock.h"
+#include "server/inference/generation.h"
+#include "serving/testing/fake_model_runner.h"
+#include "serving/tokenizer/tokenizer_files.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+constexpr char kThinking[] =
+    "{% for m in messages %}{{ m.role }}:{{ m.reasoning_content }}{{ m.content }}\n{% endfor %}"
+    "{{ tools | length if tools else '' }}[TOOL_CALLS]a:"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}";
+constexpr char kBegunThinking[] =
+    "{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '</think>'[:0] }}<think>\n";
+
+// Single characters of ASCII, and what a test needs beside them.
+std::string TokenizerText() {
+  Json vocabulary = Json::object();
+  for (char c = '!'; c <= '~'; ++c) vocabulary[std::string(1, c)] = vocabulary.size();
+  vocabulary["\u0120"] = vocabulary.size();  // a blank
+  vocabulary["\u010a"] = vocabulary.size();  // a line break
+  Json added = Json::array();
+  for (const auto& [content, special] : {std::pair{"<think>", false},
+                                         {"</think>", false},
+                                         {"[TOOL_CALLS]", true},
+                                         {"[ARGS]", true},
+                                         {"<eos>", true}}) {
+    added.push_back({{"id", vocabulary.size() + added.size()},
+                     {"content", content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", special}});
+  }
+  const Json level = {{"type", "ByteLevel"},
+                      {"add_prefix_space", false},
+                      {"trim_offsets", false},
+                      {"use_regex", false}};
+  return Json{{"added_tokens", added},
+              {"pre_tokenizer", level},
+              {"decoder", level},
+              {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}}}
+      .dump();
+}
+
+struct Said {
+  std::string text, reasoning, reason;
+  std::vector<proto::ToolCall> calls;
+  proto::Usage usage;
+  absl::Status error;
+};
+
+class ChatAnswerTest : public testing::Test {
+ protected:
+  void Serve(const std::string& chat_template) {
+    TokenizerFiles files;
+    files.tokenizer_json = TokenizerText();
+    files.tokenizer_config_json =
+        Json{{"eos_token", "<eos>"}, {"chat_template", chat_template}}.dump();
+    auto tokenizer = LoadTokenizer(files);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *tokenizer;
+    EngineParts parts;
+    parts.tokenizer = tokenizer_;
+    parts.chat = *ChatFormat::Create(*ReadTokenizerConfig(files));
+    const int vocabulary = tokenizer_->vocabulary();
+    parts.llm = std::make_unique<FakeModelRunner>(
+        FakeModelRunner::RoomyLimits(vocabulary), [this, vocabulary](absl::Span<const int> path) {
+          std::vector<float> logits(static_cast<size_t>(vocabulary), 0);
+          // A grammar that forbids what is written takes the last token that is left.
+          for (int i = 0; i < vocabulary; ++i) logits[static_cast<size_t>(i)] = 0.001f * i;
+          const size_t at = path.size() - prompt_;
+          const int next = path.size() < prompt_ ? 0
+                           : at < script_.size() ? script_[at]
+                                                 : tokenizer_->eos()[0];
+          logits[static_cast<size_t>(next)] = 5;
+          return logits;
+        });
+    model_ = std::make_shared<LoadedModel>();
+    EngineOptions options;
+    options.max_requests = 4;
+    auto host = EngineHost::Create(std::move(parts), options);
+    ASSERT_TRUE(host.ok()) << host.status();
+    model_->host = *std::move(host);
+    model_->grammars = std::make_unique<GrammarCache>(tokenizer_);
+    model_->clock = &clock_;
+  }
+
+  static proto::GenerateRequest Ask(const std::string& content = "hi") {
+    proto::GenerateRequest request;
+    proto::ChatTurn* turn = request.mutable_chat()->add_turns();
+    turn->set_role("user");
+    turn->set_content(content);
+    return request;
+  }
+  static void AddTool(proto::GenerateRequest* request) {
+    request->mutable_chat()->add_tools(
+        R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+            "properties": {"a": {"type": "integer"}}, "required": ["a"]}}})");
+  }
+
+  Said Say(const proto::GenerateRequest& request, const std::string& answer) {
+    Said said;
+    auto prompt = PromptOf(request, *model_);
+    if (prompt.ok()) prompt_ = prompt->tokens.size();
+    script_ = *tokenizer_->TryEncode(answer, {.parse_special = true});
+    absl::Notification done;
+    auto generation =
+        StartGeneration(request, model_, &models_, nullptr,
+                        [&](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+                          if (!reply.ok()) {
+                            said.error = reply.status();
+                          } else {
+                            said.text += reply->text();
+                            said.reasoning += reply->reasoning();
+                            for (const proto::ToolCall& call : reply->tool_calls()) {
+                              if (call.index() == static_cast<int>(said.calls.size())) {
+                                said.calls.push_back(call);
+                              } else {
+                                said.calls.back().mutable_arguments()->append(call.arguments());
+                              }
+                            }
+                            if (!reply->finish_reason().empty())
+                              said.reason = reply->finish_reason();
+                            if (last) said.usage = reply->usage();
+                          }
+                          if (last) done.Notify();
+                        });
+    if (!generation.ok()) {
+      said.error = generation.status();
+      return said;
+    }
+    done.WaitForNotification();
+    return said;
+  }
+
+  FakeClock clock_;
+  ModelServer models_{{}};
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<LoadedModel> model_;
+  size_t prompt_ = 0;
+  std::vector<int> script_;
+};
+
+TEST_F(ChatAnswerTest, ThoughtsAreApartAndCounted) {
+  Serve(kThinking);
+  const Said said = Say(Ask(), "<think>\nhm\n</think>\n\nYes.");
+  EXPECT_EQ(said.reasoning, "hm");
+  EXPECT_EQ(said.text, "Yes.");
+  EXPECT_EQ(said.reason, "stop");
+  EXPECT_EQ(said.usage.reasoning_tokens(), 6);  // with both marks and both line breaks
+  EXPECT_EQ(said.usage.completion_tokens(), 13);
+  const Said none = Say(Ask(), "Yes.");
+  EXPECT_EQ(none.text, "Yes.");
+  EXPECT_TRUE(none.usage.has_reasoning_tokens());
+  EXPECT_EQ(none.usage.reasoning_tokens(), 0);
+  proto::GenerateRequest raw = Ask();
+  raw.mutable_chat()->set_reasoning_in_text(true);
+  EXPECT_EQ(Say(raw, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");
+  // No chat, no reading.
+  proto::GenerateRequest completion;
+  completion.set_text("hi");
+  completion.set_max_tokens(50);
+  EXPECT_EQ(Say(completion, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");
+}
+
+TEST_F(ChatAnswerTest, APromptMayHaveBegunTheThoughts) {
+  Serve(kBegunThinking);
+  const Said said = Say(Ask(), "hm\n</think>\nYes.");
+  EXPECT_EQ(said.reasoning, "hm");
+  EXPECT_EQ(said.text, "Yes.");
+  EXPECT_EQ(said.usage.reasoning_tokens(), 4);
+  // Cut off among them there is no answer.
+  proto::GenerateRequest shorter = Ask();
+  shorter.set_max_tokens(1);
+  const Said cut = Say(shorter, "hm\n</think>\nYes.");
+  EXPECT_EQ(cut.reasoning, "h");
+  EXPECT_EQ(cut.text, "");
+  EXPECT_EQ(cut.reason, "length");
+}
+
+TEST_F(ChatAnswerTest, AnAnswerGoesOnInTheThoughtsThatItsBeginningLeftOpen) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  proto::ChatTurn* turn = request.mutable_chat()->add_turns();
+  turn->set_role("assistant");
+  turn->set_content("<think>first");
+  request.mutable_chat()->set_continue_final_message(true);
+  EXPECT_EQ(Say(request, " then</think>Yes.").reasoning, "then");
+  turn->set_content("<think>first</think>Y");
+  EXPECT_EQ(Say(request, "es.").text, "es.");
+}
+
+TEST_F(ChatAnswerTest, AFormBeginsBehindTheThoughts) {
+  for (const bool begun : {false, true}) {
+    Serve(begun ? kBegunThinking : kThinking);
+    proto::GenerateRequest request = Ask();
+    request.mutable_structured_output()->set_regex("[0-9]{3}");
+    const std::string thoughts = begun ? "h<1>m</think>\n" : "<think>h<1>m</think>\n";
+    Said said = Say(request, thoughts + "123");
+    EXPECT_EQ(said.reasoning, "h<1>m") << said.error;
+    EXPECT_EQ(said.text, "123");
+    EXPECT_EQ(said.reason, "stop");
+    // It holds there: letters are not what the answer may be.
+    said = Say(request, thoughts + "abc");
+    EXPECT_THAT(said.text, testing::MatchesRegex("[0-9]{3}"));
+    if (!begun) {
+      EXPECT_EQ(Say(request, "456").text, "456");
+      // Where thoughts stay in the text they are no part of its form.
+      request.mutable_chat()->set_reasoning_in_text(true);
+      EXPECT_THAT(Say(request, thoughts + "123").text, testing::MatchesRegex("[0-9]{3}"));
+    }
+  }
+}
+
+TEST_F(ChatAnswerTest, CallsInSpecialTokensAreFound) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  AddTool(&request);
+  const std::string call = "<think>hm</think>[TOOL_CALLS]f[ARGS]{\"a\": 1}";
+  const Said said = Say(request, call);
+  ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+  EXPECT_EQ(said.calls[0].name(), "f");
+  EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 1}");
+  EXPECT_EQ(said.calls[0].id().size(), 9u);
+  EXPECT_EQ(said.reason, "tool_calls");
+  EXPECT_EQ(said.reasoning, "hm");
+  EXPECT_EQ(said.text, "");
+  // Without tools the mark is what special tokens are: nothing.
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NONE);
+  EXPECT_EQ(Say(request, "[TOOL_CALLS]f[ARGS]{}").text, "f{}");
+}
+
+TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  AddTool(&request);
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  request.mutable_chat()->set_single_tool_call(true);
+  const std::string call = R"([{"name": "f", "arguments": {"a": 12}}])";
+  for (const std::string& thoughts : {std::string(), std::string("<think>hm</think>")}) {
+    const Said said = Say(request, thoughts + call);
+    ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+    EXPECT_EQ(Json::parse(said.calls[0].arguments()), Json({{"a", 12}}));
+    EXPECT_EQ(said.reason, "tool_calls");
+  }
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+  request.mutable_chat()->set_named_tool("f");
+  const Said named = Say(request, R"(<think>hm</think>{"a": 7})");
+  ASSERT_EQ(named.calls.size(), 1u) << named.error;
+  EXPECT_EQ(named.calls[0].name(), "f");
+  EXPECT_EQ(Json::parse(named.calls[0].arguments()), Json({{"a", 7}}));
+  EXPECT_EQ(named.reasoning, "hm");
+}
+
+TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("there are no tools"));
+  AddTool(&request);
+  request.mutable_structured_output()->set_regex("a");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("another structured output"));
+  request.clear_structured_output();
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+  request.mutable_chat()->set_named_tool("nobody");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("'nobody'"));
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  request.mutable_chat()->add_tools(R"({"function": {"name": "g", "parameters": {"$ref": "#"}}})");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("tool 'g': \"$ref\""));
+  request.mutable_chat()->set_tools(1, "[1]");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("tools[1]"));
+}
+
+TEST_F(ChatAnswerTest, EffortsAreForTemplatesThatKnowThem) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  request.mutable_chat()->set_reasoning_effort("none");
+  const auto prompt = PromptOf(request, *model_);
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  std::string text;
+  for (const int token : prompt->tokens) text += tokenizer_->TokenBytes(token);
+  EXPECT_THAT(text, testing::EndsWith("</think>\n\n"));
+  EXPECT_FALSE(prompt->begins_in_reasoning);
+  request.mutable_chat()->set_reasoning_effort("low");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("can only think or not"));
+  Serve("{{ messages[0].content }}");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("does not ask for it"));
+  Serve("{{ messages[0].content }}{{ reasoning_effort }}");
+  EXPECT_EQ(PromptOf(request, *model_)->tokens.size(), 5u);  // "hilow"
+}
+
+}  // namespace
+}  // namespace espalier

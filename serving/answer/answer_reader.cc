@@ -1,0 +1,224 @@
+#include "serving/answer/answer_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kNowhere = std::string::npos;
+
+// Length of the longest end of `text` that begins `word`.
+size_t BeginningAtEnd(absl::string_view text, absl::string_view word) {
+  for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n) {
+    if (absl::EndsWith(text, word.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+std::vector<ToolStyle::Section> SectionsOf(const AnswerReaderOptions& options) {
+  if (options.choice != ToolChoice::kAuto) return {};
+  return options.style->sections();
+}
+
+}  // namespace
+
+ReasoningReader::ReasoningReader(ReasoningMarks marks, bool begins_inside)
+    : marks_(std::move(marks)),
+      state_(marks_.empty() ? State::kOver : (begins_inside ? State::kInside : State::kUndecided)) {
+}
+
+void ReasoningReader::Think(absl::string_view text, std::string* reasoning) {
+  if (!thought_) text = absl::StripLeadingAsciiWhitespace(text);
+  if (text.empty()) return;
+  thought_ = true;
+  absl::StrAppend(reasoning, text);
+}
+
+void ReasoningReader::Append(absl::string_view text, std::string* reasoning, std::string* rest) {
+  if (state_ == State::kOver) {
+    absl::StrAppend(rest, text);
+    return;
+  }
+  absl::StrAppend(&held_, text);
+  if (state_ == State::kUndecided) {
+    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
+    if (absl::StartsWith(begun, marks_.open)) {
+      held_ = std::string(begun.substr(marks_.open.size()));
+      state_ = State::kInside;
+    } else if (absl::StartsWith(marks_.open, begun)) {
+      return;
+    } else {
+      state_ = State::kOver;
+      absl::StrAppend(rest, std::exchange(held_, ""));
+      return;
+    }
+  }
+  if (state_ == State::kInside) {
+    const size_t close = held_.find(marks_.close);
+    if (close == kNowhere) {
+      // Blanks that may turn out to be the last ones wait, as does what may be the mark.
+      absl::string_view sure = held_;
+      sure.remove_suffix(BeginningAtEnd(sure, marks_.close));
+      sure = absl::StripTrailingAsciiWhitespace(sure);
+      Think(sure, reasoning);
+      held_.erase(0, sure.size());
+      return;
+    }
+    Think(absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, close)), reasoning);
+    held_.erase(0, close + marks_.close.size());
+    state_ = State::kBehind;
+  }
+  const absl::string_view behind = absl::StripLeadingAsciiWhitespace(held_);
+  if (behind.empty()) return;
+  absl::StrAppend(rest, behind);
+  held_.clear();
+  state_ = State::kOver;
+}
+
+void ReasoningReader::Finish(std::string* reasoning, std::string* rest) {
+  if (state_ == State::kUndecided) absl::StrAppend(rest, held_);
+  if (state_ == State::kInside) Think(absl::StripTrailingAsciiWhitespace(held_), reasoning);
+  held_.clear();
+}
+
+AnswerReader::AnswerReader(AnswerReaderOptions options)
+    : options_(std::move(options)),
+      sections_(SectionsOf(options_)),
+      reasoning_(options_.reasoning, options_.begins_in_reasoning) {
+  if (options_.choice == ToolChoice::kRequired) state_ = State::kWhole;
+}
+
+AnswerPart AnswerReader::Append(const std::string& text) {
+  AnswerPart out;
+  std::string rest;
+  reasoning_.Append(text, &out.reasoning, &rest);
+  Take(rest, &out);
+  return out;
+}
+
+void AnswerReader::Take(const std::string& text, AnswerPart* out) {
+  if (text.empty()) return;
+  if (options_.choice == ToolChoice::kNone) {
+    out->text += text;
+    return;
+  }
+  if (options_.choice == ToolChoice::kNamed) {
+    ToolCallPart part;
+    part.arguments = text;
+    if (std::exchange(next_index_, 1) == 0) {
+      part.id = IdOf(0);
+      part.name = options_.named;
+    }
+    out->calls.push_back(std::move(part));
+    return;
+  }
+  held_ += text;
+  if (state_ == State::kUndecided) {
+    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
+    if (begun.size() < 2) return;
+    // A mark may begin with a bracket, too; by two characters they differ from JSON.
+    const bool mark = std::any_of(sections_.begin(), sections_.end(), [&](const auto& section) {
+      return absl::StartsWith(section.open, begun.substr(0, 2));
+    });
+    state_ = !mark && (begun[0] == '{' || begun[0] == '[') ? State::kWhole : State::kText;
+  }
+  if (state_ == State::kText || state_ == State::kInSection) ReadText(out);
+}
+
+size_t AnswerReader::FindOpen() {
+  size_t first = kNowhere;
+  for (const ToolStyle::Section& section : sections_) {
+    const size_t at = held_.find(section.open);
+    if (at >= first) continue;
+    first = at;
+    section_ = &section;
+  }
+  return first;
+}
+
+std::pair<size_t, size_t> AnswerReader::FindClose() const {
+  const bool closes = !section_->close.empty();
+  const size_t at = held_.find(closes ? section_->close : section_->open);
+  if (at == kNowhere) return {at, at};
+  return {at, closes ? at + section_->close.size() : at};
+}
+
+void AnswerReader::ReadText(AnswerPart* out) {
+  for (;;) {
+    if (state_ == State::kText) {
+      // Blanks between calls are no text.
+      if (after_call_) held_ = std::string(absl::StripLeadingAsciiWhitespace(held_));
+      const size_t open = FindOpen();
+      if (open == kNowhere) {
+        size_t keep = 0;
+        for (const ToolStyle::Section& section : sections_) {
+          keep = std::max(keep, BeginningAtEnd(held_, section.open));
+        }
+        if (held_.size() > keep) after_call_ = false;
+        out->text += held_.substr(0, held_.size() - keep);
+        held_.erase(0, held_.size() - keep);
+        return;
+      }
+      out->text += held_.substr(0, open);
+      held_.erase(0, open + section_->open.size());
+      state_ = State::kInSection;
+    }
+    const auto [end, behind] = FindClose();
+    if (end == kNowhere) return;
+    const std::string inside = held_.substr(0, end);
+    const std::string close = held_.substr(end, behind - end);
+    held_.erase(0, behind);
+    after_call_ = AddCalls(options_.style->Read(inside, options_.tools), out);
+    if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
+    state_ = State::kText;
+  }
+}
+
+std::string AnswerReader::IdOf(int index) const {
+  if (options_.style == nullptr || !options_.style->short_ids()) {
+    return absl::StrCat(options_.id, "-", index);
+  }
+  constexpr absl::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
+  // Odd multipliers: one id for each call.
+  uint64_t bits = options_.short_id + static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15ull;
+  bits = (bits ^ (bits >> 31)) * 0xBF58476D1CE4E5B9ull;
+  std::string id;
+  for (int i = 0; i < 9; ++i, bits /= kLetters.size()) id.push_back(kLetters[bits % 36]);
+  return id;
+}
+
+bool AnswerReader::AddCalls(std::vector<ToolCall> calls, AnswerPart* out) {
+  for (ToolCall& call : calls) {
+    const int index = next_index_++;
+    out->calls.push_back({index, IdOf(index), std::move(call.name), std::move(call.arguments)});
+  }
+  return !calls.empty();
+}
+
+AnswerPart AnswerReader::Finish() {
+  AnswerPart out;
+  std::string last;
+  reasoning_.Finish(&out.reasoning, &last);
+  Take(last, &out);
+  const std::string rest = std::exchange(held_, "");
+  if (rest.empty() && state_ != State::kInSection) return out;
+  if (state_ == State::kText || state_ == State::kUndecided) {
+    out.text += rest;
+    return out;
+  }
+  const bool section = state_ == State::kInSection;
+  // Cut short, it is what there is of it, as it is.
+  if (!AddCalls(section ? options_.style->Read(rest, options_.tools)
+                        : ReadJsonCalls(rest, options_.tools),
+                &out)) {
+    absl::StrAppend(&out.text, section ? section_->open : "", rest);
+  }
+  return out;
+}
+
+}  // namespace espalier

@@ -1,0 +1,223 @@
+// Thoughts, text and calls come out the same however the answer is cut into pieces.
+#include "serving/answer/answer_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace espalier {
+namespace {
+
+using Calls = std::vector<std::pair<std::string, std::string>>;
+
+const ReasoningMarks kThink = {"<think>", "</think>"};
+
+std::vector<Tool> Tools() {
+  return {{"f",
+           {{"type", "object"},
+            {"properties", {{"a", {{"type", "integer"}}}, {"s", {{"type", "string"}}}}}}},
+          {"g", nullptr}};
+}
+
+struct Whole {
+  std::string reasoning, text;
+  Calls calls;
+  std::vector<std::string> ids;
+  bool called = false;
+
+  void Add(const AnswerPart& part) {
+    reasoning += part.reasoning;
+    text += part.text;
+    for (const ToolCallPart& call : part.calls) {
+      if (!call.id.empty()) {
+        calls.emplace_back(call.name, "");
+        ids.push_back(call.id);
+      }
+      ASSERT_EQ(call.index, static_cast<int>(calls.size()) - 1);
+      calls.back().second += call.arguments;
+    }
+  }
+};
+
+// `pieces` of 0: all at once; else of 1 to that many bytes.
+Whole Read(const AnswerReaderOptions& options, const std::string& answer, size_t pieces,
+           std::mt19937* random) {
+  AnswerReader reader(options);
+  Whole out;
+  for (size_t at = 0; at < answer.size();) {
+    const size_t n = pieces == 0 ? answer.size() : 1 + (*random)() % pieces;
+    out.Add(reader.Append(answer.substr(at, n)));
+    at += n;
+  }
+  out.Add(reader.Finish());
+  out.called = reader.called();
+  return out;
+}
+
+struct Case {
+  const ToolStyle* style;
+  std::string answer;
+  std::string text;
+  Calls calls = {};
+  std::string reasoning = "";
+  ToolChoice choice = ToolChoice::kAuto;
+  bool begins_in_reasoning = false;
+};
+
+void Check(const std::vector<Case>& cases) {
+  std::mt19937 random(4);
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.answer);
+    AnswerReaderOptions options;
+    options.reasoning = kThink;
+    options.begins_in_reasoning = test.begins_in_reasoning;
+    options.style = test.style;
+    options.tools = Tools();
+    options.choice = test.choice;
+    options.named = "f";
+    options.id = "call";
+    for (int trial = 0; trial < 60; ++trial) {
+      const size_t pieces = trial == 0 ? 0 : trial < 10 ? 1 : 7;
+      const Whole got = Read(options, test.answer, pieces, &random);
+      EXPECT_EQ(got.text, test.text);
+      EXPECT_EQ(got.reasoning, test.reasoning);
+      EXPECT_EQ(got.calls, test.calls);
+      EXPECT_EQ(got.called, !test.calls.empty());
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(AnswerReader, FindsCallsOfEveryStyle) {
+  const ToolStyle* hermes = &HermesStyle();
+  const ToolStyle* llama = &LlamaStyle();
+  const ToolStyle* mistral = &MistralStyle();
+  const ToolStyle* phi = &PhiStyle();
+  const ToolStyle* coder = &QwenCoderStyle();
+  const Calls one = {{"f", R"({"a":1})"}}, two = {{"f", R"({"a":1})"}, {"g", R"({"b":[2]})"}};
+  Check({
+      {hermes, "Let me see <b>", "Let me see <b>"},
+      {hermes,
+       "I try.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call> "
+       R"(<tool_call>{"name":"g","arguments":{"b":[2]}}</tool_call>)",
+       "I try.", two},
+      {hermes, R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>Done.)", "Done.", one},
+      {hermes, R"( {"name": "f", "parameters": {"a": 1}})", "", one},
+      {hermes, R"({"name": "nobody", "parameters": {}})",
+       R"({"name": "nobody", "parameters": {}})"},
+      {hermes, R"({"name": "f", "param)", R"({"name": "f", "param)"},
+      {hermes, "<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>"},
+      {hermes, "x <tool_call>{", "x <tool_call>{"},
+      {hermes, "{", "{"},
+      {llama, R"({"type": "function", "name": "f", "parameters": {"a": 1}})", "", one},
+      {llama, R"(<|python_tag|>{"name": "f", "parameters": {"a": 1}})", "", one},
+      {llama, R"({"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {"b": [2]}})",
+       "", two},
+      {llama, R"({"name": "f", "parameters": {"s": "x; {y"}})", "", {{"f", R"({"s":"x; {y"})"}}},
+      {llama, "[1, 2] is a list", "[1, 2] is a list"},
+      {mistral,
+       R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments":)"
+       R"( {"b": [2]}}])",
+       "", two},
+      {mistral, R"([{"name": "f", "arguments": {"a": 1}}])", "", one},
+      {mistral, R"(Yes.[TOOL_CALLS]f[ARGS]{"a":1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{"b":[2]})",
+       "Yes.", two},
+      {mistral, R"([TOOL_CALLS]f{"a":1})", "", one},
+      {mistral, "[TOOL_CALLS]nobody[ARGS]{}", "[TOOL_CALLS]nobody[ARGS]{}"},
+      {mistral, "[TOOL and more", "[TOOL and more"},
+      {mistral, R"([TOOLS or not [TOOL_CALLS]f{"a":1})", "[TOOLS or not ", one},
+      {phi, R"(<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>)", "", one},
+      {phi, R"(functools[{"name": "f", "arguments": {"a": 1}}])", "", one},
+      {phi, "functional", "functional"},
+      {coder,
+       "Hm.\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+       "Hm.\n", one},
+      {coder,
+       "<tool_call>\n<function=f>\n<parameter=s>\n12\n\n</parameter>\n</function>\n</tool_call>",
+       "",
+       {{"f", R"({"s":"12\n"})"}}},
+      {coder,
+       "<tool_call><function=g><parameter=b>[2]</parameter></function></tool_call>",
+       "",
+       {{"g", R"({"b":[2]})"}}},
+      {coder,
+       "<tool_call><function=f><parameter=a>one</parameter></function></tool_call>",
+       "",
+       {{"f", R"({"a":"one"})"}}},
+      {coder, "<tool_call><function=g></function></tool_call>", "", {{"g", "{}"}}},
+      {coder, "<tool_call><function=f><parameter=a>1</function></tool_call>",
+       "<tool_call><function=f><parameter=a>1</function></tool_call>"},
+  });
+}
+
+TEST(AnswerReader, TakesThoughtsOutOfWhatFollows) {
+  const ToolStyle* hermes = &HermesStyle();
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)";
+  const Calls one = {{"f", R"({"a":1})"}};
+  const ToolChoice none = ToolChoice::kNone;
+  Check({
+      {hermes,
+       "<think>\nHm, \n so </thi.\n</think>\n\nYes\n",
+       "Yes\n",
+       {},
+       "Hm, \n so </thi.",
+       none},
+      {hermes, "\n<think>a</think>b", "b", {}, "a", none},
+      {hermes, "<think>\n\n</think>\n\nYes", "Yes", {}, "", none},
+      {hermes, "No thoughts <think>x</think>", "No thoughts <think>x</think>", {}, "", none},
+      {hermes, "<thin ice", "<thin ice", {}, "", none},
+      {hermes, "<think>never done \n", "", {}, "never done", none},
+      {hermes, "so it is\n</think>\nYes </think>", "Yes </think>", {}, "so it is", none, true},
+      {hermes, "<think>hm</think>\n\n" + call, "", one, "hm"},
+      {hermes, "<think>" + call + "</think>no", "no", {}, call},
+      {hermes, R"(hm</think>{"name": "f", "parameters": {"a": 1}})", "", one, "hm",
+       ToolChoice::kAuto, true},
+      {hermes, R"(<think>hm</think> [{"name": "f", "arguments": {"a": 1}}])", "", one, "hm",
+       ToolChoice::kRequired},
+      {hermes,
+       R"(<think>hm</think> {"a": 5})",
+       "",
+       {{"f", R"({"a": 5})"}},
+       "hm",
+       ToolChoice::kNamed},
+      {hermes,
+       R"({"name": "f", "parameters": {}})",
+       R"({"name": "f", "parameters": {}})",
+       {},
+       "",
+       none},
+  });
+}
+
+// Mistral's template refuses all other ids when the call comes back.
+TEST(AnswerReader, IdsAreOfTheFormThatTheTemplateTakes) {
+  std::mt19937 random(4);
+  std::set<std::string> ids;
+  for (uint64_t request = 0; request < 50; ++request) {
+    AnswerReaderOptions options;
+    options.style = &MistralStyle();
+    options.tools = Tools();
+    options.choice = ToolChoice::kAuto;
+    options.id = "call";
+    options.short_id = request;
+    const Whole got =
+        Read(options, R"([TOOL_CALLS][{"name":"f","arguments":{}},{"name":"g","arguments":{}}])", 5,
+             &random);
+    ASSERT_EQ(got.ids.size(), 2u);
+    for (const std::string& id : got.ids) {
+      EXPECT_EQ(id.size(), 9u);
+      EXPECT_EQ(id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz"), std::string::npos);
+      EXPECT_TRUE(ids.insert(id).second) << id;
+    }
+    options.style = &HermesStyle();
+    const Whole plain =
+        Read(options, R"([{"name":"f","arguments":{}},{"name":"g","arguments":{}}])", 5, &random);
+    EXPECT_EQ(plain.ids, (std::vector<std::string>{"call-0", "call-1"}));
+  }
+}
+
+}  // namespace
+}  // namespace espalier

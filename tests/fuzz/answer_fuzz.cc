@@ -1,0 +1,60 @@
+// Whatever a model says is taken apart the same in all cuts, and nothing of it is lost where there
+// is neither a thought nor a call. The first byte chooses how the answer is read.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "serving/answer/answer_reader.h"
+
+namespace {
+
+using namespace espalier;
+
+// All parts as one text, calls behind what stood before them.
+std::string Read(const AnswerReaderOptions& options, const std::string& answer, size_t piece,
+                 bool* only_text) {
+  AnswerReader reader(options);
+  std::string text, reasoning, calls;
+  const auto add = [&](const AnswerPart& part) {
+    text += part.text;
+    reasoning += part.reasoning;
+    for (const ToolCallPart& call : part.calls) {
+      calls += call.id + call.name + call.arguments;
+      if (call.index < 0) std::abort();
+    }
+  };
+  for (size_t at = 0; at < answer.size(); at += piece) add(reader.Append(answer.substr(at, piece)));
+  add(reader.Finish());
+  *only_text = reasoning.empty() && calls.empty();
+  return text + '\0' + reasoning + '\0' + calls;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const ToolStyle* const styles[] = {&HermesStyle(), &LlamaStyle(), &MistralStyle(), &PhiStyle(),
+                                     &QwenCoderStyle()};
+  const ToolChoice choices[] = {ToolChoice::kAuto, ToolChoice::kAuto, ToolChoice::kNone,
+                                ToolChoice::kRequired};
+  AnswerReaderOptions options;
+  options.style = styles[data[0] % 5];
+  options.choice = choices[data[0] / 5 % 4];
+  if (data[0] / 20 % 4 > 0) options.reasoning = {"<think>", "</think>"};
+  options.begins_in_reasoning = data[0] / 20 % 4 == 2;
+  options.tools = {{"f", {{"properties", {{"a", {{"type", {"integer", "null"}}}}}}}},
+                   {"g", nullptr}};
+  options.id = "call";
+  const std::string answer(reinterpret_cast<const char*>(data) + 1, size - 1);
+  bool only_text = false;
+  const std::string whole = Read(options, answer, size, &only_text);
+  for (const size_t piece : {1, 3, 8}) {
+    bool only = false;
+    if (Read(options, answer, piece, &only) != whole) std::abort();
+  }
+  // Empty thoughts leave no trace.
+  const bool thinks = !options.reasoning.empty();
+  if (only_text && !thinks && whole != answer + '\0' + '\0') std::abort();
+  return 0;
+}
