@@ -116,13 +116,11 @@ std::vector<FlagSpec> CommonFlags() {
 }
 
 std::vector<Command> AllCommands() {
-  return {UpCommand(),       DownCommand(),           StatusCommand(),
-          TrainCommand(),    PlanCommand(),           ExplainCommand(),
-          MachinesCommand(), ProfileCommand(),        JobsCommand(),
-          LogsCommand(),     ModelsCommand(),         ServeCommand(),
-          UnserveCommand(),  GenerateCommand(),       EmbedCommand(),
-          BenchCommand(),    VerifyLosslessCommand(), BoostTuneCommand(),
-          VersionCommand()};
+  return {UpCommand(),      DownCommand(),           StatusCommand(),    TrainCommand(),
+          PlanCommand(),    ExplainCommand(),        MachinesCommand(),  ProfileCommand(),
+          JobsCommand(),    LogsCommand(),           ModelsCommand(),    ServeCommand(),
+          UnserveCommand(), GenerateCommand(),       ChatCommand(),      EmbedCommand(),
+          BenchCommand(),   VerifyLosslessCommand(), BoostTuneCommand(), VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

@@ -23,6 +23,47 @@ TEST_F(CliTest, AdaptersAreServedUnderNamesAndChosenByThem) {
   EXPECT_EQ(fake_.state()->generates.back().adapter(), "poet");
 }
 
+TEST_F(CliTest, AChatRemembersWhatWasSaid) {
+  proto::GenerateReply thought, text, last;
+  thought.set_reasoning("hm");
+  text.set_text("Noah.");
+  last.set_finish_reason("stop");
+  last.mutable_usage()->set_completion_tokens(3);
+  fake_.state()->replies = {thought, text, last};
+  in_.str("Who?\n\n  Who else? \n/clear\nAnd now?\n");
+  ASSERT_EQ(Run({"chat", "llm", "--system=Be brief.", "--reasoning-effort=low"}), kExitOk)
+      << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("hm\n\nNoah.\n"));
+  const auto asked = fake_.state()->generates;
+  ASSERT_EQ(asked.size(), 3u);
+  const auto& turns = asked[1].chat().turns();
+  ASSERT_EQ(turns.size(), 4);
+  EXPECT_EQ(turns[0].role(), "system");
+  EXPECT_EQ(turns[2].role(), "assistant");
+  EXPECT_EQ(turns[2].content(), "Noah.");
+  EXPECT_EQ(turns[2].reasoning(), "hm");
+  EXPECT_EQ(turns[3].content(), "Who else?");
+  EXPECT_EQ(asked[1].chat().reasoning_effort(), "low");
+  ASSERT_EQ(asked[2].chat().turns_size(), 2);
+  EXPECT_EQ(asked[2].chat().turns(1).content(), "And now?");
+
+  ASSERT_EQ(Run({"chat", "llm", "Who", "was", "it?", "--json"}), kExitOk) << err_.str();
+  EXPECT_EQ(fake_.state()->generates.back().chat().turns(0).content(), "Who was it?");
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["reasoning"], "hm");
+  EXPECT_EQ(lines[2]["done"]["text"], "Noah.");
+  EXPECT_EQ(Run({"chat"}), kExitUsage);
+}
+
+TEST_F(CliTest, AChatTemplateIsReadFromItsFile) {
+  std::ofstream(home_ + "/chat.jinja") << "{{ messages[0].content }}";
+  ASSERT_EQ(Run({"serve", "llm", "--chat-template=" + home_ + "/chat.jinja"}), kExitOk)
+      << err_.str();
+  EXPECT_EQ(fake_.state()->serves.back().chat_template(), "{{ messages[0].content }}");
+  EXPECT_EQ(Run({"serve", "llm", "--chat-template=" + home_ + "/missing.jinja"}), kExitUsage);
+}
+
 TEST_F(CliTest, EmbedSendsEveryTextAndShowsHowNearTheyAre) {
   ASSERT_EQ(Run({"embed", "llm", "a king", "a queen", "--dimensions=2"}), kExitOk) << err_.str();
   const proto::EmbedRequest& request = fake_.state()->embeds.back();

@@ -103,6 +103,7 @@ Command ModelsCommand();
 Command ServeCommand();
 Command UnserveCommand();
 Command GenerateCommand();
+Command ChatCommand();
 Command EmbedCommand();
 Command BenchCommand();
 Command VerifyLosslessCommand();

@@ -134,6 +134,11 @@ absl::Status RunServe(Context& context) {
   request.set_artifact(flags.positional()[0]);
   request.set_name(flags.Text("name"));
   request.set_generation_config(flags.Text("generation-config"));
+  if (flags.Has("chat-template")) {
+    auto text = ReadNonemptyFile(flags.Text("chat-template"));
+    if (!text.ok()) return text.status();
+    request.set_chat_template(*text);
+  }
   request.set_max_queue(static_cast<int32_t>(flags.Int("max-queue", 0)));
   auto model = (*client)->Serve(request);
   if (!model.ok()) return model.status();
@@ -313,6 +318,8 @@ Command ServeCommand() {
   c.flags.push_back({"generation-config", FlagType::kText, "WHICH",
                      "sampling of requests that do not say: model, as its generation_config.json "
                      "has it (the default), or none"});
+  c.flags.push_back({"chat-template", FlagType::kText, "FILE",
+                     "how conversations become prompts: Jinja, in place of the model's own"});
   c.flags.push_back(
       {"max-queue", FlagType::kInt, "N", "requests that may wait (256)", 0, 1, 1 << 24});
   c.examples = {{"with token trees", "espalier serve llm --ssm=ssm"},

@@ -20,6 +20,7 @@ constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxLookup = 64;
 constexpr int kMaxAdapters = 256;
+constexpr size_t kMaxChatTemplateBytes = 1 << 20;
 constexpr int kMaxParallel = 1024;
 // Room for the trees of a request that the engine shapes itself.
 constexpr int kTunedNodes = 40, kTunedDepth = 8;
@@ -196,6 +197,11 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
   }
+  if (request.chat_template().size() > kMaxChatTemplateBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'chat_template' has ", request.chat_template().size(),
+                     " bytes, expected at most ", kMaxChatTemplateBytes));
+  }
   if (request.generation_config().empty()) request.set_generation_config("model");
   if (request.generation_config() != "model" && request.generation_config() != "none") {
     return absl::InvalidArgumentError(absl::StrCat("field 'generation_config' is '",
@@ -305,6 +311,14 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   prepared.placements = std::move(loaded->placements);
   prepared.candidates = std::move(loaded->candidates);
   prepared.request.set_weights(Name(loaded->format));
+  if (!request.chat_template().empty()) {
+    auto chat = ChatFormat::Replace(prepared.parts.chat.get(), request.chat_template());
+    if (!chat.ok()) {
+      return absl::Status(chat.status().code(),
+                          absl::StrCat("field 'chat_template': ", chat.status().message()));
+    }
+    prepared.parts.chat = *std::move(chat);
+  }
   if (request.generation_config() == "model") {
     absl::StatusOr<proto::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
     if (!sampling.ok()) {

@@ -21,6 +21,14 @@ absl::StatusOr<std::shared_ptr<const ChatFormat>> ChatFormat::Create(
   return std::shared_ptr<const ChatFormat>(std::move(format));
 }
 
+absl::StatusOr<std::shared_ptr<const ChatFormat>> ChatFormat::Replace(const ChatFormat* own,
+                                                                      const std::string& source) {
+  TokenizerConfig config;
+  if (own != nullptr) config.special_tokens = own->special_tokens_;
+  config.chat_templates["default"] = source;
+  return Create(config);
+}
+
 const ChatFormat::Named* ChatFormat::Find(bool with_tools) const {
   auto chosen = with_tools ? templates_.find("tool_use") : templates_.end();
   if (chosen == templates_.end()) chosen = templates_.find("default");

@@ -30,6 +30,10 @@ class ChatFormat {
   // with the template's name.
   static absl::StatusOr<std::shared_ptr<const ChatFormat>> Create(const TokenizerConfig& config);
 
+  // With this template in the place of all others, and the special tokens of `own` (may be null).
+  static absl::StatusOr<std::shared_ptr<const ChatFormat>> Replace(const ChatFormat* own,
+                                                                   const std::string& source);
+
   // The prompt, whose special tokens are spelled out: to be encoded with parse_special, without
   // add_special. FailedPrecondition if the model has no template; else as chat::Template::Render.
   // With tools, a template named tool_use comes first, as in transformers.

@@ -214,6 +214,49 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertIn(arguments["city"], ("Ur", "Haran"))
         self.assertIn(arguments["days"], range(1, 10))
 
+    def test_thoughts_and_calls_that_the_model_chooses(self):
+        """A model that has learnt two conversations by heart, in a template of ours."""
+        cluster = self.cluster
+        call = json.dumps({"name": "weather", "arguments": {"city": "Ur", "days": 3}})
+        learnt = ("user: Who?\nassistant: <think>\nhm, who\n</think>\n\nNoah.\nend\n"
+                  f"user: Rain?\nassistant: <tool_call>\n{call}\n</tool_call>\nend\n")
+        text, template = (os.path.join(cluster.folder, name) for name in ("learnt.txt", "chat.jinja"))
+        with open(text, "w") as file:
+            file.write(learnt * 300)
+        with open(template, "w") as file:
+            file.write("{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}assistant: ")
+        train(cluster, "thinker", 64, 2, 200, positions=512, text=text, sequence=192)
+        cluster.run("serve", "thinker", f"--chat-template={template}")
+        fields = {"model": "thinker", "temperature": 0, "stop": ["\nend"], "max_tokens": 200, "messages": ASK}
+        message = self.client.chat.completions.create(**fields).choices[0].message
+        self.assertEqual((message.reasoning_content, message.content), ("hm, who", "Noah."))
+        parts = {"reasoning_content": "", "content": ""}
+        for chunk in self.client.chat.completions.create(**fields, stream=True):
+            for name in parts:
+                parts[name] += getattr(chunk.choices[0].delta, name, None) or ""
+        self.assertEqual(parts, {"reasoning_content": "hm, who", "content": "Noah."})
+        hidden = self.client.chat.completions.create(**fields, extra_body={"include_reasoning": False}).choices[0].message
+        self.assertFalse(hasattr(hidden, "reasoning_content"))
+        raw = self.client.chat.completions.create(**fields, extra_body={"reasoning_format": "none"}).choices[0].message
+        self.assertEqual(raw.content, "<think>\nhm, who\n</think>\n\nNoah.")
+        # What must be JSON is so behind the thoughts.
+        form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+        formed = self.client.chat.completions.create(**fields, response_format=form).choices[0].message
+        self.assertEqual(formed.reasoning_content, "hm, who")
+        self.assertEqual(set(json.loads(formed.content)), {"name", "age"})
+
+        asked = {**fields, "messages": [{"role": "user", "content": "Rain?"}], "tools": TOOLS}
+        choice = self.client.chat.completions.create(**asked).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        self.check_call(choice.message.tool_calls[0])
+        self.assertIsNone(choice.message.content)
+        self.assertIsNone(self.client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls)
+        with self.assertRaisesRegex(openai.BadRequestError, "reasoning_effort"):
+            self.client.chat.completions.create(**fields, reasoning_effort="low")
+        said = cluster.cli("chat", "thinker", "--temperature=0", "--stop=\nend", "Who?").stdout
+        self.assertEqual(said, "hm, who\n\nNoah.\n")
+        cluster.run("unserve", "thinker")
+
     def test_tools(self):
         named = {"type": "function", "function": {"name": "weather"}}
         for choice in ("required", named):
