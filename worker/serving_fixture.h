@@ -144,12 +144,13 @@ class ServingFixture : public testing::Test {
     bool ready() const { return ready_; }
 
     // The next token's logits; empty if the stream has ended.
-    std::string Next(int token) { return Run(token, /*choices_suffice=*/false).logits(); }
+    std::string Next(int token) { return Run(token, RunnerBatch::kLogits).logits(); }
     // Where no logits are wanted: the choice; -1 if they come nevertheless, or the stream has
     // ended.
     int Choose(int token) {
-      const proto::ServingResult result = Run(token, /*choices_suffice=*/true);
-      return result.logits().empty() && result.choices_size() == 1 ? result.choices(0) : -1;
+      const proto::ServingResult result = Run(token, RunnerBatch::kToken);
+      return result.logits().empty() && result.choice_tokens_size() == 1 ? result.choice_tokens(0)
+                                                                         : -1;
     }
 
     // Until the worker ends the stream.
@@ -160,9 +161,9 @@ class ServingFixture : public testing::Test {
     }
 
    private:
-    proto::ServingResult Run(int token, bool choices_suffice) {
+    proto::ServingResult Run(int token, int32_t wish) {
       RunnerBatch batch;
-      batch.choices_suffice = choices_suffice;
+      batch.wishes = {wish};
       batch.tokens = {token};
       batch.positions = {length_};
       batch.slots = {length_};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/engine/wishes.h"
 #include "worker/grpc_status.h"
 #include "worker/keyed_channel.h"
 #include "worker/measure.h"
@@ -22,14 +23,15 @@ constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
 using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
 
-// What one step gave, in as many messages as it needs; at least one. `result` is memory that serves
-// again.
-bool SendResult(uint64_t number, const RunnerBatch& batch, const RunnerLogits& logits,
+// What is wished of what one step gave, in as many messages as it needs; at least one. `result` is
+// memory that serves again.
+bool SendResult(uint64_t number, const RunnerBatch& batch, RunnerLogits& logits,
                 proto::ServingResult& result, StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;
   result.Clear();
   result.set_number(number);
-  if (batch.choices_suffice && SetChoices(logits, &result)) sent = logits.values.size();
+  GrantWishes(batch, &logits);
+  SetChoices(logits, &result);
   do {
     size_t room = kNumbersPerMessage;
     const auto take = [&room](const std::vector<float>& from, size_t* taken) {
@@ -45,7 +47,9 @@ bool SendResult(uint64_t number, const RunnerBatch& batch, const RunnerLogits& l
     result.set_hidden(hidden.data(), hidden.size());
     result.set_more(sent < logits.values.size() || sent_hidden < logits.hidden.size());
     if (!stream->Write(result)) return false;
-    result.clear_choices();
+    result.clear_choice_counts();
+    result.clear_choice_tokens();
+    result.clear_choice_probabilities();
   } while (result.more());
   return true;
 }

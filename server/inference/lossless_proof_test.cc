@@ -28,7 +28,9 @@ class DriftingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
-    absl::Status status = FakeModelRunner::Step(batch, logits);
+    RunnerBatch shown = batch;
+    shown.wishes.clear();
+    absl::Status status = FakeModelRunner::Step(shown, logits);
     for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
       if (batch.ancestor_start[row + 1] - batch.ancestor_start[row] < 2) continue;

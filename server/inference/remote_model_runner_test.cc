@@ -132,9 +132,10 @@ class ScriptedClient : public WorkerClient {
         result->set_refused(std::string(status.message()));
       } else {
         result->set_logits(logits.values.data(), logits.values.size() * sizeof(float));
-        for (const int32_t choice : logits.choices) {
-          result->add_choices(choice + client_->worker_->shifted_choices);
+        for (auto& row : logits.choices) {
+          for (TokenChoice& choice : row) choice.token += client_->worker_->shifted_choices;
         }
+        SetChoices(logits, result);
         const size_t lost = static_cast<size_t>(client_->worker_->lost_numbers);
         const size_t sent = logits.hidden.size() - std::min(lost, logits.hidden.size());
         result->set_hidden(logits.hidden.data(), sent * sizeof(float));
@@ -419,7 +420,7 @@ TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreCh
   int chosen = 0;
   for (int i = 0; i < 4; ++i) {
     RunnerBatch batch = Row(i);
-    batch.choices_suffice = true;
+    batch.wishes = {RunnerBatch::kToken};
     ASSERT_TRUE((*runner)->Step(batch, &logits).ok());
     path.push_back(i);
     const std::vector<float> expected = HashModel(7, kVocabulary)(path);
@@ -429,7 +430,8 @@ TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreCh
     }
     ++chosen;
     const auto best = std::max_element(expected.begin(), expected.end()) - expected.begin();
-    EXPECT_EQ(logits.choices, std::vector<int32_t>{static_cast<int32_t>(best)});
+    ASSERT_EQ(logits.choices[0].size(), 1u);
+    EXPECT_EQ(logits.choices[0][0].token, best);
     EXPECT_TRUE(logits.values.empty());
   }
   EXPECT_EQ(chosen, 2);
@@ -439,10 +441,10 @@ TEST_F(RemoteModelRunnerTest, ChoicesComeInsteadOfLogitsWhereTheySufficeAndAreCh
     worker->shifted_choices = kVocabulary;
   }
   RunnerBatch batch = Row(5);
-  batch.choices_suffice = true;
+  batch.wishes = {RunnerBatch::kToken};
   const absl::Status status = (*runner)->Step(batch, &logits);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("one beyond 20 of the vocabulary"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in a vocabulary of 20"));
 }
 
 TEST_F(RemoteModelRunnerTest, HiddenStatesComeWithTheLogitsOfStepsThatWantThem) {

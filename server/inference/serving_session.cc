@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "serving/engine/wishes.h"
 #include "worker/runner/serving_wire.h"
 
 namespace espalier {
@@ -183,7 +184,7 @@ absl::Status ServingSession::BeginStep(const RunnerBatch& batch) {
   }
   const absl::Status status = Settle(Send(batch));
   if (status.ok()) {
-    open_.push_back({steps_, batch.logit_rows.size(), batch.wants_hidden, batch.choices_suffice});
+    open_.push_back({steps_, batch.logit_rows.size(), batch.wants_hidden, batch.wishes});
   } else {
     absl::MutexLock lock(&mutex_);
     began_.pop_back();
@@ -193,7 +194,7 @@ absl::Status ServingSession::BeginStep(const RunnerBatch& batch) {
 
 absl::Status ServingSession::EndStep(RunnerLogits* logits) {
   absl::MutexLock step_lock(&step_mutex_);
-  const OpenStep step = open_.front();
+  const OpenStep step = std::move(open_.front());
   open_.pop_front();
   absl::Status status = Whole();
   if (status.ok()) status = Settle(Receive(step, logits));
@@ -245,14 +246,13 @@ absl::Status ServingSession::Receive(const OpenStep& step, RunnerLogits* logits)
     if (!ReadResult()) return Inquire(logits_rank_);
     if (!result.refused().empty()) return absl::InvalidArgumentError(result.refused());
     if (!std::exchange(begun, true)) {
-      if (!step.choices_suffice || result.choices().empty()) {
-        logits->values.resize(rows * static_cast<size_t>(vocabulary));
-      } else if (!TakeChoices(result, rows, vocabulary, logits)) {
-        return absl::UnavailableError(
-            absl::StrCat(Describe(logits_rank_), " answers step ", result.number(), " with ",
-                         result.choices_size(), " tokens for ", rows, " rows, or with one beyond ",
-                         vocabulary, " of the vocabulary"));
+      if (!TakeChoices(result, logits) || logits->choices.size() > rows) {
+        return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " answers step ",
+                                                   result.number(), " with torn choices"));
       }
+      const auto chosen = std::count_if(logits->choices.begin(), logits->choices.end(),
+                                        [](const auto& row) { return !row.empty(); });
+      logits->values.resize((rows - static_cast<size_t>(chosen)) * static_cast<size_t>(vocabulary));
     }
     if (result.number() != step.number || !values.Take(result.logits()) ||
         !hidden.Take(result.hidden())) {
@@ -263,7 +263,13 @@ absl::Status ServingSession::Receive(const OpenStep& step, RunnerLogits* logits)
                        " numbers of step ", step.number, " were due"));
     }
   } while (result.more());
-  if (values.have == values.to.size() && hidden.have == hidden.to.size()) return absl::OkStatus();
+  if (values.have == values.to.size() && hidden.have == hidden.to.size()) {
+    const absl::Status status = CheckLogits(rows, step.wishes, vocabulary, *logits);
+    if (status.ok()) return status;
+    return absl::UnavailableError(absl::StrCat(Describe(logits_rank_), " answers step ",
+                                               step.number,
+                                               " with what was not asked: ", status.message()));
+  }
   return absl::UnavailableError(absl::StrCat(
       Describe(logits_rank_), " gave ", values.have, " of ", values.to.size(), " logits and ",
       hidden.have, " of ", hidden.to.size(), " hidden numbers of step ", step.number));

@@ -126,7 +126,7 @@ class ServingSession {
     uint64_t number = 0;
     size_t rows = 0;  // whose logits are wanted
     bool wants_hidden = false;
-    bool choices_suffice = false;
+    std::vector<int32_t> wishes;
   };
 
   ServingSession(const ServingCluster& cluster, const RemoteModel& model,

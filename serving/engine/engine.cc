@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/sampling/shared_noise.h"
+#include "serving/sampling/choices.h"
 
 namespace espalier {
 namespace {
@@ -13,11 +13,13 @@ namespace {
 // Of the KV cache: K and V depend on the adapter.
 int SpaceOf(const Request& request) { return request.options().adapter + 1; }
 
-// Whether all that matters of the logits after its tokens is which of them is the largest.
-bool ChoicesSuffice(const Request& request) {
+// Whether all that matters of the logits after its tokens is which token they give. Drawn proposals
+// are compared with all that the LLM says.
+bool TokensSuffice(const Request& request, const TokenTree& tree) {
   const RequestOptions& options = request.options();
-  const bool ruled = request.rules().active() || options.logprobs >= 0;
-  return options.embed || (options.sampling.greedy() && !ruled);
+  if (options.embed) return true;
+  if (request.rules().active() || options.logprobs >= 0) return false;
+  return options.sampling.greedy() || !tree.drawn();
 }
 
 }  // namespace
@@ -170,7 +172,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     work[i].slots = *std::move(scratch);
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
-    const bool choices = ChoicesSuffice(request);
+    const int32_t wish = TokensSuffice(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
@@ -178,10 +180,10 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .prefix = position + 1,
                       .wants_logits = position + 1 == request.length(),
                       .wants_hidden = request.options().embed,
-                      .choice_suffices = choices});
+                      .wish = wish});
       if (request.WantsPromptLogits(position)) {
         rows.back().wants_logits = true;
-        rows.back().choice_suffices = false;
+        rows.back().wish = RunnerBatch::kLogits;
         ++work[i].prompt_rows;
       }
     }
@@ -196,7 +198,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .prefix = request.length(),
                       .ancestors = std::move(path),
                       .wants_logits = true,
-                      .choice_suffices = choices});
+                      .wish = wish});
     }
     statistics_.rows += static_cast<int64_t>(rows.size());
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
@@ -204,7 +206,9 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
   for (size_t i = 0; i < work.size(); ++i) {
     const RequestId id = work[i].assignment.id;
     sequences[i].slots = kv_.slots(id);
-    sequences[i].adapter = requests_.at(id).request->options().adapter;
+    const RequestOptions& chosen = requests_.at(id).request->options();
+    sequences[i].adapter = chosen.adapter;
+    if (!chosen.embed) sequences[i].rule = {chosen.sampling, SharesNoise(chosen.sampling)};
   }
   return pipeline_.Begin(sequences);
 }
@@ -322,22 +326,18 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   };
   absl::StatusOr<Verification> verification;
   const SamplingParameters& sampling = request.options().sampling;
-  if (!sampling.greedy() && options_.speculation.sampled == SampledDrafts::kShared) {
+  const bool shared = SharesNoise(sampling);
+  if (sampling.greedy() || shared || !work.tree.drawn()) {
     verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
+      const auto chosen = logits.choices(index, work.prompt_rows + node);
+      if (!chosen.empty() && chosen[0].token < 0) {
+        return absl::InternalError("the model runner left out a token that was to be chosen");
+      }
+      if (!chosen.empty()) return chosen[0].token;
       const absl::StatusOr<const float*> row = row_of(node);
       if (!row.ok()) return row.status();
-      const absl::StatusOr<Distribution> p =
-          SamplingDistribution(*row, limits_.vocabulary, sampling);
-      if (!p.ok()) return p.status();
-      return SharedChoice(*p, sampling.seed, request.length() + work.tree.depth(node));
-    });
-  } else if (sampling.greedy()) {
-    verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
-      const int choice = logits.choice(index, work.prompt_rows + node);
-      if (choice >= 0) return choice;
-      const absl::StatusOr<const float*> row = row_of(node);
-      if (!row.ok()) return row.status();
-      return Argmax(*row, limits_.vocabulary);
+      return ChooseToken(absl::MakeConstSpan(*row, limits_.vocabulary), sampling, shared,
+                         request.length() + work.tree.depth(node));
     });
   } else {
     RequestNoise noise(request.options().sampling.seed, request.length() - 1);

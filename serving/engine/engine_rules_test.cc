@@ -226,14 +226,18 @@ TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
   const auto prompts = RandomPrompts(8, 12, kVocabulary, 9);
   const RequestOptions greedy{.max_tokens = kAnswer};
   RequestOptions reported = greedy, ruled = greedy, sampled = greedy, asked = greedy;
+  RequestOptions undrafted = greedy;
   reported.logprobs = 0;
   ruled.rules = std::make_shared<TokenRules>(TokenRules{.repetition_penalty = 1.4});
   sampled.sampling.temperature = 1;
+  undrafted.sampling.temperature = 1;
+  undrafted.speculate = false;
   asked.prompt_logprobs = 0;
   const struct {
     RequestOptions options;
     bool shown;
-  } cases[] = {{greedy, false}, {reported, true}, {ruled, true}, {sampled, true}, {asked, true}};
+  } cases[] = {{greedy, false}, {reported, true}, {ruled, true},
+               {sampled, true}, {asked, true},    {undrafted, false}};
   std::vector<std::vector<int>> alone;
   for (const auto& [options, shown] : cases) {
     EngineHarness harness(kVocabulary);
@@ -248,10 +252,15 @@ TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
     EXPECT_EQ(harness.llm().rows_shown() > 0, shown);
     if (!shown) {
       EXPECT_GT(harness.llm().choices(), 0);
+    }
+    if (!shown && options.sampling.greedy()) {
       for (const RequestId id : ids) alone.push_back(harness.answer(id).tokens);
     }
-    EXPECT_GT(harness.ssm(0).rows_shown(), 0);  // drafts need probabilities
-    EXPECT_EQ(harness.ssm(0).choices(), 0);
+    // Beams need the best ones, draws and rules all probabilities.
+    const bool draws = !options.sampling.greedy() && options.speculate;
+    EXPECT_EQ(harness.ssm(0).rows_shown() > 0, draws || options.rules != nullptr);
+    const bool beams = options.sampling.greedy() && options.rules == nullptr;
+    EXPECT_EQ(harness.ssm(0).choices() > 0, beams);
   }
   // In one batch with a request that looks at them, nothing changes for the others.
   EngineHarness harness(kVocabulary);
@@ -260,7 +269,7 @@ TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
   std::vector<RequestId> ids;
   for (const std::vector<int>& prompt : prompts) {
     ids.push_back(*harness.engine().Submit(prompt, greedy));
-    ASSERT_TRUE(harness.engine().Submit(prompt, sampled).ok());
+    ASSERT_TRUE(harness.engine().Submit(prompt, reported).ok());
   }
   harness.RunToEnd();
   EXPECT_GT(harness.llm().rows_shown(), 0);

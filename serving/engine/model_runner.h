@@ -11,8 +11,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "serving/sampling/choices.h"
 
 namespace espalier {
+
+// How a sequence's next tokens are chosen.
+struct TokenRule {
+  SamplingParameters sampling;  // greedy, unless it says something else
+  bool shared_noise = false;    // see ChooseToken
+
+  bool operator==(const TokenRule& other) const {
+    return sampling == other.sampling && shared_noise == other.shared_noise;
+  }
+};
 
 // One step over rows of any mix of sequences: prompt chunks, single tokens, tree nodes.
 // Row r sees, in this order: the first row_prefix[r] slots of its sequence, then its ancestors. Its
@@ -29,28 +40,32 @@ struct RunnerBatch {
                                         // for rows that lie in the sequence itself
   std::vector<int32_t> row_adapter;     // index of a low-rank adapter, -1: none; empty: all none
   // Per sequence.
-  std::vector<int32_t> sequence_start;  // sequences + 1 offsets into sequence_slots
-  std::vector<int32_t> sequence_slots;  // in order of position, this step's own rows included
+  std::vector<int32_t> sequence_start;   // sequences + 1 offsets into sequence_slots
+  std::vector<int32_t> sequence_slots;   // in order of position, this step's own rows included
+  std::vector<TokenRule> sequence_rule;  // empty: all greedy
 
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
   bool wants_hidden = false;        // their hidden states too
-  bool choices_suffice = false;     // of their logits only the largest one's token is looked at
+  // Of each of them: all its logits, or what comes of them (RunnerLogits::choices): its token by
+  // the sequence's rule, or so many of the best ones. Empty: all logits of all.
+  std::vector<int32_t> wishes;
+  static constexpr int32_t kLogits = 0, kToken = -1;
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
 
-// Row-major [logit_rows.size(), vocabulary], f32.
 struct RunnerLogits {
+  // Row-major [rows, vocabulary], f32: of the wanted rows that have no choices.
   std::vector<float> values;
   int vocabulary = 0;
-  // Where the batch says that they suffice a runner may give these, and values then count for
-  // nothing: of each of the rows the token with the largest logit, the lowest of equals. A row with
-  // a logit that is no number has no choice: then, as elsewhere, this is empty.
-  std::vector<int32_t> choices;
+  // Of each wanted row, if the runner gives what is wished (see wishes.h); one with a logit that is
+  // no number has none. Empty: no row has.
+  std::vector<std::vector<TokenChoice>> choices;
   // If wanted: the last layer's states of the same rows, as the final norm leaves them, row-major
   // [logit_rows.size(), RunnerLimits::hidden].
   std::vector<float> hidden;
 
+  // The i-th of those in `values`.
   const float* row(int i) const { return values.data() + static_cast<size_t>(i) * vocabulary; }
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/engine/wishes.h"
 
 namespace espalier {
 
@@ -30,6 +31,8 @@ class RowPipeline::Filler {
       last_sequence_ = sequence;
       last_prefix_ = 0;
       ++sequences_;
+      rows_.sequence_rule.push_back(of.rule);
+      ruled_ = ruled_ || !(of.rule == TokenRule());
     }
     context_slots_ += std::max(0, row.prefix - last_prefix_);
     last_prefix_ = std::max(last_prefix_, static_cast<int>(row.prefix));
@@ -37,8 +40,8 @@ class RowPipeline::Filler {
     if (row.wants_logits) {
       rows_.logit_rows.push_back(rows_.rows());
       rows_.wants_hidden = rows_.wants_hidden || row.wants_hidden;
-      rows_.choices_suffice =
-          row.choice_suffices && (rows_.choices_suffice || rows_.logit_rows.size() == 1);
+      rows_.wishes.push_back(row.wish);
+      wished_ = wished_ || row.wish != RunnerBatch::kLogits;
       wanted_.push_back({sequence, row.wants_hidden});
     }
     if (limits_.adapters > 0) rows_.row_adapter.push_back(of.adapter);
@@ -55,6 +58,8 @@ class RowPipeline::Filler {
   // What it holds; it is empty then.
   Batch Take() {
     CloseSequence();
+    if (!wished_) rows_.wishes.clear();
+    if (!wished_ || !ruled_) rows_.sequence_rule.clear();
     Batch out = {std::move(rows_), std::move(wanted_)};
     Clear();
     return out;
@@ -71,6 +76,7 @@ class RowPipeline::Filler {
     last_sequence_ = -1;
     last_prefix_ = 0;
     last_slots_ = {};
+    wished_ = ruled_ = false;
   }
 
   void CloseSequence() {
@@ -89,37 +95,24 @@ class RowPipeline::Filler {
   int last_sequence_ = -1;
   int last_prefix_ = 0;
   absl::Span<const int32_t> last_slots_;
+  bool wished_ = false, ruled_ = false;  // something but all logits; something but greedy
 };
 
 namespace {
 
 absl::Status CheckShape(const RunnerLogits& logits, const RunnerBatch& batch,
                         const RunnerLimits& limits) {
-  const size_t expected = batch.logit_rows.size() * static_cast<size_t>(limits.vocabulary);
   const size_t hidden =
       batch.wants_hidden ? batch.logit_rows.size() * static_cast<size_t>(limits.hidden) : 0;
   if (batch.wants_hidden && logits.hidden.size() != hidden) {
     return absl::InternalError(absl::StrCat("the model runner returned ", logits.hidden.size(),
                                             " numbers of hidden states, expected ", hidden));
   }
-  if (!logits.choices.empty()) {
-    const bool known =
-        std::all_of(logits.choices.begin(), logits.choices.end(),
-                    [&](int32_t token) { return token >= 0 && token < limits.vocabulary; });
-    if (batch.choices_suffice && known && logits.choices.size() == batch.logit_rows.size()) {
-      return absl::OkStatus();
-    }
-    return absl::InternalError(
-        absl::StrCat("the model runner chose ", logits.choices.size(), " tokens",
-                     known ? "" : " beyond the vocabulary", " for ", batch.logit_rows.size(),
-                     " rows", batch.choices_suffice ? "" : ", whose logits are wanted"));
-  }
-  if (logits.vocabulary == limits.vocabulary && logits.values.size() == expected) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("the model runner returned ", logits.values.size(),
-                                          " logits over a vocabulary of ", logits.vocabulary,
-                                          ", expected ", expected, " over ", limits.vocabulary));
+  const absl::Status status =
+      CheckLogits(batch.logit_rows.size(), batch.wishes, limits.vocabulary, logits);
+  if (status.ok()) return status;
+  return absl::InternalError(
+      absl::StrCat("what the model runner returned is wrong: ", status.message()));
 }
 
 }  // namespace
@@ -193,13 +186,14 @@ absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
     if (!batch.rows.logit_rows.empty()) {
       if (absl::Status s = CheckShape(*logits, batch.rows, limits); !s.ok()) return s;
     }
+    int with_logits = 0;
     for (size_t i = 0; i < batch.wanted.size(); ++i) {
       const auto& [sequence, hidden] = batch.wanted[i];
-      const bool chosen = !logits->choices.empty();
-      out.rows_[sequence].push_back(
-          {chosen ? nullptr : logits->row(static_cast<int>(i)),
-           hidden ? logits->hidden.data() + i * static_cast<size_t>(limits.hidden) : nullptr,
-           chosen ? logits->choices[i] : -1});
+      StepLogits::Row row;
+      if (!logits->choices.empty()) row.choices = logits->choices[i];
+      if (row.choices.empty()) row.logits = logits->row(with_logits++);
+      if (hidden) row.hidden = logits->hidden.data() + i * static_cast<size_t>(limits.hidden);
+      out.rows_[sequence].push_back(row);
     }
     ++out.batches_;
   }

@@ -23,22 +23,25 @@ struct SequenceRows {
     int32_t prefix = 0;              // slots of the sequence that it sees
     std::vector<int32_t> ancestors;  // tree nodes: path of slots, its own last
     bool wants_logits = false;
-    bool wants_hidden = false;     // with logits
-    bool choice_suffices = false;  // instead of logits: the token with the largest one
+    bool wants_hidden = false;            // with logits
+    int32_t wish = RunnerBatch::kLogits;  // see RunnerBatch::wishes
   };
 
   absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
   int adapter = -1;                 // of all its rows; -1: none
+  TokenRule rule;                   // of rows whose tokens or best choices are wished
   std::vector<Row> rows;            // a row comes after all that it sees
 };
 
 class StepLogits {
  public:
   // Logits of the `wanted`-th row of sequence `sequence` that asked for them; null if the runner
-  // gave its choice instead.
+  // gave choices instead.
   const float* at(int sequence, int wanted) const { return rows_[sequence][wanted].logits; }
-  // -1 if the runner gave logits.
-  int choice(int sequence, int wanted) const { return rows_[sequence][wanted].choice; }
+  // What was wished of it; empty if the runner gave logits.
+  absl::Span<const TokenChoice> choices(int sequence, int wanted) const {
+    return rows_[sequence][wanted].choices;
+  }
   // The hidden state of the same row; null if it did not ask for it.
   const float* hidden(int sequence, int wanted) const { return rows_[sequence][wanted].hidden; }
   int batches() const { return batches_; }
@@ -49,7 +52,7 @@ class StepLogits {
   struct Row {
     const float* logits = nullptr;
     const float* hidden = nullptr;
-    int choice = -1;
+    absl::Span<const TokenChoice> choices;
   };
 
   std::vector<std::unique_ptr<RunnerLogits>> blocks_;  // the first `batches_` are filled

@@ -94,7 +94,7 @@ class Watcher : public ModelRunner {
   RunnerLimits limits() const override { return inner_.limits(); }
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
     RunnerBatch watched = batch;
-    watched.choices_suffice = false;
+    watched.wishes.clear();
     absl::Status status = inner_.Step(watched, logits);
     for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
       const float* row = logits->row(static_cast<int>(i));

@@ -74,7 +74,9 @@ class BrokenRunner : public FakeModelRunner {
   BrokenRunner(FakeModel model, Spoil spoil)
       : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
   absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
-    absl::Status status = FakeModelRunner::Step(batch, logits);
+    RunnerBatch shown = batch;
+    shown.wishes.clear();
+    absl::Status status = FakeModelRunner::Step(shown, logits);
     if (status.ok()) spoil_(batch, logits);
     return status;
   }

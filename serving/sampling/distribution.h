@@ -22,6 +22,7 @@ struct SamplingParameters {
   double typical_p = 1;  // (0, 1]; 1: off
 
   bool greedy() const { return temperature == 0; }
+  bool operator==(const SamplingParameters& other) const = default;
 };
 
 // InvalidArgument naming the field, its value and the values that are accepted.

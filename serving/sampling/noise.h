@@ -23,4 +23,9 @@ inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source,
   return static_cast<double>(bits) * 0x1.0p-53;
 }
 
+// What draws the token at `position` where no proposal was accepted.
+inline double ResidualUniform(uint64_t seed, uint64_t position) {
+  return RequestUniform(seed, NoiseStream::kResidual, 0, position, 0);
+}
+
 }  // namespace espalier

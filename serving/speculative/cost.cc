@@ -49,6 +49,7 @@ RunnerBatch CalibrationBatch(int sequences, int length, int rows, int stride = 1
       batch.sequence_slots.push_back(at);
       if (position < length - rows) continue;
       batch.logit_rows.push_back(batch.rows());
+      batch.wishes.push_back(RunnerBatch::kToken);
       batch.tokens.push_back(0);
       batch.positions.push_back(position);
       batch.slots.push_back(at);

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/sampling/choices.h"
 #include "serving/sampling/noise.h"
-#include "serving/speculative/choices.h"
 
 namespace espalier {
 namespace {
@@ -152,13 +152,14 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
                                    .position = position,
                                    .slot = slots[position],
                                    .prefix = position + 1,
-                                   .wants_logits = job.depth > 0 && position + 1 == length});
+                                   .wants_logits = job.depth > 0 && position + 1 == length,
+                                   .wish = WishOf(job, 0)});
     }
+    sequences[i].rule.sampling = job.sampling;
   }
   // Only now: Append may have moved the lists of slots.
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i].request);
   if (absl::Status status = Run(sequences); !status.ok()) return status;
-  const size_t vocabulary = runner_.limits().vocabulary;
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].depth == 0) continue;
     Branches& draft = drafts_[jobs[i].request];
@@ -166,7 +167,7 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
     draft.tree = TokenTree(jobs[i].tokens.back());
     draft.nodes.resize(1);
     draft.frontier = {0};
-    draft.logits = {absl::MakeConstSpan(logits_.at(static_cast<int>(i), 0), vocabulary)};
+    draft.next = {NextOf(i, 0)};
   }
   return absl::OkStatus();
 }
@@ -192,20 +193,47 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
                                    .slot = node.slot,
                                    .prefix = root + 1,
                                    .ancestors = node.path,
-                                   .wants_logits = true});
+                                   .wants_logits = true,
+                                   .wish = WishOf(job, draft.tree.depth(id))});
     }
+    sequences[i].rule.sampling = job.sampling;
   }
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i]->request);
   if (absl::Status status = Run(sequences); !status.ok()) return status;
-  const size_t vocabulary = runner_.limits().vocabulary;
   for (size_t i = 0; i < jobs.size(); ++i) {
     Branches& draft = drafts_[jobs[i]->request];
-    draft.logits.clear();
-    for (size_t j = 0; j < draft.frontier.size(); ++j) {
-      draft.logits.emplace_back(logits_.at(static_cast<int>(i), static_cast<int>(j)), vocabulary);
-    }
+    draft.next.clear();
+    for (size_t j = 0; j < draft.frontier.size(); ++j) draft.next.push_back(NextOf(i, j));
   }
   return absl::OkStatus();
+}
+
+int32_t Drafter::WishOf(const Job& job, int depth) const {
+  const bool ruled = job.rules != nullptr && job.rules->active();
+  const bool draws = job.best_first.width == 0 && !job.sampling.greedy();
+  if (job.depth == 0 || ruled || draws) return RunnerBatch::kLogits;
+  const int width = job.best_first.width > 0 ? job.best_first.width : expansion_.width(depth);
+  return std::clamp(width, 1, runner_.limits().vocabulary);
+}
+
+Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {
+  const int sequence = static_cast<int>(job), wanted = static_cast<int>(row);
+  const absl::Span<const TokenChoice> best = logits_.choices(sequence, wanted);
+  if (!best.empty()) return {.best = best};
+  const size_t vocabulary = runner_.limits().vocabulary;
+  return {.logits = absl::MakeConstSpan(logits_.at(sequence, wanted), vocabulary)};
+}
+
+// The best `width` of them by the request's way of sampling.
+absl::StatusOr<std::vector<TokenChoice>> Drafter::BestOf(const Branches::Next& next, int width,
+                                                         const SamplingParameters& sampling,
+                                                         int position) {
+  if (!next.best.empty()) {
+    const auto best = next.best.subspan(0, static_cast<size_t>(std::max(width, 0)));
+    return std::vector<TokenChoice>(best.begin(), best.end());
+  }
+  return sampling.greedy() ? TopChoices(next.logits, width)
+                           : SharedChoices(next.logits, width, sampling, position);
 }
 
 // Puts the frontier's logits through the request's rules. A node after which they leave nothing, or
@@ -216,16 +244,16 @@ void Drafter::Rule(const Job& job, Branches& draft) const {
   if (draft.ruled.size() < draft.frontier.size()) draft.ruled.resize(draft.frontier.size());
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
     std::vector<float>& logits = draft.ruled[kept];
-    logits.assign(draft.logits[i].begin(), draft.logits[i].end());
+    logits.assign(draft.next[i].logits.begin(), draft.next[i].logits.end());
     const absl::Status status = job.rules->Apply(draft.tree.PathTo(draft.frontier[i]),
                                                  logits.data(), static_cast<int>(logits.size()));
     if (!status.ok()) continue;
     draft.frontier[kept] = draft.frontier[i];
-    draft.logits[kept] = logits;
+    draft.next[kept] = {.logits = logits};
     ++kept;
   }
   draft.frontier.resize(kept);
-  draft.logits.resize(kept);
+  draft.next.resize(kept);
 }
 
 absl::Status Drafter::Expand(const Job& job, int depth) {
@@ -241,14 +269,15 @@ absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
   struct Candidate {
     double log_probability;
     int parent;  // node; parents come in order of rank
-    Choice choice;
+    TokenChoice choice;
   };
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    const absl::StatusOr<std::vector<Choice>> choices = TopChoices(draft.logits[i], width);
+    const absl::StatusOr<std::vector<TokenChoice>> choices =
+        BestOf(draft.next[i], width, SamplingParameters(), 0);
     if (!choices.ok()) return choices.status();
     const int parent = draft.frontier[i];
-    for (const Choice& choice : *choices) {
+    for (const TokenChoice& choice : *choices) {
       candidates.push_back(
           {draft.nodes[parent].log_probability + std::log(choice.probability), parent, choice});
     }
@@ -273,7 +302,7 @@ absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) 
   std::vector<int> next;
   const int position = static_cast<int>(job.tokens.size()) + depth;
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    const absl::Span<const float> logits = draft.logits[i];
+    const absl::Span<const float> logits = draft.next[i].logits;
     absl::StatusOr<Distribution> q =
         SamplingDistribution(logits.data(), static_cast<int>(logits.size()), job.sampling);
     if (!q.ok()) return q.status();
@@ -309,12 +338,11 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
   const int first_new = draft.tree.size();
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
     const int parent = draft.frontier[i];
-    const absl::StatusOr<std::vector<Choice>> choices =
-        job.sampling.greedy() ? TopChoices(draft.logits[i], how.width)
-                              : SharedChoices(draft.logits[i], how.width, job.sampling, position);
+    const absl::StatusOr<std::vector<TokenChoice>> choices =
+        BestOf(draft.next[i], how.width, job.sampling, position);
     if (!choices.ok()) return choices.status();
     int rank = 0;
-    for (const Choice& choice : *choices) {
+    for (const TokenChoice& choice : *choices) {
       const double worth = how.acceptance != nullptr
                                ? how.acceptance->OfProbability(choice.probability, rank++)
                                : choice.probability;

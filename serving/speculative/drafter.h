@@ -103,7 +103,11 @@ class Drafter {
     std::vector<Node> nodes;
     std::vector<int> frontier;  // nodes of the deepest level
     // Of the frontier; in the last run's logits, or in `ruled`.
-    std::vector<absl::Span<const float>> logits;
+    struct Next {
+      absl::Span<const float> logits;
+      absl::Span<const TokenChoice> best;  // instead, if the runner gave them
+    };
+    std::vector<Next> next;
     std::vector<std::vector<float>> ruled;
     int run = 0;  // nodes that have a slot
   };
@@ -112,6 +116,13 @@ class Drafter {
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
   std::vector<double> Drafted(absl::Span<const Job> jobs) const;
   absl::Status Run(absl::Span<const SequenceRows> sequences);
+  // What is wished of a row whose children are of this depth, from 0.
+  int32_t WishOf(const Job& job, int depth) const;
+  // What the runner said of the `row`-th wanted row of a job.
+  Branches::Next NextOf(size_t job, size_t row) const;
+  static absl::StatusOr<std::vector<TokenChoice>> BestOf(const Branches::Next& next, int width,
+                                                         const SamplingParameters& sampling,
+                                                         int position);
   void Rule(const Job& job, Branches& draft) const;
   absl::Status Expand(const Job& job, int depth);
   absl::Status ExpandByBeam(int width, Branches& draft);

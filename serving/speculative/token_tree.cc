@@ -42,6 +42,15 @@ int TokenTree::Propose(int parent, int token, int source,
   return node;
 }
 
+bool TokenTree::drawn() const {
+  for (const Node& node : nodes_) {
+    for (const Proposal& proposal : node.proposals) {
+      if (proposal.drawn_from != nullptr) return true;
+    }
+  }
+  return false;
+}
+
 absl::Status TokenTree::Merge(const TokenTree& other) {
   if (token(0) != other.token(0)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot merge token trees: their roots are ",

@@ -31,6 +31,8 @@ class TokenTree {
 
   int size() const { return static_cast<int>(nodes_.size()); }  // with the root
   int drafted() const { return size() - 1; }
+  // Whether a proposal was drawn from a distribution that is kept with it.
+  bool drawn() const;
   int token(int node) const { return nodes_[node].token; }
   int parent(int node) const {
     return nodes_[node].parent;

@@ -93,8 +93,7 @@ bool RequestNoise::Accept(double probability, int depth, int proposal) {
 }
 
 int RequestNoise::Draw(const Distribution& distribution, int depth) {
-  return SampleFrom(distribution, RequestUniform(seed_, NoiseStream::kResidual, 0,
-                                                 root_position_ + depth + 1, 0));
+  return SampleFrom(distribution, ResidualUniform(seed_, root_position_ + depth + 1));
 }
 
 }  // namespace espalier

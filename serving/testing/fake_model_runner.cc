@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/engine/wishes.h"
 
 namespace espalier {
 namespace {
@@ -194,21 +195,13 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
     if (!batch.wants_hidden) continue;
     logits->hidden.insert(logits->hidden.end(), values.begin(), values.begin() + limits_.hidden);
   }
-  if (!batch.choices_suffice) rows_shown_ += static_cast<int64_t>(wanted);
-  if (batch.choices_suffice && steps_ % 2 == 0) Choose(wanted, logits);
+  if (absl::Status status = CheckWishes(batch, limits_.vocabulary); !status.ok()) return status;
+  const auto logits_wished = std::count(batch.wishes.begin(), batch.wishes.end(), 0);
+  rows_shown_ += batch.wishes.empty() ? static_cast<int64_t>(wanted) : logits_wished;
+  if (steps_ % 2 == 1) return absl::OkStatus();
+  GrantWishes(batch, logits);
+  for (const auto& choices : logits->choices) choices_ += choices.empty() ? 0 : 1;
   return absl::OkStatus();
-}
-
-void FakeModelRunner::Choose(size_t rows, RunnerLogits* logits) {
-  const auto no_number = [](float value) { return std::isnan(value) || value == INFINITY; };
-  if (std::any_of(logits->values.begin(), logits->values.end(), no_number)) return;
-  for (size_t i = 0; i < rows; ++i) {
-    const float* row = logits->row(static_cast<int>(i));
-    logits->choices.push_back(
-        static_cast<int32_t>(std::max_element(row, row + limits_.vocabulary) - row));
-  }
-  logits->values.clear();
-  choices_ += static_cast<int64_t>(rows);
 }
 
 }  // namespace espalier

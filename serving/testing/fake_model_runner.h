@@ -2,7 +2,7 @@
 // keeps only (token, position, adapter) per KV slot, and puts a row's path together from the slots
 // that the batch says it sees; so a wrong mask, prefix, ancestor, position, slot or adapter gives
 // other logits or an error. Hidden states, if limits ask for them, are the row's first logits.
-// Where choices suffice every other step gives them, and no logits.
+// Every other step gives choices where they are wished, and no logits.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +49,9 @@ class FakeModelRunner : public ModelRunner {
   int64_t steps() const { return steps_; }
   int64_t rows() const { return rows_; }
   int largest_batch() const { return largest_batch_; }
-  // Rows whose logits were wanted where choices did not suffice.
+  // Rows whose logits were wished.
   int64_t rows_shown() const { return rows_shown_; }
-  int64_t choices() const { return choices_; }  // that were given
+  int64_t choices() const { return choices_; }  // rows of which choices were given
   // Step number `step` (from 1) and those after it fail with Unavailable; 0: none.
   void FailFrom(int64_t step) { fail_from_ = step; }
   // What the KV cache held is gone.
@@ -67,7 +67,6 @@ class FakeModelRunner : public ModelRunner {
 
   absl::Status Check(const RunnerBatch& batch) const;
   absl::Status Path(const RunnerBatch& batch, int row, std::vector<int>* path) const;
-  void Choose(size_t rows, RunnerLogits* logits);
 
   RunnerLimits limits_;
   FakeModel model_;

@@ -14,7 +14,7 @@
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/logprobs.h"
 #include "serving/sampling/shared_noise.h"
-#include "serving/speculative/choices.h"
+#include "serving/sampling/choices.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 

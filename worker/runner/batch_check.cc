@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "serving/engine/wishes.h"
 
 namespace espalier {
 namespace {
 
-absl::Status Bad(const std::string& what) {
+absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("batch: ", what));
 }
 
@@ -106,6 +107,7 @@ absl::Status CheckBatch(const RunnerBatch& batch, const RunnerLimits& limits, in
                          std::greater_equal<>()) != batch.logit_rows.end()) {
     return Bad("logit_rows must ascend");
   }
+  if (absl::Status s = CheckWishes(batch, limits.vocabulary); !s.ok()) return Bad(s.message());
   return absl::OkStatus();
 }
 

@@ -34,6 +34,7 @@ void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.logit_rows, &proto::ServingStep::logit_rows, &proto::ServingStep::mutable_logit_rows);
   visit(batch.row_adapter, &proto::ServingStep::row_adapter,
         &proto::ServingStep::mutable_row_adapter);
+  visit(batch.wishes, &proto::ServingStep::wishes, &proto::ServingStep::mutable_wishes);
 }
 
 using Getter = const Field& (proto::ServingStep::*)() const;
@@ -193,7 +194,17 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
     (step->*field)()->Assign(from.begin(), from.end());
   });
   step->set_wants_hidden(batch.wants_hidden);
-  step->set_choices_suffice(batch.choices_suffice);
+  step->clear_sequence_rule();
+  for (const TokenRule& rule : batch.sequence_rule) {
+    proto::TokenRule* to = step->add_sequence_rule();
+    to->set_temperature(rule.sampling.temperature);
+    to->set_top_p(rule.sampling.top_p);
+    to->set_top_k(rule.sampling.top_k);
+    to->set_seed(rule.sampling.seed);
+    to->set_min_p(rule.sampling.min_p);
+    to->set_typical_p(rule.sampling.typical_p);
+    to->set_shared_noise(rule.shared_noise);
+  }
 }
 
 void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
@@ -202,29 +213,42 @@ void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
     to.assign(from.begin(), from.end());
   });
   batch->wants_hidden = step.wants_hidden();
-  batch->choices_suffice = step.choices_suffice();
+  batch->sequence_rule.clear();
+  for (const proto::TokenRule& rule : step.sequence_rule()) {
+    batch->sequence_rule.push_back({{.temperature = rule.temperature(),
+                                     .top_p = rule.top_p(),
+                                     .top_k = rule.top_k(),
+                                     .seed = rule.seed(),
+                                     .min_p = rule.min_p(),
+                                     .typical_p = rule.typical_p()},
+                                    rule.shared_noise()});
+  }
 }
 
-bool SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
-  const int vocabulary = logits.vocabulary;
-  const size_t rows = vocabulary > 0 ? logits.values.size() / static_cast<size_t>(vocabulary) : 0;
-  for (size_t row = 0; row < rows; ++row) {
-    const absl::StatusOr<int> choice = Argmax(logits.row(static_cast<int>(row)), vocabulary);
-    if (!choice.ok()) {
-      result->clear_choices();
+void SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
+  for (const std::vector<TokenChoice>& row : logits.choices) {
+    result->add_choice_counts(static_cast<int32_t>(row.size()));
+    for (const TokenChoice& choice : row) {
+      result->add_choice_tokens(choice.token);
+      result->add_choice_probabilities(choice.probability);
+    }
+  }
+}
+
+bool TakeChoices(const proto::ServingResult& result, RunnerLogits* logits) {
+  logits->choices.clear();
+  int at = 0;
+  for (const int32_t count : result.choice_counts()) {
+    if (count < 0 || count > result.choice_tokens_size() - at ||
+        count > result.choice_probabilities_size() - at) {
       return false;
     }
-    result->add_choices(*choice);
+    std::vector<TokenChoice>& row = logits->choices.emplace_back();
+    for (const int end = at + count; at < end; ++at) {
+      row.push_back({result.choice_tokens(at), result.choice_probabilities(at)});
+    }
   }
-  return rows > 0;
-}
-
-bool TakeChoices(const proto::ServingResult& result, size_t rows, int vocabulary,
-                 RunnerLogits* logits) {
-  logits->choices.assign(result.choices().begin(), result.choices().end());
-  return logits->choices.size() == rows &&
-         std::all_of(logits->choices.begin(), logits->choices.end(),
-                     [&](int32_t token) { return token >= 0 && token < vocabulary; });
+  return at == result.choice_tokens_size() && at == result.choice_probabilities_size();
 }
 
 }  // namespace espalier

@@ -33,11 +33,8 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step);
 // As it came: CheckBatch says whether it may be run.
 void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch);
 
-// The choices that these logits lead to. False, with nothing set, if there is a logit that is no
-// number: then they have to be shown themselves.
-bool SetChoices(const RunnerLogits& logits, proto::ServingResult* result);
-// False for a token that there is not, or another number of them than `rows`.
-bool TakeChoices(const proto::ServingResult& result, size_t rows, int vocabulary,
-                 RunnerLogits* logits);
+void SetChoices(const RunnerLogits& logits, proto::ServingResult* result);
+// False if they are torn. CheckLogits says whether they may be believed.
+bool TakeChoices(const proto::ServingResult& result, RunnerLogits* logits);
 
 }  // namespace espalier

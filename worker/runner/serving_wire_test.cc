@@ -24,7 +24,8 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   batch.logit_rows = {1};
   batch.row_adapter = {-1, 2};
   batch.wants_hidden = true;
-  batch.choices_suffice = true;
+  batch.wishes = {RunnerBatch::kToken};
+  batch.sequence_rule = {{}, {{.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1}, true}};
   proto::ServingStep step;
   SetBatch(batch, &step);
   RunnerBatch back;
@@ -36,34 +37,35 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   EXPECT_EQ(back.logit_rows, batch.logit_rows);
   EXPECT_EQ(back.row_adapter, batch.row_adapter);
   EXPECT_TRUE(back.wants_hidden);
-  EXPECT_TRUE(back.choices_suffice);
+  EXPECT_EQ(back.wishes, batch.wishes);
+  EXPECT_EQ(back.sequence_rule, batch.sequence_rule);
   // The message is used again for the next step, which has less.
   SetBatch(RunnerBatch(), &step);
   TakeBatch(step, &back);
   EXPECT_TRUE(back.row_adapter.empty());
   EXPECT_FALSE(back.wants_hidden);
-  EXPECT_FALSE(back.choices_suffice);
+  EXPECT_TRUE(back.wishes.empty());
+  EXPECT_TRUE(back.sequence_rule.empty());
 }
 
-TEST(ServingWire, ChoicesStandForLogitsThatAreAllNumbers) {
-  RunnerLogits logits;
-  logits.vocabulary = 3;
-  logits.values = {0, 2, 2, 5, 1, -INFINITY};
+TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
+  RunnerLogits logits, back;
+  logits.choices = {{{3, 0.5}, {1, 0.25}}, {}, {{-1, 0}}};
   proto::ServingResult result;
-  ASSERT_TRUE(SetChoices(logits, &result));
-  RunnerLogits back;
-  ASSERT_TRUE(TakeChoices(result, 2, 3, &back));
-  EXPECT_EQ(back.choices, (std::vector<int32_t>{1, 0}));
-  EXPECT_FALSE(TakeChoices(result, 3, 3, &back));
-  EXPECT_FALSE(TakeChoices(result, 2, 1, &back));
-  result.set_choices(0, -1);
-  EXPECT_FALSE(TakeChoices(result, 2, 3, &back));
-  for (const float bad : {NAN, INFINITY}) {
-    logits.values[4] = bad;
-    result.Clear();
-    EXPECT_FALSE(SetChoices(logits, &result));
-    EXPECT_EQ(result.choices_size(), 0);
+  SetChoices(logits, &result);
+  ASSERT_TRUE(TakeChoices(result, &back));
+  ASSERT_EQ(back.choices.size(), 3u);
+  EXPECT_EQ(back.choices[0][1].token, 1);
+  EXPECT_EQ(back.choices[0][1].probability, 0.25);
+  EXPECT_TRUE(back.choices[1].empty());
+  EXPECT_EQ(back.choices[2][0].token, -1);
+  for (const int32_t count : {-1, 0, 1, 3, 1 << 30}) {
+    proto::ServingResult torn = result;
+    torn.set_choice_counts(0, count);
+    EXPECT_FALSE(TakeChoices(torn, &back)) << count;
   }
+  result.mutable_choice_probabilities()->RemoveLast();
+  EXPECT_FALSE(TakeChoices(result, &back));
 }
 
 TEST(ServingWire, AdaptersComeBackAsTheyWere) {

@@ -1,4 +1,4 @@
-#include "serving/speculative/choices.h"
+#include "serving/sampling/choices.h"
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,17 @@ std::vector<int> Best(absl::Span<const Value> scores, int count) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, int count) {
+absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingParameters& sampling,
+                                bool shared_noise, int64_t position) {
+  const int vocabulary = static_cast<int>(logits.size());
+  if (sampling.greedy()) return Argmax(logits.data(), vocabulary);
+  const absl::StatusOr<Distribution> p = SamplingDistribution(logits.data(), vocabulary, sampling);
+  if (!p.ok()) return p.status();
+  if (shared_noise) return SharedChoice(*p, sampling.seed, static_cast<uint64_t>(position));
+  return SampleFrom(*p, ResidualUniform(sampling.seed, static_cast<uint64_t>(position)));
+}
+
+absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count) {
   const int vocabulary = static_cast<int>(logits.size());
   const Highest highest = HighestOf(logits.data(), vocabulary);
   const float most = logits[highest.token];
@@ -37,7 +47,7 @@ absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, i
     return absl::InternalError("its logits are no numbers: are the weights intact?");
   }
   const double sum = Exponentials(logits.data(), vocabulary, most, 1, nullptr);
-  std::vector<Choice> out;
+  std::vector<TokenChoice> out;
   for (const int token : Best(logits, count)) {
     if (logits[token] == -INFINITY) break;  // excluded by the request's rules
     out.push_back({token, std::exp(static_cast<double>(logits[token]) - most) / sum});
@@ -45,23 +55,24 @@ absl::StatusOr<std::vector<Choice>> TopChoices(absl::Span<const float> logits, i
   return out;
 }
 
-absl::StatusOr<std::vector<Choice>> SharedChoices(absl::Span<const float> logits, int count,
-                                                  const SamplingParameters& sampling,
-                                                  int64_t position) {
+absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> logits, int count,
+                                                       const SamplingParameters& sampling,
+                                                       int64_t position) {
   absl::StatusOr<Distribution> q =
       SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
   if (!q.ok()) return q.status();
   const SharedClocks clocks(sampling.seed, static_cast<uint64_t>(position));
-  std::vector<Choice> race;
+  std::vector<TokenChoice> race;
   double sum = 0;
   for (const int token : Best(absl::MakeConstSpan(*q), kRunners)) {
     if ((*q)[token] <= 0) break;
     race.push_back({token, (*q)[token] / std::max(clocks.Of(token), 1e-300)});
     sum += race.back().probability;
   }
-  for (Choice& choice : race) choice.probability /= sum;
-  std::stable_sort(race.begin(), race.end(),
-                   [](const Choice& a, const Choice& b) { return a.probability > b.probability; });
+  for (TokenChoice& choice : race) choice.probability /= sum;
+  std::stable_sort(race.begin(), race.end(), [](const TokenChoice& a, const TokenChoice& b) {
+    return a.probability > b.probability;
+  });
   if (static_cast<int>(race.size()) > count) race.resize(std::max(count, 0));
   return race;
 }

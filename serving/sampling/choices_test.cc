@@ -1,4 +1,4 @@
-#include "serving/speculative/choices.h"
+#include "serving/sampling/choices.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

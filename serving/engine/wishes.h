@@ -1,0 +1,25 @@
+// What is wished of a step instead of logits, each of which has as many numbers as the vocabulary
+// has tokens.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "serving/engine/model_runner.h"
+
+namespace espalier {
+
+// InvalidArgument naming what is wrong: not one wish for each wanted row, or one that cannot be;
+// not one rule for each sequence, or a parameter out of its range.
+absl::Status CheckWishes(const RunnerBatch& batch, int vocabulary);
+
+// Puts choices in the place of logits, wherever the batch wishes so. A token (RunnerBatch::kToken)
+// is one choice, whose probability is not said; that of a tree's node behind which another token
+// was chosen, so that its own cannot matter, is -1. Best ones are as TopChoices or, by a sampled
+// sequence's rule, SharedChoices has them. REQUIRES CheckWishes, and the logits of all wanted rows.
+void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits);
+
+// InvalidArgument if these are not the choices and logits of so many rows of such wishes.
+absl::Status CheckLogits(size_t rows, absl::Span<const int32_t> wishes, int vocabulary,
+                         const RunnerLogits& logits);
+
+}  // namespace espalier

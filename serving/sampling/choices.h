@@ -1,0 +1,36 @@
+// What comes of logits where not all of them matter: the token that an answer takes, or the best
+// next tokens, which is all that a draft of chosen (not drawn) tokens needs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "serving/sampling/distribution.h"
+
+namespace espalier {
+
+struct TokenChoice {
+  int token = 0;
+  double probability = 0;
+};
+
+// The token that a sampled or greedy answer has at `position`: the largest logit's if greedy; else
+// drawn, by the noise that drafts share (shared_noise.h) or by a draw of the request's own. A pure
+// function of its arguments. Errors as SamplingDistribution.
+absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingParameters& sampling,
+                                bool shared_noise, int64_t position);
+
+// The `count` most probable tokens, best first, equals by rising id. Internal if the logits are no
+// numbers.
+absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count);
+
+// For a sampled request whose noise is shared (sampling/shared_noise.h): the first tokens of the
+// race at `position`, with the chances that the clocks give them, as far as the most probable 64
+// tokens take part. Errors as TopChoices.
+absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> logits, int count,
+                                                       const SamplingParameters& sampling,
+                                                       int64_t position);
+
+}  // namespace espalier
