@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/engine/wishes.h"
 #include "worker/grpc_status.h"
 #include "worker/keyed_channel.h"
 #include "worker/measure.h"
@@ -23,14 +22,13 @@ constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
 using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
 
-// What is wished of what one step gave, in as many messages as it needs; at least one. `result` is
+// What one step gave, in as many messages as it needs; at least one. `result` is
 // memory that serves again.
-bool SendResult(uint64_t number, const RunnerBatch& batch, RunnerLogits& logits,
-                proto::ServingResult& result, StepStream* stream) {
+bool SendResult(uint64_t number, const RunnerLogits& logits, proto::ServingResult& result,
+                StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;
   result.Clear();
   result.set_number(number);
-  GrantWishes(batch, &logits);
   SetChoices(logits, &result);
   do {
     size_t room = kNumbersPerMessage;
@@ -81,7 +79,7 @@ absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
     }
     if (!job.has_logits()) continue;
     if (refused.ok()) {
-      if (!SendResult(number, batch, logits, result, stream)) return absl::OkStatus();
+      if (!SendResult(number, logits, result, stream)) return absl::OkStatus();
       continue;
     }
     result.Clear();

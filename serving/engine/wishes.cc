@@ -100,24 +100,38 @@ absl::Status CheckWishes(const RunnerBatch& batch, int vocabulary) {
   return absl::OkStatus();
 }
 
-void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits) {
+void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits, const ForEach& for_each) {
   logits->choices.clear();
   if (batch.wishes.empty()) return;
   const auto vocabulary = static_cast<size_t>(logits->vocabulary);
-  Path path(batch);
-  size_t kept = 0;
+  const auto row_of = [&](size_t i) {
+    return absl::MakeConstSpan(logits->values.data() + i * vocabulary, vocabulary);
+  };
   logits->choices.resize(batch.logit_rows.size());
-  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    const absl::Span<const float> row(logits->values.data() + i * vocabulary, vocabulary);
-    if (batch.wishes[i] != RunnerBatch::kLogits) {
+  std::vector<std::vector<size_t>> wishes(batch.sequence_start.size() - 1);  // by sequence
+  for (size_t i = 0; i < batch.wishes.size(); ++i) {
+    if (batch.wishes[i] == RunnerBatch::kLogits) continue;
+    wishes[batch.row_sequence[batch.logit_rows[i]]].push_back(i);
+  }
+  const auto grant = [&](int sequence) {
+    Path path(batch);
+    for (const size_t i : wishes[sequence]) {
       absl::StatusOr<std::vector<TokenChoice>> choices =
-          ChoicesOf(batch, batch.logit_rows[i], batch.wishes[i], row, &path);
+          ChoicesOf(batch, batch.logit_rows[i], batch.wishes[i], row_of(i), &path);
       // Whoever wished for them finds out what is wrong by the logits.
-      if (choices.ok() && !choices->empty()) {
-        logits->choices[i] = *std::move(choices);
-        continue;
-      }
+      if (choices.ok()) logits->choices[i] = *std::move(choices);
     }
+  };
+  const int sequences = static_cast<int>(wishes.size());
+  if (for_each) {
+    for_each(sequences, grant);
+  } else {
+    for (int s = 0; s < sequences; ++s) grant(s);
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    if (!logits->choices[i].empty()) continue;
+    const absl::Span<const float> row = row_of(i);
     if (kept != i) std::copy(row.begin(), row.end(), logits->values.begin() + kept * vocabulary);
     ++kept;
   }

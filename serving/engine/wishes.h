@@ -2,6 +2,8 @@
 // has tokens.
 #pragma once
 
+#include <functional>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "serving/engine/model_runner.h"
@@ -16,7 +18,11 @@ absl::Status CheckWishes(const RunnerBatch& batch, int vocabulary);
 // is one choice, whose probability is not said; that of a tree's node behind which another token
 // was chosen, so that its own cannot matter, is -1. Best ones are as TopChoices or, by a sampled
 // sequence's rule, SharedChoices has them. REQUIRES CheckWishes, and the logits of all wanted rows.
-void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits);
+//
+// Sequences are independent of each other: `for_each` (null: one after the other) calls its second
+// argument for 0, 1 and so on below its first, on whatever threads it has.
+using ForEach = std::function<void(int, const std::function<void(int)>&)>;
+void GrantWishes(const RunnerBatch& batch, RunnerLogits* logits, const ForEach& for_each = nullptr);
 
 // InvalidArgument if these are not the choices and logits of so many rows of such wishes.
 absl::Status CheckLogits(size_t rows, absl::Span<const int32_t> wishes, int vocabulary,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/runner/batch_check.h"
+#include "worker/runner/wishes_on_threads.h"
 
 namespace espalier {
 namespace {
@@ -244,7 +245,9 @@ absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerLog
   absl::Status status = read(logits_, limits_.vocabulary, &logits->values);
   logits->hidden.clear();
   if (status.ok() && batch.wants_hidden) status = read(hidden_, limits_.hidden, &logits->hidden);
-  return status;
+  if (!status.ok() || logits_ < 0) return status;
+  GrantWishesOnThreads(batch, logits);
+  return absl::OkStatus();
 }
 
 }  // namespace espalier

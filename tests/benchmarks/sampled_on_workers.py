@@ -1,0 +1,76 @@
+#!/usr/bin/python3
+"""Requests against a model of a large vocabulary on one worker: what it takes that each token's logits, or only the token, go
+to the coordinator.
+
+    bazel run --config=release //tests/benchmarks:sampled_on_workers [-- --before=DIR]
+
+Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step:
+what it says is of no interest. Answers of 32 tokens after prompts of 32, greedy and sampled (temperature 1). DIR holds espalierd
+and espalier-worker of another version, which takes turns with this one. Medians are printed, and those of the ratios of the same
+round.
+"""
+import argparse
+import os
+import statistics
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import cluster as programs  # noqa: E402
+
+MODEL = "llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=256,vocab=128256"
+WAYS = {"greedy": ["--temperature=0"], "sampled": ["--temperature=1"]}
+
+
+def start(folder, where, threads):
+    now = dict(programs.PROGRAMS)
+    for name in ("espalierd", "espalier-worker"):
+        if folder:
+            programs.PROGRAMS[name] = os.path.join(folder, name)
+    made = programs.Cluster(workers=1, daemon_flags=[f"--serving_threads={threads}"], worker_flags=[f"--threads={threads}"])
+    programs.PROGRAMS.update(now)
+    text = os.path.join(programs.DATA, "genesis.txt")
+    job = made.train(f"--model={MODEL}", "-d", text, "--sequence-length=16", "-b", "2", "--steps=1", "--name=lm")
+    state = made.wait_for_job(job)
+    assert state["state"].upper() == "SUCCEEDED", state
+    made.run("serve", "lm", "--max-requests-per-batch=32", "--no-prefix-cache", *where)
+    return made
+
+
+def main():
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rounds", type=int, default=5)
+    flags.add_argument("--loads", default="1,4,16")
+    flags.add_argument("--before")
+    flags.add_argument("--threads", type=int, default=1)
+    flags.add_argument("--coordinator", action="store_true", help="served there, by no worker")
+    flags = flags.parse_args()
+    loads = [int(load) for load in flags.loads.split(",")]
+    where = [] if flags.coordinator else ["--tensor-parallel=1"]
+    clusters = {"now": start(None, where, flags.threads)}
+    if flags.before:
+        clusters["before"] = start(flags.before, where, flags.threads)
+    rates = {}
+    try:
+        for _ in range(flags.rounds):
+            for way, how in WAYS.items():
+                for load in loads:
+                    for version, one in clusters.items():
+                        text = os.path.join(programs.DATA, "genesis.txt")
+                        done = one.run("bench", "lm", f"--requests={2 * load}", f"--concurrency={load}", "--prompt-length=32",
+                                       f"--prompts-from={text}", "--max-tokens=32", *how)
+                        assert done["failed"] == 0, done
+                        rates.setdefault((way, load), {}).setdefault(version, []).append(done["output_tokens_per_second"])
+    finally:
+        for one in clusters.values():
+            one.close()
+    print(f"{'tokens/s':16}" + "".join(f"{load:>8} at once" for load in loads))
+    for way in WAYS:
+        for version in clusters:
+            print(f"{way + ', ' + version:16}" + "".join(f"{statistics.median(rates[way, load][version]):16.0f}" for load in loads))
+        if flags.before:
+            ratios = [[a / b for a, b in zip(rates[way, load]["now"], rates[way, load]["before"])] for load in loads]
+            print(f"{'  ratio':16}" + "".join(f"{statistics.median(r):9.2f} ± {statistics.stdev(r) if len(r) > 1 else 0:.2f}" for r in ratios))
+
+
+if __name__ == "__main__":
+    main()

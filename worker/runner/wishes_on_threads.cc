@@ -1,0 +1,18 @@
+#include "worker/runner/wishes_on_threads.h"
+
+#include "ops/cpu/parallel.h"
+#include "serving/engine/wishes.h"
+
+namespace espalier {
+
+void GrantWishesOnThreads(const RunnerBatch& batch, RunnerLogits* logits) {
+  // Some nanoseconds for each token of the vocabulary.
+  const int64_t work = int64_t{8} * logits->vocabulary;
+  GrantWishes(batch, logits, [work](int n, const std::function<void(int)>& each) {
+    ParallelRanges(n, work, [&each](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) each(static_cast<int>(i));
+    });
+  });
+}
+
+}  // namespace espalier
