@@ -99,10 +99,12 @@ class Watcher : public ModelRunner {
     for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
       const float* row = logits->row(static_cast<int>(i));
       last.assign(row, row + logits->vocabulary);
-      std::vector<float> best(2);
-      std::partial_sort_copy(row, row + logits->vocabulary, best.begin(), best.end(),
-                             std::greater<float>());
-      margin = std::min(margin, static_cast<double>(best[0]) - best[1]);
+      float best = -INFINITY, second = -INFINITY;
+      for (const float logit : last) {
+        second = std::max(second, std::min(best, logit));
+        best = std::max(best, logit);
+      }
+      margin = std::min(margin, static_cast<double>(best) - second);
     }
     return status;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "serving/sampling/shared_noise.h"
 #include "serving/sampling/wide.h"
@@ -27,12 +28,84 @@ std::vector<int> Best(absl::Span<const Value> scores, int count) {
   return best;
 }
 
+// exp of what a temperature makes of logits, all of which may be chosen, a block at a time.
+class Weights {
+ public:
+  static constexpr int kBlock = 1024;
+
+  Weights(absl::Span<const float> logits, double temperature, float highest)
+      : logits_(logits), temperature_(temperature), highest_(highest) {}
+
+  int blocks() const { return (static_cast<int>(logits_.size()) + kBlock - 1) / kBlock; }
+  int size(int block) const {
+    return std::min(kBlock, static_cast<int>(logits_.size()) - block * kBlock);
+  }
+  // Their sum. `out` (null, or of size(block)): each.
+  double Of(int block, double* out) const {
+    return Exponentials(logits_.data() + block * kBlock, size(block), highest_, temperature_, out);
+  }
+
+ private:
+  const absl::Span<const float> logits_;
+  const double temperature_;
+  const float highest_;
+};
+
+int FirstOf(const Weights& weights, uint64_t seed, int64_t position) {
+  SharedRace race(seed, static_cast<uint64_t>(position));
+  double block[Weights::kBlock];
+  for (int b = 0; b < weights.blocks(); ++b) {
+    weights.Of(b, block);
+    for (int i = 0; i < weights.size(b); ++i) race.Enter(b * Weights::kBlock + i, block[i]);
+  }
+  return race.first();
+}
+
+// As SampleFrom, of weights that are not divided by their sum.
+int DrawFrom(const Weights& weights, double uniform) {
+  std::vector<double> sums;
+  double all = 0;
+  for (int b = 0; b < weights.blocks(); ++b) {
+    sums.push_back(weights.Of(b, nullptr));
+    all += sums.back();
+  }
+  const double wanted = uniform * all;
+  double before = 0, block[Weights::kBlock];
+  int last = 0;
+  for (int b = 0; b < weights.blocks(); ++b) {
+    // The sums of a block's parts may be a rounding short of its own.
+    if (before + sums[b] <= wanted && b + 1 < weights.blocks()) {
+      before += sums[b];
+      continue;
+    }
+    weights.Of(b, block);
+    double sum = before;
+    for (int i = 0; i < weights.size(b); ++i) {
+      if (block[i] <= 0) continue;
+      sum += block[i];
+      last = b * Weights::kBlock + i;
+      if (sum > wanted) return last;
+    }
+    before = sum;
+  }
+  return last;
+}
+
 }  // namespace
 
 absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingParameters& sampling,
                                 bool shared_noise, int64_t position) {
   const int vocabulary = static_cast<int>(logits.size());
   if (sampling.greedy()) return Argmax(logits.data(), vocabulary);
+  if (sampling.keeps_all()) {
+    const absl::StatusOr<int> highest = Argmax(logits.data(), vocabulary);
+    if (!highest.ok()) return highest.status();
+    if (logits[*highest] == -INFINITY) return *highest;
+    const Weights weights(logits, sampling.temperature, logits[*highest]);
+    return shared_noise
+               ? FirstOf(weights, sampling.seed, position)
+               : DrawFrom(weights, ResidualUniform(sampling.seed, static_cast<uint64_t>(position)));
+  }
   const absl::StatusOr<Distribution> p = SamplingDistribution(logits.data(), vocabulary, sampling);
   if (!p.ok()) return p.status();
   if (shared_noise) return SharedChoice(*p, sampling.seed, static_cast<uint64_t>(position));

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <vector>
+
+#include "serving/sampling/noise.h"
+#include "serving/sampling/shared_noise.h"
 
 namespace espalier {
 namespace {
@@ -54,6 +58,49 @@ TEST(TopChoices, RefuseWhatIsNoNumber) {
     ASSERT_FALSE(choices.ok());
     EXPECT_THAT(choices.status().message(), HasSubstr("are the weights intact?"));
   }
+}
+
+// By blocks and without dividing by the sum, for requests that cut nothing off.
+TEST(ChooseToken, IsWhatTheWholeDistributionSays) {
+  for (const int count : {1, 5, 1023, 1024, 1025, 5000}) {
+    std::mt19937 random(static_cast<uint32_t>(count));
+    std::normal_distribution<float> normal(0, 2);
+    std::vector<float> logits(static_cast<size_t>(count));
+    for (float& logit : logits) logit = normal(random);
+    if (count > 4) logits[3] = -INFINITY;
+    for (const double temperature : {1.0, 0.4, 2.0}) {
+      const Distribution p = *SamplingDistribution(logits.data(), count, {temperature});
+      for (uint64_t seed = 0; seed < 100; ++seed) {
+        const SamplingParameters sampling = {.temperature = temperature, .seed = seed};
+        EXPECT_EQ(*ChooseToken(logits, sampling, true, 7), SharedChoice(p, seed, 7));
+        EXPECT_EQ(*ChooseToken(logits, sampling, false, 7),
+                  SampleFrom(p, ResidualUniform(seed, 7)));
+      }
+    }
+    EXPECT_EQ(*ChooseToken(logits, {}, false, 7), *Argmax(logits.data(), count));
+    logits[0] = NAN;
+    for (const bool shared : {true, false}) {
+      EXPECT_FALSE(ChooseToken(logits, {.temperature = 1}, shared, 7).ok());
+    }
+  }
+}
+
+TEST(ChooseToken, DrawsFromTheLawAndNeverWhatIsImpossible) {
+  constexpr int kDraws = 200000;
+  std::vector<float> logits(3000, -INFINITY);
+  const std::pair<size_t, double> possible[] = {{0, 0.4}, {1023, 0.05}, {1024, 0.25}, {2999, 0.3}};
+  for (const auto& [token, chance] : possible) logits[token] = std::log(static_cast<float>(chance));
+  std::map<int, int> counts;
+  for (uint64_t seed = 0; seed < kDraws; ++seed) {
+    ++counts[*ChooseToken(logits, {.temperature = 1, .seed = seed}, false, 3)];
+  }
+  double chi_square = 0;
+  for (const auto& [token, chance] : possible) {
+    chi_square +=
+        std::pow(counts[static_cast<int>(token)] - kDraws * chance, 2) / (kDraws * chance);
+  }
+  EXPECT_EQ(counts.size(), 4u);
+  EXPECT_LT(chi_square, 21.1);  // three degrees of freedom, 1e-4
 }
 
 }  // namespace

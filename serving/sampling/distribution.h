@@ -22,6 +22,8 @@ struct SamplingParameters {
   double typical_p = 1;  // (0, 1]; 1: off
 
   bool greedy() const { return temperature == 0; }
+  // Whether every token that is possible may be chosen.
+  bool keeps_all() const { return top_p >= 1 && top_k <= 0 && min_p <= 0 && typical_p >= 1; }
   bool operator==(const SamplingParameters& other) const = default;
 };
 

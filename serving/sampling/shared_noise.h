@@ -40,21 +40,33 @@ class SharedClocks {
   uint64_t begin_;
 };
 
+// Whose clock rings first. Weights are probabilities up to a factor that all have in common.
+class SharedRace {
+ public:
+  SharedRace(uint64_t seed, uint64_t position) : clocks_(seed, position) {}
+
+  void Enter(int token, double weight) {
+    if (weight <= 0) return;
+    // Nearly all tokens are behind by this alone.
+    if (first_ >= 0 && clocks_.Uniform(token) >= time_ * weight) return;
+    const double rings = clocks_.Of(token) / weight;
+    if (first_ >= 0 && rings >= time_) return;
+    first_ = token;
+    time_ = rings;
+  }
+  int first() const { return first_ < 0 ? 0 : first_; }
+
+ private:
+  const SharedClocks clocks_;
+  int first_ = -1;
+  double time_ = 0;
+};
+
 // The token that decides the position. Never one of probability zero.
 inline int SharedChoice(const Distribution& p, uint64_t seed, uint64_t position) {
-  const SharedClocks clocks(seed, position);
-  int best = -1;
-  double first = 0;
-  for (int token = 0; token < static_cast<int>(p.size()); ++token) {
-    if (p[token] <= 0) continue;
-    // Nearly all tokens are behind by this alone.
-    if (best >= 0 && clocks.Uniform(token) >= first * p[token]) continue;
-    const double rings = clocks.Of(token) / p[token];
-    if (best >= 0 && rings >= first) continue;
-    best = token;
-    first = rings;
-  }
-  return best < 0 ? 0 : best;
+  SharedRace race(seed, position);
+  for (int token = 0; token < static_cast<int>(p.size()); ++token) race.Enter(token, p[token]);
+  return race.first();
 }
 
 }  // namespace espalier

@@ -57,9 +57,10 @@ ESPALIER_WIDE Highest FindHighest(const float* logits, int n) {
 }
 
 // exp(y) = 2^k exp(r), r = y - k log 2 by two parts of log 2 (Cody and Waite 1980), |r| < 0.35, of
-// which the Taylor polynomial of degree 13 is within 1e-17.
-ESPALIER_WIDE double FindExponentials(const float* logits, int n, float highest, double temperature,
-                                      double* out) {
+// which the Taylor polynomial of degree 13 is within 1e-17. kUnit: the temperature is 1.
+template <bool kUnit>
+ESPALIER_WIDE void ExponentialsOf(const HalfFloats& x, float highest, double temperature,
+                                  Doubles* out) {
   constexpr double kLeast = -700;
   constexpr double kRound = 0x1.8p52;  // added and taken away it leaves the nearest integer
   constexpr double kLog2E = 0x1.71547652b82fep+0;
@@ -77,29 +78,50 @@ ESPALIER_WIDE double FindExponentials(const float* logits, int n, float highest,
                                  0.5,
                                  1,
                                  1};
-  Doubles sums = {};
-  for (int i = 0; i < n; i += kDoubles) {
-    const int have = std::min(kDoubles, n - i);
-    HalfFloats x = HalfFloats{} - INFINITY;
-    if (have == kDoubles) {
-      std::memcpy(&x, logits + i, sizeof(x));
-    } else {
-      std::memcpy(&x, logits + i, sizeof(float) * static_cast<size_t>(have));
-    }
-    Doubles y = (__builtin_convertvector(x, Doubles) - highest) / temperature;
-    const Mask nothing = !(y >= kLeast);
-    y = nothing ? Doubles{} : y;
-    const Doubles shifted = y * kLog2E + kRound;
-    const Doubles k = shifted - kRound;
-    const Doubles r = (y - k * kLog2High) - k * kLog2Low;
-    Doubles e = Doubles{} + 1.0 / 6227020800;
-    for (const double factor : kFactors) e = e * r + factor;
-    const Bits scaled = reinterpret_cast<Bits>(e) + (reinterpret_cast<Bits>(shifted) << 52);
-    e = nothing ? Doubles{} : reinterpret_cast<Doubles>(scaled);
+  Doubles y = __builtin_convertvector(x, Doubles) - highest;
+  if (!kUnit) y /= temperature;
+  const Mask nothing = !(y >= kLeast);
+  y = nothing ? Doubles{} : y;
+  const Doubles shifted = y * kLog2E + kRound;
+  const Doubles k = shifted - kRound;
+  const Doubles r = (y - k * kLog2High) - k * kLog2Low;
+  Doubles e = Doubles{} + 1.0 / 6227020800;
+  for (const double factor : kFactors) e = e * r + factor;
+  const Bits scaled = reinterpret_cast<Bits>(e) + (reinterpret_cast<Bits>(shifted) << 52);
+  *out = nothing ? Doubles{} : reinterpret_cast<Doubles>(scaled);
+}
+
+template <bool kOut, bool kUnit>
+ESPALIER_WIDE double FindExponentialsAs(const float* logits, int n, float highest,
+                                        double temperature, double* out) {
+  Doubles sums = {}, e;
+  HalfFloats x;
+  int i = 0;
+  for (; i + kDoubles <= n; i += kDoubles) {
+    std::memcpy(&x, logits + i, sizeof(x));
+    ExponentialsOf<kUnit>(x, highest, temperature, &e);
     sums += e;
-    if (out != nullptr) std::memcpy(out + i, &e, sizeof(double) * static_cast<size_t>(have));
+    if (kOut) std::memcpy(out + i, &e, sizeof(e));
+  }
+  if (i < n) {
+    x = HalfFloats{} - INFINITY;
+    std::memcpy(&x, logits + i, sizeof(float) * static_cast<size_t>(n - i));
+    ExponentialsOf<kUnit>(x, highest, temperature, &e);
+    sums += e;
+    if (kOut) std::memcpy(out + i, &e, sizeof(double) * static_cast<size_t>(n - i));
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// Divisions take as long as all the rest, and most requests have none.
+ESPALIER_WIDE double FindExponentials(const float* logits, int n, float highest, double temperature,
+                                      double* out) {
+  if (temperature == 1) {
+    return out == nullptr ? FindExponentialsAs<false, true>(logits, n, highest, 1, out)
+                          : FindExponentialsAs<true, true>(logits, n, highest, 1, out);
+  }
+  return out == nullptr ? FindExponentialsAs<false, false>(logits, n, highest, temperature, out)
+                        : FindExponentialsAs<true, false>(logits, n, highest, temperature, out);
 }
 
 #if defined(__x86_64__)

@@ -11,10 +11,10 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "serving/sampling/choices.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/logprobs.h"
 #include "serving/sampling/shared_noise.h"
-#include "serving/sampling/choices.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 
@@ -68,6 +68,14 @@ void Measure(Report* report) {
          return static_cast<double>(*Argmax(logits.data(), static_cast<int>(logits.size())));
        }},
       {"choice, temperature 1", sample(plain)},
+      {"the same, as served",
+       [&](const std::vector<float>& logits) {
+         return static_cast<double>(*ChooseToken(logits, plain, /*shared_noise=*/true, 99));
+       }},
+      {"the same, drawn",
+       [&](const std::vector<float>& logits) {
+         return static_cast<double>(*ChooseToken(logits, plain, /*shared_noise=*/false, 99));
+       }},
       {"choice, top_p 0.9", sample(top_p)},
       {"choice, top_k 40, top_p 0.9", sample(both)},
       {"choice, min_p 0.05", sample(min_p)},
