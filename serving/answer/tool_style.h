@@ -1,5 +1,6 @@
-// How models write calls of tools into their answers: one file per style, named after the models
-// that brought it up, and an entry in tool_style.cc.
+// How models write calls of tools into their answers: styles named after the models that brought
+// them up, each with a file of its own unless it is JSON between marks, and an entry in
+// tool_style.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -59,10 +60,10 @@ const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools);
 nlohmann::ordered_json ParseBounded(absl::string_view text);
 
 // The styles.
-const ToolStyle& HermesStyle();     // hermes_style.cc: also Qwen 2.5 and 3
-const ToolStyle& LlamaStyle();      // llama_style.cc: 3.1 on
+const ToolStyle& HermesStyle();     // json_styles.cc: also Qwen 2.5 and 3
+const ToolStyle& LlamaStyle();      // json_styles.cc: 3.1 on
+const ToolStyle& PhiStyle();        // json_styles.cc: Phi-4-mini
 const ToolStyle& MistralStyle();    // mistral_style.cc
-const ToolStyle& PhiStyle();        // phi_style.cc: Phi-4-mini
 const ToolStyle& QwenCoderStyle();  // qwen_coder_style.cc: Qwen3-Coder
 
 }  // namespace espalier

@@ -1,0 +1,58 @@
+// Styles whose calls are JSON between marks.
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "serving/answer/tool_style.h"
+
+namespace espalier {
+namespace {
+
+class JsonStyle : public ToolStyle {
+ public:
+  // `signs`: what only templates of this style have, one of them.
+  JsonStyle(const char* name, std::vector<std::string> signs, std::vector<Section> sections)
+      : name_(name), signs_(std::move(signs)), sections_(std::move(sections)) {}
+
+  const char* name() const override { return name_; }
+  bool IsOf(absl::string_view chat_template) const override {
+    for (const std::string& sign : signs_) {
+      if (absl::StrContains(chat_template, sign)) return true;
+    }
+    return false;
+  }
+  std::vector<Section> sections() const override { return sections_; }
+  std::vector<ToolCall> Read(absl::string_view inside,
+                             const std::vector<Tool>& tools) const override {
+    return ReadJsonCalls(inside, tools);
+  }
+
+ private:
+  const char* const name_;
+  const std::vector<std::string> signs_;
+  const std::vector<Section> sections_;
+};
+
+}  // namespace
+
+// <tool_call>{"name": "f", "arguments": {...}}</tool_call>
+const ToolStyle& HermesStyle() {
+  static const auto* style =
+      new JsonStyle("hermes", {"<tool_call>"}, {{"<tool_call>", "</tool_call>"}});
+  return *style;
+}
+
+// <|python_tag|>{"name": "f", "parameters": {...}}; {...}, as a rule without the tag, in which case
+// the whole answer is calls.
+const ToolStyle& LlamaStyle() {
+  static const auto* style = new JsonStyle("llama", {"<|python_tag|>"}, {{"<|python_tag|>", ""}});
+  return *style;
+}
+
+// <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|>, or functools[...].
+const ToolStyle& PhiStyle() {
+  static const auto* style = new JsonStyle(
+      "phi", {"<|tool|>", "functools"}, {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", ""}});
+  return *style;
+}
+
+}  // namespace espalier
