@@ -50,9 +50,10 @@ class BoostTuning(unittest.TestCase):
 
     def test_1_two_models_in_turn_and_the_coordinator_dies_twice(self):
         cluster = self.cluster
-        # So many steps that even the second one, which has few samples, can be met in its middle.
+        # So many steps that even the second one, which has few samples, can be met in its middle; so small that the first one
+        # leaves it something to learn.
         boost = cluster.run("boost-tune", "llm", "--ssm=ssm", "--ssm=ssm", "--name=drafts", "--detach", *BOOST,
-                            "--steps=500")["id"]
+                            "--steps=500", "--lr=6e-4")["id"]
         job = self.boosts()[boost]
         self.assertEqual((job["prompts"], job["held_out"]), (216, 24))
         for stage in ("training drafts-1", "training drafts-2"):
