@@ -166,6 +166,10 @@ TEST_F(ChatAnswerTest, ThoughtsAreApartAndCounted) {
   EXPECT_EQ(none.text, "Yes.");
   EXPECT_TRUE(none.usage.has_reasoning_tokens());
   EXPECT_EQ(none.usage.reasoning_tokens(), 0);
+  // In the middle of an answer the mark is text.
+  const Said late = Say(Ask(), "Yes <think>hm</think>.");
+  EXPECT_EQ(late.text, "Yes <think>hm</think>.");
+  EXPECT_EQ(late.usage.reasoning_tokens(), 0);
   proto::GenerateRequest raw = Ask();
   raw.mutable_chat()->set_reasoning_in_text(true);
   EXPECT_EQ(Say(raw, "<think>hm</think>Yes.").text, "<think>hm</think>Yes.");

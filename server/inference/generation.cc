@@ -207,16 +207,18 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
         out->set_arguments(std::move(call.arguments));
       }
     };
+    CountReasoning(event, answer);
     add(answer->reader->Append(event.text));
     if (event.finished) add(answer->reader->Finish());
-    CountReasoning(event, answer);
   }
 
+  // Of what comes with this event, before its text is read.
   void CountReasoning(const RequestEvent& event, Answer* answer) {
     if (opens_reasoning_ < 0 || closes_reasoning_ < 0) return;
+    const bool over = answer->reader->reasoning_over();
     int count = 0;
     for (const int token : event.tokens) {
-      if (token == opens_reasoning_) answer->in_reasoning = true;
+      if (token == opens_reasoning_ && !over) answer->in_reasoning = true;
       if (answer->in_reasoning) ++count;
       if (token == closes_reasoning_) answer->in_reasoning = false;
     }

@@ -49,6 +49,9 @@ class ReasoningReader {
   void Append(absl::string_view text, std::string* reasoning, std::string* rest);
   void Finish(std::string* reasoning, std::string* rest);
 
+  // Whether what comes next cannot be a thought.
+  bool over() const { return state_ == State::kBehind || state_ == State::kOver; }
+
  private:
   enum class State { kUndecided, kInside, kBehind, kOver };
 
@@ -69,6 +72,7 @@ class AnswerReader {
 
   // Whether there was a call.
   bool called() const { return next_index_ > 0; }
+  bool reasoning_over() const { return reasoning_.over(); }
 
  private:
   enum class State { kUndecided, kText, kInSection, kWhole };
