@@ -22,8 +22,8 @@ constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
 using StepStream = grpc::ServerReaderWriter<proto::ServingResult, proto::ServingStep>;
 
-// What one step gave, in as many messages as it needs; at least one. `result` is
-// memory that serves again.
+// What one step gave, in as many messages as it needs; at least one. `result` is memory that serves
+// again.
 bool SendResult(uint64_t number, const RunnerLogits& logits, proto::ServingResult& result,
                 StepStream* stream) {
   size_t sent = 0, sent_hidden = 0;

@@ -1,6 +1,6 @@
 #include "serving/engine/wishes.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
