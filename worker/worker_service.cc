@@ -48,6 +48,7 @@ bool SendResult(uint64_t number, const RunnerLogits& logits, proto::ServingResul
     result.clear_choice_counts();
     result.clear_choice_tokens();
     result.clear_choice_probabilities();
+    result.clear_logprobs();
   } while (result.more());
   return true;
 }
@@ -72,8 +73,8 @@ absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", step.number(), " came where step ", number, " was expected"));
     }
-    TakeBatch(step, &batch);
-    const absl::Status refused = job.Check(batch);
+    absl::Status refused = TakeBatch(step, &batch);
+    if (refused.ok()) refused = job.Check(batch);
     if (refused.ok()) {
       if (absl::Status s = job.Step(batch, &logits); !s.ok()) return s;
     }

@@ -1,8 +1,10 @@
 #include "client/cli/bench.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/sampling_flags.h"
 
 namespace espalier {
 namespace {
@@ -35,13 +37,18 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-proto::GenerateRequest BenchRequest(const ParsedFlags& flags) {
+absl::StatusOr<proto::GenerateRequest> BenchRequest(const ParsedFlags& flags) {
   proto::GenerateRequest request;
+  if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   request.set_model(flags.positional()[0]);
   request.set_ignore_eos(true);
+  proto::SamplingOptions* sampling = request.mutable_sampling();
   // Not what the model's authors would sample with: runs are to be compared.
-  request.mutable_sampling()->set_temperature(flags.Number("temperature", 0));
-  request.mutable_sampling()->set_repetition_penalty(0);
+  if (!flags.Has("temperature")) sampling->set_temperature(0);
+  if (!flags.Has("repetition-penalty")) sampling->set_repetition_penalty(0);
+  if (flags.Has("logprobs")) {
+    request.set_logprobs(static_cast<int32_t>(flags.Int("logprobs", 0)));
+  }
   if (flags.Has("no-speculation")) request.set_speculation(proto::SPECULATION_OFF);
   return request;
 }
@@ -129,9 +136,15 @@ Command BenchCommand() {
       {"tg", FlagType::kInt, "N", "time the generation of N tokens", 0, 1, 1 << 20, true},
       {"depth", FlagType::kInt, "N", "tokens of context before them (0)", 0, 0, 1 << 20},
       {"repetitions", FlagType::kInt, "N", "of each row (5)", 0, 1, 1000},
-      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
       {"no-speculation", FlagType::kSwitch, "", "without token trees"},
+      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
+      {"logprobs", FlagType::kInt, "N", "log-probabilities, of N tokens besides (none)", 0, 0, 64},
   };
+  for (FlagSpec& flag : SamplingFlags()) {
+    if (flag.name == "temperature") continue;
+    if (flag.name == "ignore-eos") flag.doc = "always so here";
+    c.flags.push_back(std::move(flag));
+  }
   c.examples = {{"sixteen at a time", "espalier bench llm --requests=64 --concurrency=16"},
                 {"ten a second, and how many are answered in time",
                  "espalier bench llm --requests=200 --concurrency=64 --request-rate=10 "

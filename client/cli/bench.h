@@ -13,8 +13,9 @@
 
 namespace espalier {
 
-// Greedy unless --temperature says otherwise, and never ended by an end of sequence.
-proto::GenerateRequest BenchRequest(const ParsedFlags& flags);
+// Greedy unless the flags say otherwise, and never ended by an end of sequence. Usage errors name
+// the flag.
+absl::StatusOr<proto::GenerateRequest> BenchRequest(const ParsedFlags& flags);
 
 // Over gRPC, or with --http through the gateway.
 absl::StatusOr<Generation> BenchGenerate(Context& context, const proto::GenerateRequest& request);

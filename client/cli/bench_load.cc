@@ -227,8 +227,9 @@ absl::Status RunLoad(Context& context) {
 
   const int64_t total = flags.Int("requests", 32);
   const std::vector<double> arrivals = Arrivals(flags, total);
-  proto::GenerateRequest base = BenchRequest(flags);
-  base.set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 64)));
+  auto base = BenchRequest(flags);
+  if (!base.ok()) return base.status();
+  base->set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 64)));
   const uint64_t seed = std::random_device()();
 
   Outcome outcome;
@@ -239,7 +240,7 @@ absl::Status RunLoad(Context& context) {
   const double start = context.env().seconds();
   const auto work = [&] {
     for (int64_t i = next++; i < total; i = next++) {
-      proto::GenerateRequest request = base;
+      proto::GenerateRequest request = *base;
       if (vocabulary > 0) {
         SetRandomPrompt(seed + static_cast<uint64_t>(i), flags.Int("prompt-tokens", 1), vocabulary,
                         &request);

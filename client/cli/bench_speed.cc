@@ -29,8 +29,8 @@ struct Test {
 
 class Bench {
  public:
-  Bench(Context* context, proto::ServedModel model)
-      : context_(*context), model_(std::move(model)), base_(BenchRequest(context->flags())) {}
+  Bench(Context* context, proto::ServedModel model, proto::GenerateRequest base)
+      : context_(*context), model_(std::move(model)), base_(std::move(base)) {}
 
   // Tokens per second of one run. Each has a prompt of its own.
   absl::StatusOr<double> Once(const Test& test) {
@@ -105,7 +105,9 @@ absl::Status RunSpeed(Context& context) {
   const std::string drafts = model->ssm_artifacts_size() == 0 && model->lookup_depth() == 0 ? "none"
                              : context.flags().Has("no-speculation")                        ? "off"
                                                                                             : "on";
-  Bench bench(&context, *model);
+  auto base = BenchRequest(context.flags());
+  if (!base.ok()) return base.status();
+  Bench bench(&context, *model, *std::move(base));
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
   Table table({{"model", Align::kLeft, true},
                {"params", Align::kRight},

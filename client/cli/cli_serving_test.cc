@@ -223,6 +223,17 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   EXPECT_EQ(json["goodput_requests_per_second"], json["requests_per_second"]);
   // Not the model's own sampling, which would make runs differ.
   EXPECT_TRUE(fake_.state()->generates.back().sampling().has_temperature());
+  EXPECT_EQ(Run({"bench", "llm", "--requests=1", "--temperature=1", "--top-p=0.9",
+                 "--frequency-penalty=0.5", "--logprobs=2", "--json-object"}),
+            kExitOk);
+  const proto::GenerateRequest& asked = fake_.state()->generates.back();
+  EXPECT_EQ(asked.sampling().temperature(), 1);
+  EXPECT_EQ(asked.sampling().top_p(), 0.9);
+  EXPECT_EQ(asked.sampling().frequency_penalty(), 0.5);
+  EXPECT_EQ(asked.logprobs(), 2);
+  EXPECT_TRUE(asked.structured_output().json_object());
+  EXPECT_TRUE(asked.ignore_eos());
+  EXPECT_EQ(Run({"bench", "llm", "--logit-bias=3"}), kExitUsage);
 }
 
 TEST_F(CliTest, BenchPrintsTheRowsOfLlamaBench) {

@@ -141,6 +141,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
     body["typical_p"] = sampling.typical_p() > 0 ? sampling.typical_p() : 1;
   }
   if (sampling.repetition_penalty() > 0) body["repetition_penalty"] = sampling.repetition_penalty();
+  if (request.has_logprobs()) body["logprobs"] = request.logprobs();
   if (sampling.has_seed()) body["seed"] = static_cast<int64_t>(sampling.seed());
   const std::pair<const char*, double> numbers[] = {
       {"presence_penalty", sampling.presence_penalty()},

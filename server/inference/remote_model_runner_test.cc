@@ -125,9 +125,9 @@ class ScriptedClient : public WorkerClient {
         return true;
       }
       RunnerBatch batch;
-      TakeBatch(step, &batch);
+      absl::Status status = TakeBatch(step, &batch);
       RunnerLogits logits;
-      const absl::Status status = client_->worker_->models.at(job_)->Step(batch, &logits);
+      if (status.ok()) status = client_->worker_->models.at(job_)->Step(batch, &logits);
       if (!status.ok()) {
         result->set_refused(std::string(status.message()));
       } else {

@@ -13,13 +13,10 @@ namespace {
 // Of the KV cache: K and V depend on the adapter.
 int SpaceOf(const Request& request) { return request.options().adapter + 1; }
 
-// Whether all that matters of the logits after its tokens is which token they give. Drawn proposals
-// are compared with all that the LLM says.
+// Whether all that matters of the logits after its tokens is which token they give, and with which
+// log-probabilities. Drawn proposals are compared with all that the LLM says.
 bool TokensSuffice(const Request& request, const TokenTree& tree) {
-  const RequestOptions& options = request.options();
-  if (options.embed) return true;
-  if (request.rules().active() || options.logprobs >= 0) return false;
-  return options.sampling.greedy() || !tree.drawn();
+  return request.options().embed || request.options().sampling.greedy() || !tree.drawn();
 }
 
 }  // namespace
@@ -173,6 +170,17 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
     const int32_t wish = TokensSuffice(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
+    // Behind the last token, or a node: where there is nothing to be done, the logits will tell
+    // why.
+    const auto edit = [&](absl::Span<const int> path, SequenceRows::Row& row) {
+      if (row.wish != RunnerBatch::kToken || !request.rules().active()) return;
+      absl::StatusOr<RowEdits> edits = request.rules().EditsAfter(path);
+      if (edits.ok()) {
+        row.edits = *std::move(edits);
+      } else {
+        row.wish = RunnerBatch::kLogits;
+      }
+    };
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
@@ -183,10 +191,12 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .wish = wish});
       if (request.WantsPromptLogits(position)) {
         rows.back().wants_logits = true;
-        rows.back().wish = RunnerBatch::kLogits;
+        rows.back().wish = RunnerBatch::kFollowing;
+        rows.back().following = request.tokens()[position + 1];
         ++work[i].prompt_rows;
       }
     }
+    if (end == request.length()) edit({}, rows.back());
     const size_t root = rows.size() - 1;
     for (int node = 1; node < tree.size(); ++node) {
       const int32_t slot = work[i].slots[node - 1];
@@ -199,6 +209,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .ancestors = std::move(path),
                       .wants_logits = true,
                       .wish = wish});
+      edit(tree.PathTo(node), rows.back());
     }
     statistics_.rows += static_cast<int64_t>(rows.size());
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
@@ -206,9 +217,17 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
   for (size_t i = 0; i < work.size(); ++i) {
     const RequestId id = work[i].assignment.id;
     sequences[i].slots = kv_.slots(id);
-    const RequestOptions& chosen = requests_.at(id).request->options();
+    const Request& request = *requests_.at(id).request;
+    const RequestOptions& chosen = request.options();
     sequences[i].adapter = chosen.adapter;
-    if (!chosen.embed) sequences[i].rule = {chosen.sampling, SharesNoise(chosen.sampling)};
+    if (chosen.embed) continue;
+    sequences[i].rule = {.sampling = chosen.sampling,
+                         .shared_noise = SharesNoise(chosen.sampling),
+                         .logprobs = chosen.logprobs,
+                         .prompt_logprobs = chosen.prompt_logprobs};
+    if (request.rules().active()) {
+      sequences[i].rule.edits = std::make_shared<const AnswerEdits>(request.rules().Edits());
+    }
   }
   return pipeline_.Begin(sequences);
 }
@@ -304,7 +323,13 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   Request& request = *entry.request;
   if (options_.prefix_cache) kv_.Publish(id, request.tokens(), SpaceOf(request));
   for (int row = 0; row < work.prompt_rows; ++row) {
-    request.AddPromptLogprobs(logits.at(index, row), limits_.vocabulary);
+    if (const TokenLogprobs* known = logits.logprobs(index, row)) {
+      request.AddPromptLogprobs(*known);
+    } else if (const float* all = logits.at(index, row)) {
+      request.AddPromptLogprobs(all, limits_.vocabulary);
+    } else {
+      return absl::InternalError("the model runner left out log-probabilities of a prompt");
+    }
   }
   if (work.end < request.length()) return absl::OkStatus();  // in the middle of the prompt
   entry.busy = false;
@@ -313,7 +338,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
     return absl::OkStatus();
   }
   // After the prompt's, the wanted rows are the root and then the nodes, as the tree numbers them.
-  // Rules are applied here, before anything is compared or drawn.
+  // Rules are applied before anything is compared or drawn: here, if the runner did not.
   std::vector<float> ruled;
   const auto row_of = [&](int node) -> absl::StatusOr<const float*> {
     const float* row = logits.at(index, work.prompt_rows + node);
@@ -394,9 +419,15 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
     TokenLogprobs logprobs;
     const bool reported = request.options().logprobs >= 0;
     if (reported) {
-      const int node = i == 0 ? 0 : verification.path[i - 1];
-      logprobs = LogprobsOf(logits.at(index, work.prompt_rows + node), limits_.vocabulary, token,
-                            request.options().logprobs);
+      const int row = work.prompt_rows + (i == 0 ? 0 : verification.path[i - 1]);
+      if (const TokenLogprobs* known = logits.logprobs(index, row)) {
+        logprobs = *known;
+      } else if (const float* all = logits.at(index, row)) {
+        logprobs = LogprobsOf(all, limits_.vocabulary, token, request.options().logprobs);
+      }
+      if (logprobs.token != token) {
+        return absl::InternalError("the model runner left out the log-probabilities of a token");
+      }
     }
     request.Emit(token, context_, reported ? &logprobs : nullptr);
     ++statistics_.generated_tokens;

@@ -67,6 +67,31 @@ TEST(EngineRules, GreedyTreesGiveTheIncrementalAnswerUnderEveryRule) {
   }
 }
 
+// A form whose tokens run out: whoever has the logits finds that none is left, and says nothing.
+TEST(EngineRules, RulesThatLeaveNoTokenEndTheirRequestAlone) {
+  for (const char* expansion : {"", "3,2,1"}) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    if (*expansion != 0) harness.AddSsm(Good());
+    ASSERT_TRUE(harness.Start({}, expansion).ok());
+    const auto dead = std::make_shared<TokenRules>(
+        TokenRules{.allowed = {3, 4}, .bad_words = {{3, 4}, {3, 3}, {4, 3}, {4, 4}}});
+    std::vector<RequestId> good, bad;
+    for (const std::vector<int>& prompt : RandomPrompts(6, 12, kVocabulary, 3)) {
+      good.push_back(*harness.engine().Submit(prompt, {.max_tokens = kAnswer}));
+      bad.push_back(
+          *harness.engine().Submit(prompt, {.max_tokens = kAnswer, .rules = dead, .logprobs = 1}));
+    }
+    harness.RunToEnd();
+    for (const RequestId id : bad) {
+      EXPECT_EQ(harness.answer(id).tokens.size(), 1u);
+      EXPECT_THAT(std::string(harness.answer(id).error.message()),
+                  HasSubstr("no token may follow"));
+    }
+    for (const RequestId id : good) EXPECT_EQ(harness.answer(id).tokens.size(), kAnswer);
+  }
+}
+
 // Drafts go through the rules, too: whatever these make of the model, the same model drafts it.
 TEST(EngineRules, AnSsmThatIsTheLlmIsNeverWrongUnderAnyRule) {
   for (const TokenRules& rules : RuleCases()) {
@@ -222,22 +247,26 @@ TEST(EngineEnds, TimeIsUpWhereverTheRequestStandsAndTheOthersGoOn) {
   EXPECT_EQ(harness.answer(patient).tokens.size(), 10u);
 }
 
+// Masks, biases, penalties and log-probabilities are given with what is chosen: a draw alone is
+// compared with all that the LLM says.
 TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
   const auto prompts = RandomPrompts(8, 12, kVocabulary, 9);
   const RequestOptions greedy{.max_tokens = kAnswer};
   RequestOptions reported = greedy, ruled = greedy, sampled = greedy, asked = greedy;
-  RequestOptions undrafted = greedy;
+  RequestOptions undrafted = greedy, all = greedy;
   reported.logprobs = 0;
   ruled.rules = std::make_shared<TokenRules>(TokenRules{.repetition_penalty = 1.4});
   sampled.sampling.temperature = 1;
   undrafted.sampling.temperature = 1;
   undrafted.speculate = false;
   asked.prompt_logprobs = 0;
+  all.rules = ruled.rules;
+  all.logprobs = all.prompt_logprobs = 3;
   const struct {
     RequestOptions options;
     bool shown;
-  } cases[] = {{greedy, false}, {reported, true}, {ruled, true},
-               {sampled, true}, {asked, true},    {undrafted, false}};
+  } cases[] = {{greedy, false}, {reported, false},  {ruled, false}, {sampled, true},
+               {asked, false},  {undrafted, false}, {all, false}};
   std::vector<std::vector<int>> alone;
   for (const auto& [options, shown] : cases) {
     EngineHarness harness(kVocabulary);
@@ -253,23 +282,23 @@ TEST(EngineChoices, LogitsAreShownOnlyToThoseWhoLookAtThem) {
     if (!shown) {
       EXPECT_GT(harness.llm().choices(), 0);
     }
-    if (!shown && options.sampling.greedy()) {
+    if (alone.empty()) {
       for (const RequestId id : ids) alone.push_back(harness.answer(id).tokens);
     }
-    // Beams need the best ones, draws and rules all probabilities.
+    // Beams need the best ones, draws all probabilities.
     const bool draws = !options.sampling.greedy() && options.speculate;
-    EXPECT_EQ(harness.ssm(0).rows_shown() > 0, draws || options.rules != nullptr);
-    const bool beams = options.sampling.greedy() && options.rules == nullptr;
-    EXPECT_EQ(harness.ssm(0).choices() > 0, beams);
+    EXPECT_EQ(harness.ssm(0).rows_shown() > 0, draws);
+    EXPECT_EQ(harness.ssm(0).choices() > 0, options.sampling.greedy());
   }
   // In one batch with a request that looks at them, nothing changes for the others.
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
-  ASSERT_TRUE(harness.Start({}, "").ok());
+  harness.AddSsm(Good());
+  ASSERT_TRUE(harness.Start({}, "2,1").ok());
   std::vector<RequestId> ids;
   for (const std::vector<int>& prompt : prompts) {
     ids.push_back(*harness.engine().Submit(prompt, greedy));
-    ASSERT_TRUE(harness.engine().Submit(prompt, reported).ok());
+    ASSERT_TRUE(harness.engine().Submit(prompt, sampled).ok());
   }
   harness.RunToEnd();
   EXPECT_GT(harness.llm().rows_shown(), 0);

@@ -8,10 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "serving/sampling/choices.h"
+#include "serving/sampling/logit_edits.h"
+#include "serving/sampling/logprobs.h"
 
 namespace espalier {
 
@@ -19,9 +22,16 @@ namespace espalier {
 struct TokenRule {
   SamplingParameters sampling;  // greedy, unless it says something else
   bool shared_noise = false;    // see ChooseToken
+  // What is done to logits before; null: nothing.
+  std::shared_ptr<const AnswerEdits> edits;
+  // Most probable tokens that are reported beside one that is chosen, and beside one that follows
+  // in the prompt; -1: no log-probabilities are.
+  int logprobs = -1;
+  int prompt_logprobs = -1;
 
-  bool operator==(const TokenRule& other) const {
-    return sampling == other.sampling && shared_noise == other.shared_noise;
+  bool plain() const {
+    return sampling == SamplingParameters() && !shared_noise && edits == nullptr && logprobs < 0 &&
+           prompt_logprobs < 0;
   }
 };
 
@@ -47,9 +57,12 @@ struct RunnerBatch {
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
   bool wants_hidden = false;        // their hidden states too
   // Of each of them: all its logits, or what comes of them (RunnerLogits::choices): its token by
-  // the sequence's rule, or so many of the best ones. Empty: all logits of all.
+  // the sequence's rule, the log-probability of the token that follows it in the prompt, or so many
+  // of the best ones. Empty: all logits of all.
   std::vector<int32_t> wishes;
-  static constexpr int32_t kLogits = 0, kToken = -1;
+  static constexpr int32_t kLogits = 0, kToken = -1, kFollowing = -2;
+  std::vector<int32_t> following;   // that token, of each of them; empty: nobody wishes for it
+  std::vector<RowEdits> row_edits;  // of each, besides its rule's; empty: none has any
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
@@ -61,6 +74,9 @@ struct RunnerLogits {
   // Of each wanted row, if the runner gives what is wished (see wishes.h); one with a logit that is
   // no number has none. Empty: no row has.
   std::vector<std::vector<TokenChoice>> choices;
+  // Of each wanted row, where its rule says so and it has a choice; else their token is -1. Empty:
+  // no row has any.
+  std::vector<TokenLogprobs> logprobs;
   // If wanted: the last layer's states of the same rows, as the final norm leaves them, row-major
   // [logit_rows.size(), RunnerLimits::hidden].
   std::vector<float> hidden;

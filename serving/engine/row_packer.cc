@@ -32,7 +32,7 @@ class RowPipeline::Filler {
       last_prefix_ = 0;
       ++sequences_;
       rows_.sequence_rule.push_back(of.rule);
-      ruled_ = ruled_ || !(of.rule == TokenRule());
+      ruled_ = ruled_ || !of.rule.plain();
     }
     context_slots_ += std::max(0, row.prefix - last_prefix_);
     last_prefix_ = std::max(last_prefix_, static_cast<int>(row.prefix));
@@ -41,7 +41,11 @@ class RowPipeline::Filler {
       rows_.logit_rows.push_back(rows_.rows());
       rows_.wants_hidden = rows_.wants_hidden || row.wants_hidden;
       rows_.wishes.push_back(row.wish);
+      rows_.following.push_back(row.following);
+      rows_.row_edits.push_back(row.edits);
       wished_ = wished_ || row.wish != RunnerBatch::kLogits;
+      follows_ = follows_ || row.wish == RunnerBatch::kFollowing;
+      edits_ = edits_ || of.rule.edits != nullptr;
       wanted_.push_back({sequence, row.wants_hidden});
     }
     if (limits_.adapters > 0) rows_.row_adapter.push_back(of.adapter);
@@ -60,6 +64,8 @@ class RowPipeline::Filler {
     CloseSequence();
     if (!wished_) rows_.wishes.clear();
     if (!wished_ || !ruled_) rows_.sequence_rule.clear();
+    if (!follows_) rows_.following.clear();
+    if (!wished_ || !edits_) rows_.row_edits.clear();
     Batch out = {std::move(rows_), std::move(wanted_)};
     Clear();
     return out;
@@ -76,7 +82,7 @@ class RowPipeline::Filler {
     last_sequence_ = -1;
     last_prefix_ = 0;
     last_slots_ = {};
-    wished_ = ruled_ = false;
+    wished_ = ruled_ = follows_ = edits_ = false;
   }
 
   void CloseSequence() {
@@ -95,7 +101,8 @@ class RowPipeline::Filler {
   int last_sequence_ = -1;
   int last_prefix_ = 0;
   absl::Span<const int32_t> last_slots_;
-  bool wished_ = false, ruled_ = false;  // something but all logits; something but greedy
+  // Something but all logits; but plain greedy; something that follows; something that is edited.
+  bool wished_ = false, ruled_ = false, follows_ = false, edits_ = false;
 };
 
 namespace {
@@ -182,6 +189,7 @@ absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
     RunnerLogits* logits = out.blocks_[b].get();
     logits->hidden.clear();
     logits->choices.clear();
+    logits->logprobs.clear();
     if (absl::Status status = Run(set, b, logits); !status.ok()) return status;
     if (!batch.rows.logit_rows.empty()) {
       if (absl::Status s = CheckShape(*logits, batch.rows, limits); !s.ok()) return s;
@@ -192,6 +200,9 @@ absl::StatusOr<StepLogits> RowPipeline::End(StepLogits old) {
       StepLogits::Row row;
       if (!logits->choices.empty()) row.choices = logits->choices[i];
       if (row.choices.empty()) row.logits = logits->row(with_logits++);
+      if (!logits->logprobs.empty() && logits->logprobs[i].token >= 0) {
+        row.logprobs = &logits->logprobs[i];
+      }
       if (hidden) row.hidden = logits->hidden.data() + i * static_cast<size_t>(limits.hidden);
       out.rows_[sequence].push_back(row);
     }

@@ -25,6 +25,8 @@ struct SequenceRows {
     bool wants_logits = false;
     bool wants_hidden = false;            // with logits
     int32_t wish = RunnerBatch::kLogits;  // see RunnerBatch::wishes
+    int32_t following = -1;               // the same
+    RowEdits edits;  // besides its rule's, where tokens or best ones are wished
   };
 
   absl::Span<const int32_t> slots;  // the whole sequence, this step's own rows included
@@ -42,6 +44,10 @@ class StepLogits {
   absl::Span<const TokenChoice> choices(int sequence, int wanted) const {
     return rows_[sequence][wanted].choices;
   }
+  // Those that its rule wants with its choice; null: none came.
+  const TokenLogprobs* logprobs(int sequence, int wanted) const {
+    return rows_[sequence][wanted].logprobs;
+  }
   // The hidden state of the same row; null if it did not ask for it.
   const float* hidden(int sequence, int wanted) const { return rows_[sequence][wanted].hidden; }
   int batches() const { return batches_; }
@@ -53,6 +59,7 @@ class StepLogits {
     const float* logits = nullptr;
     const float* hidden = nullptr;
     absl::Span<const TokenChoice> choices;
+    const TokenLogprobs* logprobs = nullptr;
   };
 
   std::vector<std::unique_ptr<RunnerLogits>> blocks_;  // the first `batches_` are filled

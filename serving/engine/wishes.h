@@ -11,13 +11,16 @@
 namespace espalier {
 
 // InvalidArgument naming what is wrong: not one wish for each wanted row, or one that cannot be;
-// not one rule for each sequence, or a parameter out of its range.
+// not one rule for each sequence, or a parameter out of its range; not one edit for each wanted
+// row.
 absl::Status CheckWishes(const RunnerBatch& batch, int vocabulary);
 
 // Puts choices in the place of logits, wherever the batch wishes so. A token (RunnerBatch::kToken)
 // is one choice, whose probability is not said; that of a tree's node behind which another token
-// was chosen, so that its own cannot matter, is -1. Best ones are as TopChoices or, by a sampled
-// sequence's rule, SharedChoices has them. REQUIRES CheckWishes, and the logits of all wanted rows.
+// was chosen, so that its own cannot matter, is -1. A token that follows is the choice itself. Best
+// ones are as TopChoices or, by a sampled sequence's rule, SharedChoices has them. Edits come
+// before all of these, but log-probabilities are those of the logits as they were. A row of which
+// edits leave no token keeps its logits. REQUIRES CheckWishes, and the logits of all wanted rows.
 //
 // Sequences are independent of each other: `for_each` (null: one after the other) calls its second
 // argument for 0, 1 and so on below its first, on whatever threads it has.

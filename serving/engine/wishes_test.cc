@@ -114,11 +114,89 @@ TEST(Wishes, EveryRowHasItsOwnAndLogitsMoveTogether) {
             *ChooseToken(Row(all, 1), batch.sequence_rule[0].sampling, true, 5));
 }
 
+TEST(Wishes, EditsComeBeforeChoicesAndLogprobsAreOfTheLogitsAsTheyWere) {
+  std::mt19937 random(8);
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    const auto edits = std::make_shared<AnswerEdits>();
+    edits->biases = {{static_cast<int32_t>(random() % kVocabulary), 3.0f}};
+    edits->repetition_penalty = 1.3;
+    for (int token = 0; token < kVocabulary; token += 2) edits->penalties.push_back({token, 0.5});
+    const TokenRule rule{.sampling = {.temperature = seed % 2 * 0.9, .seed = seed},
+                         .shared_noise = true,
+                         .edits = edits,
+                         .logprobs = 3,
+                         .prompt_logprobs = 2};
+    RunnerBatch batch = Tree({1, 2, 3, 4, 5});
+    batch.sequence_rule = {rule};
+    batch.row_edits.resize(5);
+    for (RowEdits& row : batch.row_edits) {
+      TokenSet set;
+      for (int i = 0; i < 12; ++i) Insert(static_cast<int>(random() % kVocabulary), &set);
+      row.permitted = std::make_shared<const TokenSet>(std::move(set));
+      row.forbidden = {static_cast<int32_t>(random() % kVocabulary)};
+      row.penalties = {{4, 1.5}, {7, 2.5}};
+    }
+    // Rows 3 and 4 hang on tokens that are not chosen.
+    batch.wishes = {RunnerBatch::kFollowing, 4, RunnerBatch::kLogits, 2, RunnerBatch::kToken};
+    batch.following = {11, -1, -1, -1, -1};
+    ASSERT_TRUE(CheckWishes(batch, kVocabulary).ok()) << CheckWishes(batch, kVocabulary);
+    const RunnerLogits all = Logits(5, seed);
+    RunnerLogits given = all;
+    GrantWishes(batch, &given);
+    ASSERT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, given).ok());
+    ASSERT_EQ(given.logprobs.size(), 5u);
+    EXPECT_TRUE(Row(given, 0) == Row(all, 2)) << "logits that are shown are as they were";
+    const auto edited = [&](int row) {
+      std::vector<float> logits(Row(all, row).begin(), Row(all, row).end());
+      EXPECT_TRUE(ApplyEdits(*edits, batch.row_edits[row], absl::MakeSpan(logits)));
+      return logits;
+    };
+    const auto same = [](const TokenLogprobs& a, const TokenLogprobs& b) {
+      return a.token == b.token && a.logprob == b.logprob && a.rank == b.rank && a.top == b.top;
+    };
+    EXPECT_EQ(given.choices[0][0].token, 11);
+    EXPECT_TRUE(same(given.logprobs[0], LogprobsOf(all.row(0), kVocabulary, 11, 2)));
+    for (const auto& [row, count, position] : {std::tuple{1, 4, 5}, std::tuple{3, 2, 6}}) {
+      const auto best = rule.sampling.greedy()
+                            ? *TopChoices(edited(row), count)
+                            : *SharedChoices(edited(row), count, rule.sampling, position);
+      ASSERT_EQ(given.choices[row].size(), best.size());
+      for (size_t i = 0; i < best.size(); ++i) {
+        EXPECT_EQ(given.choices[row][i].token, best[i].token);
+        EXPECT_EQ(given.choices[row][i].probability, best[i].probability);
+      }
+      EXPECT_EQ(given.logprobs[row].token, -1);
+    }
+    const int token = *ChooseToken(edited(4), rule.sampling, true, 6);
+    EXPECT_EQ(given.choices[4][0].token, token);
+    EXPECT_TRUE(same(given.logprobs[4], LogprobsOf(all.row(4), kVocabulary, token, 3)));
+  }
+}
+
+TEST(Wishes, ARowOfWhichEditsLeaveNothingIsShown) {
+  RunnerBatch batch = Tree({1, 2, 3, 4, 5});
+  batch.wishes.assign(5, RunnerBatch::kToken);
+  batch.wishes[1] = 2;
+  batch.sequence_rule = {{.edits = std::make_shared<AnswerEdits>(), .logprobs = 0}};
+  batch.row_edits.resize(5);
+  batch.row_edits[0].permitted = batch.row_edits[1].permitted = std::make_shared<const TokenSet>();
+  const RunnerLogits all = Logits(5, 2);
+  RunnerLogits given = all;
+  GrantWishes(batch, &given);
+  EXPECT_TRUE(CheckLogits(5, batch.wishes, kVocabulary, given).ok());
+  EXPECT_TRUE(given.choices[0].empty());
+  EXPECT_TRUE(given.choices[1].empty());
+  EXPECT_TRUE(Row(given, 0) == Row(all, 0));
+  EXPECT_EQ(given.choices[2][0].token, *Argmax(all.row(2), kVocabulary));
+}
+
 TEST(Wishes, LogitsThatAreNoNumbersAreShown) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY}) {
-    for (const int wish : {static_cast<int>(RunnerBatch::kToken), 2}) {
+    for (const int wish :
+         {static_cast<int>(RunnerBatch::kToken), static_cast<int>(RunnerBatch::kFollowing), 2}) {
       RunnerBatch batch = Tree({1, 2, 3, 4, 5});
       batch.wishes.assign(5, wish);
+      if (wish == RunnerBatch::kFollowing) batch.following.assign(5, 3);
       RunnerLogits logits = Logits(5, 4);
       // What comes behind is not left out for it.
       logits.values[9] = bad;
@@ -141,9 +219,14 @@ TEST(Wishes, WhatCannotBeIsNamed) {
   };
   refused([](RunnerBatch& b) { b.wishes = {1}; }, "wishes has 1 entries");
   refused([](RunnerBatch& b) { b.wishes = {0, 0, 0, 0, 51}; }, "wishes[4] is 51");
-  refused([](RunnerBatch& b) { b.wishes = {-2, 0, 0, 0, 0}; }, "wishes[0] is -2");
+  refused([](RunnerBatch& b) { b.wishes = {-3, 0, 0, 0, 0}; }, "wishes[0] is -3");
+  refused([](RunnerBatch& b) { b.wishes = {-2, 0, 0, 0, 0}; }, "following[0] is -1");
+  refused([](RunnerBatch& b) { b.following = {1}; }, "following has 1 entries");
+  refused([](RunnerBatch& b) { b.row_edits.resize(4); }, "row_edits has 4 entries");
+  refused([](RunnerBatch& b) { b.sequence_rule = {{.logprobs = 65}}; }, "65 tokens");
   refused([](RunnerBatch& b) { b.sequence_rule.resize(2); }, "2 entries for 1 sequences");
-  refused([](RunnerBatch& b) { b.sequence_rule = {{{.temperature = -1}, false}}; }, "temperature");
+  refused([](RunnerBatch& b) { b.sequence_rule = {{.sampling = {.temperature = -1}}}; },
+          "temperature");
 
   const std::vector<int32_t> wishes = {RunnerBatch::kLogits, RunnerBatch::kToken, 2};
   RunnerLogits good = Logits(1, 1);
@@ -163,6 +246,16 @@ TEST(Wishes, WhatCannotBeIsNamed) {
   wrong([](RunnerLogits& l) { l.choices.pop_back(); });
   wrong([](RunnerLogits& l) { l.values.pop_back(); });
   wrong([](RunnerLogits& l) { l.choices.clear(); });
+  wrong([](RunnerLogits& l) { l.logprobs.resize(2); });
+  good.logprobs.resize(3);
+  good.logprobs[1] = {.token = 2, .logprob = -1, .top = {{4, -0.5f}}};
+  EXPECT_TRUE(CheckLogits(3, wishes, kVocabulary, good).ok());
+  wrong([](RunnerLogits& l) { l.logprobs[1].token = kVocabulary; });
+  wrong([](RunnerLogits& l) { l.logprobs[1].logprob = NAN; });
+  wrong([](RunnerLogits& l) { l.logprobs[1].rank = 0; });
+  wrong([](RunnerLogits& l) { l.logprobs[1].top[0].first = -1; });
+  wrong([](RunnerLogits& l) { l.logprobs[1].top.assign(kMaxTopLogprobs + 1, {4, -0.5f}); });
+  wrong([](RunnerLogits& l) { l.logprobs[0].top = {{4, -0.5f}}; });
 }
 
 }  // namespace

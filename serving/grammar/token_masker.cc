@@ -1,7 +1,6 @@
 #include "serving/grammar/token_masker.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -21,7 +20,7 @@ struct TokenMasker::Period {
   explicit Period(std::shared_ptr<const Automaton> automaton) : table(std::move(automaton)) {}
 
   ParseTable table;
-  absl::flat_hash_map<int, Bits> masks;
+  absl::flat_hash_map<int, TokenSetRef> masks;
   int64_t mask_bytes = 0;
 };
 
@@ -77,8 +76,8 @@ absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& pla
   return std::make_shared<const At>(period_, state);
 }
 
-absl::StatusOr<TokenMasker::Bits> TokenMasker::Walk(Period& period, int state) const {
-  Bits bits((trie_->vocabulary() + 63) / 64, 0);
+absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state) const {
+  TokenSet set;
   const int64_t limit = period.table.work() + kMaxWork;
   struct Open {
     int32_t end;
@@ -101,36 +100,28 @@ absl::StatusOr<TokenMasker::Bits> TokenMasker::Walk(Period& period, int state) c
       continue;
     }
     for (int32_t t = node.first_token; t < node.first_token + node.tokens; ++t) {
-      const int32_t token = trie_->tokens()[t];
-      bits[token / 64] |= uint64_t{1} << (token % 64);
+      Insert(trie_->tokens()[t], &set);
     }
     open.push_back({node.end, *next});
     ++i;
   }
   if (period.table.accepting(state)) {
-    for (const int token : eos_) bits[token / 64] |= uint64_t{1} << (token % 64);
+    for (const int token : eos_) Insert(token, &set);
   }
-  return bits;
+  return set;
 }
 
-absl::Status TokenMasker::Mask(const PlaceRef& place, float* logits, int vocabulary) {
+absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
   absl::StatusOr<std::shared_ptr<const At>> at = Renew(place);
   if (!at.ok()) return at.status();
-  auto mask = period_->masks.find((*at)->state);
-  if (mask == period_->masks.end()) {
-    absl::StatusOr<Bits> bits = Walk(*period_, (*at)->state);
-    if (!bits.ok()) return bits.status();
-    period_->mask_bytes += static_cast<int64_t>(bits->size() * sizeof(uint64_t));
-    mask = period_->masks.emplace((*at)->state, *std::move(bits)).first;
+  TokenSetRef& mask = period_->masks[(*at)->state];
+  if (mask == nullptr) {
+    absl::StatusOr<TokenSet> set = Walk(*period_, (*at)->state);
+    if (!set.ok()) return set.status();
+    period_->mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
+    mask = std::make_shared<const TokenSet>(*std::move(set));
   }
-  bool any = false;
-  for (int token = 0; token < vocabulary; ++token) {
-    const bool allowed =
-        token < trie_->vocabulary() && (mask->second[token / 64] >> (token % 64) & 1) != 0;
-    if (!allowed) logits[token] = -INFINITY;
-    any |= allowed;
-  }
-  if (any) return absl::OkStatus();
+  if (std::any_of(mask->begin(), mask->end(), [](uint64_t word) { return word != 0; })) return mask;
   return absl::InvalidArgumentError(
       "the structured output cannot go on: no token of the model's vocabulary fits what its "
       "grammar wants next, or it nests too deep");

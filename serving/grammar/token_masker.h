@@ -2,7 +2,6 @@
 // tree along the grammar's states, and remembered for each state.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,7 +23,7 @@ class TokenMasker : public TokenConstraint {
 
   PlaceRef Start() const override { return start_; }
   absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
-  absl::Status Mask(const PlaceRef& place, float* logits, int vocabulary) override;
+  absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
   bool Complete(const PlaceRef& place) const override;
 
  private:
@@ -32,7 +31,6 @@ class TokenMasker : public TokenConstraint {
   // while places of it do.
   struct Period;
   struct At;
-  using Bits = std::vector<uint64_t>;
 
   TokenMasker(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
               std::vector<int> eos)
@@ -40,7 +38,7 @@ class TokenMasker : public TokenConstraint {
 
   // The place in the current period.
   absl::StatusOr<std::shared_ptr<const At>> Renew(const PlaceRef& place);
-  absl::StatusOr<Bits> Walk(Period& period, int state) const;
+  absl::StatusOr<TokenSet> Walk(Period& period, int state) const;
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;

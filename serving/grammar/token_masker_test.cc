@@ -52,6 +52,14 @@ bool Fits(ParseTable& table, absl::string_view text) {
   return state != ParseTable::kDead;
 }
 
+absl::Status Mask(TokenMasker& masker, const TokenConstraint::PlaceRef& place,
+                  absl::Span<float> logits) {
+  const absl::StatusOr<TokenSetRef> permitted = masker.Permitted(place);
+  ApplyEdits({}, {.permitted = permitted.ok() ? *permitted : std::make_shared<const TokenSet>()},
+             logits);
+  return permitted.status();
+}
+
 TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
   std::mt19937 random(5);
   std::vector<std::string> words = {"a",    "b",        "ab",   "abc", "\"",     "{\"",
@@ -75,8 +83,7 @@ TEST(TokenMasker, AllowsExactlyTheTokensWhoseBytesFit) {
       std::string text;
       for (int step = 0; step < 12; ++step) {
         std::vector<float> logits(tokenizer.vocabulary() + 3, 0);
-        const absl::Status masked =
-            masker->Mask(place, logits.data(), static_cast<int>(logits.size()));
+        const absl::Status masked = Mask(*masker, place, absl::MakeSpan(logits));
         std::vector<int> allowed;
         for (int token = 0; token < tokenizer.vocabulary() - 1; ++token) {
           const bool fits = Fits(table, text + words[token]);
@@ -126,8 +133,7 @@ TEST(TokenMasker, AVocabularyThatCannotGoOnIsAnError) {
   const WordTokenizer tokenizer({"a", "b"});
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "ac"}, tokenizer);
   const auto place = *masker->After(masker->Start(), 0);
-  float logits[3] = {};
-  EXPECT_THAT(std::string(masker->Mask(place, logits, 3).message()), HasSubstr("vocabulary"));
+  EXPECT_THAT(std::string(masker->Permitted(place).status().message()), HasSubstr("vocabulary"));
   EXPECT_FALSE(masker->After(place, 1).ok());
   EXPECT_FALSE(masker->After(place, 77).ok());
 }

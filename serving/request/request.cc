@@ -136,8 +136,13 @@ void Request::Emit(int token, int max_length, const TokenLogprobs* logprobs) {
 }
 
 void Request::AddPromptLogprobs(const float* logits, int vocabulary) {
-  const int token = tokens_[++prompt_logprobs_known_];
-  prompt_logprobs_.push_back(LogprobsOf(logits, vocabulary, token, options_.prompt_logprobs));
+  const int token = tokens_[prompt_logprobs_known_ + 1];
+  AddPromptLogprobs(LogprobsOf(logits, vocabulary, token, options_.prompt_logprobs));
+}
+
+void Request::AddPromptLogprobs(TokenLogprobs logprobs) {
+  ++prompt_logprobs_known_;
+  prompt_logprobs_.push_back(std::move(logprobs));
 }
 
 bool Request::Finish(FinishReason reason) {

@@ -106,13 +106,15 @@ class Request {
   // What its rules do to the logits of the next tokens.
   const RuledAnswer& rules() const { return rules_; }
 
-  // Whether the logits of this position of the prompt are still to be given to AddPromptLogprobs,
-  // which takes them in order, none left out.
+  // Whether the log-probabilities of the token behind this position of the prompt are still to be
+  // given to AddPromptLogprobs, which takes them in order, none left out: or the logits that they
+  // come from.
   bool WantsPromptLogits(int position) const {
     return options_.prompt_logprobs >= 0 && position >= prompt_logprobs_known_ &&
            position + 1 < usage_.prompt_tokens;
   }
   void AddPromptLogprobs(const float* logits, int vocabulary);
+  void AddPromptLogprobs(TokenLogprobs logprobs);
 
   // Ends the request, once: later calls change nothing. True if this one did.
   bool Finish(FinishReason reason);

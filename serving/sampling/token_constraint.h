@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "serving/sampling/logit_edits.h"
 
 namespace espalier {
 
@@ -24,9 +25,9 @@ class TokenConstraint {
   virtual PlaceRef Start() const = 0;
   // InvalidArgument if the token may not come there, or if following it costs too much.
   virtual absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) = 0;
-  // Sets the logits of tokens that may not come to minus infinity. An end-of-sequence token may
-  // come where the answer may end. InvalidArgument if that leaves no token, or costs too much.
-  virtual absl::Status Mask(const PlaceRef& place, float* logits, int vocabulary) = 0;
+  // The tokens that may come. An end-of-sequence token may come where the answer may end.
+  // InvalidArgument if that leaves no token, or costs too much.
+  virtual absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) = 0;
   // The answer is whole and nothing can follow.
   virtual bool Complete(const PlaceRef& place) const = 0;
 };

@@ -1,14 +1,11 @@
 #include "serving/sampling/token_rules.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
-
-constexpr float kNever = -INFINITY;
 
 absl::Status OutOfVocabulary(absl::string_view field, int token, int vocabulary) {
   return absl::InvalidArgumentError(
@@ -77,6 +74,11 @@ RuledAnswer::RuledAnswer(std::shared_ptr<const TokenRules> rules, absl::Span<con
             (rules_->penalizes() || rules_->min_tokens > 0 || !rules_->logit_bias.empty() ||
              !rules_->allowed.empty() || !rules_->bad_words.empty() || rules_->constraint);
   if (!active_) return;
+  if (!rules_->allowed.empty()) {
+    TokenSet allowed;
+    for (const int token : rules_->allowed) Insert(token, &allowed);
+    allowed_ = std::make_shared<const TokenSet>(std::move(allowed));
+  }
   if (rules_->repetition_penalty != 1) {
     for (const int token : prompt) seen_[token].in_prompt = true;
   }
@@ -151,60 +153,58 @@ bool RuledAnswer::Allows(absl::Span<const int> path, int token) const {
   return *place == nullptr || rules_->constraint->After(*place, token).ok();
 }
 
-void RuledAnswer::Penalize(absl::Span<const int> path, float* logits) const {
-  const auto penalize = [&](int token, int in_answer) {
-    float& logit = logits[token];
-    const double factor = rules_->repetition_penalty;
-    double value = logit > 0 ? logit / factor : logit * factor;
-    if (in_answer > 0) {
-      value -= rules_->presence_penalty + rules_->frequency_penalty * in_answer;
-    }
-    logit = static_cast<float>(value);
-  };
-  const std::vector<std::pair<int, int>> on_path = Counts(path);
-  for (const auto& [token, count] : on_path) {
-    const auto it = seen_.find(token);
-    penalize(token, count + (it != seen_.end() ? it->second.in_answer : 0));
-  }
-  for (const auto& [token, seen] : seen_) {
-    const bool done =
-        std::any_of(on_path.begin(), on_path.end(),
-                    [token = token](const auto& entry) { return entry.first == token; });
-    if (!done) penalize(token, seen.in_answer);
-  }
+double RuledAnswer::PenaltyOf(int in_answer) const {
+  return in_answer > 0 ? rules_->presence_penalty + rules_->frequency_penalty * in_answer : 0;
 }
 
-absl::Status RuledAnswer::Apply(absl::Span<const int> path, float* logits, int vocabulary) const {
-  if (!active_) return absl::OkStatus();
+AnswerEdits RuledAnswer::Edits() const {
+  AnswerEdits edits;
+  if (!active_) return edits;
+  edits.permitted = allowed_;
+  edits.biases.assign(rules_->logit_bias.begin(), rules_->logit_bias.end());
+  edits.repetition_penalty = rules_->repetition_penalty;
+  for (const auto& [token, seen] : seen_) {
+    edits.penalties.push_back({token, PenaltyOf(seen.in_answer)});
+  }
+  return edits;
+}
+
+absl::StatusOr<RowEdits> RuledAnswer::EditsAfter(absl::Span<const int> path) const {
+  RowEdits edits;
+  if (!active_) return edits;
   if (rules_->constraint) {
     const absl::StatusOr<TokenConstraint::PlaceRef> place = PlaceAfter(path);
     if (!place.ok()) return place.status();
     if (*place != nullptr) {
-      absl::Status status = rules_->constraint->Mask(*place, logits, vocabulary);
-      if (!status.ok()) return status;
+      absl::StatusOr<TokenSetRef> permitted = rules_->constraint->Permitted(*place);
+      if (!permitted.ok()) return permitted.status();
+      edits.permitted = *std::move(permitted);
     }
   }
-  if (!rules_->allowed.empty()) {
-    std::vector<std::pair<int, float>> kept;
-    for (const int token : rules_->allowed) kept.emplace_back(token, logits[token]);
-    std::fill(logits, logits + vocabulary, kNever);
-    for (const auto& [token, logit] : kept) logits[token] = logit;
-  }
   for (const std::vector<int>& word : rules_->bad_words) {
-    if (Began(word, path)) logits[word.back()] = kNever;
+    if (Began(word, path)) edits.forbidden.push_back(word.back());
   }
   if (TooShort(path)) {
-    for (const int token : enders_) logits[token] = kNever;
+    edits.forbidden.insert(edits.forbidden.end(), enders_.begin(), enders_.end());
   }
-  for (const auto& [token, bias] : rules_->logit_bias) logits[token] += bias;
-  if (rules_->penalizes()) Penalize(path, logits);
-  if (*std::max_element(logits, logits + vocabulary) == kNever) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no token may follow ", answer_.size() + path.size(),
-        " tokens of the answer: structured output, allowed_token_ids, bad_words and min_tokens "
-        "together exclude the whole vocabulary"));
+  if (!rules_->penalizes()) return edits;
+  for (const auto& [token, count] : Counts(path)) {
+    const auto it = seen_.find(token);
+    edits.penalties.push_back(
+        {token, PenaltyOf(count + (it != seen_.end() ? it->second.in_answer : 0))});
   }
-  return absl::OkStatus();
+  return edits;
+}
+
+absl::Status RuledAnswer::Apply(absl::Span<const int> path, float* logits, int vocabulary) const {
+  if (!active_) return absl::OkStatus();
+  const absl::StatusOr<RowEdits> row = EditsAfter(path);
+  if (!row.ok()) return row.status();
+  if (ApplyEdits(Edits(), *row, absl::MakeSpan(logits, vocabulary))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no token may follow ", answer_.size() + path.size(),
+      " tokens of the answer: structured output, allowed_token_ids, bad_words and min_tokens "
+      "together exclude the whole vocabulary"));
 }
 
 }  // namespace espalier

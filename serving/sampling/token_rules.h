@@ -13,7 +13,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "serving/sampling/logit_edits.h"
 #include "serving/sampling/token_constraint.h"
 
 namespace espalier {
@@ -54,6 +56,12 @@ class RuledAnswer {
   // The constraint is satisfied and nothing can follow.
   bool complete() const;
 
+  // What is done to logits behind the answer, and what besides behind the answer and then `path`:
+  // the same as Apply does, for whoever has the logits. InvalidArgument if the constraint has no
+  // place there, or leaves no token.
+  AnswerEdits Edits() const;
+  absl::StatusOr<RowEdits> EditsAfter(absl::Span<const int> path) const;
+
   // Changes the logits of the token that follows the answer and then `path`. InvalidArgument if no
   // token is left.
   absl::Status Apply(absl::Span<const int> path, float* logits, int vocabulary) const;
@@ -74,10 +82,11 @@ class RuledAnswer {
   // Whether the bad word's tokens before its last one are those at the end of answer and path.
   bool Began(const std::vector<int>& word, absl::Span<const int> path) const;
   bool TooShort(absl::Span<const int> path) const;
-  void Penalize(absl::Span<const int> path, float* logits) const;
+  double PenaltyOf(int in_answer) const;
 
   std::shared_ptr<const TokenRules> rules_;
   std::vector<int> enders_;
+  TokenSetRef allowed_;  // null: all
   bool active_;
   std::vector<int> answer_;
   absl::flat_hash_map<int, Seen> seen_;  // only if there are penalties

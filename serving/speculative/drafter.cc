@@ -155,7 +155,8 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
                                    .wants_logits = job.depth > 0 && position + 1 == length,
                                    .wish = WishOf(job, 0)});
     }
-    sequences[i].rule.sampling = job.sampling;
+    Rule(job, {}, sequences[i].rows.back());
+    sequences[i].rule = RuleOf(job);
   }
   // Only now: Append may have moved the lists of slots.
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i].request);
@@ -195,8 +196,9 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
                                    .ancestors = node.path,
                                    .wants_logits = true,
                                    .wish = WishOf(job, draft.tree.depth(id))});
+      Rule(job, draft.tree.PathTo(id), sequences[i].rows.back());
     }
-    sequences[i].rule.sampling = job.sampling;
+    sequences[i].rule = RuleOf(job);
   }
   for (size_t i = 0; i < jobs.size(); ++i) sequences[i].slots = kv_.slots(jobs[i]->request);
   if (absl::Status status = Run(sequences); !status.ok()) return status;
@@ -209,11 +211,29 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
 }
 
 int32_t Drafter::WishOf(const Job& job, int depth) const {
-  const bool ruled = job.rules != nullptr && job.rules->active();
   const bool draws = job.best_first.width == 0 && !job.sampling.greedy();
-  if (job.depth == 0 || ruled || draws) return RunnerBatch::kLogits;
+  if (job.depth == 0 || draws) return RunnerBatch::kLogits;
   const int width = job.best_first.width > 0 ? job.best_first.width : expansion_.width(depth);
   return std::clamp(width, 1, runner_.limits().vocabulary);
+}
+
+TokenRule Drafter::RuleOf(const Job& job) {
+  TokenRule rule{.sampling = job.sampling};
+  if (job.rules != nullptr && job.rules->active()) {
+    rule.edits = std::make_shared<const AnswerEdits>(job.rules->Edits());
+  }
+  return rule;
+}
+
+// Has the request's rules applied behind the root and `path`, if they can be followed there.
+void Drafter::Rule(const Job& job, absl::Span<const int> path, SequenceRows::Row& row) {
+  if (job.rules == nullptr || !job.rules->active() || row.wish == RunnerBatch::kLogits) return;
+  absl::StatusOr<RowEdits> edits = job.rules->EditsAfter(path);
+  if (edits.ok()) {
+    row.edits = *std::move(edits);
+  } else {
+    row.wish = RunnerBatch::kLogits;
+  }
 }
 
 Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {
@@ -236,20 +256,25 @@ absl::StatusOr<std::vector<TokenChoice>> Drafter::BestOf(const Branches::Next& n
                            : SharedChoices(next.logits, width, sampling, position);
 }
 
-// Puts the frontier's logits through the request's rules. A node after which they leave nothing, or
-// cannot be followed, gets no children: that depends on its path alone, so draws keep their law.
+// Puts what came as logits of the frontier through the request's rules. A node after which they
+// leave nothing, or cannot be followed, gets no children: that depends on its path alone, so draws
+// keep their law.
 void Drafter::Rule(const Job& job, Branches& draft) const {
   if (job.rules == nullptr || !job.rules->active()) return;
   size_t kept = 0;
   if (draft.ruled.size() < draft.frontier.size()) draft.ruled.resize(draft.frontier.size());
   for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    std::vector<float>& logits = draft.ruled[kept];
-    logits.assign(draft.next[i].logits.begin(), draft.next[i].logits.end());
-    const absl::Status status = job.rules->Apply(draft.tree.PathTo(draft.frontier[i]),
-                                                 logits.data(), static_cast<int>(logits.size()));
-    if (!status.ok()) continue;
+    Branches::Next next = draft.next[i];
+    if (next.best.empty()) {
+      std::vector<float>& logits = draft.ruled[kept];
+      logits.assign(next.logits.begin(), next.logits.end());
+      const absl::Status status = job.rules->Apply(draft.tree.PathTo(draft.frontier[i]),
+                                                   logits.data(), static_cast<int>(logits.size()));
+      if (!status.ok()) continue;
+      next.logits = logits;
+    }
     draft.frontier[kept] = draft.frontier[i];
-    draft.next[kept] = {.logits = logits};
+    draft.next[kept] = next;
     ++kept;
   }
   draft.frontier.resize(kept);

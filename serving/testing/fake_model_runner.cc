@@ -183,6 +183,7 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerLogits* logit
   logits->values.clear();
   logits->hidden.clear();
   logits->choices.clear();
+  logits->logprobs.clear();
   size_t wanted = 0;
   for (int row = 0; row < batch.rows(); ++row) {
     std::vector<int> path;

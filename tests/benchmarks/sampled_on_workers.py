@@ -5,9 +5,9 @@ to the coordinator.
     bazel run --config=release //tests/benchmarks:sampled_on_workers [-- --before=DIR]
 
 Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step:
-what it says is of no interest. Answers of 32 tokens after prompts of 32, greedy and sampled (temperature 1). DIR holds espalierd
-and espalier-worker of another version, which takes turns with this one. Medians are printed, and those of the ratios of the same
-round.
+what it says is of no interest. Answers of 32 tokens after prompts of 32: greedy, sampled (temperature 1), with a repetition
+penalty, with log-probabilities, and within a regular expression (--ways). DIR holds espalierd and espalier-worker of another
+version, which takes turns with this one. Medians are printed, and those of the ratios of the same round.
 """
 import argparse
 import os
@@ -18,7 +18,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import cluster as programs  # noqa: E402
 
 MODEL = "llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=256,vocab=128256"
-WAYS = {"greedy": ["--temperature=0"], "sampled": ["--temperature=1"]}
+WAYS = {
+    "greedy": [],
+    "sampled": ["--temperature=1"],
+    "penalties": ["--repetition-penalty=1.2"],
+    "logprobs": ["--logprobs=5"],
+    "form": ["--regex=[a-z ]{400,}"],
+}
 
 
 def start(folder, where, threads):
@@ -40,10 +46,12 @@ def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=5)
     flags.add_argument("--loads", default="1,4,16")
+    flags.add_argument("--ways", default=",".join(WAYS))
     flags.add_argument("--before")
     flags.add_argument("--threads", type=int, default=1)
     flags.add_argument("--coordinator", action="store_true", help="served there, by no worker")
     flags = flags.parse_args()
+    ways = {way: WAYS[way] for way in flags.ways.split(",")}
     loads = [int(load) for load in flags.loads.split(",")]
     where = [] if flags.coordinator else ["--tensor-parallel=1"]
     clusters = {"now": start(None, where, flags.threads)}
@@ -52,7 +60,7 @@ def main():
     rates = {}
     try:
         for _ in range(flags.rounds):
-            for way, how in WAYS.items():
+            for way, how in ways.items():
                 for load in loads:
                     for version, one in clusters.items():
                         text = os.path.join(programs.DATA, "genesis.txt")
@@ -63,13 +71,13 @@ def main():
     finally:
         for one in clusters.values():
             one.close()
-    print(f"{'tokens/s':16}" + "".join(f"{load:>8} at once" for load in loads))
-    for way in WAYS:
+    print(f"{'tokens/s':20}" + "".join(f"{load:>8} at once" for load in loads))
+    for way in ways:
         for version in clusters:
-            print(f"{way + ', ' + version:16}" + "".join(f"{statistics.median(rates[way, load][version]):16.0f}" for load in loads))
+            print(f"{way + ', ' + version:20}" + "".join(f"{statistics.median(rates[way, load][version]):16.0f}" for load in loads))
         if flags.before:
             ratios = [[a / b for a, b in zip(rates[way, load]["now"], rates[way, load]["before"])] for load in loads]
-            print(f"{'  ratio':16}" + "".join(f"{statistics.median(r):9.2f} ± {statistics.stdev(r) if len(r) > 1 else 0:.2f}" for r in ratios))
+            print(f"{'  ratio':20}" + "".join(f"{statistics.median(r):9.2f} ± {statistics.stdev(r) if len(r) > 1 else 0:.2f}" for r in ratios))
 
 
 if __name__ == "__main__":

@@ -116,6 +116,31 @@ class ParallelServingTest(unittest.TestCase):
             self.assertFalse(thread.is_alive(), "an answer hangs")
         return replies
 
+    def test_rules_and_log_probabilities_are_the_same_where_the_logits_are(self):
+        """A worker puts logits through masks, biases and penalties, and says how probable tokens were."""
+        fields = [
+            {"logprobs": 3},
+            {"echo": True, "logprobs": 2, "prompt_logprobs": 1},
+            {"repetition_penalty": 1.3, "presence_penalty": 0.5, "logprobs": 1},
+            {"temperature": 0.8, "seed": 3, "frequency_penalty": 0.7, "logit_bias": {"32": 4, "101": -100}},
+            {"guided_regex": "[a-f ]{8,20}", "logprobs": 2},
+            {"guided_regex": "(And|Now) [a-z ]{4,12}\\.", "temperature": 1, "seed": 5},
+            {"allowed_token_ids": [32, 97, 98, 101], "bad_words": ["a a"], "min_tokens": 5, "stop": ["e"]},
+        ]
+        questions = [(prompt, more) for prompt in PROMPTS for more in fields]
+        replies = {}
+        for name, flags in (("here", []), ("far", ["--tensor-parallel=1"]), ("split", ["--tensor-parallel=2"])):
+            self.cluster.run("serve", "big", f"--name={name}", *DRAFTS, *flags)
+            replies[name] = self.at_once(name, questions)
+            self.assertEqual([status for status, _ in replies[name]], [200] * len(questions), replies[name])
+            self.cluster.run("unserve", name)
+        for i, question in enumerate(questions):
+            expected = replies["here"][i][1]["choices"][0]
+            self.assertEqual(replies["far"][i][1]["choices"][0], expected, question)
+            # Halves are added in another order.
+            self.assertEqual(replies["split"][i][1]["choices"][0]["text"], expected["text"], question)
+        self.assertRegex(replies["far"][4][1]["choices"][0]["text"], "^[a-f ]{8,20}$")
+
     def test_stages_work_on_several_steps_at_once(self):
         with open(os.path.join(DATA, "genesis.txt")) as text:
             long = text.read(190)

@@ -236,6 +236,7 @@ absl::Status ProgramModelRunner::StepChecked(const RunnerBatch& batch, RunnerLog
   if (!result.ok()) return result.status();
   logits->vocabulary = limits_.vocabulary;
   logits->choices.clear();
+  logits->logprobs.clear();
   const auto read = [&](int buffer, int columns, std::vector<float>* to) {
     to->resize(buffer < 0 ? 0 : batch.logit_rows.size() * static_cast<size_t>(columns));
     if (to->empty()) return absl::OkStatus();

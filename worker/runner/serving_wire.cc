@@ -1,6 +1,9 @@
 #include "worker/runner/serving_wire.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,10 +38,98 @@ void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.row_adapter, &proto::ServingStep::row_adapter,
         &proto::ServingStep::mutable_row_adapter);
   visit(batch.wishes, &proto::ServingStep::wishes, &proto::ServingStep::mutable_wishes);
+  visit(batch.following, &proto::ServingStep::following, &proto::ServingStep::mutable_following);
 }
 
 using Getter = const Field& (proto::ServingStep::*)() const;
 using Mutable = Field* (proto::ServingStep::*)();
+
+// The sets of tokens of one step, each of them once: rows of a tree share them.
+class SetWriter {
+ public:
+  explicit SetWriter(proto::ServingStep* step) : step_(step) {}
+
+  int32_t NumberOf(const TokenSetRef& set) {
+    if (set == nullptr) return 0;
+    const auto [it, is_new] = numbers_.emplace(set.get(), step_->token_sets_size() + 1);
+    if (is_new) {
+      std::string* bytes = step_->add_token_sets();
+      bytes->resize(set->size() * sizeof(uint64_t));
+      for (size_t i = 0; i < bytes->size(); ++i) {
+        (*bytes)[i] = static_cast<char>((*set)[i / 8] >> (i % 8 * 8));
+      }
+    }
+    return it->second;
+  }
+
+ private:
+  proto::ServingStep* step_;
+  std::map<const TokenSet*, int32_t> numbers_;
+};
+
+class SetReader {
+ public:
+  explicit SetReader(const proto::ServingStep& step) {
+    for (const std::string& bytes : step.token_sets()) {
+      TokenSet set((bytes.size() + 7) / 8, 0);
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        set[i / 8] |= uint64_t{static_cast<uint8_t>(bytes[i])} << (i % 8 * 8);
+      }
+      sets_.push_back(std::make_shared<const TokenSet>(std::move(set)));
+    }
+  }
+
+  // False: there is no such set.
+  bool Take(int32_t number, TokenSetRef* set) const {
+    if (number < 0 || number > static_cast<int32_t>(sets_.size())) return false;
+    *set = number == 0 ? nullptr : sets_[number - 1];
+    return true;
+  }
+
+ private:
+  std::vector<TokenSetRef> sets_;
+};
+
+template <typename Edits>
+void SetPenalties(const std::vector<TokenPenalty>& penalties, Edits* to) {
+  for (const TokenPenalty& penalty : penalties) {
+    to->add_penalty_tokens(penalty.token);
+    to->add_penalties(penalty.less);
+  }
+}
+
+template <typename Edits>
+bool TakePenalties(const Edits& from, std::vector<TokenPenalty>* to) {
+  if (from.penalty_tokens_size() != from.penalties_size()) return false;
+  for (int i = 0; i < from.penalties_size(); ++i) {
+    to->push_back({from.penalty_tokens(i), from.penalties(i)});
+  }
+  return true;
+}
+
+void SetEdits(const AnswerEdits& edits, SetWriter& sets, proto::AnswerEdits* to) {
+  to->set_permitted(sets.NumberOf(edits.permitted));
+  for (const auto& [token, bias] : edits.biases) {
+    to->add_bias_tokens(token);
+    to->add_biases(bias);
+  }
+  to->set_repetition_penalty(edits.repetition_penalty);
+  SetPenalties(edits.penalties, to);
+}
+
+bool TakeEdits(const proto::AnswerEdits& from, const SetReader& sets, AnswerEdits* to) {
+  if (from.bias_tokens_size() != from.biases_size()) return false;
+  for (int i = 0; i < from.biases_size(); ++i) {
+    to->biases.emplace_back(from.bias_tokens(i), from.biases(i));
+  }
+  to->repetition_penalty = from.repetition_penalty();
+  return sets.Take(from.permitted(), &to->permitted) && TakePenalties(from, &to->penalties);
+}
+
+bool TakeEdits(const proto::RowEdits& from, const SetReader& sets, RowEdits* to) {
+  to->forbidden.assign(from.forbidden().begin(), from.forbidden().end());
+  return sets.Take(from.permitted(), &to->permitted) && TakePenalties(from, &to->penalties);
+}
 
 }  // namespace
 
@@ -195,6 +286,9 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
   });
   step->set_wants_hidden(batch.wants_hidden);
   step->clear_sequence_rule();
+  step->clear_row_edits();
+  step->clear_token_sets();
+  SetWriter sets(step);
   for (const TokenRule& rule : batch.sequence_rule) {
     proto::TokenRule* to = step->add_sequence_rule();
     to->set_temperature(rule.sampling.temperature);
@@ -204,25 +298,48 @@ void SetBatch(const RunnerBatch& batch, proto::ServingStep* step) {
     to->set_min_p(rule.sampling.min_p);
     to->set_typical_p(rule.sampling.typical_p);
     to->set_shared_noise(rule.shared_noise);
+    if (rule.edits) SetEdits(*rule.edits, sets, to->mutable_edits());
+    if (rule.logprobs >= 0) to->set_logprobs(rule.logprobs);
+    if (rule.prompt_logprobs >= 0) to->set_prompt_logprobs(rule.prompt_logprobs);
+  }
+  for (const RowEdits& edits : batch.row_edits) {
+    proto::RowEdits* to = step->add_row_edits();
+    to->set_permitted(sets.NumberOf(edits.permitted));
+    to->mutable_forbidden()->Add(edits.forbidden.begin(), edits.forbidden.end());
+    SetPenalties(edits.penalties, to);
   }
 }
 
-void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
+absl::Status TakeBatch(const proto::ServingStep& step, RunnerBatch* batch) {
   EachArray(*batch, [&step](std::vector<int32_t>& to, Getter field, Mutable) {
     const Field& from = (step.*field)();
     to.assign(from.begin(), from.end());
   });
   batch->wants_hidden = step.wants_hidden();
   batch->sequence_rule.clear();
-  for (const proto::TokenRule& rule : step.sequence_rule()) {
-    batch->sequence_rule.push_back({{.temperature = rule.temperature(),
-                                     .top_p = rule.top_p(),
-                                     .top_k = rule.top_k(),
-                                     .seed = rule.seed(),
-                                     .min_p = rule.min_p(),
-                                     .typical_p = rule.typical_p()},
-                                    rule.shared_noise()});
+  batch->row_edits.clear();
+  const SetReader sets(step);
+  const absl::Status torn = absl::InvalidArgumentError("the step's edits are torn");
+  for (const proto::TokenRule& from : step.sequence_rule()) {
+    TokenRule& rule = batch->sequence_rule.emplace_back();
+    rule.sampling = {.temperature = from.temperature(),
+                     .top_p = from.top_p(),
+                     .top_k = from.top_k(),
+                     .seed = from.seed(),
+                     .min_p = from.min_p(),
+                     .typical_p = from.typical_p()};
+    rule.shared_noise = from.shared_noise();
+    rule.logprobs = from.has_logprobs() ? from.logprobs() : -1;
+    rule.prompt_logprobs = from.has_prompt_logprobs() ? from.prompt_logprobs() : -1;
+    if (!from.has_edits()) continue;
+    const auto edits = std::make_shared<AnswerEdits>();
+    if (!TakeEdits(from.edits(), sets, edits.get())) return torn;
+    rule.edits = edits;
   }
+  for (const proto::RowEdits& from : step.row_edits()) {
+    if (!TakeEdits(from, sets, &batch->row_edits.emplace_back())) return torn;
+  }
+  return absl::OkStatus();
 }
 
 void SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
@@ -233,10 +350,31 @@ void SetChoices(const RunnerLogits& logits, proto::ServingResult* result) {
       result->add_choice_probabilities(choice.probability);
     }
   }
+  for (const TokenLogprobs& row : logits.logprobs) {
+    proto::RowLogprobs* to = result->add_logprobs();
+    to->set_token(row.token);
+    to->set_logprob(row.logprob);
+    to->set_rank(row.rank);
+    for (const auto& [token, logprob] : row.top) {
+      to->add_top_tokens(token);
+      to->add_top_logprobs(logprob);
+    }
+  }
 }
 
 bool TakeChoices(const proto::ServingResult& result, RunnerLogits* logits) {
   logits->choices.clear();
+  logits->logprobs.clear();
+  for (const proto::RowLogprobs& from : result.logprobs()) {
+    TokenLogprobs& row = logits->logprobs.emplace_back();
+    row.token = from.token();
+    row.logprob = from.logprob();
+    row.rank = from.rank();
+    if (from.top_tokens_size() != from.top_logprobs_size()) return false;
+    for (int i = 0; i < from.top_tokens_size(); ++i) {
+      row.top.emplace_back(from.top_tokens(i), from.top_logprobs(i));
+    }
+  }
   int at = 0;
   for (const int32_t count : result.choice_counts()) {
     if (count < 0 || count > result.choice_tokens_size() - at ||

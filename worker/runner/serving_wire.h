@@ -30,9 +30,10 @@ proto::ServingLimits ToProto(const RunnerLimits& limits, int max_output_rows);
 absl::StatusOr<RunnerLimits> LimitsOf(const proto::ServingLimits& limits);
 
 void SetBatch(const RunnerBatch& batch, proto::ServingStep* step);
-// As it came: CheckBatch says whether it may be run.
-void TakeBatch(const proto::ServingStep& step, RunnerBatch* batch);
+// As it came: CheckBatch says whether it may be run. InvalidArgument if its edits are torn.
+absl::Status TakeBatch(const proto::ServingStep& step, RunnerBatch* batch);
 
+// With their log-probabilities.
 void SetChoices(const RunnerLogits& logits, proto::ServingResult* result);
 // False if they are torn. CheckLogits says whether they may be believed.
 bool TakeChoices(const proto::ServingResult& result, RunnerLogits* logits);

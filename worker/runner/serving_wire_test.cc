@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <memory>
 
 namespace espalier {
 namespace {
@@ -25,11 +27,27 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   batch.row_adapter = {-1, 2};
   batch.wants_hidden = true;
   batch.wishes = {RunnerBatch::kToken};
-  batch.sequence_rule = {{}, {{.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1}, true}};
+  batch.following = {4};
+  const TokenSet even = {0x5555555555555555, 0x5555}, first = {1};
+  const auto set = std::make_shared<const TokenSet>(even);
+  const auto edits = std::make_shared<AnswerEdits>();
+  edits->permitted = std::make_shared<const TokenSet>(first);
+  edits->biases = {{3, -2.5f}};
+  edits->repetition_penalty = 1.25;
+  edits->penalties = {{5, 0.5}, {6, 0}};
+  batch.sequence_rule = {{},
+                         {.sampling = {.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1},
+                          .shared_noise = true,
+                          .edits = edits,
+                          .logprobs = 0,
+                          .prompt_logprobs = 5}};
+  batch.row_edits = {
+      {}, {.permitted = set, .forbidden = {8}, .penalties = {{5, 0.75}}}, {.permitted = set}};
   proto::ServingStep step;
   SetBatch(batch, &step);
+  EXPECT_EQ(step.token_sets_size(), 2) << "rows share one";
   RunnerBatch back;
-  TakeBatch(step, &back);
+  ASSERT_TRUE(TakeBatch(step, &back).ok());
   EXPECT_EQ(back.tokens, batch.tokens);
   EXPECT_EQ(back.row_prefix, batch.row_prefix);
   EXPECT_EQ(back.ancestor_start, batch.ancestor_start);
@@ -38,19 +56,66 @@ TEST(ServingWire, ABatchComesBackAsItWas) {
   EXPECT_EQ(back.row_adapter, batch.row_adapter);
   EXPECT_TRUE(back.wants_hidden);
   EXPECT_EQ(back.wishes, batch.wishes);
-  EXPECT_EQ(back.sequence_rule, batch.sequence_rule);
+  EXPECT_EQ(back.following, batch.following);
+  ASSERT_EQ(back.sequence_rule.size(), 2u);
+  EXPECT_TRUE(back.sequence_rule[0].plain());
+  const TokenRule& rule = back.sequence_rule[1];
+  EXPECT_EQ(rule.sampling, batch.sequence_rule[1].sampling);
+  EXPECT_TRUE(rule.shared_noise);
+  EXPECT_EQ(rule.logprobs, 0);
+  EXPECT_EQ(rule.prompt_logprobs, 5);
+  EXPECT_EQ(*rule.edits->permitted, first);
+  EXPECT_EQ(rule.edits->biases, edits->biases);
+  EXPECT_EQ(rule.edits->repetition_penalty, 1.25);
+  EXPECT_EQ(rule.edits->penalties, edits->penalties);
+  ASSERT_EQ(back.row_edits.size(), 3u);
+  EXPECT_EQ(back.row_edits[0].permitted, nullptr);
+  EXPECT_EQ(*back.row_edits[1].permitted, even);
+  EXPECT_EQ(back.row_edits[1].forbidden, std::vector<int32_t>{8});
+  EXPECT_EQ(back.row_edits[1].penalties, batch.row_edits[1].penalties);
+  EXPECT_EQ(*back.row_edits[2].permitted, even);
   // The message is used again for the next step, which has less.
   SetBatch(RunnerBatch(), &step);
-  TakeBatch(step, &back);
+  EXPECT_EQ(step.token_sets_size(), 0);
+  ASSERT_TRUE(TakeBatch(step, &back).ok());
   EXPECT_TRUE(back.row_adapter.empty());
   EXPECT_FALSE(back.wants_hidden);
   EXPECT_TRUE(back.wishes.empty());
   EXPECT_TRUE(back.sequence_rule.empty());
+  EXPECT_TRUE(back.following.empty());
+  EXPECT_TRUE(back.row_edits.empty());
+}
+
+TEST(ServingWire, TornEditsAreRefused) {
+  const auto refused = [](const std::function<void(proto::ServingStep&)>& tear) {
+    proto::ServingStep step;
+    step.add_token_sets(std::string("\1\2\3", 3));  // no whole word
+    proto::AnswerEdits* answer = step.add_sequence_rule()->mutable_edits();
+    answer->set_permitted(1);
+    answer->add_bias_tokens(1);
+    answer->add_biases(1);
+    proto::RowEdits* row = step.add_row_edits();
+    row->set_permitted(1);
+    row->add_penalty_tokens(2);
+    row->add_penalties(1);
+    RunnerBatch batch;
+    EXPECT_TRUE(TakeBatch(step, &batch).ok());
+    EXPECT_EQ(*batch.row_edits[0].permitted, TokenSet{0x030201});
+    tear(step);
+    EXPECT_THAT(std::string(TakeBatch(step, &batch).message()), HasSubstr("torn"));
+  };
+  refused([](auto& step) { step.clear_token_sets(); });
+  refused([](auto& step) { step.mutable_row_edits(0)->set_permitted(2); });
+  refused([](auto& step) { step.mutable_row_edits(0)->set_permitted(-1); });
+  refused([](auto& step) { step.mutable_row_edits(0)->clear_penalties(); });
+  refused([](auto& step) { step.mutable_sequence_rule(0)->mutable_edits()->clear_biases(); });
+  refused([](auto& step) { step.mutable_sequence_rule(0)->mutable_edits()->set_permitted(9); });
 }
 
 TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
   RunnerLogits logits, back;
   logits.choices = {{{3, 0.5}, {1, 0.25}}, {}, {{-1, 0}}};
+  logits.logprobs = {{.token = 3, .logprob = -0.5f, .rank = 2, .top = {{7, -0.25f}}}, {}, {}};
   proto::ServingResult result;
   SetChoices(logits, &result);
   ASSERT_TRUE(TakeChoices(result, &back));
@@ -59,11 +124,19 @@ TEST(ServingWire, ChoicesComeBackAsTheyWereUnlessTheyAreTorn) {
   EXPECT_EQ(back.choices[0][1].probability, 0.25);
   EXPECT_TRUE(back.choices[1].empty());
   EXPECT_EQ(back.choices[2][0].token, -1);
+  ASSERT_EQ(back.logprobs.size(), 3u);
+  EXPECT_EQ(back.logprobs[0].logprob, -0.5f);
+  EXPECT_EQ(back.logprobs[0].rank, 2);
+  EXPECT_EQ(back.logprobs[0].top, logits.logprobs[0].top);
+  EXPECT_EQ(back.logprobs[1].token, -1);
   for (const int32_t count : {-1, 0, 1, 3, 1 << 30}) {
     proto::ServingResult torn = result;
     torn.set_choice_counts(0, count);
     EXPECT_FALSE(TakeChoices(torn, &back)) << count;
   }
+  proto::ServingResult torn = result;
+  torn.mutable_logprobs(0)->clear_top_tokens();
+  EXPECT_FALSE(TakeChoices(torn, &back));
   result.mutable_choice_probabilities()->RemoveLast();
   EXPECT_FALSE(TakeChoices(result, &back));
 }

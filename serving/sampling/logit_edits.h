@@ -1,0 +1,49 @@
+// What a request's rules do to logits, as plain values: worked out where the rules and the answer
+// are known, applied where the logits are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace espalier {
+
+// A bit for each token, 64 in a word; tokens beyond its end are not in it.
+using TokenSet = std::vector<uint64_t>;
+using TokenSetRef = std::shared_ptr<const TokenSet>;
+
+void Insert(int token, TokenSet* set);
+
+struct TokenPenalty {
+  int32_t token = 0;
+  double less = 0;  // subtracted, behind the repetition penalty
+
+  bool operator==(const TokenPenalty& other) const {
+    return token == other.token && less == other.less;
+  }
+};
+
+// Of every row of an answer, as far as it has come.
+struct AnswerEdits {
+  TokenSetRef permitted;  // null: all
+  std::vector<std::pair<int32_t, float>> biases;
+  // Positive logits of tokens that have a penalty are divided by it, negative ones multiplied.
+  double repetition_penalty = 1;
+  std::vector<TokenPenalty> penalties;  // each token once
+};
+
+// Of one row besides.
+struct RowEdits {
+  TokenSetRef permitted;                // null: all
+  std::vector<int32_t> forbidden;       // of those
+  std::vector<TokenPenalty> penalties;  // each token once; instead of the answer's for it
+};
+
+// Masks, then biases, then penalties. Tokens that the logits lack cannot come, and are passed over.
+// False: it leaves no token.
+bool ApplyEdits(const AnswerEdits& answer, const RowEdits& row, absl::Span<float> logits);
+
+}  // namespace espalier
