@@ -3,7 +3,7 @@
 #include "ops/cuda/optimizer.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_adafactor_update {
 
 constexpr int kMaxRank = 8;
 
@@ -280,9 +280,10 @@ class Move : public PassKernel {
   }
 };
 
-}  // namespace
+}  // namespace cuda_adafactor_update
 
 void RegisterAdafactorUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_adafactor_update;
   registry.Add("adafactor_sums", ForF32([](const KernelSpec& spec) {
                  return MakeKernel([settings = Settings(spec.attributes)](
                                        const KernelArgs& args) { return Sums(args, settings); },

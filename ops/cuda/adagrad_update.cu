@@ -2,7 +2,7 @@
 #include "ops/cuda/optimizer.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_adagrad_update {
 
 struct Step {
   UpdateOperands o;
@@ -18,9 +18,10 @@ struct Step {
   }
 };
 
-}  // namespace
+}  // namespace cuda_adagrad_update
 
 void RegisterAdagradUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_adagrad_update;
   registry.Add("adagrad_update", [](const KernelSpec& spec, std::string*) {
     const auto setting = [&](const char* name) {
       return static_cast<float>(spec.attributes.Float(name));

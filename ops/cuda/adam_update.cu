@@ -2,7 +2,7 @@
 #include "ops/cuda/optimizer.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_adam_update {
 
 struct Adam {
   double beta1, beta2, epsilon, weight_decay;
@@ -53,9 +53,10 @@ KernelStatus Run(const KernelArgs& args, const Adam& adam) {
   return UpdateEach(args, update, "adam_update");
 }
 
-}  // namespace
+}  // namespace cuda_adam_update
 
 void RegisterAdamUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_adam_update;
   registry.Add("adam_update", [](const KernelSpec& spec, std::string*) {
     const Adam adam{spec.attributes.Float("beta1"), spec.attributes.Float("beta2"),
                     spec.attributes.Float("epsilon"), spec.attributes.Float("weight_decay"),

@@ -1,15 +1,16 @@
 #include "ops/cuda/pool.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_adaptive_pool2d {
 
 PoolKind KindOf(const KernelSpec& spec) {
   return spec.attributes.String("kind") == "max" ? PoolKind::kMax : PoolKind::kAverage;
 }
 
-}  // namespace
+}  // namespace cuda_adaptive_pool2d
 
 void RegisterAdaptivePool2dCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_adaptive_pool2d;
   registry.Add("adaptive_pool2d",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

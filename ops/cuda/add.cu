@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_add {
 
 struct Forward {
   template <typename T>
@@ -18,9 +18,10 @@ struct GradientB {
   __device__ float operator()(float dy, float a, float b) const { return dy; }
 };
 
-}  // namespace
+}  // namespace cuda_add
 
 void RegisterAddCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_add;
   AddBinary<Takes::kNumbers>(registry, "add", Forward());
   AddBinaryGradient</*saves_inputs=*/false>(registry, "add_grad", GradientA(), GradientB());
 }

@@ -4,7 +4,7 @@
 #include "ops/cuda/strided.h"
 
 namespace espalier {
-namespace {
+namespace cuda_add_n {
 
 // Operands of one launch; longer sums go on from the result so far.
 constexpr int kMost = 16;
@@ -53,9 +53,10 @@ KernelStatus RunGradient(const KernelArgs& args) {
   return KernelStatus::Ok();
 }
 
-}  // namespace
+}  // namespace cuda_add_n
 
 void RegisterAddNCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_add_n;
   registry.Add("add_n",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesNumber(spec.outputs[0].dtype, refusal)) return nullptr;

@@ -9,7 +9,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_attention {
 
 struct Problem {
   int64_t batch, rows, columns, heads, kv_heads, dim;
@@ -341,9 +341,10 @@ KernelFactory Factory(DeviceContexts& contexts) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_attention
 
 void RegisterAttentionCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_attention;
   registry.Add("attention", Factory<Forward>(contexts));
   registry.Add("attention_grad", Factory<Backward>(contexts));
 }

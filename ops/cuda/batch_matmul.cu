@@ -8,7 +8,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_batch_matmul {
 
 // target = source with zeros at index `length` and beyond along one dimension; they may be the
 // same.
@@ -138,9 +138,10 @@ KernelFactory Factory(DeviceContexts& contexts,
   };
 }
 
-}  // namespace
+}  // namespace cuda_batch_matmul
 
 void RegisterBatchMatmulCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_batch_matmul;
   registry.Add("batch_matmul", Factory(contexts, Forward));
   registry.Add("batch_matmul_grad", Factory(contexts, Backward));
 }

@@ -9,7 +9,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_batch_norm {
 
 struct Shape {
   int64_t channels = 0, spatial = 1, per_channel = 0;
@@ -337,9 +337,10 @@ size_t NoWorkspace(const Shape&) { return 0; }
 size_t StatsWorkspace(const Shape& s) { return s.over_channel.WorkspaceBytes(); }
 size_t BackwardWorkspace(const Shape& s) { return BackwardLayout(s).layout.bytes(); }
 
-}  // namespace
+}  // namespace cuda_batch_norm
 
 void RegisterBatchNormCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_batch_norm;
   registry.Add("batch_norm_stats", Factory(Stats, StatsWorkspace));
   registry.Add("batch_norm_stats_grad", Factory(StatsBackward, NoWorkspace));
   registry.Add("batch_norm", Factory(Forward, NoWorkspace));

@@ -1,7 +1,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_binary_accuracy {
 
 struct IsRight {
   float threshold;
@@ -11,9 +11,10 @@ struct IsRight {
   }
 };
 
-}  // namespace
+}  // namespace cuda_binary_accuracy
 
 void RegisterBinaryAccuracyCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_binary_accuracy;
   registry.Add("binary_accuracy", ForF32([](const KernelSpec& spec) {
                  const float threshold = static_cast<float>(spec.attributes.Float("threshold"));
                  return ElementLoss(spec, IsRight{threshold}, DivisorOf(spec.attributes),

@@ -1,7 +1,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_binary_crossentropy {
 
 // At least -100, also of 0; NaN stays NaN.
 __device__ float LogOf(float p) {
@@ -34,9 +34,10 @@ struct ProbabilityTargetSlope {
   __device__ float operator()(float p, float) const { return LogOf(1.0f - p) - LogOf(p); }
 };
 
-}  // namespace
+}  // namespace cuda_binary_crossentropy
 
 void RegisterBinaryCrossentropyCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_binary_crossentropy;
   static const char kName[] = "binary_crossentropy";
   registry.Add(kName, ForF32([](const KernelSpec& spec) {
                  const double divisor = DivisorOf(spec.attributes);

@@ -9,7 +9,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_cast {
 
 // A bool's byte: any that is not 0 is true.
 struct Bool {
@@ -84,9 +84,10 @@ KernelStatus Run(const KernelArgs& args) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_cast
 
 void RegisterCastCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_cast;
   const KernelFactory factory = [](const KernelSpec&, std::string*) { return MakeKernel(Run); };
   registry.Add("cast", factory);
   registry.Add("cast_grad", factory);

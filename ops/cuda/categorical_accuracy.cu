@@ -1,7 +1,7 @@
 #include "ops/cuda/largest.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_categorical_accuracy {
 
 const char kName[] = "categorical_accuracy";
 
@@ -47,9 +47,10 @@ KernelStatus Run(const KernelArgs& args, double count, size_t partial) {
                 StreamOf(args), kName);
 }
 
-}  // namespace
+}  // namespace cuda_categorical_accuracy
 
 void RegisterCategoricalAccuracyCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_categorical_accuracy;
   registry.Add(kName, ForF32([](const KernelSpec& spec) {
                  const int64_t rows = RowsOf(spec.inputs[0].dims);
                  WorkspaceLayout layout;

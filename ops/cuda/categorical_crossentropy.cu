@@ -5,7 +5,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_categorical_crossentropy {
 
 const char kName[] = "categorical_crossentropy";
 
@@ -94,9 +94,10 @@ KernelStatus Forward(const KernelArgs& args, const Settings& settings, size_t pa
                 WorkspaceAt(args, partial), StreamOf(args), kName);
 }
 
-}  // namespace
+}  // namespace cuda_categorical_crossentropy
 
 void RegisterCategoricalCrossentropyCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_categorical_crossentropy;
   registry.Add(kName, ForF32([](const KernelSpec& spec) {
                  const int64_t rows = RowsOf(spec.inputs[0].dims);
                  WorkspaceLayout layout;

@@ -2,7 +2,7 @@
 #include "ops/kernel/clip_bounds.h"
 
 namespace espalier {
-namespace {
+namespace cuda_clip {
 
 // min(max(x, low), high); NaN stays. Value is what the formula sees of an element.
 template <typename Value>
@@ -33,9 +33,10 @@ KernelStatus Run(const KernelArgs& args, const Attributes& attributes) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_clip
 
 void RegisterClipCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_clip;
   registry.Add("clip", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesElements<Takes::kNumbers>(spec.inputs[0].dtype, refusal)) return nullptr;
     return MakeKernel(

@@ -2,7 +2,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_clip_scale {
 
 constexpr int kMost = 256;
 
@@ -46,9 +46,10 @@ KernelStatus Run(const KernelArgs& args, double max_norm) {
   return LaunchStatus("clip_scale");
 }
 
-}  // namespace
+}  // namespace cuda_clip_scale
 
 void RegisterClipScaleCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_clip_scale;
   registry.Add("clip_scale", [](const KernelSpec& spec, std::string*) {
     return MakeKernel([max_norm = spec.attributes.Float("max_norm")](
                           const KernelArgs& args) { return Run(args, max_norm); },

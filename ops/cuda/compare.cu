@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_compare {
 
 struct Equal {
   template <typename T>
@@ -45,9 +45,10 @@ struct GreaterEqual {
   }
 };
 
-}  // namespace
+}  // namespace cuda_compare
 
 void RegisterCompareCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_compare;
   AddBinary<Takes::kAll>(registry, "equal", Equal());
   AddBinary<Takes::kAll>(registry, "not_equal", NotEqual());
   AddBinary<Takes::kNumbers>(registry, "less", Less());

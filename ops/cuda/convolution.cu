@@ -15,7 +15,7 @@
 #include "ops/kernel/part_pads.h"
 
 namespace espalier {
-namespace {
+namespace cuda_convolution {
 
 constexpr size_t kMostWorkspace = size_t{1} << 30;
 
@@ -541,15 +541,17 @@ KernelFactory Factory(DeviceContexts& contexts) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_convolution
 
 void AddConvolution(KernelRegistry& registry, DeviceContexts& contexts, const char* name) {
+  using namespace cuda_convolution;
   registry.Add(name, InNarrowest(Factory<Forward>(contexts)));
   registry.Add(std::string(name) + "_grad", InNarrowest(Factory<Backward>(contexts)));
 }
 
 void AddTransposedConvolution(KernelRegistry& registry, DeviceContexts& contexts,
                               const char* name) {
+  using namespace cuda_convolution;
   registry.Add(name, InNarrowest(Factory<TransposedForward>(contexts)));
   registry.Add(std::string(name) + "_grad", InNarrowest(Factory<TransposedBackward>(contexts)));
 }

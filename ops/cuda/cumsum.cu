@@ -6,7 +6,7 @@
 #include "ops/kernel/lines.h"
 
 namespace espalier {
-namespace {
+namespace cuda_cumsum {
 
 // What a sum is kept in, so that long ones stay accurate; integers wrap.
 template <typename T>
@@ -102,9 +102,10 @@ void Add(KernelRegistry& registry, const char* name, bool turned) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_cumsum
 
 void RegisterCumsumCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_cumsum;
   Add(registry, "cumsum", false);
   Add(registry, "cumsum_grad", true);
 }

@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_divide {
 
 struct Forward {
   FaultSink faults;
@@ -26,9 +26,10 @@ struct GradientB {
   __device__ float operator()(float dy, float a, float b) const { return -dy * (a / b) / b; }
 };
 
-}  // namespace
+}  // namespace cuda_divide
 
 void RegisterDivideCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_divide;
   registry.Add(
       "divide",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -8,7 +8,7 @@
 #include "ops/kernel/philox.h"
 
 namespace espalier {
-namespace {
+namespace cuda_dropout {
 
 // From the row-major number of an element in a shard to that in the whole tensor.
 struct WholeIndex {
@@ -76,9 +76,10 @@ KernelStatus Run(const KernelArgs& args, double rate) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_dropout
 
 void RegisterDropoutCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_dropout;
   const KernelFactory factory = [](const KernelSpec& spec,
                                    std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_elu {
 
 // y = positive * x where x > 0, else negative * (exp(x * rate) - 1): elu, celu and selu.
 struct Elu {
@@ -30,9 +30,10 @@ void AddElu(KernelRegistry& registry, const char* name, Parameters parameters) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_elu
 
 void RegisterEluCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_elu;
   AddElu(registry, "elu", [](const Attributes&, float alpha) { return Elu{1.0f, alpha, 1.0f}; });
   AddElu(registry, "celu", [](const Attributes&, float alpha) {
     return Elu{1.0f, alpha, 1.0f / alpha};

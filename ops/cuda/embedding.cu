@@ -8,7 +8,7 @@
 #include "ops/cuda/scatter_rows.h"
 
 namespace espalier {
-namespace {
+namespace cuda_embedding {
 
 // Where a shard of the weight's rows lies in the whole table.
 struct Table {
@@ -155,9 +155,10 @@ KernelStatus BagBackward(DeviceContexts& contexts, const Attributes& a, const Ro
   return scatter.Run(problem, args.inputs[1], dweight, context->faults(), args);
 }
 
-}  // namespace
+}  // namespace cuda_embedding
 
 void RegisterEmbeddingCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_embedding;
   registry.Add(
       "embedding",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

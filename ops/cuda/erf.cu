@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_erf {
 
 struct Forward {
   __device__ float operator()(float x) const { return erff(x); }
@@ -13,9 +13,10 @@ struct Backward {
   }
 };
 
-}  // namespace
+}  // namespace cuda_erf
 
 void RegisterErfCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_erf;
   AddUnary(registry, "erf", Forward(), Backward());
 }
 

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_exp {
 
 struct Forward {
   __device__ float operator()(float x) const { return expf(x); }
@@ -11,9 +11,10 @@ struct Backward {
   __device__ float operator()(float y, float dy) const { return dy * y; }
 };
 
-}  // namespace
+}  // namespace cuda_exp
 
 void RegisterExpCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_exp;
   AddUnary(registry, "exp", Forward(), Backward());
 }
 

@@ -3,7 +3,7 @@
 #include "ops/cuda/reduce_op.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_expand {
 
 KernelStatus Forward(const KernelArgs& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -18,9 +18,10 @@ KernelStatus Forward(const KernelArgs& args) {
                      StreamOf(args), "expand");
 }
 
-}  // namespace
+}  // namespace cuda_expand
 
 void RegisterExpandCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_expand;
   registry.Add("expand", [](const KernelSpec&, std::string*) { return MakeKernel(Forward); });
   registry.Add(
       "expand_grad", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -9,7 +9,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_expert_linear {
 
 constexpr int kWarps = 8;
 
@@ -85,9 +85,10 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_expert_linear
 
 void RegisterExpertLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_expert_linear;
   registry.Add(
       "expert_linear",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -8,7 +8,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_experts {
 
 // As many as fit among the parameters of a launch.
 constexpr int64_t kMostExperts = 256;
@@ -417,9 +417,10 @@ KernelFactory Factory(DeviceContexts& contexts, Function run, size_t assign_at, 
   };
 }
 
-}  // namespace
+}  // namespace cuda_experts
 
 void RegisterExpertsCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_experts;
   const auto plain = [](Run run) {
     return [run](DeviceContexts& contexts, const KernelArgs& args, const Attributes&) {
       return run(contexts, args);

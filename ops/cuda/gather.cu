@@ -5,7 +5,7 @@
 #include "ops/cuda/scatter_rows.h"
 
 namespace espalier {
-namespace {
+namespace cuda_gather {
 
 // x as [outer, rows, inner]: indices choose rows.
 struct Lookup {
@@ -65,9 +65,10 @@ KernelStatus Forward(DeviceContexts& contexts, const KernelArgs& args, size_t ax
   }
 }
 
-}  // namespace
+}  // namespace cuda_gather
 
 void RegisterGatherCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_gather;
   registry.Add("gather", [&contexts](const KernelSpec& spec, std::string*) {
     const size_t axis = AxisOf(spec.attributes, spec.inputs[0].dims.size());
     return MakeKernel(

@@ -2,7 +2,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_gelu {
 
 constexpr float kSqrt2OverPi = 0.797884560803f;
 constexpr float kCubic = 0.044715f;
@@ -23,9 +23,10 @@ struct ByTanhGradient {
 
 bool IsTanh(const KernelSpec& spec) { return spec.attributes.String("approximate") == "tanh"; }
 
-}  // namespace
+}  // namespace cuda_gelu
 
 void RegisterGeluCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_gelu;
   registry.Add("gelu", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
     return MakeKernel([by_tanh = IsTanh(spec)](const KernelArgs& args) {

@@ -8,7 +8,7 @@
 #include "ops/kernel/grid_taps.h"
 
 namespace espalier {
-namespace {
+namespace cuda_grid_sample {
 
 GridSampling Describe(const Attributes& a, const Dims& x) {
   const std::string mode = a.String("mode"), padding = a.String("padding");
@@ -187,9 +187,10 @@ class Backward : public Kernel {
   size_t indices_at_ = 0, weights_at_ = 0;
 };
 
-}  // namespace
+}  // namespace cuda_grid_sample
 
 void RegisterGridSampleCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_grid_sample;
   registry.Add("grid_sample",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -5,7 +5,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_group_norm {
 
 struct Moments {
   float mean, inverse;  // 1 / standard deviation
@@ -222,9 +222,10 @@ KernelFactory Factory(KernelStatus (*run)(const KernelArgs&, const Problem&)) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_group_norm
 
 void RegisterGroupNormCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_group_norm;
   registry.Add("group_norm", Factory(Forward));
   registry.Add("group_norm_grad", Factory(Backward));
 }

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_hard_swish {
 
 // min(max(x, 0), 1), NaN for NaN.
 __device__ __forceinline__ float Unit(float x) { return x < 0.0f ? 0.0f : (x > 1.0f ? 1.0f : x); }
@@ -27,9 +27,10 @@ struct HardSigmoidGradient {  // of y
   }
 };
 
-}  // namespace
+}  // namespace cuda_hard_swish
 
 void RegisterHardSwishCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_hard_swish;
   AddUnary(registry, "hard_swish", HardSwish(), HardSwishGradient());
   AddUnaryWith(
       registry, "hard_sigmoid",

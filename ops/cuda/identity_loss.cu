@@ -1,7 +1,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_identity_loss {
 
 struct Spread {
   const float* dy;
@@ -10,9 +10,10 @@ struct Spread {
   __device__ void operator()(int64_t i) const { dx[i] = static_cast<float>(*dy / divisor); }
 };
 
-}  // namespace
+}  // namespace cuda_identity_loss
 
 void RegisterIdentityLossCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_identity_loss;
   registry.Add("identity_loss", ForF32([](const KernelSpec& spec) {
                  return MakeKernel(
                      [divisor = DivisorOf(spec.attributes)](const KernelArgs& args) {

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_is_nan {
 
 struct IsNan {
   __device__ bool operator()(float x) const { return x != x; }
@@ -14,9 +14,10 @@ struct IsInf {
   }
 };
 
-}  // namespace
+}  // namespace cuda_is_nan
 
 void RegisterIsNanCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_is_nan;
   AddUnaryForward(registry, "is_nan", [](const Attributes&) { return IsNan(); });
   AddUnaryForward(registry, "is_inf", [](const Attributes& attributes) {
     return IsInf{attributes.Bool("detect_negative"), attributes.Bool("detect_positive")};

@@ -8,7 +8,7 @@
 #include "ops/cuda/residual.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_layer_norm {
 
 struct Moments {
   float mean, inverse;  // 1 / standard deviation
@@ -193,9 +193,10 @@ KernelFactory BackwardFactory(KernelStatus (*run)(const KernelArgs&, float), siz
   };
 }
 
-}  // namespace
+}  // namespace cuda_layer_norm
 
 void RegisterLayerNormCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_layer_norm;
   registry.Add("layer_norm", ForwardFactory(false));
   registry.Add("layer_norm_grad", BackwardFactory(Backward, 0));
   registry.Add("residual_layer_norm", ForwardFactory(true));

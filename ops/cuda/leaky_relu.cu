@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_leaky_relu {
 
 struct LeakyRelu {
   float alpha;
@@ -48,9 +48,10 @@ void AddWithAlpha(KernelRegistry& registry, const char* name) {
       [](const Attributes& attributes) { return G{Number(attributes, "alpha")}; });
 }
 
-}  // namespace
+}  // namespace cuda_leaky_relu
 
 void RegisterLeakyReluCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_leaky_relu;
   AddWithAlpha<LeakyRelu, LeakyReluGradient>(registry, "leaky_relu");
   AddWithAlpha<ThresholdedRelu, ThresholdedReluGradient>(registry, "thresholded_relu");
   AddUnaryWith(

@@ -9,7 +9,7 @@
 #include "ops/cuda/stable_linear.h"
 
 namespace espalier {
-namespace {
+namespace cuda_linear {
 
 template <typename T>
 struct RepeatRow {
@@ -175,9 +175,10 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
   });
 }
 
-}  // namespace
+}  // namespace cuda_linear
 
 void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_linear;
   registry.Add(
       "linear", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

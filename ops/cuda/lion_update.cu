@@ -1,7 +1,7 @@
 #include "ops/cuda/optimizer.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_lion_update {
 
 struct Step {
   UpdateOperands o;
@@ -17,9 +17,10 @@ struct Step {
   }
 };
 
-}  // namespace
+}  // namespace cuda_lion_update
 
 void RegisterLionUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_lion_update;
   registry.Add("lion_update", [](const KernelSpec& spec, std::string*) {
     const double beta1 = spec.attributes.Float("beta1"), beta2 = spec.attributes.Float("beta2");
     const Step step{{},

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_log {
 
 struct Forward {
   __device__ float operator()(float x) const { return logf(x); }
@@ -11,9 +11,10 @@ struct Backward {
   __device__ float operator()(float x, float dy) const { return dy / x; }
 };
 
-}  // namespace
+}  // namespace cuda_log
 
 void RegisterLogCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_log;
   AddUnary(registry, "log", Forward(), Backward());
 }
 

@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_logical {
 
 struct Not {
   __device__ bool operator()(bool x) const { return !x; }
@@ -19,9 +19,10 @@ struct Xor {
   __device__ bool operator()(bool a, bool b) const { return a != b; }
 };
 
-}  // namespace
+}  // namespace cuda_logical
 
 void RegisterLogicalCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_logical;
   AddUnaryForward<Takes::kBools>(registry, "logical_not", [](const Attributes&) { return Not(); });
   AddBinary<Takes::kBools>(registry, "logical_and", And());
   AddBinary<Takes::kBools>(registry, "logical_or", Or());

@@ -10,7 +10,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_lora_linear {
 
 constexpr int kWarps = 8;
 
@@ -76,9 +76,10 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_lora_linear
 
 void RegisterLoraLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_lora_linear;
   registry.Add(
       "lora_linear",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -3,7 +3,7 @@
 #include "ops/kernel/loss_scale.h"
 
 namespace espalier {
-namespace {
+namespace cuda_loss_scale {
 
 __global__ void ScaleKernel(LossScaling scaling, const LossScaleState* state, float* scale) {
   *scale = scaling.ScaleOf(*state);
@@ -21,9 +21,10 @@ __global__ void UnscaleKernel(LossScaling scaling, const float* squares, LossSca
   }
 }
 
-}  // namespace
+}  // namespace cuda_loss_scale
 
 void RegisterLossScaleCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_loss_scale;
   registry.Add("loss_scale", [](const KernelSpec& spec, std::string*) {
     const LossScaling scaling{static_cast<float>(spec.attributes.Float("initial")), 0, 0};
     return MakeKernel([scaling](const KernelArgs& args) {

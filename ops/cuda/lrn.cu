@@ -3,7 +3,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_lrn {
 
 struct Problem {
   int64_t channels, spatial;
@@ -84,9 +84,10 @@ struct Backward {
   }
 };
 
-}  // namespace
+}  // namespace cuda_lrn
 
 void RegisterLrnCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_lrn;
   registry.Add("lrn", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
     return MakeKernel([a = spec.attributes](const KernelArgs& args) {

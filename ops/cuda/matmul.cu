@@ -10,7 +10,7 @@
 #include "ops/cuda/strided.h"
 
 namespace espalier {
-namespace {
+namespace cuda_matmul {
 
 Dims BatchOf(const Dims& dims) { return Dims(dims.begin(), dims.end() - 2); }
 
@@ -296,9 +296,10 @@ KernelStatus StableForward(const KernelArgs& args, bool ta, bool tb) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_matmul
 
 void RegisterMatmulCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_matmul;
   registry.Add(
       "matmul",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -2,7 +2,7 @@
 #include "ops/kernel/plane_index.h"
 
 namespace espalier {
-namespace {
+namespace cuda_max_pool_indices {
 
 template <typename T>
 struct Forward {
@@ -51,9 +51,10 @@ PlaneIndex IndexOf(const TensorSpec& x, const Attributes& a) {
   return index;
 }
 
-}  // namespace
+}  // namespace cuda_max_pool_indices
 
 void RegisterMaxPoolIndicesCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_max_pool_indices;
   registry.Add("max_pool_indices",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

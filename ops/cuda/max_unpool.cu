@@ -6,7 +6,7 @@
 #include "ops/kernel/plane_index.h"
 
 namespace espalier {
-namespace {
+namespace cuda_max_unpool {
 
 struct Claim {
   PlaneIndex index;  // of the unpooled tensor
@@ -101,9 +101,10 @@ size_t Bytes(const TensorSpec& whole) {
   return static_cast<size_t>(whole.num_elements()) * sizeof(unsigned long long);
 }
 
-}  // namespace
+}  // namespace cuda_max_unpool
 
 void RegisterMaxUnpoolCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_max_unpool;
   registry.Add(
       "max_unpool",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

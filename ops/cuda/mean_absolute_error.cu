@@ -1,7 +1,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_mean_absolute_error {
 
 struct Distance {
   __device__ float operator()(float a, float b) const { return fabsf(a - b); }
@@ -14,9 +14,10 @@ struct Slope {
   }
 };
 
-}  // namespace
+}  // namespace cuda_mean_absolute_error
 
 void RegisterMeanAbsoluteErrorCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_mean_absolute_error;
   registry.Add("mean_absolute_error", ForF32([](const KernelSpec& spec) {
                  return ElementLoss(spec, Distance{}, DivisorOf(spec.attributes),
                                     "mean_absolute_error");

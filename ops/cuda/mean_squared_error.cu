@@ -1,7 +1,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_mean_squared_error {
 
 struct SquaredDistance {
   __device__ float operator()(float a, float b) const { return (a - b) * (a - b); }
@@ -11,9 +11,10 @@ struct Slope {
   __device__ float operator()(float a, float b) const { return factor * (a - b); }
 };
 
-}  // namespace
+}  // namespace cuda_mean_squared_error
 
 void RegisterMeanSquaredErrorCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_mean_squared_error;
   registry.Add("mean_squared_error", ForF32([](const KernelSpec& spec) {
                  return ElementLoss(spec, SquaredDistance{}, DivisorOf(spec.attributes),
                                     "mean_squared_error");

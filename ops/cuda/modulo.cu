@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_modulo {
 
 // a - q * b, q = a / b towards zero: exactly. Fault: an integer b that is 0.
 struct Truncating {
@@ -55,9 +55,10 @@ KernelStatus RunGradient(const KernelArgs& args) {
 
 bool Truncates(const KernelSpec& spec) { return spec.attributes.Bool("fmod"); }
 
-}  // namespace
+}  // namespace cuda_modulo
 
 void RegisterModuloCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_modulo;
   registry.Add(
       "modulo",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -15,7 +15,7 @@
 #include "ops/kernel/philox.h"
 
 namespace espalier {
-namespace {
+namespace cuda_multi_head_attention {
 
 constexpr char kName[] = "multi_head_attention";
 
@@ -532,9 +532,10 @@ KernelFactory Factory(DeviceContexts& contexts) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_multi_head_attention
 
 void RegisterMultiHeadAttentionCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_multi_head_attention;
   registry.Add("multi_head_attention", InNarrowest(Factory<Forward>(contexts), kMask));
 }
 

@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_multiply {
 
 struct Forward {
   template <typename T>
@@ -18,9 +18,10 @@ struct GradientB {
   __device__ float operator()(float dy, float a, float b) const { return dy * a; }
 };
 
-}  // namespace
+}  // namespace cuda_multiply
 
 void RegisterMultiplyCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_multiply;
   AddBinary<Takes::kNumbers>(registry, "multiply", Forward());
   AddBinaryGradient</*saves_inputs=*/true>(registry, "multiply_grad", GradientA(), GradientB());
 }

@@ -1,7 +1,7 @@
 #include "ops/cuda/label_loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_negative_log_likelihood {
 
 const char kName[] = "negative_log_likelihood";
 
@@ -86,9 +86,10 @@ class Backward : public LabelLossKernel {
   }
 };
 
-}  // namespace
+}  // namespace cuda_negative_log_likelihood
 
 void RegisterNegativeLogLikelihoodCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_negative_log_likelihood;
   registry.Add(kName, LabelLossFactory<Forward>(contexts));
   registry.Add(std::string(kName) + "_grad", LabelLossFactory<Backward>(contexts));
 }

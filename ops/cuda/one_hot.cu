@@ -5,7 +5,7 @@
 #include "ops/kernel/lines.h"
 
 namespace espalier {
-namespace {
+namespace cuda_one_hot {
 
 template <typename T>
 struct OneHotElement {
@@ -20,9 +20,10 @@ struct OneHotElement {
   }
 };
 
-}  // namespace
+}  // namespace cuda_one_hot
 
 void RegisterOneHotCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_one_hot;
   registry.Add("one_hot", [](const KernelSpec& spec, std::string*) {
     return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
       const TensorView& y = args.outputs[0];

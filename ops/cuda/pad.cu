@@ -6,7 +6,7 @@
 #include "ops/kernel/pad.h"
 
 namespace espalier {
-namespace {
+namespace cuda_pad {
 
 struct Padding {
   int rank = 0;
@@ -82,9 +82,10 @@ struct GradientElement {
   }
 };
 
-}  // namespace
+}  // namespace cuda_pad
 
 void RegisterPadCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_pad;
   registry.Add("pad", [](const KernelSpec& spec, std::string*) {
     return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {
       const TensorView &x = args.inputs[0], &y = args.outputs[0];

@@ -15,7 +15,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_paged_attention {
 
 enum Input {
   kQ,
@@ -401,9 +401,10 @@ KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, 
   });
 }
 
-}  // namespace
+}  // namespace cuda_paged_attention
 
 void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_paged_attention;
   registry.Add(
       "paged_attention",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

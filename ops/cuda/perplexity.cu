@@ -2,7 +2,7 @@
 #include "ops/cuda/label_loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_perplexity {
 
 const char kName[] = "perplexity";
 
@@ -36,9 +36,10 @@ class MeanLog : public LabelLossKernel {
   }
 };
 
-}  // namespace
+}  // namespace cuda_perplexity
 
 void RegisterPerplexityCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_perplexity;
   registry.Add(kName, LabelLossFactory<MeanLog>(contexts));
 }
 

@@ -2,7 +2,7 @@
 #include "ops/kernel/part_pads.h"
 
 namespace espalier {
-namespace {
+namespace cuda_pool2d {
 
 PoolKind KindOf(const Attributes& a) {
   const std::string kind = a.String("kind");
@@ -13,9 +13,10 @@ Attributes PartOf(const KernelSpec& spec, const TensorSpec& y) {
   return AttributesOfPart(spec.attributes, spec.inputs[0], y, spec.attributes.Ints("kernel"));
 }
 
-}  // namespace
+}  // namespace cuda_pool2d
 
 void RegisterPool2dCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_pool2d;
   registry.Add(
       "pool2d", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

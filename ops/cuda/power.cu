@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_power {
 
 struct Forward {
   template <typename T>
@@ -26,9 +26,10 @@ struct GradientB {
   }
 };
 
-}  // namespace
+}  // namespace cuda_power
 
 void RegisterPowerCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_power;
   AddBinary<Takes::kNumbers>(registry, "power", Forward());
   AddBinaryGradient</*saves_inputs=*/true>(registry, "power_grad", GradientA(), GradientB());
 }

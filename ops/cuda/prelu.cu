@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_prelu {
 
 struct Forward {
   __device__ float operator()(float x, float slope) const { return x > 0.0f ? x : x * slope; }
@@ -17,9 +17,10 @@ struct GradientSlope {
   __device__ float operator()(float dy, float x, float) const { return x > 0.0f ? 0.0f : dy * x; }
 };
 
-}  // namespace
+}  // namespace cuda_prelu
 
 void RegisterPreluCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_prelu;
   AddBinary(registry, "prelu", Forward());
   AddBinaryGradient</*saves_inputs=*/true>(registry, "prelu_grad", GradientX(), GradientSlope());
 }

@@ -10,7 +10,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_quantized_expert_linear {
 
 constexpr int kWarps = kPackedWarps;
 
@@ -128,9 +128,10 @@ class QuantizedExpertLinear : public Kernel {
   const PackedRowsLayout rounded_;
 };
 
-}  // namespace
+}  // namespace cuda_quantized_expert_linear
 
 void RegisterQuantizedExpertLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_quantized_expert_linear;
   registry.Add(
       "quantized_expert_linear",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

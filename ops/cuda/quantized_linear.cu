@@ -8,7 +8,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_quantized_linear {
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kRows = 4;  // that pass over the weights together
@@ -118,9 +118,10 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
       layout.bytes());
 }
 
-}  // namespace
+}  // namespace cuda_quantized_linear
 
 void RegisterQuantizedLinearCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_quantized_linear;
   registry.Add("quantized_linear", Make);
 }
 

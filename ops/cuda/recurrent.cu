@@ -9,7 +9,7 @@
 #include "ops/kernel/recurrent_steps.h"
 
 namespace espalier {
-namespace {
+namespace cuda_recurrent {
 
 using recurrent::Cell;
 using recurrent::Problem;
@@ -134,9 +134,10 @@ KernelFactory Factory(DeviceContexts& contexts, Cell cell, bool backward) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_recurrent
 
 void RegisterRecurrentCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_recurrent;
   for (const auto& [name, cell] : {std::pair("rnn", Cell::kRnn), std::pair("gru", Cell::kGru),
                                    std::pair("lstm", Cell::kLstm)}) {
     registry.Add(name, InF32(Factory(contexts, cell, false)));

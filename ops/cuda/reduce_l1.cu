@@ -1,7 +1,7 @@
 #include "ops/cuda/fold.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_reduce_l1 {
 
 struct Term {
   __device__ float operator()(float x) const { return fabsf(x); }
@@ -15,9 +15,10 @@ struct Gradient {
   }
 };
 
-}  // namespace
+}  // namespace cuda_reduce_l1
 
 void RegisterReduceL1Cuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_reduce_l1;
   AddFold</*integers=*/true>(registry, "reduce_l1", Term(), AsIs());
   AddFoldGradient</*saves_input=*/true, /*saves_output=*/false>(registry, "reduce_l1_grad",
                                                                 Gradient());

@@ -1,7 +1,7 @@
 #include "ops/cuda/fold.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_reduce_l2 {
 
 struct Term {
   template <typename T>
@@ -20,9 +20,10 @@ struct Gradient {
   }
 };
 
-}  // namespace
+}  // namespace cuda_reduce_l2
 
 void RegisterReduceL2Cuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_reduce_l2;
   AddFold</*integers=*/false>(registry, "reduce_l2", Term(), Finish());
   AddFoldGradient</*saves_input=*/true, /*saves_output=*/true>(registry, "reduce_l2_grad",
                                                                Gradient());

@@ -1,7 +1,7 @@
 #include "ops/cuda/extreme.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_reduce_log_sum_exp {
 
 // e to the distance from the largest of its kind; an infinite one is left to the result.
 template <typename T>
@@ -44,9 +44,10 @@ KernelStatus Run(const FoldPlan& plan, const KernelArgs& args) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_reduce_log_sum_exp
 
 void RegisterReduceLogSumExpCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_reduce_log_sum_exp;
   registry.Add("reduce_log_sum_exp",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -1,7 +1,7 @@
 #include "ops/cuda/fold.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_reduce_prod {
 
 struct ProductOp {
   using Type = double;
@@ -106,9 +106,10 @@ KernelStatus Gradient(const FoldPlan& plan, const KernelArgs& args) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_reduce_prod
 
 void RegisterReduceProdCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_reduce_prod;
   registry.Add(
       "reduce_prod", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesNumber(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -1,7 +1,7 @@
 #include "ops/cuda/fold.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_reduce_sum_square {
 
 struct Term {
   template <typename T>
@@ -14,9 +14,10 @@ struct Gradient {
   __device__ float operator()(float x, float y, float dy) const { return 2.0f * x * dy; }
 };
 
-}  // namespace
+}  // namespace cuda_reduce_sum_square
 
 void RegisterReduceSumSquareCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_reduce_sum_square;
   AddFold</*integers=*/true>(registry, "reduce_sum_square", Term(), AsIs());
   AddFoldGradient</*saves_input=*/true, /*saves_output=*/false>(registry, "reduce_sum_square_grad",
                                                                 Gradient());

@@ -1,7 +1,7 @@
 #include "ops/cuda/loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_regularization {
 
 struct PenaltyValue {
   const float* p;
@@ -22,9 +22,10 @@ struct AddSlope {
   }
 };
 
-}  // namespace
+}  // namespace cuda_regularization
 
 void RegisterRegularizationCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_regularization;
   registry.Add("regularization_loss", ForF32([](const KernelSpec& spec) {
                  const float l1 = static_cast<float>(spec.attributes.Float("l1"));
                  const float l2 = static_cast<float>(spec.attributes.Float("l2"));

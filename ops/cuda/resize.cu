@@ -9,7 +9,7 @@
 #include "ops/kernel/resize_taps.h"
 
 namespace espalier {
-namespace {
+namespace cuda_resize {
 
 // ResizeTaps on the device, as one block.
 struct DeviceTaps {
@@ -141,9 +141,10 @@ KernelFactory Factory(bool backward) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_resize
 
 void RegisterResizeCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_resize;
   registry.Add("resize", Factory(false));
   registry.Add("resize_grad", Factory(true));
 }

@@ -6,7 +6,7 @@
 #include "ops/kernel/lines.h"
 
 namespace espalier {
-namespace {
+namespace cuda_reverse_sequence {
 
 template <typename T>
 struct ReverseElement {
@@ -44,9 +44,10 @@ KernelStatus Run(DeviceContexts& contexts, const Attributes& attributes, const T
   });
 }
 
-}  // namespace
+}  // namespace cuda_reverse_sequence
 
 void RegisterReverseSequenceCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_reverse_sequence;
   registry.Add("reverse_sequence", [&contexts](const KernelSpec& spec, std::string*) {
     return MakeKernel([&contexts, attributes = spec.attributes](const KernelArgs& args) {
       return Run(contexts, attributes, args.inputs[0], args.inputs[1], args);

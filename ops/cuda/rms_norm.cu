@@ -8,7 +8,7 @@
 #include "ops/cuda/strided.h"
 
 namespace espalier {
-namespace {
+namespace cuda_rms_norm {
 
 template <typename T>
 __device__ float InverseOf(const T* x, int64_t n, float epsilon) {
@@ -159,9 +159,10 @@ KernelFactory BackwardFactory(KernelStatus (*run)(const KernelArgs&, float), siz
   };
 }
 
-}  // namespace
+}  // namespace cuda_rms_norm
 
 void RegisterRmsNormCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_rms_norm;
   registry.Add("rms_norm", ForwardFactory(false));
   registry.Add("rms_norm_grad", BackwardFactory(Backward, 0));
   registry.Add("residual_rms_norm", ForwardFactory(true));

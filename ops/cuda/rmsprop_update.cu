@@ -2,7 +2,7 @@
 #include "ops/cuda/optimizer.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_rmsprop_update {
 
 struct Step {
   UpdateOperands o;
@@ -27,9 +27,10 @@ struct Step {
   }
 };
 
-}  // namespace
+}  // namespace cuda_rmsprop_update
 
 void RegisterRmspropUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_rmsprop_update;
   registry.Add("rmsprop_update", [](const KernelSpec& spec, std::string*) {
     const double alpha = spec.attributes.Float("alpha");
     const Step step{{},

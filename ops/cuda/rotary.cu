@@ -6,7 +6,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_rotary {
 
 constexpr int64_t kMostPairs = 512;
 
@@ -125,9 +125,10 @@ KernelFactory Factory(DeviceContexts& contexts, bool back) {
       };
 }
 
-}  // namespace
+}  // namespace cuda_rotary
 
 void RegisterRotaryCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_rotary;
   registry.Add("rotary", Factory(contexts, false));
   registry.Add("rotary_grad", Factory(contexts, true));
 }

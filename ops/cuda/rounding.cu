@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_rounding {
 
 struct Floor {
   __device__ float operator()(float x) const { return floorf(x); }
@@ -15,9 +15,10 @@ struct Round {
   __device__ float operator()(float x) const { return rintf(x); }
 };
 
-}  // namespace
+}  // namespace cuda_rounding
 
 void RegisterRoundingCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_rounding;
   AddUnary(registry, "floor", Floor(), ZeroGradient());
   AddUnary(registry, "ceil", Ceil(), ZeroGradient());
   AddUnary(registry, "round", Round(), ZeroGradient());

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_scalar {
 
 struct Plus {
   float value;
@@ -52,9 +52,10 @@ F Bind(const Attributes& attributes) {
   return F{static_cast<float>(attributes.Float("value"))};
 }
 
-}  // namespace
+}  // namespace cuda_scalar
 
 void RegisterScalarCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_scalar;
   AddUnaryWith(registry, "add_scalar", Bind<Plus>, Bind<Pass>);
   AddUnaryWith(registry, "subtract_scalar", Bind<Minus>, Bind<Pass>);
   AddUnaryWith(registry, "multiply_scalar", Bind<Times>, Bind<Times>);

@@ -2,7 +2,7 @@
 #include "ops/cuda/optimizer.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_sgd_update {
 
 struct Update {
   UpdateOperands o;
@@ -21,9 +21,10 @@ struct Update {
   }
 };
 
-}  // namespace
+}  // namespace cuda_sgd_update
 
 void RegisterSgdUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_sgd_update;
   registry.Add("sgd_update", [](const KernelSpec& spec, std::string*) {
     const float momentum = static_cast<float>(spec.attributes.Float("momentum"));
     const float decay = static_cast<float>(spec.attributes.Float("weight_decay"));

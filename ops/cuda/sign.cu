@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_sign {
 
 struct Neg {
   template <typename T>
@@ -36,9 +36,10 @@ struct Sign {
   }
 };
 
-}  // namespace
+}  // namespace cuda_sign
 
 void RegisterSignCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_sign;
   AddUnary<Takes::kNumbers>(registry, "neg", Neg(), NegGradient());
   AddUnary<Takes::kNumbers>(registry, "abs", Abs(), AbsGradient());
   AddUnary<Takes::kNumbers>(registry, "sign", Sign(), ZeroGradient());

@@ -6,7 +6,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_softmax {
 
 struct Lines {
   int64_t outer, length, inner;
@@ -100,9 +100,10 @@ void Add(KernelRegistry& registry, const char* name,
       });
 }
 
-}  // namespace
+}  // namespace cuda_softmax
 
 void RegisterSoftmaxCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_softmax;
   Add(registry, "softmax", Forward<false>);
   Add(registry, "softmax_grad", Backward<false>);
   Add(registry, "log_softmax", Forward<true>);

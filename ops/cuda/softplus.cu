@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_softplus {
 
 struct Softplus {
   // NaN stays.
@@ -44,9 +44,10 @@ struct MishGradient {
   }
 };
 
-}  // namespace
+}  // namespace cuda_softplus
 
 void RegisterSoftplusCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_softplus;
   AddUnary(registry, "softplus", Softplus(), SoftplusGradient());
   AddUnary(registry, "softsign", Softsign(), SoftsignGradient());
   AddUnary(registry, "mish", Mish(), MishGradient());

@@ -3,7 +3,7 @@
 #include "ops/cuda/label_loss.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_sparse_categorical_crossentropy {
 
 const char kName[] = "sparse_categorical_crossentropy";
 
@@ -124,9 +124,10 @@ class Backward : public CrossEntropyKernel {
   }
 };
 
-}  // namespace
+}  // namespace cuda_sparse_categorical_crossentropy
 
 void RegisterSparseCategoricalCrossentropyCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+  using namespace cuda_sparse_categorical_crossentropy;
   registry.Add(kName, LabelLossFactory<Forward>(contexts));
   registry.Add(std::string(kName) + "_grad", LabelLossFactory<Backward>(contexts));
 }

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_sqrt {
 
 struct Forward {
   __device__ float operator()(float x) const { return sqrtf(x); }
@@ -11,9 +11,10 @@ struct Backward {
   __device__ float operator()(float y, float dy) const { return dy * 0.5f / y; }
 };
 
-}  // namespace
+}  // namespace cuda_sqrt
 
 void RegisterSqrtCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_sqrt;
   AddUnary(registry, "sqrt", Forward(), Backward());
 }
 

@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_subtract {
 
 struct Forward {
   template <typename T>
@@ -18,9 +18,10 @@ struct GradientB {
   __device__ float operator()(float dy, float a, float b) const { return -dy; }
 };
 
-}  // namespace
+}  // namespace cuda_subtract
 
 void RegisterSubtractCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_subtract;
   AddBinary<Takes::kNumbers>(registry, "subtract", Forward());
   AddBinaryGradient</*saves_inputs=*/false>(registry, "subtract_grad", GradientA(), GradientB());
 }

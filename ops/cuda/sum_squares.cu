@@ -3,7 +3,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_sum_squares {
 
 template <typename T>
 struct Square {
@@ -16,9 +16,10 @@ struct Square {
 
 ReduceShape Whole(int64_t n) { return ReduceShape::Make({n}, {true}); }
 
-}  // namespace
+}  // namespace cuda_sum_squares
 
 void RegisterSumSquaresCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_sum_squares;
   registry.Add("sum_squares",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;

@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_swiglu {
 
 template <typename T>
 struct Forward {
@@ -59,9 +59,10 @@ KernelFactory Factory(KernelStatus (*run)(const KernelArgs&)) {
   };
 }
 
-}  // namespace
+}  // namespace cuda_swiglu
 
 void RegisterSwigluCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_swiglu;
   registry.Add("swiglu", Factory(Run));
   registry.Add("swiglu_grad", Factory(RunGradient));
 }

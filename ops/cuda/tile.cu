@@ -2,7 +2,7 @@
 #include "ops/cuda/reduce_op.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_tile {
 
 template <typename T>
 struct TileElement {
@@ -46,9 +46,10 @@ ReduceShape SumOfRepeats(const Dims& x, const Dims& y) {
   return ReduceShape::Make(dims, summed);
 }
 
-}  // namespace
+}  // namespace cuda_tile
 
 void RegisterTileCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_tile;
   registry.Add("tile", [](const KernelSpec&, std::string*) { return MakeKernel(Forward); });
   registry.Add(
       "tile_grad", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -5,7 +5,7 @@
 #include "ops/kernel/lines.h"
 
 namespace espalier {
-namespace {
+namespace cuda_top_k {
 
 // No two places of a line are the same.
 template <typename T>
@@ -36,9 +36,10 @@ KernelStatus Gradient(const KernelArgs& args, int64_t axis, int64_t k) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_top_k
 
 void RegisterTopKCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_top_k;
   registry.Add("top_k",
                [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
                  const std::shared_ptr<TopKSort> sort = TopKSort::Make(spec, refusal);

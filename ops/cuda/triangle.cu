@@ -5,7 +5,7 @@
 #include "ops/cuda/register.h"
 
 namespace espalier {
-namespace {
+namespace cuda_triangle {
 
 template <typename T>
 struct TriangleElement {
@@ -20,10 +20,11 @@ struct TriangleElement {
   }
 };
 
-}  // namespace
+}  // namespace cuda_triangle
 
 // The gradient is the same of dy. Where a shard lies in the whole matrix decides.
 void RegisterTriangleCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_triangle;
   const KernelFactory factory = [](const KernelSpec& spec, std::string*) {
     const bool upper = spec.attributes.Bool("upper");
     const int64_t limit = int64_t{1} << 48;

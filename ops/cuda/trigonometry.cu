@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_trigonometry {
 
 struct Sin {
   __device__ float operator()(float x) const { return sinf(x); }
@@ -85,9 +85,10 @@ struct AtanhGradient {
   __device__ float operator()(float x, float dy) const { return dy / OneMinusSquare(x); }
 };
 
-}  // namespace
+}  // namespace cuda_trigonometry
 
 void RegisterTrigonometryCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_trigonometry;
   AddUnary(registry, "sin", Sin(), SinGradient());
   AddUnary(registry, "cos", Cos(), CosGradient());
   AddUnary(registry, "tan", Tan(), TanGradient());

@@ -1,7 +1,7 @@
 #include "ops/cuda/binary.cuh"
 
 namespace espalier {
-namespace {
+namespace cuda_where {
 
 template <typename T>
 struct Choose {
@@ -71,9 +71,10 @@ KernelStatus RunGradient(const KernelArgs& args) {
   return KernelStatus::Ok();
 }
 
-}  // namespace
+}  // namespace cuda_where
 
 void RegisterWhereCuda(KernelRegistry& registry, DeviceContexts&) {
+  using namespace cuda_where;
   registry.Add("where", [](const KernelSpec&, std::string*) { return MakeKernel(Run); });
   registry.Add(
       "where_grad", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

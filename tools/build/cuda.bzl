@@ -1,4 +1,9 @@
-"""cuda_library: compiles .cu files with nvcc, one cached and sandboxed action per file.
+"""cuda_library: compiles .cu files with nvcc in cached and sandboxed actions.
+
+nvcc reads the standard library and its own headers three times, which takes longer than most kernels: sources are
+compiled in `groups`, each a file that includes them. Which group is told by a source's name alone, so that a new one
+leaves the others as they are. What a source keeps to itself is therefore in a namespace of its name, not in one
+without.
 
 Targets that use it carry `tags = ["cuda"]`, so that a tree without nvcc builds all the rest.
 """
@@ -18,25 +23,34 @@ def _impl(ctx):
     for arch in ctx.attr.archs:
         arch_flags += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
 
-    objects = []
+    groups = {}
     for src in ctx.files.srcs:
-        obj = ctx.actions.declare_file("_nvcc/%s/%s.o" % (ctx.label.name, src.basename))
+        group = "%s_%d" % (ctx.label.name, hash(src.basename) % ctx.attr.groups) if ctx.attr.groups else src.basename
+        groups.setdefault(group, []).append(src)
+
+    objects = []
+    for group, srcs in groups.items():
+        main = srcs[0]
+        if len(srcs) > 1:
+            main = ctx.actions.declare_file("_nvcc/%s.cu" % group)
+            ctx.actions.write(main, "".join(["#include \"%s\"\n" % src.path for src in srcs]))
+        obj = ctx.actions.declare_file("_nvcc/%s/%s.o" % (ctx.label.name, group))
         args = ctx.actions.args()
         args.add_all(_FLAGS + arch_flags + ctx.attr.copts)
         args.add_all(cc.includes, before_each = "-I")
         args.add_all(cc.quote_includes, before_each = "-I")
         args.add_all(cc.system_includes, before_each = "-isystem")
         args.add_all(cc.defines, format_each = "-D%s")
-        args.add_all(["-c", src.path, "-o", obj.path])
+        args.add_all(["-c", main.path, "-o", obj.path])
         # nvcc names temporary files by its process id, which in a sandbox is always the same.
         ctx.actions.run_shell(
             command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && "$@"',
             arguments = [CUDA_ROOT + "/bin/nvcc", args],
-            inputs = [src] + ctx.files.hdrs + headers,
+            inputs = [main] + srcs + ctx.files.hdrs + headers,
             outputs = [obj],
             env = {"PATH": "/usr/local/bin:/usr/bin:/bin"},
             mnemonic = "NvccCompile",
-            progress_message = "Compiling %s with nvcc" % src.short_path,
+            progress_message = "Compiling %s with nvcc" % ", ".join([src.basename for src in srcs]),
         )
         objects.append(obj)
 
@@ -76,6 +90,8 @@ cuda_library = rule(
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
+        # 0: each source by itself.
+        "groups": attr.int(),
         # 90a: Hopper (H100, H200) with its architecture-specific instructions.
         "archs": attr.string_list(default = ["90a"]),
         "_cc_toolchain": attr.label(default = Label("@bazel_tools//tools/cpp:current_cc_toolchain")),
