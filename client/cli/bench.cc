@@ -41,7 +41,8 @@ absl::StatusOr<proto::GenerateRequest> BenchRequest(const ParsedFlags& flags) {
   proto::GenerateRequest request;
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   request.set_model(flags.positional()[0]);
-  request.set_ignore_eos(true);
+  // A form has an end.
+  request.set_ignore_eos(!request.has_structured_output());
   proto::SamplingOptions* sampling = request.mutable_sampling();
   // Not what the model's authors would sample with: runs are to be compared.
   if (!flags.Has("temperature")) sampling->set_temperature(0);
@@ -142,7 +143,7 @@ Command BenchCommand() {
   };
   for (FlagSpec& flag : SamplingFlags()) {
     if (flag.name == "temperature") continue;
-    if (flag.name == "ignore-eos") flag.doc = "always so here";
+    if (flag.name == "ignore-eos") flag.doc = "always so here, but where the answer has a form";
     c.flags.push_back(std::move(flag));
   }
   c.examples = {{"sixteen at a time", "espalier bench llm --requests=64 --concurrency=16"},

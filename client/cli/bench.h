@@ -13,8 +13,8 @@
 
 namespace espalier {
 
-// Greedy unless the flags say otherwise, and never ended by an end of sequence. Usage errors name
-// the flag.
+// Greedy unless the flags say otherwise, and never ended by an end of sequence where they have no
+// form. Usage errors name the flag.
 absl::StatusOr<proto::GenerateRequest> BenchRequest(const ParsedFlags& flags);
 
 // Over gRPC, or with --http through the gateway.

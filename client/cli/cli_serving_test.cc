@@ -223,6 +223,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   EXPECT_EQ(json["goodput_requests_per_second"], json["requests_per_second"]);
   // Not the model's own sampling, which would make runs differ.
   EXPECT_TRUE(fake_.state()->generates.back().sampling().has_temperature());
+  EXPECT_TRUE(fake_.state()->generates.back().ignore_eos());
   EXPECT_EQ(Run({"bench", "llm", "--requests=1", "--temperature=1", "--top-p=0.9",
                  "--frequency-penalty=0.5", "--logprobs=2", "--json-object"}),
             kExitOk);
@@ -232,7 +233,7 @@ TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   EXPECT_EQ(asked.sampling().frequency_penalty(), 0.5);
   EXPECT_EQ(asked.logprobs(), 2);
   EXPECT_TRUE(asked.structured_output().json_object());
-  EXPECT_TRUE(asked.ignore_eos());
+  EXPECT_FALSE(asked.ignore_eos()) << "its form says where it ends";
   EXPECT_EQ(Run({"bench", "llm", "--logit-bias=3"}), kExitUsage);
 }
 
