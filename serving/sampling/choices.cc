@@ -12,16 +12,16 @@ namespace {
 
 constexpr int kRunners = 64;
 
-// Best first, equals by rising index. One pass: few are ever better than the worst of those kept.
-template <typename Value>
-std::vector<int> Best(absl::Span<const Value> scores, int count) {
+// The most probable `count` tokens, best first, equals by rising id. One pass: few are ever better
+// than the last of those kept.
+std::vector<int> MostProbable(const Distribution& p, int count) {
   std::vector<int> best;
-  const size_t most = std::clamp(count, 0, static_cast<int>(scores.size()));
+  const size_t most = std::clamp(count, 0, static_cast<int>(p.size()));
   if (most == 0) return best;
   best.reserve(most + 1);
-  const auto before = [&](int a, int b) { return scores[a] > scores[b]; };
-  for (int i = 0; i < static_cast<int>(scores.size()); ++i) {
-    if (best.size() == most && !(scores[i] > scores[best.back()])) continue;
+  const auto before = [&](int a, int b) { return p[a] > p[b]; };
+  for (int i = 0; i < static_cast<int>(p.size()); ++i) {
+    if (best.size() == most && !(p[i] > p[best.back()])) continue;
     best.insert(std::upper_bound(best.begin(), best.end(), i, before), i);
     if (best.size() > most) best.pop_back();
   }
@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logi
   }
   const double sum = Exponentials(logits.data(), vocabulary, most, 1, nullptr);
   std::vector<TokenChoice> out;
-  for (const int token : Best(logits, count)) {
+  for (const int token : HighestTokens(logits.data(), vocabulary, count)) {
     if (logits[token] == -INFINITY) break;  // excluded by the request's rules
     out.push_back({token, std::exp(static_cast<double>(logits[token]) - most) / sum});
   }
@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> l
   const SharedClocks clocks(sampling.seed, static_cast<uint64_t>(position));
   std::vector<TokenChoice> race;
   double sum = 0;
-  for (const int token : Best(absl::MakeConstSpan(*q), kRunners)) {
+  for (const int token : MostProbable(*q, kRunners)) {
     if ((*q)[token] <= 0) break;
     race.push_back({token, (*q)[token] / std::max(clocks.Of(token), 1e-300)});
     sum += race.back().probability;

@@ -56,6 +56,54 @@ ESPALIER_WIDE Highest FindHighest(const float* logits, int n) {
   return {at == logits + n ? 0 : static_cast<int>(at - logits), numbers};
 }
 
+// Of logits none of which is NaN.
+ESPALIER_WIDE float FindMaximum(const float* logits, int n) {
+  Floats best = Floats{} - INFINITY, x;
+  int i = 0;
+  for (; i + kFloats <= n; i += kFloats) {
+    std::memcpy(&x, logits + i, sizeof(x));
+    best = x > best ? x : best;
+  }
+  float most = -INFINITY;
+  for (int lane = 0; lane < kFloats; ++lane) most = std::max(most, best[lane]);
+  for (; i < n; ++i) most = std::max(most, logits[i]);
+  return most;
+}
+
+// One pass: few blocks have one that is higher than the last of those kept.
+ESPALIER_WIDE std::vector<int> FindHighestTokens(const float* logits, int n, int count) {
+  std::vector<int> out;
+  const size_t most = std::clamp(count, 0, n);
+  if (most == 0) return out;
+  out.reserve(most + 1);
+  const auto before = [logits](int a, int b) { return logits[a] > logits[b]; };
+  for (int begin = 0; begin < n; begin += kBlock) {
+    const int end = std::min(n, begin + kBlock);
+    const bool full = out.size() == most;
+    if (full && !(FindMaximum(logits + begin, end - begin) > logits[out.back()])) continue;
+    for (int i = begin; i < end; ++i) {
+      if (out.size() == most && !(logits[i] > logits[out.back()])) continue;
+      out.insert(std::upper_bound(out.begin(), out.end(), i, before), i);
+      if (out.size() > most) out.pop_back();
+    }
+  }
+  return out;
+}
+
+ESPALIER_WIDE int FindCountAbove(const float* logits, int n, float least) {
+  Ints counts = {};
+  Floats x;
+  int i = 0;
+  for (; i + kFloats <= n; i += kFloats) {
+    std::memcpy(&x, logits + i, sizeof(x));
+    counts -= x > least;
+  }
+  int count = 0;
+  for (int lane = 0; lane < kFloats; ++lane) count += counts[lane];
+  for (; i < n; ++i) count += logits[i] > least ? 1 : 0;
+  return count;
+}
+
 // exp(y) = 2^k exp(r), r = y - k log 2 by two parts of log 2 (Cody and Waite 1980), |r| < 0.35, of
 // which the Taylor polynomial of degree 13 is within 1e-17. kUnit: the temperature is 1.
 template <bool kUnit>
@@ -127,6 +175,12 @@ ESPALIER_WIDE double FindExponentials(const float* logits, int n, float highest,
 #if defined(__x86_64__)
 #define ESPALIER_AVX2 __attribute__((target("avx2,fma")))
 ESPALIER_AVX2 Highest HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
+ESPALIER_AVX2 std::vector<int> HighestTokensByAvx2(const float* logits, int n, int count) {
+  return FindHighestTokens(logits, n, count);
+}
+ESPALIER_AVX2 int CountAboveByAvx2(const float* logits, int n, float least) {
+  return FindCountAbove(logits, n, least);
+}
 ESPALIER_AVX2 double ExponentialsByAvx2(const float* logits, int n, float highest,
                                         double temperature, double* out) {
   return FindExponentials(logits, n, highest, temperature, out);
@@ -134,6 +188,12 @@ ESPALIER_AVX2 double ExponentialsByAvx2(const float* logits, int n, float highes
 bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #else
 Highest HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
+std::vector<int> HighestTokensByAvx2(const float* logits, int n, int count) {
+  return FindHighestTokens(logits, n, count);
+}
+int CountAboveByAvx2(const float* logits, int n, float least) {
+  return FindCountAbove(logits, n, least);
+}
 double ExponentialsByAvx2(const float* logits, int n, float highest, double temperature,
                           double* out) {
   return FindExponentials(logits, n, highest, temperature, out);
@@ -145,6 +205,16 @@ bool HasAvx2() { return false; }
 
 Highest HighestOf(const float* logits, int vocabulary) {
   return HasAvx2() ? HighestByAvx2(logits, vocabulary) : FindHighest(logits, vocabulary);
+}
+
+std::vector<int> HighestTokens(const float* logits, int vocabulary, int count) {
+  return HasAvx2() ? HighestTokensByAvx2(logits, vocabulary, count)
+                   : FindHighestTokens(logits, vocabulary, count);
+}
+
+int CountAbove(const float* logits, int vocabulary, float least) {
+  return HasAvx2() ? CountAboveByAvx2(logits, vocabulary, least)
+                   : FindCountAbove(logits, vocabulary, least);
 }
 
 double Exponentials(const float* logits, int vocabulary, float highest, double temperature,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -47,6 +48,30 @@ TEST(HighestOf, SaysWhereALogitIsNoNumberAndThatNoneIsPossible) {
     const std::vector<float> none(static_cast<size_t>(count), -INFINITY);
     EXPECT_TRUE(HighestOf(none.data(), count).numbers);
     EXPECT_EQ(HighestOf(none.data(), count).token, 0);
+  }
+}
+
+// Whole numbers, so that many are equal.
+TEST(HighestTokens, AreThoseOfAStableSortAndCountsThoseAbove) {
+  for (const int count : {1, 5, 1023, 1024, 1025, 3000}) {
+    for (uint32_t seed = 0; seed < 20; ++seed) {
+      std::vector<float> logits = Random(count, seed, seed % 2 == 0 ? 2 : 40);
+      for (float& logit : logits) logit = std::round(logit);
+      if (seed % 4 == 0) std::fill(logits.begin(), logits.begin() + count / 2, -INFINITY);
+      if (seed % 5 == 0) std::sort(logits.begin(), logits.end());  // each is better than the last
+      std::vector<int> expected(static_cast<size_t>(count));
+      std::iota(expected.begin(), expected.end(), 0);
+      std::stable_sort(expected.begin(), expected.end(), [&](int a, int b) {
+        return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+      });
+      for (const int wanted : {0, 1, 4, 64, 5000}) {
+        const std::vector<int> first(expected.begin(), expected.begin() + std::min(wanted, count));
+        ASSERT_EQ(HighestTokens(logits.data(), count, wanted), first) << count << " " << seed;
+      }
+      const float least = logits[static_cast<size_t>(count / 3)];
+      EXPECT_EQ(CountAbove(logits.data(), count, least),
+                std::count_if(logits.begin(), logits.end(), [&](float x) { return x > least; }));
+    }
   }
 }
 
