@@ -50,10 +50,12 @@ def main():
     flags.add_argument("--before")
     flags.add_argument("--threads", type=int, default=1)
     flags.add_argument("--coordinator", action="store_true", help="served there, by no worker")
+    flags.add_argument("--serve", default="", help="more flags of `espalier serve`, as --ssm=lm")
     flags = flags.parse_args()
     ways = {way: WAYS[way] for way in flags.ways.split(",")}
     loads = [int(load) for load in flags.loads.split(",")]
     where = [] if flags.coordinator else ["--tensor-parallel=1"]
+    where += flags.serve.split()
     clusters = {"now": start(None, where, flags.threads)}
     if flags.before:
         clusters["before"] = start(flags.before, where, flags.threads)
