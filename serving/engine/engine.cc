@@ -170,17 +170,6 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
     const int32_t wish = TokensSuffice(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
-    // Behind the last token, or a node: where there is nothing to be done, the logits will tell
-    // why.
-    const auto edit = [&](absl::Span<const int> path, SequenceRows::Row& row) {
-      if (row.wish != RunnerBatch::kToken || !request.rules().active()) return;
-      absl::StatusOr<RowEdits> edits = request.rules().EditsAfter(path);
-      if (edits.ok()) {
-        row.edits = *std::move(edits);
-      } else {
-        row.wish = RunnerBatch::kLogits;
-      }
-    };
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
@@ -196,7 +185,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
         ++work[i].prompt_rows;
       }
     }
-    if (end == request.length()) edit({}, rows.back());
+    if (end == request.length()) AddEdits(request.rules(), {}, &rows.back());
     const size_t root = rows.size() - 1;
     for (int node = 1; node < tree.size(); ++node) {
       const int32_t slot = work[i].slots[node - 1];
@@ -209,7 +198,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
                       .ancestors = std::move(path),
                       .wants_logits = true,
                       .wish = wish});
-      edit(tree.PathTo(node), rows.back());
+      AddEdits(request.rules(), tree.PathTo(node), &rows.back());
     }
     statistics_.rows += static_cast<int64_t>(rows.size());
     if (!work[i].assignment.decodes) statistics_.prompt_tokens += end - first;
@@ -223,11 +212,9 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     if (chosen.embed) continue;
     sequences[i].rule = {.sampling = chosen.sampling,
                          .shared_noise = SharesNoise(chosen.sampling),
+                         .edits = EditsOf(request.rules()),
                          .logprobs = chosen.logprobs,
                          .prompt_logprobs = chosen.prompt_logprobs};
-    if (request.rules().active()) {
-      sequences[i].rule.edits = std::make_shared<const AnswerEdits>(request.rules().Edits());
-    }
   }
   return pipeline_.Begin(sequences);
 }

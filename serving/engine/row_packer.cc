@@ -8,6 +8,20 @@
 
 namespace espalier {
 
+std::shared_ptr<const AnswerEdits> EditsOf(const RuledAnswer& rules) {
+  return rules.active() ? std::make_shared<const AnswerEdits>(rules.Edits()) : nullptr;
+}
+
+void AddEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row) {
+  if (row->wish == RunnerBatch::kLogits || !rules.active()) return;
+  absl::StatusOr<RowEdits> edits = rules.EditsAfter(path);
+  if (edits.ok()) {
+    row->edits = *std::move(edits);
+  } else {
+    row->wish = RunnerBatch::kLogits;
+  }
+}
+
 // One batch being filled. A sequence lists only the slots that its rows in this batch see.
 class RowPipeline::Filler {
  public:

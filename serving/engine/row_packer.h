@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "serving/engine/model_runner.h"
+#include "serving/sampling/token_rules.h"
 
 namespace espalier {
 
@@ -34,6 +35,13 @@ struct SequenceRows {
   TokenRule rule;                   // of rows whose tokens or best choices are wished
   std::vector<Row> rows;            // a row comes after all that it sees
 };
+
+// What `rules` make of logits, wherever tokens or best ones are wished of a sequence's rows: null
+// if they make nothing of them, ...
+std::shared_ptr<const AnswerEdits> EditsOf(const RuledAnswer& rules);
+// ... and of a row behind the answer and then `path`. Where they cannot be followed its logits are
+// wished, so that whoever looks at them finds out why.
+void AddEdits(const RuledAnswer& rules, absl::Span<const int> path, SequenceRows::Row* row);
 
 class StepLogits {
  public:

@@ -155,7 +155,7 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
                                    .wants_logits = job.depth > 0 && position + 1 == length,
                                    .wish = WishOf(job, 0)});
     }
-    Rule(job, {}, sequences[i].rows.back());
+    if (job.rules != nullptr) AddEdits(*job.rules, {}, &sequences[i].rows.back());
     sequences[i].rule = RuleOf(job);
   }
   // Only now: Append may have moved the lists of slots.
@@ -196,7 +196,9 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
                                    .ancestors = node.path,
                                    .wants_logits = true,
                                    .wish = WishOf(job, draft.tree.depth(id))});
-      Rule(job, draft.tree.PathTo(id), sequences[i].rows.back());
+      if (job.rules != nullptr) {
+        AddEdits(*job.rules, draft.tree.PathTo(id), &sequences[i].rows.back());
+      }
     }
     sequences[i].rule = RuleOf(job);
   }
@@ -219,21 +221,8 @@ int32_t Drafter::WishOf(const Job& job, int depth) const {
 
 TokenRule Drafter::RuleOf(const Job& job) {
   TokenRule rule{.sampling = job.sampling};
-  if (job.rules != nullptr && job.rules->active()) {
-    rule.edits = std::make_shared<const AnswerEdits>(job.rules->Edits());
-  }
+  if (job.rules != nullptr) rule.edits = EditsOf(*job.rules);
   return rule;
-}
-
-// Has the request's rules applied behind the root and `path`, if they can be followed there.
-void Drafter::Rule(const Job& job, absl::Span<const int> path, SequenceRows::Row& row) {
-  if (job.rules == nullptr || !job.rules->active() || row.wish == RunnerBatch::kLogits) return;
-  absl::StatusOr<RowEdits> edits = job.rules->EditsAfter(path);
-  if (edits.ok()) {
-    row.edits = *std::move(edits);
-  } else {
-    row.wish = RunnerBatch::kLogits;
-  }
 }
 
 Drafter::Branches::Next Drafter::NextOf(size_t job, size_t row) const {

@@ -119,7 +119,6 @@ class Drafter {
   // What is wished of a row whose children are of this depth, from 0.
   int32_t WishOf(const Job& job, int depth) const;
   static TokenRule RuleOf(const Job& job);
-  static void Rule(const Job& job, absl::Span<const int> path, SequenceRows::Row& row);
   // What the runner said of the `row`-th wanted row of a job.
   Branches::Next NextOf(size_t job, size_t row) const;
   static absl::StatusOr<std::vector<TokenChoice>> BestOf(const Branches::Next& next, int width,
