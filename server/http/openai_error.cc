@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/http/json_reader.h"
+#include "server/inference/field_error.h"
 
 namespace espalier::openai {
 
@@ -16,7 +17,7 @@ std::string ToJson(const Error& error) {
 }
 
 Error FromStatus(const absl::Status& status) {
-  Error error{.message = std::string(status.message())};
+  Error error{.message = std::string(status.message()), .param = FieldOf(status)};
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:

@@ -15,6 +15,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int kMaxTokensLimit = 1 << 20;
+constexpr size_t kMaxStructures = 1024;
 constexpr int kDefaultTimeoutLimit = 7 * 24 * 3600;
 
 bool IsOff(const json& value) {
@@ -147,18 +148,85 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
 }
 
 // vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
+std::string SchemaText(const json& schema) {
+  return schema.is_string() ? schema.get<std::string>() : Dump(schema);
+}
+
+// As vLLM and SGLang have it: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}.
+void ReadStructuralTag(JsonReader& reader, proto::StructuralTag* tag) {
+  const json* structures = reader.Find("structures");
+  if (structures == nullptr || !structures->is_array() || structures->empty() ||
+      structures->size() > kMaxStructures) {
+    reader.Fail("structures", "field 'response_format.structures' must be a list of 1 to 1024");
+    return;
+  }
+  for (size_t i = 0; i < structures->size(); ++i) {
+    const std::string place = absl::StrCat("response_format.structures[", i, "]");
+    if (!(*structures)[i].is_object()) {
+      reader.Fail("structures", absl::StrCat(place, " must be an object"));
+      return;
+    }
+    JsonReader inner((*structures)[i], place + ".");
+    proto::StructuralTag::Structure* out = tag->add_structures();
+    inner.String("begin", true, out->mutable_begin());
+    inner.String("end", true, out->mutable_end());
+    if (const json* schema = inner.Find("schema")) {
+      out->set_json_schema(Dump(*schema));
+    } else {
+      inner.Fail("schema", absl::StrCat(place, " must have a 'schema'"));
+    }
+    inner.RefuseUnknown();
+    if (inner.error()) reader.Fail(inner.error()->param, inner.error()->message);
+  }
+  reader.Strings("triggers", kMaxStructures,
+                 [&](const std::string& trigger) { tag->add_triggers(trigger); });
+}
+
+// How many forms it demands.
+int ReadResponseFormat(const json& format, JsonReader& reader, proto::GenerateRequest* generate) {
+  if (!format.is_object()) {
+    reader.Fail("response_format", "field 'response_format' must be an object");
+    return 0;
+  }
+  JsonReader inner(format, "response_format.");
+  std::string type;
+  inner.String("type", true, &type);
+  if (type == "json_object") {
+    generate->mutable_structured_output()->set_json_object(true);
+  } else if (type == "json_schema") {
+    const json* wrapped = inner.Find("json_schema");
+    const bool good = wrapped != nullptr && wrapped->is_object() && wrapped->contains("schema");
+    if (good) {
+      JsonReader deeper(*wrapped, "response_format.json_schema.");
+      deeper.Ignore({"name", "description", "strict", "schema"});
+      deeper.RefuseUnknown();
+      if (deeper.error()) reader.Fail(deeper.error()->param, deeper.error()->message);
+      generate->mutable_structured_output()->set_json_schema(SchemaText((*wrapped)["schema"]));
+    } else {
+      inner.Fail("json_schema",
+                 "field 'response_format.json_schema' must be an object with a 'schema'");
+    }
+  } else if (type == "structural_tag") {
+    ReadStructuralTag(inner, generate->mutable_structured_output()->mutable_structural_tag());
+  } else if (type != "text") {
+    inner.Fail("type",
+               "field 'response_format.type' must be text, json_object, json_schema or "
+               "structural_tag");
+  }
+  inner.RefuseUnknown();
+  if (inner.error()) reader.Fail(inner.error()->param, inner.error()->message);
+  return type == "text" ? 0 : 1;
+}
+
 void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
   int given = 0;
-  const auto schema_text = [](const json& schema) {
-    return schema.is_string() ? schema.get<std::string>() : Dump(schema);
-  };
   const auto read = [&](JsonReader& from, const std::string& prefix) {
     const auto out = [&] {
       ++given;
       return generate->mutable_structured_output();
     };
     if (const json* schema = from.Find(prefix + "json"))
-      out()->set_json_schema(schema_text(*schema));
+      out()->set_json_schema(SchemaText(*schema));
     for (const char* name : {"regex", "grammar"}) {
       if (from.Find(prefix + name) == nullptr) continue;
       std::string text;
@@ -193,35 +261,7 @@ void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
     if (inner.error()) reader.Fail(inner.error()->param, inner.error()->message);
   }
   if (const json* format = reader.Find("response_format")) {
-    if (!format->is_object()) {
-      reader.Fail("response_format", "field 'response_format' must be an object");
-      return;
-    }
-    JsonReader inner(*format, "response_format.");
-    std::string type;
-    inner.String("type", true, &type);
-    if (type == "json_object") {
-      ++given;
-      generate->mutable_structured_output()->set_json_object(true);
-    } else if (type == "json_schema") {
-      const json* wrapped = inner.Find("json_schema");
-      const bool good = wrapped != nullptr && wrapped->is_object() && wrapped->contains("schema");
-      if (good) {
-        JsonReader deeper(*wrapped, "response_format.json_schema.");
-        deeper.Ignore({"name", "description", "strict", "schema"});
-        deeper.RefuseUnknown();
-        if (deeper.error()) reader.Fail(deeper.error()->param, deeper.error()->message);
-        ++given;
-        generate->mutable_structured_output()->set_json_schema(schema_text((*wrapped)["schema"]));
-      } else {
-        inner.Fail("json_schema",
-                   "field 'response_format.json_schema' must be an object with a 'schema'");
-      }
-    } else if (type != "text") {
-      inner.Fail("type", "field 'response_format.type' must be text, json_object or json_schema");
-    }
-    inner.RefuseUnknown();
-    if (inner.error()) reader.Fail(inner.error()->param, inner.error()->message);
+    given += ReadResponseFormat(*format, reader, generate);
   }
   if (given > 1) {
     reader.Fail("response_format",

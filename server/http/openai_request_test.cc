@@ -125,6 +125,13 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
         R"("structured_outputs": {"json": {"type": "null"}})"}) {
     EXPECT_EQ(parse(fields).json_schema(), R"({"type":"null"})") << fields;
   }
+  const proto::StructuralTag tag =
+      parse(R"("response_format": {"type": "structural_tag", "triggers": ["<f"], "structures": [
+              {"begin": "<f>", "schema": {"type": "null"}, "end": "</f>"}]})")
+          .structural_tag();
+  ASSERT_EQ(tag.structures_size(), 1);
+  EXPECT_EQ(tag.structures(0).json_schema(), R"({"type":"null"})");
+  EXPECT_THAT(tag.triggers(), ElementsAre("<f"));
   EXPECT_EQ(parse(R"("guided_regex": "a+")").regex(), "a+");
   EXPECT_EQ(parse(R"("structured_outputs": {"regex": "a+"})").regex(), "a+");
   EXPECT_EQ(parse(R"("guided_grammar": "root ::= x")").grammar(), "root ::= x");

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/inference/field_error.h"
 
 namespace espalier::openai {
 namespace {
@@ -114,6 +115,7 @@ TEST(OpenAiResponse, StatusesBecomeTheCodesThatClientsExpect) {
   const json error = json::parse(ToJson(FromStatus(absl::InvalidArgumentError("what"))));
   EXPECT_EQ(error["error"]["message"], "what");
   EXPECT_TRUE(error["error"]["param"].is_null());
+  EXPECT_EQ(FromStatus(FieldError("tools", "what")).param, "tools");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "server/fake_clock.h"
+#include "server/inference/field_error.h"
 #include "server/inference/generation.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/tokenizer/tokenizer_files.h"
@@ -19,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kThinking[] =
     "{% for m in messages %}{{ m.role }}:{{ m.reasoning_content }}{{ m.content }}\n{% endfor %}"
-    "{{ tools | length if tools else '' }}[TOOL_CALLS]a:"
+    "{{ tools | length if tools else '' }}[TOOL_CALLS]a:{{ '[ARGS]'[:0] }}"
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}";
 constexpr char kBegunThinking[] =
     "{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '</think>'[:0] }}<think>\n";
@@ -35,6 +36,8 @@ std::string TokenizerText() {
                                          {"</think>", false},
                                          {"[TOOL_CALLS]", true},
                                          {"[ARGS]", true},
+                                         {"[THINK]", true},
+                                         {"[/THINK]", true},
                                          {"<eos>", true}}) {
     added.push_back({{"id", vocabulary.size() + added.size()},
                      {"content", content},
@@ -269,6 +272,98 @@ TEST_F(ChatAnswerTest, ACallThatMustBeMadeIsMade) {
   EXPECT_EQ(named.reasoning, "hm");
 }
 
+TEST_F(ChatAnswerTest, ADemandedCallMayReferToItsOwnSchema) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  for (const char* name : {"f", "g"}) {
+    request.mutable_chat()->add_tools(
+        Json{{"function",
+              {{"name", name},
+               {"parameters",
+                {{"type", "object"},
+                 {"properties", {{"next", {{"$ref", "#"}}}, {"of", {{"$ref", "#/$defs/d"}}}}},
+                 {"required", {"of"}},
+                 {"$defs", {{"d", {{"const", name}}}}}}}}}}
+            .dump());
+  }
+  request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+  const Said said =
+      Say(request, R"([{"name": "g", "arguments": {"next": {"of": "g"}, "of": "g"}}, )"
+                   R"({"name": "f", "arguments": {"of": "g"}}])");
+  ASSERT_EQ(said.calls.size(), 2u) << said.text << said.error;
+  EXPECT_EQ(Json::parse(said.calls[0].arguments()), Json::parse(R"({"next":{"of":"g"},"of":"g"})"));
+  EXPECT_EQ(Json::parse(said.calls[1].arguments()), Json({{"of", "f"}}));
+}
+
+TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  request.mutable_chat()->add_tools(
+      R"({"type": "function", "function": {"name": "f", "strict": true, "parameters": {
+          "type": "object", "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 9}},
+          "required": ["a"], "additionalProperties": false}}})");
+  // Text stays free.
+  EXPECT_EQ(Say(request, "Well: [x]{\"a\": true}.").text, "Well: [x]{\"a\": true}.");
+  const std::string thoughts = "<think>[TOOL]</think>";
+  Said said = Say(request, thoughts + "I try.[TOOL_CALLS]f[ARGS]{\"a\": 7}");
+  ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+  EXPECT_EQ(said.text, "I try.");
+  EXPECT_EQ(said.reasoning, "[TOOL]");
+  EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 7}");
+  // The model would write another name, and what is no integer.
+  said = Say(request, "[TOOL_CALLS]g[ARGS]{\"a\": 7}");
+  ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+  EXPECT_EQ(said.calls[0].name(), "f");
+  said = Say(request, "[TOOL_CALLS]f[ARGS]{\"a\": x}");
+  ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+  EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"a": [1-9]\})"));
+  // Without it the model is free to.
+  proto::GenerateRequest loose = Ask();
+  AddTool(&loose);
+  EXPECT_EQ(Say(loose, "[TOOL_CALLS]f[ARGS]{\"a\": x}").text, "[TOOL_CALLS]f[ARGS]{\"a\": x}");
+  request.mutable_structured_output()->set_regex("a");
+  said = Say(request, "");
+  EXPECT_THAT(said.error.ToString(), HasSubstr("'strict' excludes"));
+  EXPECT_EQ(FieldOf(said.error), "tools");
+}
+
+TEST_F(ChatAnswerTest, AFormBeginsBehindThoughtsThatSpecialTokensMark) {
+  Serve("{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '[THINK]'[:0] }}");
+  proto::GenerateRequest request = Ask();
+  request.mutable_structured_output()->set_regex("[0-9]{3}");
+  Said said = Say(request, "[THINK]h1m[/THINK]123");
+  EXPECT_EQ(said.reasoning, "h1m") << said.error;
+  EXPECT_EQ(said.text, "123");
+  said = Say(request, "[THINK]h1m[/THINK]abc");
+  EXPECT_EQ(said.reasoning, "h1m") << said.error;
+  EXPECT_THAT(said.text, testing::MatchesRegex("[0-9]{3}"));
+  EXPECT_EQ(Say(request, "456").text, "456");
+  // Outside of chats special tokens have no text, and a form none of them.
+  proto::GenerateRequest completion;
+  completion.set_text("hi");
+  completion.set_max_tokens(8);
+  completion.mutable_structured_output()->set_regex(".{1,3}");
+  EXPECT_THAT(Say(completion, "[THINK][THINK]").text, testing::MatchesRegex(".{1,3}"));
+}
+
+TEST_F(ChatAnswerTest, AStructuralTagHoldsWhereItsTriggerComes) {
+  Serve(kThinking);
+  proto::GenerateRequest request = Ask();
+  proto::StructuralTag* tag = request.mutable_structured_output()->mutable_structural_tag();
+  proto::StructuralTag::Structure* structure = tag->add_structures();
+  structure->set_begin("<n>");
+  structure->set_json_schema(R"({"type": "integer", "minimum": 10, "maximum": 99})");
+  structure->set_end("</n>");
+  tag->add_triggers("<n");
+  EXPECT_EQ(Say(request, "So: <n>42</n> or <n>17</n>.").text, "So: <n>42</n> or <n>17</n>.");
+  EXPECT_THAT(Say(request, "<n>x").text, testing::MatchesRegex("<n>[1-9][0-9]</n>.*"));
+  tag->set_triggers(0, "<m");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("which no trigger does"));
+  tag->set_triggers(0, "<n");
+  structure->set_json_schema(R"({"unevaluatedItems": {}})");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("section 0, '<n>': json_schema"));
+}
+
 TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
   Serve(kThinking);
   proto::GenerateRequest request = Ask();
@@ -281,9 +376,11 @@ TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
   request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NAMED);
   request.mutable_chat()->set_named_tool("nobody");
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("'nobody'"));
+  EXPECT_EQ(FieldOf(Say(request, "").error), "tool_choice");
   request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
-  request.mutable_chat()->add_tools(R"({"function": {"name": "g", "parameters": {"$ref": "#"}}})");
-  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("tool 'g': \"$ref\""));
+  request.mutable_chat()->add_tools(
+      R"({"function": {"name": "g", "parameters": {"unevaluatedItems": {}}}})");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("\"g\", \"arguments\": ': json_schema"));
   request.mutable_chat()->set_tools(1, "[1]");
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("tools[1]"));
 }

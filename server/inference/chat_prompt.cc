@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/inference/field_error.h"
 #include "server/inference/tool_choice.h"
 #include "serving/tokenizer/chat_template.h"
 
@@ -30,7 +31,7 @@ ChatMessage PlainTurn(const proto::ChatTurn& turn) {
 absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " is no JSON"));
+    return FieldError(field, absl::StrCat(field, " is no JSON"));
   }
   return value;
 }
@@ -64,11 +65,12 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
   if (effort.empty()) return absl::OkStatus();
   const bool off = effort == "none" && absl::StrContains(source, "enable_thinking");
   if (!off && !absl::StrContains(source, "reasoning_effort")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "reasoning_effort is '", effort.substr(0, 40), "', but the model's chat template ",
-        absl::StrContains(source, "enable_thinking")
-            ? "can only think or not; accepted: none, or leave it out"
-            : "does not ask for it; leave it out"));
+    return FieldError("reasoning_effort",
+                      absl::StrCat("reasoning_effort is '", effort.substr(0, 40),
+                                   "', but the model's chat template ",
+                                   absl::StrContains(source, "enable_thinking")
+                                       ? "can only think or not; accepted: none, or leave it out"
+                                       : "does not ask for it; leave it out"));
   }
   if (off) {
     (*variables)["enable_thinking"] = false;
@@ -116,7 +118,8 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
       absl::StripAsciiWhitespace(chat.turns(chat.turns_size() - 1).content());
   const size_t at = text->rfind(std::string(last));
   if (last.empty() || at == std::string::npos) {
-    return absl::InvalidArgumentError(
+    return FieldError(
+        "continue_final_message",
         "continue_final_message: the model's template does not write the last message as it is");
   }
   text->resize(at + last.size());
@@ -139,8 +142,8 @@ absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer
                                   const ChatFormat* format, const Clock* clock) {
   if (chat.continue_final_message() &&
       (chat.turns().empty() || chat.turns(chat.turns_size() - 1).role() != "assistant")) {
-    return absl::InvalidArgumentError(
-        "continue_final_message: the last message must be the assistant's");
+    return FieldError("continue_final_message",
+                      "continue_final_message: the last message must be the assistant's");
   }
   if (format != nullptr) {
     absl::StatusOr<std::string> text = RenderOwn(chat, *format, clock);
@@ -154,11 +157,12 @@ absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer
     return prompt;
   }
   if (!chat.reasoning_effort().empty()) {
-    return absl::InvalidArgumentError(
-        "reasoning_effort is for a model's chat template, and this model has none");
+    return FieldError("reasoning_effort",
+                      "reasoning_effort is for a model's chat template, and this model has none");
   }
   if (!chat.template_arguments().empty()) {
-    return absl::InvalidArgumentError(
+    return FieldError(
+        "chat_template_kwargs",
         "chat_template_kwargs are for a model's chat template, and this model has none");
   }
   std::vector<ChatMessage> messages;

@@ -376,11 +376,13 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
     absl::StatusOr<std::vector<Tool>> known = ToolsOf(request.chat());
     if (!known.ok()) return known.status();
     tools = *std::move(known);
-    if (absl::Status status = DemandCall(tools, &request); !status.ok()) return status;
   }
   absl::StatusOr<Prompt> prompt = PromptOf(request, *model);
   if (!prompt.ok()) return prompt.status();
-  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt);
+  absl::StatusOr<std::optional<StructuredOutput>> calls =
+      FormOfCalls(tools, *prompt->tool_style, request);
+  if (!calls.ok()) return calls.status();
+  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, *calls);
   if (!options.ok()) return options.status();
   const uint64_t seed =
       request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();

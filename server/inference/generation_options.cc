@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/inference/field_error.h"
 #include "server/inference/generation.h"
 #include "server/inference/tool_choice.h"
 
@@ -15,7 +16,7 @@ constexpr int kDefaultMaxTokens = 16;
 // A word that must not come is spelled by other tokens at the beginning of a text than behind a
 // blank; both are kept out.
 absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, TokenRules* rules) {
-  if (word.empty()) return absl::InvalidArgumentError("bad_words: a word is empty");
+  if (word.empty()) return FieldError("bad_words", "bad_words: a word is empty");
   for (const std::string& text : {word, absl::StrCat(" ", word)}) {
     absl::StatusOr<std::vector<int>> tokens = tokenizer.TryEncode(text, {});
     if (!tokens.ok()) return tokens.status();
@@ -27,35 +28,52 @@ absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, Tok
   return absl::OkStatus();
 }
 
-StructuredOutput FormOf(const proto::StructuredOutput& output) {
+FormedText FormedTextOf(const proto::StructuralTag& tag) {
+  FormedText text;
+  for (const proto::StructuralTag::Structure& structure : tag.structures()) {
+    text.sections.push_back(
+        {.open = structure.begin(),
+         .items = {{.schema = structure.json_schema(), .end = structure.end()}}});
+  }
+  text.triggers = {tag.triggers().begin(), tag.triggers().end()};
+  return text;
+}
+
+absl::StatusOr<std::optional<StructuredOutput>> FormOf(const proto::GenerateRequest& request) {
+  if (!request.has_structured_output()) return std::nullopt;
+  const proto::StructuredOutput& output = request.structured_output();
   switch (output.kind_case()) {
     case proto::StructuredOutput::kRegex:
-      return {.kind = StructuredOutput::kRegex, .text = output.regex()};
+      return StructuredOutput{.kind = StructuredOutput::kRegex, .text = output.regex()};
     case proto::StructuredOutput::kJsonSchema:
-      return {.kind = StructuredOutput::kJsonSchema, .text = output.json_schema()};
+      return StructuredOutput{.kind = StructuredOutput::kJsonSchema, .text = output.json_schema()};
     case proto::StructuredOutput::kGrammar:
-      return {.kind = StructuredOutput::kGbnf, .text = output.grammar()};
+      return StructuredOutput{.kind = StructuredOutput::kGbnf, .text = output.grammar()};
     case proto::StructuredOutput::kChoice:
-      return {.kind = StructuredOutput::kChoice,
-              .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
+      return StructuredOutput{
+          .kind = StructuredOutput::kChoice,
+          .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
+    case proto::StructuredOutput::kStructuralTag:
+      return StructuredOutput{.kind = StructuredOutput::kFormedText,
+                              .formed = FormedTextOf(output.structural_tag())};
     default:
-      return {.kind = StructuredOutput::kJsonObject};
+      if (output.json_object()) return StructuredOutput{.kind = StructuredOutput::kJsonObject};
+      return FieldError(
+          "response_format",
+          "structured_output: one of regex, json_schema, json_object, grammar, choice and "
+          "structural_tag is wanted");
   }
 }
 
-// The form of what follows the thoughts. Those that are part of the answer's text are part of the
-// form, unless the prompt has begun them. A grammar knows no special tokens, so thoughts that end
-// with one cannot come first.
-StructuredOutput OutputOf(const proto::GenerateRequest& request, const Prompt& prompt,
-                          const Tokenizer& tokenizer) {
-  StructuredOutput output = FormOf(request.structured_output());
-  const int close = prompt.reasoning.empty() ? -1 : tokenizer.TokenId(prompt.reasoning.close);
-  if (close >= 0 && tokenizer.IsSpecial(close)) return output;
+// Before which there may be thoughts. Those that are part of the answer's text are part of the
+// form, unless the prompt has begun them.
+StructuredOutput Behind(const Prompt& prompt, const proto::GenerateRequest& request,
+                        StructuredOutput form) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
-    output.thoughts = {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
+    form.thoughts = {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
   }
-  return output;
+  return form;
 }
 
 // Special tokens in which a chat's answer is written, beside its text.
@@ -75,12 +93,14 @@ std::vector<int> MarksOf(const proto::GenerateRequest& request, const Prompt& pr
     const int token = tokenizer.TokenId(mark);
     if (token >= 0 && tokenizer.IsSpecial(token)) tokens.push_back(token);
   }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   return tokens;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateRequest& request,
-                                                          const LoadedModel& model,
-                                                          const Prompt& prompt) {
+absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
+    const proto::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
+    const std::optional<StructuredOutput>& calls) {
   const proto::SamplingOptions& sampling = request.sampling();
   auto rules = std::make_shared<TokenRules>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
@@ -88,9 +108,10 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
   rules->frequency_penalty = sampling.frequency_penalty();
   rules->min_tokens = sampling.min_tokens();
   if (sampling.logit_bias_size() > kMaxBiases || sampling.bad_words_size() > kMaxBadWords) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logit_bias has ", sampling.logit_bias_size(), " entries and bad_words ",
-        sampling.bad_words_size(), ", expected at most ", kMaxBiases, " and ", kMaxBadWords));
+    return FieldError("logit_bias",
+                      absl::StrCat("logit_bias has ", sampling.logit_bias_size(),
+                                   " entries and bad_words ", sampling.bad_words_size(),
+                                   ", expected at most ", kMaxBiases, " and ", kMaxBadWords));
   }
   for (const auto& [token, bias] : sampling.logit_bias()) {
     rules->logit_bias.emplace_back(token, bias);
@@ -102,17 +123,14 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
     absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
     if (!status.ok()) return status;
   }
-  if (request.has_structured_output()) {
-    if (request.structured_output().kind_case() == proto::StructuredOutput::KIND_NOT_SET ||
-        (request.structured_output().has_json_object() &&
-         !request.structured_output().json_object())) {
-      return absl::InvalidArgumentError(
-          "structured_output: one of regex, json_schema, json_object, grammar and choice is "
-          "wanted");
-    }
+  absl::StatusOr<std::optional<StructuredOutput>> form = FormOf(request);
+  if (!form.ok()) return form.status();
+  if (calls) *form = calls;
+  if (*form) {
     absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
-        model.grammars->Get(OutputOf(request, prompt, model.host->tokenizer()));
-    if (!masker.ok()) return masker.status();
+        model.grammars->Get(Behind(prompt, request, **std::move(form)),
+                            MarksOf(request, prompt, model.host->tokenizer()));
+    if (!masker.ok()) return InField(calls ? "tools" : "response_format", masker.status());
     rules->constraint = *std::move(masker);
   }
   return std::shared_ptr<const TokenRules>(std::move(rules));
@@ -121,7 +139,8 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
 }  // namespace
 
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
-                                         const LoadedModel& model, const Prompt& prompt) {
+                                         const LoadedModel& model, const Prompt& prompt,
+                                         const std::optional<StructuredOutput>& calls) {
   if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
     return absl::FailedPreconditionError(
         absl::StrCat("field 'speculation' is on, but model '", request.model(),
@@ -160,7 +179,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
     options.prompt_logprobs = request.logprobs();
   }
   if (options.logprobs < -1 || options.prompt_logprobs < -1) {
-    return absl::InvalidArgumentError("logprobs and prompt_logprobs must be 0 or more");
+    return FieldError("logprobs", "logprobs and prompt_logprobs must be 0 or more");
   }
   const proto::SamplingOptions& sampling = request.sampling();
   options.sampling.temperature = sampling.temperature();
@@ -168,7 +187,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.sampling.top_k = sampling.top_k();
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
-  absl::StatusOr<std::shared_ptr<const TokenRules>> rules = RulesOf(request, model, prompt);
+  absl::StatusOr<std::shared_ptr<const TokenRules>> rules = RulesOf(request, model, prompt, calls);
   if (!rules.ok()) return rules.status();
   options.rules = *std::move(rules);
   return options;

@@ -11,6 +11,7 @@ namespace espalier {
 
 // All but the seed. Errors name the field.
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
-                                         const LoadedModel& model, const Prompt& prompt);
+                                         const LoadedModel& model, const Prompt& prompt,
+                                         const std::optional<StructuredOutput>& calls);
 
 }  // namespace espalier

@@ -1,11 +1,12 @@
 #include "server/inference/tool_choice.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/inference/field_error.h"
 
 namespace espalier {
 namespace {
@@ -14,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   const auto wrong = [&](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("tools[", index, "]: ", what));
+    return FieldError("tools", absl::StrCat("tools[", index, "]: ", what));
   };
   const Json json = ParseBounded(text);
   if (!json.is_object()) return wrong("is no JSON object");
@@ -28,11 +29,10 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
     return wrong("'parameters' must be a JSON schema");
   }
+  const Json strict = function.value("strict", Json());
+  if (!strict.is_null() && !strict.is_boolean()) return wrong("'strict' must be true or false");
+  tool.strict = strict == true;
   return tool;
-}
-
-Json SchemaOf(const Tool& tool) {
-  return tool.parameters.is_null() ? Json({{"type", "object"}}) : tool.parameters;
 }
 
 }  // namespace
@@ -54,13 +54,13 @@ ToolChoice ChoiceOf(const proto::ChatPrompt& chat) {
 absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat) {
   std::vector<Tool> tools;
   if (!proto::ToolChoice_IsValid(chat.tool_choice())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tool_choice is ", chat.tool_choice(), ", which is not known"));
+    return FieldError("tool_choice",
+                      absl::StrCat("tool_choice is ", chat.tool_choice(), ", which is not known"));
   }
   const bool wanted = chat.tool_choice() == proto::TOOL_CHOICE_REQUIRED ||
                       chat.tool_choice() == proto::TOOL_CHOICE_NAMED;
   if (wanted && chat.tools().empty()) {
-    return absl::InvalidArgumentError("tool_choice wants a call, but there are no tools");
+    return FieldError("tool_choice", "tool_choice wants a call, but there are no tools");
   }
   if (ChoiceOf(chat) == ToolChoice::kNone) return tools;
   for (int i = 0; i < chat.tools_size(); ++i) {
@@ -71,46 +71,53 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat) {
   return tools;
 }
 
-absl::Status DemandCall(const std::vector<Tool>& tools, proto::GenerateRequest* request) {
-  const proto::ChatPrompt& chat = request->chat();
+absl::StatusOr<std::optional<StructuredOutput>> FormOfCalls(const std::vector<Tool>& tools,
+                                                            const ToolStyle& style,
+                                                            const proto::GenerateRequest& request) {
+  const proto::ChatPrompt& chat = request.chat();
   const ToolChoice choice = ChoiceOf(chat);
-  if (choice != ToolChoice::kRequired && choice != ToolChoice::kNamed) return absl::OkStatus();
-  if (request->has_structured_output()) {
-    return absl::InvalidArgumentError(
-        "tool_choice: a call that must be made excludes another structured output");
-  }
-  Json schema;
-  if (choice == ToolChoice::kNamed) {
-    const Tool* tool = FindTool(chat.named_tool(), tools);
-    if (tool == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("tool_choice names '",
-                                                     chat.named_tool().substr(0, 100),
-                                                     "', which is none of the tools"));
+  const bool strict =
+      std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.strict; });
+  if (choice == ToolChoice::kNone || (choice == ToolChoice::kAuto && !strict)) return std::nullopt;
+  if (request.has_structured_output()) {
+    if (choice == ToolChoice::kAuto) {
+      return FieldError(
+          "tools", "tools: 'strict' excludes another structured output; leave one of them out");
     }
-    schema = SchemaOf(*tool);
-  } else {
-    Json calls = Json::array();
-    for (const Tool& tool : tools) {
-      const Json parameters = SchemaOf(tool);
-      // What it names would be looked for in the whole schema, not in the tool's own.
-      if (absl::StrContains(parameters.dump(-1, ' ', false, Json::error_handler_t::replace),
-                            "\"$ref\"")) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tool '", tool.name.substr(0, 100),
-                         "': \"$ref\" in parameters is not supported with tool_choice required; "
-                         "name the tool"));
+    return FieldError("tool_choice",
+                      "tool_choice: a call that must be made excludes another structured output");
+  }
+  // A call that must be made keeps to the tool's schema, strict or not.
+  std::vector<Tool> bound = tools;
+  for (Tool& tool : bound) tool.strict = tool.strict || !tool.parameters.is_null();
+  StructuredOutput form{.kind = StructuredOutput::kFormedText};
+  switch (choice) {
+    case ToolChoice::kNamed: {
+      const Tool* tool = FindTool(chat.named_tool(), bound);
+      if (tool == nullptr) {
+        return FieldError("tool_choice",
+                          absl::StrCat("tool_choice names '", chat.named_tool().substr(0, 100),
+                                       "', which is none of the tools"));
       }
-      calls.push_back(
-          {{"type", "object"},
-           {"properties", {{"name", {{"const", tool.name}}}, {"arguments", parameters}}},
-           {"required", {"name", "arguments"}}});
+      return StructuredOutput{.kind = StructuredOutput::kJsonSchema,
+                              .text = DumpJson(SchemaOf(*tool))};
     }
-    schema = {{"type", "array"}, {"items", {{"anyOf", std::move(calls)}}}, {"minItems", 1}};
-    if (chat.single_tool_call()) schema["maxItems"] = 1;
+    case ToolChoice::kRequired:
+      form.formed = {.around = FormedText::kNothing,
+                     .sections = {{.open = "[",
+                                   .items = JsonItems(bound, "arguments"),
+                                   .separator = ", ",
+                                   .most = -1,
+                                   .close = "]"}}};
+      break;
+    default:
+      form.formed = style.Form(tools);
   }
-  request->mutable_structured_output()->set_json_schema(
-      schema.dump(-1, ' ', false, Json::error_handler_t::replace));
-  return absl::OkStatus();
+  if (chat.single_tool_call()) {
+    form.formed.most = 1;
+    for (FormedSection& section : form.formed.sections) section.most = 1;
+  }
+  return form;
 }
 
 }  // namespace espalier

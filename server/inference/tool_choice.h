@@ -1,12 +1,14 @@
 // What a chat's tools and its choice among them mean for the answer.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
 #include "serving/answer/answer_reader.h"
+#include "serving/grammar/structured_output.h"
 
 namespace espalier {
 
@@ -16,8 +18,11 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat);
 // kNone without tools.
 ToolChoice ChoiceOf(const proto::ChatPrompt& chat);
 
-// A call that must be made becomes the request's structured output: of a named tool its arguments
-// alone, otherwise a list of {"name", "arguments"}. InvalidArgument naming what cannot be.
-absl::Status DemandCall(const std::vector<Tool>& tools, proto::GenerateRequest* request);
+// What the answer must be if a call must be made: of a named tool its arguments alone, otherwise a
+// list of {"name", "arguments"}. If tools are strict and the model may choose: any text, calls of
+// them by their schemas. nullopt: nothing is demanded. InvalidArgument naming what cannot be.
+absl::StatusOr<std::optional<StructuredOutput>> FormOfCalls(const std::vector<Tool>& tools,
+                                                            const ToolStyle& style,
+                                                            const proto::GenerateRequest& request);
 
 }  // namespace espalier

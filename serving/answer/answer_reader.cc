@@ -214,7 +214,9 @@ AnswerPart AnswerReader::Finish() {
   const bool section = state_ == State::kInSection;
   // Cut short, it is what there is of it, as it is.
   if (!AddCalls(section ? options_.style->Read(rest, options_.tools)
-                        : ReadJsonCalls(rest, options_.tools),
+                : options_.choice == ToolChoice::kRequired
+                    ? ReadJsonCalls(rest, options_.tools)
+                    : options_.style->ReadWhole(rest, options_.tools),
                 &out)) {
     absl::StrAppend(&out.text, section ? section_->open : "", rest);
   }

@@ -97,6 +97,8 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
   const ToolStyle* mistral = &MistralStyle();
   const ToolStyle* phi = &PhiStyle();
   const ToolStyle* coder = &QwenCoderStyle();
+  const ToolStyle* python = &PythonStyle();
+  const ToolStyle* deepseek = &DeepSeekStyle();
   const Calls one = {{"f", R"({"a":1})"}}, two = {{"f", R"({"a":1})"}, {"g", R"({"b":[2]})"}};
   Check({
       {hermes, "Let me see <b>", "Let me see <b>"},
@@ -133,7 +135,8 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
       {phi, R"(functools[{"name": "f", "arguments": {"a": 1}}])", "", one},
       {phi, "functional", "functional"},
       {coder,
-       "Hm.\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+       "Hm.\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</"
+       "tool_call>",
        "Hm.\n", one},
       {coder,
        "<tool_call>\n<function=f>\n<parameter=s>\n12\n\n</parameter>\n</function>\n</tool_call>",
@@ -148,6 +151,30 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
        "",
        {{"f", R"({"a":"one"})"}}},
       {coder, "<tool_call><function=g></function></tool_call>", "", {{"g", "{}"}}},
+      {python, "[f(a=1), g(b=[2])]", "", two},
+      {python, "f(a = 1)", "f(a = 1)"},  // without brackets it may be about a call
+      {python, "<|tool_call_start|>[f(a=1)]<|tool_call_end|>Soon.", "Soon.", one},
+      {python, "<|python_tag|>f(a=1)", "", one},
+      {python, R"([f(s='it\'s "x" [1')])", "", {{"f", R"({"s":"it's \"x\" [1"})"}}},
+      {python, R"([{"name": "f", "arguments": {"a": 1}}])", "", one},
+      {python, "[nobody()]", "[nobody()]"},
+      {python, "[f(1)]", "[f(1)]"},
+      {python, "[f(a=1]", "[f(a=1]"},
+      {python, "[1, 2]", "[1, 2]"},
+      {deepseek,
+       "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
+       "1}\n"
+       "```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{\"b\": "
+       "[2]}\n"
+       "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+       "Hm.", two},
+      {deepseek,
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
+       "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{\"b\": [2]}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+       "", two},
+      {deepseek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}", "", one},
+      {deepseek, "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}<｜tool▁calls▁end｜>",
+       "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}<｜tool▁calls▁end｜>"},
       {coder, "<tool_call><function=f><parameter=a>1</function></tool_call>",
        "<tool_call><function=f><parameter=a>1</function></tool_call>"},
   });

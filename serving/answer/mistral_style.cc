@@ -1,10 +1,15 @@
+#include <utility>
+
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "serving/answer/tool_style.h"
 
 namespace espalier {
 namespace {
 
+constexpr absl::string_view kCalls = "[TOOL_CALLS]";
 constexpr absl::string_view kArguments = "[ARGS]";
 constexpr absl::string_view kId = "[CALL_ID]";
 
@@ -13,11 +18,15 @@ constexpr absl::string_view kId = "[CALL_ID]";
 // missing.
 class Mistral : public ToolStyle {
  public:
-  const char* name() const override { return "mistral"; }
+  // `marked`: the second form.
+  explicit Mistral(bool marked) : marked_(marked) {}
+
+  const char* name() const override { return marked_ ? "mistral-args" : "mistral"; }
   bool IsOf(absl::string_view chat_template) const override {
-    return chat_template.find("[TOOL_CALLS]") != absl::string_view::npos;
+    return absl::StrContains(chat_template, kCalls) &&
+           (!marked_ || absl::StrContains(chat_template, kArguments));
   }
-  std::vector<Section> sections() const override { return {{"[TOOL_CALLS]", ""}}; }
+  std::vector<Section> sections() const override { return {{std::string(kCalls), ""}}; }
   std::vector<std::string> marks() const override {
     return {std::string(kArguments), std::string(kId)};
   }
@@ -33,13 +42,45 @@ class Mistral : public ToolStyle {
     if (!arguments.is_object() || FindTool(name, tools) == nullptr) return {};
     return {{std::string(name), std::string(inside.substr(brace))}};
   }
+  FormedText Form(const std::vector<Tool>& tools) const override {
+    FormedText form{.triggers = {std::string(kCalls)}};
+    if (!marked_) {
+      form.around = FormedText::kTextBefore;
+      for (const char* blank : {" ", ""}) {
+        form.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
+                                 .items = JsonItems(tools, "arguments"),
+                                 .separator = ", ",
+                                 .most = -1,
+                                 .close = "]"});
+      }
+      return form;
+    }
+    // What follows a call's end would be part of it.
+    form.around = FormedText::kTextBefore;
+    FormedSection section{
+        .open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
+    for (const Tool& tool : tools) {
+      section.items.push_back(
+          {.begin = absl::StrCat(tool.name, kArguments), .schema = DumpJson(SchemaOf(tool))});
+    }
+    form.sections.push_back(std::move(section));
+    return form;
+  }
   bool short_ids() const override { return true; }
+
+ private:
+  const bool marked_;
 };
 
 }  // namespace
 
 const ToolStyle& MistralStyle() {
-  static const Mistral* style = new Mistral;
+  static const Mistral* style = new Mistral(false);
+  return *style;
+}
+
+const ToolStyle& MistralArgsStyle() {
+  static const Mistral* style = new Mistral(true);
   return *style;
 }
 

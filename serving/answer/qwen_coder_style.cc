@@ -2,6 +2,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "serving/answer/tool_style.h"
 
 namespace espalier {
@@ -18,14 +19,25 @@ bool TakeUpTo(absl::string_view mark, absl::string_view* text, absl::string_view
   return true;
 }
 
+void AddTypes(const Json& schema, std::set<std::string>* types) {
+  if (!schema.is_object()) return;
+  const Json type = schema.value("type", Json());
+  for (const Json& one : type.is_array() ? type : Json::array({type})) {
+    if (one.is_string()) types->insert(one.get<std::string>());
+  }
+  for (const Json& value : schema.value("enum", Json())) types->insert(value.type_name());
+}
+
 std::set<std::string> TypesOf(const Json& parameters, const std::string& name) {
   if (!parameters.is_object() || !parameters.value("properties", Json()).is_object()) return {};
   const Json schema = parameters["properties"].value(name, Json());
-  const Json type = schema.is_object() ? schema.value("type", Json()) : Json();
-  if (type.is_string()) return {type.get<std::string>()};
   std::set<std::string> types;
-  for (const Json& one : type.is_array() ? type : Json::array()) {
-    if (one.is_string()) types.insert(one.get<std::string>());
+  AddTypes(schema, &types);
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const Json alternatives = schema.is_object() ? schema.value(key, Json()) : Json();
+    for (const Json& one : alternatives.is_array() ? alternatives : Json::array()) {
+      AddTypes(one, &types);
+    }
   }
   return types;
 }
@@ -79,10 +91,22 @@ class QwenCoder : public ToolStyle {
         const std::string parameter(absl::StripAsciiWhitespace(key));
         arguments[parameter] = ValueOf(value, TypesOf(tool->parameters, parameter));
       }
-      calls.push_back(
-          {tool->name, arguments.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
+      calls.push_back({tool->name, DumpJson(arguments)});
     }
     return absl::StripAsciiWhitespace(inside).empty() ? calls : std::vector<ToolCall>();
+  }
+  FormedText Form(const std::vector<Tool>& tools) const override {
+    FormedSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};
+    for (const Tool& tool : tools) {
+      FormedItem item{.begin = absl::StrCat("<function=", tool.name, ">\n"),
+                      .kind = tool.strict ? FormedItem::kFields : FormedItem::kAnything,
+                      .end = "</function>"};
+      if (tool.strict) {
+        item.fields = FieldsOf(tool, "<parameter=", ">\n", "\n</parameter>\n", Spelling::kPlain);
+      }
+      section.items.push_back(std::move(item));
+    }
+    return {.sections = {std::move(section)}, .triggers = {"<tool_call>"}};
   }
 };
 

@@ -1,6 +1,9 @@
 #include "serving/answer/tool_style.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
@@ -18,9 +21,7 @@ bool AddCall(const Json& call, const std::vector<Tool>& tools, std::vector<ToolC
     return false;
   }
   calls->push_back(
-      {name, arguments.is_string()
-                 ? arguments.get<std::string>()
-                 : arguments.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
+      {name, arguments.is_string() ? arguments.get<std::string>() : DumpJson(arguments)});
   return true;
 }
 
@@ -49,8 +50,10 @@ size_t SemicolonOf(absl::string_view text) {
 }  // namespace
 
 const ToolStyle& ToolStyleOf(absl::string_view chat_template) {
-  // Hermes' marks are Qwen3-Coder's, too.
-  for (const ToolStyle* style : {&QwenCoderStyle(), &MistralStyle(), &PhiStyle(), &LlamaStyle()}) {
+  // Hermes' marks are Qwen3-Coder's, too, and Llama's tag stands in templates that ask for Python.
+  for (const ToolStyle* style :
+       {&QwenCoderStyle(), &MistralArgsStyle(), &MistralStyle(), &PhiStyle(), &PythonStyle(),
+        &DeepSeekStyle(), &DeepSeekObjectStyle(), &LlamaStyle()}) {
     if (style->IsOf(chat_template)) return *style;
   }
   return HermesStyle();
@@ -86,6 +89,55 @@ nlohmann::ordered_json ParseBounded(absl::string_view text) {
   };
   Json parsed = Json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
   return deep ? Json(nlohmann::json::value_t::discarded) : parsed;
+}
+
+std::string DumpJson(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+nlohmann::ordered_json SchemaOf(const Tool& tool) {
+  if (!tool.strict) return {{"type", "object"}};
+  // A function without parameters takes none.
+  if (tool.parameters.is_null()) {
+    return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  }
+  return tool.parameters;
+}
+
+std::vector<FormedItem> JsonItems(const std::vector<Tool>& tools, absl::string_view arguments) {
+  std::vector<FormedItem> items;
+  for (const Tool& tool : tools) {
+    items.push_back(
+        {.begin = absl::StrCat("{\"name\": ", DumpJson(tool.name), ", \"", arguments, "\": "),
+         .schema = DumpJson(SchemaOf(tool)),
+         .end = "}"});
+  }
+  return items;
+}
+
+std::vector<FormedField> FieldsOf(const Tool& tool, absl::string_view before_name,
+                                  absl::string_view behind_name, absl::string_view end,
+                                  Spelling spelling) {
+  std::vector<FormedField> fields;
+  const Json properties =
+      tool.parameters.is_object() ? tool.parameters.value("properties", Json()) : Json();
+  if (!properties.is_object()) return fields;
+  const Json required = tool.parameters.value("required", Json::array());
+  for (const auto& [name, property] : properties.items()) {
+    Json schema = property;
+    for (const char* shared : {"$defs", "definitions"}) {
+      if (schema.is_object() && tool.parameters.contains(shared)) {
+        schema[shared] = tool.parameters[shared];
+      }
+    }
+    fields.push_back(
+        {.begin = absl::StrCat(before_name, name, behind_name),
+         .schema = DumpJson(schema),
+         .spelling = spelling,
+         .end = std::string(end),
+         .required = std::find(required.begin(), required.end(), name) != required.end()});
+  }
+  return fields;
 }
 
 }  // namespace espalier

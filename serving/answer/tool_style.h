@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "serving/grammar/formed_text.h"
 
 namespace espalier {
 
@@ -15,12 +16,17 @@ namespace espalier {
 struct Tool {
   std::string name;
   nlohmann::ordered_json parameters;  // JSON schema of the arguments; null: none given
+  bool strict = false;                // calls of it must keep to that schema
 };
 
 struct ToolCall {
   std::string name;
   std::string arguments;  // JSON, as a rule an object
 };
+
+// One object {"name": ..., "arguments" or "parameters": {...}}, a list of such, or several with
+// semicolons between. Empty if it is anything else.
+std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<Tool>& tools);
 
 class ToolStyle {
  public:
@@ -42,6 +48,14 @@ class ToolStyle {
   // tool for one.
   virtual std::vector<ToolCall> Read(absl::string_view inside,
                                      const std::vector<Tool>& tools) const = 0;
+  // The same of an answer that is calls as a whole, without marks.
+  virtual std::vector<ToolCall> ReadWhole(absl::string_view answer,
+                                          const std::vector<Tool>& tools) const {
+    return ReadJsonCalls(answer, tools);
+  }
+  // Answers in which every call is one of a tool, well written, and within the schema of those that
+  // are strict. Read and ReadWhole understand them.
+  virtual FormedText Form(const std::vector<Tool>& tools) const = 0;
   // Its templates take ids of just nine letters and digits.
   virtual bool short_ids() const { return false; }
 };
@@ -49,21 +63,36 @@ class ToolStyle {
 // The first style that a template asks for; Hermes' if none does.
 const ToolStyle& ToolStyleOf(absl::string_view chat_template);
 
-// One object {"name": ..., "arguments" or "parameters": {...}}, a list of such, or several with
-// semicolons between. Empty if it is anything else.
-std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<Tool>& tools);
-
 // Null if there is none of this name.
 const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools);
 
 // Parsed, if it is JSON of bounded depth; discarded otherwise.
 nlohmann::ordered_json ParseBounded(absl::string_view text);
 
+// On one line, ill-formed UTF-8 replaced.
+std::string DumpJson(const nlohmann::ordered_json& value);
+
+// The schema of a call's arguments: any object unless the tool is strict.
+nlohmann::ordered_json SchemaOf(const Tool& tool);
+
+// {"name": "f", `arguments`: {...}}, for each tool.
+std::vector<FormedItem> JsonItems(const std::vector<Tool>& tools, absl::string_view arguments);
+
+// Parameters by name, for styles that do not write an object: what `begin` and `end` put around
+// each, and the schemas of their values.
+std::vector<FormedField> FieldsOf(const Tool& tool, absl::string_view before_name,
+                                  absl::string_view behind_name, absl::string_view end,
+                                  Spelling spelling);
+
 // The styles.
-const ToolStyle& HermesStyle();     // json_styles.cc: also Qwen 2.5 and 3
-const ToolStyle& LlamaStyle();      // json_styles.cc: 3.1 on
-const ToolStyle& PhiStyle();        // json_styles.cc: Phi-4-mini
-const ToolStyle& MistralStyle();    // mistral_style.cc
-const ToolStyle& QwenCoderStyle();  // qwen_coder_style.cc: Qwen3-Coder
+const ToolStyle& HermesStyle();          // json_styles.cc: also Qwen 2.5 and 3
+const ToolStyle& LlamaStyle();           // json_styles.cc: 3.1 on
+const ToolStyle& PhiStyle();             // json_styles.cc: Phi-4-mini
+const ToolStyle& MistralStyle();         // mistral_style.cc
+const ToolStyle& MistralArgsStyle();     // mistral_style.cc: with [ARGS]
+const ToolStyle& QwenCoderStyle();       // qwen_coder_style.cc: Qwen3-Coder
+const ToolStyle& PythonStyle();          // python_style.cc: Llama 3.2 and 4, ToolACE, LFM2
+const ToolStyle& DeepSeekStyle();        // deepseek_style.cc: V3, R1 and what was distilled of it
+const ToolStyle& DeepSeekObjectStyle();  // deepseek_style.cc: since V3.1
 
 }  // namespace espalier

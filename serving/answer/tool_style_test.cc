@@ -1,19 +1,33 @@
 // Styles are told by what chat templates of the models say.
 #include "serving/answer/tool_style.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <random>
 #include <utility>
 
+#include "serving/answer/answer_reader.h"
 #include "serving/answer/answer_style.h"
+#include "serving/grammar/language.h"
 
 namespace espalier {
 namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
 
 TEST(ToolStyle, IsThatOfTheTemplate) {
   const std::pair<const char*, const char*> cases[] = {
       {"for each call return <tool_call>\n{\"name\": <function-name>}\n</tool_call>", "hermes"},
       {"<tool_call>\n<function=example>\n<parameter=p>\nv\n</parameter></function>", "qwen-coder"},
+      {"[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", "mistral-args"},
+      {"a python list: [func_name1(params_name1=params_value1)] {{ '<|python_tag|>' }}", "python"},
+      {"{{ '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + '\\n```json\\n' }}",
+       "deepseek"},
+      {"{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' }}",
+       "deepseek-object"},
       {"{{ '[TOOL_CALLS] [' }}{%- for tool_call in message.tool_calls %}", "mistral"},
       {"{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi"},
       {"{{- \"<|python_tag|>\" + tool_call.name + \".call(\" }}", "llama"},
@@ -38,6 +52,117 @@ TEST(ToolStyle, WhatIsNoJsonOrTooDeepIsNoCall) {
       ReadJsonCalls(R"({"name": "f", "arguments": "{\"a\": 1}"})", tools);
   ASSERT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls[0].arguments, R"({"a": 1})");
+}
+
+// What a model may write under a style's form is read as a call of the tools, with arguments that
+// keep to the schema; and what a model usually writes is among it.
+TEST(ToolStyle, FormsAreReadAsCalls) {
+  std::vector<Tool> tools = {
+      {"get_weather", Json::parse(R"({"type": "object", "properties": {
+           "place": {"type": "string"}, "unit": {"enum": ["C", "F"]},
+           "days": {"type": "integer", "minimum": 0, "maximum": 99},
+           "more": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}},
+           "required": ["place", "days"], "additionalProperties": false})"),
+       true},
+      {"loose", Json::parse(R"({"type": "object", "properties": {"x": {"type": "number"}}})"),
+       false},
+      {"empty", nullptr, true}};
+  const ToolStyle* styles[] = {&HermesStyle(),  &LlamaStyle(),       &PhiStyle(),
+                               &MistralStyle(), &MistralArgsStyle(), &QwenCoderStyle(),
+                               &PythonStyle(),  &DeepSeekStyle(),    &DeepSeekObjectStyle()};
+  std::mt19937 random(7);
+  for (const ToolStyle* style : styles) {
+    SCOPED_TRACE(style->name());
+    const FormedText form = style->Form(tools);
+    // Sections alone: their texts are calls.
+    FormedText alone = form;
+    alone.around = FormedText::kNothing;
+    Language calls({.kind = StructuredOutput::kFormedText, .formed = alone});
+    Language whole({.kind = StructuredOutput::kFormedText, .formed = form});
+    std::map<std::string, int> seen;
+    for (int i = 0; i < 100; ++i) {
+      const std::string text = calls.Random(random);
+      if (text.empty()) continue;  // too long
+      SCOPED_TRACE(text);
+      AnswerReaderOptions options{.style = style, .tools = tools, .choice = ToolChoice::kAuto};
+      AnswerReader reader(options);
+      const AnswerPart begin = reader.Append(text), end = reader.Finish();
+      ASSERT_EQ(begin.text + end.text, "");
+      std::vector<ToolCallPart> made = begin.calls;
+      made.insert(made.end(), end.calls.begin(), end.calls.end());
+      ASSERT_FALSE(made.empty());
+      for (const ToolCallPart& call : made) {
+        ++seen[call.name];
+        const Json arguments = Json::parse(call.arguments);
+        if (call.name == "empty") {
+          EXPECT_EQ(arguments, Json::object());
+        }
+        if (call.name != "get_weather") continue;
+        ASSERT_TRUE(arguments.contains("place") && arguments["place"].is_string());
+        ASSERT_TRUE(arguments.contains("days") && arguments["days"].is_number_integer());
+        EXPECT_LE(arguments["days"].get<int>(), 99);
+        if (arguments.contains("unit")) {
+          EXPECT_TRUE(arguments["unit"] == "C" || arguments["unit"] == "F");
+        }
+        const Json more = arguments.value("more", Json());
+        EXPECT_TRUE(more.is_null() || more.is_boolean());
+      }
+      // With text around, it is among the answers, too.
+      EXPECT_TRUE(whole.Accepts(text));
+    }
+    // Text up to a mark hardly ends by chance.
+    EXPECT_EQ(seen.size(), style == &QwenCoderStyle() ? 1u : 3u);
+  }
+}
+
+TEST(ToolStyle, FormsHaveWhatModelsWrite) {
+  const std::vector<Tool> tools = {
+      {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string"},
+                            "b": {"type": "boolean"}}, "required": ["s"]})"),
+       true}};
+  const struct {
+    const ToolStyle* style;
+    std::vector<std::string> good, bad;
+  } cases[] = {
+      {&HermesStyle(),
+       {"Just text, with <tool and {\"name\": \"x\"}.", "",
+        "First.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>\n"
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"\", \"b\": true}}\n</tool_call>"},
+       {"<tool_call>", "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+        "x<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": 1}}\n</tool_call>"}},
+      {&LlamaStyle(),
+       {"{\"name\": \"f\", \"parameters\": {\"s\": \"x\"}}", "{\"title\": 1}"},
+       {"{\"name\": \"f\", \"parameters\": {\"s\": \"x\"}} and more"}},
+      {&MistralArgsStyle(), {"[TOOL_CALLS]f[ARGS]{\"s\": \"x\"}"}, {"[TOOL_CALLS]f{}"}},
+      {&QwenCoderStyle(),
+       {"<tool_call>\n<function=f>\n<parameter=s>\nTwo\nlines\n</parameter>\n<parameter=b>\ntrue\n"
+        "</parameter>\n</function>\n</tool_call>"},
+       {"<tool_call>\n<function=f>\n<parameter=b>\ntrue\n</parameter>\n</function>\n</tool_call>"}},
+      {&PythonStyle(),
+       {"[f(s=\"x\", b=True)]", "[1, 2]", "[f(s=\"x\"), f(s=\"y\")]"},
+       {"[f(b=True)]", "[f(s=\"x\", b=1)]", "[f(s=\"x\")] or so"}},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.style->name());
+    Language language({.kind = StructuredOutput::kFormedText, .formed = test.style->Form(tools)});
+    for (const std::string& text : test.good) EXPECT_TRUE(language.Accepts(text)) << text;
+    for (const std::string& text : test.bad) EXPECT_FALSE(language.Accepts(text)) << text;
+  }
+}
+
+TEST(ToolStyle, WhatAFormCannotKeepIsNamed) {
+  const std::vector<Tool> tools = {
+      {"f", Json::parse(R"({"type": "object", "properties": {"s": {"type": "string",
+                            "pattern": "a+"}}})"),
+       true}};
+  const Language coder(
+      {.kind = StructuredOutput::kFormedText, .formed = QwenCoderStyle().Form(tools)});
+  EXPECT_THAT(coder.status.ToString(), HasSubstr("'<parameter=s>"));
+  EXPECT_THAT(coder.status.ToString(), HasSubstr("'pattern' is not supported"));
+  const Language hermes(
+      {.kind = StructuredOutput::kFormedText, .formed = HermesStyle().Form(tools)});
+  EXPECT_TRUE(hermes.status.ok()) << hermes.status;
 }
 
 TEST(ReasoningMarks, AreThoseOfTheTemplate) {

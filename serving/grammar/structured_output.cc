@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/grammar/dfa.h"
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/regex.h"
@@ -14,7 +13,6 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 1 << 20;
 constexpr size_t kMaxChoices = 10'000;
-constexpr DfaBudget kThoughtsBudget = 1'000'000;
 constexpr int kMaxBlanks = 4;  // beside thoughts
 
 absl::StatusOr<Grammar> GrammarOfChoices(const std::vector<std::string>& choices) {
@@ -57,22 +55,17 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output) {
       return ParseGbnf(output.text);
     case StructuredOutput::kChoice:
       return GrammarOfChoices(output.choices);
+    case StructuredOutput::kFormedText:
+      return GrammarOfFormedText(output.formed);
   }
   return absl::InternalError("structured output of an unknown kind");
 }
 
 // Puts thoughts before a grammar's root.
 absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar) {
-  const Expression any = Repeat(OneOf({{0, kLastCodePoint}}), 0);
-  DfaBudget budget = kThoughtsBudget;
-  absl::StatusOr<Dfa> all = Dfa::From(any, &budget);
-  if (!all.ok()) return all.status();
-  absl::StatusOr<Dfa> closed = Dfa::From(Sequence({any, Literal(thoughts.close), any}), &budget);
-  if (!closed.ok()) return closed.status();
-  // Without the mark, so that the first one that comes is the end.
-  absl::StatusOr<Dfa> open = all->Without(*closed, &budget);
-  if (!open.ok()) return open.status();
-  const auto as_it_is = [](const CodePoints& points) { return OneOf(points); };
+  // No rule of a form has blanks in its name but formed text's, which begin otherwise.
+  absl::StatusOr<Expression> inside = TextWithout({thoughts.close}, "thoughts before", grammar);
+  if (!inside.ok()) return inside.status();
   const Expression blanks =
       Repeat(OneOf({{' ', ' '}, {'\n', '\n'}, {'\r', '\r'}, {'\t', '\t'}}), 0, kMaxBlanks);
   std::vector<Expression> before;
@@ -80,8 +73,7 @@ absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar) {
     before.push_back(blanks);
     before.push_back(Literal(thoughts.open));
   }
-  // No rule of a form has blanks in its name.
-  before.push_back(open->AddRules("thoughts before", as_it_is, grammar));
+  before.push_back(*std::move(inside));
   before.push_back(Literal(thoughts.close));
   before.push_back(blanks);
   Expression whole = Sequence(std::move(before));

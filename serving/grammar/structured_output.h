@@ -1,12 +1,13 @@
 // What a request may demand of its answer's form.
 #pragma once
 
+#include <compare>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "serving/grammar/expression.h"
+#include "serving/grammar/formed_text.h"
 
 namespace espalier {
 
@@ -16,30 +17,19 @@ struct ThoughtsBefore {
   std::string close;   // empty: the form begins at once
   bool begun = false;  // the prompt has opened them
 
-  bool operator==(const ThoughtsBefore& other) const {
-    return open == other.open && close == other.close && begun == other.begun;
-  }
-  bool operator<(const ThoughtsBefore& other) const {
-    return std::tie(open, close, begun) < std::tie(other.open, other.close, other.begun);
-  }
+  auto operator<=>(const ThoughtsBefore&) const = default;
 };
 
 struct StructuredOutput {
-  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice };
+  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kFormedText };
 
   Kind kind = kJsonObject;
   std::string text;                  // of the regular expression, the schema, the grammar
   std::vector<std::string> choices;  // kChoice
+  FormedText formed;                 // kFormedText
   ThoughtsBefore thoughts;
 
-  bool operator==(const StructuredOutput& other) const {
-    return kind == other.kind && text == other.text && choices == other.choices &&
-           thoughts == other.thoughts;
-  }
-  bool operator<(const StructuredOutput& other) const {
-    return std::tie(kind, text, choices, thoughts) <
-           std::tie(other.kind, other.text, other.choices, other.thoughts);
-  }
+  auto operator<=>(const StructuredOutput&) const = default;
 };
 
 // InvalidArgument, naming the form and the place in it.

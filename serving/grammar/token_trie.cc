@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/algorithm/container.h"
+
 namespace espalier {
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer) : bytes_(tokenizer.vocabulary()) {
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
+    : bytes_(tokenizer.vocabulary()) {
   std::vector<int32_t> order;
   for (int32_t token = 0; token < vocabulary(); ++token) {
-    if (tokenizer.IsSpecial(token)) continue;
+    if (tokenizer.IsSpecial(token) && !absl::c_linear_search(shown, token)) continue;
     bytes_[token] = tokenizer.TokenBytes(token);
     if (!bytes_[token].empty()) order.push_back(token);
   }

@@ -5,14 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {
 
 class TokenTrie {
  public:
-  // Special tokens, and tokens without bytes, are not in it: they stand for no text.
-  explicit TokenTrie(const Tokenizer& tokenizer);
+  // Special tokens are in it if they are `shown`: the answer has their text. Otherwise they stand
+  // for no text, as do tokens without bytes.
+  explicit TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown = {});
 
   struct Node {
     uint8_t byte;

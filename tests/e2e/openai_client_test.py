@@ -1,5 +1,6 @@
 """Every call of OpenAI's own Python client, streaming and not, against a served pair of models with keys."""
 import concurrent.futures
+import copy
 import json
 import os
 import re
@@ -250,6 +251,18 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(choice.finish_reason, "tool_calls")
         self.check_call(choice.message.tool_calls[0])
         self.assertIsNone(choice.message.content)
+        # It would go to Ur, where a strict schema has no Ur.
+        strict = copy.deepcopy(TOOLS)
+        strict[0]["function"].update(strict=True)
+        strict[0]["function"]["parameters"]["properties"]["city"] = {"enum": ["Haran", "Eden"]}
+        choice = self.client.chat.completions.create(**{**asked, "tools": strict}).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        arguments = json.loads(choice.message.tool_calls[0].function.arguments)
+        self.assertIn(arguments["city"], ("Haran", "Eden"))
+        self.assertIn(arguments["days"], range(1, 10))
+        with self.assertRaisesRegex(openai.BadRequestError, "excludes") as refused:
+            self.client.chat.completions.create(**{**asked, "tools": strict}, response_format={"type": "json_object"})
+        self.assertEqual(refused.exception.param, "tools")
         self.assertIsNone(self.client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls)
         with self.assertRaisesRegex(openai.BadRequestError, "reasoning_effort"):
             self.client.chat.completions.create(**fields, reasoning_effort="low")

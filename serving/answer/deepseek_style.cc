@@ -1,0 +1,96 @@
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "serving/answer/tool_style.h"
+
+namespace espalier {
+namespace {
+
+// With U+FF5C for bars and U+2581 for blanks.
+constexpr char kOpen[] = "<｜tool▁calls▁begin｜>";
+constexpr char kClose[] = "<｜tool▁calls▁end｜>";
+constexpr absl::string_view kBegin = "<｜tool▁call▁begin｜>";
+constexpr absl::string_view kEnd = "<｜tool▁call▁end｜>";
+constexpr absl::string_view kSeparator = "<｜tool▁sep｜>";
+constexpr absl::string_view kKind = "function";
+constexpr absl::string_view kFence = "```json\n";
+constexpr absl::string_view kFenceEnd = "\n```";
+
+// Between the open and the close mark, one or more of
+//   BEGIN function SEPARATOR f
+//   ```json
+//   {...}
+//   ``` END
+// or, since V3.1, BEGIN f SEPARATOR {...} END.
+class DeepSeek : public ToolStyle {
+ public:
+  explicit DeepSeek(bool fenced) : fenced_(fenced) {}
+
+  const char* name() const override { return fenced_ ? "deepseek" : "deepseek-object"; }
+  bool IsOf(absl::string_view chat_template) const override {
+    return absl::StrContains(chat_template, kBegin) &&
+           absl::StrContains(chat_template, "```json") == fenced_;
+  }
+  std::vector<Section> sections() const override { return {{kOpen, kClose}}; }
+  std::vector<std::string> marks() const override {
+    return {std::string(kBegin), std::string(kEnd), std::string(kSeparator)};
+  }
+  std::vector<ToolCall> Read(absl::string_view inside,
+                             const std::vector<Tool>& tools) const override {
+    std::vector<ToolCall> calls;
+    for (;;) {
+      inside = absl::StripLeadingAsciiWhitespace(inside);
+      if (inside.empty()) return calls;
+      if (!absl::ConsumePrefix(&inside, kBegin)) return {};
+      // An answer cut short has no end.
+      const size_t end = inside.find(kEnd);
+      absl::string_view call = inside.substr(0, end);
+      inside.remove_prefix(end == absl::string_view::npos ? inside.size() : end + kEnd.size());
+      const size_t separator = call.find(kSeparator);
+      if (separator == absl::string_view::npos) return {};
+      absl::string_view name = call.substr(0, separator);
+      call.remove_prefix(separator + kSeparator.size());
+      if (const size_t fence = call.find(kFence); fence < call.find('{')) {
+        name = call.substr(0, fence);
+        call = absl::StripTrailingAsciiWhitespace(call.substr(fence + kFence.size()));
+        absl::ConsumeSuffix(&call, "```");
+      }
+      name = absl::StripAsciiWhitespace(name);
+      const nlohmann::ordered_json arguments = ParseBounded(call);
+      if (!arguments.is_object() || FindTool(name, tools) == nullptr) return {};
+      calls.push_back({std::string(name), DumpJson(arguments)});
+    }
+  }
+  FormedText Form(const std::vector<Tool>& tools) const override {
+    FormedSection section{
+        .open = kOpen, .separator = fenced_ ? "\n" : "", .most = -1, .close = kClose};
+    for (const Tool& tool : tools) {
+      section.items.push_back(
+          {.begin = fenced_ ? absl::StrCat(kBegin, kKind, kSeparator, tool.name, "\n", kFence)
+                            : absl::StrCat(kBegin, tool.name, kSeparator),
+           .schema = DumpJson(SchemaOf(tool)),
+           .end = absl::StrCat(fenced_ ? kFenceEnd : "", kEnd)});
+    }
+    return {.sections = {std::move(section)}, .triggers = {kOpen}};
+  }
+
+ private:
+  const bool fenced_;
+};
+
+}  // namespace
+
+const ToolStyle& DeepSeekStyle() {
+  static const DeepSeek* style = new DeepSeek(true);
+  return *style;
+}
+
+const ToolStyle& DeepSeekObjectStyle() {
+  static const DeepSeek* style = new DeepSeek(false);
+  return *style;
+}
+
+}  // namespace espalier

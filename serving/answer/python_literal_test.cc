@@ -1,0 +1,59 @@
+// Values are what Python's own reading of them gives.
+#include "serving/answer/python_literal.h"
+
+#include <gtest/gtest.h>
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TEST(PythonReader, ReadsWhatPythonWrites) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"1", "1"},
+      {"-1_000", "-1000"},
+      {"+2", "2"},
+      {"1.5", "1.5"},
+      {"1e-3", "0.001"},
+      {".5", "0.5"},
+      {"99999999999999999999", "1e20"},
+      {"True", "true"},
+      {"false", "false"},
+      {"None", "null"},
+      {"'a'", R"("a")"},
+      {R"("it's")", R"("it's")"},
+      {R"('a\'b\n\x41\u00e9\U0001F600')", R"("a'b\nAé😀")"},
+      {R"('\ud83d\ude00')", R"("😀")"},
+      {R"('\d')", R"("\\d")"},
+      {"'''two\nlines'''", R"("two\nlines")"},
+      {"'a' \"b\"", R"("ab")"},
+      {"[1, 'x', [],]", R"([1, "x", []])"},
+      {"(1, 2)", "[1, 2]"},
+      {"(1,)", "[1]"},
+      {"(1)", "1"},
+      {"()", "[]"},
+      {"{'a': {'b': None}, \"c\": [True]}", R"({"a": {"b": null}, "c": [true]})"},
+      {" { } ", "{}"}};
+  for (const auto& [text, json] : cases) {
+    PythonReader reader(text);
+    EXPECT_EQ(reader.Value(), Json::parse(json)) << text;
+    EXPECT_FALSE(reader.failed()) << text;
+    EXPECT_TRUE(reader.AtEnd()) << text;
+  }
+}
+
+TEST(PythonReader, RefusesTheRest) {
+  for (const std::string& text :
+       {std::string(""), std::string("x"), std::string("f(1)"), std::string("1 +"),
+        std::string("'a"), std::string("'a\nb'"), std::string(R"('\ud83d')"),
+        std::string(R"('\xff)"), std::string("[1 2]"), std::string("{1: 2}"), std::string("{'a'}"),
+        std::string("[1,,2]"), std::string("1.2.3"), std::string("--1"), std::string("b'a'"),
+        std::string("'\\"), std::string(100'000, '['), std::string("'\xff'")}) {
+    PythonReader reader(text);
+    reader.Value();
+    EXPECT_TRUE(reader.failed() || !reader.AtEnd()) << text.substr(0, 60);
+  }
+}
+
+}  // namespace
+}  // namespace espalier

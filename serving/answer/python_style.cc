@@ -1,0 +1,86 @@
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "serving/answer/python_literal.h"
+#include "serving/answer/tool_style.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kOpen[] = "<|tool_call_start|>";
+constexpr char kClose[] = "<|tool_call_end|>";
+
+// [f(a=1, s="x"), g()]: as a rule the whole answer, between marks for some (LFM2), behind Llama's
+// tag for others.
+class Python : public ToolStyle {
+ public:
+  const char* name() const override { return "python"; }
+  bool IsOf(absl::string_view chat_template) const override {
+    return absl::StrContains(chat_template, "[func_name1(") ||
+           absl::StrContains(chat_template, "[func1(") || absl::StrContains(chat_template, kOpen);
+  }
+  std::vector<Section> sections() const override {
+    return {{kOpen, kClose}, {"<|python_start|>", "<|python_end|>"}, {"<|python_tag|>", ""}};
+  }
+  std::vector<ToolCall> Read(absl::string_view inside,
+                             const std::vector<Tool>& tools) const override {
+    std::vector<ToolCall> calls;
+    PythonReader reader(inside);
+    const bool list = reader.Take('[');
+    do {
+      const std::string name = reader.Name();
+      if (FindTool(name, tools) == nullptr || !reader.Take('(')) return {};
+      Json arguments = Json::object();
+      while (!reader.Take(')')) {
+        const std::string key = reader.Name();
+        if (key.empty() || !reader.Take('=') || arguments.contains(key)) return {};
+        arguments[key] = reader.Value();
+        if (reader.failed() || !(reader.Take(',') || reader.Next() == ')')) return {};
+      }
+      calls.push_back({name, DumpJson(arguments)});
+    } while (list && reader.Take(',') && reader.Next() != ']');
+    if ((list && !reader.Take(']')) || !reader.AtEnd()) return {};
+    return calls;
+  }
+  std::vector<ToolCall> ReadWhole(absl::string_view answer,
+                                  const std::vector<Tool>& tools) const override {
+    std::vector<ToolCall> calls = Read(answer, tools);
+    return calls.empty() ? ReadJsonCalls(answer, tools) : calls;
+  }
+  FormedText Form(const std::vector<Tool>& tools) const override {
+    FormedText form{.around = FormedText::kTextBefore};
+    FormedSection section{.separator = ", ", .most = -1};
+    for (const Tool& tool : tools) {
+      FormedItem item{.begin = absl::StrCat(tool.name, "("),
+                      .kind = tool.strict ? FormedItem::kFields : FormedItem::kKeywords,
+                      .separator = ", ",
+                      .end = ")"};
+      if (tool.strict) item.fields = FieldsOf(tool, "", "=", "", Spelling::kPython);
+      section.items.push_back(std::move(item));
+    }
+    for (const auto& [open, close] : {std::pair{"", ""},
+                                      {kOpen, kClose},
+                                      {"<|python_start|>", "<|python_end|>"},
+                                      {"<|python_tag|>", ""}}) {
+      section.open = absl::StrCat(open, "[");
+      section.close = absl::StrCat("]", close);
+      form.sections.push_back(section);
+      if (*open != '\0') form.triggers.push_back(open);
+    }
+    // Without a mark it is the name that tells a call from a list.
+    for (const Tool& tool : tools) form.triggers.push_back(absl::StrCat("[", tool.name, "("));
+    return form;
+  }
+};
+
+}  // namespace
+
+const ToolStyle& PythonStyle() {
+  static const Python* style = new Python;
+  return *style;
+}
+
+}  // namespace espalier

@@ -1,0 +1,299 @@
+#include "serving/grammar/formed_text.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "serving/grammar/dfa.h"
+#include "serving/grammar/json_schema.h"
+#include "serving/grammar/json_text.h"
+#include "serving/tokenizer/utf8_stream.h"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr DfaBudget kBudget = 1'000'000;
+constexpr size_t kMaxSections = 1024;
+constexpr size_t kMaxMarkBytes = 1024;
+
+// What a plain string may be: nullopt for values that are no strings.
+struct PlainString {
+  std::vector<std::string> choices;  // empty: any text
+};
+
+bool IsAnnotation(const std::string& key) {
+  for (const char* one : {"type", "title", "description", "default", "examples", "$defs",
+                          "definitions", "deprecated", "$comment"}) {
+    if (key == one) return true;
+  }
+  return false;
+}
+
+bool MayBeString(const Json& type) {
+  return type == "string" ||
+         (type.is_array() && std::find(type.begin(), type.end(), "string") != type.end());
+}
+
+// A string without quotes is any text, or one of a list: more of a schema cannot be told apart from
+// other values. OK and nullopt: the schema's values are never strings.
+absl::StatusOr<std::optional<PlainString>> PlainStringOf(const Json& schema) {
+  const auto cannot = [](const std::string& key) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", key, "' is not supported where strings are written without quotes"));
+  };
+  if (!schema.is_object()) return cannot("true");
+  if (schema.contains("enum") || schema.contains("const")) {
+    const Json values = schema.contains("const") ? Json::array({schema["const"]}) : schema["enum"];
+    PlainString out;
+    bool others = false;
+    for (const Json& value : values) {
+      others = others || !value.is_string() || value == "";
+      if (value.is_string()) out.choices.push_back(value.get<std::string>());
+    }
+    if (out.choices.empty()) return std::nullopt;
+    if (others) return cannot("enum");
+    return out;
+  }
+  Json alternatives = Json::array({schema});
+  for (const char* key : {"anyOf", "oneOf"}) {
+    if (schema.contains(key) && schema[key].is_array()) alternatives = schema[key];
+  }
+  bool string = false;
+  for (const Json& one : alternatives) {
+    if (!one.is_object() || !one.contains("type")) {
+      return cannot(one.is_object() && one.contains("$ref") ? "$ref" : "a schema without type");
+    }
+    string = string || MayBeString(one["type"]);
+  }
+  if (!string) return std::nullopt;
+  for (const Json& one : alternatives) {
+    for (const auto& [key, value] : one.items()) {
+      if (!IsAnnotation(key)) return cannot(key);
+    }
+  }
+  return PlainString{};
+}
+
+void SpellAsPython(Expression* e) {
+  for (const auto& [json, python] :
+       {std::pair{"true", "True"}, {"false", "False"}, {"null", "None"}}) {
+    if (e->kind == Expression::kLiteral && e->text == json) e->text = python;
+  }
+  for (Expression& part : e->parts) SpellAsPython(&part);
+}
+
+void Rename(const std::string& prefix, bool all, Expression* e) {
+  if (e->kind == Expression::kRule && (all || !absl::StartsWith(e->text, "json-"))) {
+    e->text = prefix + e->text;
+  }
+  for (Expression& part : e->parts) Rename(prefix, all, &part);
+}
+
+class Builder {
+ public:
+  explicit Builder(const FormedText& text) : text_(text) {}
+
+  absl::StatusOr<Grammar> Build() {
+    std::vector<Expression> sections;
+    for (size_t i = 0; i < text_.sections.size() && status_.ok(); ++i) {
+      place_ = absl::StrCat("section ", i);
+      sections.push_back(Section(text_.sections[i]));
+    }
+    if (sections.empty() || sections.size() > kMaxSections) {
+      Fail(absl::StrCat("has ", sections.size(), " sections, expected 1 to ", kMaxSections));
+    }
+    Expression any = Choice(std::move(sections));
+    if (text_.around != FormedText::kNothing && status_.ok()) {
+      Expression free = Without(text_.triggers, "text");
+      any = NewRule(std::move(any));
+      if (text_.around == FormedText::kTextBefore) {
+        any = Sequence({std::move(free), Optional(std::move(any))});
+      } else {
+        any = Sequence({free, Repeat(Sequence({std::move(any), free}), 0, text_.most)});
+      }
+    }
+    if (!status_.ok()) return status_;
+    grammar_.rules["root"] = std::move(any);
+    return std::move(grammar_);
+  }
+
+ private:
+  void Fail(absl::string_view what) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(
+        absl::StrCat("structural tag", place_.empty() ? "" : ", ", place_, ": ", what));
+  }
+
+  Expression Mark(const std::string& text) {
+    if (text.size() > kMaxMarkBytes || !IsValidUtf8(text)) {
+      Fail(absl::StrCat("a mark must be UTF-8 of at most ", kMaxMarkBytes, " bytes"));
+    }
+    return Literal(text);
+  }
+
+  // Used several times, an expression is a rule.
+  Expression NewRule(Expression body) {
+    const std::string name = absl::StrCat("formed ", rules_++);
+    grammar_.rules[name] = std::move(body);
+    return RuleCall(name);
+  }
+
+  Expression Without(const std::vector<std::string>& marks, const std::string& name) {
+    for (const std::string& mark : marks) {
+      if (mark.empty()) Fail("a trigger is empty");
+      Mark(mark);
+    }
+    if (marks.empty()) Fail("there are no triggers");
+    if (!status_.ok()) return {};
+    absl::StatusOr<Expression> out =
+        TextWithout(marks, absl::StrCat(name, " ", rules_++), &grammar_);
+    if (out.ok()) return *std::move(out);
+    Fail(out.status().message());
+    return {};
+  }
+
+  Expression Section(const FormedSection& section) {
+    std::vector<Expression> items;
+    for (const FormedItem& item : section.items) {
+      const std::string begin = section.open + item.begin;
+      const bool triggered =
+          std::any_of(text_.triggers.begin(), text_.triggers.end(),
+                      [&](const std::string& t) { return absl::StartsWith(begin, t); });
+      if (text_.around != FormedText::kNothing && !triggered) {
+        Fail(absl::StrCat("it begins with '", begin.substr(0, 40), "', which no trigger does"));
+      }
+      const std::string outer = place_;
+      absl::StrAppend(&place_, ", '", begin.substr(0, 100), "'");
+      items.push_back(Sequence({Mark(item.begin), Inside(item), Mark(item.end)}));
+      place_ = outer;
+      if (!status_.ok()) return {};
+    }
+    if (items.empty()) Fail("it has no items");
+    Expression one = NewRule(Choice(std::move(items)));
+    std::vector<Expression> parts = {Mark(section.open), one};
+    if (section.most != 1) {
+      parts.push_back(Repeat(Sequence({Mark(section.separator), one}), 0,
+                             section.most < 0 ? -1 : section.most - 1));
+    }
+    parts.push_back(Mark(section.close));
+    return Sequence(std::move(parts));
+  }
+
+  Expression Inside(const FormedItem& item) {
+    switch (item.kind) {
+      case FormedItem::kValue:
+        return Value(item.schema, Spelling::kJson, item.end);
+      case FormedItem::kFields:
+        return Fields(item);
+      case FormedItem::kKeywords:
+        return Keywords(item);
+      case FormedItem::kAnything:
+        return Without({std::string(absl::StripAsciiWhitespace(item.end))}, "anything");
+    }
+    return {};
+  }
+
+  // From the last field one back: what may follow where nothing came before, and where something
+  // did.
+  Expression Fields(const FormedItem& item) {
+    Expression first = Literal(""), later = Literal("");
+    bool empty = true;  // the fields so far may all be left out
+    for (auto field = item.fields.rbegin(); field != item.fields.rend() && status_.ok(); ++field) {
+      const std::string outer = place_;
+      absl::StrAppend(&place_, ", '", field->begin, "'");
+      const Expression value =
+          NewRule(Sequence({Mark(field->begin), Value(field->schema, field->spelling, field->end),
+                            Mark(field->end)}));
+      place_ = outer;
+      Expression here = Sequence({value, later});
+      Expression behind = Sequence({Mark(item.separator), value, later});
+      if (!field->required) {
+        here = Choice({std::move(here), std::move(first)});
+        behind = Choice({std::move(behind), std::move(later)});
+      }
+      empty = empty && !field->required;
+      first = NewRule(std::move(here));
+      later = NewRule(std::move(behind));
+    }
+    return first;
+  }
+
+  Expression Keywords(const FormedItem& item) {
+    const CodePoints letters = {{'a', 'z'}, {'A', 'Z'}, {'_', '_'}};
+    CodePoints more = letters;
+    more.emplace_back('0', '9');
+    const Expression pair = NewRule(Sequence({OneOf(letters), Repeat(OneOf(more), 0), Literal("="),
+                                              Value("true", Spelling::kPython, item.end)}));
+    return Optional(Sequence({pair, Repeat(Sequence({Mark(item.separator), pair}), 0)}));
+  }
+
+  Expression Value(const std::string& schema, Spelling spelling, const std::string& end) {
+    if (spelling == Spelling::kPlain) {
+      const Json parsed = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
+      absl::StatusOr<std::optional<PlainString>> plain = PlainStringOf(parsed);
+      if (!plain.ok()) Fail(plain.status().message());
+      if (!status_.ok()) return {};
+      // Without the line breaks and the like beside it, by which no reader finds it.
+      const std::string mark(absl::StripAsciiWhitespace(end));
+      if (*plain && (*plain)->choices.empty()) return Without({mark}, "plain");
+      if (*plain) {
+        std::vector<Expression> choices;
+        for (const std::string& choice : (*plain)->choices) {
+          // It would end there for who reads it.
+          if (absl::StrContains(choice, mark)) Fail("a choice contains what ends the value");
+          choices.push_back(Literal(choice));
+        }
+        return Choice(std::move(choices));
+      }
+    }
+    absl::StatusOr<Grammar> value = ParseJsonSchema(schema);
+    if (!value.ok()) Fail(value.status().message());
+    if (!status_.ok()) return {};
+    // The rules of JSON's own parts are everybody's, but for Python's words among them.
+    const bool python = spelling == Spelling::kPython;
+    const std::string prefix = absl::StrCat("value ", rules_++, " ");
+    for (auto& [name, rule] : value->rules) {
+      const bool shared = !python && absl::StartsWith(name, "json-");
+      if (python) SpellAsPython(&rule);
+      Rename(prefix, python, &rule);
+      grammar_.rules.try_emplace(shared ? name : prefix + name, std::move(rule));
+    }
+    return RuleCall(prefix + value->root);
+  }
+
+  const FormedText& text_;
+  Grammar grammar_;
+  absl::Status status_;
+  std::string place_;
+  int rules_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text) {
+  return Builder(text).Build();
+}
+
+absl::StatusOr<Expression> TextWithout(const std::vector<std::string>& marks,
+                                       const std::string& name, Grammar* grammar) {
+  const Expression any = Repeat(OneOf({{0, kLastCodePoint}}), 0);
+  std::vector<Expression> literals;
+  for (const std::string& mark : marks) literals.push_back(Literal(mark));
+  DfaBudget budget = kBudget;
+  absl::StatusOr<Dfa> all = Dfa::From(any, &budget);
+  if (!all.ok()) return all.status();
+  absl::StatusOr<Dfa> with = Dfa::From(Sequence({any, Choice(std::move(literals)), any}), &budget);
+  if (!with.ok()) return with.status();
+  absl::StatusOr<Dfa> without = all->Without(*with, &budget);
+  if (!without.ok()) return without.status();
+  return without->AddRules(
+      name, [](const CodePoints& points) { return OneOf(points); }, grammar);
+}
+
+}  // namespace espalier
