@@ -128,6 +128,8 @@ void AnswerReader::Take(const std::string& text, AnswerPart* out) {
     state_ = !mark && (begun[0] == '{' || begun[0] == '[') ? State::kWhole : State::kText;
   }
   if (state_ == State::kText || state_ == State::kInSection) ReadText(out);
+  while (state_ == State::kWhole && ReadCalls(kNowhere, out)) {
+  }
 }
 
 size_t AnswerReader::FindOpen() {
@@ -168,15 +170,70 @@ void AnswerReader::ReadText(AnswerPart* out) {
       held_.erase(0, open + section_->open.size());
       state_ = State::kInSection;
     }
-    const auto [end, behind] = FindClose();
-    if (end == kNowhere) return;
-    const std::string inside = held_.substr(0, end);
-    const std::string close = held_.substr(end, behind - end);
-    held_.erase(0, behind);
-    after_call_ = AddCalls(options_.style->Read(inside, options_.tools), out);
-    if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
-    state_ = State::kText;
+    for (;;) {
+      const auto [end, behind] = arguments_ ? std::pair{kNowhere, kNowhere} : FindClose();
+      if (ReadCalls(end, out)) continue;
+      if (end == kNowhere) return;
+      const std::string inside = held_.substr(0, end);
+      const std::string close = held_.substr(end, behind - end);
+      held_.erase(0, behind);
+      after_call_ = std::exchange(begun_, 0) > 0 ||
+                    AddCalls(options_.style->Read(inside, options_.tools), out);
+      if (!after_call_) absl::StrAppend(&out->text, section_->open, inside, close);
+      state_ = State::kText;
+      break;
+    }
   }
+}
+
+bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
+  if (!arguments_) {
+    const absl::string_view inside = absl::string_view(held_).substr(0, end);
+    const std::optional<CallBegin> begin = options_.choice == ToolChoice::kRequired
+                                               ? BeginJsonCall(inside, options_.tools)
+                                               : options_.style->Begin(inside, options_.tools);
+    if (!begin) return false;
+    const int index = next_index_++;
+    out->calls.push_back({index, IdOf(index), begin->name, ""});
+    held_.erase(0, begin->arguments);
+    arguments_.emplace();
+    ++begun_;
+  }
+  const size_t taken = arguments_->Take(held_);
+  if (taken > 0) {
+    // Parts of one piece of text are one part.
+    if (out->calls.empty() || out->calls.back().index != next_index_ - 1) {
+      out->calls.push_back({next_index_ - 1, "", "", ""});
+    }
+    out->calls.back().arguments += held_.substr(0, taken);
+    held_.erase(0, taken);
+  }
+  if (!arguments_->over()) return false;
+  arguments_.reset();
+  return true;
+}
+
+size_t ObjectEnd::Take(absl::string_view text) {
+  size_t at = 0;
+  while (at < text.size() && !over_) {
+    const char c = text[at];
+    if (quoted_) {
+      if (!escaped_ && c == '"') quoted_ = false;
+      escaped_ = !escaped_ && c == '\\';
+    } else if (c == '"') {
+      quoted_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (c == '}' || c == ']') {
+      over_ = --depth_ == 0;
+    } else if (!absl::ascii_isalnum(c) && !absl::ascii_isspace(c) &&
+               !absl::StrContains(",:+-.", c)) {
+      over_ = true;
+      return at;
+    }
+    ++at;
+  }
+  return at;
 }
 
 std::string AnswerReader::IdOf(int index) const {
@@ -212,6 +269,12 @@ AnswerPart AnswerReader::Finish() {
     return out;
   }
   const bool section = state_ == State::kInSection;
+  if (begun_ > 0) {
+    // What closed the last call.
+    const size_t text = rest.find_first_not_of(" \t\r\n}]");
+    if (!section && text != kNowhere) out.text += rest.substr(text);
+    return out;
+  }
   // Cut short, it is what there is of it, as it is.
   if (!AddCalls(section ? options_.style->Read(rest, options_.tools)
                 : options_.choice == ToolChoice::kRequired

@@ -2,6 +2,7 @@
 // the parts together are the same.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,18 @@ class ReasoningReader {
   std::string held_;
 };
 
+// Follows a JSON object, to its end, or to what cannot be part of one.
+class ObjectEnd {
+ public:
+  // How much of `text`, which goes on where the last one ended, belongs to it.
+  size_t Take(absl::string_view text);
+  bool over() const { return over_; }
+
+ private:
+  int depth_ = 0;
+  bool quoted_ = false, escaped_ = false, over_ = false;
+};
+
 class AnswerReader {
  public:
   explicit AnswerReader(AnswerReaderOptions options);
@@ -79,6 +92,9 @@ class AnswerReader {
 
   void Take(const std::string& text, AnswerPart* out);
   void ReadText(AnswerPart* out);
+  // Passes on calls as they come, of a section or a whole answer whose text ends at `end`, if that
+  // is known. False: nothing more can be told without more text.
+  bool ReadCalls(size_t end, AnswerPart* out);
   // Adds the calls that this text holds. False if it is something else.
   bool AddCalls(std::vector<ToolCall> calls, AnswerPart* out);
   std::string IdOf(int index) const;
@@ -93,7 +109,9 @@ class AnswerReader {
   State state_ = State::kUndecided;
   const ToolStyle::Section* section_ = nullptr;
   std::string held_;
-  bool after_call_ = false;  // and nothing but blanks since
+  bool after_call_ = false;             // and nothing but blanks since
+  std::optional<ObjectEnd> arguments_;  // of the call that is under way
+  int begun_ = 0;                       // calls of this section, or whole answer, that were begun
   int next_index_ = 0;
 };
 

@@ -25,6 +25,18 @@ constexpr absl::string_view kFenceEnd = "\n```";
 //   {...}
 //   ``` END
 // or, since V3.1, BEGIN f SEPARATOR {...} END.
+// Of what follows BEGIN: the name, and where the arguments begin.
+std::optional<std::pair<absl::string_view, size_t>> NameOf(absl::string_view call) {
+  const size_t separator = call.find(kSeparator), brace = call.find('{');
+  if (brace == absl::string_view::npos || separator > brace) return std::nullopt;
+  const size_t behind = separator + kSeparator.size();
+  const absl::string_view rest = call.substr(behind, brace - behind);
+  const size_t fence = rest.find(kFence);
+  const absl::string_view name =
+      fence == absl::string_view::npos ? call.substr(0, separator) : rest.substr(0, fence);
+  return std::pair{absl::StripAsciiWhitespace(name), brace};
+}
+
 class DeepSeek : public ToolStyle {
  public:
   explicit DeepSeek(bool fenced) : fenced_(fenced) {}
@@ -49,20 +61,23 @@ class DeepSeek : public ToolStyle {
       const size_t end = inside.find(kEnd);
       absl::string_view call = inside.substr(0, end);
       inside.remove_prefix(end == absl::string_view::npos ? inside.size() : end + kEnd.size());
-      const size_t separator = call.find(kSeparator);
-      if (separator == absl::string_view::npos) return {};
-      absl::string_view name = call.substr(0, separator);
-      call.remove_prefix(separator + kSeparator.size());
-      if (const size_t fence = call.find(kFence); fence < call.find('{')) {
-        name = call.substr(0, fence);
-        call = absl::StripTrailingAsciiWhitespace(call.substr(fence + kFence.size()));
-        absl::ConsumeSuffix(&call, "```");
-      }
-      name = absl::StripAsciiWhitespace(name);
-      const nlohmann::ordered_json arguments = ParseBounded(call);
-      if (!arguments.is_object() || FindTool(name, tools) == nullptr) return {};
-      calls.push_back({std::string(name), DumpJson(arguments)});
+      const std::optional<std::pair<absl::string_view, size_t>> begin = NameOf(call);
+      if (!begin || FindTool(begin->first, tools) == nullptr) return {};
+      call = absl::StripTrailingAsciiWhitespace(call.substr(begin->second));
+      absl::ConsumeSuffix(&call, "```");
+      call = absl::StripTrailingAsciiWhitespace(call);
+      if (!ParseBounded(call).is_object()) return {};
+      calls.push_back({std::string(begin->first), std::string(call)});
     }
+  }
+  std::optional<CallBegin> Begin(absl::string_view inside,
+                                 const std::vector<Tool>& tools) const override {
+    const size_t mark = inside.find(kBegin);
+    if (mark == absl::string_view::npos) return std::nullopt;
+    const size_t behind = mark + kBegin.size();
+    const auto begin = NameOf(inside.substr(behind));
+    if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
+    return CallBegin{std::string(begin->first), behind + begin->second};
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedSection section{

@@ -31,6 +31,10 @@ class JsonStyle : public ToolStyle {
                              const std::vector<Tool>& tools) const override {
     return ReadJsonCalls(inside, tools);
   }
+  std::optional<CallBegin> Begin(absl::string_view inside,
+                                 const std::vector<Tool>& tools) const override {
+    return BeginJsonCall(inside, tools);
+  }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedText form = form_;
     for (FormedSection& section : form.sections) section.items = JsonItems(tools, arguments_);

@@ -16,6 +16,11 @@ constexpr absl::string_view kId = "[CALL_ID]";
 // [TOOL_CALLS] [{"name": "f", "arguments": {...}}, ...]; since the eleventh form of its tokenizer
 // [TOOL_CALLS]f[CALL_ID]id[ARGS]{...}, once for each call, where the id or both marks may be
 // missing.
+absl::string_view NameOf(absl::string_view before) {
+  const absl::string_view name = absl::StripSuffix(before, kArguments);
+  return absl::StripAsciiWhitespace(name.substr(0, name.find(kId)));
+}
+
 class Mistral : public ToolStyle {
  public:
   // `marked`: the second form.
@@ -37,10 +42,17 @@ class Mistral : public ToolStyle {
     if (brace == absl::string_view::npos) return {};
     if (brace == 0 || inside[0] == '[') return ReadJsonCalls(inside, tools);
     const nlohmann::ordered_json arguments = ParseBounded(inside.substr(brace));
-    absl::string_view name = absl::StripSuffix(inside.substr(0, brace), kArguments);
-    name = absl::StripAsciiWhitespace(name.substr(0, name.find(kId)));
+    const absl::string_view name = NameOf(inside.substr(0, brace));
     if (!arguments.is_object() || FindTool(name, tools) == nullptr) return {};
     return {{std::string(name), std::string(inside.substr(brace))}};
+  }
+  std::optional<CallBegin> Begin(absl::string_view inside,
+                                 const std::vector<Tool>& tools) const override {
+    const size_t brace = inside.find('{');
+    if (brace == absl::string_view::npos) return std::nullopt;
+    const absl::string_view name = NameOf(inside.substr(0, brace));
+    if (FindTool(name, tools) == nullptr) return BeginJsonCall(inside, tools);
+    return CallBegin{std::string(name), brace};
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedText form{.triggers = {std::string(kCalls)}};

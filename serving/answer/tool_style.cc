@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
@@ -72,6 +73,39 @@ std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<To
                                           : absl::StripLeadingAsciiWhitespace(text.substr(end + 1));
   }
   return calls;
+}
+
+std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector<Tool>& tools) {
+  size_t at = 0;
+  const auto skip = [&](absl::string_view characters) {
+    while (at < text.size() && absl::StrContains(characters, text[at])) ++at;
+  };
+  const auto take = [&](char c) {
+    skip(" \t\r\n");
+    return at < text.size() && text[at++] == c;
+  };
+  // Names with escapes are left to who reads all of it.
+  const auto string = [&]() -> absl::string_view {
+    if (!take('"')) return "";
+    const size_t end = text.find_first_of("\"\\", at);
+    if (end == absl::string_view::npos || text[end] != '"') return "";
+    const absl::string_view value = text.substr(at, end - at);
+    at = end + 1;
+    return value;
+  };
+  skip(" \t\r\n}];,[");
+  if (!take('{')) return std::nullopt;
+  absl::string_view key = string();
+  if (key == "type") {
+    if (!take(':') || string() != "function" || !take(',')) return std::nullopt;
+    key = string();
+  }
+  if (key != "name" || !take(':')) return std::nullopt;
+  const absl::string_view name = string();
+  if (FindTool(name, tools) == nullptr || !take(',')) return std::nullopt;
+  key = string();
+  if ((key != "arguments" && key != "parameters") || !take(':') || !take('{')) return std::nullopt;
+  return CallBegin{std::string(name), at - 1};
 }
 
 const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,16 @@ struct ToolCall {
 // One object {"name": ..., "arguments" or "parameters": {...}}, a list of such, or several with
 // semicolons between. Empty if it is anything else.
 std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<Tool>& tools);
+
+// The beginning of a call whose arguments come next, as a JSON object.
+struct CallBegin {
+  std::string name;
+  size_t arguments = 0;  // where they begin
+};
+
+// Of `text`, from what closes a call before it on: a JSON call as above whose name comes before its
+// arguments. nullopt: it is not sure yet, or is anything else.
+std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector<Tool>& tools);
 
 class ToolStyle {
  public:
@@ -52,6 +63,11 @@ class ToolStyle {
   virtual std::vector<ToolCall> ReadWhole(absl::string_view answer,
                                           const std::vector<Tool>& tools) const {
     return ReadJsonCalls(answer, tools);
+  }
+  // The next call in a section, if its arguments can be passed on as they come. As BeginJsonCall.
+  virtual std::optional<CallBegin> Begin(absl::string_view inside,
+                                         const std::vector<Tool>& tools) const {
+    return std::nullopt;
   }
   // Answers in which every call is one of a tool, well written, and within the schema of those that
   // are strict. Read and ReadWhole understand them.
