@@ -316,12 +316,17 @@ class Backward : public Kernel {
     again_ = activation_ != Activation::kNone && !GradientOfOutput(activation_);
     bias_ = Has(spec.inputs, 2);
     if (empty_) return;
+    // They run one after the other.
+    const size_t shared = layout_.end();
     if (again_) MakeProduct(p, bias_, Activation::kNone, &layout_, &product_);
+    layout_.ReuseFrom(shared);
     if (Has(spec.outputs, 0)) MakeInputGradient(p, &layout_, &data_);
+    layout_.ReuseFrom(shared);
+    if (!Has(spec.outputs, 1) && !Has(spec.outputs, 2)) return;
     MakeWeightGradient(p, &layout_, &weights_);
     // Where a gradient is not wanted oneDNN still writes it.
-    spare_weight_ = layout_.Add(NumElements(p.weight) * sizeof(float));
-    spare_bias_ = layout_.Add(NumElements(p.bias) * sizeof(float));
+    if (!Has(spec.outputs, 1)) spare_weight_ = layout_.Add(NumElements(p.weight) * sizeof(float));
+    if (!Has(spec.outputs, 2)) spare_bias_ = layout_.Add(NumElements(p.bias) * sizeof(float));
   }
 
   size_t workspace_bytes() const override { return layout_.bytes(); }
@@ -422,8 +427,11 @@ class TransposedBackward : public Kernel {
     const Problem p = Inverse(spec, spec.inputs[2].dims);
     empty_ = IsEmpty(p);
     if (empty_) return;
+    // They run one after the other.
     if (Has(spec.outputs, 0)) MakeProduct(p, false, Activation::kNone, &layout_, &data_);
-    if (Has(spec.outputs, 1)) MakeWeightGradient(p, &layout_, &weights_);
+    layout_.ReuseFrom(0);
+    if (!Has(spec.outputs, 1)) return;
+    MakeWeightGradient(p, &layout_, &weights_);
     spare_bias_ = layout_.Add(NumElements(p.bias) * sizeof(float));
   }
 

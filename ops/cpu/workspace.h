@@ -1,6 +1,7 @@
 // Offsets of several blocks inside a kernel's workspace.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 namespace espalier {
@@ -9,14 +10,19 @@ class WorkspaceLayout {
  public:
   // The offset of a new block of `bytes` bytes, 64-byte aligned.
   size_t Add(size_t bytes) {
-    const size_t offset = bytes_;
-    bytes_ += (bytes + 63) / 64 * 64;
+    const size_t offset = end_;
+    end_ += (bytes + 63) / 64 * 64;
+    bytes_ = std::max(bytes_, end_);
     return offset;
   }
+  // Where the next block will lie.
+  size_t end() const { return end_; }
+  // Blocks from there on are done with when those that are added now are in use.
+  void ReuseFrom(size_t end) { end_ = end; }
   size_t bytes() const { return bytes_; }
 
  private:
-  size_t bytes_ = 0;
+  size_t end_ = 0, bytes_ = 0;
 };
 
 // The block at `offset`, as elements of T.

@@ -31,7 +31,9 @@ double SecondsOf(const proto::Instruction& instruction, const MemoryLimits& limi
 
 // What kernels need beside the arena is known to the worker alone. Libraries' products (the
 // operators that mixed precision narrows) bring their operands into other orders, with padding:
-// room for half as much again as the largest ones take is kept free.
+// room for half as much again as the largest ones take is kept free. The gradient of a
+// convolution's weights is summed up in a copy by each thread besides; where images are small and
+// weights large these are most of it (oneDNN's kernels for AVX2, two threads).
 int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
   int64_t most = 0;
   for (const proto::Instruction& instruction : program.program().instructions()) {
@@ -43,9 +45,12 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
     for (const BufferAccess& access : AccessesOf(instruction)) {
       bytes += program.spec(access.buffer).bytes();
     }
-    most = std::max(most, bytes);
+    most = std::max(most, bytes / 2 * 3);
+    if (absl::StartsWith(op, "conv") && absl::EndsWith(instruction.compute().op(), "_grad")) {
+      most = std::max(most, bytes + 2 * program.spec(instruction.compute().inputs(1)).bytes());
+    }
   }
-  return most / 2 * 3;
+  return most;
 }
 
 absl::StatusOr<proto::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,

@@ -59,7 +59,7 @@ absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t
     const ValueId y =
         b.Op("conv2d", {x, b.Parameter(name + ".weight", DType::kF32, {kChannels, in, 3, 3}, init)},
              conv, name);
-    return b.Op("relu", {y}, {}, name + ".relu");
+    return b.Op("gelu", {y}, {}, name + ".gelu");
   };
   ValueId h = convolve(b.Input(images, DType::kF32, {-1, 1, 8, 8}), 1, "first");
   for (int i = 0; i < layers; ++i) {

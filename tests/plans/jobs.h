@@ -23,7 +23,8 @@ struct SmallJob {
 absl::StatusOr<SmallJob> DigitsCnn(const OpRegistry& registry);
 
 // A chain of `layers` residual convolutions on the same digits: activations take far more than
-// parameters.
+// parameters. Smooth: where sums are taken in another order, a relu here and there would turn over
+// and lead the loss elsewhere, on some processors far beyond what rounding does.
 absl::StatusOr<SmallJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch);
 
 // A LLaMA on the bytes of Genesis.

@@ -20,8 +20,9 @@ namespace {
 constexpr int64_t kBatch = 16, kExamples = 64;
 constexpr zoo::ResNetSizes kSizes{.edge = 64, .width = 8, .classes = 10};
 
-// `nudged`: every second pixel is the next number that there is, as another rounding would have it.
-std::shared_ptr<const Dataset> Images(int32_t count, bool nudged = false) {
+// `nudged` n: every n-th pixel is the next number that there is, as another rounding would have it;
+// 0: none.
+std::shared_ptr<const Dataset> Images(int32_t count, int nudged = 0) {
   Column images{"image", {DType::kF32, {kSizes.colours, kSizes.edge, kSizes.edge}}, {}};
   Column labels{"labels", {DType::kI32, {}}, {}};
   uint32_t state = 1;
@@ -30,7 +31,7 @@ std::shared_ptr<const Dataset> Images(int32_t count, bool nudged = false) {
     for (int64_t k = 0; k < images.example.num_elements(); ++k) {
       state = state * 1664525u + 1013904223u;
       float pixel = static_cast<float>(state >> 8) * 0x1p-24f + 0.1f * static_cast<float>(label);
-      if (nudged && k % 2 == 0) pixel = std::nextafter(pixel, 2.0f);
+      if (nudged > 0 && k % nudged == 0) pixel = std::nextafter(pixel, 2.0f);
       const char* bytes = reinterpret_cast<const char*>(&pixel);
       images.data.insert(images.data.end(), bytes, bytes + sizeof(pixel));
     }
@@ -144,7 +145,8 @@ TEST_F(SlicesTest, ReplicasDoToo) {
 }
 
 // Rounding alone: a ResNet on a small batch makes much of it within a few steps. The same examples
-// in another order, or pixels that are rounded otherwise, lead as far away as slices do.
+// in another order, or pixels that are rounded otherwise, lead as far away as slices do. Which relu
+// turns over first is chance: several of each are tried.
 TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
   dataset_ = Images(kBatch);  // each step has all of them
   const absl::StatusOr<proto::Plan> plan = PlanFor(int64_t{8} << 30, 0);
@@ -154,21 +156,33 @@ TEST_F(SlicesTest, AsNearAsAnotherRoundingOfTheExamples) {
   constexpr int kSteps = 6;
   const absl::StatusOr<TrainingRun> whole = Train(*plan, kSteps);
   const absl::StatusOr<TrainingRun> sliced = Train(in_slices, kSteps);
-  const absl::StatusOr<TrainingRun> reordered = Train(*plan, kSteps, 1);
-  dataset_ = Images(kBatch, /*nudged=*/true);
-  const absl::StatusOr<TrainingRun> nudged = Train(*plan, kSteps);
-  for (const auto* run : {&whole, &sliced, &reordered, &nudged}) {
-    ASSERT_TRUE(run->ok()) << run->status();
+  ASSERT_TRUE(whole.ok() && sliced.ok()) << whole.status() << sliced.status();
+  std::vector<TrainingRun> reordered, nudged;
+  for (int i = 1; i <= 5; ++i) {
+    absl::StatusOr<TrainingRun> run = Train(*plan, kSteps, static_cast<uint64_t>(i));
+    ASSERT_TRUE(run.ok()) << run.status();
+    reordered.push_back(*std::move(run));
+  }
+  for (int i = 1; i <= 5; ++i) {
+    dataset_ = Images(kBatch, i);
+    absl::StatusOr<TrainingRun> run = Train(*plan, kSteps);
+    ASSERT_TRUE(run.ok()) << run.status();
+    nudged.push_back(*std::move(run));
   }
   double others = 1e-6, slices = 0;  // up to a step
   for (int step = 0; step < kSteps; ++step) {
     const auto apart = [&](const TrainingRun& run) {
       return std::abs(run.losses[step] / whole->losses[step] - 1);
     };
-    others = std::max({others, apart(*reordered), apart(*nudged)});
+    const auto farthest = [&](const std::vector<TrainingRun>& runs) {
+      double far = 0;
+      for (const TrainingRun& run : runs) far = std::max(far, apart(run));
+      return far;
+    };
+    others = std::max({others, farthest(reordered), farthest(nudged)});
     slices = std::max(slices, apart(*sliced));
     std::printf("step %d: loss %.6f, slices %.1e apart, another order %.1e, rounding %.1e\n", step,
-                whole->losses[step], apart(*sliced), apart(*reordered), apart(*nudged));
+                whole->losses[step], apart(*sliced), farthest(reordered), farthest(nudged));
     EXPECT_LE(slices, 4 * others) << step;
   }
 }
