@@ -173,7 +173,7 @@ void AnswerReader::ReadText(AnswerPart* out) {
     for (;;) {
       const auto [end, behind] = arguments_ ? std::pair{kNowhere, kNowhere} : FindClose();
       if (ReadCalls(end, out)) continue;
-      if (end == kNowhere) return;
+      if (arguments_ || end == kNowhere) return;
       const std::string inside = held_.substr(0, end);
       const std::string close = held_.substr(end, behind - end);
       held_.erase(0, behind);

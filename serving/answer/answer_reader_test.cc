@@ -129,6 +129,10 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
       // Once its arguments have begun it is a call, whatever becomes of them.
       {hermes, R"(<tool_call>{"name": "f", "arguments": {"s": "x)", "", {{"f", R"({"s": "x)"}}},
       {hermes,
+       R"(<tool_call>{"name": "f", "arguments": {"s": "x</tool_call>Next.)",
+       "",
+       {{"f", R"({"s": "x</tool_call>Next.)"}}},
+      {hermes,
        R"(<tool_call>{"name": "f", "arguments": {"a": [1</tool_call>Next.)",
        "Next.",
        {{"f", R"({"a": [1)"}}},

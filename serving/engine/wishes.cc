@@ -56,10 +56,12 @@ class Giver {
     const int row = batch_.logit_rows[i], wish = batch_.wishes[i];
     const TokenRule& rule = RuleOf(batch_, row);
     if (wish == RunnerBatch::kFollowing) return Following(i, logits, rule);
-    absl::Span<const float> edited = logits;
-    if (wish != RunnerBatch::kToken || path_.Reaches(row)) {
-      if (!Edit(i, logits, rule, &edited)) return {};
+    if (wish == RunnerBatch::kToken && !path_.Reaches(row)) {
+      path_.Choose(row, -1);
+      return {.choices = {{-1, 0}}};
     }
+    absl::Span<const float> edited = logits;
+    if (!Edit(i, logits, rule, &edited)) return {};
     return wish == RunnerBatch::kToken ? Token(row, logits, edited, rule)
                                        : Best(row, wish, edited, rule);
   }
@@ -78,17 +80,12 @@ class Giver {
 
   Gift Token(int row, absl::Span<const float> logits, absl::Span<const float> edited,
              const TokenRule& rule) {
-    Gift gift;
-    int token = -1;
-    if (path_.Reaches(row)) {
-      const absl::StatusOr<int> chosen =
-          ChooseToken(edited, rule.sampling, rule.shared_noise, batch_.positions[row] + 1);
-      if (!chosen.ok()) return {};
-      token = *chosen;
-      if (rule.logprobs >= 0) gift.logprobs = LogprobsOf(logits, token, rule.logprobs);
-    }
-    path_.Choose(row, token);
-    gift.choices = {{token, 0}};
+    const absl::StatusOr<int> token =
+        ChooseToken(edited, rule.sampling, rule.shared_noise, batch_.positions[row] + 1);
+    if (!token.ok()) return {};
+    path_.Choose(row, *token);
+    Gift gift{.choices = {{*token, 0}}};
+    if (rule.logprobs >= 0) gift.logprobs = LogprobsOf(logits, *token, rule.logprobs);
     return gift;
   }
 

@@ -34,15 +34,16 @@ std::string Read(const AnswerReaderOptions& options, const std::string& answer, 
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const ToolStyle* const styles[] = {&HermesStyle(), &LlamaStyle(), &MistralStyle(), &PhiStyle(),
-                                     &QwenCoderStyle()};
+  const ToolStyle* const styles[] = {&HermesStyle(),  &LlamaStyle(),     &MistralStyle(),
+                                     &PhiStyle(),     &QwenCoderStyle(), &PythonStyle(),
+                                     &DeepSeekStyle()};
   const ToolChoice choices[] = {ToolChoice::kAuto, ToolChoice::kAuto, ToolChoice::kNone,
                                 ToolChoice::kRequired};
   AnswerReaderOptions options;
-  options.style = styles[data[0] % 5];
-  options.choice = choices[data[0] / 5 % 4];
-  if (data[0] / 20 % 4 > 0) options.reasoning = {"<think>", "</think>"};
-  options.begins_in_reasoning = data[0] / 20 % 4 == 2;
+  options.style = styles[data[0] % 7];
+  options.choice = choices[data[0] / 7 % 4];
+  if (data[0] / 28 % 4 > 0) options.reasoning = {"<think>", "</think>"};
+  options.begins_in_reasoning = data[0] / 28 % 4 == 2;
   options.tools = {{"f", {{"properties", {{"a", {{"type", {"integer", "null"}}}}}}}},
                    {"g", nullptr}};
   options.id = "call";

@@ -14,8 +14,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const StructuredOutput::Kind kinds[] = {StructuredOutput::kRegex, StructuredOutput::kJsonSchema,
-                                          StructuredOutput::kGbnf, StructuredOutput::kChoice};
-  StructuredOutput output{.kind = kinds[data[0] % 4], .text = text};
+                                          StructuredOutput::kGbnf, StructuredOutput::kChoice,
+                                          StructuredOutput::kFormedText};
+  StructuredOutput output{.kind = kinds[data[0] % 5], .text = text};
+  if (output.kind == StructuredOutput::kFormedText) {
+    // A schema, the mark before it, and how its values are spelled.
+    const Spelling spellings[] = {Spelling::kJson, Spelling::kPython, Spelling::kPlain};
+    const std::string mark = text.substr(0, data[0] / 15 % 8);
+    output.formed.triggers = {mark};
+    output.formed.sections = {{.open = mark,
+                               .items = {{.kind = FormedItem::kFields,
+                                          .fields = {{.begin = "a=",
+                                                      .schema = text.substr(mark.size()),
+                                                      .spelling = spellings[data[0] / 5 % 3],
+                                                      .end = ";"}}}}}};
+  }
   if (output.kind == StructuredOutput::kChoice) output.choices = {text, text.substr(0, size / 2)};
   const absl::StatusOr<Grammar> grammar = GrammarOf(output);
   if (!grammar.ok()) {
