@@ -251,6 +251,18 @@ void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
     }
     JsonReader inner(*outputs, "structured_outputs.");
     read(inner, "");
+    if (const json* tag = inner.Find("structural_tag")) {
+      // vLLM has it as a text that holds the JSON.
+      json parsed = tag->is_string() ? json() : *tag;
+      const bool good =
+          !tag->is_string() || !JsonReader::ParseBody(tag->get<std::string>(), &parsed);
+      if (good && parsed.is_object() && parsed.value("type", json()) == "structural_tag") {
+        given += ReadResponseFormat(parsed, inner, generate);
+      } else {
+        inner.Fail("structural_tag",
+                   "field 'structured_outputs.structural_tag' must be an object of that type");
+      }
+    }
     bool any_object = false;
     inner.Bool("json_object", &any_object);
     if (any_object) {

@@ -1,5 +1,6 @@
 #include "server/http/openai_request.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -125,13 +126,20 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
         R"("structured_outputs": {"json": {"type": "null"}})"}) {
     EXPECT_EQ(parse(fields).json_schema(), R"({"type":"null"})") << fields;
   }
-  const proto::StructuralTag tag =
-      parse(R"("response_format": {"type": "structural_tag", "triggers": ["<f"], "structures": [
-              {"begin": "<f>", "schema": {"type": "null"}, "end": "</f>"}]})")
-          .structural_tag();
-  ASSERT_EQ(tag.structures_size(), 1);
-  EXPECT_EQ(tag.structures(0).json_schema(), R"({"type":"null"})");
-  EXPECT_THAT(tag.triggers(), ElementsAre("<f"));
+  for (const char* fields :
+       {R"("response_format": {"type": "structural_tag", "triggers": ["<f"], "structures": [
+              {"begin": "<f>", "schema": {"type": "null"}, "end": "</f>"}]})",
+        R"("structured_outputs": {"structural_tag": "{\"type\": \"structural_tag\", \"triggers\":
+              [\"<f\"], \"structures\": [{\"begin\": \"<f>\", \"schema\": {\"type\": \"null\"},
+              \"end\": \"</f>\"}]}"})"}) {
+    std::string text = fields;
+    // A text in JSON has no line breaks.
+    text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
+    const proto::StructuralTag tag = parse(text).structural_tag();
+    ASSERT_EQ(tag.structures_size(), 1) << text;
+    EXPECT_EQ(tag.structures(0).json_schema(), R"({"type":"null"})");
+    EXPECT_THAT(tag.triggers(), ElementsAre("<f"));
+  }
   EXPECT_EQ(parse(R"("guided_regex": "a+")").regex(), "a+");
   EXPECT_EQ(parse(R"("structured_outputs": {"regex": "a+"})").regex(), "a+");
   EXPECT_EQ(parse(R"("guided_grammar": "root ::= x")").grammar(), "root ::= x");
@@ -180,6 +188,10 @@ TEST(OpenAi, ErrorsNameTheField) {
        "response_format.type"},
       {R"({"model": "m", "prompt": "x", "response_format": {"type": "json_schema"}})",
        "response_format.json_schema"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "structural_tag"}})",
+       "response_format.structures"},
+      {R"({"model": "m", "prompt": "x", "structured_outputs": {"structural_tag": "x"}})",
+       "structured_outputs.structural_tag"},
       {R"({"model": "m", "prompt": "x", "guided_regex": "a", "guided_choice": ["b"]})",
        "response_format"},
       {R"({"model": "m", "prompt": "x", "structured_outputs": {"yaml": 1}})",

@@ -1,6 +1,7 @@
 #include "serving/grammar/formed_text.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -170,7 +171,11 @@ class Builder {
       }
       const std::string outer = place_;
       absl::StrAppend(&place_, ", '", begin.substr(0, 100), "'");
-      items.push_back(Sequence({Mark(item.begin), Inside(item), Mark(item.end)}));
+      const auto [known, added] = items_.try_emplace(item);
+      if (added) {
+        known->second = NewRule(Sequence({Mark(item.begin), Inside(item), Mark(item.end)}));
+      }
+      items.push_back(known->second);
       place_ = outer;
       if (!status_.ok()) return {};
     }
@@ -203,7 +208,6 @@ class Builder {
   // did.
   Expression Fields(const FormedItem& item) {
     Expression first = Literal(""), later = Literal("");
-    bool empty = true;  // the fields so far may all be left out
     for (auto field = item.fields.rbegin(); field != item.fields.rend() && status_.ok(); ++field) {
       const std::string outer = place_;
       absl::StrAppend(&place_, ", '", field->begin, "'");
@@ -217,7 +221,6 @@ class Builder {
         here = Choice({std::move(here), std::move(first)});
         behind = Choice({std::move(behind), std::move(later)});
       }
-      empty = empty && !field->required;
       first = NewRule(std::move(here));
       later = NewRule(std::move(behind));
     }
@@ -272,6 +275,7 @@ class Builder {
   absl::Status status_;
   std::string place_;
   int rules_ = 0;
+  std::map<FormedItem, Expression> items_;  // styles offer the same ones between several marks
 };
 
 }  // namespace

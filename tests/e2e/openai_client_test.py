@@ -251,6 +251,13 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(choice.finish_reason, "tool_calls")
         self.check_call(choice.message.tool_calls[0])
         self.assertIsNone(choice.message.content)
+        # In a stream the arguments come in parts.
+        parts = [part for chunk in self.client.chat.completions.create(**asked, stream=True)
+                 for part in (chunk.choices[0].delta.tool_calls if chunk.choices else None) or []]
+        self.assertEqual(parts[0].function.name, "weather")
+        self.assertGreater(len(parts), 3)
+        self.assertEqual("".join(part.function.arguments or "" for part in parts),
+                         choice.message.tool_calls[0].function.arguments)
         # It would go to Ur, where a strict schema has no Ur.
         strict = copy.deepcopy(TOOLS)
         strict[0]["function"].update(strict=True)
