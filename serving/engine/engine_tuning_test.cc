@@ -163,6 +163,16 @@ TEST(TunedEngine, SampledAnswersAreThoseOfPlainDecodingWhateverIsDrafted) {
 }
 
 // The text changes its nature in the middle: the SSM is right from some length on.
+// Where both models draw alike, drafts are worth as much as for greedy requests. What was learned
+// of those is not what counts here: there are none.
+TEST(TunedEngine, SampledRequestsAreDraftedForByWhatWasLearnedOfThem) {
+  for (const Machine& machine : Machines()) {
+    const Outcome greedy = Serve(machine, 0.97, 4, Tuned(), "", 0, 4);
+    const Outcome sampled = Serve(machine, 0.97, 4, Tuned(), "", 0.8, 4);
+    EXPECT_GT(sampled.tokens_per_second, 0.95 * greedy.tokens_per_second) << machine.name;
+  }
+}
+
 TEST(TunedEngine, NoticesThatAnSsmHasBecomeGoodThoughItWasOff) {
   RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   limits.max_positions = 4096;

@@ -130,11 +130,10 @@ class Speculator {
 
  private:
   // Trials of greedy and of sampled requests differ.
+  static int KindOf(const Request& request) { return request.options().sampling.greedy() ? 0 : 1; }
   struct Learned {
     Acceptance acceptance[2];
-    Acceptance& Of(const Request& request) {
-      return acceptance[request.options().sampling.greedy() ? 0 : 1];
-    }
+    Acceptance& Of(const Request& request) { return acceptance[KindOf(request)]; }
   };
   struct Ssm {
     std::unique_ptr<Drafter> drafter;
@@ -144,7 +143,10 @@ class Speculator {
     absl::Status status;
     StepCost cost;
     Learned learned;
+    int kind = 0;  // of most requests that it could draft for: which trials speak of them
     DraftChoice choice;
+
+    const Acceptance& acceptance() const { return learned.acceptance[kind]; }
     int64_t drafts = 0;
   };
   // A request's part in the next draft of one SSM.

@@ -74,7 +74,7 @@ bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double>
   double spent = 0;
   for (int ahead = 1; ahead <= kLookAhead && depth + ahead <= options_.max_depth; ++ahead) {
     spent += LongRunRate() * LevelSeconds(ssm, static_cast<int>(level.size()));
-    const double next = ssm.learned.acceptance[0].OfRank(depth + ahead, 0);
+    const double next = ssm.acceptance().OfRank(depth + ahead, 0);
     for (double& chance : level) chance *= next;
     const auto middle = static_cast<int64_t>(nodes.size());
     nodes.insert(nodes.end(), level.begin(), level.end());
@@ -86,7 +86,7 @@ bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double>
 
 void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   Ssm& ssm = ssms_[s];
-  const double next = ssm.learned.acceptance[0].OfRank(2, 0);
+  const double next = ssm.acceptance().OfRank(2, 0);
   double least_parent = 0;
   if (const int drafting = ssm.choice.requests; drafting > 0) {
     // In tokens: of a child, and of a row in the run that finds it.

@@ -122,14 +122,14 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
       Ssm& ssm = ssms_[s];
       if (done[s]) continue;
       std::vector<DraftOffer> offers;
-      int drawn = 0;
+      int sampled = 0;
       for (const Request* request : Offered(s, decoding)) {
         const int behind = request->length() - 1 - ssm.drafter->kv().length(request->id());
-        drawn += Draws(*request);
+        sampled += KindOf(*request);
         offers.push_back({.factor = StateOf(*request).parts[s].factor.value() * missed,
                           .catch_up = std::max(0, behind)});
       }
-      const bool mostly_drawn = drawn * 2 > static_cast<int>(offers.size());
+      ssm.kind = sampled * 2 > static_cast<int>(offers.size()) ? 1 : 0;
       const DraftBounds bounds = {.depth = options_.max_depth,
                                   .nodes = options_.max_nodes,
                                   .rows = setup_.max_rows,
@@ -138,8 +138,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
       // Of the best one it is for the clock to say whether it pays (payoff.h).
       const double margin = turn == 0 ? Payoff::kLeastGain - 1 : on ? 0 : kMargin;
       const DraftChoice choice =
-          ChooseDraft(with, llm_cost_, ssm.cost, ssm.learned.acceptance[mostly_drawn ? 1 : 0],
-                      offers, bounds, margin);
+          ChooseDraft(with, llm_cost_, ssm.cost, ssm.acceptance(), offers, bounds, margin);
       if (choice.requests > 0 && (best < 0 || choice.rate > best_choice.rate)) {
         best = s;
         best_choice = choice;
@@ -155,7 +154,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
     with.nodes += best_choice.requests * best_choice.nodes;
     with.gain += best_choice.gain;
     with.drafting += best_choice.seconds;
-    missed *= 1 - ssms_[best].learned.acceptance[0].OfRank(1, 0);
+    missed *= 1 - ssms_[best].acceptance().OfRank(1, 0);
   }
 }
 
