@@ -147,7 +147,6 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
   }
 }
 
-// vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
 std::string SchemaText(const json& schema) {
   return schema.is_string() ? schema.get<std::string>() : Dump(schema);
 }
@@ -218,6 +217,7 @@ int ReadResponseFormat(const json& format, JsonReader& reader, proto::GenerateRe
   return type == "text" ? 0 : 1;
 }
 
+// vLLM's structured_outputs, its older guided_... fields, and OpenAI's response_format.
 void ReadStructured(JsonReader& reader, proto::GenerateRequest* generate) {
   int given = 0;
   const auto read = [&](JsonReader& from, const std::string& prefix) {

@@ -100,7 +100,7 @@ std::vector<int> MarksOf(const proto::GenerateRequest& request, const Prompt& pr
 
 absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
     const proto::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
-    const std::optional<StructuredOutput>& calls) {
+    const std::optional<StructuredOutput>& calls, const std::vector<int>& shown) {
   const proto::SamplingOptions& sampling = request.sampling();
   auto rules = std::make_shared<TokenRules>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
@@ -128,8 +128,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
   if (calls) *form = calls;
   if (*form) {
     absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
-        model.grammars->Get(Behind(prompt, request, **std::move(form)),
-                            MarksOf(request, prompt, model.host->tokenizer()));
+        model.grammars->Get(Behind(prompt, request, **std::move(form)), shown);
     if (!masker.ok()) return InField(calls ? "tools" : "response_format", masker.status());
     rules->constraint = *std::move(masker);
   }
@@ -187,7 +186,8 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.sampling.top_k = sampling.top_k();
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
-  absl::StatusOr<std::shared_ptr<const TokenRules>> rules = RulesOf(request, model, prompt, calls);
+  absl::StatusOr<std::shared_ptr<const TokenRules>> rules =
+      RulesOf(request, model, prompt, calls, options.shown_tokens);
   if (!rules.ok()) return rules.status();
   options.rules = *std::move(rules);
   return options;

@@ -13,14 +13,15 @@ constexpr absl::string_view kCalls = "[TOOL_CALLS]";
 constexpr absl::string_view kArguments = "[ARGS]";
 constexpr absl::string_view kId = "[CALL_ID]";
 
-// [TOOL_CALLS] [{"name": "f", "arguments": {...}}, ...]; since the eleventh form of its tokenizer
-// [TOOL_CALLS]f[CALL_ID]id[ARGS]{...}, once for each call, where the id or both marks may be
-// missing.
+// Of what stands between the mark and the arguments.
 absl::string_view NameOf(absl::string_view before) {
   const absl::string_view name = absl::StripSuffix(before, kArguments);
   return absl::StripAsciiWhitespace(name.substr(0, name.find(kId)));
 }
 
+// [TOOL_CALLS] [{"name": "f", "arguments": {...}}, ...]; since the eleventh form of its tokenizer
+// [TOOL_CALLS]f[CALL_ID]id[ARGS]{...}, once for each call, where the id or both marks may be
+// missing.
 class Mistral : public ToolStyle {
  public:
   // `marked`: the second form.
