@@ -56,9 +56,9 @@ class Mistral : public ToolStyle {
     return CallBegin{std::string(name), brace};
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
-    FormedText form{.triggers = {std::string(kCalls)}};
+    // What follows a call's end would be part of it.
+    FormedText form{.around = FormedText::kTextBefore, .triggers = {std::string(kCalls)}};
     if (!marked_) {
-      form.around = FormedText::kTextBefore;
       for (const char* blank : {" ", ""}) {
         form.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
                                  .items = JsonItems(tools, "arguments"),
@@ -68,8 +68,6 @@ class Mistral : public ToolStyle {
       }
       return form;
     }
-    // What follows a call's end would be part of it.
-    form.around = FormedText::kTextBefore;
     FormedSection section{
         .open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
     for (const Tool& tool : tools) {
