@@ -10,23 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kRunners = 64;
-
-// The most probable `count` tokens, best first, equals by rising id. One pass: few are ever better
-// than the last of those kept.
-std::vector<int> MostProbable(const Distribution& p, int count) {
-  std::vector<int> best;
-  const size_t most = std::clamp(count, 0, static_cast<int>(p.size()));
-  if (most == 0) return best;
-  best.reserve(most + 1);
-  const auto before = [&](int a, int b) { return p[a] > p[b]; };
-  for (int i = 0; i < static_cast<int>(p.size()); ++i) {
-    if (best.size() == most && !(p[i] > p[best.back()])) continue;
-    best.insert(std::upper_bound(best.begin(), best.end(), i, before), i);
-    if (best.size() > most) best.pop_back();
-  }
-  return best;
-}
+constexpr int kRunners = 8;  // of a race whose chances are told
 
 // exp of what a temperature makes of logits, all of which may be chosen, a block at a time.
 class Weights {
@@ -51,14 +35,32 @@ class Weights {
   const float highest_;
 };
 
-int FirstOf(const Weights& weights, uint64_t seed, int64_t position) {
-  SharedRace race(seed, static_cast<uint64_t>(position));
+void EnterAll(const Weights& weights, SharedRace* race) {
   double block[Weights::kBlock];
   for (int b = 0; b < weights.blocks(); ++b) {
     weights.Of(b, block);
-    for (int i = 0; i < weights.size(b); ++i) race.Enter(b * Weights::kBlock + i, block[i]);
+    for (int i = 0; i < weights.size(b); ++i) race->Enter(b * Weights::kBlock + i, block[i]);
   }
-  return race.first();
+}
+
+// Runs the race of `position` among the tokens that the request's way of sampling leaves.
+absl::Status Run(absl::Span<const float> logits, const SamplingParameters& sampling,
+                 SharedRace* race) {
+  const int vocabulary = static_cast<int>(logits.size());
+  if (sampling.keeps_all()) {
+    const absl::StatusOr<int> highest = Argmax(logits.data(), vocabulary);
+    if (!highest.ok()) return highest.status();
+    if (logits[*highest] == -INFINITY) {
+      race->Enter(*highest, 1);
+    } else {
+      EnterAll(Weights(logits, sampling.temperature, logits[*highest]), race);
+    }
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Distribution> p = SamplingDistribution(logits.data(), vocabulary, sampling);
+  if (!p.ok()) return p.status();
+  for (int token = 0; token < vocabulary; ++token) race->Enter(token, (*p)[token]);
+  return absl::OkStatus();
 }
 
 // As SampleFrom, of weights that are not divided by their sum.
@@ -97,19 +99,21 @@ absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingPa
                                 bool shared_noise, int64_t position) {
   const int vocabulary = static_cast<int>(logits.size());
   if (sampling.greedy()) return Argmax(logits.data(), vocabulary);
+  if (shared_noise) {
+    SharedRace race(sampling.seed, static_cast<uint64_t>(position));
+    if (absl::Status s = Run(logits, sampling, &race); !s.ok()) return s;
+    return race.winner();
+  }
+  const double uniform = ResidualUniform(sampling.seed, static_cast<uint64_t>(position));
   if (sampling.keeps_all()) {
     const absl::StatusOr<int> highest = Argmax(logits.data(), vocabulary);
     if (!highest.ok()) return highest.status();
     if (logits[*highest] == -INFINITY) return *highest;
-    const Weights weights(logits, sampling.temperature, logits[*highest]);
-    return shared_noise
-               ? FirstOf(weights, sampling.seed, position)
-               : DrawFrom(weights, ResidualUniform(sampling.seed, static_cast<uint64_t>(position)));
+    return DrawFrom(Weights(logits, sampling.temperature, logits[*highest]), uniform);
   }
   const absl::StatusOr<Distribution> p = SamplingDistribution(logits.data(), vocabulary, sampling);
   if (!p.ok()) return p.status();
-  if (shared_noise) return SharedChoice(*p, sampling.seed, static_cast<uint64_t>(position));
-  return SampleFrom(*p, ResidualUniform(sampling.seed, static_cast<uint64_t>(position)));
+  return SampleFrom(*p, uniform);
 }
 
 absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count) {
@@ -131,23 +135,17 @@ absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logi
 absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> logits, int count,
                                                        const SamplingParameters& sampling,
                                                        int64_t position) {
-  absl::StatusOr<Distribution> q =
-      SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
-  if (!q.ok()) return q.status();
-  const SharedClocks clocks(sampling.seed, static_cast<uint64_t>(position));
-  std::vector<TokenChoice> race;
+  SharedRace race(sampling.seed, static_cast<uint64_t>(position), std::max(count, kRunners));
+  if (absl::Status s = Run(logits, sampling, &race); !s.ok()) return s;
+  std::vector<TokenChoice> out;
   double sum = 0;
-  for (const int token : MostProbable(*q, kRunners)) {
-    if ((*q)[token] <= 0) break;
-    race.push_back({token, (*q)[token] / std::max(clocks.Of(token), 1e-300)});
-    sum += race.back().probability;
+  for (const SharedRace::Entry& entry : race.first()) {
+    out.push_back({entry.token, 1 / std::max(entry.rings, 1e-300)});
+    sum += out.back().probability;
   }
-  for (TokenChoice& choice : race) choice.probability /= sum;
-  std::stable_sort(race.begin(), race.end(), [](const TokenChoice& a, const TokenChoice& b) {
-    return a.probability > b.probability;
-  });
-  if (static_cast<int>(race.size()) > count) race.resize(std::max(count, 0));
-  return race;
+  for (TokenChoice& choice : out) choice.probability /= sum;
+  out.resize(std::min<size_t>(out.size(), static_cast<size_t>(std::max(count, 0))));
+  return out;
 }
 
 }  // namespace espalier

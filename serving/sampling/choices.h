@@ -27,8 +27,8 @@ absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingPa
 absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count);
 
 // For a sampled request whose noise is shared (sampling/shared_noise.h): the first tokens of the
-// race at `position`, with the chances that the clocks give them, as far as the most probable 64
-// tokens take part. Errors as TopChoices.
+// race at `position`, with the chances that the clocks give them among the first few. Errors as
+// SamplingDistribution.
 absl::StatusOr<std::vector<TokenChoice>> SharedChoices(absl::Span<const float> logits, int count,
                                                        const SamplingParameters& sampling,
                                                        int64_t position);

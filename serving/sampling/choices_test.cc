@@ -85,6 +85,46 @@ TEST(ChooseToken, IsWhatTheWholeDistributionSays) {
   }
 }
 
+TEST(SharedChoices, AreTheFirstOfTheRaceWhoseWinnerTheAnswerTakes) {
+  constexpr int kCount = 3000;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(kCount);
+  for (float& logit : logits) logit = normal(random);
+  for (const SamplingParameters& way :
+       {SamplingParameters{.temperature = 1}, SamplingParameters{.temperature = 0.5},
+        SamplingParameters{.temperature = 1.5, .top_k = 40},
+        SamplingParameters{.temperature = 1, .top_k = 3}}) {
+    const Distribution p = *SamplingDistribution(logits.data(), kCount, way);
+    for (uint64_t seed = 0; seed < 50; ++seed) {
+      SamplingParameters sampling = way;
+      sampling.seed = seed;
+      const SharedClocks clocks(seed, 9);
+      std::vector<int> order;
+      for (int token = 0; token < kCount; ++token) {
+        if (p[token] > 0) order.push_back(token);
+      }
+      std::sort(order.begin(), order.end(),
+                [&](int a, int b) { return clocks.Of(a) / p[a] < clocks.Of(b) / p[b]; });
+      for (const int count : {1, 4, 12}) {
+        const auto choices = SharedChoices(logits, count, sampling, 9);
+        ASSERT_TRUE(choices.ok()) << choices.status();
+        ASSERT_EQ(choices->size(), std::min<size_t>(count, order.size()));
+        double sum = 0;
+        for (size_t i = 0; i < choices->size(); ++i) {
+          EXPECT_EQ((*choices)[i].token, order[i]);
+          EXPECT_LE((*choices)[i].probability, (*choices)[i == 0 ? 0 : i - 1].probability);
+          sum += (*choices)[i].probability;
+        }
+        EXPECT_LE(sum, 1 + 1e-12);
+        EXPECT_EQ((*choices)[0].token, *ChooseToken(logits, sampling, true, 9));
+      }
+    }
+  }
+  logits[7] = NAN;
+  EXPECT_FALSE(SharedChoices(logits, 4, {.temperature = 1}, 9).ok());
+}
+
 TEST(ChooseToken, DrawsFromTheLawAndNeverWhatIsImpossible) {
   constexpr int kDraws = 200000;
   std::vector<float> logits(3000, -INFINITY);

@@ -7,9 +7,12 @@
 // communication and drafter-invariant speculative decoding").
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/noise.h"
 
@@ -40,33 +43,46 @@ class SharedClocks {
   uint64_t begin_;
 };
 
-// Whose clock rings first. Weights are probabilities up to a factor that all have in common.
+// The first `most` tokens whose clocks ring. Weights are probabilities up to a factor that all have
+// in common.
 class SharedRace {
  public:
-  SharedRace(uint64_t seed, uint64_t position) : clocks_(seed, position) {}
+  struct Entry {
+    int token;
+    double rings;
+  };
+
+  SharedRace(uint64_t seed, uint64_t position, int most = 1)
+      : clocks_(seed, position), most_(static_cast<size_t>(most)) {
+    first_.reserve(most_ + 1);
+  }
 
   void Enter(int token, double weight) {
     if (weight <= 0) return;
     // Nearly all tokens are behind by this alone.
-    if (first_ >= 0 && clocks_.Uniform(token) >= time_ * weight) return;
+    const bool full = first_.size() == most_;
+    if (full && clocks_.Uniform(token) >= first_.back().rings * weight) return;
     const double rings = clocks_.Of(token) / weight;
-    if (first_ >= 0 && rings >= time_) return;
-    first_ = token;
-    time_ = rings;
+    if (full && rings >= first_.back().rings) return;
+    const auto later = [](double time, const Entry& entry) { return time < entry.rings; };
+    first_.insert(std::upper_bound(first_.begin(), first_.end(), rings, later), {token, rings});
+    if (first_.size() > most_) first_.pop_back();
   }
-  int first() const { return first_ < 0 ? 0 : first_; }
+  // In the order in which they ring.
+  absl::Span<const Entry> first() const { return first_; }
+  int winner() const { return first_.empty() ? 0 : first_[0].token; }
 
  private:
   const SharedClocks clocks_;
-  int first_ = -1;
-  double time_ = 0;
+  const size_t most_;
+  std::vector<Entry> first_;
 };
 
 // The token that decides the position. Never one of probability zero.
 inline int SharedChoice(const Distribution& p, uint64_t seed, uint64_t position) {
   SharedRace race(seed, position);
   for (int token = 0; token < static_cast<int>(p.size()); ++token) race.Enter(token, p[token]);
-  return race.first();
+  return race.winner();
 }
 
 }  // namespace espalier

@@ -12,7 +12,9 @@ namespace {
 
 constexpr int kExact = 32;           // up to here each number of rows has its own bucket
 constexpr int kPerOctave = 16;       // beyond, buckets per doubling
-constexpr int64_t kFresh = 1024;     // observations after which a time is old
+constexpr int64_t kFresh = 1024;     // observations after which a time is old,
+constexpr int64_t kOld = 16384;      // and one of a size that is known well
+constexpr double kNudge = 1.001;     // by which a step changes what is known well
 constexpr int kFew = 3;              // times that are to be trusted
 constexpr double kNear = 2;          // times as many rows
 constexpr double kAnother = 1.5;     // times slower or faster
@@ -73,23 +75,38 @@ void StepCost::Observe(const StepWork& work, double seconds) {
     at->number = number;
   }
   const bool fresh = Fresh(*at);
-  const size_t slot = at->count++ % kKept;
+  const bool well_known = at->count >= kKept;
+  if (well_known && !fresh) *at = {.number = number};
+  const double positions = rates_.visible * work.visible + rates_.context * work.context;
+  const size_t slot = static_cast<size_t>(at->count % kKept);
   at->rows[slot] = work.rows;
-  at->seconds[slot] = std::max(0.0, seconds - PositionSeconds(work.visible, work.context));
+  at->seconds[slot] = Paced(*at, seconds, positions);
   at->when[slot] = ++observed_;
+  ++at->count;
   // The newest first.
   std::array<double, kKept> rows, times;
   size_t known = 0;
   for (int64_t i = 0; i < std::min<int64_t>(at->count, kKept); ++i) {
     const size_t from = static_cast<size_t>((at->count - 1 - i) % kKept);
-    if (observed_ - at->when[from] > kFresh) break;
+    if (observed_ - at->when[from] > (at->when[from] < paced_from_ ? kFresh : kOld)) break;
     rows[known] = at->rows[from];
     times[known++] = at->seconds[from];
   }
   std::array<double, kKept> last = times;
   const double now = Median(absl::MakeSpan(last.data(), std::min<size_t>(known, kLast)));
+  const double before = at->middle_seconds;
   at->middle_rows = Median(absl::MakeSpan(rows.data(), known));
   at->middle_seconds = Median(absl::MakeSpan(times.data(), known));
+  // Beside others only: the pace follows a size that is run alone, and both would drift.
+  if (well_known && fresh) {
+    const double paced = at->seconds[slot];
+    const bool beside_others = std::any_of(paces_.begin(), paces_.end(), [&](const Pace& pace) {
+      return pace.bucket != 0 && pace.bucket != number;
+    });
+    at->middle_seconds = before;
+    if (beside_others && paced != before)
+      at->middle_seconds *= paced > before ? kNudge : 1 / kNudge;
+  }
   if (now > kAnother * at->middle_seconds || at->middle_seconds > kAnother * now) {
     at->middle_seconds = now;
   }
@@ -103,10 +120,24 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   stale_ = true;
 }
 
+double StepCost::Paced(const Bucket& bucket, double seconds, double positions) {
+  // Of a size that is not known well it is the size that was misjudged.
+  if (bucket.count >= kKept && bucket.middle_seconds > 0) {
+    if (paced_ == 0) paced_from_ = observed_;
+    paces_[static_cast<size_t>(paced_++ % kPaces)] = {
+        bucket.number, seconds / (bucket.middle_seconds + positions)};
+    std::array<double, kPaces> values;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = paces_[i].value;
+    pace_ = Median(absl::MakeSpan(values));
+  }
+  return std::max(0.0, seconds / pace_ - positions);
+}
+
 // Whether its last few times are recent ones.
 bool StepCost::Fresh(const Bucket& bucket) const {
   return bucket.count >= kFew &&
-         observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept] <= kFresh;
+         observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept] <=
+             (bucket.count >= kKept ? kOld : kFresh);
 }
 
 // Those that count, by rising size.
@@ -169,7 +200,9 @@ void StepCost::Refresh() const {
   }
 }
 
-double StepCost::Seconds(int rows) const {
+double StepCost::Seconds(int rows) const { return pace_ * CurveSeconds(rows); }
+
+double StepCost::CurveSeconds(int rows) const {
   if (stale_) Refresh();
   if (curve_.empty()) return 0;
   const double x = rows;

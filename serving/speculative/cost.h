@@ -10,14 +10,19 @@
 // al. 1955), is the curve. A step that was interrupted therefore changes nothing, and a machine
 // that has become slower is known after a handful of steps.
 //
-// A size that was not run for long is forgotten where one near it was: it may have been timed in a
-// bad moment, and would never be run again. What its neighbours make it look like says whether it
-// is worth another try.
+// A size that was not run for long is forgotten where one near it was, sooner if it was run a few
+// times only: it may have been timed in a bad moment, and would never be run again. What its
+// neighbours make it look like says whether it is worth another try.
+//
+// A machine that others use, too, is slower for seconds at a time, whatever is run. Only the sizes
+// that are run then would seem dearer, and others worth a change: what the well-known sizes take
+// now against what they took is the pace of the machine, and the curve is kept at the pace of 1.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,7 +38,7 @@ struct StepWork {
 
 class StepCost {
  public:
-  // Seconds per position.
+  // Seconds per position, at pace 1.
   struct Rates {
     double visible = 0;
     double context = 0;
@@ -47,7 +52,7 @@ class StepCost {
   // Without the positions.
   double Seconds(int rows) const;
   double PositionSeconds(double visible, double context) const {
-    return rates_.visible * visible + rates_.context * context;
+    return pace_ * (rates_.visible * visible + rates_.context * context);
   }
 
   const Rates& rates() const { return rates_; }
@@ -55,14 +60,19 @@ class StepCost {
 
  private:
   static constexpr int kKept = 31;  // times per bucket
-  static constexpr int kLast = 7;   // of them, that say whether the machine has become another
+  static constexpr int kLast = 15;  // of them, that say whether the machine has become another
+  static constexpr int kPaces = 9;
   struct Bucket {
     int number = 0;
-    std::array<double, kKept> rows{}, seconds{};  // the last observations, a ring
+    std::array<double, kKept> rows{}, seconds{};  // the last observations, a ring; at pace 1
     std::array<int64_t, kKept> when{};            // the number of each
     int64_t count = 0;                            // of all that were
-    double middle_rows = 0, middle_seconds = 0;   // medians of those that were fresh
+    double middle_rows = 0, middle_seconds = 0;   // of those that are believed
     double drawn_rows = 0, drawn_seconds = 0;     // likewise, of which the curve knows
+  };
+  struct Pace {
+    int bucket = 0;
+    double value = 1;
   };
   struct Point {
     double rows, seconds;
@@ -79,11 +89,19 @@ class StepCost {
   // step.
   void Refresh() const;
   bool Fresh(const Bucket& bucket) const;
+  // Tells the pace what a step of such a size took. Returns the step's seconds at the pace of 1,
+  // without those of its `positions`.
+  double Paced(const Bucket& bucket, double seconds, double positions);
+  double CurveSeconds(int rows) const;
   std::vector<Known> Sizes() const;
 
   std::vector<Bucket> buckets_;  // that have been observed, by number
   int64_t observed_ = 0, drawn_at_ = 0;
   Rates rates_;
+  std::array<Pace, kPaces> paces_;  // by the last steps of sizes that are known well, a ring
+  int64_t paced_ = 0;
+  int64_t paced_from_ = std::numeric_limits<int64_t>::max();  // the first observation at a pace
+  double pace_ = 1;  // above 1 steps take longer than most did
   mutable bool stale_ = false;
   mutable std::vector<Pool> pools_;
   mutable std::vector<Point> curve_;  // rising in both

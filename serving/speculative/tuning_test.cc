@@ -96,12 +96,62 @@ TEST(StepCost, SizesThatWereNotRunForLongAreNotTakenForTheirNeighbours) {
   }
 }
 
-// Neighbours come and go; all sizes must be known from about the same times.
-TEST(StepCost, AFewSlowStepsInARowMakeNoSizeDearer) {
+// Neighbours come and go: what is run while they are there is not dearer for it than what is not.
+TEST(StepCost, ASlowSpellMakesNoSizeDearerThanOthers) {
+  const auto seconds = [](int rows) { return rows <= 16 ? 1.0 : 1.6; };
+  for (const int spell : {5, 8, 40, 400}) {
+    for (const int runs : {16, 24}) {
+      StepCost cost;
+      for (int i = 0; i < 60; ++i) {
+        for (const int rows : {16, 24}) cost.Observe({.rows = rows}, seconds(rows));
+      }
+      for (int i = 0; i < spell; ++i) cost.Observe({.rows = runs}, 1.4 * seconds(runs));
+      EXPECT_NEAR(cost.Seconds(24) / cost.Seconds(16), 1.6, 0.02) << spell << " of " << runs;
+      EXPECT_NEAR(cost.Seconds(runs), 1.4 * seconds(runs), 0.02);
+      for (int i = 0; i < 8; ++i) cost.Observe({.rows = 16}, seconds(16));
+      EXPECT_NEAR(cost.Seconds(24), seconds(24), 0.02);
+    }
+  }
+}
+
+// What a size costs against the others may change for good, or have been misjudged.
+TEST(StepCost, ASizeThatAloneHasBecomeDearerIsFoundOut) {
+  for (const double times : {1.2, 2.5}) {
+    StepCost cost;
+    for (int i = 0; i < 60; ++i) {
+      for (const int rows : {8, 16, 24}) cost.Observe({.rows = rows}, 0.1 * rows);
+    }
+    for (int i = 0; i < 250; ++i) {
+      for (const int rows : {8, 16, 24}) {
+        cost.Observe({.rows = rows}, 0.1 * rows * (rows == 24 ? times : 1));
+      }
+    }
+    EXPECT_NEAR(cost.Seconds(24), 2.4 * times, 0.01);
+    EXPECT_NEAR(cost.Seconds(16), 1.6, 0.01);
+    EXPECT_NEAR(cost.Seconds(8), 0.8, 0.01);
+  }
+}
+
+// Steps of one size for hours, on a machine whose times wander: what the others cost against it
+// stays known.
+TEST(StepCost, WhatIsNotRunDoesNotDriftAway) {
+  std::mt19937 random(6);
+  std::normal_distribution<double> normal;
   StepCost cost;
-  for (int i = 0; i < 60; ++i) cost.Observe({.rows = 16}, 1);
-  for (int i = 0; i < 8; ++i) cost.Observe({.rows = 16}, 1.3);
-  EXPECT_NEAR(cost.Seconds(16), 1, 1e-6);
+  double wander = 0;
+  const auto observe = [&](int rows) {
+    wander = 0.98 * wander + 0.03 * normal(random);
+    // Skewed, as times are: rarely much longer.
+    const double noise = 0.05 * std::abs(normal(random)) + (random() % 20 == 0 ? 0.5 : 0);
+    cost.Observe({.rows = rows}, 0.1 * rows * std::exp(wander + noise));
+  };
+  for (int i = 0; i < 60; ++i) {
+    for (const int rows : {10, 11, 12, 13}) observe(rows);
+  }
+  for (int i = 0; i < 10000; ++i) {
+    observe(10);
+    EXPECT_NEAR(cost.Seconds(12) / cost.Seconds(10), 1.2, 0.1) << i;
+  }
 }
 
 // A runner whose steps take what a formula says.
