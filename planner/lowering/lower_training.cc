@@ -12,6 +12,7 @@
 #include "ops/program/accesses.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/offload_program.h"
+#include "planner/memory/workspace.h"
 
 namespace espalier {
 namespace {
@@ -29,11 +30,6 @@ double SecondsOf(const proto::Instruction& instruction, const MemoryLimits& limi
   return found->second * (backward ? 2.0 / 3 : 1.0 / 3);
 }
 
-// What kernels need beside the arena is known to the worker alone. Libraries' products (the
-// operators that mixed precision narrows) bring their operands into other orders, with padding:
-// room for half as much again as the largest ones take is kept free. The gradient of a
-// convolution's weights is summed up in a copy by each thread besides; where images are small and
-// weights large these are most of it (oneDNN's kernels for AVX2, two threads).
 int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
   int64_t most = 0;
   for (const proto::Instruction& instruction : program.program().instructions()) {
@@ -45,10 +41,9 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
     for (const BufferAccess& access : AccessesOf(instruction)) {
       bytes += program.spec(access.buffer).bytes();
     }
-    most = std::max(most, bytes / 2 * 3);
-    if (absl::StartsWith(op, "conv") && absl::EndsWith(instruction.compute().op(), "_grad")) {
-      most = std::max(most, bytes + 2 * program.spec(instruction.compute().inputs(1)).bytes());
-    }
+    const proto::ComputeInstruction& compute = instruction.compute();
+    const int64_t weights = compute.inputs_size() > 1 ? program.spec(compute.inputs(1)).bytes() : 0;
+    most = std::max(most, KernelWorkspace(op, compute.op() != op, bytes, weights));
   }
   return most;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "ops/optimizer/optimizer.h"
+#include "planner/memory/workspace.h"
 #include "planner/simulator/positions.h"
 
 namespace espalier {
@@ -98,25 +99,31 @@ double Simulator::SecondsOfPosition(int p) {
   return ToSeconds(slowest) * (position.role == Position::kForward ? kForward : 1 - kForward);
 }
 
-// Kept free where anything is rewritten, as lowering does (lower_training.cc).
+// Kept free where anything is rewritten.
 int64_t Simulator::Workspace(int device) {
   int64_t most = 0;
   for (int p : narrow_positions_) {
     const Position& position = structure_.positions[p];
     int64_t bytes = 0;
     const auto add = [&](ValueId v, int layout) {
-      if (v != kNoValue && layout >= 0)
-        bytes += costs_.BytesByDevice(layout, ElementBytes(v))[device];
+      const int64_t here =
+          v == kNoValue || layout < 0 ? 0 : costs_.BytesByDevice(layout, ElementBytes(v))[device];
+      bytes += here;
+      return here;
     };
+    int64_t weights = 0;
     for (int s = position.first_slot; s < position.last_slot; ++s) {
-      add(structure_.slots[s].value, slot_layout_[s]);
+      const int64_t operand = add(structure_.slots[s].value, slot_layout_[s]);
+      if (s == position.first_slot + 1) weights = operand;
     }
     for (ValueId v : structure_.graph().node(position.node).outputs) {
       if (v != kNoValue) add(v, base_layout_[v]);
     }
-    most = std::max(most, bytes);
+    const OpDef& def = *structure_.nodes[position.config_node].def;
+    const bool gradient = position.role == Position::kBackward;
+    most = std::max(most, KernelWorkspace(def.name, gradient, bytes, weights));
   }
-  return most / 2 * 3;
+  return most;
 }
 
 // The last moment that uses the value in this layout; -1 if none does.
