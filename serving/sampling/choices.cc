@@ -39,7 +39,7 @@ void EnterAll(const Weights& weights, SharedRace* race) {
   double block[Weights::kBlock];
   for (int b = 0; b < weights.blocks(); ++b) {
     weights.Of(b, block);
-    for (int i = 0; i < weights.size(b); ++i) race->Enter(b * Weights::kBlock + i, block[i]);
+    race->Enter(b * Weights::kBlock, {block, static_cast<size_t>(weights.size(b))});
   }
 }
 
@@ -57,9 +57,9 @@ absl::Status Run(absl::Span<const float> logits, const SamplingParameters& sampl
     }
     return absl::OkStatus();
   }
-  const absl::StatusOr<Distribution> p = SamplingDistribution(logits.data(), vocabulary, sampling);
-  if (!p.ok()) return p.status();
-  for (int token = 0; token < vocabulary; ++token) race->Enter(token, (*p)[token]);
+  const auto possible = PossibleTokens(logits.data(), vocabulary, sampling);
+  if (!possible.ok()) return possible.status();
+  for (const TokenChoice& choice : *possible) race->Enter(choice.token, choice.probability);
   return absl::OkStatus();
 }
 
@@ -111,9 +111,14 @@ absl::StatusOr<int> ChooseToken(absl::Span<const float> logits, const SamplingPa
     if (logits[*highest] == -INFINITY) return *highest;
     return DrawFrom(Weights(logits, sampling.temperature, logits[*highest]), uniform);
   }
-  const absl::StatusOr<Distribution> p = SamplingDistribution(logits.data(), vocabulary, sampling);
-  if (!p.ok()) return p.status();
-  return SampleFrom(*p, uniform);
+  const auto possible = PossibleTokens(logits.data(), vocabulary, sampling);
+  if (!possible.ok()) return possible.status();
+  double sum = 0;
+  for (const TokenChoice& choice : *possible) {
+    sum += choice.probability;
+    if (uniform < sum) return choice.token;
+  }
+  return possible->back().token;
 }
 
 absl::StatusOr<std::vector<TokenChoice>> TopChoices(absl::Span<const float> logits, int count) {

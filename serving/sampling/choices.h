@@ -8,13 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "serving/sampling/distribution.h"
+#include "serving/sampling/truncation.h"
 
 namespace espalier {
-
-struct TokenChoice {
-  int token = 0;
-  double probability = 0;
-};
 
 // The token that a sampled or greedy answer has at `position`: the largest logit's if greedy; else
 // drawn, by the noise that drafts share (shared_noise.h) or by a draw of the request's own. A pure

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/types/span.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/noise.h"
+#include "serving/sampling/wide.h"
 
 namespace espalier {
 
@@ -29,15 +31,16 @@ class SharedClocks {
     begin_ = (static_cast<uint64_t>(block.word[0]) << 32) | block.word[1];
   }
 
-  // In [0, 1) with 53 bits; never above E.
+  // In [0, 1) with 52 bits; never above E.
   double Uniform(int token) const {
-    uint64_t z = begin_ + (static_cast<uint64_t>(token) + 1) * 0x9E3779B97F4A7C15ull;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+    uint64_t z = begin_ + (static_cast<uint64_t>(token) + 1) * kClockStep;
+    z = (z ^ (z >> 30)) * kClockMix[0];
+    z = (z ^ (z >> 27)) * kClockMix[1];
+    return std::bit_cast<double>(((z ^ (z >> 31)) >> 12) | kClockOne) - 1;
   }
   // E(x).
   double Of(int token) const { return -std::log1p(-Uniform(token)); }
+  uint64_t begin() const { return begin_; }
 
  private:
   uint64_t begin_;
@@ -67,6 +70,22 @@ class SharedRace {
     const auto later = [](double time, const Entry& entry) { return time < entry.rings; };
     first_.insert(std::upper_bound(first_.begin(), first_.end(), rings, later), {token, rings});
     if (first_.size() > most_) first_.pop_back();
+  }
+  // The tokens from `first` on.
+  void Enter(int first, absl::Span<const double> weights) {
+    constexpr size_t kBlock = 256;
+    int early[kBlock];
+    for (size_t at = 0; at < weights.size(); at += kBlock) {
+      const absl::Span<const double> block = weights.subspan(at, kBlock);
+      const int token = first + static_cast<int>(at);
+      if (first_.size() < most_) {
+        for (size_t i = 0; i < block.size(); ++i) Enter(token + static_cast<int>(i), block[i]);
+        continue;
+      }
+      const int count = EarlyClocks(clocks_.begin(), token, block.data(),
+                                    static_cast<int>(block.size()), first_.back().rings, early);
+      for (int i = 0; i < count; ++i) Enter(token + early[i], block[static_cast<size_t>(early[i])]);
+    }
   }
   // In the order in which they ring.
   absl::Span<const Entry> first() const { return first_; }

@@ -90,6 +90,25 @@ ESPALIER_WIDE std::vector<int> FindHighestTokens(const float* logits, int n, int
   return out;
 }
 
+// One pass: most vectors have none.
+ESPALIER_WIDE std::vector<int> FindTokensFrom(const float* logits, int n, float least) {
+  std::vector<int> out;
+  Floats x;
+  int i = 0;
+  for (; i + kFloats <= n; i += kFloats) {
+    std::memcpy(&x, logits + i, sizeof(x));
+    const Mask some = reinterpret_cast<Mask>(x >= least);
+    if ((some[0] | some[1] | some[2] | some[3]) == 0) continue;
+    for (int j = i; j < i + kFloats; ++j) {
+      if (logits[j] >= least) out.push_back(j);
+    }
+  }
+  for (; i < n; ++i) {
+    if (logits[i] >= least) out.push_back(i);
+  }
+  return out;
+}
+
 ESPALIER_WIDE int FindCountAbove(const float* logits, int n, float least) {
   Ints counts = {};
   Floats x;
@@ -172,11 +191,45 @@ ESPALIER_WIDE double FindExponentials(const float* logits, int n, float highest,
                         : FindExponentialsAs<true, false>(logits, n, highest, temperature, out);
 }
 
+ESPALIER_WIDE int FindEarlyClocks(uint64_t begin, int token, const double* weights, int n,
+                                  double time, int* out) {
+  Bits at;
+  for (int lane = 0; lane < kDoubles; ++lane) {
+    at[lane] =
+        begin + (static_cast<uint64_t>(token) + static_cast<uint64_t>(lane) + 1) * kClockStep;
+  }
+  int count = 0;
+  for (int i = 0; i < n; i += kDoubles, at += kDoubles * kClockStep) {
+    Bits z = (at ^ (at >> 30)) * kClockMix[0];
+    z = (z ^ (z >> 27)) * kClockMix[1];
+    const Doubles uniform = reinterpret_cast<Doubles>(((z ^ (z >> 31)) >> 12) | kClockOne) - 1.0;
+    Doubles weight = {};
+    if (i + kDoubles <= n) {
+      std::memcpy(&weight, weights + i, sizeof(weight));
+    } else {
+      for (int lane = 0; i + lane < n; ++lane) weight[lane] = weights[i + lane];
+    }
+    const Mask early = uniform < time * weight;
+    if ((early[0] | early[1] | early[2] | early[3]) == 0) continue;
+    for (int lane = 0; lane < kDoubles; ++lane) {
+      if (early[lane] != 0) out[count++] = i + lane;
+    }
+  }
+  return count;
+}
+
 #if defined(__x86_64__)
 #define ESPALIER_AVX2 __attribute__((target("avx2,fma")))
 ESPALIER_AVX2 Highest HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
 ESPALIER_AVX2 std::vector<int> HighestTokensByAvx2(const float* logits, int n, int count) {
   return FindHighestTokens(logits, n, count);
+}
+ESPALIER_AVX2 std::vector<int> TokensFromByAvx2(const float* logits, int n, float least) {
+  return FindTokensFrom(logits, n, least);
+}
+ESPALIER_AVX2 int EarlyClocksByAvx2(uint64_t begin, int token, const double* weights, int n,
+                                    double time, int* out) {
+  return FindEarlyClocks(begin, token, weights, n, time, out);
 }
 ESPALIER_AVX2 int CountAboveByAvx2(const float* logits, int n, float least) {
   return FindCountAbove(logits, n, least);
@@ -187,6 +240,13 @@ ESPALIER_AVX2 double ExponentialsByAvx2(const float* logits, int n, float highes
 }
 bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #else
+int EarlyClocksByAvx2(uint64_t begin, int token, const double* weights, int n, double time,
+                      int* out) {
+  return FindEarlyClocks(begin, token, weights, n, time, out);
+}
+std::vector<int> TokensFromByAvx2(const float* logits, int n, float least) {
+  return FindTokensFrom(logits, n, least);
+}
 Highest HighestByAvx2(const float* logits, int n) { return FindHighest(logits, n); }
 std::vector<int> HighestTokensByAvx2(const float* logits, int n, int count) {
   return FindHighestTokens(logits, n, count);
@@ -210,6 +270,16 @@ Highest HighestOf(const float* logits, int vocabulary) {
 std::vector<int> HighestTokens(const float* logits, int vocabulary, int count) {
   return HasAvx2() ? HighestTokensByAvx2(logits, vocabulary, count)
                    : FindHighestTokens(logits, vocabulary, count);
+}
+
+std::vector<int> TokensFrom(const float* logits, int vocabulary, float least) {
+  return HasAvx2() ? TokensFromByAvx2(logits, vocabulary, least)
+                   : FindTokensFrom(logits, vocabulary, least);
+}
+
+int EarlyClocks(uint64_t begin, int token, const double* weights, int n, double time, int* out) {
+  return HasAvx2() ? EarlyClocksByAvx2(begin, token, weights, n, time, out)
+                   : FindEarlyClocks(begin, token, weights, n, time, out);
 }
 
 int CountAbove(const float* logits, int vocabulary, float least) {

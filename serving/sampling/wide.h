@@ -2,9 +2,15 @@
 // decided: in vectors, with the instructions that the machine has.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace espalier {
+
+// Of the clocks of SharedClocks (shared_noise.h).
+inline constexpr uint64_t kClockStep = 0x9E3779B97F4A7C15;
+inline constexpr uint64_t kClockMix[] = {0xBF58476D1CE4E5B9, 0x94D049BB133111EB};
+inline constexpr uint64_t kClockOne = 0x3FF0000000000000;  // the bits of 1.0
 
 struct Highest {
   int token = 0;         // of equals the lowest
@@ -16,6 +22,9 @@ Highest HighestOf(const float* logits, int vocabulary);
 // are some tokens.
 std::vector<int> HighestTokens(const float* logits, int vocabulary, int count);
 
+// Those whose logit is at least `least`, by rising token.
+std::vector<int> TokensFrom(const float* logits, int vocabulary, float least);
+
 // How many logits are above `least`.
 int CountAbove(const float* logits, int vocabulary, float least);
 
@@ -24,5 +33,10 @@ int CountAbove(const float* logits, int vocabulary, float least);
 // above 0.
 double Exponentials(const float* logits, int vocabulary, float highest, double temperature,
                     double* out);
+
+// Which of n tokens may ring before `time`, their clocks' uniform numbers being below time times
+// their weight: offsets from `token`, the first one, rising. Returns how many; `out` has room for
+// n.
+int EarlyClocks(uint64_t begin, int token, const double* weights, int n, double time, int* out);
 
 }  // namespace espalier

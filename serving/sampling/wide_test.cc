@@ -125,6 +125,27 @@ TEST(SharedChoice, IsTheFirstClockOfAll) {
   }
 }
 
+TEST(EarlyClocks, AreThoseOfEachTokenByItself) {
+  std::mt19937 random(4);
+  for (int trial = 0; trial < 300; ++trial) {
+    const SharedClocks clocks(random(), random());
+    const int n = 1 + static_cast<int>(random() % 300), first = static_cast<int>(random() % 100000);
+    std::vector<double> weights(static_cast<size_t>(n));
+    for (double& weight : weights) weight = random() % 4 == 0 ? 0 : 1e-3 * (random() % 1000);
+    for (const double time : {0.0, 0.01, 0.5, 3.0}) {
+      std::vector<int> out(weights.size()), expected;
+      for (int i = 0; i < n; ++i) {
+        if (clocks.Uniform(first + i) < time * weights[static_cast<size_t>(i)]) {
+          expected.push_back(i);
+        }
+      }
+      out.resize(static_cast<size_t>(
+          EarlyClocks(clocks.begin(), first, weights.data(), n, time, out.data())));
+      EXPECT_EQ(out, expected);
+    }
+  }
+}
+
 // Frequencies of choices against p: over seeds, over positions, and the clocks of neighbours
 // against each other.
 TEST(SharedChoice, DrawsFromTheDistribution) {

@@ -49,6 +49,7 @@ double Best(const std::function<double()>& run) {
 void Measure(Report* report) {
   const SamplingParameters plain = {.temperature = 1};
   const SamplingParameters top_p = {.temperature = 1, .top_p = 0.9};
+  const SamplingParameters hot = {.temperature = 2, .top_p = 0.9};
   const SamplingParameters both = {.temperature = 1, .top_p = 0.9, .top_k = 40};
   const SamplingParameters min_p = {.temperature = 1, .min_p = 0.05};
   const std::vector<int> sizes = {32000, 128256, 262144};
@@ -62,23 +63,26 @@ void Measure(Report* report) {
       return static_cast<double>(SharedChoice(*p, 7, 99));
     };
   };
+  const auto serve = [](const SamplingParameters& how) -> Work {
+    return [how](const std::vector<float>& logits) {
+      return static_cast<double>(*ChooseToken(logits, how, /*shared_noise=*/true, 99));
+    };
+  };
   const std::pair<const char*, Work> works[] = {
       {"greedy choice",
        [](const std::vector<float>& logits) {
          return static_cast<double>(*Argmax(logits.data(), static_cast<int>(logits.size())));
        }},
       {"choice, temperature 1", sample(plain)},
-      {"the same, as served",
-       [&](const std::vector<float>& logits) {
-         return static_cast<double>(*ChooseToken(logits, plain, /*shared_noise=*/true, 99));
-       }},
+      {"the same, as served", serve(plain)},
       {"the same, drawn",
        [&](const std::vector<float>& logits) {
          return static_cast<double>(*ChooseToken(logits, plain, /*shared_noise=*/false, 99));
        }},
-      {"choice, top_p 0.9", sample(top_p)},
-      {"choice, top_k 40, top_p 0.9", sample(both)},
-      {"choice, min_p 0.05", sample(min_p)},
+      {"choice, top_p 0.9", serve(top_p)},
+      {"choice, top_p 0.9, temperature 2", serve(hot)},
+      {"choice, top_k 40, top_p 0.9", serve(both)},
+      {"choice, min_p 0.05", serve(min_p)},
       {"five log-probabilities",
        [](const std::vector<float>& logits) {
          return static_cast<double>(
