@@ -323,10 +323,66 @@ TEST_F(ChatAnswerTest, CallsOfStrictToolsKeepToTheirSchemas) {
   said = Say(loose, "[TOOL_CALLS]f[ARGS]{\"a\": x}");
   ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
   EXPECT_EQ(said.calls[0].arguments(), "{\"a\": x}");
-  request.mutable_structured_output()->set_regex("a");
+  request.mutable_structured_output()->mutable_structural_tag()->add_triggers("<n");
   said = Say(request, "");
-  EXPECT_THAT(said.error.ToString(), HasSubstr("'strict' excludes"));
+  EXPECT_THAT(said.error.ToString(), HasSubstr("exclude a structural tag"));
   EXPECT_EQ(FieldOf(said.error), "tools");
+}
+
+// What response_format says is said of the text: the model may call a tool instead.
+TEST_F(ChatAnswerTest, BesideToolsAFormIsThatOfTheText) {
+  Serve(kThinking);
+  for (const bool strict : {false, true}) {
+    proto::GenerateRequest request = Ask();
+    request.mutable_chat()->add_tools(Json{
+        {"function",
+         {{"name", "f"},
+          {"strict", strict},
+          {"parameters",
+           {{"type", "object"},
+            {"properties", {{"a", {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}}}}},
+            {"required", {"a"}},
+            {"additionalProperties",
+             false}}}}}}.dump());
+    request.mutable_structured_output()->set_json_schema(
+        R"({"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]})");
+    for (const std::string& thoughts : {std::string(), std::string("<think>h</think>")}) {
+      Said said = Say(request, thoughts + "[TOOL_CALLS]f[ARGS]{\"a\": 7}");
+      ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+      EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 7}");
+      EXPECT_EQ(said.text, "");
+      EXPECT_EQ(said.reason, "tool_calls");
+      said = Say(request, thoughts + "{\"b\": true}");
+      EXPECT_TRUE(said.calls.empty());
+      EXPECT_EQ(said.text, "{\"b\": true}") << said.error;
+      EXPECT_EQ(said.reason, "stop");
+      // The model would say something else.
+      said = Say(request, thoughts + "{\"b\": x}");
+      const Json text = Json::parse(said.text, nullptr, /*allow_exceptions=*/false);
+      ASSERT_TRUE(text.is_object()) << said.text << said.error;
+      EXPECT_TRUE(text["b"].is_boolean()) << text;
+      // There it can only begin a call, or such a text.
+      said = Say(request, thoughts + "Well.");
+      EXPECT_EQ(said.calls.size(), 1u) << said.text << said.error;
+      if (!strict) continue;
+      said = Say(request, thoughts + "[TOOL_CALLS]f[ARGS]{\"a\": x}");
+      ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+      EXPECT_THAT(said.calls[0].arguments(), testing::MatchesRegex(R"(\{"a": [1-9]\})"));
+    }
+    // Where a call must be made there is no text; what is demanded of it must be right even so.
+    request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+    const Said said = Say(request, R"([{"name": "f", "arguments": {"a": 3}}])");
+    ASSERT_EQ(said.calls.size(), 1u) << said.text << said.error;
+    EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 3}");
+    for (const auto choice : {proto::TOOL_CHOICE_REQUIRED, proto::TOOL_CHOICE_AUTO}) {
+      request.mutable_chat()->set_tool_choice(choice);
+      request.mutable_structured_output()->set_regex("(");
+      const Said wrong = Say(request, "");
+      EXPECT_THAT(wrong.error.ToString(), HasSubstr("regex"));
+      EXPECT_EQ(FieldOf(wrong.error), "response_format");
+      request.mutable_structured_output()->set_json_object(true);
+    }
+  }
 }
 
 TEST_F(ChatAnswerTest, AFormBeginsBehindThoughtsThatSpecialTokensMark) {
@@ -372,8 +428,8 @@ TEST_F(ChatAnswerTest, WhatCannotBeIsNamed) {
   request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
   EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("there are no tools"));
   AddTool(&request);
-  request.mutable_structured_output()->set_regex("a");
-  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("another structured output"));
+  request.mutable_structured_output()->mutable_structural_tag()->add_triggers("<n");
+  EXPECT_THAT(Say(request, "").error.ToString(), HasSubstr("exclude a structural tag"));
   request.clear_structured_output();
   request.mutable_chat()->set_tool_choice(proto::TOOL_CHOICE_NAMED);
   request.mutable_chat()->set_named_tool("nobody");

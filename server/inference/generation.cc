@@ -345,8 +345,9 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
 
 namespace {
 
-AnswerReaderOptions ReadingOf(const proto::ChatPrompt& chat, const Prompt& prompt,
+AnswerReaderOptions ReadingOf(const proto::GenerateRequest& request, const Prompt& prompt,
                               std::vector<Tool> tools, ModelServer* models) {
+  const proto::ChatPrompt& chat = request.chat();
   AnswerReaderOptions options;
   if (!chat.reasoning_in_text()) {
     options.reasoning = prompt.reasoning;
@@ -355,6 +356,8 @@ AnswerReaderOptions ReadingOf(const proto::ChatPrompt& chat, const Prompt& promp
   options.style = prompt.tool_style;
   options.tools = std::move(tools);
   options.choice = ChoiceOf(chat);
+  options.text_has_form =
+      request.has_structured_output() && !request.structured_output().has_structural_tag();
   options.named = chat.named_tool();
   if (options.choice != ToolChoice::kNone) options.short_id = models->NextSeed();
   options.id = absl::StrCat("call_", absl::Hex(options.short_id, absl::kZeroPad16));
@@ -379,15 +382,12 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   }
   absl::StatusOr<Prompt> prompt = PromptOf(request, *model);
   if (!prompt.ok()) return prompt.status();
-  absl::StatusOr<std::optional<StructuredOutput>> calls =
-      FormOfCalls(tools, *prompt->tool_style, request);
-  if (!calls.ok()) return calls.status();
-  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, *calls);
+  absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, tools);
   if (!options.ok()) return options.status();
   const uint64_t seed =
       request.sampling().has_seed() ? request.sampling().seed() : models->NextSeed();
   std::optional<AnswerReaderOptions> reading;
-  if (request.has_chat()) reading = ReadingOf(request.chat(), *prompt, std::move(tools), models);
+  if (request.has_chat()) reading = ReadingOf(request, *prompt, std::move(tools), models);
   auto running = std::make_shared<Running>(request, model, metrics, std::move(listener), reading);
   absl::Status status = running->Submit(prompt->tokens, *options, seed);
   if (!status.ok()) return status;

@@ -39,7 +39,8 @@ FormedText FormedTextOf(const proto::StructuralTag& tag) {
   return text;
 }
 
-absl::StatusOr<std::optional<StructuredOutput>> FormOf(const proto::GenerateRequest& request) {
+absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
+    const proto::GenerateRequest& request) {
   if (!request.has_structured_output()) return std::nullopt;
   const proto::StructuredOutput& output = request.structured_output();
   switch (output.kind_case()) {
@@ -98,9 +99,38 @@ std::vector<int> MarksOf(const proto::GenerateRequest& request, const Prompt& pr
   return tokens;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
-    const proto::GenerateRequest& request, const LoadedModel& model, const Prompt& prompt,
-    const std::optional<StructuredOutput>& calls, const std::vector<int>& shown) {
+// What the whole answer must be, ready to run. Null: anything.
+absl::StatusOr<std::shared_ptr<TokenMasker>> FormOf(const proto::GenerateRequest& request,
+                                                    const LoadedModel& model, const Prompt& prompt,
+                                                    const std::vector<Tool>& tools,
+                                                    const std::vector<int>& shown) {
+  absl::StatusOr<std::optional<StructuredOutput>> content = ContentFormOf(request);
+  if (!content.ok()) return content.status();
+  std::optional<StructuredOutput> form = *content;
+  if (request.has_chat()) {
+    absl::StatusOr<std::optional<StructuredOutput>> answer =
+        FormOfAnswer(tools, *prompt.tool_style, request.chat(), *content);
+    if (!answer.ok()) return answer.status();
+    form = *std::move(answer);
+  }
+  if (!form) return nullptr;
+  absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
+      model.grammars->Get(Behind(prompt, request, *form), shown);
+  if (masker.ok() && form == *content) return masker;
+  // What is demanded of the text must be right even where there will be none.
+  if (*content && (!masker.ok() || form->otherwise.empty())) {
+    const absl::StatusOr<Grammar> text = GrammarOf(**content);
+    if (!text.ok()) return InField("response_format", text.status());
+  }
+  if (!masker.ok()) return InField(form == *content ? "response_format" : "tools", masker.status());
+  return masker;
+}
+
+absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateRequest& request,
+                                                          const LoadedModel& model,
+                                                          const Prompt& prompt,
+                                                          const std::vector<Tool>& tools,
+                                                          const std::vector<int>& shown) {
   const proto::SamplingOptions& sampling = request.sampling();
   auto rules = std::make_shared<TokenRules>();
   if (sampling.repetition_penalty() != 0) rules->repetition_penalty = sampling.repetition_penalty();
@@ -123,15 +153,9 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
     absl::Status status = AddBadWord(word, model.host->tokenizer(), rules.get());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::optional<StructuredOutput>> form = FormOf(request);
+  absl::StatusOr<std::shared_ptr<TokenMasker>> form = FormOf(request, model, prompt, tools, shown);
   if (!form.ok()) return form.status();
-  if (calls) *form = calls;
-  if (*form) {
-    absl::StatusOr<std::shared_ptr<TokenMasker>> masker =
-        model.grammars->Get(Behind(prompt, request, **std::move(form)), shown);
-    if (!masker.ok()) return InField(calls ? "tools" : "response_format", masker.status());
-    rules->constraint = *std::move(masker);
-  }
+  rules->constraint = *std::move(form);
   return std::shared_ptr<const TokenRules>(std::move(rules));
 }
 
@@ -139,7 +163,7 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(
 
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
-                                         const std::optional<StructuredOutput>& calls) {
+                                         const std::vector<Tool>& tools) {
   if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
     return absl::FailedPreconditionError(
         absl::StrCat("field 'speculation' is on, but model '", request.model(),
@@ -187,7 +211,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
   absl::StatusOr<std::shared_ptr<const TokenRules>> rules =
-      RulesOf(request, model, prompt, calls, options.shown_tokens);
+      RulesOf(request, model, prompt, tools, options.shown_tokens);
   if (!rules.ok()) return rules.status();
   options.rules = *std::move(rules);
   return options;

@@ -9,9 +9,9 @@
 
 namespace espalier {
 
-// All but the seed. Errors name the field.
+// All but the seed. `tools`: that the model may call. Errors name the field.
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
-                                         const std::optional<StructuredOutput>& calls);
+                                         const std::vector<Tool>& tools);
 
 }  // namespace espalier

@@ -71,21 +71,20 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat) {
   return tools;
 }
 
-absl::StatusOr<std::optional<StructuredOutput>> FormOfCalls(const std::vector<Tool>& tools,
-                                                            const ToolStyle& style,
-                                                            const proto::GenerateRequest& request) {
-  const proto::ChatPrompt& chat = request.chat();
+absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
+    const std::vector<Tool>& tools, const ToolStyle& style, const proto::ChatPrompt& chat,
+    const std::optional<StructuredOutput>& content) {
   const ToolChoice choice = ChoiceOf(chat);
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.strict; });
-  if (choice == ToolChoice::kNone || (choice == ToolChoice::kAuto && !strict)) return std::nullopt;
-  if (request.has_structured_output()) {
-    if (choice == ToolChoice::kAuto) {
-      return FieldError(
-          "tools", "tools: 'strict' excludes another structured output; leave one of them out");
-    }
-    return FieldError("tool_choice",
-                      "tool_choice: a call that must be made excludes another structured output");
+  // A structural tag says itself where what may stand.
+  const bool tag = content && content->kind == StructuredOutput::kFormedText;
+  const bool free = choice == ToolChoice::kAuto && !strict && (!content || tag);
+  if (choice == ToolChoice::kNone || free) return content;
+  if (tag) {
+    return FieldError(choice == ToolChoice::kAuto ? "tools" : "tool_choice",
+                      "tools: calls that are strict or demanded exclude a structural tag; leave "
+                      "one of them out");
   }
   // A call that must be made keeps to the tool's schema, strict or not.
   std::vector<Tool> bound = tools;
@@ -112,6 +111,11 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfCalls(const std::vector<To
       break;
     default:
       form.formed = style.Form(tools);
+      if (content) {
+        form.formed.around = form.formed.around == FormedText::kTextBefore ? FormedText::kNothing
+                                                                           : FormedText::kSections;
+        form.otherwise = {*content};
+      }
   }
   if (chat.single_tool_call()) {
     form.formed.most = 1;

@@ -18,11 +18,13 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const proto::ChatPrompt& chat);
 // kNone without tools.
 ToolChoice ChoiceOf(const proto::ChatPrompt& chat);
 
-// What the answer must be if a call must be made: of a named tool its arguments alone, otherwise a
-// list of {"name", "arguments"}. If tools are strict and the model may choose: any text, calls of
-// them by their schemas. nullopt: nothing is demanded. InvalidArgument naming what cannot be.
-absl::StatusOr<std::optional<StructuredOutput>> FormOfCalls(const std::vector<Tool>& tools,
-                                                            const ToolStyle& style,
-                                                            const proto::GenerateRequest& request);
+// What the answer must be, `content` being what is demanded of its text. If a call must be made: of
+// a named tool its arguments alone, otherwise a list of {"name", "arguments"}; there is no text. If
+// the model may choose: calls, those of strict tools by their schemas, or text of that form; any
+// text beside the calls if nothing is demanded of it. nullopt: all may be as it likes.
+// InvalidArgument naming what cannot be.
+absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
+    const std::vector<Tool>& tools, const ToolStyle& style, const proto::ChatPrompt& chat,
+    const std::optional<StructuredOutput>& content);
 
 }  // namespace espalier

@@ -90,7 +90,12 @@ AnswerReader::AnswerReader(AnswerReaderOptions options)
     : options_(std::move(options)),
       sections_(SectionsOf(options_)),
       reasoning_(options_.reasoning, options_.begins_in_reasoning) {
-  if (options_.choice == ToolChoice::kRequired) state_ = State::kWhole;
+  if (options_.choice == ToolChoice::kRequired) {
+    state_ = State::kWhole;
+  } else if (options_.choice == ToolChoice::kAuto && options_.text_has_form &&
+             !options_.style->goes_without_marks()) {
+    state_ = State::kText;
+  }
 }
 
 AnswerPart AnswerReader::Append(const std::string& text) {

@@ -23,6 +23,8 @@ struct AnswerReaderOptions {
   // kRequired: a JSON list of calls; kNamed: the arguments of one call. Both as the grammar of
   // tool_choice.h has them.
   ToolChoice choice = ToolChoice::kNone;
+  // kAuto: text may be JSON, which is no call unless the style goes without marks.
+  bool text_has_form = false;
   std::string named;      // kNamed: the tool
   std::string id;         // with which the ids of its calls begin
   uint64_t short_id = 0;  // what ids of nine letters and digits are made of

@@ -35,6 +35,10 @@ class JsonStyle : public ToolStyle {
                                  const std::vector<Tool>& tools) const override {
     return BeginJsonCall(inside, tools);
   }
+  bool goes_without_marks() const override {
+    return std::any_of(form_.sections.begin(), form_.sections.end(),
+                       [](const FormedSection& section) { return section.open.empty(); });
+  }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedText form = form_;
     for (FormedSection& section : form.sections) section.items = JsonItems(tools, arguments_);

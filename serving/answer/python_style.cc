@@ -50,6 +50,7 @@ class Python : public ToolStyle {
     std::vector<ToolCall> calls = Read(answer, tools);
     return calls.empty() ? ReadJsonCalls(answer, tools) : calls;
   }
+  bool goes_without_marks() const override { return true; }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedText form{.around = FormedText::kTextBefore};
     FormedSection section{.separator = ", ", .most = -1};

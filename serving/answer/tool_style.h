@@ -72,6 +72,8 @@ class ToolStyle {
   // Answers in which every call is one of a tool, well written, and within the schema of those that
   // are strict. Read and ReadWhole understand them.
   virtual FormedText Form(const std::vector<Tool>& tools) const = 0;
+  // Answers that as a whole are calls, without marks, are its way, and not a model's lapse.
+  virtual bool goes_without_marks() const { return false; }
   // Its templates take ids of just nine letters and digits.
   virtual bool short_ids() const { return false; }
 };

@@ -1,6 +1,9 @@
 #include "serving/grammar/expression.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
 
 namespace espalier {
 namespace {
@@ -75,6 +78,31 @@ CodePoints Intersect(const CodePoints& a, const CodePoints& b) {
     }
   }
   return out;
+}
+
+Expression FewBlanks() {
+  constexpr int kMost = 4;
+  return Repeat(OneOf({{' ', ' '}, {'\n', '\n'}, {'\r', '\r'}, {'\t', '\t'}}), 0, kMost);
+}
+
+namespace {
+
+void Rename(const std::string& prefix, bool share_json, Expression* e) {
+  if (e->kind == Expression::kRule && !(share_json && absl::StartsWith(e->text, "json-"))) {
+    e->text = prefix + e->text;
+  }
+  for (Expression& part : e->parts) Rename(prefix, share_json, &part);
+}
+
+}  // namespace
+
+Expression Adopt(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar) {
+  for (auto& [name, rule] : other.rules) {
+    Rename(prefix, share_json, &rule);
+    const bool shared = share_json && absl::StartsWith(name, "json-");
+    grammar->rules.try_emplace(shared ? name : prefix + name, std::move(rule));
+  }
+  return RuleCall(prefix + other.root);
 }
 
 void AppendUtf8(uint32_t point, std::string* out) {

@@ -42,6 +42,12 @@ Expression Choice(std::vector<Expression> parts);
 Expression Repeat(Expression part, int least, int most = -1);
 Expression Optional(Expression part);
 Expression RuleCall(absl::string_view name);
+// Up to four blanks, tabs and ends of lines.
+Expression FewBlanks();
+
+// Adds the rules of another grammar under names that begin with `prefix`, and returns a call of its
+// root. `share_json`: but for the rules of JSON's own parts, which are everybody's.
+Expression Adopt(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar);
 
 CodePoints Complement(CodePoints points);
 CodePoints Intersect(const CodePoints& a, const CodePoints& b);

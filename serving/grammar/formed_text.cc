@@ -89,13 +89,6 @@ void SpellAsPython(Expression* e) {
   for (Expression& part : e->parts) SpellAsPython(&part);
 }
 
-void Rename(const std::string& prefix, bool all, Expression* e) {
-  if (e->kind == Expression::kRule && (all || !absl::StartsWith(e->text, "json-"))) {
-    e->text = prefix + e->text;
-  }
-  for (Expression& part : e->parts) Rename(prefix, all, &part);
-}
-
 class Builder {
  public:
   explicit Builder(const FormedText& text) : text_(text) {}
@@ -110,7 +103,12 @@ class Builder {
       Fail(absl::StrCat("has ", sections.size(), " sections, expected 1 to ", kMaxSections));
     }
     Expression any = Choice(std::move(sections));
-    if (text_.around != FormedText::kNothing && status_.ok()) {
+    if (text_.around == FormedText::kSections) {
+      any = NewRule(std::move(any));
+      any =
+          Sequence({FewBlanks(), any,
+                    Repeat(Sequence({FewBlanks(), any}), 0, text_.most < 0 ? -1 : text_.most - 1)});
+    } else if (text_.around != FormedText::kNothing && status_.ok()) {
       Expression free = Without(text_.triggers, "text");
       any = NewRule(std::move(any));
       if (text_.around == FormedText::kTextBefore) {
@@ -166,7 +164,9 @@ class Builder {
       const bool triggered =
           std::any_of(text_.triggers.begin(), text_.triggers.end(),
                       [&](const std::string& t) { return absl::StartsWith(begin, t); });
-      if (text_.around != FormedText::kNothing && !triggered) {
+      const bool free =
+          text_.around == FormedText::kText || text_.around == FormedText::kTextBefore;
+      if (free && !triggered) {
         Fail(absl::StrCat("it begins with '", begin.substr(0, 40), "', which no trigger does"));
       }
       const std::string outer = place_;
@@ -258,16 +258,12 @@ class Builder {
     absl::StatusOr<Grammar> value = ParseJsonSchema(schema);
     if (!value.ok()) Fail(value.status().message());
     if (!status_.ok()) return {};
-    // The rules of JSON's own parts are everybody's, but for Python's words among them.
+    // JSON's own parts are others with Python's words among them.
     const bool python = spelling == Spelling::kPython;
-    const std::string prefix = absl::StrCat("value ", rules_++, " ");
-    for (auto& [name, rule] : value->rules) {
-      const bool shared = !python && absl::StartsWith(name, "json-");
-      if (python) SpellAsPython(&rule);
-      Rename(prefix, python, &rule);
-      grammar_.rules.try_emplace(shared ? name : prefix + name, std::move(rule));
+    if (python) {
+      for (auto& [name, rule] : value->rules) SpellAsPython(&rule);
     }
-    return RuleCall(prefix + value->root);
+    return Adopt(*std::move(value), absl::StrCat("value ", rules_++, " "), !python, &grammar_);
   }
 
   const FormedText& text_;

@@ -62,6 +62,7 @@ struct FormedSection {
 struct FormedText {
   enum Around {
     kNothing,     // one section is the whole text
+    kSections,    // one or more are, with blanks between
     kTextBefore,  // a section may come last
     kText,        // any number of sections anywhere
   };
@@ -69,7 +70,7 @@ struct FormedText {
   Around around = kText;
   std::vector<FormedSection> sections;
   // Where one of these begins, a section does; each section begins with one. Other text holds none.
-  // Not for kNothing.
+  // Only where there is other text.
   std::vector<std::string> triggers;
   int most = -1;  // sections; -1: any number
 

@@ -1,5 +1,7 @@
 #include "serving/grammar/structured_output.h"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +15,6 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 1 << 20;
 constexpr size_t kMaxChoices = 10'000;
-constexpr int kMaxBlanks = 4;  // beside thoughts
 
 absl::StatusOr<Grammar> GrammarOfChoices(const std::vector<std::string>& choices) {
   if (choices.empty() || choices.size() > kMaxChoices) {
@@ -66,8 +67,7 @@ absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar) {
   // No rule of a form has blanks in its name but formed text's, which begin otherwise.
   absl::StatusOr<Expression> inside = TextWithout({thoughts.close}, "thoughts before", grammar);
   if (!inside.ok()) return inside.status();
-  const Expression blanks =
-      Repeat(OneOf({{' ', ' '}, {'\n', '\n'}, {'\r', '\r'}, {'\t', '\t'}}), 0, kMaxBlanks);
+  const Expression blanks = FewBlanks();
   std::vector<Expression> before;
   if (!thoughts.begun) {
     before.push_back(blanks);
@@ -85,9 +85,32 @@ absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar) {
 
 }  // namespace
 
+std::strong_ordering StructuredOutput::operator<=>(const StructuredOutput& other) const {
+  const auto own = [](const StructuredOutput& o) {
+    return std::tie(o.kind, o.text, o.choices, o.formed, o.thoughts);
+  };
+  const std::strong_ordering order = own(*this) <=> own(other);
+  if (order != 0) return order;
+  return std::lexicographical_compare_three_way(otherwise.begin(), otherwise.end(),
+                                                other.otherwise.begin(), other.otherwise.end());
+}
+
 absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
   absl::StatusOr<Grammar> grammar = GrammarOfForm(output);
-  if (!grammar.ok() || output.thoughts.close.empty()) return grammar;
+  if (!grammar.ok()) return grammar;
+  if (!output.otherwise.empty()) {
+    std::vector<Expression> forms = {RuleCall(grammar->root)};
+    for (const StructuredOutput& form : output.otherwise) {
+      absl::StatusOr<Grammar> other = GrammarOfForm(form);
+      if (!other.ok()) return other;
+      // All by other names: what a user's grammar calls json-string may be anything.
+      forms.push_back(Adopt(*std::move(other), absl::StrCat("otherwise ", forms.size(), " "),
+                            /*share_json=*/false, &*grammar));
+    }
+    grammar->rules["one of the forms"] = Choice(std::move(forms));
+    grammar->root = "one of the forms";
+  }
+  if (output.thoughts.close.empty()) return grammar;
   absl::Status status = Prepend(output.thoughts, &*grammar);
   if (!status.ok()) return status;
   return grammar;

@@ -28,8 +28,11 @@ struct StructuredOutput {
   std::vector<std::string> choices;  // kChoice
   FormedText formed;                 // kFormedText
   ThoughtsBefore thoughts;
+  std::vector<StructuredOutput> otherwise;  // or one of these, whose own thoughts do not count
 
-  auto operator<=>(const StructuredOutput&) const = default;
+  // Not by default: the compiler cannot while the type of `otherwise` is not complete.
+  std::strong_ordering operator<=>(const StructuredOutput& other) const;
+  bool operator==(const StructuredOutput& other) const { return (*this <=> other) == 0; }
 };
 
 // InvalidArgument, naming the form and the place in it.

@@ -267,8 +267,15 @@ class OpenAiClientTest(unittest.TestCase):
         arguments = json.loads(choice.message.tool_calls[0].function.arguments)
         self.assertIn(arguments["city"], ("Haran", "Eden"))
         self.assertIn(arguments["days"], range(1, 10))
-        with self.assertRaisesRegex(openai.BadRequestError, "excludes") as refused:
-            self.client.chat.completions.create(**{**asked, "tools": strict}, response_format={"type": "json_object"})
+        # A form is that of the text, beside which it may call.
+        formed = self.client.chat.completions.create(**{**asked, "tools": strict},
+                                                     response_format={"type": "json_object"}).choices[0]
+        self.assertEqual(formed.finish_reason, "tool_calls")
+        self.assertIn(json.loads(formed.message.tool_calls[0].function.arguments)["city"], ("Haran", "Eden"))
+        tag = {"type": "structural_tag", "structures": [{"begin": "<n>", "schema": {}, "end": "</n>"}],
+               "triggers": ["<n"]}
+        with self.assertRaisesRegex(openai.BadRequestError, "exclude") as refused:
+            self.client.chat.completions.create(**{**asked, "tools": strict}, response_format=tag)
         self.assertEqual(refused.exception.param, "tools")
         self.assertIsNone(self.client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls)
         with self.assertRaisesRegex(openai.BadRequestError, "reasoning_effort"):

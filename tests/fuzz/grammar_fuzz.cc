@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "serving/grammar/parse_table.h"
 #include "serving/grammar/structured_output.h"
@@ -30,6 +31,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                                       .end = ";"}}}}}};
   }
   if (output.kind == StructuredOutput::kChoice) output.choices = {text, text.substr(0, size / 2)};
+  if (data[0] >= 128) {
+    StructuredOutput either{.kind = StructuredOutput::kFormedText};
+    either.formed = {.around = FormedText::kSections,
+                     .sections = {{.open = "<", .items = {{.schema = "{}"}}, .close = ">"}}};
+    either.otherwise = {std::move(output)};
+    output = std::move(either);
+  }
   const absl::StatusOr<Grammar> grammar = GrammarOf(output);
   if (!grammar.ok()) {
     if (grammar.status().message().empty()) std::abort();
