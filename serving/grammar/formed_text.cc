@@ -105,9 +105,9 @@ class Builder {
     Expression any = Choice(std::move(sections));
     if (text_.around == FormedText::kSections) {
       any = NewRule(std::move(any));
+      const int more = text_.most < 0 ? -1 : text_.most - 1;
       any =
-          Sequence({FewBlanks(), any,
-                    Repeat(Sequence({FewBlanks(), any}), 0, text_.most < 0 ? -1 : text_.most - 1)});
+          Sequence({FewBlanks(), any, Repeat(Sequence({FewBlanks(), any}), 0, more), FewBlanks()});
     } else if (text_.around != FormedText::kNothing && status_.ok()) {
       Expression free = Without(text_.triggers, "text");
       any = NewRule(std::move(any));

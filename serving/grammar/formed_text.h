@@ -62,7 +62,7 @@ struct FormedSection {
 struct FormedText {
   enum Around {
     kNothing,     // one section is the whole text
-    kSections,    // one or more are, with blanks between
+    kSections,    // one or more are, with blanks between and around
     kTextBefore,  // a section may come last
     kText,        // any number of sections anywhere
   };

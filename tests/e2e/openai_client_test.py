@@ -268,7 +268,7 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertIn(arguments["city"], ("Haran", "Eden"))
         self.assertIn(arguments["days"], range(1, 10))
         # A form is that of the text, beside which it may call.
-        formed = self.client.chat.completions.create(**{**asked, "tools": strict},
+        formed = self.client.chat.completions.create(**{**asked, "tools": strict}, parallel_tool_calls=False,
                                                      response_format={"type": "json_object"}).choices[0]
         self.assertEqual(formed.finish_reason, "tool_calls")
         self.assertIn(json.loads(formed.message.tool_calls[0].function.arguments)["city"], ("Haran", "Eden"))
