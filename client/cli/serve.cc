@@ -236,7 +236,7 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   request->set_ssm_weights(flags.Text("ssm-weights"));
   if (flags.Has("tune") && flags.Has("no-tune")) return UsageError("--tune or --no-tune, not both");
   if (flags.Has("tune") || flags.Has("no-tune")) request->set_tune_speculation(flags.Has("tune"));
-  request->set_lookup_depth(number("lookup"));
+  if (flags.Has("lookup")) request->set_lookup_depth(number("lookup"));
   request->set_no_prefix_cache(flags.Has("no-prefix-cache"));
   request->set_kv_cache(flags.Text("kv-cache"));
   request->set_resident_weight_bytes(flags.Int("resident-weights", 0));
@@ -270,8 +270,9 @@ std::vector<FlagSpec> ServingFlags() {
       {"no-tune", FlagType::kSwitch, "",
        "draft at every step: trees of --expansion, and whatever --lookup finds"},
       {"lookup", FlagType::kInt, "N",
-       "also draft up to N tokens by how the text went on before; needs no small model (0)", 0, 0,
-       64},
+       "also draft up to N tokens by how the text went on before; needs no small model (6 with "
+       "--tune or by default beside --ssm, where they pay; otherwise 0)",
+       0, 0, 64},
       {"no-prefix-cache", FlagType::kSwitch, "",
        "do not share the KV cache of tokens with which several requests begin"},
       {"adapter", FlagType::kText, "NAME=ARTIFACT",

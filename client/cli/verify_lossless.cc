@@ -44,7 +44,7 @@ absl::Status AddPromptsOfFile(const std::string& path, proto::VerifyLosslessRequ
 absl::StatusOr<proto::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
   proto::VerifyLosslessRequest request;
   if (!flags.Has("llm")) return UsageError("missing: --llm=ARTIFACT");
-  if (!flags.Has("ssm") && !flags.Has("lookup")) {
+  if (!flags.Has("ssm") && !flags.Has("lookup") && !flags.Has("tune")) {
     return UsageError("missing: --ssm=ARTIFACT or --lookup=N, for something to verify");
   }
   request.mutable_models()->set_artifact(flags.Text("llm"));

@@ -94,7 +94,8 @@ proto::LosslessReport ReportOf(const LosslessReport& report) {
 absl::StatusOr<proto::LosslessReport> ProveLossless(const proto::VerifyLosslessRequest& request,
                                                     ModelServer* models, const Clock& clock,
                                                     const LosslessListener& listener) {
-  if (request.models().ssm_artifacts().empty() && request.models().lookup_depth() == 0) {
+  if (request.models().ssm_artifacts().empty() && request.models().lookup_depth() == 0 &&
+      !request.models().tune_speculation()) {
     return absl::InvalidArgumentError(
         "field 'models' has neither 'ssm_artifacts' nor 'lookup_depth': nothing would be drafted, "
         "and nothing shown");

@@ -19,6 +19,7 @@ constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxLookup = 64;
+constexpr int kTunedLookup = 6;  // tokens; the tuner asks for fewer, or none, where these do not pay
 constexpr int kMaxAdapters = 256;
 constexpr size_t kMaxChatTemplateBytes = 1 << 20;
 constexpr int kMaxParallel = 1024;
@@ -164,7 +165,9 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
     return absl::InvalidArgumentError(
         "field 'expansion' shapes the trees of SSMs, but 'ssm_artifacts' names none");
   }
-  const bool drafts = !request.ssm_artifacts().empty() || request.lookup_depth() > 0;
+  const bool wants_lookups = request.tune_speculation() && !request.has_lookup_depth();
+  const bool drafts =
+      !request.ssm_artifacts().empty() || request.lookup_depth() > 0 || wants_lookups;
   if (request.has_tune_speculation() && !drafts) {
     return absl::InvalidArgumentError(
         "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a lookup_depth");
@@ -174,6 +177,9 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
     // one.
     request.set_tune_speculation(drafts && request.expansion().empty() &&
                                  request.pipeline_parallel() <= 1);
+  }
+  if (!request.has_lookup_depth()) {
+    request.set_lookup_depth(request.tune_speculation() ? kTunedLookup : 0);
   }
   if (!request.ssm_weights().empty() && request.ssm_artifacts().empty()) {
     return absl::InvalidArgumentError("field 'ssm_weights': 'ssm_artifacts' names no SSM");

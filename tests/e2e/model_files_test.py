@@ -282,16 +282,20 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("drafted", weights())
         self.cluster.cli("serve", "drafted", "--no-prefix-cache")
         plain = self.complete("drafted")
-        ways = {"trees": (["--ssm=drafted", "--expansion=1,2,1"], False), "tuned": (["--ssm=drafted"], True),
-                "always": (["--ssm=drafted", "--lookup=4", "--no-tune"], False), "lookup": (["--lookup=4"], True),
-                "all": (["--ssm=drafted", "--tune", "--expansion=1,2", "--lookup=4", "--ssm-weights=int8"], True)}
-        for way, (flags, tuned) in ways.items():
+        # Flags, whether trees are chosen at each step, and how far lookups reach.
+        ways = {"trees": (["--ssm=drafted", "--expansion=1,2,1"], False, 0), "tuned": (["--ssm=drafted"], True, 6),
+                "ssm alone": (["--ssm=drafted", "--lookup=0"], True, 0), "tuned lookups": (["--tune"], True, 6),
+                "always": (["--ssm=drafted", "--lookup=4", "--no-tune"], False, 4), "lookup": (["--lookup=4"], True, 4),
+                "all": (["--ssm=drafted", "--tune", "--expansion=1,2", "--lookup=4", "--ssm-weights=int8"], True, 4)}
+        for way, (flags, tuned, lookup) in ways.items():
+            way = way.replace(" ", "-")
             served = self.cluster.run("serve", "drafted", "--name=drafted-" + way, *flags)
             self.assertEqual(served.get("tune_speculation", False), tuned, way)
+            self.assertEqual(served.get("lookup_depth", 0), lookup, way)
             for _ in range(3):
                 self.assertEqual(self.complete("drafted-" + way), plain, way)
-        for flag in ("--tune", "--no-tune"):
-            self.refused("drafted", "tune_speculation", flags=[flag, "--name=nothing-to-tune"])
+        for flags in (["--tune", "--lookup=0"], ["--no-tune"]):
+            self.refused("drafted", "tune_speculation", flags=[*flags, "--name=nothing-to-tune"])
         both = self.cluster.cli("serve", "drafted", "--ssm=drafted", "--tune", "--no-tune", check=False)
         self.assertEqual(both.returncode, 2)
         self.assertIn("not both", both.stderr)
