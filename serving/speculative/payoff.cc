@@ -87,6 +87,7 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   Bucket& bucket = Of(load);
   Sample sample{static_cast<double>(step.tokens), step.seconds, step.expected};
   credit_ += kTrialShare * step.seconds;
+  ++bucket.seen;
   if (!with) {
     bucket.steps = 0;
     bucket.left = std::max<int64_t>(0, bucket.left - 1);
@@ -213,7 +214,11 @@ void Payoff::Judge(Bucket& bucket) {
 }
 
 void Payoff::Hold(Bucket& bucket) {
-  const int64_t longest = kLongestHold << std::min(bucket.losses++, kMostDoublings);
+  const Belief belief = Believed(bucket);
+  int64_t longest = kLongestHold << std::min(bucket.losses++, kMostDoublings);
+  if (belief.mean + kDoubtless * belief.error > 0) {
+    longest = std::clamp(bucket.seen, kShortestHold, longest);
+  }
   bucket.left = std::clamp(static_cast<int64_t>(kLossShare * bucket.lost), kShortestHold, longest);
   bucket.lost = bucket.debt = 0;
   bucket.before = bucket.after = {};

@@ -4,7 +4,8 @@
 // work, caches that models take from each other, threads that fall asleep) and what they get wrong
 // shows here: where the estimates are near each other, the clock decides. Drafting is held back
 // where it lost: for so long that the next trial, losing as much, would cost a small part of the
-// time, but not for long before it has lost several times.
+// time, but not for long before it has lost several times, nor, unless the loss is beyond doubt,
+// for longer than the load has been seen: in the beginning drafts are worse than they will be.
 //
 // A machine may be half as fast for a second, and only neighbours in time can be compared: a few
 // steps without, and the few with drafts just before and after. Even so one comparison may be a
@@ -69,6 +70,7 @@ class Payoff {
     std::vector<double> surprises;
     double own_error = 0;       // of the last one by itself
     bool settled = false;       // drafting won: comparisons are seldom
+    int64_t seen = 0;           // steps of all
     int64_t steps = 0;          // with drafts, since the last one without
     int64_t compare_after = 0;  // so many of these
     int64_t left = 0;           // steps for which it is held back

@@ -245,6 +245,28 @@ TEST(Payoff, AFewUnluckyComparisonsDoNotRefuteTheEstimate) {
   EXPECT_GT(drafted, 0.8 * kRuns * kSteps);
 }
 
+// While little is learned drafts are worse than they will be: what was lost then says little of
+// later.
+TEST(Payoff, WhatLostWhileLittleWasSeenIsTriedAgainSoon) {
+  double drafted = 0;
+  constexpr int kRuns = 20, kSteps = 2000;
+  for (int run = 0; run < kRuns; ++run) {
+    Payoff payoff;
+    std::mt19937 random(run);
+    std::normal_distribution<double> noise(0, 0.1);
+    for (int i = 0; i < kSteps; ++i) {
+      const bool drafts = !payoff.Withholds(16, 1.05);
+      drafted += drafts && i >= kSteps / 2;
+      const double gain = i < 150 ? 0.85 : 1.08;
+      payoff.Observe(16, drafts,
+                     {.tokens = drafts ? 40 : 16,
+                      .seconds = std::exp(noise(random)) * (drafts ? 2.5 / gain : 1),
+                      .expected = drafts ? 16 * 1.05 : 16});
+    }
+  }
+  EXPECT_GT(drafted, 0.9 * kRuns * kSteps / 2);
+}
+
 // But what trees promise and do not keep is.
 TEST(Payoff, PromisesThatAreNotKeptAre) {
   Payoff payoff;
