@@ -12,14 +12,6 @@ namespace {
 
 constexpr size_t kNowhere = std::string::npos;
 
-// Length of the longest end of `text` that begins `word`.
-size_t BeginningAtEnd(absl::string_view text, absl::string_view word) {
-  for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n) {
-    if (absl::EndsWith(text, word.substr(0, n))) return n;
-  }
-  return 0;
-}
-
 std::vector<ToolStyle::Section> SectionsOf(const AnswerReaderOptions& options) {
   if (options.choice != ToolChoice::kAuto) return {};
   return options.style->sections();
@@ -194,51 +186,28 @@ void AnswerReader::ReadText(AnswerPart* out) {
 bool AnswerReader::ReadCalls(size_t end, AnswerPart* out) {
   if (!arguments_) {
     const absl::string_view inside = absl::string_view(held_).substr(0, end);
-    const std::optional<CallBegin> begin = options_.choice == ToolChoice::kRequired
-                                               ? BeginJsonCall(inside, options_.tools)
-                                               : options_.style->Begin(inside, options_.tools);
+    std::optional<CallBegin> begin = options_.choice == ToolChoice::kRequired
+                                         ? BeginJsonCall(inside, options_.tools)
+                                         : options_.style->Begin(inside, options_.tools);
     if (!begin) return false;
     const int index = next_index_++;
     out->calls.push_back({index, IdOf(index), begin->name, ""});
     held_.erase(0, begin->arguments);
-    arguments_.emplace();
+    arguments_ = std::move(begin->reader);
     ++begun_;
   }
-  const size_t taken = arguments_->Take(held_);
-  if (taken > 0) {
+  std::string json;
+  held_.erase(0, arguments_->Take(held_, &json));
+  if (!json.empty()) {
     // Parts of one piece of text are one part.
     if (out->calls.empty() || out->calls.back().index != next_index_ - 1) {
       out->calls.push_back({next_index_ - 1, "", "", ""});
     }
-    out->calls.back().arguments += held_.substr(0, taken);
-    held_.erase(0, taken);
+    out->calls.back().arguments += json;
   }
   if (!arguments_->over()) return false;
   arguments_.reset();
   return true;
-}
-
-size_t ObjectEnd::Take(absl::string_view text) {
-  size_t at = 0;
-  while (at < text.size() && !over_) {
-    const char c = text[at];
-    if (quoted_) {
-      if (!escaped_ && c == '"') quoted_ = false;
-      escaped_ = !escaped_ && c == '\\';
-    } else if (c == '"') {
-      quoted_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if (c == '}' || c == ']') {
-      over_ = --depth_ == 0;
-    } else if (!absl::ascii_isalnum(c) && !absl::ascii_isspace(c) &&
-               !absl::StrContains(",:+-.", c)) {
-      over_ = true;
-      return at;
-    }
-    ++at;
-  }
-  return at;
 }
 
 std::string AnswerReader::IdOf(int index) const {

@@ -2,8 +2,10 @@
 // the parts together are the same.
 #pragma once
 
-#include <optional>
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -66,18 +68,6 @@ class ReasoningReader {
   std::string held_;
 };
 
-// Follows a JSON object, to its end, or to what cannot be part of one.
-class ObjectEnd {
- public:
-  // How much of `text`, which goes on where the last one ended, belongs to it.
-  size_t Take(absl::string_view text);
-  bool over() const { return over_; }
-
- private:
-  int depth_ = 0;
-  bool quoted_ = false, escaped_ = false, over_ = false;
-};
-
 class AnswerReader {
  public:
   explicit AnswerReader(AnswerReaderOptions options);
@@ -111,9 +101,9 @@ class AnswerReader {
   State state_ = State::kUndecided;
   const ToolStyle::Section* section_ = nullptr;
   std::string held_;
-  bool after_call_ = false;             // and nothing but blanks since
-  std::optional<ObjectEnd> arguments_;  // of the call that is under way
-  int begun_ = 0;                       // calls of this section, or whole answer, that were begun
+  bool after_call_ = false;                     // and nothing but blanks since
+  std::unique_ptr<ArgumentsReader> arguments_;  // of the call that is under way
+  int begun_ = 0;  // calls of this section, or whole answer, that were begun
   int next_index_ = 0;
 };
 

@@ -204,8 +204,23 @@ TEST(AnswerReader, FindsCallsOfEveryStyle) {
       {deepseek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}", "", one},
       {deepseek, "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}<｜tool▁calls▁end｜>",
        "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}<｜tool▁calls▁end｜>"},
-      {coder, "<tool_call><function=f><parameter=a>1</function></tool_call>",
-       "<tool_call><function=f><parameter=a>1</function></tool_call>"},
+      {coder, "<tool_call><function=f><parameter=a>1</function></tool_call>", "", one},
+      {coder,
+       "<tool_call>\n<function=f>\n<parameter=s>\ngrüße \"你\"\n</func\n</parameter>\n"
+       "<parameter=a>\n1\n</parameter>\n</function>\n<function=g>\n</function>\n</tool_call>Done.",
+       "Done.",
+       {{"f", R"({"s":"grüße \"你\"\n</func","a":1})"}, {"g", "{}"}}},
+      {coder,
+       "<tool_call><function=f><parameter=s>\n\n</parameter></function></tool_call>",
+       "",
+       {{"f", R"({"s":""})"}}},
+      {coder, "<tool_call><function=f><parameter=s>ab\n", "", {{"f", R"({"s":"ab)"}}},
+      {coder,
+       "<tool_call><function=f>nonsense</function></tool_call>Next.",
+       "Next.",
+       {{"f", "{}"}}},
+      {coder, "<tool_call><function=nobody></function></tool_call>",
+       "<tool_call><function=nobody></function></tool_call>"},
   });
 }
 
@@ -225,6 +240,26 @@ TEST(AnswerReader, ArgumentsComeAsTheyAreWritten) {
   EXPECT_EQ(part.calls[0].arguments, "ng\"");
   part = reader.Append("}}\n</tool_call>");
   EXPECT_EQ(part.calls[0].arguments, "}");
+  EXPECT_TRUE(reader.Finish().calls.empty());
+}
+
+TEST(AnswerReader, ATextBetweenMarksComesAsItIsWrittenToo) {
+  AnswerReaderOptions options;
+  options.style = &QwenCoderStyle();
+  options.tools = Tools();
+  options.choice = ToolChoice::kAuto;
+  AnswerReader reader(options);
+  AnswerPart part = reader.Append("<tool_call>\n<function=f>\n<parameter=s>\nlo");
+  ASSERT_EQ(part.calls.size(), 1u);
+  EXPECT_EQ(part.calls[0].name, "f");
+  EXPECT_EQ(part.calls[0].arguments, R"({"s":"lo)");
+  part = reader.Append("ng \"text\"\n");
+  ASSERT_EQ(part.calls.size(), 1u);
+  EXPECT_EQ(part.calls[0].arguments, R"(ng \"text\")");
+  part = reader.Append("of lines\n</parameter>\n<parameter=a>\n12");
+  EXPECT_EQ(part.calls[0].arguments, R"(\nof lines","a":)");
+  part = reader.Append("3\n</parameter>\n</function>\n</tool_call>");
+  EXPECT_EQ(part.calls[0].arguments, "123}");
   EXPECT_TRUE(reader.Finish().calls.empty());
 }
 

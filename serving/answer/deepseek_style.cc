@@ -77,7 +77,7 @@ class DeepSeek : public ToolStyle {
     const size_t behind = mark + kBegin.size();
     const auto begin = NameOf(inside.substr(behind));
     if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
-    return CallBegin{std::string(begin->first), behind + begin->second};
+    return CallBegin{std::string(begin->first), behind + begin->second, JsonArguments()};
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedSection section{

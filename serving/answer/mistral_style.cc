@@ -53,7 +53,7 @@ class Mistral : public ToolStyle {
     if (brace == absl::string_view::npos) return std::nullopt;
     const absl::string_view name = NameOf(inside.substr(0, brace));
     if (FindTool(name, tools) == nullptr) return BeginJsonCall(inside, tools);
-    return CallBegin{std::string(name), brace};
+    return CallBegin{std::string(name), brace, JsonArguments()};
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
     // What follows a call's end would be part of it.

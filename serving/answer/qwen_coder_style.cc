@@ -1,4 +1,8 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -58,6 +62,102 @@ Json ValueOf(absl::string_view text, const std::set<std::string>& types) {
   return std::string(text);
 }
 
+// Bytes at the end of `text` that begin a character of UTF-8 which goes on behind it.
+size_t CutCharacter(absl::string_view text) {
+  for (size_t n = 1; n <= std::min<size_t>(text.size(), 3); ++n) {
+    const auto c = static_cast<unsigned char>(text[text.size() - n]);
+    if (c < 0x80) return 0;
+    if (c < 0xC0) continue;
+    const size_t length = c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    return n < length ? n : 0;
+  }
+  return 0;
+}
+
+// Writes a JSON object out of <parameter=...> elements. A text is passed on as it comes; what may
+// be something else only when it is whole.
+class ParameterReader : public ArgumentsReader {
+ public:
+  explicit ParameterReader(const Json& parameters) : parameters_(parameters) {}
+
+  size_t Take(absl::string_view text, std::string* json) override {
+    const size_t size = text.size();
+    while (!over_ && (in_value_ ? TakeValue(&text, json) : TakeMark(&text, json))) {
+    }
+    return size - text.size();
+  }
+  bool over() const override { return over_; }
+
+ private:
+  static constexpr absl::string_view kBegin = "<parameter=", kEnd = "</parameter>",
+                                     kOver = "</function>";
+
+  // These return whether to go on.
+  bool TakeMark(absl::string_view* text, std::string* json) {
+    *text = absl::StripLeadingAsciiWhitespace(*text);
+    if (absl::StartsWith(*text, kBegin)) {
+      const size_t end = text->find('>');
+      if (end == absl::string_view::npos) return false;
+      const std::string key(
+          absl::StripAsciiWhitespace(text->substr(kBegin.size(), end - kBegin.size())));
+      absl::StrAppend(json, std::exchange(first_, false) ? "{" : ",", DumpJson(key), ":");
+      types_ = TypesOf(parameters_, key);
+      text->remove_prefix(end + 1);
+      in_value_ = value_begins_ = true;
+      return true;
+    }
+    if (absl::StartsWith(kBegin, *text) || absl::StartsWith(kOver, *text)) return false;
+    // Its end, or what is none of the form: then the object ends here, too.
+    if (absl::StartsWith(*text, kOver)) text->remove_prefix(kOver.size());
+    absl::StrAppend(json, first_ ? "{}" : "}");
+    over_ = true;
+    return false;
+  }
+
+  bool TakeValue(absl::string_view* text, std::string* json) {
+    const bool is_text = types_ == std::set<std::string>{"string"};
+    const size_t end = is_text ? text->find(kEnd) : std::min(text->find(kEnd), text->find(kOver));
+    const bool whole = end != absl::string_view::npos;
+    absl::string_view value = text->substr(0, end);
+    if (!whole && !is_text) return false;
+    // The line breaks beside the marks are the form's.
+    const bool begins = value_begins_;
+    if (begins) {
+      if (!whole && value.empty()) return false;
+      value_begins_ = false;
+      if (absl::StartsWith(value, "\n")) value.remove_prefix(1);
+      if (is_text) absl::StrAppend(json, "\"");
+    }
+    if (whole) {
+      if (absl::EndsWith(value, "\n")) value.remove_suffix(1);
+    } else {
+      value.remove_suffix(
+          std::max(BeginningAtEnd(value, kEnd), BeginningAtEnd(value, absl::StrCat("\n", kEnd))));
+      value.remove_suffix(CutCharacter(value));
+    }
+    if (is_text) {
+      const std::string quoted = DumpJson(std::string(value));
+      absl::StrAppend(json, absl::string_view(quoted).substr(1, quoted.size() - 2),
+                      whole ? "\"" : "");
+    } else {
+      absl::StrAppend(json, DumpJson(ValueOf(value, types_)));
+    }
+    if (whole) {
+      text->remove_prefix(end);
+      // Some models forget it.
+      if (absl::StartsWith(*text, kEnd)) text->remove_prefix(kEnd.size());
+      in_value_ = false;
+    } else {
+      text->remove_prefix(static_cast<size_t>(value.data() + value.size() - text->data()));
+    }
+    return whole;
+  }
+
+  const Json parameters_;  // the tool's schema
+  std::set<std::string> types_;
+  bool first_ = true, in_value_ = false, value_begins_ = false, over_ = false;
+};
+
 // <tool_call>
 // <function=f>
 // <parameter=place>
@@ -73,27 +173,22 @@ class QwenCoder : public ToolStyle {
            absl::StrContains(chat_template, "<parameter=");
   }
   std::vector<Section> sections() const override { return {{"<tool_call>", "</tool_call>"}}; }
+  // All of them begin as Begin has it.
   std::vector<ToolCall> Read(absl::string_view inside,
                              const std::vector<Tool>& tools) const override {
-    std::vector<ToolCall> calls;
-    absl::string_view before, name, body;
-    while (TakeUpTo("<function=", &inside, &before)) {
-      if (!absl::StripAsciiWhitespace(before).empty() || !TakeUpTo(">", &inside, &name)) return {};
-      const Tool* tool = FindTool(absl::StripAsciiWhitespace(name), tools);
-      if (tool == nullptr || !TakeUpTo("</function>", &inside, &body)) return {};
-      Json arguments = Json::object();
-      absl::string_view key, value;
-      while (TakeUpTo("<parameter=", &body, &before)) {
-        if (!TakeUpTo(">", &body, &key) || !TakeUpTo("</parameter>", &body, &value)) return {};
-        // The line breaks beside the marks are the form's.
-        if (absl::StartsWith(value, "\n")) value.remove_prefix(1);
-        if (absl::EndsWith(value, "\n")) value.remove_suffix(1);
-        const std::string parameter(absl::StripAsciiWhitespace(key));
-        arguments[parameter] = ValueOf(value, TypesOf(tool->parameters, parameter));
-      }
-      calls.push_back({tool->name, DumpJson(arguments)});
+    return {};
+  }
+  std::optional<CallBegin> Begin(absl::string_view inside,
+                                 const std::vector<Tool>& tools) const override {
+    absl::string_view rest = inside, before, name;
+    if (!TakeUpTo("<function=", &rest, &before) || !absl::StripAsciiWhitespace(before).empty() ||
+        !TakeUpTo(">", &rest, &name)) {
+      return std::nullopt;
     }
-    return absl::StripAsciiWhitespace(inside).empty() ? calls : std::vector<ToolCall>();
+    const Tool* tool = FindTool(absl::StripAsciiWhitespace(name), tools);
+    if (tool == nullptr) return std::nullopt;
+    return CallBegin{tool->name, inside.size() - rest.size(),
+                     std::make_unique<ParameterReader>(tool->parameters)};
   }
   FormedText Form(const std::vector<Tool>& tools) const override {
     FormedSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};

@@ -105,7 +105,7 @@ std::optional<CallBegin> BeginJsonCall(absl::string_view text, const std::vector
   if (FindTool(name, tools) == nullptr || !take(',')) return std::nullopt;
   key = string();
   if ((key != "arguments" && key != "parameters") || !take(':') || !take('{')) return std::nullopt;
-  return CallBegin{std::string(name), at - 1};
+  return CallBegin{std::string(name), at - 1, JsonArguments()};
 }
 
 const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools) {

@@ -3,12 +3,14 @@
 // tool_style.cc.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "serving/answer/arguments_reader.h"
 #include "serving/grammar/formed_text.h"
 
 namespace espalier {
@@ -29,10 +31,11 @@ struct ToolCall {
 // semicolons between. Empty if it is anything else.
 std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<Tool>& tools);
 
-// The beginning of a call whose arguments come next, as a JSON object.
+// The beginning of a call whose arguments come next.
 struct CallBegin {
   std::string name;
   size_t arguments = 0;  // where they begin
+  std::unique_ptr<ArgumentsReader> reader;
 };
 
 // Of `text`, from what closes a call before it on: a JSON call as above whose name comes before its

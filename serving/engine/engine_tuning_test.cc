@@ -144,6 +144,27 @@ TEST_P(Tuning, IsNeverMuchSlowerThanAnyFixedShapeAtAnyLoad) {
 
 INSTANTIATE_TEST_SUITE_P(Machines, Tuning, ::testing::Range(0, 4));
 
+// Answers without repetitions, of few different tokens: matches abound, and say nothing.
+TEST(TunedEngine, LookupsThatFindNothingCostHardlyAnything) {
+  EngineOptions with = Tuned();
+  with.speculation.lookup = {.depth = 6, .history_tokens = 0};  // every round has the same answers
+  for (const Machine& machine : Machines()) {
+    for (const double agreement : {-1.0, 0.9}) {
+      for (const int load : {1, 6, 64}) {
+        const Outcome plain =
+            Serve(machine, agreement, load, agreement < 0 ? EngineOptions() : Tuned(), "", 0, 4);
+        const Outcome looked = Serve(machine, agreement, load, with, "", 0, 4);
+        EXPECT_EQ(looked.answers, plain.answers);
+        std::printf("%-9s agreement %4.1f load %2d: without %8.1f, with lookups %8.1f\n",
+                    machine.name, agreement, load, plain.tokens_per_second,
+                    looked.tokens_per_second);
+        EXPECT_GT(looked.tokens_per_second, 0.97 * plain.tokens_per_second)
+            << machine.name << ", agreement " << agreement << ", load " << load;
+      }
+    }
+  }
+}
+
 TEST(TunedEngine, AnSsmThatIsNoHelpIsHardlyEverRun) {
   const Machine machine = Machines()[1];
   const Outcome tuned = Serve(machine, 0, 8, Tuned(), "");
