@@ -274,7 +274,8 @@ std::vector<FlagSpec> ServingFlags() {
        "--tune or by default beside --ssm, where they pay; otherwise 0)",
        0, 0, 64},
       {"no-prefix-cache", FlagType::kSwitch, "",
-       "do not share the KV cache of tokens with which several requests begin"},
+       "do not share the KV cache of tokens with which several requests begin; nor look up what "
+       "other answers said"},
       {"adapter", FlagType::kText, "NAME=ARTIFACT",
        "a low-rank adapter (a folder of PEFT's), which requests call by NAME", 0, 0, 0, true},
       {"tensor-parallel", FlagType::kInt, "N",

@@ -30,6 +30,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       part.index = i;
       part.with_logprobs = request_.generate.has_logprobs();
       part.with_prompt_logprobs = request_.generate.has_prompt_logprobs();
+      part.with_tokens = request_.return_token_ids;
       choices_.push_back({.part = std::move(part)});
     }
   }
@@ -119,6 +120,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
       part.tool_calls.clear();
       part.logprobs.clear();
       part.prompt_logprobs.clear();
+      part.prompt_tokens.clear();
+      part.tokens.clear();
     }
     part.finish_reason = reply.finish_reason();
     if (!part.finish_reason.empty()) {
@@ -128,6 +131,10 @@ class Answer : public std::enable_shared_from_this<Answer> {
     part.text = reply.text();
     if (request_.include_reasoning) part.reasoning = reply.reasoning();
     part.tool_calls = {reply.tool_calls().begin(), reply.tool_calls().end()};
+    if (part.with_tokens) {
+      part.prompt_tokens = {reply.prompt_tokens().begin(), reply.prompt_tokens().end()};
+      part.tokens = {reply.tokens().begin(), reply.tokens().end()};
+    }
     if (part.with_prompt_logprobs) {
       part.prompt_logprobs = {reply.prompt_logprobs().begin(), reply.prompt_logprobs().end()};
     }
@@ -148,6 +155,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
     whole.reasoning += part.reasoning;
     append(whole.logprobs, part.logprobs);
     append(whole.prompt_logprobs, part.prompt_logprobs);
+    append(whole.prompt_tokens, part.prompt_tokens);
+    append(whole.tokens, part.tokens);
     for (proto::ToolCall& call : part.tool_calls) {
       if (!call.id().empty()) {
         whole.tool_calls.push_back(std::move(call));
@@ -171,6 +180,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     }
     const bool empty = part.text.empty() && part.reasoning.empty() && part.tool_calls.empty() &&
                        part.logprobs.empty() && part.prompt_logprobs.empty() &&
+                       part.tokens.empty() && part.prompt_tokens.empty() &&
                        part.finish_reason.empty();
     if (!empty) responder_->Write(openai::Chunk(head_, part));
     choice.part.text_offset += openai::CharactersOf(part.logprobs);

@@ -366,7 +366,9 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   } else {
     ReadChat(reader, request);
   }
-  for (const char* name : {"use_beam_search", "length_penalty", "cache_salt", "return_token_ids"}) {
+  reader.Bool("return_token_ids", &request->return_token_ids);
+  generate.set_return_prompt_tokens(request->return_token_ids);
+  for (const char* name : {"use_beam_search", "length_penalty", "cache_salt"}) {
     reader.Unsupported(name, IsOff);
   }
   // Labels that do not change the answer.

@@ -20,6 +20,7 @@ struct Request {
   bool stream = false;
   bool include_usage = false;
   bool include_reasoning = true;  // chats: the answer's thoughts are part of what is sent
+  bool return_token_ids = false;
 };
 
 inline constexpr int kMaxPrompts = 256;

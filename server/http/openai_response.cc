@@ -162,6 +162,12 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
   if (part.with_prompt_logprobs && (!chunk || !part.prompt_logprobs.empty())) {
     choice["prompt_logprobs"] = PromptLogprobs(part);
   }
+  if (part.with_tokens) {
+    choice["token_ids"] = part.tokens;
+    if (head.kind == Kind::kCompletion && !part.prompt_tokens.empty()) {
+      choice["prompt_token_ids"] = part.prompt_tokens;
+    }
+  }
   if (!part.finish_reason.empty()) {
     choice["stop_reason"] = part.stop_token >= 0 ? json(part.stop_token) : OrNull(part.stop_string);
   }
@@ -181,6 +187,12 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
   if (!part.tool_calls.empty()) message["tool_calls"] = ToolCallsJson(part.tool_calls, chunk);
   choice[chunk ? "delta" : "message"] = std::move(message);
   return choice;
+}
+
+// A chat has one prompt, whatever its choices.
+void AddChatPrompt(const Head& head, const ChoicePart& part, json* answer) {
+  if (head.kind != Kind::kChat || !part.with_tokens || part.prompt_tokens.empty()) return;
+  (*answer)["prompt_token_ids"] = part.prompt_tokens;
 }
 
 json ModelObject(const ModelEntry& model) {
@@ -207,6 +219,7 @@ std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices
   json answer = Frame(head, false);
   answer["choices"] = json::array();
   for (const ChoicePart& part : choices) answer["choices"].push_back(Choice(head, part, false));
+  if (!choices.empty()) AddChatPrompt(head, choices[0], &answer);
   answer["usage"] = UsageJson(usage);
   return Dump(answer);
 }
@@ -224,6 +237,7 @@ std::string RoleChunk(const Head& head, int index) {
 std::string Chunk(const Head& head, const ChoicePart& part) {
   json chunk = Frame(head, true);
   chunk["choices"] = json::array({Choice(head, part, true)});
+  AddChatPrompt(head, part, &chunk);
   return Event(chunk);
 }
 

@@ -30,6 +30,9 @@ struct ChoicePart {
   bool with_logprobs = false;
   std::vector<proto::TokenLogprobs> prompt_logprobs;  // vLLM's field of its own
   bool with_prompt_logprobs = false;
+  // vLLM's, too: with return_token_ids. The prompt's come once, with the first part.
+  std::vector<int> prompt_tokens, tokens;
+  bool with_tokens = false;
   int text_offset = 0;  // characters of the choice before this part, for completions' logprobs
   std::string finish_reason;  // empty: null
   // What ended it, if it was a stop string or token.

@@ -95,6 +95,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
                                                                       : tokenizer_->Decode(prompt);
     }
     first_token_ = prompt.empty() ? -1 : prompt[0];
+    if (request_.return_prompt_tokens()) prompt_ = prompt;
     for (size_t i = 0; i < answers_.size(); ++i) {
       RequestOptions own = options;
       // Those that compete are compared by what their tokens were worth.
@@ -229,6 +230,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     proto::GenerateReply reply;
     if (!std::exchange(answer->begun, true)) {
       reply.set_text(echo_);
+      reply.mutable_prompt_tokens()->Assign(prompt_.begin(), prompt_.end());
       if (!event.prompt_logprobs.empty() || (request_.echo() && request_.has_logprobs()) ||
           request_.has_prompt_logprobs()) {
         proto::TokenLogprobs* first = reply.add_prompt_logprobs();
@@ -302,6 +304,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   const GenerationListener listener_;
   const int wanted_;
   std::string echo_;
+  std::vector<int> prompt_;  // if it is to be returned
   int first_token_ = -1;
   int opens_reasoning_ = -1, closes_reasoning_ = -1;  // tokens; -1: the model has none
 

@@ -305,6 +305,8 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   // With the same noise for draft and LLM a seed's answer does not depend on which tree was chosen.
   if (request.tune_speculation()) options.speculation.sampled = SampledDrafts::kShared;
   options.speculation.lookup.depth = request.lookup_depth();
+  // Then nothing of one request is of use to another, or can be told by how long another takes.
+  if (request.no_prefix_cache()) options.speculation.lookup.history_tokens = 0;
   options.prefix_cache = !request.no_prefix_cache();
   options.max_sequence_length = request.max_sequence_length();
   options.steps_at_once = request.steps_at_once();

@@ -99,6 +99,26 @@ class OpenAiClientTest(unittest.TestCase):
             streamed[chunk.choices[0].index] += chunk.choices[0].text
         self.assertEqual(streamed, {0: one, 1: two})
 
+    def test_token_ids(self):
+        """vLLM's return_token_ids: what was read and what was written, streamed or not, by completions and chats."""
+        ask = {"extra_body": {"return_token_ids": True}}
+        whole = self.complete(**ask).choices[0]
+        self.assertEqual(whole.prompt_token_ids, [ord(c) for c in "And God said"])
+        self.assertEqual(bytes(whole.token_ids).decode(), whole.text)
+        chunks = [c.choices[0] for c in self.complete(stream=True, **ask) if c.choices]
+        self.assertEqual(chunks[0].prompt_token_ids, whole.prompt_token_ids)
+        self.assertEqual([t for c in chunks for t in c.token_ids], whole.token_ids)
+        self.assertFalse(hasattr(self.complete().choices[0], "token_ids"))
+        pair = self.complete(["Adam", "Noah"], n=2, temperature=1, seed=4, **ask).choices
+        self.assertEqual([bytes(c.prompt_token_ids).decode() for c in pair], ["Adam", "Adam", "Noah", "Noah"])
+        chat = self.chat(**ask)
+        self.assertEqual(bytes(chat.choices[0].token_ids).decode(errors="replace"), chat.choices[0].message.content)
+        self.assertEqual(len(chat.prompt_token_ids), chat.usage.prompt_tokens)
+        first, *others = [c for c in self.chat(stream=True, **ask) if hasattr(c.choices[0], "token_ids")]
+        self.assertEqual(first.prompt_token_ids, chat.prompt_token_ids)
+        self.assertFalse(any(hasattr(c, "prompt_token_ids") for c in others))
+        self.assertEqual([t for c in (first, *others) for t in c.choices[0].token_ids], chat.choices[0].token_ids)
+
     def test_n_and_seed(self):
         answers = [[c.text for c in self.complete(n=4, temperature=1, seed=seed).choices] for seed in (5, 5, 6)]
         self.assertEqual(len(set(answers[0])), 4)
