@@ -9,27 +9,12 @@
 #include "ops/cpu/attend_block.h"
 #include "ops/cpu/kv_forms.h"
 #include "ops/cpu/parallel.h"
+#include "ops/kernel/paged_attention_inputs.h"
 
 namespace espalier {
 namespace {
 
-enum Input {
-  kQ,
-  kK,
-  kV,
-  kKCache,
-  kVCache,
-  kSlots,
-  kRowSequence,
-  kRowPrefix,
-  kAncestorStart,
-  kAncestorSlots,
-  kSequenceStart,
-  kSequenceSlots,
-  kSlopes,
-  kKScale,
-  kVScale
-};
+using namespace paged_attention;
 
 using attend::Block;
 using attend::Keys;

@@ -13,27 +13,12 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
+#include "ops/kernel/paged_attention_inputs.h"
 
 namespace espalier {
 namespace cuda_paged_attention {
 
-enum Input {
-  kQ,
-  kK,
-  kV,
-  kKCache,
-  kVCache,
-  kSlots,
-  kRowSequence,
-  kRowPrefix,
-  kAncestorStart,
-  kAncestorSlots,
-  kSequenceStart,
-  kSequenceSlots,
-  kSlopes,
-  kKScale,
-  kVScale
-};
+using namespace paged_attention;
 
 constexpr int kWarps = 4;
 constexpr int kKeysAtOnce = 4;  // of one warp

@@ -1,30 +1,14 @@
 // Attention over a paged KV cache, for serving: any mix of prompt chunks, single tokens and token
 // trees. The batch's layout is that of RunnerBatch in serving/engine/model_runner.h.
 #include "absl/strings/str_cat.h"
+#include "ops/kernel/paged_attention_inputs.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
 namespace {
 
-enum Input {
-  kQ,
-  kK,
-  kV,
-  kKCache,
-  kVCache,
-  kSlots,
-  kRowSequence,
-  kRowPrefix,
-  kAncestorStart,
-  kAncestorSlots,
-  kSequenceStart,
-  kSequenceSlots,
-  kSlopes,
-  kKScale,
-  kVScale,
-  kNumInputs
-};
+using namespace paged_attention;
 
 constexpr const char* kNames[kNumInputs] = {"q",
                                             "k",
