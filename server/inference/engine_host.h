@@ -65,7 +65,6 @@ class EngineHost {
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
   int steps_at_once() const { return engine_->steps_at_once(); }
-  bool has_ssms() const { return engine_->has_ssms(); }
   int64_t kv_cache_bytes() const { return parts_.kv_cache_bytes; }
   int embedding_size() const { return engine_->embedding_size(); }  // 0: there are none
   EngineStatistics statistics() const;                              // as of the last step

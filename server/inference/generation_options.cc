@@ -164,10 +164,11 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools) {
-  if (request.speculation() == proto::SPECULATION_ON && !model.host->has_ssms()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("field 'speculation' is on, but model '", request.model(),
-                     "' is served without SSMs; serve it with some, or leave the field out"));
+  if (request.speculation() == proto::SPECULATION_ON &&
+      model.description.ssm_artifacts().empty() && model.description.lookup_depth() == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "field 'speculation' is on, but model '", request.model(),
+        "' is served without SSMs and lookups; serve it with some, or leave the field out"));
   }
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
   if (!adapter.ok()) return adapter.status();

@@ -124,7 +124,6 @@ class Engine {
   // No request, and no step that has not ended.
   bool idle() const { return requests_.empty() && flights_.empty(); }
   int steps_at_once() const { return steps_at_once_; }
-  bool has_ssms() const { return speculator_->ssms() > 0; }
   int adapters() const { return limits_.adapters; }
   int embedding_size() const { return limits_.hidden; }  // 0: there are none
   int context() const { return context_; }               // tokens of prompt and answer together

@@ -294,6 +294,10 @@ class ModelFilesTest(unittest.TestCase):
             self.assertEqual(served.get("lookup_depth", 0), lookup, way)
             for _ in range(3):
                 self.assertEqual(self.complete("drafted-" + way), plain, way)
+            # Whatever drafts, a request may insist on it.
+            self.cluster.cli("generate", "drafted-" + way, "In the", "--speculation=on", "--max-tokens=4")
+        without = self.cluster.cli("generate", "drafted", "In the", "--speculation=on", check=False)
+        self.assertIn("without SSMs and lookups", without.stderr)
         for flags in (["--tune", "--lookup=0"], ["--no-tune"]):
             self.refused("drafted", "tune_speculation", flags=[*flags, "--name=nothing-to-tune"])
         both = self.cluster.cli("serve", "drafted", "--ssm=drafted", "--tune", "--no-tune", check=False)
