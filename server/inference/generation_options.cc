@@ -164,8 +164,8 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
                                          const LoadedModel& model, const Prompt& prompt,
                                          const std::vector<Tool>& tools) {
-  if (request.speculation() == proto::SPECULATION_ON &&
-      model.description.ssm_artifacts().empty() && model.description.lookup_depth() == 0) {
+  if (request.speculation() == proto::SPECULATION_ON && model.description.ssm_artifacts().empty() &&
+      model.description.lookup_depth() == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "field 'speculation' is on, but model '", request.model(),
         "' is served without SSMs and lookups; serve it with some, or leave the field out"));

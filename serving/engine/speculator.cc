@@ -215,17 +215,25 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     yielded_ += (tokens - yielded_) / kMemory;
     expected_ += (likely - expected_) / kMemory;
   }
-  ssm_payoff_.Observe(load_.decoding, with_ssm_,
-                      {.tokens = tokens,
-                       .seconds = seconds,
-                       .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
-                       .likely = with_ssm_ ? likely_ : 0,
-                       .catching_up = catching_up_,
-                       .settling = settling_});
-  if (options_.lookup.depth > 0 && !with_ssm_) {
-    lookup_payoff_.Observe(
-        load_.decoding, with_lookups_,
-        {.tokens = tokens, .seconds = seconds, .expected = StepRate(load_, llm_cost_)});
+  // Steps that lookups have to themselves say nothing of those in which SSMs have a part.
+  if (!covered_) {
+    ssm_payoff_.Observe(load_.decoding, with_ssm_,
+                        {.tokens = tokens,
+                         .seconds = seconds,
+                         .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
+                         .likely = with_ssm_ ? likely_ : 0,
+                         .catching_up = catching_up_,
+                         .settling = settling_});
+  }
+  if (options_.lookup.depth > 0) {
+    // Against whatever SSMs do without them. What an SSM catches up for these few steps is not
+    // what it would cost there in the long run.
+    lookup_payoff_.Observe(load_.decoding, with_lookups_,
+                           {.tokens = tokens,
+                            .seconds = with_lookups_ ? seconds : seconds - catching_up_,
+                            .expected = StepRate(load_, llm_cost_),
+                            .catching_up = with_lookups_ ? catching_up_ : 0,
+                            .settling = with_lookups_ && settling_});
   }
 }
 

@@ -180,6 +180,8 @@ class Speculator {
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
+  // How many requests some SSM could draft for.
+  int MostOffered(absl::Span<const Request* const> decoding);
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
   double LevelSeconds(const Ssm& ssm, int rows) const;
@@ -207,6 +209,7 @@ class Speculator {
   StepLoad load_;  // of the coming step
   // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
   bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
+  bool covered_ = false;    // lookups leave no request to the SSMs
   bool settling_ = false;   // a draft was due, but its SSM was too far behind
   double catching_up_ = 0;  // seconds of it in which SSMs run what they will not have to run again
   double gain_ = 1;         // what the choices' drafts are expected to do to the rate
@@ -219,6 +222,7 @@ class Speculator {
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests
+  int chosen_of_ = 0;       // of these that were offered
   int64_t choices_ = 0;
   double probe_credit_ = 0;   // seconds
   double probe_cost_ = 0;     // of the last one, as estimated

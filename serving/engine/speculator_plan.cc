@@ -14,6 +14,7 @@ constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
 constexpr double kTrialLoss = 2;  // plain steps, besides catching up
+constexpr double kCovered = 0.5;  // chance of a lookup beside which an SSM has little to add
 constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
@@ -35,7 +36,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
   with_lookups_ =
       options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
-  with_ssm_ = with_probe_ = settling_ = false;
+  with_ssm_ = with_probe_ = settling_ = covered_ = false;
   catching_up_ = likely_ = 0;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
@@ -90,17 +91,28 @@ void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
   }
 }
 
-// Requests for which the SSM could draft, the most promising first.
+// Requests for which the SSM could draft, the most promising first: not those whose next token a
+// lookup is likely to know. What an SSM says there is mostly the same.
 std::vector<const Request*> Speculator::Offered(int ssm,
                                                 absl::Span<const Request* const> decoding) {
   std::vector<const Request*> out;
   for (const Request* request : decoding) {
-    if (DepthFor(ssms_[ssm], *request, 1) > 0) out.push_back(request);
+    if (DepthFor(ssms_[ssm], *request, 1) == 0) continue;
+    const TokenTree& lookup = StateOf(*request).lookup;
+    double known = 0;
+    for (const int child : lookup.children(0)) known += lookup.chance(child);
+    if (known < kCovered) out.push_back(request);
   }
   std::stable_sort(out.begin(), out.end(), [&](const Request* a, const Request* b) {
     return StateOf(*a).parts[ssm].factor.value() > StateOf(*b).parts[ssm].factor.value();
   });
   return out;
+}
+
+int Speculator::MostOffered(absl::Span<const Request* const> decoding) {
+  size_t most = 0;
+  for (int s = 0; s < ssms(); ++s) most = std::max(most, Offered(s, decoding).size());
+  return static_cast<int>(most);
 }
 
 void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
@@ -161,14 +173,19 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
   plain_rate_ = StepRate(load, llm_cost_);
   if (decoding.empty() || ssms_.empty()) return;
-  const int changed = std::abs(load.decoding - chosen_for_);
+  const int changed = std::abs(load.decoding - chosen_for_), offered = MostOffered(decoding);
+  covered_ = with_lookups_ && offered == 0;
   // The first choices rest on little: they are made again soon.
   const int64_t every = std::min<int64_t>(kChooseEvery, 1 + choices_ / kChooseEvery);
-  if (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_) {
+  if (!covered_ && (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_ ||
+                    (offered - chosen_of_) * 8 > chosen_of_)) {
     Choose(decoding, load);
+    chosen_of_ = offered;
   }
   bool wanted = false;
-  for (const Ssm& ssm : ssms_) wanted = wanted || (ssm.choice.requests > 0 && ssm.status.ok());
+  for (const Ssm& ssm : ssms_) {
+    wanted = wanted || (!covered_ && ssm.choice.requests > 0 && ssm.status.ok());
+  }
   // Steps with prompts cannot be compared by the clock: there the estimate has to do.
   const bool withheld =
       wanted &&
@@ -204,7 +221,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   }
   if (!with_ssm_) {
     ++statistics_.tuned_off;
-    Probe(decoding, load);
+    if (!covered_) Probe(decoding, load);
   }
   for (int s = 0; s < ssms(); ++s) ReleaseIdle(s, decoding);
 }
