@@ -22,8 +22,17 @@ using Cost = CostedModelRunner::Cost;
 
 FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 // Agrees with the LLM on a share of all paths.
-FakeModel Ssm(double agreement) {
-  return AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), agreement, 7);
+FakeModel Ssm(double agreement, FakeModel llm = Llm()) {
+  return AgreeingModel(std::move(llm), HashModel(2, kVocabulary, 5), agreement, 7);
+}
+// Runs in a circle, and out of it now and then.
+FakeModel Circling() {
+  return [](absl::Span<const int> path) {
+    if (path.size() % 24 == 0) return Llm()(path);
+    std::vector<float> logits(kVocabulary, 0.f);
+    logits[static_cast<size_t>(path.back() + 1) % kVocabulary] = 5;
+    return logits;
+  };
 }
 
 // A step reads the weights once, whatever the rows, until arithmetic takes longer.
@@ -59,7 +68,8 @@ struct Outcome {
 };
 
 Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions options,
-              const char* expansion, double temperature = 0, int rounds = 1) {
+              const char* expansion, double temperature = 0, int rounds = 1,
+              const FakeModel& model = Llm()) {
   RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   limits.kv_slots = 64 * 400;
   limits.max_context_slots = 64 * 400;
@@ -67,7 +77,7 @@ Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions 
   limits.max_sequences = 512;
   limits.max_rows = 1024;
   limits.max_ancestor_slots = 16384;
-  FakeModelRunner llm(limits, Llm()), ssm(limits, Ssm(agreement));
+  FakeModelRunner llm(limits, model), ssm(limits, Ssm(agreement, model));
   double clock = 0;
   CostedModelRunner costed_llm(&llm, &clock, machine.llm), costed_ssm(&ssm, &clock, machine.ssm);
   LetterTokenizer tokenizer(kVocabulary);
@@ -158,9 +168,26 @@ TEST(TunedEngine, LookupsThatFindNothingCostHardlyAnything) {
         std::printf("%-9s agreement %4.1f load %2d: without %8.1f, with lookups %8.1f\n",
                     machine.name, agreement, load, plain.tokens_per_second,
                     looked.tokens_per_second);
-        EXPECT_GT(looked.tokens_per_second, 0.97 * plain.tokens_per_second)
+        EXPECT_GT(looked.tokens_per_second, 0.95 * plain.tokens_per_second)
             << machine.name << ", agreement " << agreement << ", load " << load;
       }
+    }
+  }
+}
+
+// What an SSM says where a lookup knows is the same, and the time for it is lost.
+TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereLookupsKnow) {
+  EngineOptions options = Tuned();
+  options.speculation.lookup = {.depth = 6, .history_tokens = 0};
+  for (const Machine& machine : Machines()) {
+    for (const int load : {1, 2, 6, 64}) {
+      const Outcome alone = Serve(machine, -1, load, options, "", 0, 4, Circling());
+      const Outcome both = Serve(machine, 0.9, load, options, "", 0, 4, Circling());
+      EXPECT_EQ(both.answers, alone.answers);
+      std::printf("%-9s load %2d: lookups alone %8.1f, with an SSM %8.1f\n", machine.name, load,
+                  alone.tokens_per_second, both.tokens_per_second);
+      EXPECT_GT(both.tokens_per_second, 0.95 * alone.tokens_per_second)
+          << machine.name << ", load " << load;
     }
   }
 }

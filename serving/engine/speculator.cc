@@ -210,26 +210,30 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     return;
   }
   if (!with_ssm_) plain_seconds_ = seconds;
+  yield_ += (static_cast<double>(tokens) / load_.decoding - yield_) / kMemory;
+  const double worth = with_ssm_ ? plain_tokens_ + (tokens - plain_tokens_) * SsmToken() : tokens;
   if (with_ssm_ && !settling_) {
     const double likely = seconds * plain_rate_ * gain_;
-    yielded_ += (tokens - yielded_) / kMemory;
+    yielded_ += (worth - yielded_) / kMemory;
     expected_ += (likely - expected_) / kMemory;
   }
   // Steps that lookups have to themselves say nothing of those in which SSMs have a part.
   if (!covered_) {
-    ssm_payoff_.Observe(load_.decoding, with_ssm_,
-                        {.tokens = tokens,
-                         .seconds = seconds,
-                         .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
-                         .likely = with_ssm_ ? likely_ : 0,
-                         .catching_up = catching_up_,
-                         .settling = settling_});
+    ssm_payoff_.Observe(
+        load_.decoding, with_ssm_,
+        {.tokens = worth,
+         .seconds = seconds,
+         .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
+         .likely =
+             with_ssm_ && likely_ > 0 ? plain_tokens_ + (likely_ - plain_tokens_) * SsmToken() : 0,
+         .catching_up = catching_up_,
+         .settling = settling_});
   }
   if (options_.lookup.depth > 0) {
     // Against whatever SSMs do without them. What an SSM catches up for these few steps is not
     // what it would cost there in the long run.
     lookup_payoff_.Observe(load_.decoding, with_lookups_,
-                           {.tokens = tokens,
+                           {.tokens = static_cast<double>(tokens),
                             .seconds = with_lookups_ ? seconds : seconds - catching_up_,
                             .expected = StepRate(load_, llm_cost_),
                             .catching_up = with_lookups_ ? catching_up_ : 0,

@@ -162,6 +162,8 @@ class Speculator {
     TokenTree lookup{0};
     RequestFactor lookup_factor;
     int depth = 0;  // the deepest tree that the request can use
+    // A lookup is likely to know its next token; none was in its last step.
+    bool covered = false, was_open = false;
   };
 
   explicit Speculator(Setup setup);
@@ -182,6 +184,10 @@ class Speculator {
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   // How many requests some SSM could draft for.
   int MostOffered(absl::Span<const Request* const> decoding);
+  void NoteCovered(absl::Span<const Request* const> decoding);
+  // What a token is worth that an SSM drafts: less than one if a lookup would know it a step later,
+  // for a part of the time that a step takes.
+  double SsmToken() const { return 1 - covered_next_ * (1 - 1 / yield_); }
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
   double LevelSeconds(const Ssm& ssm, int rows) const;
@@ -209,12 +215,15 @@ class Speculator {
   StepLoad load_;  // of the coming step
   // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
   bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
-  bool covered_ = false;    // lookups leave no request to the SSMs
-  bool settling_ = false;   // a draft was due, but its SSM was too far behind
-  double catching_up_ = 0;  // seconds of it in which SSMs run what they will not have to run again
-  double gain_ = 1;         // what the choices' drafts are expected to do to the rate
-  double trial_cost_ = 0;   // seconds that these may lose before it is known whether they pay
-  double plain_rate_ = 0;   // expected of the step without drafts of SSMs, tokens per second
+  bool covered_ = false;     // lookups leave no request to the SSMs
+  double plain_tokens_ = 0;  // expected of the step without SSMs
+  double covered_next_ = 0;  // how often a lookup knows more one step after none did, of late
+  double yield_ = 1;         // tokens of a request's step, of late
+  bool settling_ = false;    // a draft was due, but its SSM was too far behind
+  double catching_up_ = 0;   // seconds of it in which SSMs run what they will not have to run again
+  double gain_ = 1;          // what the choices' drafts are expected to do to the rate
+  double trial_cost_ = 0;    // seconds that these may lose before it is known whether they pay
+  double plain_rate_ = 0;    // expected of the step without drafts of SSMs, tokens per second
   // Of steps with drafts: tokens, and what their time would have yielded as estimated. They fade.
   double yielded_ = 1, expected_ = 1;
   double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known

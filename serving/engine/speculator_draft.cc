@@ -67,9 +67,11 @@ bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double>
                              absl::Span<const double> drafted) {
   StepValue value(load_, llm_cost_, LongRunRate());
   std::vector<double> nodes(drafted.begin(), drafted.end());
+  for (double& chance : nodes) chance *= SsmToken();
   std::sort(nodes.rbegin(), nodes.rend());
   const double without = value.Of(nodes).tokens;
   std::vector<double> level(chances.begin(), chances.end());
+  for (double& chance : level) chance *= SsmToken();
   std::sort(level.rbegin(), level.rend());
   double spent = 0;
   for (int ahead = 1; ahead <= kLookAhead && depth + ahead <= options_.max_depth; ++ahead) {

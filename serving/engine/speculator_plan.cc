@@ -13,9 +13,10 @@ constexpr int kChooseEvery = 16;  // steps, while the load stays the same and mu
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
-constexpr double kTrialLoss = 2;  // plain steps, besides catching up
-constexpr double kCovered = 0.5;  // chance of a lookup beside which an SSM has little to add
-constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
+constexpr double kTrialLoss = 2;      // plain steps, besides catching up
+constexpr double kTransitions = 128;  // that are remembered
+constexpr double kCovered = 0.5;      // chance of a lookup beside which an SSM has little to add
+constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
 
@@ -98,15 +99,25 @@ std::vector<const Request*> Speculator::Offered(int ssm,
   std::vector<const Request*> out;
   for (const Request* request : decoding) {
     if (DepthFor(ssms_[ssm], *request, 1) == 0) continue;
-    const TokenTree& lookup = StateOf(*request).lookup;
-    double known = 0;
-    for (const int child : lookup.children(0)) known += lookup.chance(child);
-    if (known < kCovered) out.push_back(request);
+    if (!StateOf(*request).covered) out.push_back(request);
   }
   std::stable_sort(out.begin(), out.end(), [&](const Request* a, const Request* b) {
     return StateOf(*a).parts[ssm].factor.value() > StateOf(*b).parts[ssm].factor.value();
   });
   return out;
+}
+
+void Speculator::NoteCovered(absl::Span<const Request* const> decoding) {
+  for (const Request* request : decoding) {
+    State& state = StateOf(*request);
+    double known = 0;
+    for (const int child : state.lookup.children(0)) known += state.lookup.chance(child);
+    state.covered = known >= kCovered;
+    if (with_lookups_ && state.was_open) {
+      covered_next_ += ((state.covered ? 1 : 0) - covered_next_) / kTransitions;
+    }
+    state.was_open = with_lookups_ && !state.covered;
+  }
 }
 
 int Speculator::MostOffered(absl::Span<const Request* const> decoding) {
@@ -138,7 +149,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
       for (const Request* request : Offered(s, decoding)) {
         const int behind = request->length() - 1 - ssm.drafter->kv().length(request->id());
         sampled += KindOf(*request);
-        offers.push_back({.factor = StateOf(*request).parts[s].factor.value() * missed,
+        offers.push_back({.factor = StateOf(*request).parts[s].factor.value() * missed * SsmToken(),
                           .catch_up = std::max(0, behind)});
       }
       ssm.kind = sampled * 2 > static_cast<int>(offers.size()) ? 1 : 0;
@@ -172,7 +183,9 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
   plain_rate_ = StepRate(load, llm_cost_);
+  plain_tokens_ = load.decoding + load.gain;
   if (decoding.empty() || ssms_.empty()) return;
+  NoteCovered(decoding);
   const int changed = std::abs(load.decoding - chosen_for_), offered = MostOffered(decoding);
   covered_ = with_lookups_ && offered == 0;
   // The first choices rest on little: they are made again soon.

@@ -85,7 +85,7 @@ Payoff::Bucket& Payoff::Of(int load) {
 
 void Payoff::Observe(int load, bool with, const Step& step) {
   Bucket& bucket = Of(load);
-  Sample sample{static_cast<double>(step.tokens), step.seconds, step.expected};
+  Sample sample{step.tokens, step.seconds, step.expected};
   credit_ += kTrialShare * step.seconds;
   ++bucket.seen;
   if (!with) {

@@ -25,7 +25,7 @@ namespace espalier {
 class Payoff {
  public:
   struct Step {
-    int tokens = 0;  // that it yielded
+    double tokens = 0;  // that it yielded
     double seconds = 0;
     double expected = 0;  // tokens per second, as it was estimated
     // The tokens that were to be expected of the trees as they were verified; 0: not known. On

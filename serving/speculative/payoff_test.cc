@@ -24,7 +24,7 @@ double Drafted(Payoff& payoff, int load, Arm with, Arm without, int steps, doubl
     drafted += drafts;
     const Arm& arm = drafts ? with : without;
     payoff.Observe(load, drafts,
-                   {.tokens = static_cast<int>(arm.tokens * load),
+                   {.tokens = std::floor(arm.tokens * load),
                     .seconds = arm.seconds * factor(random),
                     .expected = static_cast<double>(load)});
   }
@@ -50,7 +50,7 @@ TEST(Payoff, AMachineThatIsInterruptedNowAndThenHoldsNothingBack) {
   for (int i = 0; i < 4000; ++i) {
     const bool drafts = !payoff.Withholds(1);
     const double seconds = (drafts ? 1.5 : 1.0) + (drafts && i % 20 == 0 ? 100 : 0);
-    payoff.Observe(1, drafts, {.tokens = drafts ? 3 : 1, .seconds = seconds, .expected = 1});
+    payoff.Observe(1, drafts, {.tokens = drafts ? 3.0 : 1.0, .seconds = seconds, .expected = 1});
   }
   EXPECT_FALSE(payoff.Withholds(1) && payoff.Withholds(1) && payoff.Withholds(1) &&
                payoff.Withholds(1));
@@ -68,7 +68,7 @@ TEST(Payoff, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
     drafted += drafts;
     const double yield = drafts && !settling ? 3 : 1;
     payoff.Observe(64, drafts,
-                   {.tokens = static_cast<int>(64 * yield),
+                   {.tokens = 64 * yield,
                     .seconds = drafts ? (settling ? 1.6 : 2.5) : 1,
                     .expected = 64,
                     .catching_up = settling ? 0.6 : 0,
@@ -101,7 +101,8 @@ TEST(Payoff, AMachineThatIsSlowForAWhileIsNoReasonToHoldBackOrToGoOn) {
       const bool drafts = !payoff.Withholds(4);
       const double took = drafts ? seconds : 1;
       (drafts ? drafting : all) += took;
-      payoff.Observe(4, drafts, {.tokens = drafts ? 8 : 4, .seconds = slow * took, .expected = 4});
+      payoff.Observe(4, drafts,
+                     {.tokens = drafts ? 8.0 : 4.0, .seconds = slow * took, .expected = 4});
     }
     all += drafting;
     if (seconds < 2) {
@@ -126,7 +127,7 @@ TEST(Payoff, AMachineThatIsNeverTheSameForLongIsNoReasonEither) {
       (drafts ? drafting : all) += took;
       payoff.Observe(
           4, drafts,
-          {.tokens = drafts ? 8 : 4, .seconds = slow * jitter(random) * took, .expected = 4});
+          {.tokens = drafts ? 8.0 : 4.0, .seconds = slow * jitter(random) * took, .expected = 4});
     }
     all += drafting;
     if (seconds < 2) {
@@ -147,7 +148,7 @@ TEST(Payoff, StepsThatGrowLongerAreNoReasonToHoldBack) {
     const bool drafts = !payoff.Withholds(4, 1.1);
     drafted += drafts;
     payoff.Observe(4, drafts,
-                   {.tokens = drafts ? 11 : 4,
+                   {.tokens = drafts ? 11.0 : 4.0,
                     .seconds = slower * (drafts ? 2.5 : 1),
                     .expected = (drafts ? 4.4 : 4) / slower});
   }
@@ -163,7 +164,7 @@ TEST(Payoff, AnEstimateThatIsALittleTooLowIsFoundOut) {
     drafted += drafts;
     payoff.Observe(
         4, drafts,
-        {.tokens = drafts ? 12 : 4, .seconds = drafts ? 2.5 : 1, .expected = drafts ? 3.6 : 4});
+        {.tokens = drafts ? 12.0 : 4.0, .seconds = drafts ? 2.5 : 1, .expected = drafts ? 3.6 : 4});
   }
   EXPECT_GT(drafted, 900);
   EXPECT_TRUE(payoff.Withholds(4, 0.5));
@@ -177,7 +178,7 @@ TEST(Payoff, TrialsOfWhatIsNotExpectedToPayLoseLittleOfTheTime) {
     (drafts ? trials : plain) += drafts ? 2.5 : 1;
     payoff.Observe(
         4, drafts,
-        {.tokens = drafts ? 8 : 4, .seconds = drafts ? 2.5 : 1, .expected = drafts ? 3.8 : 4});
+        {.tokens = drafts ? 8.0 : 4.0, .seconds = drafts ? 2.5 : 1, .expected = drafts ? 3.8 : 4});
   }
   EXPECT_GT(trials, 0);
   EXPECT_LT(trials * 0.2, 0.01 * plain);
@@ -194,7 +195,7 @@ TEST(Payoff, CatchingUpIsSpreadOverWhatItIsGoodFor) {
     const double once = drafts && behind ? 8 : 0;
     behind = !drafts;
     payoff.Observe(1, drafts,
-                   {.tokens = drafts ? 3 : 1,
+                   {.tokens = drafts ? 3.0 : 1.0,
                     .seconds = (drafts ? 1.5 : 1) + once,
                     .expected = 1,
                     .catching_up = once});
@@ -210,9 +211,9 @@ TEST(Payoff, LuckAloneHoldsNothingBack) {
   for (int i = 0; i < 8000; ++i) {
     const bool drafts = !payoff.Withholds(1, 1.05);
     drafted += drafts;
-    const int lucky = random() % 2 == 0 ? 1 : 5;  // 3 on average
+    const double lucky = random() % 2 == 0 ? 1 : 5;  // 3 on average
     payoff.Observe(1, drafts,
-                   {.tokens = drafts ? lucky : 1,
+                   {.tokens = drafts ? lucky : 1.0,
                     .seconds = drafts ? 2.8 : 1,
                     .expected = drafts ? 1.05 : 1,
                     .likely = drafts ? 3.0 : 0});
@@ -237,7 +238,7 @@ TEST(Payoff, AFewUnluckyComparisonsDoNotRefuteTheEstimate) {
       before = drafts;
       drafted += drafts;
       payoff.Observe(4, drafts,
-                     {.tokens = drafts ? 10 : 4,
+                     {.tokens = drafts ? 10.0 : 4.0,
                       .seconds = slow * (drafts ? 2.5 / 1.08 : 1),
                       .expected = drafts ? 4.32 : 4});
     }
@@ -259,7 +260,7 @@ TEST(Payoff, WhatLostWhileLittleWasSeenIsTriedAgainSoon) {
       drafted += drafts && i >= kSteps / 2;
       const double gain = i < 150 ? 0.85 : 1.08;
       payoff.Observe(16, drafts,
-                     {.tokens = drafts ? 40 : 16,
+                     {.tokens = drafts ? 40.0 : 16.0,
                       .seconds = std::exp(noise(random)) * (drafts ? 2.5 / gain : 1),
                       .expected = drafts ? 16 * 1.05 : 16});
     }
@@ -275,7 +276,7 @@ TEST(Payoff, PromisesThatAreNotKeptAre) {
     const bool drafts = !payoff.Withholds(1, 1.3);
     drafted += drafts;
     payoff.Observe(1, drafts,
-                   {.tokens = drafts ? 2 : 1,
+                   {.tokens = drafts ? 2.0 : 1.0,
                     .seconds = drafts ? 2.3 : 1,
                     .expected = drafts ? 1.3 : 1,
                     .likely = drafts ? 3.0 : 0});
