@@ -182,8 +182,7 @@ class Speculator {
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
-  // How many requests some SSM could draft for.
-  int MostOffered(absl::Span<const Request* const> decoding);
+  bool MayDraft(const Ssm& ssm, const Request& request);
   void NoteCovered(absl::Span<const Request* const> decoding);
   // What a token is worth that an SSM drafts: less than one if a lookup would know it a step later,
   // for a part of the time that a step takes.

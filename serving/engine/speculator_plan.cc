@@ -98,8 +98,7 @@ std::vector<const Request*> Speculator::Offered(int ssm,
                                                 absl::Span<const Request* const> decoding) {
   std::vector<const Request*> out;
   for (const Request* request : decoding) {
-    if (DepthFor(ssms_[ssm], *request, 1) == 0) continue;
-    if (!StateOf(*request).covered) out.push_back(request);
+    if (MayDraft(ssms_[ssm], *request)) out.push_back(request);
   }
   std::stable_sort(out.begin(), out.end(), [&](const Request* a, const Request* b) {
     return StateOf(*a).parts[ssm].factor.value() > StateOf(*b).parts[ssm].factor.value();
@@ -120,10 +119,8 @@ void Speculator::NoteCovered(absl::Span<const Request* const> decoding) {
   }
 }
 
-int Speculator::MostOffered(absl::Span<const Request* const> decoding) {
-  size_t most = 0;
-  for (int s = 0; s < ssms(); ++s) most = std::max(most, Offered(s, decoding).size());
-  return static_cast<int>(most);
+bool Speculator::MayDraft(const Ssm& ssm, const Request& request) {
+  return DepthFor(ssm, request, 1) > 0 && !StateOf(request).covered;
 }
 
 void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
@@ -186,7 +183,12 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   plain_tokens_ = load.decoding + load.gain;
   if (decoding.empty() || ssms_.empty()) return;
   NoteCovered(decoding);
-  const int changed = std::abs(load.decoding - chosen_for_), offered = MostOffered(decoding);
+  const int changed = std::abs(load.decoding - chosen_for_);
+  const auto offered =
+      static_cast<int>(std::count_if(decoding.begin(), decoding.end(), [&](const Request* request) {
+        return std::any_of(ssms_.begin(), ssms_.end(),
+                           [&](const Ssm& ssm) { return MayDraft(ssm, *request); });
+      }));
   covered_ = with_lookups_ && offered == 0;
   // The first choices rest on little: they are made again soon.
   const int64_t every = std::min<int64_t>(kChooseEvery, 1 + choices_ / kChooseEvery);
