@@ -45,8 +45,6 @@ ABSL_FLAG(
     "life");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
-ABSL_FLAG(bool, shared_noise, false,
-          "fixed shapes draft sampled requests for shared noise, as tuned modes do, not by draws");
 ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
 ABSL_FLAG(std::string, llm, "", "folder of the LLM; empty: the quickstart's sizes, trained here");
 ABSL_FLAG(std::string, ssm, "", "folder of the SSM, likewise");
@@ -287,8 +285,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.prefix_cache = false;  // a prompt comes again in other rounds
   options.speculation.tune = way.tuned;
   options.speculation.lookup.depth = way.lookup;
-  const bool shared = way.tuned || absl::GetFlag(FLAGS_shared_noise);
-  options.speculation.sampled = shared ? SampledDrafts::kShared : SampledDrafts::kDraws;
+  options.speculation.sampled = way.tuned ? SampledDrafts::kShared : SampledDrafts::kDraws;
   options.seconds = Seconds;
   std::vector<ModelRunner*> ssms;
   if (way.ssm) ssms.push_back(&mode.ssm->counting);
