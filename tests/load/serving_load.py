@@ -135,13 +135,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--tuned", action="store_true",
+                        help="trees chosen at each step, lookups among them, instead of trees of one shape")
     parser.add_argument("--stages", type=int, default=0, help="of the model, on as many workers; 0: in the daemon")
     options = parser.parse_args()
     where = [f"--pipeline-parallel={options.stages}"] if options.stages else []
     with Cluster(workers=max(1, options.stages)) as cluster:
         train(cluster, "big", 32, 2, 60)
         train(cluster, "small", 16, 1, 60)
-        cluster.run("serve", "big", "--ssm=small", "--expansion=1,1,2,1", "--max-queue=150",
+        cluster.run("serve", "big", "--ssm=small", *([] if options.tuned else ["--expansion=1,1,2,1"]), "--max-queue=150",
                     "--max-requests-per-batch=32", *where)
         requests = []
         for body in bodies():
