@@ -4,9 +4,14 @@
 // on how many are computed together.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/cpu/simd.h"
 
 namespace espalier::simd {
+
+// Elements ahead of which a row is asked from memory.
+constexpr int64_t kDotAhead = 1024;
 
 // W elements from p as f32; uint16_t is bf16.
 template <int W>
@@ -29,21 +34,25 @@ ESPALIER_INLINE Float<W> LoadWidePartial(const T* p, int64_t n) {
 }
 
 // products[r * C + c] = dot(a[r], b[c]) over n elements; R * C must be W. kAhead: as it goes, asks
-// for what lies `ahead` elements behind each element of b; that need not be memory.
+// memory for what comes after in each row of b, and where these end, in the rows that lie `next`
+// elements behind them (which need not be memory). It fills the second-level cache: the first has
+// too few lines in flight for memory's latency.
 template <int W, int R, int C, bool kAhead = false, typename A, typename B>
 ESPALIER_INLINE Float<W> DotTile(const A* const* a, const B* const* b, int64_t n,
-                                 int64_t ahead = 0) {
+                                 int64_t next = 0) {
   static_assert(R * C == W);
   Float<W> acc[W] = {};
+  const int64_t distance = std::min(kDotAhead, n);
   int64_t k = 0;
   for (; k + W <= n; k += W) {
+    const int64_t ahead = k + distance < n ? k + distance : k + distance - n + next;
     Float<W> left[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) left[r] = LoadWide<W>(a[r] + k);
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
       const Float<W> right = LoadWide<W>(b[c] + k);
-      if constexpr (kAhead) __builtin_prefetch(b[c] + (k + ahead));
+      if constexpr (kAhead) __builtin_prefetch(b[c] + ahead, 0, 2);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[r * C + c] = left[r] * right + acc[r * C + c];
     }

@@ -56,19 +56,12 @@ class PackedMatrices : public ExpertMatrices {
  public:
   PackedMatrices(const PackedWeights& shape, int64_t most_rows, WorkspaceLayout* layout)
       : shape_(shape) {
-    const int64_t groups = shape.groups();
-    q_ = layout->Add(static_cast<size_t>(QuantizedRows::QuantBytes(most_rows, groups)));
-    scale_ = layout->Add(static_cast<size_t>(QuantizedRows::GroupBytes(most_rows, groups)));
-    sum_ = layout->Add(static_cast<size_t>(QuantizedRows::GroupBytes(most_rows, groups)));
+    rounded_ = layout->Add(static_cast<size_t>(QuantizedRows::Bytes(most_rows, shape.groups())));
   }
 
   void Multiply(const TensorView& weight, const Rows& rows, void* workspace) override {
-    QuantizedRows all;
-    all.rows = rows.count;
-    all.groups = shape_.groups();
-    all.q = WorkspaceAt<int8_t>(workspace, q_);
-    all.scale = WorkspaceAt<float>(workspace, scale_);
-    all.sum = WorkspaceAt<int32_t>(workspace, sum_);
+    const QuantizedRows all =
+        QuantizedRows::At(WorkspaceAt<char>(workspace, rounded_), rows.count, shape_.groups());
     if (all.rows == 0) return;
     QuantizeRows(rows.x, rows.in, all);
     chosen_.clear();
@@ -94,19 +87,15 @@ class PackedMatrices : public ExpertMatrices {
   // Blocks [first, last) of an expert.
   void One(int64_t expert, int64_t first, int64_t last, const TensorView& weight, const Rows& rows,
            const QuantizedRows& all) const {
-    const int64_t begin = rows.groups.begin(expert), groups = all.groups;
-    QuantizedRows own = all;
-    own.rows = rows.groups.end(expert) - begin;
-    own.q += begin * groups * kPackGroup;
-    own.scale += begin * groups;
-    own.sum += begin * groups;
+    const int64_t begin = rows.groups.begin(expert);
+    const QuantizedRows own = all.Part(begin, rows.groups.end(expert));
     QuantizedProduct(BestQuantizedIsa(), shape_,
                      weight.as<uint8_t>() + expert * shape_.blocks() * shape_.block_bytes(), own,
                      first, last, rows.y + begin * rows.out);
   }
 
   const PackedWeights shape_;
-  size_t q_ = 0, scale_ = 0, sum_ = 0;
+  size_t rounded_ = 0;
   std::vector<int64_t> chosen_;
 };
 

@@ -13,12 +13,19 @@ namespace espalier {
 // Rows of x rounded to 8 bits, group by group: x = q * scale. Padded with zeros to whole groups.
 struct QuantizedRows {
   int64_t rows = 0, groups = 0;
-  int8_t* q = nullptr;     // [rows, groups * 32], -127..127
-  float* scale = nullptr;  // [rows, groups]; NaN if the group holds an infinity or a NaN
-  int32_t* sum = nullptr;  // [rows, groups], of q
+  int8_t* q = nullptr;          // [rows, groups * 32], -127..127
+  float* scale = nullptr;       // [rows, groups]; NaN if the group holds an infinity or a NaN
+  int32_t* sum = nullptr;       // [rows, groups], of q
+  float* scaled_sum = nullptr;  // [rows, groups], scale times sum
 
-  static int64_t QuantBytes(int64_t rows, int64_t groups) { return rows * groups * kPackGroup; }
-  static int64_t GroupBytes(int64_t rows, int64_t groups) { return rows * groups * 4; }
+  // In memory of so many bytes, aligned to four.
+  static constexpr int64_t Bytes(int64_t rows, int64_t groups) {
+    return rows * groups * (kPackGroup + 12);
+  }
+  static QuantizedRows At(void* memory, int64_t rows, int64_t groups);
+
+  // Rows [begin, end).
+  QuantizedRows Part(int64_t begin, int64_t end) const;
 };
 
 // Rounds to nearest, the largest magnitude of a group becoming 127. x is f32[rows, in].

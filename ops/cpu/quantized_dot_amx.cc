@@ -121,8 +121,7 @@ ESPALIER_TILES void Run(const PackedWeights& shape, const uint8_t* weights, cons
       const int64_t from = row * groups + g, to = (row / kRows * groups + g) * kRows + row % kRows;
       scales[to] = x.scale[from];
       if constexpr (kFourBits) {
-        const float sum = x.scale[from] * static_cast<float>(x.sum[from]);
-        std::memcpy(&additions[to], &sum, sizeof(sum));
+        std::memcpy(&additions[to], &x.scaled_sum[from], sizeof(float));
       } else {
         additions[to] = -128 * x.sum[from];
       }

@@ -48,18 +48,12 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
   }
   const int64_t rows = RowsOf(x.dims), groups = shape.groups();
   WorkspaceLayout layout;
-  const size_t q = layout.Add(static_cast<size_t>(QuantizedRows::QuantBytes(rows, groups)));
-  const size_t scale = layout.Add(static_cast<size_t>(QuantizedRows::GroupBytes(rows, groups)));
-  const size_t sum = layout.Add(static_cast<size_t>(QuantizedRows::GroupBytes(rows, groups)));
+  const size_t rounded = layout.Add(static_cast<size_t>(QuantizedRows::Bytes(rows, groups)));
   return MakeKernel(
       [=, activation = ActivationOf(spec.attributes)](const KernelArgs& args) {
         const TensorView& x = args.inputs[0];
-        QuantizedRows to;
-        to.rows = RowsOf(x.dims());
-        to.groups = groups;
-        to.q = WorkspaceAt<int8_t>(args.workspace, q);
-        to.scale = WorkspaceAt<float>(args.workspace, scale);
-        to.sum = WorkspaceAt<int32_t>(args.workspace, sum);
+        const QuantizedRows to =
+            QuantizedRows::At(WorkspaceAt<char>(args.workspace, rounded), RowsOf(x.dims()), groups);
         if (to.rows == 0) return KernelStatus::Ok();
         QuantizeRows(x.as<float>(), shape.in, to);
         ParallelRanges(shape.blocks(), kPackOutputs * shape.in * (3 + to.rows) / 8,

@@ -19,9 +19,6 @@ namespace {
 
 // Outputs of a block whose weights stay in the second-level cache while all rows pass over them.
 constexpr int64_t kBlockBytes = 256 << 10;
-// Of a tile's weights: the streams of shorter ones end before the hardware runs ahead of them, so
-// the first pass over a block asks for the next tile itself.
-constexpr int64_t kShortTile = 16 << 10;
 
 template <typename T>
 float ReadBias(const void* bias, int64_t i) {
@@ -60,10 +57,15 @@ struct Columns {
     }
   }
 
-  template <int R, int C, bool kAhead>
+  // The rows that pass over a block first read it from memory, the others from the cache.
+  template <int R, int C>
   static ESPALIER_INLINE void Pass(const StableLinearArgs& g, int64_t row, int64_t begin,
                                    int64_t end) {
-    for (int64_t c = begin; c < end; c += C) Tile<R, C, kAhead>(g, row, c, end);
+    if (row == 0) {
+      for (int64_t c = begin; c < end; c += C) Tile<R, C, true>(g, row, c, end);
+    } else {
+      for (int64_t c = begin; c < end; c += C) Tile<R, C, false>(g, row, c, end);
+    }
   }
 
   static ESPALIER_INLINE void Run(const StableLinearArgs& g, int64_t begin, int64_t end) {
@@ -72,23 +74,13 @@ struct Columns {
     const int64_t rest = g.rows % kRows <= 2 ? g.rows % kRows : 0, blocked = g.rows - rest;
     const int64_t block =
         std::max<int64_t>(W, kBlockBytes / std::max<int64_t>(1, g.in * sizeof(B)) / W * W);
-    const bool short_rows = kColumns * g.in * static_cast<int64_t>(sizeof(B)) <= kShortTile;
     for (int64_t first = begin; first < end; first += block) {
       const int64_t last = std::min(end, first + block);
       for (int64_t row = 0; row < blocked; row += kRows) {
-        if (row == 0 && short_rows) {
-          Pass<kRows, kColumns, true>(g, row, first, last);
-        } else {
-          Pass<kRows, kColumns, false>(g, row, first, last);
-        }
+        Pass<kRows, kColumns>(g, row, first, last);
       }
-      if (rest == 2 && blocked == 0 && short_rows) {
-        Pass<2, W / 2, true>(g, blocked, first, last);
-      } else if (rest == 2) {
-        Pass<2, W / 2, false>(g, blocked, first, last);
-      } else if (rest == 1) {
-        Pass<1, W, false>(g, blocked, first, last);
-      }
+      if (rest == 2) Pass<2, W / 2>(g, blocked, first, last);
+      if (rest == 1) Pass<1, W>(g, blocked, first, last);
     }
   }
 };

@@ -29,21 +29,22 @@ std::vector<uint8_t> Packed(const PackedWeights& shape, const std::vector<float>
   return packed;
 }
 
-// The product by the instruction set named, of rows that are rounded first.
+// The product by the instruction set named, of rows that are rounded first, for outputs of blocks
+// [begin, end).
+void Product(QuantizedIsa isa, const PackedWeights& shape, const std::vector<uint8_t>& packed,
+             const std::vector<float>& x, int64_t begin, int64_t end, float* y) {
+  const int64_t count = static_cast<int64_t>(x.size()) / shape.in;
+  std::vector<int32_t> memory(static_cast<size_t>(QuantizedRows::Bytes(count, shape.groups())) /
+                              sizeof(int32_t));
+  const QuantizedRows rows = QuantizedRows::At(memory.data(), count, shape.groups());
+  QuantizeRows(x.data(), shape.in, rows);
+  QuantizedProduct(isa, shape, packed.data(), rows, begin, end, y);
+}
+
 std::vector<float> Product(QuantizedIsa isa, const PackedWeights& shape,
                            const std::vector<uint8_t>& packed, const std::vector<float>& x) {
-  QuantizedRows rows;
-  rows.rows = static_cast<int64_t>(x.size()) / shape.in;
-  rows.groups = shape.groups();
-  const auto groups = static_cast<size_t>(rows.rows * rows.groups);
-  std::vector<int8_t> q(groups * kPackGroup);
-  std::vector<float> scale(groups), y(static_cast<size_t>(rows.rows * shape.out));
-  std::vector<int32_t> sum(groups);
-  rows.q = q.data();
-  rows.scale = scale.data();
-  rows.sum = sum.data();
-  QuantizeRows(x.data(), shape.in, rows);
-  QuantizedProduct(isa, shape, packed.data(), rows, 0, shape.blocks(), y.data());
+  std::vector<float> y(x.size() / static_cast<size_t>(shape.in) * static_cast<size_t>(shape.out));
+  Product(isa, shape, packed, x, 0, shape.blocks(), y.data());
   return y;
 }
 
@@ -55,9 +56,9 @@ std::vector<QuantizedIsa> Isas() {
   return isas;
 }
 
-constexpr PackedWeights kShapes[] = {{8, 16, 32},  {4, 16, 32}, {8, 1, 1},   {4, 1, 1},
-                                     {8, 17, 33},  {4, 17, 33}, {8, 40, 95}, {4, 40, 95},
-                                     {8, 64, 256}, {4, 64, 256}};
+constexpr PackedWeights kShapes[] = {{8, 16, 32},  {4, 16, 32},  {8, 1, 1},     {4, 1, 1},
+                                     {8, 17, 33},  {4, 17, 33},  {8, 40, 95},   {4, 40, 95},
+                                     {8, 64, 256}, {4, 64, 256}, {8, 90, 1100}, {4, 90, 1100}};
 
 TEST(PackTest, EveryWeightIsWithinHalfAStepOfItsGroup) {
   for (const PackedWeights& shape : kShapes) {
@@ -131,10 +132,36 @@ TEST(QuantizedProductTest, IsTheProductOfWhatThePackedNumbersStandFor) {
 TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
   for (const PackedWeights& shape : kShapes) {
     const std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 4));
-    for (const int rows : {1, 3, 4, 6, 13, 16, 17, 37}) {
+    for (const int rows : {1, 2, 3, 4, 6, 13, 16, 17, 37}) {
       const std::vector<float> x = Normal(rows * shape.in, 5);
       const std::vector<float> portable = Product(QuantizedIsa::kPortable, shape, packed, x);
       for (const QuantizedIsa isa : Isas()) EXPECT_EQ(Product(isa, shape, packed, x), portable);
+    }
+  }
+}
+
+// Few rows pass over several blocks side by side, many over one, and threads take any of the
+// blocks.
+TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
+  constexpr int kMost = 19;
+  for (const PackedWeights& shape : kShapes) {
+    const std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 6));
+    const std::vector<float> x = Normal(kMost * shape.in, 7);
+    for (const QuantizedIsa isa : Isas()) {
+      const std::vector<float> all = Product(isa, shape, packed, x);
+      for (int rows = 1; rows <= kMost; ++rows) {
+        const std::vector<float> some(x.begin(), x.begin() + rows * shape.in);
+        const std::vector<float> y = Product(isa, shape, packed, some);
+        EXPECT_TRUE(std::equal(y.begin(), y.end(), all.begin()))
+            << rows << " rows, " << shape.out << " x " << shape.in;
+        std::vector<float> parts(y.size());
+        for (int64_t block = 0; block < shape.blocks();) {
+          const int64_t end = std::min(shape.blocks(), block + 1 + block % 5);
+          Product(isa, shape, packed, some, block, end, parts.data());
+          block = end;
+        }
+        EXPECT_EQ(parts, y);
+      }
     }
   }
 }

@@ -1,12 +1,8 @@
 #include "tests/benchmarks/bandwidth.h"
 
 #include <algorithm>
-#include <barrier>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <thread>
-#include <vector>
 
 #include "tests/benchmarks/workload.h"
 
@@ -33,34 +29,38 @@ __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) uin
 
 }  // namespace
 
-double ReadBandwidth(int threads, int64_t bytes) {
-  const int64_t part = bytes / threads / 4096 * 4096;
-  const int64_t repeats = std::max<int64_t>(1, (int64_t{1} << 30) / bytes);
-  constexpr int kPasses = 7;
-  std::vector<double> seconds(kPasses, 0);
-  std::barrier meet(threads);
-  std::vector<std::thread> team;
-  std::vector<uint64_t> totals(threads);
+void ReadArray::Free::operator()(char* data) const { std::free(data); }
+
+ReadArray::ReadArray(int threads, int64_t bytes)
+    : part_(std::max<int64_t>(1, bytes / threads / 4096) * 4096), parts_(threads) {
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int t = 0; t < threads; ++t) {
-    team.emplace_back([&, t] {
-      std::unique_ptr<char, decltype(&std::free)> data(
-          static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(part))), &std::free);
-      std::memset(data.get(), t + 1, static_cast<size_t>(part));
-      for (int pass = 0; pass < kPasses; ++pass) {
-        meet.arrive_and_wait();
-        const double start = Seconds();
-        for (int64_t r = 0; r < repeats; ++r) totals[t] += Sum(data.get(), part);
-        meet.arrive_and_wait();
-        if (t == 0) seconds[pass] = Seconds() - start;
-      }
-    });
+    parts_[t].reset(static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(part_))));
+    std::memset(parts_[t].get(), t + 1, static_cast<size_t>(part_));
   }
-  for (std::thread& thread : team) thread.join();
-  // The totals are looked at, so that the reads are not optimised away.
-  uint64_t all = 0;
-  for (uint64_t total : totals) all |= total;
-  const double best = *std::min_element(seconds.begin(), seconds.end());
-  return all == 0 ? 0 : static_cast<double>(part * threads * repeats) / best;
+}
+
+double ReadArray::Read(int64_t times) {
+  const int threads = static_cast<int>(parts_.size());
+  uint64_t total = 0;
+  const double start = Seconds();
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : total)
+  for (int t = 0; t < threads; ++t) {
+    for (int64_t i = 0; i < times; ++i) total += Sum(parts_[t].get(), part_);
+  }
+  const double seconds = Seconds() - start;
+  // It is kept, so that the reads are not optimised away.
+  total_ += total;
+  return static_cast<double>(part_ * threads * times) / seconds;
+}
+
+double ReadBandwidth(int threads, int64_t bytes) {
+  constexpr int kPasses = 7;
+  ReadArray array(threads, bytes);
+  const int64_t times = std::max<int64_t>(1, (int64_t{1} << 30) / bytes);
+  double best = 0;
+  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, array.Read(times));
+  return best;
 }
 
 }  // namespace espalier

@@ -3,12 +3,32 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace espalier {
 
-// Bytes per second that `threads` threads read together, each its own part of one array of `bytes`,
-// again and again; the best of several passes, as in STREAM. An array that fits a cache measures
-// that cache.
+// An array of `bytes`, of which each of `threads` threads of OpenMP (those that compute kernels,
+// too, when the caller runs them) reads its own part.
+class ReadArray {
+ public:
+  ReadArray(int threads, int64_t bytes);
+
+  // Bytes per second of reading all of it `times` times.
+  double Read(int64_t times = 1);
+
+ private:
+  struct Free {
+    void operator()(char* data) const;
+  };
+
+  const int64_t part_;
+  std::vector<std::unique_ptr<char, Free>> parts_;
+  uint64_t total_ = 0;
+};
+
+// The best of several passes over such an array, each of a GiB at least, as in STREAM. An array
+// that fits a cache measures that cache.
 double ReadBandwidth(int threads, int64_t bytes);
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 // against what the same threads read from an array of that size.
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -140,21 +141,43 @@ RunnerBatch Batch(int rows) {
   return batch;
 }
 
-// A server decodes step after step. What the last-level cache holds of the model before it counts
-// in the first steps alone, which are not timed; the bandwidth is measured in the same way.
-absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch, int repeats) {
+// What the last-level cache holds of the model before it counts in the first step alone, which is
+// not timed.
+absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch) {
   RunnerLogits logits;
-  for (int i = 0; i < repeats; ++i) {
-    if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
-  }
+  const double start = Seconds();
+  if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
+  return Seconds() - start;
+}
+
+absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch, int repeats) {
+  if (absl::Status s = StepSeconds(model, batch).status(); !s.ok()) return s;
   std::vector<double> seconds;
   for (int i = 0; i < repeats; ++i) {
-    const double start = Seconds();
-    if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
-    seconds.push_back(Seconds() - start);
+    absl::StatusOr<double> one = StepSeconds(model, batch);
+    if (!one.ok()) return one.status();
+    seconds.push_back(*one);
   }
   return Median(seconds);
 }
+
+// A step for one row and a pass over an array of as many bytes, in turns: memory that others read,
+// too, changes its pace within seconds.
+struct Decoding {
+  std::vector<double> seconds, readable, share;
+
+  absl::Status Measure(Model& model, const RunnerBatch& batch, int turns) {
+    ReadArray array(absl::GetFlag(FLAGS_threads), static_cast<int64_t>(model.matrix_bytes));
+    for (int i = 0; i < turns; ++i) {
+      absl::StatusOr<double> step = StepSeconds(model, batch);
+      if (!step.ok()) return step.status();
+      seconds.push_back(*step);
+      readable.push_back(array.Read());
+      share.push_back(model.matrix_bytes / *step / readable.back());
+    }
+    return absl::OkStatus();
+  }
+};
 
 // Milliseconds of a step for one row, by operator; medians over the steps.
 absl::StatusOr<std::map<std::string, double>> ByOperator(Model& model, const RunnerBatch& batch) {
@@ -243,17 +266,16 @@ absl::Status Run(Report* report) {
     std::fprintf(stderr, "%s: %.0f MB of matrices\n", Name(format),
                  models.back().matrix_bytes / 1e6);
   }
-  const int threads = absl::GetFlag(FLAGS_threads);
   std::vector<std::vector<std::vector<double>>> seconds(
       models.size(), std::vector<std::vector<double>>(batches.size()));
-  std::vector<std::vector<double>> bandwidth(models.size());
+  std::vector<Decoding> decoding(models.size());
   std::vector<double> reference;
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
     absl::StatusOr<double> gflops = OneDnnGflops(kMostRows);
     if (!gflops.ok()) return gflops.status();
     reference.push_back(*gflops);
     for (size_t m = 0; m < models.size(); ++m) {
-      bandwidth[m].push_back(ReadBandwidth(threads, static_cast<int64_t>(models[m].matrix_bytes)));
+      if (absl::Status s = decoding[m].Measure(models[m], batches[0], 13); !s.ok()) return s;
       for (size_t b = 0; b < batches.size(); ++b) {
         absl::StatusOr<double> one = StepSeconds(models[m], batches[b], kRows[b] > 32 ? 1 : 13);
         if (!one.ok()) return one.status();
@@ -261,14 +283,17 @@ absl::Status Run(Report* report) {
       }
     }
   }
-  report->Table(absl::StrCat("One row: decoding, ", threads, " threads"),
-                {"weights", "MB", "ms per token", "tokens/s", "GB/s", "readable GB/s", "share"});
+  report->Table(absl::StrCat("One row: decoding, ", absl::GetFlag(FLAGS_threads), " threads"),
+                {"weights", "MB", "ms per token", "tokens/s", "GB/s", "readable GB/s", "share",
+                 "least", "most"});
   for (size_t m = 0; m < models.size(); ++m) {
-    const double step = Median(seconds[m][0]), read = models[m].matrix_bytes / step;
-    const double can = Median(bandwidth[m]);
-    report->Row({Text(Name(kFormats[m])), Number(models[m].matrix_bytes / 1e6, 0),
-                 Number(step * 1e3, 2), Number(1 / step, 1), Number(read / 1e9, 2),
-                 Number(can / 1e9, 2), Number(read / can, 2)});
+    const double step = Median(decoding[m].seconds), bytes = models[m].matrix_bytes;
+    const auto [least, most] =
+        std::minmax_element(decoding[m].share.begin(), decoding[m].share.end());
+    report->Row({Text(Name(kFormats[m])), Number(bytes / 1e6, 0), Number(step * 1e3, 2),
+                 Number(1 / step, 1), Number(bytes / step / 1e9, 2),
+                 Number(Median(decoding[m].readable) / 1e9, 2),
+                 Number(Median(decoding[m].share), 2), Number(*least, 2), Number(*most, 2)});
   }
   std::vector<std::string> columns = {"weights"};
   for (const int rows : kRows) columns.push_back(absl::StrCat(rows, " rows: ms"));
@@ -284,8 +309,9 @@ absl::Status Run(Report* report) {
   }
   if (absl::Status s = ReportOperators(models, batches[0], report); !s.ok()) return s;
   report->Note(
-      absl::StrCat("Medians; formats in turns. A step also computes attention over the context, "
-                   "norms and logits; "
+      absl::StrCat("Medians; formats in turns. Share: of each step in what was read just after it, "
+                   "array for array. A step also computes attention over the context, norms and "
+                   "logits; "
                    "GFLOP/s count the matrices alone. oneDNN's own f32 product of one layer's "
                    "largest matrix with ",
                    kMostRows, " rows, alone: ", static_cast<int>(Median(reference)), " GFLOP/s."));
