@@ -34,14 +34,14 @@ ABSL_FLAG(int, threads, 2, "for the model and for the bandwidth");
 ABSL_FLAG(int, layers, 6, "of the model; all else is LLaMA 1B's");
 ABSL_FLAG(int, rounds, 7, "turns");
 ABSL_FLAG(int, context, 64, "tokens before those of a step");
+ABSL_FLAG(std::vector<std::string>, formats,
+          std::vector<std::string>({"f32", "bf16", "int8", "int4"}), "of the weights");
 
 namespace espalier {
 namespace {
 
 constexpr int kRows[] = {1, 4, 8, 21, 256};
 constexpr int kMostRows = 256;
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8,
-                                     WeightFormat::kInt4};
 
 LlamaConfig Config() {
   LlamaConfig config;
@@ -57,6 +57,7 @@ LlamaConfig Config() {
 }
 
 struct Model {
+  WeightFormat format;
   std::unique_ptr<Device> device;
   std::unique_ptr<ProgramModelRunner> runner;
   double matrix_bytes = 0;  // that a step reads
@@ -114,6 +115,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, WeightFormat format) {
   absl::StatusOr<proto::Program> program = LowerServing(registry, *quantized);
   if (!program.ok()) return program.status();
   Model model;
+  model.format = format;
   model.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{12} << 30});
   auto runner = ProgramModelRunner::Create(
       *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
@@ -209,7 +211,9 @@ absl::Status ReportOperators(std::vector<Model>& models, const RunnerBatch& batc
     for (const auto& [op, ms] : times.back()) ops.insert(op);
   }
   std::vector<std::string> columns = {"operator"};
-  for (const WeightFormat format : kFormats) columns.push_back(absl::StrCat(Name(format), ": ms"));
+  for (const Model& model : models) {
+    columns.push_back(absl::StrCat(Name(model.format), ": ms"));
+  }
   report->Table("One row by operator", columns);
   for (const std::string& op : ops) {
     std::vector<Cell> cells = {Text(op)};
@@ -257,13 +261,15 @@ absl::Status Run(Report* report) {
   std::vector<Model> models;
   std::vector<RunnerBatch> batches;
   for (const int rows : kRows) batches.push_back(Batch(rows));
-  for (const WeightFormat format : kFormats) {
-    absl::StatusOr<Model> model = Make(registry, format);
+  for (const std::string& name : absl::GetFlag(FLAGS_formats)) {
+    const absl::StatusOr<WeightFormat> format = WeightFormatOf(name);
+    if (!format.ok()) return format.status();
+    absl::StatusOr<Model> model = Make(registry, *format);
     if (!model.ok()) return model.status();
     models.push_back(*std::move(model));
     // The context's own keys, and memory touched.
     if (absl::Status s = StepSeconds(models.back(), batches.back(), 1).status(); !s.ok()) return s;
-    std::fprintf(stderr, "%s: %.0f MB of matrices\n", Name(format),
+    std::fprintf(stderr, "%s: %.0f MB of matrices\n", name.c_str(),
                  models.back().matrix_bytes / 1e6);
   }
   std::vector<std::vector<std::vector<double>>> seconds(
@@ -290,7 +296,7 @@ absl::Status Run(Report* report) {
     const double step = Median(decoding[m].seconds), bytes = models[m].matrix_bytes;
     const auto [least, most] =
         std::minmax_element(decoding[m].share.begin(), decoding[m].share.end());
-    report->Row({Text(Name(kFormats[m])), Number(bytes / 1e6, 0), Number(step * 1e3, 2),
+    report->Row({Text(Name(models[m].format)), Number(bytes / 1e6, 0), Number(step * 1e3, 2),
                  Number(1 / step, 1), Number(bytes / step / 1e9, 2),
                  Number(Median(decoding[m].readable) / 1e9, 2),
                  Number(Median(decoding[m].share), 2), Number(*least, 2), Number(*most, 2)});
@@ -300,7 +306,7 @@ absl::Status Run(Report* report) {
   columns.push_back("256 rows: GFLOP/s");
   report->Table("A step of several rows: token trees, prompts", columns);
   for (size_t m = 0; m < models.size(); ++m) {
-    std::vector<Cell> cells = {Text(Name(kFormats[m]))};
+    std::vector<Cell> cells = {Text(Name(models[m].format))};
     for (size_t b = 0; b < batches.size(); ++b) {
       cells.push_back(Number(Median(seconds[m][b]) * 1e3, 2));
     }

@@ -18,6 +18,9 @@
 namespace espalier {
 namespace {
 
+// Bytes of an allocation that is worth large pages.
+constexpr int64_t kManyPages = 32 << 20;
+
 std::string CpuModel() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -83,6 +86,8 @@ class CpuDevice : public Device {
         return absl::ResourceExhaustedError(
             absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
       }
+      // Steps stream through weights: fewer and larger pages are found faster. It is a wish.
+      if (bytes >= kManyPages) (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     }
     return std::make_unique<DeviceMemory>(this, data, bytes);
   }
