@@ -63,7 +63,7 @@ class PackedMatrices : public ExpertMatrices {
     const QuantizedRows all =
         QuantizedRows::At(WorkspaceAt<char>(workspace, rounded_), rows.count, shape_.groups());
     if (all.rows == 0) return;
-    QuantizeRows(rows.x, rows.in, all);
+    QuantizeRows(BestQuantizedIsa(), rows.x, rows.in, all);
     chosen_.clear();
     for (int64_t e = 0; e < rows.experts; ++e) {
       if (rows.groups.begin(e) < rows.groups.end(e)) chosen_.push_back(e);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "ops/cpu/amx.h"
 #include "ops/cpu/parallel.h"
@@ -309,65 +308,6 @@ QuantizedIsa BestQuantizedIsa() {
     return simd::BestIsa() != simd::Isa::kSse2 ? QuantizedIsa::kAvx2 : QuantizedIsa::kPortable;
   }();
   return best;
-}
-
-QuantizedRows QuantizedRows::At(void* memory, int64_t rows, int64_t groups) {
-  QuantizedRows out;
-  out.rows = rows;
-  out.groups = groups;
-  const int64_t all = rows * groups;
-  out.q = static_cast<int8_t*>(memory);
-  out.scale = reinterpret_cast<float*>(out.q + all * kPackGroup);
-  out.sum = reinterpret_cast<int32_t*>(out.scale + all);
-  out.scaled_sum = reinterpret_cast<float*>(out.sum + all);
-  return out;
-}
-
-QuantizedRows QuantizedRows::Part(int64_t begin, int64_t end) const {
-  QuantizedRows part = *this;
-  part.rows = end - begin;
-  part.q += begin * groups * kPackGroup;
-  part.scale += begin * groups;
-  part.sum += begin * groups;
-  part.scaled_sum += begin * groups;
-  return part;
-}
-
-void QuantizeRows(const float* x, int64_t in, const QuantizedRows& to) {
-  const auto group = [](const float* x, int64_t n, int8_t* q, float* scale, int32_t* sum,
-                        float* scaled_sum) {
-    float padded[kPackGroup] = {};
-    std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(float));
-    float largest = 0, any = 0;
-#pragma omp simd reduction(max : largest) reduction(+ : any)
-    for (int64_t i = 0; i < kPackGroup; ++i) {
-      largest = std::max(largest, std::fabs(padded[i]));
-      any += padded[i] * 0.0f;  // NaN for an infinity or a NaN
-    }
-    const bool finite = any == 0.0f;
-    const float inverse = finite && largest > 1e-30f ? 127.0f / largest : 0.0f;
-    *scale =
-        !finite ? std::numeric_limits<float>::quiet_NaN() : (inverse > 0 ? largest / 127.0f : 0.0f);
-    int32_t total = 0;
-    int32_t rounded[kPackGroup];
-#pragma omp simd reduction(+ : total)
-    for (int64_t i = 0; i < kPackGroup; ++i) {
-      // Adding 1.5 * 2^23 rounds to an integer.
-      const float shifted = (finite ? padded[i] : 0.0f) * inverse + 12582912.0f;
-      rounded[i] = static_cast<int32_t>(shifted - 12582912.0f);
-      total += rounded[i];
-    }
-    for (int64_t i = 0; i < kPackGroup; ++i) q[i] = static_cast<int8_t>(rounded[i]);
-    *sum = total;
-    *scaled_sum = *scale * static_cast<float>(total);
-  };
-  ParallelFor(to.rows * to.groups, 4 * kPackGroup, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / to.groups, first = i % to.groups * kPackGroup;
-      Vectorize(group, x + row * in + first, std::min(kPackGroup, in - first),
-                to.q + i * kPackGroup, to.scale + i, to.sum + i, to.scaled_sum + i);
-    }
-  });
 }
 
 void QuantizedProduct(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,

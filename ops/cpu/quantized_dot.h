@@ -28,12 +28,12 @@ struct QuantizedRows {
   QuantizedRows Part(int64_t begin, int64_t end) const;
 };
 
-// Rounds to nearest, the largest magnitude of a group becoming 127. x is f32[rows, in].
-void QuantizeRows(const float* x, int64_t in, const QuantizedRows& to);
-
 // Instruction sets for the products, from the slowest.
 enum class QuantizedIsa { kPortable, kAvx2, kAvx512Vnni, kAmx };
 QuantizedIsa BestQuantizedIsa();
+
+// Rounds to nearest, the largest magnitude of a group becoming 127. x is f32[rows, in].
+void QuantizeRows(QuantizedIsa isa, const float* x, int64_t in, const QuantizedRows& to);
 
 // y[r, o] = x[r] . weight[o], f32[rows, out], for the outputs of blocks [begin, end).
 void QuantizedProduct(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,

@@ -55,7 +55,7 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
         const QuantizedRows to =
             QuantizedRows::At(WorkspaceAt<char>(args.workspace, rounded), RowsOf(x.dims()), groups);
         if (to.rows == 0) return KernelStatus::Ok();
-        QuantizeRows(x.as<float>(), shape.in, to);
+        QuantizeRows(BestQuantizedIsa(), x.as<float>(), shape.in, to);
         ParallelRanges(shape.blocks(), kPackOutputs * shape.in * (3 + to.rows) / 8,
                        [&](int64_t begin, int64_t end) {
                          QuantizedProduct(BestQuantizedIsa(), shape, args.inputs[1].as<uint8_t>(),

@@ -37,7 +37,7 @@ void Product(QuantizedIsa isa, const PackedWeights& shape, const std::vector<uin
   std::vector<int32_t> memory(static_cast<size_t>(QuantizedRows::Bytes(count, shape.groups())) /
                               sizeof(int32_t));
   const QuantizedRows rows = QuantizedRows::At(memory.data(), count, shape.groups());
-  QuantizeRows(x.data(), shape.in, rows);
+  QuantizeRows(isa, x.data(), shape.in, rows);
   QuantizedProduct(isa, shape, packed.data(), rows, begin, end, y);
 }
 
@@ -93,6 +93,39 @@ TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {
     weights[2 * 40 + 35] = 1e9f;
     EXPECT_THAT(std::string(Pack("layers.3.up", shape, weights.data(), packed.data()).message()),
                 HasSubstr("too large"));
+  }
+}
+
+TEST(QuantizeRowsTest, NumbersAreWithinHalfAStepAndWhatIsNotFiniteMarksItsGroup) {
+  constexpr int64_t kRows = 3, kIn = 85, kGroups = 3;  // the last group lacks eleven
+  std::vector<float> x = Normal(kRows * kIn, 8);
+  x[kIn + 40] = std::numeric_limits<float>::infinity();
+  x[2 * kIn + 70] = std::numeric_limits<float>::quiet_NaN();
+  std::fill_n(x.begin() + 2 * kIn, 32, 0.0f);
+  for (const QuantizedIsa isa : Isas()) {
+    std::vector<int32_t> memory(QuantizedRows::Bytes(kRows, kGroups) / sizeof(int32_t), -1);
+    const QuantizedRows rows = QuantizedRows::At(memory.data(), kRows, kGroups);
+    QuantizeRows(isa, x.data(), kIn, rows);
+    for (int64_t group = 0; group < kRows * kGroups; ++group) {
+      const int64_t row = group / kGroups, first = group % kGroups * kPackGroup;
+      int32_t sum = 0, most = 0;
+      for (int64_t i = 0; i < kPackGroup; ++i) {
+        const int q = rows.q[group * kPackGroup + i];
+        sum += q;
+        most = std::max(most, std::abs(q));
+        const float value = first + i < kIn ? x[row * kIn + first + i] : 0.0f;
+        if (std::isfinite(rows.scale[group])) {
+          EXPECT_NEAR(q * rows.scale[group], value, 0.5001f * rows.scale[group]);
+        }
+      }
+      const bool marked = group == 4 || group == 8;
+      EXPECT_EQ(std::isnan(rows.scale[group]), marked) << group;
+      EXPECT_EQ(most, marked || group == 6 ? 0 : 127) << group;
+      EXPECT_EQ(rows.sum[group], sum);
+      if (!marked) {
+        EXPECT_EQ(rows.scaled_sum[group], rows.scale[group] * static_cast<float>(sum));
+      }
+    }
   }
 }
 
