@@ -34,7 +34,8 @@ struct Steps {
 void QuantizeGroup(const float* x, int64_t n, const QuantizedRows& to, int64_t group) {
   int32_t bits[kPackGroup] = {};
   std::memcpy(bits, x, static_cast<size_t>(n) * sizeof(float));
-  // Magnitudes compare as the integers that their bits are; those of infinities and NaN are largest.
+  // Magnitudes compare as the integers that their bits are; those of infinities and NaN are
+  // largest.
   int32_t largest = 0;
   for (int64_t i = 0; i < kPackGroup; ++i) largest = std::max(largest, bits[i] & 0x7fffffff);
   const Steps steps = Steps::Of(std::bit_cast<float>(largest));
