@@ -153,13 +153,10 @@ ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   for (int i = 0; i < R * B; ++i) _mm512_storeu_ps(sums + i * kPackOutputs, total[i]);
 }
 
-// Sums of the four products of unsigned and signed bytes of each word.
-ESPALIER_AVX2 inline __m256i DotBytes(__m256i w, __m256i x) {
-  const __m256i even = _mm256_set1_epi16(0xff);
-  const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
-  const __m256i x_odd = _mm256_srai_epi16(x, 8);
-  return _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(w, even), x_even),
-                          _mm256_madd_epi16(_mm256_srli_epi16(w, 8), x_odd));
+// Adds the four products of unsigned and signed bytes of each word, of which two must fit 16 bits.
+ESPALIER_AVX2 inline __m256i AddDots(__m256i sum, __m256i u, __m256i s) {
+  const __m256i pairs = _mm256_maddubs_epi16(u, s);
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
 template <int R, int B, bool kFourBits, bool kFirst>
@@ -174,21 +171,24 @@ ESPALIER_AVX2 void TileAvx2(const Tile& t, float* sums) {
       for (int b = 0; b < B; ++b) {
         const uint8_t* const weights = t.Weights<kFourBits>(g, b) + 32 * half;
         __m256i dot[R];
-        for (int r = 0; r < R; ++r) {
-          dot[r] = kFourBits ? _mm256_setzero_si256() : _mm256_set1_epi32(-128 * t.Sum(r, g));
-        }
+        for (int r = 0; r < R; ++r) dot[r] = _mm256_setzero_si256();
         for (int k = 0; k < (kFourBits ? 4 : 8); ++k) {
           const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + 64 * k));
-          for (int r = 0; r < R; ++r) {
-            const int8_t* const q = t.Q(r, g);
-            if constexpr (kFourBits) {
-              const __m256i first = _mm256_set1_epi32(Word(q + 8 * k));
-              const __m256i second = _mm256_set1_epi32(Word(q + 8 * k + 4));
-              dot[r] = _mm256_add_epi32(dot[r], DotBytes(_mm256_and_si256(w, low), first));
-              dot[r] = _mm256_add_epi32(
-                  dot[r], DotBytes(_mm256_and_si256(_mm256_srli_epi16(w, 4), low), second));
-            } else {
-              dot[r] = _mm256_add_epi32(dot[r], DotBytes(w, _mm256_set1_epi32(Word(q + 4 * k))));
+          if constexpr (kFourBits) {
+            const __m256i first = _mm256_and_si256(w, low);
+            const __m256i second = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
+            for (int r = 0; r < R; ++r) {
+              const int8_t* const q = t.Q(r, g) + 8 * k;
+              dot[r] = AddDots(dot[r], first, _mm256_set1_epi32(Word(q)));
+              dot[r] = AddDots(dot[r], second, _mm256_set1_epi32(Word(q + 4)));
+            }
+          } else {
+            // |w| * (x with the sign of w): two of 128 * 127 fit, two of 255 * 127 would not.
+            const __m256i whole = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+            const __m256i magnitude = _mm256_abs_epi8(whole);
+            for (int r = 0; r < R; ++r) {
+              const __m256i x = _mm256_set1_epi32(Word(t.Q(r, g) + 4 * k));
+              dot[r] = AddDots(dot[r], magnitude, _mm256_sign_epi8(x, whole));
             }
           }
         }

@@ -173,6 +173,38 @@ TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
   }
 }
 
+// Other programs' files hold bytes that Pack never makes.
+TEST(QuantizedProductTest, EveryByteIsAWeight) {
+  std::mt19937 random(9);
+  for (const int bits : {8, 4}) {
+    const PackedWeights shape{bits, 32, 512};
+    std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 10));
+    for (int64_t block = 0; block < shape.blocks(); ++block) {
+      uint8_t* const bytes = packed.data() + block * shape.block_bytes();
+      for (int64_t i = 0; i < shape.scales_offset(); ++i) {
+        // Many of the extremes, beside each other.
+        bytes[i] = random() % 2 ? static_cast<uint8_t>(random()) : i % 64 < 32 ? 0 : 255;
+      }
+    }
+    const std::vector<float> weights = Unpack(shape, packed.data());
+    std::vector<float> x(static_cast<size_t>(3 * shape.in));
+    for (float& value : x) value = random() % 2 ? 127.0f : -127.0f;
+    for (const QuantizedIsa isa : Isas()) {
+      const std::vector<float> y = Product(isa, shape, packed, x);
+      for (int64_t i = 0; i < 3 * shape.out; ++i) {
+        const int64_t r = i / shape.out, o = i % shape.out;
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < shape.in; ++k) {
+          const double term = static_cast<double>(weights[o * shape.in + k]) * x[r * shape.in + k];
+          sum += term;
+          size += std::fabs(term);
+        }
+        EXPECT_NEAR(y[i], sum, 1e-6 * size) << bits << " bits, isa " << static_cast<int>(isa);
+      }
+    }
+  }
+}
+
 // Few rows pass over several blocks side by side, many over one, and threads take any of the
 // blocks.
 TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
