@@ -1,11 +1,15 @@
 // Speed of the kernels on the shapes of a small language model.
 //   bazel run --config=release //ops/cpu:kernels_benchmark
 // flops/s counts multiplications and additions; bytes/s counts the weights only (serving).
+// QuantizedWeights/isa/bits/rows: matrices of 8 or 4 bits read from memory by an instruction set
+// (1 is AVX2, 2 AVX-512 VNNI, 3 AMX).
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
 #include <memory>
 
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/quantized_dot.h"
 #include "ops/cpu/register_all.h"
 
 namespace espalier {
@@ -80,6 +84,38 @@ void LinearRowStable(benchmark::State& state) {
 }
 BENCHMARK(LinearRowStable)->ArgsProduct({{1, 8, 32, 256}, {256}, {1024}})->UseRealTime();
 BENCHMARK(LinearRowStable)->ArgsProduct({{1, 8, 32, 256}, {4096}, {4096}})->UseRealTime();
+
+void QuantizedWeights(benchmark::State& state) {
+  const auto isa = static_cast<QuantizedIsa>(state.range(0));
+  if (isa > BestQuantizedIsa()) {
+    state.SkipWithError("this CPU has no such instructions");
+    return;
+  }
+  const int64_t rows = state.range(2);
+  const PackedWeights shape{static_cast<int>(state.range(1)), 5632, 2048};
+  const int64_t bytes = shape.blocks() * shape.block_bytes();
+  const int64_t matrices = (int64_t{256} << 20) / bytes;  // more than caches hold
+  const std::vector<uint8_t> weights(static_cast<size_t>(matrices * bytes), 0x33);
+  const std::vector<float> x(static_cast<size_t>(rows * shape.in), 0.01f);
+  std::vector<float> y(static_cast<size_t>(rows * shape.out));
+  std::vector<int32_t> memory(QuantizedRows::Bytes(rows, shape.groups()) / sizeof(int32_t));
+  const QuantizedRows rounded = QuantizedRows::At(memory.data(), rows, shape.groups());
+  for (auto _ : state) {
+    for (int64_t m = 0; m < matrices; ++m) {
+      QuantizeRows(isa, x.data(), shape.in, rounded);
+      ParallelRanges(shape.blocks(), kPackOutputs * shape.in, [&](int64_t begin, int64_t end) {
+        QuantizedProduct(isa, shape, weights.data() + m * bytes, rounded, begin, end, y.data());
+      });
+    }
+  }
+  using benchmark::Counter;
+  const auto all = static_cast<double>(matrices);
+  state.counters["bytes/s"] =
+      Counter(all * static_cast<double>(bytes), Counter::kIsIterationInvariantRate);
+  state.counters["flops/s"] = Counter(2.0 * all * static_cast<double>(rows * shape.in * shape.out),
+                                      Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(QuantizedWeights)->ArgsProduct({{1, 2, 3}, {8, 4}, {1, 3, 7, 16}})->UseRealTime();
 
 void AttentionForward(benchmark::State& state) {
   const int64_t b = state.range(0), s = state.range(1), h = state.range(2), d = state.range(3);
