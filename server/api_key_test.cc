@@ -59,7 +59,8 @@ class Daemon {
 
  private:
   ModelServer models_{{}};
-  BoostRunner boosts_{{}};
+  OpRegistry operators_;
+  BoostRunner boosts_{{.operators = &operators_}};
   std::unique_ptr<grpc::Service> inference_, boosting_;
   std::unique_ptr<Coordinator> coordinator_;
 };

@@ -102,6 +102,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       if (competing()) own.logprobs = std::max(own.logprobs, 0);
       // An odd multiplier: different answers have different seeds.
       own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
+      own.reproducible = request_.sampling().has_seed();
       absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
           prompt, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);

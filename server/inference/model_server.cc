@@ -304,7 +304,13 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   options.max_queue = request.max_queue();
   options.speculation.tune = request.tune_speculation();
   // With the same noise for draft and LLM a seed's answer does not depend on which tree was chosen.
-  if (request.tune_speculation()) options.speculation.sampled = SampledDrafts::kShared;
+  // Drawn drafts take whole rows of logits, which would have to come from the workers.
+  if (request.tune_speculation()) {
+    const bool on_workers =
+        std::any_of(loaded->placements.begin(), loaded->placements.end(),
+                    [](const proto::ModelPlacement& place) { return place.tensor_parallel() > 0; });
+    options.speculation.sampled = on_workers ? SampledDrafts::kShared : SampledDrafts::kBySeed;
+  }
   options.speculation.lookup.depth = request.lookup_depth();
   // Then nothing of one request is of use to another, or can be told by how long another takes.
   if (request.no_prefix_cache()) options.speculation.lookup.history_tokens = 0;

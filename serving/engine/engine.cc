@@ -211,7 +211,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     sequences[i].adapter = chosen.adapter;
     if (chosen.embed) continue;
     sequences[i].rule = {.sampling = chosen.sampling,
-                         .shared_noise = SharesNoise(chosen.sampling),
+                         .shared_noise = SharesNoise(chosen, options_.speculation.sampled),
                          .edits = EditsOf(request.rules()),
                          .logprobs = chosen.logprobs,
                          .prompt_logprobs = chosen.prompt_logprobs};
@@ -338,7 +338,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   };
   absl::StatusOr<Verification> verification;
   const SamplingParameters& sampling = request.options().sampling;
-  const bool shared = SharesNoise(sampling);
+  const bool shared = SharesNoise(request.options(), options_.speculation.sampled);
   if (sampling.greedy() || shared || !work.tree.drawn()) {
     verification = VerifyGreedy(work.tree, [&](int node) -> absl::StatusOr<int> {
       const auto chosen = logits.choices(index, work.prompt_rows + node);

@@ -158,10 +158,6 @@ class Engine {
 
   absl::Status CheckPrompt(absl::Span<const int> prompt, const RequestOptions& options) const;
   RequestView View(const Entry& entry) const;
-  // Whether drafts of such a request and its answer draw from the same noise.
-  bool SharesNoise(const SamplingParameters& sampling) const {
-    return !sampling.greedy() && options_.speculation.sampled == SampledDrafts::kShared;
-  }
   void PlanSpeculation();
   SchedulerInput TakeStock() const;
   bool Decodes(const Entry& entry) const;

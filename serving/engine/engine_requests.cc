@@ -133,6 +133,10 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
   const RequestId id = next_id_++;
+  // Once and for all: a request's own noise must have no part in how it is used.
+  if (options_.speculation.sampled == SampledDrafts::kBySeed) {
+    options.reproducible = options.reproducible || !speculator_->prefers_draws();
+  }
   if (options.embed) {
     // No SSM has a part in it, and no row but the last is wanted.
     options.speculate = false;

@@ -9,10 +9,17 @@
 namespace espalier {
 namespace {
 
-constexpr double kMemory = 64;   // steps
+constexpr double kMemory = 64;  // steps
+constexpr int kFewTrials = 64;
 constexpr int kTunedNodes = 32;  // of a tree, unless the options say
 
 }  // namespace
+
+bool SharesNoise(const RequestOptions& request, SampledDrafts drafts) {
+  if (request.sampling.greedy()) return false;
+  return drafts == SampledDrafts::kShared ||
+         (drafts == SampledDrafts::kBySeed && request.reproducible);
+}
 
 Speculator::Speculator(Setup setup)
     : setup_(std::move(setup)),
@@ -61,6 +68,7 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
                                                      vocabulary, ": they must be equal"));
     }
     Ssm ssm;
+    ssm.learned.acceptance[kDrawing] = Acceptance::OfDraws();
     ssm.drafter = std::make_unique<Drafter>(*out->setup_.ssms[i], static_cast<int>(i),
                                             out->setup_.expansion, out->setup_.share_prefixes);
     ssm.limit = std::min({limits.max_positions, limits.kv_slots - tree, limits.max_context_slots});
@@ -111,9 +119,9 @@ int Speculator::largest_whole_tree() const {
   return expansion + options_.lookup.depth * options_.lookup.branches;
 }
 
-// Whether its drafts are random draws, whose trees have the expansion's shape and are never cut.
-bool Speculator::Draws(const Request& request) const {
-  return !request.options().sampling.greedy() && options_.sampled != SampledDrafts::kShared;
+Speculator::Kind Speculator::KindOf(const Request& request) const {
+  if (request.options().sampling.greedy()) return kGreedy;
+  return SharesNoise(request.options(), options_.sampled) ? kSharing : kDrawing;
 }
 
 bool Speculator::Follows(const Ssm& ssm, const Request& request) const {
@@ -153,14 +161,25 @@ int Speculator::TreeNodes(const Request& request) const {
   return nodes;
 }
 
-bool Speculator::TreeMayShrink(const Request& request) const { return !Draws(request); }
+// Draws never shrink once they are made; tuned ones are made within what the scheduler leaves.
+bool Speculator::TreeMayShrink(const Request& request) const {
+  return options_.tune || !Draws(request);
+}
 
 void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& request,
                        absl::Span<const Trial> trials) {
-  Acceptance& acceptance = learned.Of(request);
+  const Kind kind = KindOf(request);
+  Acceptance& acceptance = learned.acceptance[kind];
   for (const Trial& trial : trials) {
-    factor.Observe(acceptance.OfProbability(trial.probability, trial.rank), trial.accepted);
+    if (trial.presumed < 0) {
+      factor.Observe(acceptance.OfProbability(trial.probability, trial.rank), trial.accepted);
+    }
     acceptance.Observe(trial);
+    learned.trials[kind] += 1;
+    // A draw is right at least as often as what is chosen for shared noise.
+    if (kind == kSharing && learned.trials[kDrawing] < kFewTrials) {
+      learned.acceptance[kDrawing].ObserveRank(trial);
+    }
   }
   if (trials.empty()) factor.Fade();
 }

@@ -12,6 +12,7 @@
 // away (Unavailable), until it is there again, with an empty cache (ModelRunner::cache_generation).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,12 +43,18 @@ enum class SampledDrafts {
   // Chosen for the request's own noise (sampling/shared_noise.h). A seed's answer is then token for
   // token that of incremental decoding, whatever is drafted. Trees may have any shape.
   kShared,
+  // Requests that must be reproducible as with kShared. The others by draws, too, which are right
+  // more often, if a chain of them is expected to yield more than a tree when they come.
+  kBySeed,
 };
+
+// Whether drafts for such a request and its answer draw from the same noise.
+bool SharesNoise(const RequestOptions& request, SampledDrafts drafts);
 
 struct SpeculationOptions {
   bool tune = false;  // needs the engine's clock
   // Of a request's best-first tree, by each SSM; 0: the expansion instead, unless tuned (then 32).
-  // Sampled requests draw in the expansion's shape except with kShared.
+  // Requests whose drafts are drawn have the expansion's shape, too, unless tuned.
   int max_nodes = 0;
   int max_depth = 8;  // of best-first trees
   int max_width = 4;  // nodes that one level of a best-first tree runs, for one request
@@ -90,6 +97,9 @@ class Speculator {
   // set aside. Who is away (Unavailable) is calibrated before the first step that it can run.
   static absl::StatusOr<std::unique_ptr<Speculator>> Create(Setup setup);
 
+  // With kBySeed: whether requests that come now should be drafted for by draws, if they may.
+  bool prefers_draws() const { return prefers_draws_; }
+
   // Nodes of the largest tree that may not shrink.
   int largest_whole_tree() const;
 
@@ -129,11 +139,12 @@ class Speculator {
   int64_t batches() const;
 
  private:
-  // Trials of greedy and of sampled requests differ.
-  static int KindOf(const Request& request) { return request.options().sampling.greedy() ? 0 : 1; }
+  // Of requests whose trials differ.
+  enum Kind { kGreedy, kSharing, kDrawing, kKinds };
+  Kind KindOf(const Request& request) const;
   struct Learned {
-    Acceptance acceptance[2];
-    Acceptance& Of(const Request& request) { return acceptance[KindOf(request)]; }
+    std::array<Acceptance, kKinds> acceptance;
+    std::array<int64_t, kKinds> trials{};
   };
   struct Ssm {
     std::unique_ptr<Drafter> drafter;
@@ -143,7 +154,7 @@ class Speculator {
     absl::Status status;
     StepCost cost;
     Learned learned;
-    int kind = 0;  // of most requests that it could draft for: which trials speak of them
+    Kind kind = kGreedy;  // of most requests that it could draft for
     DraftChoice choice;
 
     const Acceptance& acceptance() const { return learned.acceptance[kind]; }
@@ -172,7 +183,7 @@ class Speculator {
   // SSMs whose cache is another one than before: what was known of it is forgotten.
   void MeetAgain();
 
-  bool Draws(const Request& request) const;
+  bool Draws(const Request& request) const { return KindOf(request) == kDrawing; }
   bool Follows(const Ssm& ssm, const Request& request) const;
   int DepthFor(const Ssm& ssm, const Request& request, int depth) const;
   State& StateOf(const Request& request);
@@ -181,6 +192,11 @@ class Speculator {
   void PlanFixed(absl::Span<const Request* const> decoding);
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
+  void Prefer(absl::Span<const Request* const> decoding, const StepLoad& load);
+  DraftBounds Bounds() const;
+  // What the SSM is offered, the most promising first; `kinds` counts the requests' kinds.
+  std::vector<DraftOffer> OffersOf(int ssm, absl::Span<const Request* const> decoding,
+                                   double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(const Ssm& ssm, const Request& request);
   void NoteCovered(absl::Span<const Request* const> decoding);
@@ -220,9 +236,10 @@ class Speculator {
   double yield_ = 1;         // tokens of a request's step, of late
   bool settling_ = false;    // a draft was due, but its SSM was too far behind
   double catching_up_ = 0;   // seconds of it in which SSMs run what they will not have to run again
-  double gain_ = 1;          // what the choices' drafts are expected to do to the rate
-  double trial_cost_ = 0;    // seconds that these may lose before it is known whether they pay
-  double plain_rate_ = 0;    // expected of the step without drafts of SSMs, tokens per second
+  bool prefers_draws_ = true;  // for requests of which only the law matters
+  double gain_ = 1;            // what the choices' drafts are expected to do to the rate
+  double trial_cost_ = 0;      // seconds that these may lose before it is known whether they pay
+  double plain_rate_ = 0;      // expected of the step without drafts of SSMs, tokens per second
   // Of steps with drafts: tokens, and what their time would have yielded as estimated. They fade.
   double yielded_ = 1, expected_ = 1;
   double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known

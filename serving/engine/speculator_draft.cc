@@ -66,10 +66,15 @@ double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
 bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double> chances,
                              absl::Span<const double> drafted) {
   StepValue value(load_, llm_cost_, LongRunRate());
+  // What is drawn is verified, whatever it turns out to be worth.
+  const auto worth = [&](absl::Span<const double> nodes) {
+    if (ssm.kind != kDrawing) return value.Of(nodes).tokens;
+    return value.OfAll(nodes.size(), std::accumulate(nodes.begin(), nodes.end(), 0.0));
+  };
   std::vector<double> nodes(drafted.begin(), drafted.end());
   for (double& chance : nodes) chance *= SsmToken();
   std::sort(nodes.rbegin(), nodes.rend());
-  const double without = value.Of(nodes).tokens;
+  const double without = worth(nodes);
   std::vector<double> level(chances.begin(), chances.end());
   for (double& chance : level) chance *= SsmToken();
   std::sort(level.rbegin(), level.rend());
@@ -81,7 +86,7 @@ bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double>
     const auto middle = static_cast<int64_t>(nodes.size());
     nodes.insert(nodes.end(), level.begin(), level.end());
     std::inplace_merge(nodes.begin(), nodes.begin() + middle, nodes.end(), std::greater<>());
-    if (value.Of(nodes).tokens - spent > without) return true;
+    if (worth(nodes) - spent > without) return true;
   }
   return false;
 }
@@ -127,12 +132,15 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
       job.max_nodes = (assignment.tree_nodes - lookup + sources - 1 - before) / sources;
       job.depth = job.max_nodes > 0 ? part.depth : 0;
     }
-    if (options_.max_nodes > 0 && !Draws(request)) {
+    const bool draws = Draws(request);
+    if (options_.tune || (options_.max_nodes > 0 && !draws)) {
       job.best_first = {.width = options_.max_width,
-                        .acceptance = &ssm.learned.Of(request),
+                        .draws = draws,
+                        .acceptance = &ssm.learned.acceptance[KindOf(request)],
                         .factor = part.factor.value()};
       if (options_.tune && !part.probe) {
-        job.best_first.price = kCandidate * ssm.choice.price;
+        // What is drawn is verified, whatever it turns out to be.
+        job.best_first.price = (draws ? 1 : kCandidate) * ssm.choice.price;
         job.best_first.parent = least_parent;
       }
     }
@@ -164,7 +172,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   }
 }
 
-// Of all nodes that were drafted, those whose verification pays; drawn trees stay whole.
+// Of all nodes that were drafted, those whose verification pays, beside the drawn ones, which stay.
 void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
   struct Node {
     double chance;
@@ -173,25 +181,31 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
   };
   std::vector<Node> nodes;
   StepLoad load = {.drafting = drafting};
+  int prompt_rows = 0;
+  double likely = 0;
   for (size_t i = 0; i < work.size(); ++i) {
     const DraftWork& item = work[i];
     if (!item.assignment.decodes) {
-      load.other_rows += item.assignment.rows;
+      prompt_rows += item.assignment.rows;
       continue;
     }
     ++load.decoding;
     load.context += item.request.length();
-    bool whole = Draws(item.request);
-    for (const Part& part : StateOf(item.request).parts) whole = whole || part.probe;
-    if (whole) {
-      load.other_rows += item.tree.drafted();
-      continue;
-    }
+    const std::vector<Part>& parts = StateOf(item.request).parts;
+    const bool probe =
+        std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.probe; });
     for (int node = 1; node < item.tree.size(); ++node) {
-      nodes.push_back({item.tree.chance(node), i, node});
+      if (!probe && !item.tree.drawn(node)) {
+        nodes.push_back({item.tree.chance(node), i, node});
+      } else {
+        ++load.other_rows;
+        likely += item.tree.chance(node);
+      }
     }
   }
+  if (prompt_rows == 0) likely_ = load.decoding + likely;
   if (nodes.empty()) return;
+  load.other_rows += prompt_rows;
   load.context /= load.decoding;
   std::stable_sort(nodes.begin(), nodes.end(),
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
@@ -200,9 +214,9 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
   const size_t kept = with_ssm_ && !with_probe_
                           ? StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes
                           : ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
-  if (load.other_rows == 0) {
-    likely_ = std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept),
-                              static_cast<double>(load.decoding));
+  if (prompt_rows == 0) {
+    likely_ =
+        std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept), likely_);
   }
   if (kept == nodes.size()) return;
   std::vector<std::vector<bool>> keep(work.size());

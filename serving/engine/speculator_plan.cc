@@ -1,5 +1,6 @@
 // What to draft in the coming step.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
@@ -11,6 +12,11 @@ namespace {
 
 constexpr int kChooseEvery = 16;  // steps, while the load stays the same and much is learned
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
+// Draws are preferred where a chain of them is the best that is known, and clearly pays: where it
+// hardly does, it is worth something to see candidates before they are sent to the LLM.
+constexpr double kSame = 1.005;
+constexpr double kClearGain = 1.05;
+constexpr int kPreferEvery = 8;  // choices
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
 constexpr double kTrialLoss = 2;      // plain steps, besides catching up
@@ -52,8 +58,8 @@ void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
     State& state = StateOf(*request);
     state.lookup = lookup_.Draft(request->id(), request->tokens(), state.depth,
                                  options_.lookup.depth * options_.lookup.branches,
-                                 &lookup_learned_.Of(*request), state.lookup_factor.value(),
-                                 &request->rules());
+                                 &lookup_learned_.acceptance[KindOf(*request)],
+                                 state.lookup_factor.value(), &request->rules());
   }
 }
 
@@ -123,9 +129,51 @@ bool Speculator::MayDraft(const Ssm& ssm, const Request& request) {
   return DepthFor(ssm, request, 1) > 0 && !StateOf(request).covered;
 }
 
+DraftBounds Speculator::Bounds() const {
+  return {.depth = options_.max_depth,
+          .nodes = options_.max_nodes,
+          .rows = setup_.max_rows,
+          .overhead = overhead_};
+}
+
+std::vector<DraftOffer> Speculator::OffersOf(int ssm, absl::Span<const Request* const> decoding,
+                                             double missed, std::array<int, kKinds>* kinds) {
+  std::vector<DraftOffer> out;
+  for (const Request* request : Offered(ssm, decoding)) {
+    const int behind = request->length() - 1 - ssms_[ssm].drafter->kv().length(request->id());
+    ++(*kinds)[KindOf(*request)];
+    out.push_back({.factor = StateOf(*request).parts[ssm].factor.value() * missed * SsmToken(),
+                   .catch_up = std::max(0, behind)});
+  }
+  return out;
+}
+
+// How requests should be drafted for that come from now on.
+void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoad& load) {
+  double drawing = 0, sharing = 0;
+  DraftBounds tree = Bounds(), chain = tree;
+  chain.ranks = 1;
+  for (int s = 0; s < ssms(); ++s) {
+    const Ssm& ssm = ssms_[s];
+    std::array<int, kKinds> kinds{};
+    const std::vector<DraftOffer> offers = OffersOf(s, decoding, 1, &kinds);
+    const auto rate = [&](Kind kind, const DraftBounds& bounds) {
+      return ChooseDraft(load, llm_cost_, ssm.cost, ssm.learned.acceptance[kind], offers, bounds, 0)
+          .rate;
+    };
+    drawing = std::max(drawing, rate(kDrawing, chain));
+    sharing = std::max(sharing, rate(kSharing, tree));
+  }
+  prefers_draws_ = drawing >= kClearGain * StepRate(load, llm_cost_) && drawing * kSame >= sharing;
+}
+
 void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
   chosen_at_ = steps_;
   ++choices_;
+  if (options_.sampled == SampledDrafts::kBySeed &&
+      (choices_ < kPreferEvery || choices_ % kPreferEvery == 0)) {
+    Prefer(decoding, load);
+  }
   chosen_for_ = load.decoding;
   // The best SSM first; then each of the others as an addition. What a further one adds is less
   // than it would be worth alone: it counts only where the tokens of the first one fail.
@@ -141,19 +189,11 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
     for (int s = 0; s < ssms(); ++s) {
       Ssm& ssm = ssms_[s];
       if (done[s]) continue;
-      std::vector<DraftOffer> offers;
-      int sampled = 0;
-      for (const Request* request : Offered(s, decoding)) {
-        const int behind = request->length() - 1 - ssm.drafter->kv().length(request->id());
-        sampled += KindOf(*request);
-        offers.push_back({.factor = StateOf(*request).parts[s].factor.value() * missed * SsmToken(),
-                          .catch_up = std::max(0, behind)});
-      }
-      ssm.kind = sampled * 2 > static_cast<int>(offers.size()) ? 1 : 0;
-      const DraftBounds bounds = {.depth = options_.max_depth,
-                                  .nodes = options_.max_nodes,
-                                  .rows = setup_.max_rows,
-                                  .overhead = overhead_};
+      std::array<int, kKinds> kinds{};
+      const std::vector<DraftOffer> offers = OffersOf(s, decoding, missed, &kinds);
+      ssm.kind = static_cast<Kind>(std::max_element(kinds.begin(), kinds.end()) - kinds.begin());
+      DraftBounds bounds = Bounds();
+      if (ssm.kind == kDrawing) bounds.ranks = 1;
       const bool on = ssm.choice.requests > 0;
       // Of the best one it is for the clock to say whether it pays (payoff.h).
       const double margin = turn == 0 ? Payoff::kLeastGain - 1 : on ? 0 : kMargin;
@@ -214,18 +254,11 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     int free = ssm.drafter->kv().free_slots();
     for (int i = 0; i < std::min<int>(choice.requests, static_cast<int>(offered.size())); ++i) {
       Part& part = StateOf(*offered[i]).parts[s];
-      if (Draws(*offered[i])) {
-        part.depth = DepthFor(ssm, *offered[i], setup_.expansion.depth());
-        while (part.depth > 0 && setup_.expansion.nodes(part.depth) > 2 * choice.nodes)
-          --part.depth;
-        part.nodes = setup_.expansion.nodes(part.depth);
-      } else {
-        // As far as their chances carry (DraftBySsm).
-        part.depth = DepthFor(ssm, *offered[i], options_.max_depth);
-        const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
-        part.nodes = std::min({2 * choice.nodes + options_.max_depth, options_.max_nodes,
-                               std::max(choice.nodes, room - load.nodes / load.decoding)});
-      }
+      // As far as their chances carry (DraftBySsm).
+      part.depth = DepthFor(ssm, *offered[i], options_.max_depth);
+      const int room = (setup_.max_rows - load.decoding - load.other_rows) / choice.requests;
+      part.nodes = std::min({2 * choice.nodes + options_.max_depth, options_.max_nodes,
+                             std::max(choice.nodes, room - load.nodes / load.decoding)});
       // Never more than the SSM's pool holds: a request must not wait for slots of a draft.
       const int behind =
           offered[i]->length() - ssm.drafter->kv().length(offered[i]->id()) + part.nodes;
@@ -248,7 +281,7 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   const Request* cheapest = nullptr;
   int least = 0;
   for (const Request* request : decoding) {
-    if (DepthFor(ssm, *request, Draws(*request) ? setup_.expansion.depth() : 1) == 0) continue;
+    if (DepthFor(ssm, *request, 1) == 0) continue;
     const int behind = request->length() - ssm.drafter->kv().length(request->id());
     if (cheapest != nullptr && behind >= least) continue;
     cheapest = request;
@@ -266,8 +299,8 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   probe_cost_ = cost;
   Part& part = StateOf(*cheapest).parts[s];
   part.drafts = part.probe = with_probe_ = true;
-  part.depth = DepthFor(ssm, *cheapest, Draws(*cheapest) ? 1 : kProbeDepth);
-  part.nodes = Draws(*cheapest) ? setup_.expansion.nodes(part.depth) : kProbeNodes;
+  part.depth = DepthFor(ssm, *cheapest, kProbeDepth);
+  part.nodes = kProbeNodes;
   ++statistics_.probes;
   ++probe_turn_;
 }

@@ -366,6 +366,7 @@ class Verifier {
         RequestOptions request{.max_tokens = options_.law_tokens, .ignore_eos = true};
         request.sampling = sampling_;
         request.sampling.seed = seed++;
+        request.reproducible = false;  // only the law is proved here
         const auto id = (*engine)->Submit(options_.prompts[0], request);
         if (!id.ok()) return id.status();
       }

@@ -38,6 +38,9 @@ struct RequestOptions {
   bool ignore_eos = false;
   bool speculate = true;  // use draft trees if the engine has SSMs
   SamplingParameters sampling;
+  // The seed was asked for: the answer must be the same whatever else is served, and however it is
+  // drafted. Otherwise only its law is the model's.
+  bool reproducible = true;
   std::shared_ptr<const TokenRules> rules;  // null: none
   std::vector<int> stop_token_ids;          // end the answer, as an end of sequence does
   bool include_stop = false;         // the stop string or token that ends the answer is in its text

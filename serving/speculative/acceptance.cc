@@ -29,21 +29,31 @@ double Acceptance::Rate::Shrunk(double prior) const {
   return (accepted + kPriorTrials * prior) / (trials + kPriorTrials);
 }
 
-void Acceptance::Rate::Add(double weight, bool hit) {
+void Acceptance::Rate::Add(double weight, double hit) {
   const double keep = 1 - weight / kMemory;
-  accepted = accepted * keep + (hit ? weight : 0);
+  accepted = accepted * keep + weight * hit;
   trials = trials * keep + weight;
 }
 
-void Acceptance::Observe(const Trial& trial) {
+Acceptance Acceptance::OfDraws() {
+  Acceptance out;
+  out.draws_ = true;
+  return out;
+}
+
+void Acceptance::ObserveProbability(const Trial& trial) {
   // Between two bins both learn, as OfProbability reads them.
   const double at = std::clamp(BinOf(trial.probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
   auto& bins = by_probability_[std::min(trial.rank, kRankClasses - 1)];
-  bins[low].Add(1 - (at - low), trial.accepted);
-  bins[low + 1].Add(at - low, trial.accepted);
+  bins[low].Add(1 - (at - low), trial.accepted ? 1 : 0);
+  bins[low + 1].Add(at - low, trial.accepted ? 1 : 0);
+}
+
+void Acceptance::ObserveRank(const Trial& trial) {
   const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
-  if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(1, trial.accepted);
+  const double hit = trial.presumed >= 0 ? trial.presumed : trial.accepted ? 1 : 0;
+  if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(1, hit);
   stale_ = true;
 }
 
@@ -52,9 +62,10 @@ double Acceptance::OfProbability(double probability, int rank) const {
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const double share = at - low;
   const auto& bins = by_probability_[std::min(rank, kRankClasses - 1)];
-  return std::min((1 - share) * bins[low].Shrunk(ProbabilityOf(low)) +
-                      share * bins[low + 1].Shrunk(ProbabilityOf(low + 1)),
-                  kMost);
+  const auto prior = [&](int bin) { return draws_ ? RankPrior(rank) : ProbabilityOf(bin); };
+  return std::min(
+      (1 - share) * bins[low].Shrunk(prior(low)) + share * bins[low + 1].Shrunk(prior(low + 1)),
+      kMost);
 }
 
 double Acceptance::OfRank(int depth, int rank) const {
@@ -72,13 +83,13 @@ double Acceptance::OfRank(int depth, int rank) const {
   return rank_values_[std::clamp(depth, 1, kDepths) - 1][rank];
 }
 
-std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count) const {
+std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count, int ranks) const {
   std::vector<Node> out;
   // Value, parent, depth, rank. A node's next sibling and its first child enter when it leaves.
   using Entry = std::tuple<double, int, int, int>;
   std::priority_queue<Entry> heap;
   const auto push = [&](double base, int parent, int level, int rank) {
-    if (level <= depth && rank < kRanks) {
+    if (level <= depth && rank < std::min(ranks, kRanks)) {
       heap.emplace(base * OfRank(level, rank), parent, level, rank);
     }
   };

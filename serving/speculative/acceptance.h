@@ -17,6 +17,7 @@ struct Trial {
   int rank = 0;            // among its siblings by this drafter
   double probability = 0;  // that the drafter gave
   bool accepted = false;
+  double presumed = -1;  // instead, of one that was not made: what was expected of it
 };
 
 class Acceptance {
@@ -25,7 +26,17 @@ class Acceptance {
   static constexpr int kRanks = 8;
   static constexpr double kMost = 0.998;  // no chance is higher, so values fall along every path
 
-  void Observe(const Trial& trial);
+  Acceptance() = default;
+  // Of proposals that are drawn. One is right about as often as the models agree, whatever its
+  // probability: it is tested against how much the drafter favoured it (verify.h).
+  static Acceptance OfDraws();
+
+  void Observe(const Trial& trial) {
+    if (trial.presumed < 0) ObserveProbability(trial);
+    ObserveRank(trial);
+  }
+  // For the second view alone.
+  void ObserveRank(const Trial& trial);
 
   // Of a candidate to which the drafter gives this probability and rank: the best one is right more
   // often than its probability says if the drafter is unsure of itself, and the others less.
@@ -35,24 +46,27 @@ class Acceptance {
   double OfRank(int depth, int rank) const;
 
   // Expected number of accepted nodes of the best trees of 1, 2, ... nodes with at most `depth`
-  // levels: the most probable node first. Sequoia's positional model (Chen et al. 2024), where the
-  // best tree of n nodes is the n best paths, because chances fall along a path.
+  // levels, of children below the rank `ranks`: the most probable node first. Sequoia's positional
+  // model (Chen et al. 2024), where the best tree of n nodes is the n best paths, because chances
+  // fall along a path.
   struct Node {
     double value;  // chance that it is accepted
     int depth;     // from 1
     int parent;    // index in the list, -1: the root
   };
-  std::vector<Node> BestNodes(int depth, int count) const;
+  std::vector<Node> BestNodes(int depth, int count, int ranks = kRanks) const;
 
  private:
+  void ObserveProbability(const Trial& trial);
   struct Rate {
     double accepted = 0, trials = 0;
     double Shrunk(double prior) const;
-    void Add(double weight, bool hit);
+    void Add(double weight, double hit);  // 1: it was one, 0: it was none
   };
   static constexpr int kBins = 14;
   static constexpr int kRankClasses = 3;  // first, second, others
 
+  bool draws_ = false;
   std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
   mutable std::array<std::array<double, kRanks>, kDepths> rank_values_{};

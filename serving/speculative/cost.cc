@@ -94,16 +94,15 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   }
   std::array<double, kKept> last = times;
   const double now = Median(absl::MakeSpan(last.data(), std::min<size_t>(known, kLast)));
-  const double before = at->middle_seconds;
-  at->middle_rows = Median(absl::MakeSpan(rows.data(), known));
-  at->middle_seconds = Median(absl::MakeSpan(times.data(), known));
-  // Beside others only: the pace follows a size that is run alone, and both would drift.
-  if (well_known && fresh) {
-    const double paced = at->seconds[slot];
+  at->middle_rows = number <= kExact ? number : Median(absl::MakeSpan(rows.data(), known));
+  if (!well_known || !fresh) {
+    at->middle_seconds = Median(absl::MakeSpan(times.data(), known));
+  } else {
+    // Beside others only: the pace follows a size that is run alone, and both would drift.
+    const double paced = at->seconds[slot], before = at->middle_seconds;
     const bool beside_others = std::any_of(paces_.begin(), paces_.end(), [&](const Pace& pace) {
       return pace.bucket != 0 && pace.bucket != number;
     });
-    at->middle_seconds = before;
     if (beside_others && paced != before)
       at->middle_seconds *= paced > before ? kNudge : 1 / kNudge;
   }

@@ -13,11 +13,43 @@
 namespace espalier {
 namespace {
 
-// Draws of one frontier node have indices of their own, so nodes at one depth do not draw alike.
-constexpr int kDrawsPerNode = Expansion::kMaxNodes;
+// A draw's index tells it from all others below the same root. The root is no other draft's: where
+// a tree ends may depend on its draws, so they must not come again at the same position.
+uint64_t DrawIndex(int depth, size_t node, int draw) {
+  constexpr uint64_t kMost = Expansion::kMaxNodes;  // of each
+  return (static_cast<uint64_t>(depth) * kMost + node) * kMost + static_cast<uint64_t>(draw);
+}
+
+bool Draws(const Drafter::Job& job) {
+  return !job.sampling.greedy() && (job.best_first.width == 0 || job.best_first.draws);
+}
+
+// Of a node to which the SSM gives this probability, given its parent.
+double WorthOf(const BestFirst& how, double probability, int rank) {
+  const double worth =
+      how.acceptance != nullptr ? how.acceptance->OfProbability(probability, rank) : probability;
+  return std::min(worth * how.factor, Acceptance::kMost);
+}
+
+// What is expected of a draw from q before it is made.
+double WorthOfDraw(const BestFirst& how, const Distribution& q) {
+  constexpr double kLikely = 1e-3;  // few tokens are
+  double worth = 0, rest = 1;
+  for (const double probability : q) {
+    if (probability < kLikely) continue;
+    worth += probability * WorthOf(how, probability, 0);
+    rest -= probability;
+  }
+  return worth + std::max(rest, 0.0) * WorthOf(how, kLikely / 2, 0);
+}
 
 // Mass of a distribution below which nothing more is drawn from it.
 constexpr double kLeast = 1e-9;
+
+absl::StatusOr<Distribution> SampledLaw(absl::Span<const float> logits,
+                                        const SamplingParameters& sampling) {
+  return SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
+}
 
 // Nodes by falling chance, equals by rising number: parents before their children.
 std::vector<int> ByChance(const TokenTree& tree) {
@@ -102,7 +134,9 @@ std::vector<double> Drafter::Drafted(absl::Span<const Job> jobs) const {
     if (job.depth == 0 || draft == drafts_.end()) continue;
     const TokenTree& tree = draft->second.tree;
     for (int node = 1; node < tree.size(); ++node) {
-      if (tree.chance(node) >= job.best_first.price) out.push_back(tree.chance(node));
+      if (Draws(job) || tree.chance(node) >= job.best_first.price) {
+        out.push_back(tree.chance(node));
+      }
     }
   }
   return out;
@@ -213,8 +247,7 @@ absl::Status Drafter::RunFrontiers(absl::Span<const Job* const> jobs) {
 }
 
 int32_t Drafter::WishOf(const Job& job, int depth) const {
-  const bool draws = job.best_first.width == 0 && !job.sampling.greedy();
-  if (job.depth == 0 || draws) return RunnerBatch::kLogits;
+  if (job.depth == 0 || Draws(job)) return RunnerBatch::kLogits;
   const int width = job.best_first.width > 0 ? job.best_first.width : expansion_.width(depth);
   return std::clamp(width, 1, runner_.limits().vocabulary);
 }
@@ -273,8 +306,11 @@ void Drafter::Rule(const Job& job, Branches& draft) const {
 absl::Status Drafter::Expand(const Job& job, int depth) {
   Branches& draft = drafts_[job.request];
   Rule(job, draft);
+  if (Draws(job)) {
+    return job.best_first.width > 0 ? ExpandChain(job, depth, draft)
+                                    : ExpandByDraws(job, depth, draft);
+  }
   if (job.best_first.width > 0) return ExpandBestFirst(job, depth, draft);
-  if (!job.sampling.greedy()) return ExpandByDraws(job, depth, draft);
   const int budget = job.max_nodes - draft.tree.drafted();
   return ExpandByBeam(std::clamp(budget, 0, expansion_.width(depth)), draft);
 }
@@ -312,37 +348,59 @@ absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
   return absl::OkStatus();
 }
 
-absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) {
-  std::vector<int> next;
-  const int position = static_cast<int>(job.tokens.size()) + depth;
-  for (size_t i = 0; i < draft.frontier.size(); ++i) {
-    const absl::Span<const float> logits = draft.next[i].logits;
-    absl::StatusOr<Distribution> q =
-        SamplingDistribution(logits.data(), static_cast<int>(logits.size()), job.sampling);
-    if (!q.ok()) return q.status();
-    const auto shared = std::make_shared<const Distribution>(*q);
-    std::vector<int> taken;
-    for (int j = 0; j < expansion_.children(depth); ++j) {
-      const double uniform = RequestUniform(job.sampling.seed, NoiseStream::kDraft, source_,
-                                            position, i * kDrawsPerNode + j);
-      const int token = SampleFrom(*q, uniform);
-      const int before = draft.tree.size();
-      const int node = draft.tree.Propose(draft.frontier[i], token, source_, shared, taken,
-                                          draft.tree.chance(draft.frontier[i]) * (*shared)[token]);
-      draft.nodes.resize(draft.tree.size());
-      draft.nodes[node].probability = (*shared)[token];
-      if (node == before) next.push_back(node);
-      if (!job.without_replacement) continue;
-      // Whether there is another draw may depend on the ones before it, never on itself.
-      taken.push_back(token);
-      double left = 0;
-      (*q)[token] = 0;
-      for (const double value : *q) left += value;
-      if (!(left > kLeast)) break;
-      for (double& value : *q) value /= left;
-    }
+void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distribution q,
+                           Branches& draft) const {
+  const auto whole = std::make_shared<const Distribution>(q);
+  const int parent = draft.frontier[i];
+  const int root = static_cast<int>(job.tokens.size()) - 1;
+  std::vector<int> taken;
+  for (int j = 0; j < count; ++j) {
+    const double uniform = RequestUniform(job.sampling.seed, NoiseStream::kDraft, source_, root,
+                                          DrawIndex(depth, i, j));
+    const int token = SampleFrom(q, uniform);
+    const double chance = draft.tree.chance(parent) * WorthOf(job.best_first, (*whole)[token], j);
+    const int node = draft.tree.Propose(parent, token, source_, whole, taken, chance);
+    draft.nodes.resize(draft.tree.size());
+    draft.nodes[node].probability = (*whole)[token];
+    if (!job.without_replacement) continue;
+    // Whether there is another draw may depend on the ones before it, never on itself.
+    taken.push_back(token);
+    double left = 0;
+    q[token] = 0;
+    for (const double value : q) left += value;
+    if (!(left > kLeast)) break;
+    for (double& value : q) value /= left;
   }
-  draft.frontier = std::move(next);
+}
+
+absl::Status Drafter::ExpandByDraws(const Job& job, int depth, Branches& draft) {
+  const int first_new = draft.tree.size();
+  for (size_t i = 0; i < draft.frontier.size(); ++i) {
+    absl::StatusOr<Distribution> q = SampledLaw(draft.next[i].logits, job.sampling);
+    if (!q.ok()) return q.status();
+    DrawChildren(job, depth, i, expansion_.children(depth), *std::move(q), draft);
+  }
+  draft.frontier.resize(static_cast<size_t>(draft.tree.size() - first_new));
+  std::iota(draft.frontier.begin(), draft.frontier.end(), first_new);
+  return absl::OkStatus();
+}
+
+absl::Status Drafter::ExpandChain(const Job& job, int depth, Branches& draft) {
+  const BestFirst& how = job.best_first;
+  if (draft.frontier.empty()) return absl::OkStatus();
+  absl::StatusOr<Distribution> q = SampledLaw(draft.next[0].logits, job.sampling);
+  if (!q.ok()) return q.status();
+  const int parent = draft.frontier[0];
+  const double worth = WorthOfDraw(how, *q);
+  if (draft.tree.chance(parent) * worth < how.price || depth >= job.max_nodes) {
+    draft.nodes[parent].presumed = std::min(worth / how.factor, Acceptance::kMost);
+    draft.frontier.clear();
+    return absl::OkStatus();
+  }
+  DrawChildren(job, depth, 0, 1, *std::move(q), draft);
+  const int node = draft.tree.size() - 1;
+  draft.frontier = {node};
+  if (draft.tree.chance(node) < std::max(how.price, how.parent)) draft.frontier.clear();
   return absl::OkStatus();
 }
 
@@ -357,11 +415,7 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
     if (!choices.ok()) return choices.status();
     int rank = 0;
     for (const TokenChoice& choice : *choices) {
-      const double worth = how.acceptance != nullptr
-                               ? how.acceptance->OfProbability(choice.probability, rank++)
-                               : choice.probability;
-      const double chance =
-          draft.tree.chance(parent) * std::min(worth * how.factor, Acceptance::kMost);
+      const double chance = draft.tree.chance(parent) * WorthOf(how, choice.probability, rank++);
       draft.tree.Propose(parent, choice.token, source_, nullptr, {}, chance);
       draft.nodes.resize(draft.tree.size());
       draft.nodes.back().probability = choice.probability;
@@ -370,7 +424,7 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
   // Of the new nodes, those that may have children among the best: they are among them themselves.
   const std::vector<int> order = ByChance(draft.tree);
   draft.frontier.clear();
-  const int most = std::min({how.width, job.max_nodes - draft.run});
+  const int most = std::min(how.width, job.max_nodes - draft.run);
   for (int i = 0; i < std::min(job.max_nodes, static_cast<int>(order.size())); ++i) {
     if (static_cast<int>(draft.frontier.size()) >= most) break;
     if (order[i] < first_new) continue;
@@ -383,7 +437,7 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
 // Merges the finished draft into the request's tree.
 absl::Status Drafter::Hand(const Job& job) const {
   const Branches& draft = drafts_.at(job.request);
-  if (job.best_first.width == 0) return job.tree->Merge(draft.tree);
+  if (job.best_first.width == 0 || Draws(job)) return job.tree->Merge(draft.tree);
   std::vector<bool> keep(draft.tree.size(), false);
   keep[0] = true;
   int kept = 0;
@@ -407,6 +461,9 @@ absl::StatusOr<std::vector<Trial>> Drafter::Commit(int64_t request, absl::Span<c
     const bool in_path = i < static_cast<int>(accepted.size());
     const int token = in_path ? accepted[i] : next;
     if (token < 0) break;
+    if (draft.nodes[node].presumed >= 0) {
+      trials.push_back({.depth = i + 1, .presumed = draft.nodes[node].presumed});
+    }
     int rank = 0;
     for (const int child : draft.tree.children(node)) {
       trials.push_back({.depth = i + 1,

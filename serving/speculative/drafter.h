@@ -4,11 +4,13 @@
 // the SSM has are kept; what it lacks (levels it never ran, tokens another SSM proposed) is
 // computed by the next follow.
 //
-// Three ways to grow a tree, level by level. By beam search, in the shape of an expansion. By draws
+// Four ways to grow a tree, level by level. By beam search, in the shape of an expansion. By draws
 // in that shape, for the laws of verify.h. Best first: of all continuations the most probable ones
 // up to a number of nodes, whatever their shape; a level runs only nodes that could still be
 // parents of such (a child is never more probable than its parent), so the outcome is that of
-// popping the best node one by one, in as many runs as there are levels.
+// popping the best node one by one, in as many runs as there are levels. Or a chain of draws, as
+// long as the next one is expected to pay: that depends on the path to it, and on nothing at or
+// below it, so the laws of verify.h hold. What was drawn stays, whatever came of it.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,9 @@ namespace espalier {
 // How a best-first tree grows.
 struct BestFirst {
   int width = 0;      // nodes that one level runs, and children that one node gets; 0: not this way
-  double price = 0;   // nodes of a smaller chance are left out
+  double price = 0;   // nodes of a smaller chance are left out; a draw, if that is expected
   double parent = 0;  // nodes of a smaller chance get no children
+  bool draws = false;  // sampled requests draw a chain, instead of choosing for shared noise
   // What the SSM's probabilities are worth (null: what they say), and for this request.
   const Acceptance* acceptance = nullptr;
   double factor = 1;
@@ -48,14 +51,15 @@ class Drafter {
     absl::Span<const int> tokens;  // of the request; the last one is the root if depth > 0
     int follow = 0;                // run the SSM over tokens[0, follow); all of them if depth > 0
     int depth = 0;                 // levels to draft; 0: only follow
-    int max_nodes = 0;             // greedy drafts stop there; draws are never cut
+    int max_nodes = 0;             // drafts stop there, but for draws in the expansion's shape
     SamplingParameters sampling;   // greedy: beam search; otherwise independent draws
     // What the LLM's logits will be put through, up to the root: the SSM's go through it, too, so
     // that nothing is drafted which could not be accepted, and draws are from what is said to be
     // their distribution. Null: none.
     const RuledAnswer* rules = nullptr;
     bool without_replacement = false;  // the draws of one node all differ
-    BestFirst best_first;  // sampled requests then draft for shared noise (sampling/shared_noise.h)
+    // Sampled requests then draft for shared noise (sampling/shared_noise.h), unless it draws.
+    BestFirst best_first;
     TokenTree* tree = nullptr;  // the draft is merged into it, if depth > 0
   };
 
@@ -96,6 +100,7 @@ class Drafter {
     int slot = -1;  // where the SSM has its K and V; -1: not run
     double log_probability = 0;
     double probability = 0;     // given its parent
+    double presumed = -1;       // of the child that was not drawn; -1: one was, or it was not run
     std::vector<int32_t> path;  // slots from depth 1 to the node
   };
   struct Branches {
@@ -128,6 +133,10 @@ class Drafter {
   absl::Status Expand(const Job& job, int depth);
   absl::Status ExpandByBeam(int width, Branches& draft);
   absl::Status ExpandByDraws(const Job& job, int depth, Branches& draft);
+  // Draws at most `count` children of the frontier's i-th node, from q.
+  void DrawChildren(const Job& job, int depth, size_t i, int count, Distribution q,
+                    Branches& draft) const;
+  absl::Status ExpandChain(const Job& job, int depth, Branches& draft);
   absl::Status ExpandBestFirst(const Job& job, int depth, Branches& draft);
   absl::Status Hand(const Job& job) const;
   double Now() const { return seconds_ ? seconds_() : 0; }

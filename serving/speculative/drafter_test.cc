@@ -295,6 +295,109 @@ TEST_F(DrafterTest, SharedNoiseMakesAnEqualModelsWinnerTheFirstCandidate) {
   }
 }
 
+// A chain ends where its own chance, or what is expected of the next draw, is too small; the draw
+// itself, whatever it is, stays.
+TEST_F(DrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
+  const BestFirst how = {.width = 4, .price = 0.1, .parent = 0.2, .draws = true};
+  int lengths[5] = {}, small = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Drafter drafter(runner_, 2, Expansion());
+    TokenTree tree(4);
+    const SamplingParameters sampling = {.temperature = 0.7, .seed = seed};
+    ASSERT_TRUE(drafter
+                    .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                      .tokens = tokens_,
+                                                      .follow = 4,
+                                                      .depth = 5,
+                                                      .max_nodes = 4,
+                                                      .sampling = sampling,
+                                                      .best_first = how,
+                                                      .tree = &tree}})
+                    .ok());
+    std::vector<int> path = tokens_;
+    for (int node = 0; node < tree.size(); ++node) {
+      const std::vector<float> logits = model_(path);
+      const Distribution q = *SamplingDistribution(logits.data(), kVocabulary, sampling);
+      double expected = 0;  // without anything learned a draw is worth its probability
+      for (const double value : q) expected += value * std::min(value, Acceptance::kMost);
+      const double chance = tree.chance(node);
+      const bool goes_on =
+          node < 4 && (node == 0 || chance >= how.parent) && chance * expected >= how.price;
+      ASSERT_EQ(tree.proposals(node).size(), goes_on ? 1u : 0u);
+      if (!goes_on) break;
+      EXPECT_EQ(*tree.proposals(node)[0].drawn_from, q);
+      const int token = tree.token(node + 1);
+      EXPECT_NEAR(tree.chance(node + 1), chance * std::min(q[token], Acceptance::kMost), 1e-12);
+      small += tree.chance(node + 1) < how.price;
+      path.push_back(token);
+    }
+    ++lengths[tree.drafted()];
+  }
+  EXPECT_GT(lengths[1], 5);
+  EXPECT_GT(lengths[2], 5);
+  EXPECT_GT(small, 5);
+}
+
+// What was not drawn counts as what was expected of it: or the depths that are seldom drawn, and
+// only where the SSM is sure, would seem better than they are.
+TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
+  Drafter drafter(runner_, 0, Expansion());
+  TokenTree tree(4);
+  const BestFirst how = {.width = 4, .price = 0.99, .draws = true};
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<Drafter::Job>{{.request = 1,
+                                                    .tokens = tokens_,
+                                                    .follow = 4,
+                                                    .depth = 3,
+                                                    .max_nodes = 4,
+                                                    .sampling = {.temperature = 1},
+                                                    .best_first = how,
+                                                    .tree = &tree}})
+                  .ok());
+  EXPECT_EQ(tree.drafted(), 0);
+  const std::vector<Trial> trials = *drafter.Commit(1, {}, 3);
+  ASSERT_EQ(trials.size(), 1u);
+  EXPECT_EQ(trials[0].depth, 1);
+  double expected = 0;
+  for (int x = 0; x < kVocabulary; ++x) {
+    expected += std::exp(2 * LogProbability(model_, tokens_, x));
+  }
+  EXPECT_NEAR(trials[0].presumed, expected, 1e-6);
+  Acceptance acceptance;
+  const double before = acceptance.OfProbability(0.5, 0);
+  for (int i = 0; i < 2000; ++i) acceptance.Observe(trials[0]);
+  EXPECT_NEAR(acceptance.OfRank(1, 0), expected, 0.02);
+  EXPECT_EQ(acceptance.OfProbability(0.5, 0), before);
+}
+
+// The same position is drawn again in the next step, if it was not decided: by other noise, for
+// where the first tree ended may have been decided by its draws.
+TEST_F(DrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
+  const FakeModel flat = [](absl::Span<const int>) { return std::vector<float>(kVocabulary, 0); };
+  FakeModelRunner runner(FakeModelRunner::RoomyLimits(kVocabulary), flat);
+  int same = 0;
+  constexpr int kSeeds = 400;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    Drafter drafter(runner, 0, Shape("1,1"));
+    TokenTree trees[] = {TokenTree(4), TokenTree(5)};
+    std::vector<int> tokens = tokens_;
+    for (int64_t i = 0; i < 2; ++i) {
+      const std::vector<Drafter::Job> jobs = {{.request = i,
+                                               .tokens = tokens,
+                                               .follow = static_cast<int>(tokens.size()),
+                                               .depth = 2,
+                                               .sampling = {.temperature = 1, .seed = seed},
+                                               .tree = &trees[i]}};
+      ASSERT_TRUE(drafter.Draft(jobs).ok());
+      tokens.push_back(5);
+    }
+    same += trees[0].token(2) == trees[1].token(1);
+  }
+  // 50 by chance, with a standard deviation of 6.6.
+  EXPECT_GT(same, 20);
+  EXPECT_LT(same, 80);
+}
+
 // Beam, draws and best first: all tokens are allowed ones after their own path, and what a draw is
 // said to be drawn from is the ruled distribution.
 TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
@@ -305,7 +408,7 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
   RuledAnswer answer(std::make_shared<TokenRules>(rules), tokens_, {});
   const SamplingParameters sampled = {.temperature = 0.9, .seed = 5};
   for (const bool draws : {false, true}) {
-    for (const int width : {0, 3}) {
+    for (const auto& [width, by_draws] : {std::pair{0, false}, {3, false}, {3, true}}) {
       Drafter drafter(runner_, 0, Shape("3,3,2"));
       TokenTree tree(4);
       ASSERT_TRUE(
@@ -317,10 +420,10 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
                                                 .max_nodes = 40,
                                                 .sampling = draws ? sampled : SamplingParameters(),
                                                 .rules = &answer,
-                                                .best_first = {.width = width},
+                                                .best_first = {.width = width, .draws = by_draws},
                                                 .tree = &tree}})
               .ok());
-      EXPECT_GT(tree.drafted(), 5);
+      EXPECT_GT(tree.drafted(), draws ? 2 : 5);
       for (int node = 0; node < tree.size(); ++node) {
         std::vector<int> path = tokens_;
         for (const int token : tree.PathTo(node)) path.push_back(token);
@@ -331,7 +434,7 @@ TEST_F(DrafterTest, DraftsKeepTheRequestsRules) {
           const int token = tree.token(proposal.node);
           EXPECT_TRUE(answer.Allows(tree.PathTo(node), token));
           EXPECT_GT(law[token], 0) << token;
-          ASSERT_EQ(proposal.drawn_from != nullptr, draws && width == 0);
+          ASSERT_EQ(proposal.drawn_from != nullptr, draws && (width == 0 || by_draws));
           if (proposal.drawn_from != nullptr) {
             EXPECT_EQ(*proposal.drawn_from, law);
           }

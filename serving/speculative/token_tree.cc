@@ -51,6 +51,14 @@ bool TokenTree::drawn() const {
   return false;
 }
 
+bool TokenTree::drawn(int node) const {
+  if (node == 0) return false;
+  return std::any_of(nodes_[parent(node)].proposals.begin(), nodes_[parent(node)].proposals.end(),
+                     [&](const Proposal& proposal) {
+                       return proposal.node == node && proposal.drawn_from != nullptr;
+                     });
+}
+
 absl::Status TokenTree::Merge(const TokenTree& other) {
   if (token(0) != other.token(0)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot merge token trees: their roots are ",

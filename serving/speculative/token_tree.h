@@ -33,6 +33,8 @@ class TokenTree {
   int drafted() const { return size() - 1; }
   // Whether a proposal was drawn from a distribution that is kept with it.
   bool drawn() const;
+  // Whether one of this node's was.
+  bool drawn(int node) const;
   int token(int node) const { return nodes_[node].token; }
   int parent(int node) const {
     return nodes_[node].parent;

@@ -67,7 +67,8 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
   const int room = bounds.rows - load.decoding - load.other_rows - load.nodes;
   double needed = best.rate * (1 + margin);
   for (int depth = 1; depth <= bounds.depth; ++depth) {
-    const std::vector<Acceptance::Node> nodes = acceptance.BestNodes(depth, bounds.nodes);
+    const std::vector<Acceptance::Node> nodes =
+        acceptance.BestNodes(depth, bounds.nodes, bounds.ranks);
     double factors = 0, catch_up = 0;
     for (int m = 1; m <= static_cast<int>(offers.size()); ++m) {
       factors += offers[m - 1].factor;
@@ -121,16 +122,22 @@ StepValue::StepValue(const StepLoad& load, const StepCost& llm, double rate)
   load_.gain = load_.drafting = 0;
 }
 
-StepValue::Best StepValue::Of(absl::Span<const double> chances) {
-  for (size_t n = price_.size(); n <= chances.size(); ++n) {
+double StepValue::Price(size_t nodes) {
+  for (size_t n = price_.size(); n <= nodes; ++n) {
     price_.push_back(rate_ *
                      (StepSeconds(load_, llm_, static_cast<int>(n)) - StepSeconds(load_, llm_, 0)));
   }
+  return price_[nodes];
+}
+
+StepValue::Best StepValue::Of(absl::Span<const double> chances) {
   Best best;
   double gain = 0;
   for (size_t n = 1; n <= chances.size(); ++n) {
     gain += chances[n - 1];
-    if (gain - price_[n] > best.tokens) best = {static_cast<int>(n), gain - price_[n]};
+    if (const double tokens = OfAll(n, gain); tokens > best.tokens) {
+      best = {static_cast<int>(n), tokens};
+    }
   }
   return best;
 }

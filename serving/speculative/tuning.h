@@ -57,11 +57,12 @@ struct DraftOffer {
 };
 
 struct DraftBounds {
-  int depth = 8;        // at most
-  int nodes = 32;       // per request, at most
-  int rows = 256;       // of the step, at most
-  double horizon = 64;  // steps over which the cost of catching up is spread
-  double overhead = 1;  // what drafting takes, over what the SSM's own steps do
+  int depth = 8;                   // at most
+  int nodes = 32;                  // per request, at most
+  int ranks = Acceptance::kRanks;  // children of a node, at most
+  int rows = 256;                  // of the step, at most
+  double horizon = 64;             // steps over which the cost of catching up is spread
+  double overhead = 1;             // what drafting takes, over what the SSM's own steps do
 };
 
 // `offers`: best first; all of them are taken but for much worse ones. Rate, and a choice without
@@ -84,8 +85,12 @@ class StepValue {
   };
   // Of the first so many of the candidates, whose chances come in falling order.
   Best Of(absl::Span<const double> chances);
+  // Of so many nodes that have this gain together, like them or not.
+  double OfAll(size_t nodes, double gain) { return gain - Price(nodes); }
 
  private:
+  double Price(size_t nodes);
+
   StepLoad load_;
   const StepCost& llm_;
   double rate_;

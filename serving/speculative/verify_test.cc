@@ -27,8 +27,12 @@ using Law = std::function<Distribution(const Path&)>;
 struct Ssm {
   Law law;
   std::vector<int> children;  // per depth
-  bool chosen = false;        // the most probable tokens instead of draws
-  bool mislabelled = false;   // chosen, but tagged as drawn: wrong on purpose
+  // Instead: how many draws follow a path, whatever it is; up to the last depth of `children`.
+  std::function<int(const Path&)> draws = nullptr;
+  // Drops what it drew by what it is: wrong on purpose.
+  std::function<bool(const Path&)> drops = nullptr;
+  bool chosen = false;       // the most probable tokens instead of draws
+  bool mislabelled = false;  // chosen, but tagged as drawn: wrong on purpose
   bool without_replacement = false;
   bool forgetful = false;  // without replacement, but not said so: wrong on purpose
 };
@@ -42,9 +46,10 @@ Path PathTo(const TokenTree& tree, int node) {
 TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
   TokenTree tree(0);
   std::vector<int> frontier = {0};
-  for (const int children : ssm.children) {
+  for (const int by_depth : ssm.children) {
     std::vector<int> next;
     for (const int node : frontier) {
+      const int children = ssm.draws ? ssm.draws(PathTo(tree, node)) : by_depth;
       const auto q = std::make_shared<const Distribution>(ssm.law(PathTo(tree, node)));
       Distribution rest = *q;
       std::vector<int> taken;
@@ -78,7 +83,12 @@ TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
     }
     frontier = next;
   }
-  return tree;
+  if (!ssm.drops) return tree;
+  std::vector<bool> keep(tree.size(), true);
+  for (int node = 1; node < tree.size(); ++node) {
+    keep[node] = keep[tree.parent(node)] && !ssm.drops(PathTo(tree, node));
+  }
+  return tree.Keep(keep);
 }
 
 // The largest difference between the law of the first `length` tokens and the product of the
@@ -222,6 +232,33 @@ TEST(SampledLaw, DrawsWithoutReplacement) {
   const Ssm disjoint{
       .law = Fixed({0, 0, 0.25, 0.75}), .children = {3, 1}, .without_replacement = true};
   EXPECT_LT(Deviation(Fixed({0.5, 0.5, 0, 0}), {disjoint}, 4, 3), kExact);
+}
+
+// A tree may end where its own tokens say so, and be wide where they do.
+TEST(SampledLaw, HowManyAreDrawnMayDependOnThePathToThem) {
+  const auto draws = [](const Path& path) {
+    if (path.empty()) return 2;
+    return path.back() == 2 ? 0 : path.size() == 1 ? path.back() + 1 : 1 - path[0];
+  };
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Law p = RandomLaw(seed, 3);
+    for (const bool without_replacement : {false, true}) {
+      const Ssm ssm{.law = RandomLaw(seed + 60, 3),
+                    .children = {1, 1, 1},
+                    .draws = draws,
+                    .without_replacement = without_replacement};
+      EXPECT_LT(Deviation(p, {ssm}, 3, 4), kExact);
+      const Ssm chosen{.law = RandomLaw(seed + 20, 3), .children = {1, 1}, .chosen = true};
+      EXPECT_LT(Deviation(p, {chosen, ssm}, 3, 3), kExact);
+    }
+  }
+}
+
+TEST(SampledLaw, DrawsDroppedByTheirOwnTokensWouldBeSeen) {
+  const Ssm wrong{.law = RandomLaw(120, 3), .children = {1}, .drops = [](const Path& path) {
+                    return path.back() == 2;
+                  }};
+  EXPECT_GT(Deviation(RandomLaw(1, 3), {wrong}, 3, 1), 0.003);
 }
 
 TEST(SampledLaw, DrawsWithoutReplacementVerifiedAsIndependentOnesWouldBeSeen) {

@@ -45,6 +45,8 @@ ABSL_FLAG(
     "life");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
+ABSL_FLAG(bool, seeded, false,
+          "requests must be reproducible: tuned drafts share the answers' noise");
 ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
 ABSL_FLAG(std::string, llm, "", "folder of the LLM; empty: the quickstart's sizes, trained here");
 ABSL_FLAG(std::string, ssm, "", "folder of the SSM, likewise");
@@ -125,6 +127,7 @@ absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& te
     request.ignore_eos = true;
     request.sampling.temperature = absl::GetFlag(FLAGS_temperature);
     request.sampling.seed = number;
+    request.reproducible = absl::GetFlag(FLAGS_seeded);
     auto id = mode.engine->Submit(tokenizer.Encode(text.substr(at, kPrompt)), request);
     if (!id.ok()) return id.status();
     mode.requests.push_back(*id);
@@ -285,7 +288,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.prefix_cache = false;  // a prompt comes again in other rounds
   options.speculation.tune = way.tuned;
   options.speculation.lookup.depth = way.lookup;
-  options.speculation.sampled = way.tuned ? SampledDrafts::kShared : SampledDrafts::kDraws;
+  options.speculation.sampled = way.tuned ? SampledDrafts::kBySeed : SampledDrafts::kDraws;
   options.seconds = Seconds;
   std::vector<ModelRunner*> ssms;
   if (way.ssm) ssms.push_back(&mode.ssm->counting);
