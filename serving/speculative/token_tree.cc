@@ -79,9 +79,9 @@ TokenTree TokenTree::Keep(const std::vector<bool>& keep) const {
   TokenTree out(token(0));
   std::vector<int> there(size(), 0);
   for (int node = 0; node < size(); ++node) {
-    if (!keep[node]) continue;
+    if (node > 0 && there[node] == 0) continue;
     for (const Proposal& proposal : proposals(node)) {
-      if (!keep[proposal.node]) continue;
+      if (!keep[proposal.node] && !drawn(proposal.node)) continue;
       there[proposal.node] =
           out.Propose(there[node], token(proposal.node), proposal.source, proposal.drawn_from,
                       proposal.taken, chance(proposal.node));

@@ -61,9 +61,9 @@ class TokenTree {
   // Adds all proposals of `other` after those that are here. InvalidArgument if the roots differ.
   absl::Status Merge(const TokenTree& other);
 
-  // The tree of the nodes for which `keep` is true and their proposals. REQUIRES: one entry per
-  // node; the root and the parents of kept nodes are kept. Never drop a drawn proposal: whether it
-  // is dropped would depend on its token, and sampled answers would have another law.
+  // The tree of the nodes for which `keep` is true, and of those that were drawn, whose parents
+  // were, too: whether they are dropped would depend on their tokens, and sampled answers would
+  // have another law. REQUIRES: one entry per node; the parents of kept nodes are kept.
   TokenTree Keep(const std::vector<bool>& keep) const;
 
  private:

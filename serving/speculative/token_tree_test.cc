@@ -42,6 +42,30 @@ TEST(TokenTree, MergeJoinsEqualPathsOnly) {
   for (int node = 1; node < a.size(); ++node) EXPECT_LT(a.parent(node), node);
 }
 
+TEST(TokenTree, WhatWasDrawnIsNeverDropped) {
+  const auto q = std::make_shared<const Distribution>(Distribution{0.2, 0.3, 0.5});
+  TokenTree tree(7);
+  const int drawn = tree.Propose(0, 1, 0, q);
+  const int beside = tree.Propose(0, 2, 1);
+  tree.Propose(0, 1, 1);  // chosen, too
+  tree.Propose(drawn, 0, 0, q);
+  tree.Propose(drawn, 2, 1);
+  const int below = tree.Propose(beside, 0, 1);
+  EXPECT_TRUE(tree.drawn(drawn));
+  EXPECT_FALSE(tree.drawn(beside));
+  std::vector<bool> keep(tree.size(), false);
+  keep[0] = true;
+  const TokenTree least = tree.Keep(keep);
+  EXPECT_EQ(least.drafted(), 2);
+  EXPECT_EQ(least.proposals(0).size(), 2u);
+  EXPECT_GT(least.Child(least.Child(0, 1), 0), 0);
+  keep[beside] = keep[below] = true;
+  const TokenTree more = tree.Keep(keep);
+  EXPECT_EQ(more.drafted(), 4);
+  EXPECT_GT(more.Child(more.Child(0, 2), 0), 0);
+  EXPECT_EQ(more.Child(more.Child(0, 1), 2), -1);
+}
+
 TEST(TokenTree, DoesNotMergeTreesOfDifferentRoots) {
   TokenTree a(1);
   EXPECT_EQ(a.Merge(TokenTree(2)).code(), absl::StatusCode::kInvalidArgument);

@@ -29,7 +29,7 @@ struct Ssm {
   std::vector<int> children;  // per depth
   // Instead: how many draws follow a path, whatever it is; up to the last depth of `children`.
   std::function<int(const Path&)> draws = nullptr;
-  // Drops what it drew by what it is: wrong on purpose.
+  // Drops first tokens that it drew by what they are, and all below: wrong on purpose.
   std::function<bool(const Path&)> drops = nullptr;
   bool chosen = false;       // the most probable tokens instead of draws
   bool mislabelled = false;  // chosen, but tagged as drawn: wrong on purpose
@@ -84,11 +84,12 @@ TokenTree DraftAll(const Ssm& ssm, int source, Enumeration& branching) {
     frontier = next;
   }
   if (!ssm.drops) return tree;
-  std::vector<bool> keep(tree.size(), true);
-  for (int node = 1; node < tree.size(); ++node) {
-    keep[node] = keep[tree.parent(node)] && !ssm.drops(PathTo(tree, node));
+  TokenTree out(0);
+  for (const Proposal& proposal : tree.proposals(0)) {
+    if (ssm.drops(PathTo(tree, proposal.node))) continue;
+    out.Propose(0, tree.token(proposal.node), proposal.source, proposal.drawn_from);
   }
-  return tree.Keep(keep);
+  return out;
 }
 
 // The largest difference between the law of the first `length` tokens and the product of the
