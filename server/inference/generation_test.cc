@@ -18,7 +18,8 @@ using ::testing::MatchesRegex;
 
 constexpr int kVocabulary = 20;
 
-std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {}) {
+std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {},
+                                   SampledDrafts sampled = SampledDrafts::kDraws) {
   EngineParts parts;
   parts.generation = std::move(generation);
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
@@ -29,6 +30,7 @@ std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generat
   options.expansion = *Expansion::Create({1, 2});
   options.max_requests = 4;
   options.max_queue = max_queue;
+  options.speculation.sampled = sampled;
   auto model = std::make_shared<LoadedModel>();
   auto host = EngineHost::Create(std::move(parts), options);
   EXPECT_TRUE(host.ok()) << host.status();
@@ -103,6 +105,25 @@ TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
   EXPECT_EQ(TextOf(silent, plain).size(), 16u);
   model->description.set_generation_config("none");
   EXPECT_EQ(TextOf(silent, model).size(), 16u);
+}
+
+// Where drafts may be chosen for a seed's noise, a request that brings one is answered by that
+// noise alone, whatever is drafted, and another by draws.
+TEST(Generation, OnlyASeedThatIsGivenMustAlwaysHaveTheSameAnswer) {
+  const proto::GenerateRequest seeded = Request("abc", 12);
+  proto::GenerateRequest silent = seeded;
+  silent.mutable_sampling()->clear_seed();
+  silent.mutable_sampling()->clear_has_seed();
+  const auto answer = [](const proto::GenerateRequest& request, SampledDrafts sampled) {
+    const auto model = Model(256, {}, sampled);
+    return TextOf(request, model);
+  };
+  EXPECT_EQ(answer(seeded, SampledDrafts::kBySeed), answer(seeded, SampledDrafts::kShared));
+  EXPECT_NE(answer(seeded, SampledDrafts::kBySeed),
+            answer(seeded, SampledDrafts::kWithoutReplacement));
+  EXPECT_EQ(answer(silent, SampledDrafts::kBySeed),
+            answer(silent, SampledDrafts::kWithoutReplacement));
+  EXPECT_NE(answer(silent, SampledDrafts::kBySeed), answer(silent, SampledDrafts::kShared));
 }
 
 TEST(Generation, AnswersAreDifferentCountedTogetherAndTheFirstIsThatOfOne) {

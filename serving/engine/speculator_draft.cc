@@ -113,13 +113,15 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
     State& state = StateOf(request);
     const Part& part = state.parts[s];
     if (options_.tune && !part.drafts) continue;
-    Drafter::Job job{.request = request.id(),
-                     .tokens = request.tokens(),
-                     .follow = item.end,
-                     .sampling = request.options().sampling,
-                     .rules = &request.rules(),
-                     .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement,
-                     .tree = &item.tree};
+    Drafter::Job job{
+        .request = request.id(),
+        .tokens = request.tokens(),
+        .follow = item.end,
+        .sampling = request.options().sampling,
+        .rules = &request.rules(),
+        .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement ||
+                               options_.sampled == SampledDrafts::kBySeed,
+        .tree = &item.tree};
     if (assignment.decodes && part.drafts) {
       // Shares of what the scheduler gave beside the lookup; the first SSMs get the remainder.
       int sources = 0, before = 0;
