@@ -175,9 +175,9 @@ void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& r
       factor.Observe(acceptance.OfProbability(trial.probability, trial.rank), trial.accepted);
     }
     acceptance.Observe(trial);
-    learned.trials[kind] += 1;
+    learned.draws += kind == kDrawing;
     // A draw is right at least as often as what is chosen for shared noise.
-    if (kind == kSharing && learned.trials[kDrawing] < kFewTrials) {
+    if (kind == kSharing && learned.draws < kFewTrials) {
       learned.acceptance[kDrawing].ObserveRank(trial);
     }
   }

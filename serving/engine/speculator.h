@@ -144,7 +144,7 @@ class Speculator {
   Kind KindOf(const Request& request) const;
   struct Learned {
     std::array<Acceptance, kKinds> acceptance;
-    std::array<int64_t, kKinds> trials{};
+    int64_t draws = 0;  // trials of them
   };
   struct Ssm {
     std::unique_ptr<Drafter> drafter;
