@@ -49,7 +49,7 @@ ESPALIER_TILES inline __m512 Halves(const uint8_t* f16) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(f16)));
 }
 
-// Sums f32[16][16] of one block of weights, whose groups lie unpacked at `tiles`.
+// Sums f32[16][16] of one block of weights, of which those with 4 bits lie unpacked at `tiles`.
 template <bool kFourBits, bool kLeft>
 ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, const uint8_t* tiles,
                             const RowTile& x, bool prefetch, float* sums) {
@@ -63,10 +63,10 @@ ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, co
   // Tiles (their numbers must be literals): 0 sums, 2 rows of x, 3 and 5 the same of the last few
   // rows, 6 weights.
   const auto multiply = [&](int64_t g) ESPALIER_TILES {
-    const uint8_t* const weights = tiles + g * kTileBytes;
+    const uint8_t* const weights = kFourBits ? tiles + g * kTileBytes : block + shape.numbers_at(g);
     if (prefetch) {
       for (int64_t at = 0; at < shape.group_bytes(); at += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(block + g * shape.group_bytes() + at + kAhead),
+        _mm_prefetch(reinterpret_cast<const char*>(block + shape.numbers_at(g) + at + kAhead),
                      _MM_HINT_T0);
       }
     }
@@ -87,10 +87,10 @@ ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, co
   multiply(0);
   for (int64_t g = 0; g < groups; ++g) {
     if (g + 1 < groups) multiply(g + 1);
-    const __m512 scale = Halves(block + shape.scales_offset() + g * kPackOutputs * 2);
+    const __m512 scale = Halves(block + shape.scales_at(g));
     __m512 minimum = _mm512_setzero_ps();
     if constexpr (kFourBits) {
-      minimum = Halves(block + shape.minima_offset() + g * kPackOutputs * 2);
+      minimum = Halves(block + shape.minima_at(g));
     }
     AddGroup<kFourBits>(dots[g % 2], x.scale + g * kRows,
                         static_cast<const uint8_t*>(x.addition) + g * kRows * 4, scale, minimum,
@@ -102,11 +102,14 @@ ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, co
 
 ESPALIER_TILES void Unpack(const PackedWeights& shape, const uint8_t* block, uint8_t* tiles) {
   const __m512i low = _mm512_set1_epi8(15);
-  for (int64_t at = 0; at < shape.scales_offset(); at += 64, tiles += 128) {
-    const __m512i w = _mm512_loadu_si512(block + at);
-    _mm_prefetch(reinterpret_cast<const char*>(block + at + kAhead), _MM_HINT_T0);
-    _mm512_store_si512(tiles, _mm512_and_si512(w, low));
-    _mm512_store_si512(tiles + 64, _mm512_and_si512(_mm512_srli_epi16(w, 4), low));
+  for (int64_t g = 0; g < shape.groups(); ++g) {
+    const uint8_t* const numbers = block + shape.numbers_at(g);
+    for (int64_t at = 0; at < shape.group_bytes(); at += 64, tiles += 128) {
+      const __m512i w = _mm512_loadu_si512(numbers + at);
+      _mm_prefetch(reinterpret_cast<const char*>(numbers + at + kAhead), _MM_HINT_T0);
+      _mm512_store_si512(tiles, _mm512_and_si512(w, low));
+      _mm512_store_si512(tiles + 64, _mm512_and_si512(_mm512_srli_epi16(w, 4), low));
+    }
   }
 }
 
@@ -147,11 +150,8 @@ ESPALIER_TILES void Run(const PackedWeights& shape, const uint8_t* weights, cons
   alignas(64) float sums[kRows * kPackOutputs];
   for (int64_t b = begin; b < end; ++b) {
     const uint8_t* const block = weights + b * shape.block_bytes();
-    const uint8_t* bytes = block;
-    if constexpr (kFourBits) {
-      bytes = unpacked.data()->bytes;
-      Unpack(shape, block, unpacked.data()->bytes);
-    }
+    uint8_t* const numbers = kFourBits ? unpacked.data()->bytes : nullptr;
+    if constexpr (kFourBits) Unpack(shape, block, numbers);
     const int64_t first = b * kPackOutputs, valid = std::min(kPackOutputs, shape.out - first);
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t row = t * kRows, rows = std::min(kRows, x.rows - row);
@@ -159,9 +159,9 @@ ESPALIER_TILES void Run(const PackedWeights& shape, const uint8_t* weights, cons
                          &additions[t * groups * kRows]};
       const bool prefetch = !kFourBits && t == 0;
       if (rows == kRows) {
-        RunTile<kFourBits, false>(shape, block, bytes, tile, prefetch, sums);
+        RunTile<kFourBits, false>(shape, block, numbers, tile, prefetch, sums);
       } else {
-        RunTile<kFourBits, true>(shape, block, bytes, tile, prefetch, sums);
+        RunTile<kFourBits, true>(shape, block, numbers, tile, prefetch, sums);
       }
       for (int64_t r = 0; r < rows; ++r) {
         std::copy_n(sums + r * kPackOutputs, valid, y + (row + r) * shape.out + first);

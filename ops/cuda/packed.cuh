@@ -58,16 +58,15 @@ __device__ void AddPackedGroups(const PackedWeights& shape, const uint8_t* block
   constexpr int kWords = kFourBits ? 2 : 4;  // of a group, for one output and half
   for (int64_t g = warp; g < x.groups; g += kPackedWarps) {
     const uint32_t* const words =
-        reinterpret_cast<const uint32_t*>(block + g * shape.group_bytes()) + output;
+        reinterpret_cast<const uint32_t*>(block + shape.numbers_at(g)) + output;
     uint32_t w[kWords];
 #pragma unroll
     for (int k = 0; k < kWords; ++k) w[k] = words[(half * kWords + k) * kPackOutputs];
-    const int64_t at = g * kPackOutputs + output;
-    const float scale =
-        __half2float(reinterpret_cast<const __half*>(block + shape.scales_offset())[at]);
-    const float minimum =
-        kFourBits ? __half2float(reinterpret_cast<const __half*>(block + shape.minima_offset())[at])
-                  : 0.0f;
+    const auto half_at = [&](int64_t at) {
+      return __half2float(reinterpret_cast<const __half*>(block + at)[output]);
+    };
+    const float scale = half_at(shape.scales_at(g));
+    const float minimum = kFourBits ? half_at(shape.minima_at(g)) : 0.0f;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (row0 + r >= x.rows) break;

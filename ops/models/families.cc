@@ -88,8 +88,15 @@ int ReadPackedBits(ConfigReader& config) {
         /*unsupported=*/true);
     return 0;
   }
-  packed.Int("version", 0, kPackedVersion, kPackedVersion);
-  packed.Int("group_size", 0, kPackGroup, kPackGroup);
+  constexpr int64_t kMost = 1 << 30;
+  if (packed.Int("version", 0, 0, kMost) != kPackedVersion) {
+    packed.Refuse("version", absl::StrCat(kPackedVersion,
+                                          ": weights are packed otherwise now; pack the model "
+                                          "again with `espalier models quantize`"));
+  }
+  if (packed.Int("group_size", 0, 0, kMost) != kPackGroup) {
+    packed.Refuse("group_size", absl::StrCat(kPackGroup));
+  }
   const int bits = static_cast<int>(packed.Int("bits", 0, 4, 8));
   if (bits != 4 && bits != 8) packed.Refuse("bits", "4 or 8");
   config.Fail(packed.status());

@@ -78,6 +78,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"Activation", kLlama, R"("hidden_act": "quick_gelu")", "hidden_act"},
         Refused{"Quantised", kLlama, R"("quantization_config": {"bits": 4})",
                 "quantization_config"},
+        Refused{"PackedOtherwise", kLlama,
+                R"("quantization_config": {"quant_method": "espalier", "version": 1,
+                                           "group_size": 32, "bits": 4})",
+                "quantization_config.version"},
         Refused{"KvHeads", kLlama, R"("num_key_value_heads": 3)", "num_key_value_heads"},
         Refused{"Huge", kLlama, R"("head_dim": 99999999999)", "head_dim"},
         Refused{"Infinite", kLlama, R"("rope_theta": -1)", "rope_theta"},
@@ -244,7 +248,7 @@ TEST_F(BuildTrainingTest, WhatCannotBeTrainedIsRefusedByName) {
   };
   EXPECT_THAT(error(kMixtral, 4), HasSubstr("'mixtral' is a mixture of experts"));
   EXPECT_THAT(error(std::string(kLlama) + R"(, "quantization_config": {
-                      "quant_method": "espalier", "version": 1, "group_size": 32, "bits": 4})",
+                      "quant_method": "espalier", "version": 2, "group_size": 32, "bits": 4})",
                     4),
               HasSubstr("packed in 4 bits"));
   EXPECT_THAT(error(std::string(kOpt) + R"(, "max_position_embeddings": 16)", 17),

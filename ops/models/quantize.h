@@ -16,7 +16,7 @@ namespace espalier {
 // (ops/kernel/packed_weights.h), those of experts as U8 [experts, blocks, block bytes], all others
 // as floating-point numbers.
 inline constexpr char kPackedMethod[] = "espalier";
-inline constexpr int kPackedVersion = 1;
+inline constexpr int kPackedVersion = 2;
 
 // QuantizeLinears of the graph, and where the new parameters come from. Errors as QuantizeLinears.
 absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,

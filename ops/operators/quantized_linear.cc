@@ -30,9 +30,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // Packed weights can be cut into blocks of outputs, and along the inputs where no group straddles a
-// cut: then each group's sum is the whole matrix's, bit for bit. A part along the inputs is as
-// large as a box of the bytes, but a packed matrix of its own (PackedColumns in
-// ops/quantized/pack.h), which is right for parameters that are filled where they lie.
+// cut: then each group's sum is the whole matrix's, bit for bit. A box of the bytes is the packed
+// matrix that has those inputs alone.
 SplitRule Split(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   const bool bias = types.has_input(2);
@@ -54,8 +53,7 @@ SplitRule Split(const NodeTypes& types) {
       weight[1] = x_map.back() = add("in", AxisKind::kReduction, x.back());
     }
   } else {
-    // As PackedUnit in ops/quantized/pack.h, which kernels' headers know nothing of.
-    const int64_t unit = types.attributes.Int("bits") == 4 ? kPackGroup : 2 * kPackGroup;
+    const int64_t unit = PackedWeights{static_cast<int>(types.attributes.Int("bits"))}.unit();
     if (out % kPackOutputs == 0) {
       weight[0] = y_map.back() = add("out", AxisKind::kParameter, out / kPackOutputs);
     }

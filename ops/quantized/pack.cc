@@ -70,29 +70,14 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
                            "; such a matrix cannot be held in ", shape.bits, " bits"));
         }
         const uint8_t q = group.Round(row[i]);
-        uint8_t& byte = block[g * shape.group_bytes() + shape.ByteOf(i, lane)];
+        uint8_t& byte = block[shape.numbers_at(g) + shape.ByteOf(i, lane)];
         byte = static_cast<uint8_t>(shape.bits == 8 ? q : byte | (i % 8 < 4 ? q : q << 4));
       }
-      const int64_t at = (g * kPackOutputs + lane) * 2;
-      StoreF16(block + shape.scales_offset() + at, group.scale);
-      if (shape.bits == 4) StoreF16(block + shape.minima_offset() + at, group.minimum);
+      StoreF16(block + shape.scales_at(g) + 2 * lane, group.scale);
+      if (shape.bits == 4) StoreF16(block + shape.minima_at(g) + 2 * lane, group.minimum);
     }
   }
   return absl::OkStatus();
-}
-
-void PackedColumns(const PackedWeights& shape, const uint8_t* from, int64_t first,
-                   const PackedWeights& part, uint8_t* to) {
-  const int64_t skipped = first / kPackGroup, groups = part.groups();
-  const int64_t scale = kPackOutputs * 2;  // bytes of a group's
-  std::fill_n(to, part.block_bytes(), 0);
-  std::memcpy(to, from + skipped * shape.group_bytes(),
-              static_cast<size_t>(groups * shape.group_bytes()));
-  std::memcpy(to + part.scales_offset(), from + shape.scales_offset() + skipped * scale,
-              static_cast<size_t>(groups * scale));
-  if (shape.bits != 4) return;
-  std::memcpy(to + part.minima_offset(), from + shape.minima_offset() + skipped * scale,
-              static_cast<size_t>(groups * scale));
 }
 
 std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed) {
@@ -102,13 +87,12 @@ std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed) {
     const int64_t lane = o % kPackOutputs;
     for (int64_t i = 0; i < shape.in; ++i) {
       const int64_t g = i / kPackGroup, in_group = i % kPackGroup;
-      const int64_t at = (g * kPackOutputs + lane) * 2;
-      const uint8_t byte = block[g * shape.group_bytes() + shape.ByteOf(in_group, lane)];
-      const float scale = LoadF16(block + shape.scales_offset() + at);
+      const uint8_t byte = block[shape.numbers_at(g) + shape.ByteOf(in_group, lane)];
+      const float scale = LoadF16(block + shape.scales_at(g) + 2 * lane);
       weights[static_cast<size_t>(o * shape.in + i)] =
           shape.bits == 8 ? static_cast<float>(byte - 128) * scale
                           : static_cast<float>(in_group % 8 < 4 ? byte & 15 : byte >> 4) * scale +
-                                LoadF16(block + shape.minima_offset() + at);
+                                LoadF16(block + shape.minima_at(g) + 2 * lane);
     }
   }
   return weights;

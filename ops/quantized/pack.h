@@ -17,15 +17,6 @@ namespace espalier {
 absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
                   uint8_t* packed);
 
-// Inputs between whose multiples a packed matrix can be cut into parts that are packed matrices of
-// their own, as large together as the whole: then no part has padding.
-constexpr int64_t PackedUnit(int bits) { return bits == 4 ? kPackGroup : 2 * kPackGroup; }
-
-// A block of the matrix that has only inputs [first, first + part.in) of `shape`, which are whole
-// groups: `from` is a block of `shape`, `to` takes part.block_bytes().
-void PackedColumns(const PackedWeights& shape, const uint8_t* from, int64_t first,
-                   const PackedWeights& part, uint8_t* to);
-
 // f32[out, in] that the packed numbers stand for.
 std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed);
 

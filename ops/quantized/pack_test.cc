@@ -181,9 +181,12 @@ TEST(QuantizedProductTest, EveryByteIsAWeight) {
     std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 10));
     for (int64_t block = 0; block < shape.blocks(); ++block) {
       uint8_t* const bytes = packed.data() + block * shape.block_bytes();
-      for (int64_t i = 0; i < shape.scales_offset(); ++i) {
-        // Many of the extremes, beside each other.
-        bytes[i] = random() % 2 ? static_cast<uint8_t>(random()) : i % 64 < 32 ? 0 : 255;
+      for (int64_t g = 0; g < shape.groups(); ++g) {
+        uint8_t* const numbers = bytes + shape.numbers_at(g);
+        for (int64_t i = 0; i < shape.group_bytes(); ++i) {
+          // Many of the extremes, beside each other.
+          numbers[i] = random() % 2 ? static_cast<uint8_t>(random()) : i % 64 < 32 ? 0 : 255;
+        }
       }
     }
     const std::vector<float> weights = Unpack(shape, packed.data());
@@ -231,33 +234,33 @@ TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
   }
 }
 
-// A part along the inputs is the matrix that has those inputs alone, packed.
+// A box of the bytes is the matrix that has those inputs alone, packed.
 TEST(PackTest, PartsAlongTheInputsArePackedMatricesOfTheirOwn) {
   for (const int bits : {8, 4}) {
-    const PackedWeights whole{bits, 37, 6 * PackedUnit(bits)};
-    std::vector<float> weights(static_cast<size_t>(whole.out * whole.in));
-    for (size_t i = 0; i < weights.size(); ++i) {
-      weights[i] = std::sin(static_cast<float>(i * i % 7919));
-    }
-    std::vector<uint8_t> packed(static_cast<size_t>(whole.blocks() * whole.block_bytes()));
-    ASSERT_TRUE(Pack("w", whole, weights.data(), packed.data()).ok());
-    for (const int64_t units : {1, 2, 3, 6}) {
-      const PackedWeights part{bits, whole.out, units * PackedUnit(bits)};
-      EXPECT_EQ(part.block_bytes() * 6, whole.block_bytes() * units);
-      for (int64_t first = 0; first < whole.in; first += part.in) {
-        std::vector<float> columns;
-        for (int64_t o = 0; o < whole.out; ++o) {
-          const auto row = weights.begin() + o * whole.in + first;
-          columns.insert(columns.end(), row, row + part.in);
+    const int64_t unit = PackedWeights{bits}.unit();
+    // With 8 bits the last unit of the second has one group.
+    for (const int64_t in : {6 * unit, 5 * unit + kPackGroup}) {
+      const PackedWeights whole{bits, 37, in};
+      const std::vector<float> weights = Normal(whole.out * whole.in, 11);
+      const std::vector<uint8_t> packed = Packed(whole, weights);
+      for (const int64_t units : {1, 2, 3, 6}) {
+        int64_t at = 0;
+        for (int64_t first = 0; first < in; first += units * unit) {
+          const PackedWeights part{bits, whole.out, std::min(units * unit, in - first)};
+          std::vector<float> columns;
+          for (int64_t o = 0; o < whole.out; ++o) {
+            const auto row = weights.begin() + o * in + first;
+            columns.insert(columns.end(), row, row + part.in);
+          }
+          std::vector<uint8_t> cut;
+          for (int64_t b = 0; b < part.blocks(); ++b) {
+            const auto block = packed.begin() + b * whole.block_bytes() + at;
+            cut.insert(cut.end(), block, block + part.block_bytes());
+          }
+          EXPECT_EQ(cut, Packed(part, columns)) << bits << " bits, inputs from " << first;
+          at += part.block_bytes();
         }
-        std::vector<uint8_t> expected(static_cast<size_t>(part.blocks() * part.block_bytes()));
-        ASSERT_TRUE(Pack("w", part, columns.data(), expected.data()).ok());
-        std::vector<uint8_t> cut(expected.size());
-        for (int64_t b = 0; b < part.blocks(); ++b) {
-          PackedColumns(whole, packed.data() + b * whole.block_bytes(), first, part,
-                        cut.data() + b * part.block_bytes());
-        }
-        EXPECT_EQ(cut, expected) << bits << " bits, inputs from " << first;
+        EXPECT_EQ(at, whole.block_bytes());
       }
     }
   }

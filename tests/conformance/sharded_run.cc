@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/quantized/pack.h"
 #include "planner/pcg/config.h"
 #include "planner/pcg/layout.h"
 
@@ -36,18 +35,6 @@ HostTensor Cut(const HostTensor& whole, const Region& box) {
   ForEachElement(whole.spec.dims, box, [&](int64_t from, int64_t to) {
     std::memcpy(part.bytes.data() + to * size, whole.bytes.data() + from * size, size);
   });
-  return part;
-}
-
-// The same of a packed matrix, along its inputs.
-HostTensor CutPacked(const HostTensor& whole, const Region& box, const PackedWeights& shape) {
-  HostTensor part = HostTensor::Zeros({whole.spec.dtype, box.size, box.start, whole.spec.dims});
-  const int64_t bytes = shape.block_bytes();
-  const PackedWeights cut{shape.bits, shape.out, shape.in * box.size[1] / bytes};
-  for (int64_t b = 0; b < box.size[0]; ++b) {
-    PackedColumns(shape, whole.bytes.data() + (box.start[0] + b) * bytes,
-                  shape.in * box.start[1] / bytes, cut, part.bytes.data() + b * box.size[1]);
-  }
   return part;
 }
 
@@ -165,7 +152,7 @@ class ShardedRun {
     part_inputs_.resize(parts_);
     for (size_t part = 0; part < parts_; ++part) {
       for (size_t i = 0; i < inputs_.size(); ++i) {
-        part_inputs_[part].push_back(CutInput(i, part));
+        part_inputs_[part].push_back(Cut(run_.inputs[i], inputs_[i].shards[part].region));
       }
       std::vector<HostTensor> made;
       for (const Assembly& output : outputs) made.push_back(output.Empty(part));
@@ -173,11 +160,6 @@ class ShardedRun {
       for (size_t k = 0; k < made.size(); ++k) outputs[k].Put(part, made[k]);
       for (size_t i = 0; i < inputs.size(); ++i) {
         const HostTensor& after = part_inputs_[part][i];
-        if (CutAlongInputs(i, part)) {
-          if (after.bytes != CutInput(i, part).bytes) return "the packed weights were written";
-          inputs[i].Put(part, Cut(run_.inputs[i], inputs_[i].shards[part].region));
-          continue;
-        }
         if (after.present() && !inputs[i].Put(part, after)) {
           return absl::StrCat("the replicas of input ", i, " differ after the run");
         }
@@ -230,21 +212,6 @@ class ShardedRun {
     }
     for (auto& [i, assembly] : made) result_.input_gradients[i] = assembly.Finish();
     return "";
-  }
-
-  // Of a packed matrix (ops/kernel/packed_weights.h).
-  bool CutAlongInputs(size_t i, size_t part) const {
-    return run_.types.attributes.Has("bits") && run_.types.inputs[i].dtype == DType::kU8 &&
-           run_.types.inputs[i].dims.size() == 2 &&
-           inputs_[i].shards[part].region.size[1] != run_.types.inputs[i].dims[1];
-  }
-
-  HostTensor CutInput(size_t i, size_t part) const {
-    const Region& box = inputs_[i].shards[part].region;
-    if (!CutAlongInputs(i, part)) return Cut(run_.inputs[i], box);
-    return CutPacked(run_.inputs[i], box,
-                     {static_cast<int>(run_.types.attributes.Int("bits")),
-                      run_.types.attributes.Int("out"), run_.types.inputs[0].dims.back()});
   }
 
   bool Present(int i) const {

@@ -117,7 +117,7 @@ class Loader {
     if (source.pieces.empty()) return absl::OkStatus();
     if (source.bits == 0 && spec.dtype == DType::kU8 && source.pieces.size() == 1) {
       // A packed matrix of which nobody says more: all of its blocks.
-      return LoadPacked(index, source, std::nullopt);
+      return LoadPacked(index, source, /*units_known=*/false);
     }
     if (source.bits == 0 && !IsFloat(spec.dtype)) {
       return absl::InvalidArgumentError(
@@ -131,7 +131,7 @@ class Loader {
     if (source.bits != 0) {
       const absl::StatusOr<PackedPart> part = PartOf(name, source, spec);
       if (!part.ok()) return part.status();
-      if (source.packed) return LoadPacked(index, source, *part);
+      if (source.packed) return LoadPacked(index, source, /*units_known=*/true);
       const size_t rank = spec.global.size();
       whole[rank - 2] = source.out;
       whole[rank - 1] = source.in;
@@ -304,8 +304,8 @@ class Loader {
       const int64_t begin = spec.offset[rank - 2] * kPackOutputs, part = spec.dims[rank - 1];
       const int64_t rows = std::min(spec.dims[rank - 2] * kPackOutputs, source.out - begin);
       if (part == bytes) return PackedPart{{source.bits, rows, source.in}, 0};
-      // Where no part has padding, bytes are as inputs are.
-      const int64_t unit = PackedUnit(source.bits), first = spec.offset[rank - 1],
+      // Units lie one after the other, so a part of the bytes has a part of the inputs.
+      const int64_t unit = all.unit(), first = spec.offset[rank - 1],
                     unit_bytes = PackedWeights{source.bits, 1, unit}.block_bytes();
       if (source.in % unit == 0 && part % unit_bytes == 0 && first % unit_bytes == 0) {
         return PackedPart{{source.bits, rows, part / unit_bytes * unit}, first / unit_bytes * unit};
@@ -314,13 +314,12 @@ class Loader {
     return absl::InvalidArgumentError(absl::StrCat(
         "parameter '", name, "' is ", ToString(spec.type()), " of ", ToString(spec.global),
         "; a matrix of ", source.out, " x ", source.in, " with ", source.bits,
-        " bits can only be loaded in whole blocks, or in parts of ", PackedUnit(source.bits),
-        " inputs"));
+        " bits can only be loaded in whole blocks, or in parts of ", all.unit(), " inputs"));
   }
 
-  // Of a matrix that the file holds as memory does; `part` says which inputs, if not all of them.
-  absl::Status LoadPacked(int index, const WeightSource& source,
-                          const std::optional<PackedPart>& part) {
+  // Of a matrix that the file holds as memory does; whether it is known to be cut between its
+  // units, if it is cut along its inputs.
+  absl::Status LoadPacked(int index, const WeightSource& source, bool units_known) {
     const TensorSpec& spec = executor_.spec(index);
     const std::string& tensor = source.pieces[0].tensor;
     const Entry* entry = Find(tensor);
@@ -343,42 +342,40 @@ class Loader {
       bytes *= spec.global[d];
     }
     begin *= bytes;
-    std::vector<uint8_t> from, to;
+    std::vector<uint8_t> read;
     if (together) {
       const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
       if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8) {
         return executor_.LeaveInFiles(index, {{place->file, place->offset + begin, spec.bytes()}});
       }
       for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
-        from.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
-        const int64_t count = static_cast<int64_t>(from.size());
-        absl::Status status = files_.ReadBytes(entry->first, begin + at, count, from.data());
-        if (status.ok()) status = loading_.Write(executor_, index, from.data(), count, at);
+        read.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
+        const int64_t count = static_cast<int64_t>(read.size());
+        absl::Status status = files_.ReadBytes(entry->first, begin + at, count, read.data());
+        if (status.ok()) status = loading_.Write(executor_, index, read.data(), count, at);
         if (!status.ok()) return status;
       }
       return absl::OkStatus();
     }
-    if (!part.has_value() || rank != 2) {
+    if (!units_known || rank != 2) {
       return absl::InvalidArgumentError(
           absl::StrCat("packed matrix '", tensor,
                        "' is cut along its inputs, and nobody says how "
                        "many bits its numbers have"));
     }
-    const PackedWeights all{source.bits, source.out, source.in};
-    from.resize(static_cast<size_t>(bytes));
     // Blocks are written many at a time.
     const int64_t block = spec.dims[1], most = 1 + kChunk / std::max<int64_t>(1, block);
     for (int64_t done = 0; done < spec.dims[0];) {
       const int64_t count = std::min(most, spec.dims[0] - done);
-      to.resize(static_cast<size_t>(count * block));
+      read.resize(static_cast<size_t>(count * block));
       for (int64_t b = 0; b < count; ++b) {
         absl::Status status =
-            files_.ReadBytes(entry->first, begin + (done + b) * bytes, bytes, from.data());
+            files_.ReadBytes(entry->first, begin + (done + b) * bytes + spec.offset[1], block,
+                             read.data() + b * block);
         if (!status.ok()) return status;
-        PackedColumns(all, from.data(), part->first, part->shape, to.data() + b * block);
       }
       absl::Status status =
-          loading_.Write(executor_, index, to.data(), count * block, done * block);
+          loading_.Write(executor_, index, read.data(), count * block, done * block);
       if (!status.ok()) return status;
       done += count;
     }

@@ -129,7 +129,7 @@ class SaveWeightsTest : public testing::Test {
 };
 
 std::string Packed(int bits) {
-  return absl::StrCat(R"(, "quantization_config": {"quant_method": "espalier", "version": 1,
+  return absl::StrCat(R"(, "quantization_config": {"quant_method": "espalier", "version": 2,
                           "group_size": 32, "bits": )",
                       bits, "}");
 }
