@@ -41,7 +41,7 @@ struct Columns {
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) b[c] = weight + std::min(column + c, end - 1) * g.in;
     float sums[W];
-    simd::Store<W>(sums, simd::DotTile<W, R, C, kAhead>(a, b, g.in, C * g.in));
+    simd::Store<W>(sums, simd::DotTile<W, R, C, kAhead>(a, b, g.in, g.in));
     const int64_t valid = std::min<int64_t>(C, end - column);
     for (int64_t r = 0; r < std::min<int64_t>(R, g.rows - row); ++r) {
       T* y = static_cast<T*>(g.y) + (row + r) * g.out + column;
