@@ -157,6 +157,7 @@ std::string CompletionBody(const proto::GenerateRequest& request) {
   for (const int token : request.stop_token_ids()) body["stop_token_ids"].push_back(token);
   if (sampling.min_tokens() > 0) body["min_tokens"] = sampling.min_tokens();
   if (request.priority() != 0) body["priority"] = request.priority();
+  if (!request.cache_salt().empty()) body["cache_salt"] = request.cache_salt();
   AddForm(request.structured_output(), &body);
   if (request.ignore_eos()) body["ignore_eos"] = true;
   if (request.speculation() != proto::SPECULATION_DEFAULT) {

@@ -90,6 +90,7 @@ std::vector<FlagSpec> SamplingFlags() {
       {"grammar", FlagType::kText, "GBNF|@FILE", "the answer is of this grammar"},
       {"choice", FlagType::kText, "TEXT", "the answer is one of these", 0, 0, 0, true},
       {"priority", FlagType::kInt, "N", "lower ones run first (0)", 0, -1000000, 1000000},
+      {"cache-salt", FlagType::kText, "TEXT", "share computed prompts with requests of this salt"},
       {"timeout", FlagType::kNumber, "SECONDS", "end with an error after this time (none)", 0, 0,
        604800},
   };
@@ -103,6 +104,7 @@ absl::Status FillSampling(const ParsedFlags& flags, proto::GenerateRequest* requ
   }
   request->set_ignore_eos(flags.Has("ignore-eos"));
   request->set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
+  request->set_cache_salt(flags.Text("cache-salt", ""));
   request->set_timeout_seconds(flags.Number("timeout", 0));
   proto::SamplingOptions* sampling = request->mutable_sampling();
   // What is not given is left to the model.

@@ -137,6 +137,13 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
   reader.Integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max(),
                  &value);
   generate->set_priority(value);
+  if (reader.Find("cache_salt") != nullptr) {
+    reader.String("cache_salt", true, generate->mutable_cache_salt());
+    if (generate->cache_salt().empty()) {
+      // Whoever sends one wants to be apart.
+      reader.Fail("cache_salt", "field 'cache_salt' is empty; leave it out to share with all");
+    }
+  }
   double timeout = 0;
   reader.Number("timeout", 0, kDefaultTimeoutLimit, &timeout);
   generate->set_timeout_seconds(timeout);
@@ -368,7 +375,7 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   }
   reader.Bool("return_token_ids", &request->return_token_ids);
   generate.set_return_prompt_tokens(request->return_token_ids);
-  for (const char* name : {"use_beam_search", "length_penalty", "cache_salt"}) {
+  for (const char* name : {"use_beam_search", "length_penalty"}) {
     reader.Unsupported(name, IsOff);
   }
   // Labels that do not change the answer.

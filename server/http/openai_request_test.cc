@@ -52,7 +52,7 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
                 "include_stop_str_in_output": true, "ignore_eos": true, "min_tokens": 2,
                 "skip_special_tokens": false, "truncate_prompt_tokens": 50,
                 "allowed_token_ids": [1, 2], "bad_words": ["no"], "prompt_logprobs": 1,
-                "priority": -4, "timeout": 2.5, "echo": true})",
+                "priority": -4, "timeout": 2.5, "echo": true, "cache_salt": "ours"})",
             &request);
   ASSERT_FALSE(error.has_value()) << error->message;
   ASSERT_EQ(request.prompts.size(), 1u);
@@ -82,6 +82,7 @@ TEST(OpenAi, ReadsAWholeCompletionRequest) {
   EXPECT_THAT(g.sampling().bad_words(), ElementsAre("no"));
   EXPECT_EQ(g.prompt_logprobs(), 1);
   EXPECT_EQ(g.priority(), -4);
+  EXPECT_EQ(g.cache_salt(), "ours");
   EXPECT_EQ(g.timeout_seconds(), 2.5);
 }
 
@@ -197,6 +198,8 @@ TEST(OpenAi, ErrorsNameTheField) {
       {R"({"model": "m", "prompt": "x", "structured_outputs": {"yaml": 1}})",
        "structured_outputs.yaml"},
       {R"({"model": "m", "prompt": "x", "timeout": -1})", "timeout"},
+      {R"({"model": "m", "prompt": "x", "cache_salt": ""})", "cache_salt"},
+      {R"({"model": "m", "prompt": "x", "cache_salt": 7})", "cache_salt"},
       {R"({"model": "m", "prompt": "x", "stream": "yes"})", "stream"},
       {R"({"model": "m", "prompt": "x", "max_token": 5})", "max_token"},
       {R"({"model": "m", "prompt": "x", "n": 1, "seed": 4, "n": 2})", "n"},

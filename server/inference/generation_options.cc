@@ -195,6 +195,7 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
   options.shown_tokens = MarksOf(request, prompt, model.host->tokenizer());
   options.speculate = request.speculation() != proto::SPECULATION_OFF;
   options.priority = request.priority();
+  options.cache_salt = request.cache_salt();
   options.timeout_seconds = request.timeout_seconds();
   if (request.has_logprobs()) options.logprobs = request.logprobs();
   if (request.has_prompt_logprobs()) {

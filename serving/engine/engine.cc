@@ -10,8 +10,9 @@
 namespace espalier {
 namespace {
 
-// Of the KV cache: K and V depend on the adapter.
-int SpaceOf(const Request& request) { return request.options().adapter + 1; }
+KvSpace SpaceOf(const Request& request) {
+  return {.adapter = request.options().adapter, .salt = request.options().cache_salt};
+}
 
 // Whether all that matters of the logits after its tokens is which token they give, and with which
 // log-probabilities. Drawn proposals are compared with all that the LLM says.

@@ -48,6 +48,27 @@ TEST(PrefixCache, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(harness.answer(third).usage.cached_tokens, 112);
 }
 
+// Neither of the LLM's K and V nor of an SSM's, whose drafts would come sooner.
+TEST(PrefixCache, IsSharedWithRequestsOfTheSameSaltOnly) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  ASSERT_TRUE(harness.Start({}, "1,1").ok());
+  for (const int cached : {0, 96}) {
+    for (const char* salt : {"", "ours", "theirs"}) {
+      RequestOptions options{.max_tokens = 20};
+      options.cache_salt = salt;
+      const std::vector<int> prompt = LongPrompt(100, cached > 0 ? 2 : 1);
+      const int64_t before = harness.engine().statistics().ssm_kv[0].attached_total;
+      const RequestId id = *harness.engine().Submit(prompt, options);
+      harness.RunToEnd();
+      EXPECT_EQ(harness.answer(id).usage.cached_tokens, cached) << salt;
+      EXPECT_EQ(harness.engine().statistics().ssm_kv[0].attached_total - before, cached) << salt;
+      EXPECT_EQ(harness.answer(id).tokens, GreedyContinuation(Llm(), prompt, 20));
+    }
+  }
+}
+
 TEST(PrefixCache, IsForgottenWhenTheLlmFails) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());

@@ -117,6 +117,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
         .request = request.id(),
         .tokens = request.tokens(),
         .follow = item.end,
+        .cache_salt = request.options().cache_salt,
         .sampling = request.options().sampling,
         .rules = &request.rules(),
         .without_replacement = options_.sampled == SampledDrafts::kWithoutReplacement ||

@@ -145,6 +145,25 @@ int KvCache::FindBlock(int parent, absl::Span<const int> tokens) const {
   return -1;
 }
 
+int KvCache::FindRoot(const KvSpace& space) const {
+  const auto found = roots_.find(std::make_pair(space.adapter, space.salt));
+  return found == roots_.end() ? 0 : found->second;
+}
+
+// REQUIRES: a block follows.
+int KvCache::RootOf(const KvSpace& space) {
+  if (const int root = FindRoot(space); root < 0) return root;
+  if (unused_spaces_.empty()) {
+    unused_spaces_.push_back(RootAt(spaces_.size()));
+    spaces_.emplace_back();
+  }
+  const int root = unused_spaces_.back();
+  unused_spaces_.pop_back();
+  SpaceAt(root) = {.name = {space.adapter, space.salt}};
+  roots_[SpaceAt(root).name] = root;
+  return root;
+}
+
 int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots) {
   int block = static_cast<int>(blocks_.size());
   if (unused_blocks_.empty()) {
@@ -159,7 +178,7 @@ int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const
                     .users = 1,
                     .depth = parent < 0 ? 0 : blocks_[parent].depth + 1,
                     .last_use = ++clock_};
-  if (parent >= 0) ++blocks_[parent].children;
+  ++(parent < 0 ? SpaceAt(parent).children : blocks_[parent].children);
   index_[Key(parent, tokens)].push_back(block);
   return block;
 }
@@ -192,6 +211,9 @@ void KvCache::EvictOne() {
   if (b.parent >= 0) {
     Block& parent = blocks_[b.parent];
     if (--parent.children == 0 && parent.users == 0) evictable_.insert(KeyOf(b.parent, parent));
+  } else if (--SpaceAt(b.parent).children == 0) {
+    roots_.erase(SpaceAt(b.parent).name);
+    unused_spaces_.push_back(b.parent);
   }
   b = Block();
   unused_blocks_.push_back(block);
@@ -205,10 +227,11 @@ void KvCache::ForgetIdle() {
 
 void KvCache::NotePeak() { peak_used_ = std::max(peak_used_, total_ - free_slots()); }
 
-KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens, int space) const {
+KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens, const KvSpace& space) const {
   Prefix out;
-  for (int block = Root(space); out.length + kBlock <= static_cast<int>(tokens.size());
-       out.length += kBlock) {
+  int block = FindRoot(space);
+  if (block == 0) return out;
+  for (; out.length + kBlock <= static_cast<int>(tokens.size()); out.length += kBlock) {
     block = FindBlock(block, tokens.subspan(out.length, kBlock));
     if (block < 0) break;
     if (blocks_[block].users == 0) out.idle += kBlock;
@@ -234,12 +257,12 @@ int KvCache::shared(SequenceId id) const {
   return count;
 }
 
-int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, int space) {
+int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvSpace& space) {
   if (length(id) > 0) return 0;
   const int shared = FindPrefix(tokens, space).length;
   if (shared == 0) return 0;
   Sequence& sequence = sequences_[id];
-  for (int at = 0, block = Root(space); at < shared; at += kBlock) {
+  for (int at = 0, block = FindRoot(space); at < shared; at += kBlock) {
     block = FindBlock(block, tokens.subspan(at, kBlock));
     Use(block);
     sequence.blocks.push_back(block);
@@ -251,7 +274,7 @@ int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, int space
   return shared;
 }
 
-void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, int space) {
+void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;
@@ -259,7 +282,7 @@ void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, int space) {
     const int at = static_cast<int>(sequence.blocks.size()) * kBlock;
     const int end = at + kBlock;
     if (end > static_cast<int>(std::min(sequence.slots.size(), tokens.size()))) return;
-    const int parent = sequence.blocks.empty() ? Root(space) : sequence.blocks.back();
+    const int parent = sequence.blocks.empty() ? RootOf(space) : sequence.blocks.back();
     const absl::Span<const int> own = tokens.subspan(at, kBlock);
     int block = FindBlock(parent, own);
     if (block < 0) {
@@ -286,6 +309,7 @@ absl::Status KvCache::CheckInvariants() const {
   };
   count(pool_.FreeSlots());
   std::vector<int> users(blocks_.size(), 0), children(blocks_.size(), 0);
+  std::vector<int> of_spaces(spaces_.size(), 0);
   for (const auto& [id, sequence] : sequences_) {
     const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;
     if (in_blocks > static_cast<int>(sequence.slots.size())) {
@@ -313,7 +337,7 @@ absl::Status KvCache::CheckInvariants() const {
       }
       ++entries;
       count(b.slots);
-      if (b.parent >= 0) ++children[b.parent];
+      ++(b.parent < 0 ? of_spaces[-1 - b.parent] : children[b.parent]);
     }
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -330,6 +354,18 @@ absl::Status KvCache::CheckInvariants() const {
     if (!evictable_.contains(KeyOf(static_cast<int>(i), b))) {
       return absl::InternalError(absl::StrCat("KV block ", i, " can never be evicted"));
     }
+  }
+  for (size_t i = 0; i < spaces_.size(); ++i) {
+    const auto found = roots_.find(spaces_[i].name);
+    const bool known = found != roots_.end() && found->second == RootAt(i);
+    if (spaces_[i].children != of_spaces[i] || known != (of_spaces[i] > 0)) {
+      return absl::InternalError(absl::StrCat("space ", i, " counts ", spaces_[i].children,
+                                              " first KV blocks, found ", of_spaces[i],
+                                              known ? "; it is known" : "; it is not known"));
+    }
+  }
+  if (roots_.size() + unused_spaces_.size() != spaces_.size()) {
+    return absl::InternalError("the count of KV spaces is wrong");
   }
   if (idle != idle_blocks_ || evictable != static_cast<int>(evictable_.size()) ||
       entries + unused_blocks_.size() != blocks_.size()) {

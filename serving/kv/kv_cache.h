@@ -7,10 +7,9 @@
 // and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
 // tokens: Publish enters every full one under (the block before it, its tokens), AttachPrefix
 // starts a sequence with the longest chain of blocks that its tokens begin with. A block's slots
-// are never written again, so nothing is ever copied. Sequences of different spaces (adapters,
-// which make other K and V of the same tokens) share nothing. Blocks that no sequence uses stay
-// until their slots are needed: the least recently used goes first, and no block before those that
-// continue it.
+// are never written again, so nothing is ever copied. Sequences of different spaces share nothing.
+// Blocks that no sequence uses stay until their slots are needed: the least recently used goes
+// first, and no block before those that continue it.
 //
 // Invariant: every slot is free; or scratch of one sequence; or counted once by each sequence that
 // lists it and once by its block, if it is in one. Operations check it where it could break and
@@ -19,7 +18,9 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -29,6 +30,13 @@
 #include "serving/kv/slot_pool.h"
 
 namespace espalier {
+
+// Which sequences may share blocks: those of one adapter, which makes K and V of its own, and of
+// one salt, which keeps users from learning by the clock what others have asked.
+struct KvSpace {
+  int adapter = -1;
+  std::string salt;
+};
 
 class KvCache {
  public:
@@ -67,20 +75,20 @@ class KvCache {
     int length = 0;
     int idle = 0;
   };
-  Prefix FindPrefix(absl::Span<const int> tokens, int space = 0) const;
+  Prefix FindPrefix(absl::Span<const int> tokens, const KvSpace& space = {}) const;
 
   // Slots of the sequence that it does not have alone: releasing it would not free them.
   int shared(SequenceId id) const;
 
   // Gives an empty sequence the longest known prefix of `tokens`; returns its length. No effect (0)
   // on a sequence that has slots.
-  int AttachPrefix(SequenceId id, absl::Span<const int> tokens, int space = 0);
+  int AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvSpace& space = {});
 
   // Enters the full blocks of the sequence, whose tokens these are (at least length(id) of them),
   // into the index. Where an equal block is known, its slots replace the sequence's own, which are
   // freed. Not between the run of a batch and its commit: slots may change. A sequence has the same
   // space in all calls.
-  void Publish(SequenceId id, absl::Span<const int> tokens, int space = 0);
+  void Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space = {});
 
   // Forgets all blocks that no sequence uses: what they hold can no longer be trusted.
   void ForgetIdle();
@@ -116,13 +124,18 @@ class KvCache {
     SlotPool::Home home;
   };
   struct Block {
-    int parent = -1;  // the block before it, or the root of its space
+    int parent = -1;  // the block before it, or its space
     std::vector<int> tokens;
     std::vector<int32_t> slots;
     int users = 0;     // sequences
     int children = 0;  // blocks that continue it
     int depth = 0;     // blocks before it
     int64_t last_use = 0;
+  };
+  // Stands before the first blocks of its sequences, as long as there are any.
+  struct Space {
+    std::pair<int, std::string> name;
+    int children = 0;
   };
   using IdleKey = std::tuple<int64_t, int, int>;  // last use, minus depth, block
 
@@ -135,8 +148,11 @@ class KvCache {
   void EvictOne();
   void NotePeak();
 
-  // What stands for "no block before": a number of its own for each space.
-  static int Root(int space) { return -1 - space; }
+  // What a first block has for a parent: below 0. 0: the space has no block.
+  int FindRoot(const KvSpace& space) const;
+  int RootOf(const KvSpace& space);
+  static int RootAt(size_t index) { return -1 - static_cast<int>(index); }
+  Space& SpaceAt(int root) { return spaces_[-1 - root]; }
   static uint64_t Key(int parent, absl::Span<const int> tokens);
   static IdleKey KeyOf(int block, const Block& b) { return {b.last_use, -b.depth, block}; }
 
@@ -145,10 +161,13 @@ class KvCache {
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::vector<Block> blocks_;
   std::vector<int> unused_blocks_;  // entries of blocks_ that stand for nothing
-  absl::flat_hash_map<uint64_t, std::vector<int>> index_;  // by Key
-  std::set<IdleKey> evictable_;                            // no users, no children
-  int idle_blocks_ = 0;                                    // no users
-  int64_t clock_ = 0;                                      // of last_use
+  std::vector<Space> spaces_;
+  std::vector<int> unused_spaces_;                               // their roots
+  absl::flat_hash_map<std::pair<int, std::string>, int> roots_;  // of the spaces that have blocks
+  absl::flat_hash_map<uint64_t, std::vector<int>> index_;        // by Key
+  std::set<IdleKey> evictable_;                                  // no users, no children
+  int idle_blocks_ = 0;                                          // no users
+  int64_t clock_ = 0;                                            // of last_use
   int peak_used_ = 0;
   int64_t committed_total_ = 0;
   int64_t scratch_total_ = 0;

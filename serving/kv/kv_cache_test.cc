@@ -157,43 +157,53 @@ TEST(KvCachePrefix, BlocksInUseAreNeverEvicted) {
   EXPECT_TRUE(std::equal(held.begin(), held.end(), kv.slots(2).begin()));
 }
 
+TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
+  const KvSpace spaces[] = {{}, {.adapter = 1}, {.salt = "a"}, {.adapter = 1, .salt = "a"}};
+  KvCache kv(32 * 4);
+  const std::vector<int> tokens = Tokens(32, 0);
+  for (int round = 0; round < 2; ++round) {
+    for (int s = 0; s < 4; ++s) {
+      EXPECT_EQ(kv.AttachPrefix(s, tokens, spaces[s]), 0);
+      ASSERT_TRUE(kv.Append(s, 32).ok());
+      kv.Publish(s, tokens, spaces[s]);
+      EXPECT_EQ(kv.shared(s), 0);
+    }
+    for (int s = 0; s < 4; ++s) {
+      EXPECT_EQ(kv.FindPrefix(tokens, spaces[s]).length, 32);
+      EXPECT_EQ(kv.AttachPrefix(100 + s, tokens, spaces[s]), 32);
+      EXPECT_EQ(kv.slots(100 + s), kv.slots(s));
+    }
+    EXPECT_EQ(kv.FindPrefix(tokens, {.salt = "b"}).length, 0);
+    EXPECT_EQ(kv.FindPrefix(tokens, {.adapter = 2}).length, 0);
+    EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+    for (int s = 0; s < 4; ++s) {
+      kv.Release(s);
+      kv.Release(100 + s);
+    }
+    EXPECT_EQ(kv.free_slots(), 128);
+    // Blocks of all spaces can be given up, and nothing of a space is left then.
+    ASSERT_TRUE(kv.Append(1, 128).ok());
+    for (const KvSpace& space : spaces) EXPECT_EQ(kv.FindPrefix(tokens, space).length, 0);
+    EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+    kv.Release(1);
+  }
+}
+
 // Random sequences over few tokens, so that they share much. A model of the contents stands beside:
 // every slot remembers for which tokens, in which space, it was written, and must still hold them
 // when it is listed.
-TEST(KvCachePrefix, SequencesOfDifferentSpacesShareNothing) {
-  KvCache kv(96);
-  const std::vector<int> tokens = Tokens(32, 0);
-  for (const int space : {0, 1, 7}) {
-    EXPECT_EQ(kv.AttachPrefix(space, tokens, space), 0);
-    ASSERT_TRUE(kv.Append(space, 32).ok());
-    kv.Publish(space, tokens, space);
-    EXPECT_EQ(kv.shared(space), 0);
-  }
-  for (const int space : {0, 1, 7}) {
-    EXPECT_EQ(kv.FindPrefix(tokens, space).length, 32);
-    EXPECT_EQ(kv.AttachPrefix(100 + space, tokens, space), 32);
-    EXPECT_EQ(kv.slots(100 + space), kv.slots(space));
-  }
-  EXPECT_EQ(kv.FindPrefix(tokens, 2).length, 0);
-  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
-  for (const int space : {0, 1, 7}) {
-    kv.Release(space);
-    kv.Release(100 + space);
-  }
-  EXPECT_EQ(kv.free_slots(), 96);
-  ASSERT_TRUE(kv.Append(1, 96).ok());  // blocks of all spaces can be given up
-  EXPECT_EQ(kv.FindPrefix(tokens, 7).length, 0);
-}
-
 TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
   std::mt19937 random(2);
   KvCache kv(300);
   std::map<int64_t, std::vector<int>> tokens;
   std::map<int32_t, std::vector<int>> written;  // path up to the slot's own token
-  const auto space_of = [](int64_t id) { return static_cast<int>(id % 2); };
+  const auto number_of = [](int64_t id) { return static_cast<int>(id % 3); };
+  const auto space_of = [&](int64_t id) {
+    return KvSpace{.adapter = number_of(id) % 2, .salt = number_of(id) == 2 ? "salt" : ""};
+  };
   // The first `count` tokens of a sequence, behind its space.
   const auto path = [&](int64_t id, size_t count) {
-    std::vector<int> out = {space_of(id)};
+    std::vector<int> out = {number_of(id)};
     out.insert(out.end(), tokens[id].begin(), tokens[id].begin() + static_cast<int64_t>(count));
     return out;
   };

@@ -27,6 +27,7 @@ namespace {
 
 // Far more than any model has tokens that could end an answer.
 constexpr size_t kMostStopTokens = 1024;
+constexpr size_t kLongestSalt = 256;  // bytes
 constexpr double kLongestTimeout = 7 * 24 * 3600.0;
 
 absl::Status CheckLogprobs(absl::string_view field, int value, int vocabulary) {
@@ -61,6 +62,10 @@ absl::Status ValidateOptions(const RequestOptions& options, int vocabulary) {
   if (!(options.timeout_seconds >= 0 && options.timeout_seconds <= kLongestTimeout)) {
     return absl::InvalidArgumentError(absl::StrCat("timeout is ", options.timeout_seconds,
                                                    " s, expected 0 (none) to ", kLongestTimeout));
+  }
+  if (options.cache_salt.size() > kLongestSalt) {
+    return absl::InvalidArgumentError(absl::StrCat("cache_salt has ", options.cache_salt.size(),
+                                                   " bytes, expected at most ", kLongestSalt));
   }
   absl::Status status = ValidateStopStrings(options.stop);
   status.Update(ValidateSampling(options.sampling));

@@ -51,6 +51,7 @@ struct RequestOptions {
   int priority = 0;            // lower ones first
   double timeout_seconds = 0;  // from Submit; 0: none
   int adapter = -1;            // index of one of the LLM's; -1: none
+  std::string cache_salt;      // K and V of prefixes are shared with requests of the same one only
   // No answer is wanted but the prompt's embedding: the LLM's hidden state at its last token. The
   // request ends with kStop; options that shape an answer have no effect.
   bool embed = false;

@@ -125,6 +125,8 @@ TEST(ValidateOptions, NamesWhatIsWrong) {
               HasSubstr("stop[1]"));
   EXPECT_THAT(std::string(ValidateOptions({.stop = {"\xFF"}}, 257).message()), HasSubstr("UTF-8"));
   EXPECT_FALSE(ValidateOptions({.stop = std::vector<std::string>(10000, "x")}, 257).ok());
+  EXPECT_THAT(std::string(ValidateOptions({.cache_salt = std::string(257, 'x')}, 257).message()),
+              HasSubstr("cache_salt has 257 bytes"));
   EXPECT_FALSE(ValidateOptions({.sampling = {.top_p = 2}}, 257).ok());
 }
 

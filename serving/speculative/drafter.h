@@ -51,6 +51,7 @@ class Drafter {
     absl::Span<const int> tokens;  // of the request; the last one is the root if depth > 0
     int follow = 0;                // run the SSM over tokens[0, follow); all of them if depth > 0
     int depth = 0;                 // levels to draft; 0: only follow
+    absl::string_view cache_salt;  // prefixes are shared with requests of the same one only
     int max_nodes = 0;             // drafts stop there, but for draws in the expansion's shape
     SamplingParameters sampling;   // greedy: beam search; otherwise independent draws
     // What the LLM's logits will be put through, up to the root: the SSM's go through it, too, so
