@@ -19,8 +19,8 @@ constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxLookup = 64;
-constexpr int kTunedLookup =
-    6;  // tokens; the tuner asks for fewer, or none, where these do not pay
+// Tokens; the tuner asks for fewer, or none, where these do not pay.
+constexpr int kTunedLookup = 6;
 constexpr int kMaxAdapters = 256;
 constexpr size_t kMaxChatTemplateBytes = 1 << 20;
 constexpr int kMaxParallel = 1024;
