@@ -146,7 +146,7 @@ int KvCache::FindBlock(int parent, absl::Span<const int> tokens) const {
 }
 
 int KvCache::FindRoot(const KvSpace& space) const {
-  const auto found = roots_.find(std::make_pair(space.adapter, space.salt));
+  const auto found = roots_.find({space.adapter, std::string(space.salt)});
   return found == roots_.end() ? 0 : found->second;
 }
 
@@ -159,7 +159,7 @@ int KvCache::RootOf(const KvSpace& space) {
   }
   const int root = unused_spaces_.back();
   unused_spaces_.pop_back();
-  SpaceAt(root) = {.name = {space.adapter, space.salt}};
+  SpaceAt(root) = {.name = {space.adapter, std::string(space.salt)}};
   roots_[SpaceAt(root).name] = root;
   return root;
 }

@@ -26,6 +26,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "serving/kv/slot_pool.h"
 
@@ -35,7 +36,7 @@ namespace espalier {
 // one salt, which keeps users from learning by the clock what others have asked.
 struct KvSpace {
   int adapter = -1;
-  std::string salt;
+  absl::string_view salt;
 };
 
 class KvCache {

@@ -167,7 +167,7 @@ absl::Status Drafter::Follow(absl::Span<const Job> jobs) {
     const int length = static_cast<int>(job.tokens.size());
     if (share_prefixes_ && job.follow > 0) {
       // What others had in common; the token that is followed last is always run.
-      const KvSpace space{.salt = std::string(job.cache_salt)};
+      const KvSpace space{.salt = job.cache_salt};
       kv_.Publish(job.request, job.tokens, space);
       kv_.AttachPrefix(job.request, job.tokens.subspan(0, job.follow - 1), space);
     }
