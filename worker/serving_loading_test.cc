@@ -30,7 +30,7 @@ class Elsewhere : public Device {
   const proto::Device& description() const override { return cpu_->description(); }
   bool is_host() const override { return false; }
   const KernelRegistry& kernels() const override { return Noted().kernels(); }
-  absl::Status EnterThread() override { return Noted().EnterThread(); }
+  absl::Status EnterThread(KernelThreads threads) override { return Noted().EnterThread(threads); }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     return Noted().Allocate(bytes);
   }

@@ -1,6 +1,5 @@
 // Batch normalisation of [N, C, ...]. Sums over a channel are in f64, in an order that depends on
 // the shape alone.
-#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -16,7 +15,6 @@ namespace {
 constexpr int64_t kPiece = 32768, kSmall = 32, kColumns = 256;
 constexpr int64_t kBlock = 256;   // elements between two rounds of prefetching
 constexpr int64_t kAhead = 1024;  // elements; the processor's own prefetcher stops at pages
-constexpr int kMostThreads = 64;
 
 struct Shape {
   int64_t batch, channels, spatial;
@@ -31,38 +29,20 @@ Shape ShapeOf(const Dims& dims) {
   return shape;
 }
 
-// Calls body(channel, offset, elements, number of the piece) for all pieces. Every thread has a
-// range of them and, when that is done, takes from those of the others: one may wake late.
+// Calls body(channel, offset, elements, number of the piece) for all pieces.
 template <typename Body>
 void ForEachPiece(const Shape& s, const Body& body) {
   const int64_t cuts = s.cuts(), pieces = s.batch * s.channels * cuts;
-  const int64_t units = pieces * (4 * s.spatial / cuts);
-  const int64_t parts = std::min<int64_t>(
-      {pieces, units / kParallelGrain + 1, int64_t{kMostThreads}, int64_t{MaxThreads()}});
-  struct alignas(64) Counter {
-    std::atomic<int64_t> next = 0;
-  };
-  Counter counters[kMostThreads];
-  ParallelBlocks(parts, 1, [&](int64_t thread, int64_t) {
-    for (int64_t k = 0; k < parts; ++k) {
-      const int64_t part = (thread + k) % parts;
-      const int64_t first = pieces * part / parts, last = pieces * (part + 1) / parts;
-      const int64_t some = std::max<int64_t>(1, (last - first) / 16);
-      for (;;) {
-        const int64_t begin =
-            first + counters[part].next.fetch_add(some, std::memory_order_relaxed);
-        if (begin >= last) break;
-        int64_t plane = begin / cuts, cut = begin % cuts, c = plane % s.channels;
-        for (int64_t piece = begin; piece < std::min(last, begin + some); ++piece) {
-          const int64_t from = cut == 0 ? 0 : s.spatial * cut / cuts;
-          const int64_t to = cut + 1 == cuts ? s.spatial : s.spatial * (cut + 1) / cuts;
-          body(c, plane * s.spatial + from, to - from, piece);
-          if (++cut < cuts) continue;
-          cut = 0;
-          ++plane;
-          c = c + 1 == s.channels ? 0 : c + 1;
-        }
-      }
+  ParallelRanges(pieces, 4 * s.spatial / cuts, [&](int64_t begin, int64_t end) {
+    int64_t plane = begin / cuts, cut = begin % cuts, c = plane % s.channels;
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t from = cut == 0 ? 0 : s.spatial * cut / cuts;
+      const int64_t to = cut + 1 == cuts ? s.spatial : s.spatial * (cut + 1) / cuts;
+      body(c, plane * s.spatial + from, to - from, piece);
+      if (++cut < cuts) continue;
+      cut = 0;
+      ++plane;
+      c = c + 1 == s.channels ? 0 : c + 1;
     }
   });
 }

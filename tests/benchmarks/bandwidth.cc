@@ -3,17 +3,20 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/benchmarks/workload.h"
+#include "ops/cpu/parallel.h"
+#include "tests/benchmarks/seconds.h"
 
 namespace espalier {
 namespace {
 
 using Vector = uint64_t __attribute__((vector_size(64)));
 constexpr int64_t kPage = 2 << 20;  // as the CPU device asks for, too
-constexpr int64_t kLanes = 8;       // independent sums, so that additions do not limit the loads
+constexpr int64_t kPiece = 64 << 10;
+constexpr int64_t kLanes = 8;  // independent sums, so that additions do not limit the loads
 
 __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) uint64_t Sum(
     const char* data, int64_t bytes) {
@@ -35,27 +38,29 @@ __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) uin
 void ReadArray::Free::operator()(char* data) const { std::free(data); }
 
 ReadArray::ReadArray(int threads, int64_t bytes)
-    : part_(std::max<int64_t>(1, bytes / threads / kPage) * kPage), parts_(threads) {
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; ++t) {
-    parts_[t].reset(static_cast<char*>(std::aligned_alloc(kPage, static_cast<size_t>(part_))));
-    (void)madvise(parts_[t].get(), static_cast<size_t>(part_), MADV_HUGEPAGE);
-    std::memset(parts_[t].get(), t + 1, static_cast<size_t>(part_));
-  }
+    : threads_(threads),
+      pieces_((bytes + kPiece - 1) / kPiece),
+      data_(static_cast<char*>(std::aligned_alloc(
+          kPage, static_cast<size_t>((pieces_ * kPiece + kPage - 1) / kPage * kPage)))) {
+  (void)madvise(data_.get(), static_cast<size_t>(pieces_ * kPiece), MADV_HUGEPAGE);
+  ParallelShared(pieces_, threads_, [&](int64_t begin, int64_t end, int part) {
+    std::memset(data_.get() + begin * kPiece, part + 1,
+                static_cast<size_t>((end - begin) * kPiece));
+  });
 }
 
 double ReadArray::Read(int64_t times) {
-  const int threads = static_cast<int>(parts_.size());
-  uint64_t total = 0;
+  std::atomic<uint64_t> total = 0;
   const double start = Seconds();
-#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : total)
-  for (int t = 0; t < threads; ++t) {
-    for (int64_t i = 0; i < times; ++i) total += Sum(parts_[t].get(), part_);
+  for (int64_t i = 0; i < times; ++i) {
+    ParallelShared(pieces_, threads_, [&](int64_t begin, int64_t end, int) {
+      total += Sum(data_.get() + begin * kPiece, (end - begin) * kPiece);
+    });
   }
   const double seconds = Seconds() - start;
   // It is kept, so that the reads are not optimised away.
   total_ += total;
-  return static_cast<double>(part_ * threads * times) / seconds;
+  return static_cast<double>(pieces_ * kPiece * times) / seconds;
 }
 
 double ReadBandwidth(int threads, int64_t bytes) {

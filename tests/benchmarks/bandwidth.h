@@ -4,12 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 namespace espalier {
 
-// An array of `bytes`, of which each of `threads` threads of OpenMP (those that compute kernels,
-// too, when the caller runs them) reads its own part.
+// An array of `bytes` that `threads` threads read together: those that compute the kernels which
+// the calling thread runs (ops/cpu/parallel.h).
 class ReadArray {
  public:
   ReadArray(int threads, int64_t bytes);
@@ -22,8 +21,9 @@ class ReadArray {
     void operator()(char* data) const;
   };
 
-  const int64_t part_;
-  std::vector<std::unique_ptr<char, Free>> parts_;
+  const int threads_;
+  const int64_t pieces_;
+  std::unique_ptr<char, Free> data_;
   uint64_t total_ = 0;
 };
 

@@ -182,7 +182,7 @@ void Serve(int threads) {
   KernelRegistry kernels;
   RegisterCpuKernels(kernels);
   const std::unique_ptr<Device> device = NewCpuDevice({threads, 0});
-  const absl::Status entered = device->EnterThread();
+  const absl::Status entered = device->EnterThread(KernelThreads::kOpenMp);
   std::unique_ptr<Task> task;
   conformance::Serve([&](const json& request) -> json {
     if (!entered.ok()) return {{"error", std::string(entered.message())}};

@@ -247,7 +247,8 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     const absl::StatusOr<proto::Program> program = TrainingProgram(graph);
     if (!program.ok()) return program.status();
     const std::unique_ptr<Device> device = NewCpuDevice({1, 1 << 27});
-    if (absl::Status status = device->EnterThread(); !status.ok()) return status;
+    if (absl::Status status = device->EnterThread(KernelThreads::kOpenMp); !status.ok())
+      return status;
     OneBatch source(batch_);
     absl::StatusOr<std::unique_ptr<Executor>> executor =
         Executor::Create(*program, {.device = device.get(), .source = &source});

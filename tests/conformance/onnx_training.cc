@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   std::unique_ptr<OnnxTraining> training(new OnnxTraining);
   training->device_ = NewCpuDevice({options.threads, 0});
   training->source_ = std::make_unique<InOrder>(*dataset, options.batch);
-  status = training->device_->EnterThread();
+  status = training->device_->EnterThread(KernelThreads::kOpenMp);
   if (!status.ok()) return status;
   absl::StatusOr<proto::Program> program = SingleDeviceProgram(
       registry, *graph, options.batch, options.optimizer, training->device_->description());

@@ -34,7 +34,8 @@ absl::Status RunRank(const proto::Program& program, int64_t memory, Communicator
   absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(dataset, loading);
   if (!loader.ok()) return loader.status();
   std::unique_ptr<Device> device = NewCpuDevice({options.threads_per_rank, memory});
-  if (absl::Status status = device->EnterThread(); !status.ok()) return status;
+  if (absl::Status status = device->EnterThread(KernelThreads::kOpenMp); !status.ok())
+    return status;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(
       program, {.device = device.get(), .communicator = communicator, .source = loader->get()});
   if (!executor.ok()) return executor.status();

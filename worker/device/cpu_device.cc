@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/register_all.h"
+#include "ops/cpu/thread_team.h"
 #include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
 
@@ -58,9 +59,10 @@ class CpuDevice : public Device {
   bool is_host() const override { return true; }
   const KernelRegistry& kernels() const override { return kernels_; }
 
-  absl::Status EnterThread() override {
+  absl::Status EnterThread(KernelThreads threads) override {
     // OpenMP keeps the number by thread: oneDNN's loops, started from this one, use it.
     omp_set_num_threads(description_.threads());
+    UseOwnTeam(threads == KernelThreads::kOwn);
     return absl::OkStatus();
   }
 

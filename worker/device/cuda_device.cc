@@ -44,7 +44,9 @@ class CudaDevice : public Device {
   bool is_host() const override { return false; }
   const KernelRegistry& kernels() const override { return kernels_; }
   void* stream() const override { return plugin_->Stream(ordinal_); }
-  absl::Status EnterThread() override { return ToStatus(plugin_->SetCurrent(ordinal_)); }
+  absl::Status EnterThread(KernelThreads threads) override {
+    return ToStatus(plugin_->SetCurrent(ordinal_));
+  }
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     if (bytes < 0 || bytes > description_.memory_bytes() - used_) {

@@ -18,6 +18,12 @@ namespace espalier {
 
 class Device;
 
+// Threads that the loops of kernels run on, beside the calling one.
+enum class KernelThreads {
+  kOpenMp,  // those of the libraries that kernels call
+  kOwn,     // for kernels that call no such library, as in serving: loops begin and end sooner
+};
+
 // A block of device memory, 64-byte aligned and zeroed; given back when destroyed, which must be
 // before its device is.
 class DeviceMemory {
@@ -51,8 +57,8 @@ class Device {
   virtual const KernelRegistry& kernels() const = 0;
   // For KernelArgs::stream.
   virtual void* stream() const { return nullptr; }
-  // Makes the calling thread fit to run kernels (thread count, current device). Cheap.
-  virtual absl::Status EnterThread() { return absl::OkStatus(); }
+  // Makes the calling thread fit to run kernels (threads, current device). Cheap.
+  virtual absl::Status EnterThread(KernelThreads threads) { return absl::OkStatus(); }
 
   // ResourceExhausted names the bytes asked for and the limit.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;

@@ -11,7 +11,7 @@ namespace espalier {
 
 absl::Status Executor::State::Prepare() {
   Device& device = *options_.device;
-  if (absl::Status s = device.EnterThread(); !s.ok()) return s;
+  if (absl::Status s = device.EnterThread(KernelThreads::kOpenMp); !s.ok()) return s;
   if (checked_.needs_source && options_.source == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("program '", program_.name(), "' loads batches but was given no dataset"));

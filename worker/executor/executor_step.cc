@@ -20,7 +20,10 @@ absl::StatusOr<StepResult> Executor::State::Step(int64_t step, bool profile,
 absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
                                                     const DynamicSizes& sizes) {
   Device& device = *options_.device;
-  if (absl::Status s = device.EnterThread(); !s.ok()) return s;
+  // Kernels whose sums do not depend on the number of rows are not oneDNN's.
+  const KernelThreads threads =
+      program_.row_stable() ? KernelThreads::kOwn : KernelThreads::kOpenMp;
+  if (absl::Status s = device.EnterThread(threads); !s.ok()) return s;
   if (checked_.needs_communicator && options_.communicator == nullptr) {
     return absl::FailedPreconditionError("the program talks to peers but has no communicator");
   }
