@@ -3,10 +3,10 @@
 
 #include "ops/cpu/activation.h"
 #include "ops/cpu/convert.h"
+#include "ops/cpu/linear_products.h"
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/rows.h"
-#include "ops/cpu/stable_linear.h"
 #include "ops/cpu/vectorize.h"
 #include "ops/cpu/workspace.h"
 
@@ -33,14 +33,11 @@ std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal)
     return nullptr;
   }
   return MakeKernel([activation](const KernelArgs& args) {
-    const TensorView& x = args.inputs[0];
-    const TensorView& weight = args.inputs[1];
-    const TensorView& y = args.outputs[0];
-    const bool bias = args.inputs.size() > 2 && args.inputs[2].present();
-    StableLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,
-                  weight.data, bias ? args.inputs[2].data : nullptr, y.data});
+    StableLinear(ProductsOf(args));
     if (activation != Activation::kNone) {
-      Activate(activation, y.as<float>(), y.num_elements());
+      for (const TensorView& y : args.outputs) {
+        Activate(activation, y.as<float>(), y.num_elements());
+      }
     }
     return KernelStatus::Ok();
   });
@@ -204,6 +201,7 @@ class Backward : public Kernel {
 void RegisterLinearCpu(KernelRegistry& registry) {
   registry.Add("linear", MakeStable);
   registry.Add("linear", ViaF32(MakeForward));
+  registry.TakesSeveral("linear", {});
   registry.Add("linear_grad", ViaF32(Backward::Make));
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 namespace espalier {
 
@@ -67,6 +68,21 @@ void ParallelParts(int64_t n, int64_t work, int max_parts, const F& f) {
 template <typename F>
 void ParallelRanges(int64_t n, int64_t work, const F& f) {
   ParallelParts(n, work, MaxThreads(), [&f](int64_t begin, int64_t end, int) { f(begin, end); });
+}
+
+// The same for several arrays at once: f(which, begin, end) for ranges that cover [0, sizes[which])
+// of each.
+template <typename F>
+void ParallelArrays(std::span<const int64_t> sizes, int64_t work, const F& f) {
+  int64_t n = 0;
+  for (const int64_t size : sizes) n += size;
+  ParallelRanges(n, work, [&](int64_t begin, int64_t end) {
+    int64_t before = 0;
+    for (size_t which = 0; which < sizes.size() && before < end; before += sizes[which++]) {
+      const int64_t first = std::max(begin, before), last = std::min(end, before + sizes[which]);
+      if (first < last) f(which, first - before, last - before);
+    }
+  });
 }
 
 }  // namespace espalier

@@ -56,9 +56,8 @@ TEST_P(ParallelTest, BlocksDependOnTheGrainAlone) {
   for (const int threads : {1, 2, 5}) {
     UseThreads(threads);
     std::vector<int64_t> ends(100);
-    ParallelBlocks(100, 7, [&](int64_t begin, int64_t end) {
-      ends[static_cast<size_t>(begin)] = end;
-    });
+    ParallelBlocks(100, 7,
+                   [&](int64_t begin, int64_t end) { ends[static_cast<size_t>(begin)] = end; });
     for (int64_t i = 0; i < 100; ++i) {
       ASSERT_EQ(ends[static_cast<size_t>(i)], i % 7 == 0 ? std::min<int64_t>(100, i + 7) : 0);
     }

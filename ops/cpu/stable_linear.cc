@@ -108,22 +108,31 @@ struct ColumnsMixed {
 
 }  // namespace
 
-void StableLinear(const StableLinearArgs& args) {
-  if (args.rows == 0 || args.out == 0) return;
-  if (args.weight_dtype == DType::kBF16 && amx::Available()) return StableLinearAmx(args);
+void StableLinear(const StableLinearArgs& args) { StableLinear({&args, 1}); }
+
+void StableLinear(std::span<const StableLinearArgs> products) {
+  const StableLinearArgs& first = products[0];
+  if (first.rows == 0) return;
+  if (first.weight_dtype == DType::kBF16 && amx::Available()) {
+    for (const StableLinearArgs& args : products) StableLinearAmx(args);
+    return;
+  }
   // Threads take whole groups of outputs, so that tiles are rarely cut.
   constexpr int64_t kGroup = 16;
-  const int64_t groups = (args.out + kGroup - 1) / kGroup;
-  ParallelRanges(groups, kGroup * args.in * (3 + args.rows) / 4, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kGroup, last = std::min(end * kGroup, args.out);
-    if (args.dtype == DType::kBF16) {
-      simd::Dispatch<ColumnsBF16>(&args, first, last);
-    } else if (args.weight_dtype == DType::kBF16) {
-      simd::Dispatch<ColumnsMixed>(&args, first, last);
-    } else {
-      simd::Dispatch<ColumnsF32>(&args, first, last);
-    }
-  });
+  std::vector<int64_t> groups;
+  for (const StableLinearArgs& args : products) groups.push_back((args.out + kGroup - 1) / kGroup);
+  ParallelArrays(groups, kGroup * first.in * (3 + first.rows) / 4,
+                 [&](size_t which, int64_t begin, int64_t end) {
+                   const StableLinearArgs& args = products[which];
+                   const int64_t from = begin * kGroup, to = std::min(end * kGroup, args.out);
+                   if (args.dtype == DType::kBF16) {
+                     simd::Dispatch<ColumnsBF16>(&args, from, to);
+                   } else if (args.weight_dtype == DType::kBF16) {
+                     simd::Dispatch<ColumnsMixed>(&args, from, to);
+                   } else {
+                     simd::Dispatch<ColumnsF32>(&args, from, to);
+                   }
+                 });
 }
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "ops/tensor/dtype.h"
 
@@ -19,5 +20,8 @@ struct StableLinearArgs {
 };
 
 void StableLinear(const StableLinearArgs& args);
+
+// Several with one x (and its rows and types).
+void StableLinear(std::span<const StableLinearArgs> products);
 
 }  // namespace espalier

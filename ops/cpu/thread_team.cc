@@ -13,8 +13,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // state_, from its lowest bit.
-constexpr uint64_t kInside = 1;           // helpers inside: 15 bits
-constexpr uint64_t kMayEnter = 1 << 15;   // helpers that may enter: 15 bits
+constexpr uint64_t kInside = 1;          // helpers inside: 15 bits
+constexpr uint64_t kMayEnter = 1 << 15;  // helpers that may enter: 15 bits
 constexpr uint64_t kOpen = 1 << 30;
 constexpr uint64_t kStop = uint64_t{1} << 31;
 constexpr uint64_t kCall = uint64_t{1} << 32;  // number of the call: 32 bits

@@ -27,8 +27,7 @@ class ThreadTeam {
   // is seen when this returns. Not from within a body.
   template <typename F>
   void Run(int most, const F& body) {
-    Run(most, &body,
-        [](const void* f, int number) { (*static_cast<const F*>(f))(number); });
+    Run(most, &body, [](const void* f, int number) { (*static_cast<const F*>(f))(number); });
   }
 
  private:

@@ -91,6 +91,21 @@ class KernelRegistry {
     entries_.push_back({op, {std::move(factory)}});
   }
 
+  // In serving programs (row_stable) kernels of `op` take several instructions as one if they have
+  // one first input and, but for `may_differ`, the same attributes: inputs and outputs follow each
+  // other, instruction by instruction, the same number of each; attributes are the first one's.
+  void TakesSeveral(const std::string& op, std::vector<std::string> may_differ) {
+    several_.push_back({op, std::move(may_differ)});
+  }
+
+  // `may_differ`, or null if kernels of `op` take one.
+  const std::vector<std::string>* Several(const std::string& op) const {
+    for (const auto& [name, may_differ] : several_) {
+      if (name == op) return &may_differ;
+    }
+    return nullptr;
+  }
+
   // Null with *error naming every refusal when no implementation takes the problem.
   std::unique_ptr<Kernel> Create(const KernelSpec& spec, std::string* error) const {
     const Entry* found = nullptr;
@@ -130,6 +145,7 @@ class KernelRegistry {
     std::vector<KernelFactory> factories;
   };
   std::vector<Entry> entries_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> several_;
 };
 
 }  // namespace espalier

@@ -85,8 +85,9 @@ class DecoderGraph {
       if (d_.fused) options.fused = {p + "gate_up_proj", 2 * size, {{begin, begin + size}}};
       return b_.Linear(p + name, x, size, s_.hidden, options);
     };
-    const ValueId gate = b_.Activation(d_.activation, half("gate_proj", 0));
-    const ValueId gated = b_.Op("multiply", {gate, half("up_proj", size)});
+    // Neighbours, so that they are computed as one.
+    const ValueId gate = half("gate_proj", 0), up = half("up_proj", size);
+    const ValueId gated = b_.Op("multiply", {b_.Activation(d_.activation, gate), up});
     return b_.Linear(p + "down_proj", gated, s_.hidden, size,
                      {.bias = d_.mlp_bias, .residual = true});
   }

@@ -5,7 +5,7 @@
 
 #include "ops/graph/graph_proto.h"
 #include "worker/executor/executor_state.h"
-#include "worker/executor/joint_updates.h"
+#include "worker/executor/joint_instructions.h"
 
 namespace espalier {
 
@@ -27,7 +27,7 @@ absl::Status Executor::State::Prepare() {
   waits_ = FindSwapWaits(program_, memory_);
   tickets_.assign(program_.instructions_size(), 0);
   instructions_.resize(program_.instructions_size());
-  const std::vector<int> joint = JointUpdates(program_, memory_);
+  const std::vector<int> joint = JointInstructions(program_, memory_, waits_, device.kernels());
   for (size_t i = 0; i < joint.size(); ++i) instructions_[i].joint = joint[i];
   for (int i = 0; i < program_.instructions_size(); ++i) {
     if (absl::Status s = PrepareInstruction(i); !s.ok()) return WithPlace(s, Describe(program_, i));
@@ -63,10 +63,17 @@ absl::Status Executor::State::PrepareInstruction(int index) {
     const proto::LoadBatchInstruction& load = instruction.load_batch();
     return options_.source->Prepare(load.column(), spec(load.buffer()));
   }
+  if (ready.joint == 0) return absl::OkStatus();
   if (instruction.has_compute()) {
     const proto::ComputeInstruction& compute = instruction.compute();
-    for (int i : compute.inputs()) ready.inputs.push_back(View(i));
-    for (int i : compute.outputs()) ready.outputs.push_back(View(i));
+    std::vector<int> inputs, outputs;
+    for (int i = index; i < index + ready.joint; ++i) {
+      const proto::ComputeInstruction& one = program_.instructions(i).compute();
+      inputs.insert(inputs.end(), one.inputs().begin(), one.inputs().end());
+      outputs.insert(outputs.end(), one.outputs().begin(), one.outputs().end());
+    }
+    for (int i : inputs) ready.inputs.push_back(View(i));
+    for (int i : outputs) ready.outputs.push_back(View(i));
     ready.node_key = compute.node_key();
     absl::StatusOr<Attributes> attributes = AttributesFromProto(compute.attributes());
     if (!attributes.ok()) return attributes.status();
@@ -74,12 +81,11 @@ absl::Status Executor::State::PrepareInstruction(int index) {
     kernel_spec.op = compute.op();
     kernel_spec.attributes = *std::move(attributes);
     if (absl::Status s = MakeKernel(std::move(kernel_spec), &ready); !s.ok()) return s;
-    for (int i = 0; i < compute.inputs_size(); ++i) Track(compute.inputs(i), &ready.inputs[i]);
-    for (int i = 0; i < compute.outputs_size(); ++i) Track(compute.outputs(i), &ready.outputs[i]);
+    for (size_t i = 0; i < inputs.size(); ++i) Track(inputs[i], &ready.inputs[i]);
+    for (size_t i = 0; i < outputs.size(); ++i) Track(outputs[i], &ready.outputs[i]);
     return absl::OkStatus();
   }
   if (instruction.has_update()) {
-    if (ready.joint == 0) return absl::OkStatus();
     for (int i = index; i < index + ready.joint; ++i) AddOperands(i, &ready);
     const proto::UpdateInstruction& update = instruction.update();
     absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());

@@ -27,7 +27,7 @@ struct ReadyInstruction {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   uint64_t node_key = 0;
-  int joint = 1;  // updates made by this one: see JointUpdates
+  int joint = 1;  // instructions run by this one: see JointInstructions
 };
 
 class Executor::State {
@@ -76,7 +76,7 @@ class Executor::State {
   // Of a step.
   absl::StatusOr<StepResult> TryStep(int64_t step, bool profile, const DynamicSizes& sizes);
   absl::Status Resize(const DynamicSizes& sizes);
-  // Each of the updates made together gets time by its size.
+  // Each of the instructions run together gets time by its size.
   void Record(int index, double seconds, StepResult* result) const;
   absl::Status Run(int index, int64_t step, StepResult* result);
   absl::Status RunKernel(ReadyInstruction& ready, int64_t step);

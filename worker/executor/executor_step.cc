@@ -96,7 +96,12 @@ void Executor::State::Record(int index, double seconds, StepResult* result) cons
   const int joint = instructions_[index].joint;
   if (joint == 0) return;
   const auto size = [&](int i) {
-    return joint == 1 ? 1 : bytes(program_.instructions(i).update().parameter());
+    if (joint == 1) return int64_t{1};
+    const proto::Instruction& one = program_.instructions(i);
+    if (one.has_update()) return bytes(one.update().parameter());
+    int64_t read = 0;
+    for (int input : one.compute().inputs()) read += input < 0 ? 0 : bytes(input);
+    return read;
   };
   int64_t all = 0;
   for (int i = index; i < index + joint; ++i) all += size(i);

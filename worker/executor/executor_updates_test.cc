@@ -3,7 +3,7 @@
 
 #include "ops/optimizer/schedule.h"
 #include "worker/executor/executor_fixture.h"
-#include "worker/executor/joint_updates.h"
+#include "worker/executor/joint_instructions.h"
 
 namespace espalier {
 namespace {
@@ -164,7 +164,8 @@ TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
     EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
-    std::vector<int> counts = JointUpdates(program, memory);
+    std::vector<int> counts =
+        JointInstructions(program, memory, FindSwapWaits(program, memory), device_->kernels());
     return std::vector<int>(counts.begin() + 3, counts.end());
   };
   using Counts = std::vector<int>;
@@ -190,9 +191,6 @@ TEST_F(ExecutorTest, UpdatesAreMadeTogetherOnlyWhereTheyAreAlikeAndApart) {
     EXPECT_EQ(joint(other), (Counts{2, 0, 1}));
   }
 }
-
-// A tensor leaves, something else lies in its memory, and it comes back elsewhere; beside the
-// computation or with waiting, twice in a row, and from a folder.
 
 }  // namespace
 }  // namespace espalier

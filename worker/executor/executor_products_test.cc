@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <cstring>
+
+#include "ops/kernel/packed_weights.h"
+#include "worker/executor/executor_fixture.h"
+#include "worker/executor/joint_instructions.h"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kRows = 5, kIn = 64;
+const std::vector<int64_t> kOuts = {48, 16, 200};
+
+// Serving: matrices of `bits` bits (32: `linear`) with kOuts outputs, all multiplied with one x; the
+// second has a bias. Something stands between them if they are `apart`.
+ProgramWriter Products(int bits, bool apart) {
+  ProgramWriter w;
+  w.program.set_row_stable(true);
+  const int other = w.Buffer("other", {4});
+  const auto normal = [&](const std::string& name, Dims dims) {
+    const int b = w.Buffer(name, dims, proto::PARAMETER_SHARD);
+    w.program.mutable_buffers(b)->mutable_initializer()->set_kind(proto::Initializer::NORMAL);
+    w.program.mutable_buffers(b)->mutable_initializer()->set_scale(1);
+    return b;
+  };
+  const int x = normal("x", {kRows, kIn});
+  for (size_t i = 0; i < kOuts.size(); ++i) {
+    const std::string number = std::to_string(i);
+    const int64_t out = kOuts[i];
+    const PackedWeights packed{bits, out, kIn};
+    const int weight =
+        bits == 32   ? normal("weight" + number, {out, kIn})
+        : bits == 16 ? w.Buffer("weight" + number, {out, kIn}, proto::PERSISTENT, proto::BF16)
+                     : w.Buffer("weight" + number, {packed.blocks(), packed.block_bytes()},
+                                proto::PERSISTENT, proto::U8);
+    const int bias = i == 1 ? normal("bias", {out}) : -1;
+    const int y = w.Buffer("y" + number, {kRows, out});
+    w.Compute(bits == 32 ? "linear" : "quantized_linear", {x, weight, bias}, {y});
+    proto::Instruction* made = w.program.mutable_instructions(w.program.instructions_size() - 1);
+    made->set_node("product" + number);
+    auto& attributes = *made->mutable_compute()->mutable_attributes();
+    attributes["activation"].set_s("silu");
+    if (bits < 32) {
+      attributes["bits"].set_i(bits);
+      attributes["out"].set_i(out);
+      attributes["source"].set_s("weight" + number);
+    }
+    if (apart) w.Add("other")->mutable_fill()->set_buffer(other);
+  }
+  return w;
+}
+
+class ExecutorProductsTest : public ExecutorTest {
+ protected:
+  std::vector<int> Joint(const proto::Program& program) {
+    absl::StatusOr<CheckedProgram> checked = CheckProgram(program);
+    EXPECT_TRUE(checked.ok()) << checked.status();
+    ProgramMemory memory;
+    EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
+    return JointInstructions(program, memory, FindSwapWaits(program, memory), device_->kernels());
+  }
+
+  // After a step; finite numbers in every matrix.
+  std::vector<char> Results(Executor& executor) {
+    std::vector<char> all;
+    for (int b = 0; b < executor.num_buffers(); ++b) {
+      if (executor.buffer(b).kind() != proto::PERSISTENT) continue;
+      std::vector<char> bytes(static_cast<size_t>(executor.spec(b).bytes()));
+      for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 50);
+      EXPECT_TRUE(
+          executor.WriteBuffer(b, bytes.data(), static_cast<int64_t>(bytes.size())).ok());
+    }
+    absl::StatusOr<StepResult> step = executor.Step(0, /*profile=*/true);
+    EXPECT_TRUE(step.ok()) << step.status();
+    for (size_t i = 0; i < kOuts.size(); ++i) {
+      const std::string number = std::to_string(i);
+      EXPECT_EQ(std::count_if(step->profile.begin(), step->profile.end(),
+                              [&](const auto& time) { return time.node == "product" + number; }),
+                1);
+      std::vector<char> y(static_cast<size_t>(kRows * kOuts[i] * 4));
+      EXPECT_TRUE(executor
+                      .ReadBuffer(executor.FindBuffer("y" + number), y.data(),
+                                  static_cast<int64_t>(y.size()))
+                      .ok());
+      all.insert(all.end(), y.begin(), y.end());
+    }
+    return all;
+  }
+};
+
+TEST_F(ExecutorProductsTest, ThoseOfOneInputTogetherGiveTheBitsOfOneByOne) {
+  for (const int bits : {32, 16, 8, 4}) {
+    ASSERT_EQ(Joint(Products(bits, false).program), (std::vector<int>{3, 0, 0})) << bits;
+    auto together = Make(Products(bits, false).program);
+    auto apart = Make(Products(bits, true).program);
+    ASSERT_TRUE(together.ok()) << together.status();
+    ASSERT_TRUE(apart.ok()) << apart.status();
+    const std::vector<char> results = Results(**together);
+    EXPECT_EQ(results, Results(**apart)) << bits;
+    EXPECT_GT(std::count_if(results.begin(), results.end(), [](char c) { return c != 0; }),
+              static_cast<int64_t>(results.size() / 2));
+  }
+}
+
+TEST_F(ExecutorProductsTest, OnlyWhereTheyAreAlikeAndApart) {
+  using Counts = std::vector<int>;
+  const proto::Program all = Products(8, false).program;
+  const auto compute = [](proto::Program& program, int i) {
+    return program.mutable_instructions(i)->mutable_compute();
+  };
+  EXPECT_EQ(Joint(Products(8, true).program), (Counts{1, 1, 1, 1, 1, 1}));
+  {
+    proto::Program other = all;  // training: another kernel
+    other.set_row_stable(false);
+    EXPECT_EQ(Joint(other), (Counts{1, 1, 1}));
+  }
+  {
+    proto::Program other = all;
+    (*compute(other, 2)->mutable_attributes())["activation"].set_s("none");
+    EXPECT_EQ(Joint(other), (Counts{2, 0, 1}));
+  }
+  {
+    proto::Program other = all;  // the last is written where x lies, which the others read
+    proto::Buffer& x = *other.mutable_buffers(compute(other, 0)->inputs(0));
+    x.set_kind(proto::SCRATCH);
+    x.clear_initializer();
+    x.set_offset_bytes(other.buffers(compute(other, 2)->outputs(0)).offset_bytes());
+    EXPECT_EQ(Joint(other), (Counts{2, 0, 1}));
+  }
+}
+
+}  // namespace
+}  // namespace espalier
