@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kRows = 5, kIn = 64;
 const std::vector<int64_t> kOuts = {48, 16, 200};
 
-// Serving: matrices of `bits` bits (32: `linear`) with kOuts outputs, all multiplied with one x; the
-// second has a bias. Something stands between them if they are `apart`.
+// Serving: matrices of `bits` bits (32: `linear`) with kOuts outputs, all multiplied with one x;
+// the second has a bias. Something stands between them if they are `apart`.
 ProgramWriter Products(int bits, bool apart) {
   ProgramWriter w;
   w.program.set_row_stable(true);
@@ -28,11 +28,11 @@ ProgramWriter Products(int bits, bool apart) {
     const std::string number = std::to_string(i);
     const int64_t out = kOuts[i];
     const PackedWeights packed{bits, out, kIn};
-    const int weight =
-        bits == 32   ? normal("weight" + number, {out, kIn})
-        : bits == 16 ? w.Buffer("weight" + number, {out, kIn}, proto::PERSISTENT, proto::BF16)
-                     : w.Buffer("weight" + number, {packed.blocks(), packed.block_bytes()},
-                                proto::PERSISTENT, proto::U8);
+    const int weight = bits == 32 ? normal("weight" + number, {out, kIn})
+                       : bits == 16
+                           ? w.Buffer("weight" + number, {out, kIn}, proto::PERSISTENT, proto::BF16)
+                           : w.Buffer("weight" + number, {packed.blocks(), packed.block_bytes()},
+                                      proto::PERSISTENT, proto::U8);
     const int bias = i == 1 ? normal("bias", {out}) : -1;
     const int y = w.Buffer("y" + number, {kRows, out});
     w.Compute(bits == 32 ? "linear" : "quantized_linear", {x, weight, bias}, {y});
@@ -67,8 +67,7 @@ class ExecutorProductsTest : public ExecutorTest {
       if (executor.buffer(b).kind() != proto::PERSISTENT) continue;
       std::vector<char> bytes(static_cast<size_t>(executor.spec(b).bytes()));
       for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 50);
-      EXPECT_TRUE(
-          executor.WriteBuffer(b, bytes.data(), static_cast<int64_t>(bytes.size())).ok());
+      EXPECT_TRUE(executor.WriteBuffer(b, bytes.data(), static_cast<int64_t>(bytes.size())).ok());
     }
     absl::StatusOr<StepResult> step = executor.Step(0, /*profile=*/true);
     EXPECT_TRUE(step.ok()) << step.status();
