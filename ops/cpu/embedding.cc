@@ -116,8 +116,11 @@ KernelStatus AddRows(const char* op, const Bags& bags, const TensorView& ids, co
   KernelStatus status = CheckIds(op, ids, rows.vocabulary);
   if (!status.ok()) return status;
   const int64_t width = dweight.dims()[1], n = bags.count * bags.length;
-  const int64_t work = width * (1 + n / std::max<int64_t>(1, rows.count));
-  ParallelRanges(rows.count, work, [&](int64_t begin, int64_t end) {
+  const int64_t units = width * (rows.count + n);
+  const int64_t threads = std::min<int64_t>(MaxThreads(), units / kParallelGrain + 1);
+  // One block each: every block looks at all ids.
+  const int64_t block = std::max<int64_t>(1, (rows.count + threads - 1) / threads);
+  ParallelBlocks(rows.count, block, [&](int64_t begin, int64_t end) {
     std::fill(dweight.as<float>() + begin * width, dweight.as<float>() + end * width, 0.0f);
     for (int64_t b = 0; b < bags.count; ++b) {
       const float share = bags.Share(ids, b);

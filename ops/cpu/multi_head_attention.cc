@@ -362,7 +362,9 @@ class Forward : public AttentionKernel {
 // sums[j] = sum over rows of x[i, j], rows in order.
 void SumRows(const float* x, int64_t rows, int64_t stride, int64_t columns, float* sums) {
   if (sums == nullptr) return;
-  ParallelRanges(columns, rows, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kLine = 16;  // columns of a cache line
+  ParallelRanges((columns + kLine - 1) / kLine, kLine * rows, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kLine, end = std::min(columns, last * kLine);
     for (int64_t j = begin; j < end; ++j) sums[j] = 0;
     for (int64_t i = 0; i < rows; ++i) {
       const float* row = x + i * stride;
