@@ -3,7 +3,6 @@
 // weights, is most of what a step reads. Caches hold random keys and values.
 #include <cstdio>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,16 +10,13 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/convert.h"
 #include "ops/models/kv_format.h"
 #include "ops/models/llama.h"
 #include "ops/operators/register_all.h"
-#include "ops/quantized/quantize_graph.h"
-#include "planner/planner.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
+#include "tests/benchmarks/serving_models.h"
 #include "worker/device/device.h"
-#include "worker/runner/program_model_runner.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
@@ -51,32 +47,7 @@ LlamaConfig Config() {
   return config;
 }
 
-struct Model {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<ProgramModelRunner> runner;
-};
-
-// The first elements are normal, and then they repeat: to save time.
-std::vector<char> Values(DType dtype, int64_t count, float scale) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> some(1 << 16);
-  for (float& value : some) value = normal(random);
-  std::vector<char> bytes(static_cast<size_t>(count) * SizeOf(dtype));
-  for (int64_t at = 0; at < count; at += static_cast<int64_t>(some.size())) {
-    const int64_t n = std::min<int64_t>(count - at, static_cast<int64_t>(some.size()));
-    char* const to = bytes.data() + at * static_cast<int64_t>(SizeOf(dtype));
-    if (IsFloat(dtype)) {
-      FromF32(dtype, some.data(), to, n);
-    } else {
-      // Whole numbers; of packed weights, any byte below 32, which makes scales that are numbers.
-      for (int64_t i = 0; i < n; ++i) to[i] = static_cast<char>(random() % 32);
-    }
-  }
-  return bytes;
-}
-
-absl::StatusOr<Model> Make(const OpRegistry& registry, DType kv_format) {
+absl::StatusOr<ServedModel> Make(const OpRegistry& registry, DType kv_format) {
   const LlamaConfig config = Config();
   ServingShape shape;
   shape.max_rows = shape.max_output_rows = kMostRows;
@@ -84,26 +55,11 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, DType kv_format) {
   shape.max_sequences = 1;
   shape.max_ancestor_slots = kMostRows * kMostRows;
   shape.kv_format = kv_format;
-  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
-  if (!graph.ok()) return graph.status();
-  graph = QuantizeLinears(registry, *graph, WeightFormat::kInt4);
-  if (!graph.ok()) return graph.status();
-  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph);
-  if (!program.ok()) return program.status();
-  Model model;
-  model.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{8} << 30});
-  auto runner = ProgramModelRunner::Create(
-      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
-  if (!runner.ok()) return runner.status();
-  model.runner = *std::move(runner);
-  Executor& executor = model.runner->executor();
-  for (int i = 0; i < executor.num_buffers(); ++i) {
-    const proto::BufferKind kind = executor.buffer(i).kind();
-    if (kind != proto::PARAMETER_SHARD && kind != proto::PERSISTENT) continue;
-    const TensorSpec& spec = executor.spec(i);
-    const std::vector<char> bytes = Values(spec.dtype, spec.num_elements(), 0.02f);
-    if (absl::Status s = executor.WriteBuffer(i, bytes.data(), spec.bytes()); !s.ok()) return s;
-  }
+  absl::StatusOr<ServedModel> model =
+      LoadForServing(registry, config, shape, WeightFormat::kInt4, {},
+                     NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{8} << 30, ""}));
+  if (!model.ok()) return model.status();
+  if (absl::Status s = FillAtRandom(*model); !s.ok()) return s;
   return model;
 }
 
@@ -130,7 +86,7 @@ struct Times {
   std::vector<double> step, attention;
 };
 
-absl::Status Measure(Model& model, const RunnerBatch& batch, Times* times) {
+absl::Status Measure(ServedModel& model, const RunnerBatch& batch, Times* times) {
   RunnerLogits logits;
   if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
   const double start = Seconds();
@@ -150,9 +106,9 @@ absl::Status Measure(Model& model, const RunnerBatch& batch, Times* times) {
 absl::Status Run(Report* report) {
   OpRegistry registry;
   RegisterAllOperators(registry);
-  std::vector<Model> models;
+  std::vector<ServedModel> models;
   for (const DType format : kKvFormats) {
-    absl::StatusOr<Model> model = Make(registry, format);
+    absl::StatusOr<ServedModel> model = Make(registry, format);
     if (!model.ok()) return model.status();
     models.push_back(*std::move(model));
   }

@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "absl/strings/str_cat.h"
+#include "ops/cpu/convert.h"
 #include "ops/models/model.h"
 #include "ops/tensor/shape.h"
 #include "planner/cost/analytic.h"
@@ -14,6 +16,29 @@
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
+namespace {
+
+// The first elements are normal, and then they repeat: to save time.
+std::vector<char> Values(DType dtype, int64_t count, float scale) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> some(1 << 16);
+  for (float& value : some) value = normal(random);
+  std::vector<char> bytes(static_cast<size_t>(count) * SizeOf(dtype));
+  for (int64_t at = 0; at < count; at += static_cast<int64_t>(some.size())) {
+    const int64_t n = std::min<int64_t>(count - at, static_cast<int64_t>(some.size()));
+    char* const to = bytes.data() + at * static_cast<int64_t>(SizeOf(dtype));
+    if (IsFloat(dtype)) {
+      FromF32(dtype, some.data(), to, n);
+    } else {
+      // Whole numbers; of packed weights, any byte below 32, which makes scales that are numbers.
+      for (int64_t i = 0; i < n; ++i) to[i] = static_cast<char>(random() % 32);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::Status CountingRunner::Step(const RunnerBatch& batch, RunnerLogits* logits) {
   const double start = Seconds();
@@ -66,28 +91,53 @@ absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const Lla
                                            const Parameters& parameters, const ServingShape& shape,
                                            int threads, const ServingLowering& lowering,
                                            const std::string& swap_folder) {
-  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
-  if (!graph.ok()) return graph.status();
-  if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
-  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph, lowering);
-  if (!program.ok()) return program.status();
-  ServedModel model;
-  model.device = NewCpuDevice({threads, int64_t{8} << 30, swap_folder});
-  auto runner = ProgramModelRunner::Create(
-      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
-  if (!runner.ok()) return runner.status();
-  model.runner = *std::move(runner);
-  model.counting = std::make_unique<CountingRunner>(model.runner.get());
+  absl::StatusOr<ServedModel> model =
+      LoadForServing(registry, config, shape, WeightFormat::kF32, lowering,
+                     NewCpuDevice({threads, int64_t{8} << 30, swap_folder}));
+  if (!model.ok()) return model.status();
   for (const auto& [parameter, bytes] : parameters) {
-    Executor& executor = model.runner->executor();
+    Executor& executor = model->runner->executor();
     const int buffer = executor.FindBuffer(parameter);
     if (buffer < 0) return absl::NotFoundError(parameter);
     absl::Status s = executor.WriteBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()));
     if (!s.ok()) return s;
   }
-  model.weight_bytes =
+  model->weight_bytes =
       4.0 * static_cast<double>(CountParameters(config) - config.vocab_size * config.hidden_size);
   return model;
+}
+
+absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const LlamaConfig& config,
+                                           const ServingShape& shape, WeightFormat format,
+                                           const ServingLowering& lowering,
+                                           std::unique_ptr<Device> device) {
+  absl::StatusOr<Graph> graph = BuildLlamaServing(registry, config, shape);
+  if (!graph.ok()) return graph.status();
+  if (absl::Status s = BindAndInfer(registry, 1, &*graph); !s.ok()) return s;
+  graph = QuantizeLinears(registry, *graph, format);
+  if (!graph.ok()) return graph.status();
+  absl::StatusOr<proto::Program> program = LowerServing(registry, *graph, lowering);
+  if (!program.ok()) return program.status();
+  ServedModel model;
+  model.device = std::move(device);
+  auto runner = ProgramModelRunner::Create(
+      *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
+  if (!runner.ok()) return runner.status();
+  model.runner = *std::move(runner);
+  model.counting = std::make_unique<CountingRunner>(model.runner.get());
+  return model;
+}
+
+absl::Status FillAtRandom(ServedModel& model) {
+  Executor& executor = model.runner->executor();
+  for (int i = 0; i < executor.num_buffers(); ++i) {
+    const proto::BufferKind kind = executor.buffer(i).kind();
+    if (kind != proto::PARAMETER_SHARD && kind != proto::PERSISTENT) continue;
+    const TensorSpec& spec = executor.spec(i);
+    const std::vector<char> bytes = Values(spec.dtype, spec.num_elements(), 0.02f);
+    if (absl::Status s = executor.WriteBuffer(i, bytes.data(), spec.bytes()); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ServedModel> LoadFolderForServing(const OpRegistry& registry,

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "ops/models/llama.h"
+#include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
 #include "serving/engine/model_runner.h"
 #include "worker/device/device.h"
@@ -57,6 +58,15 @@ absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const Lla
                                            const Parameters& parameters, const ServingShape& shape,
                                            int threads, const ServingLowering& lowering,
                                            const std::string& swap_folder = "");
+
+// The same on that device, its matrices in `format`; weights are what FillAtRandom makes them.
+absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const LlamaConfig& config,
+                                           const ServingShape& shape, WeightFormat format,
+                                           const ServingLowering& lowering,
+                                           std::unique_ptr<Device> device);
+
+// Weights and KV caches get values at random, in any format.
+absl::Status FillAtRandom(ServedModel& model);
 
 // A model from its folder (Hugging Face's layout, as `espalier models download` writes it). Only
 // the byte tokenizer is known here: FailedPrecondition for a model with another one.
