@@ -181,10 +181,9 @@ absl::Status Run(Report* report) {
     subjects.push_back(*std::move(subject));
   }
   for (const int busy : {0, absl::GetFlag(FLAGS_busy)}) {
-    report->Table(busy == 0 ? std::string("Alone")
-                            : absl::StrCat("Beside ", busy, " threads that compute"),
-                  {"model", "rows", "OpenMP: ms", "mean", "own: ms", "mean", "own / OpenMP",
-                   "of the means"});
+    report->Table(
+        busy == 0 ? std::string("Alone") : absl::StrCat("Beside ", busy, " threads that compute"),
+        {"model", "rows", "OpenMP: ms", "mean", "own: ms", "mean", "own / OpenMP", "of the means"});
     for (Subject& subject : subjects) {
       for (const int rows : kRows) {
         std::vector<double> ms[2], ratios, of_means;
@@ -206,10 +205,10 @@ absl::Status Run(Report* report) {
     }
     std::fprintf(stderr, "%d busy: done\n", busy);
   }
-  report->Note(absl::StrCat(
-      "Of a step: the first tokens of so many sequences; ", absl::GetFlag(FLAGS_threads),
-      " threads; ", absl::GetFlag(FLAGS_rounds), " turns of ", absl::GetFlag(FLAGS_steps),
-      " steps. ms: the median over all; ratios: medians over the turns."));
+  report->Note(absl::StrCat("Of a step: the first tokens of so many sequences; ",
+                            absl::GetFlag(FLAGS_threads), " threads; ", absl::GetFlag(FLAGS_rounds),
+                            " turns of ", absl::GetFlag(FLAGS_steps),
+                            " steps. ms: the median over all; ratios: medians over the turns."));
   return absl::OkStatus();
 }
 

@@ -42,6 +42,7 @@ namespace {
 
 constexpr int kRows[] = {1, 4, 8, 21, 256};
 constexpr int kMostRows = 256;
+constexpr int kFewRows = 32;  // up to here steps are short
 
 LlamaConfig Config() {
   LlamaConfig config;
@@ -181,12 +182,12 @@ struct Decoding {
   }
 };
 
-// Milliseconds of a step for one row, by operator; medians over the steps.
+// Milliseconds of a step, by operator; medians over the steps.
 absl::StatusOr<std::map<std::string, double>> ByOperator(Model& model, const RunnerBatch& batch) {
-  constexpr int kSteps = 21;
+  const int steps = batch.rows() > kFewRows ? 5 : 21;
   RunnerLogits logits;
   std::map<std::string, std::vector<double>> seconds;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < steps; ++i) {
     // Fills the inputs, and what a step leaves in the caches.
     if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
     absl::StatusOr<StepResult> result = model.runner->executor().Step(
@@ -214,7 +215,9 @@ absl::Status ReportOperators(std::vector<Model>& models, const RunnerBatch& batc
   for (const Model& model : models) {
     columns.push_back(absl::StrCat(Name(model.format), ": ms"));
   }
-  report->Table("One row by operator", columns);
+  report->Table(batch.rows() == 1 ? std::string("One row by operator")
+                                  : absl::StrCat(batch.rows(), " rows by operator"),
+                columns);
   for (const std::string& op : ops) {
     std::vector<Cell> cells = {Text(op)};
     for (const auto& one : times) {
@@ -283,7 +286,8 @@ absl::Status Run(Report* report) {
     for (size_t m = 0; m < models.size(); ++m) {
       if (absl::Status s = decoding[m].Measure(models[m], batches[0], 13); !s.ok()) return s;
       for (size_t b = 1; b < batches.size(); ++b) {
-        absl::StatusOr<double> one = StepSeconds(models[m], batches[b], kRows[b] > 32 ? 1 : 13);
+        absl::StatusOr<double> one =
+            StepSeconds(models[m], batches[b], kRows[b] > kFewRows ? 1 : 13);
         if (!one.ok()) return one.status();
         seconds[m][b].push_back(*one);
       }
@@ -314,7 +318,9 @@ absl::Status Run(Report* report) {
     cells.push_back(Number(models[m].flops * kMostRows / Median(seconds[m].back()) / 1e9, 0));
     report->Row(std::move(cells));
   }
-  if (absl::Status s = ReportOperators(models, batches[0], report); !s.ok()) return s;
+  for (const RunnerBatch* batch : {&batches.front(), &batches.back()}) {
+    if (absl::Status s = ReportOperators(models, *batch, report); !s.ok()) return s;
+  }
   report->Note(
       absl::StrCat("Medians; formats in turns. Share: of each step in what was read just after it, "
                    "array for array. A step also computes attention over the context, norms and "
