@@ -76,113 +76,138 @@ ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
   for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
 }
 
-// Scaled products of queries `at` to `at` + R with keys begin to end. Up to W - 1 scores behind
-// them are written over.
+// A few keys in a row, or their values: where they lie and what they are multiplied by, found once
+// for all queries that take them.
+template <typename C>
+struct Portion {
+  int64_t begin, size;
+  const C* at[kKeysAtOnce + kKeysAhead];  // those after them, too; the last one again at the end
+  float scale[kKeysAtOnce];
+
+  // Those of [first, last) that fit. `cache`, `scales`: as in Block.
+  ESPALIER_INLINE void Find(const Block<C>& b, const Keys& keys, int64_t first, int64_t last,
+                            const C* cache, const float* scales, float factor) {
+    begin = first;
+    size = std::min(kKeysAtOnce, last - first);
+    int32_t mixed[kKeysAtOnce + kKeysAhead];
+    const int32_t* slots = keys.prefix + first;
+    if (first + kKeysAtOnce + kKeysAhead > keys.prefix_size) {
+      for (int64_t i = 0; i < kKeysAtOnce + kKeysAhead; ++i) {
+        mixed[i] = static_cast<int32_t>(keys.Slot(std::min(first + i, keys.size - 1)));
+      }
+      slots = mixed;
+    }
+    for (int64_t i = 0; i < kKeysAtOnce + kKeysAhead; ++i) at[i] = cache + slots[i] * b.width;
+    for (float& one : scale) one = factor;
+    if (scales != nullptr) {
+      for (int64_t i = 0; i < kKeysAtOnce; ++i) scale[i] = factor * scales[slots[i] * b.heads];
+    }
+    for (int64_t i = size; i < kKeysAtOnce; ++i) scale[i] = 1;
+  }
+};
+
+// Of `scores` those of the portion, times its scales.
+template <int W, typename C>
+ESPALIER_INLINE void Scale(const Portion<C>& p, float* scores) {
+  using namespace simd;
+  for (int64_t i = 0; i < p.size; i += W) {
+    float* const at = scores + p.begin + i;
+    Store<W>(at, Load<W>(at) * Load<W>(p.scale + i));
+  }
+}
+
+// Products of queries `at` to `at` + R with a portion's keys. Up to W - 1 scores behind them are
+// written over.
 template <int W, int R, typename C>
-ESPALIER_INLINE void Products(const Block<C>& b, int64_t at, int64_t begin, int64_t end) {
+ESPALIER_INLINE void Products(const Block<C>& b, const Portion<C>& p, int64_t at) {
   using namespace simd;
   constexpr int K = W / R;
-  const Keys& keys = *b.queries[at].keys;
   const float* q[R];
   for (int r = 0; r < R; ++r) q[r] = b.queries[at + r].q;
-  for (int64_t j = begin; j < end; j += K) {
-    const C* rows[K];
-    Float<W> scales = {};
-    for (int c = 0; c < K; ++c) {
-      const int64_t slot = keys.Slot(std::min(j + c, end - 1));
-      rows[c] = b.k_cache + slot * b.width;
-      // The first queries bring them for the others.
-      if (at == 0) {
-        const int64_t ahead = std::min(j + c + kKeysAhead, keys.size - 1);
-        Fetch(b.k_cache + keys.Slot(ahead) * b.width, b.dim);
-      }
-      const float scale = b.k_scale == nullptr ? b.scale : b.scale * b.k_scale[slot * b.heads];
-      for (int r = 0; r < R; ++r) scales[r * K + c] = scale;
-    }
+  float* const scores = b.scores + at * b.scores_row + p.begin;
+  for (int64_t j = 0; j < p.size; j += K) {
+    // The first queries bring them for the others.
+    for (int c = 0; at == 0 && c < K; ++c) Fetch(p.at[j + c + kKeysAhead], b.dim);
     float products[W];
-    Store<W>(products, DotTile<W, R, K>(q, rows, b.dim) * scales);
+    Store<W>(products, DotTile<W, R, K>(q, p.at + j, b.dim));
     for (int r = 0; r < R; ++r) {
-      std::memcpy(b.scores + (at + r) * b.scores_row + j, products + r * K, K * sizeof(float));
+      std::memcpy(scores + r * b.scores_row + j, products + r * K, K * sizeof(float));
     }
   }
 }
 
-// Adds keys begin to end, weighted, to vectors d to d + P of the sums of queries `at` to `at` + R.
-// `begin` is even.
+// Adds a portion's values, weighted, to vectors d to d + P of the sums of queries `at` to `at` + R.
+// It begins at an even key.
 template <int W, int R, int P, typename C>
-ESPALIER_INLINE void Weigh(const Block<C>& b, int64_t at, int64_t begin, int64_t end, int64_t d) {
+ESPALIER_INLINE void Weigh(const Block<C>& b, const Portion<C>& p, int64_t at, int64_t d) {
   using namespace simd;
-  const Keys& keys = *b.queries[at].keys;
-  const float* const scores = b.scores + at * b.scores_row;
+  const float* const scores = b.scores + at * b.scores_row + p.begin;
   float* const sums = b.sums + 2 * at * b.dim + d;
   Float<W> acc[R][2][P];
   for (int i = 0; i < 2 * R; ++i) {
-    for (int p = 0; p < P; ++p) acc[i / 2][i % 2][p] = Load<W>(sums + i * b.dim + p * W);
+    for (int v = 0; v < P; ++v) acc[i / 2][i % 2][v] = Load<W>(sums + i * b.dim + v * W);
   }
-  int64_t j = begin;
-  for (; j + 2 <= end; j += 2) {
+  int64_t j = 0;
+  for (; j + 2 <= p.size; j += 2) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
-      if (at == 0) {
-        const int64_t ahead = std::min(j + odd + kValuesAhead, keys.size - 1);
-        Fetch(b.v_cache + keys.Slot(ahead) * b.width + d, P * W);
-      }
-      const C* v = b.v_cache + keys.Slot(j + odd) * b.width + d;
+      if (at == 0) Fetch(p.at[j + odd + kValuesAhead] + d, P * W);
+      const C* const value = p.at[j + odd] + d;
       Float<W> wide[P];
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) wide[p] = LoadWide<W>(v + p * W);
+      for (int v = 0; v < P; ++v) wide[v] = LoadWide<W>(value + v * W);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
-        const Float<W> weight = Splat<W>(scores[r * b.scores_row + j + odd]);
+        const Float<W> weight = LoadSplat<W>(scores + r * b.scores_row + j + odd);
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) acc[r][odd][p] = weight * wide[p] + acc[r][odd][p];
+        for (int v = 0; v < P; ++v) acc[r][odd][v] = weight * wide[v] + acc[r][odd][v];
       }
     }
   }
-  if (j < end) {
-    const C* v = b.v_cache + keys.Slot(j) * b.width + d;
+  if (j < p.size) {
+    const C* const value = p.at[j] + d;
     for (int r = 0; r < R; ++r) {
-      const Float<W> weight = Splat<W>(scores[r * b.scores_row + j]);
-      for (int p = 0; p < P; ++p) {
-        acc[r][0][p] = weight * LoadWide<W>(v + p * W) + acc[r][0][p];
+      const Float<W> weight = LoadSplat<W>(scores + r * b.scores_row + j);
+      for (int v = 0; v < P; ++v) {
+        acc[r][0][v] = weight * LoadWide<W>(value + v * W) + acc[r][0][v];
       }
     }
   }
   for (int i = 0; i < 2 * R; ++i) {
-    for (int p = 0; p < P; ++p) Store<W>(sums + i * b.dim + p * W, acc[i / 2][i % 2][p]);
+    for (int v = 0; v < P; ++v) Store<W>(sums + i * b.dim + v * W, acc[i / 2][i % 2][v]);
   }
 }
 
 template <int W, int R, typename C>
-ESPALIER_INLINE void WeighRows(const Block<C>& b, int64_t at, int64_t begin, int64_t end) {
+ESPALIER_INLINE void WeighRows(const Block<C>& b, const Portion<C>& p, int64_t at) {
   constexpr int P = R == 4 ? 2 : W == 16 || R == 1 ? 4 : 2;  // what the registers hold
   int64_t d = 0;
-  for (; d + P * W <= b.dim; d += P * W) Weigh<W, R, P>(b, at, begin, end, d);
-  for (; d + W <= b.dim; d += W) Weigh<W, R, 1>(b, at, begin, end, d);
+  for (; d + P * W <= b.dim; d += P * W) Weigh<W, R, P>(b, p, at, d);
+  for (; d + W <= b.dim; d += W) Weigh<W, R, 1>(b, p, at, d);
 }
 
-// Calls Step::Run<R>(b, at, begin, end) for all queries, as many at once as the registers hold.
+// Calls Step::Run<R>(b, p, at) for all queries, as many at once as the registers hold.
 template <int W, typename Step, typename C>
-ESPALIER_INLINE void ForQueries(const Block<C>& b, int64_t begin, int64_t end) {
+ESPALIER_INLINE void ForQueries(const Block<C>& b, const Portion<C>& p) {
   int64_t at = 0;
   if constexpr (W == 16) {
-    for (; at + 4 <= b.count; at += 4) Step::template Run<W, 4>(b, at, begin, end);
+    for (; at + 4 <= b.count; at += 4) Step::template Run<W, 4>(b, p, at);
   }
-  for (; at + 2 <= b.count; at += 2) Step::template Run<W, 2>(b, at, begin, end);
-  if (at < b.count) Step::template Run<W, 1>(b, at, begin, end);
+  for (; at + 2 <= b.count; at += 2) Step::template Run<W, 2>(b, p, at);
+  if (at < b.count) Step::template Run<W, 1>(b, p, at);
 }
 
 struct ProductStep {
   template <int W, int R, typename C>
-  static ESPALIER_INLINE void Run(const Block<C>& b, int64_t at, int64_t begin, int64_t end) {
-    Products<W, R>(b, at, begin, end);
+  static ESPALIER_INLINE void Run(const Block<C>& b, const Portion<C>& p, int64_t at) {
+    Products<W, R>(b, p, at);
   }
 };
 
 struct WeighStep {
   template <int W, int R, typename C>
-  static ESPALIER_INLINE void Run(const Block<C>& b, int64_t at, int64_t begin, int64_t end) {
-    WeighRows<W, R>(b, at, begin, end);
+  static ESPALIER_INLINE void Run(const Block<C>& b, const Portion<C>& p, int64_t at) {
+    WeighRows<W, R>(b, p, at);
   }
 };
 
@@ -197,7 +222,7 @@ ESPALIER_INLINE float Alibi(const Block<C>& b, const Query& query, int64_t j) {
          b.scale;
 }
 
-// Of products weights, times the scales of their values.
+// Of products weights.
 template <int W, typename C>
 ESPALIER_INLINE void Softmax(const Block<C>& b, const Query& query, float* scores) {
   using namespace simd;
@@ -224,8 +249,6 @@ ESPALIER_INLINE void Softmax(const Block<C>& b, const Query& query, float* score
   }
   const float inverse = 1.0f / Sum<W>(sum);
   for (int64_t j = 0; j < n; j += W) Store<W>(scores + j, Load<W>(scores + j) * inverse);
-  if (b.v_scale == nullptr) return;
-  for (int64_t j = 0; j < n; ++j) scores[j] *= b.v_scale[keys.Slot(j) * b.heads];
 }
 
 template <typename C, int W>
@@ -233,21 +256,40 @@ struct AttendBlock {
   static ESPALIER_INLINE void Run(const Block<C>* block) {
     using namespace simd;
     const Block<C>& b = *block;
-    for (int64_t j = 0; j < b.shared; j += kKeysAtOnce) {
-      ForQueries<W, ProductStep>(b, j, std::min(j + kKeysAtOnce, b.shared));
+    Portion<C> p;
+    const Keys& of_all = *b.queries[0].keys;
+    for (int64_t j = 0; j < b.shared; j += p.size) {
+      p.Find(b, of_all, j, b.shared, b.k_cache, b.k_scale, b.scale);
+      ForQueries<W, ProductStep>(b, p);
+      for (int64_t i = 0; i < b.count; ++i) Scale<W>(p, b.scores + i * b.scores_row);
     }
     for (int64_t i = 0; i < b.count; ++i) {
-      Products<W, 1>(b, i, b.shared, b.queries[i].keys->size);
-      Softmax<W>(b, b.queries[i], b.scores + i * b.scores_row);
+      const Keys& keys = *b.queries[i].keys;
+      float* const scores = b.scores + i * b.scores_row;
+      for (int64_t j = b.shared; j < keys.size; j += p.size) {
+        p.Find(b, keys, j, keys.size, b.k_cache, b.k_scale, b.scale);
+        Products<W, 1>(b, p, i);
+        Scale<W>(p, scores);
+      }
+      Softmax<W>(b, b.queries[i], scores);
     }
     std::memset(b.sums, 0, static_cast<size_t>(2 * b.count * b.dim) * sizeof(float));
-    for (int64_t j = 0; j < b.shared; j += kKeysAtOnce) {
-      ForQueries<W, WeighStep>(b, j, std::min(j + kKeysAtOnce, b.shared));
+    for (int64_t j = 0; j < b.shared; j += p.size) {
+      p.Find(b, of_all, j, b.shared, b.v_cache, b.v_scale, 1);
+      for (int64_t i = 0; b.v_scale != nullptr && i < b.count; ++i) {
+        Scale<W>(p, b.scores + i * b.scores_row);
+      }
+      ForQueries<W, WeighStep>(b, p);
     }
     for (int64_t i = 0; i < b.count; ++i) {
       const Query& query = b.queries[i];
       const Keys& keys = *query.keys;
-      WeighRows<W, 1>(b, i, b.shared, keys.size);
+      float* const scores = b.scores + i * b.scores_row;
+      for (int64_t j = b.shared; j < keys.size; j += p.size) {
+        p.Find(b, keys, j, keys.size, b.v_cache, b.v_scale, 1);
+        if (b.v_scale != nullptr) Scale<W>(p, scores);
+        WeighRows<W, 1>(b, p, i);
+      }
       const float* const even = b.sums + 2 * i * b.dim;
       const float* const odd = even + b.dim;
       int64_t d = 0;
@@ -255,7 +297,6 @@ struct AttendBlock {
         Store<W>(query.y + d, Load<W>(even + d) + Load<W>(odd + d));
       }
       for (; d < b.dim; ++d) {
-        const float* const scores = b.scores + i * b.scores_row;
         float value = 0;
         for (int64_t j = 0; j < keys.size; ++j) {
           value += scores[j] * Wide(b.v_cache[keys.Slot(j) * b.width + d]);

@@ -33,6 +33,18 @@ ESPALIER_INLINE Float<W> Splat(float value) {
   return Float<W>{} + value;
 }
 
+// *p in every lane. (Splat of what is loaded adds it to zeros.)
+template <int W>
+ESPALIER_INLINE Float<W> LoadSplat(const float* p) {
+  if constexpr (W >= 8) {
+    Float<W> v;
+    asm("vbroadcastss %1, %0" : "=v"(v) : "m"(*p));
+    return v;
+  } else {
+    return Splat<W>(*p);
+  }
+}
+
 template <int W>
 ESPALIER_INLINE Float<W> Load(const float* p) {
   Float<W> v;
