@@ -1,8 +1,5 @@
 #include "worker/transport_security.h"
 
-#include <openssl/pem.h>
-#include <openssl/x509.h>
-
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -11,25 +8,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "third_party/openssl/pem.h"
 #include "worker/memory_file.h"
 
 namespace espalier {
 namespace {
 
-template <typename T, void (*kFree)(T*)>
-struct Freer {
-  void operator()(T* it) const { kFree(it); }
-};
-using Certificate = std::unique_ptr<X509, Freer<X509, X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
-using Source = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
-
-Source Open(const std::string& pem) {
-  return Source(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
-
-// Daemons have nobody to ask for one.
-int NoPassword(char*, int, int, void*) { return 0; }
+using openssl::Certificate;
 
 absl::Status Wrong(const char* flag, const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", path, ": ", what));
@@ -46,7 +31,7 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) 
 
 absl::StatusOr<Certificate> FirstCertificate(const char* flag, const std::string& path,
                                              const std::string& pem) {
-  Certificate out(PEM_read_bio_X509(Open(pem).get(), nullptr, NoPassword, nullptr));
+  Certificate out = openssl::NextCertificate(openssl::Open(pem).get());
   if (out == nullptr) return Wrong(flag, path, "holds no certificate in PEM form");
   if (X509_cmp_current_time(X509_get0_notAfter(out.get())) < 0) {
     return Wrong(flag, path, "the certificate has expired");
@@ -75,7 +60,7 @@ absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
     }
   }
   if (out.certificate.empty()) return out;
-  const PrivateKey key(PEM_read_bio_PrivateKey(Open(out.key).get(), nullptr, NoPassword, nullptr));
+  const openssl::PrivateKey key = openssl::KeyIn(out.key);
   if (key == nullptr) {
     return Wrong("tls_key", files.key, "holds no private key in PEM form that needs no password");
   }

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
@@ -13,31 +12,17 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "third_party/openssl/pem.h"
 
 namespace espalier {
 namespace {
 
-template <typename T, void (*kFree)(T*)>
-struct Freer {
-  void operator()(T* it) const { kFree(it); }
-};
-using Certificate = std::unique_ptr<X509, Freer<X509, X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
-using Source = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
-using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX, SSL_CTX_free>>;
-using Session = std::unique_ptr<SSL, Freer<SSL, SSL_free>>;
+using openssl::Certificate;
+using openssl::NextCertificate;
+using Context = std::unique_ptr<SSL_CTX, openssl::Freer<SSL_CTX, SSL_CTX_free>>;
+using Session = std::unique_ptr<SSL, openssl::Freer<SSL, SSL_free>>;
 
 constexpr int kHandshakeSeconds = 10;
-
-Source Open(const std::string& pem) {
-  return Source(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
-
-int NoPassword(char*, int, int, void*) { return 0; }
-
-Certificate NextCertificate(BIO* source) {
-  return Certificate(PEM_read_bio_X509(source, nullptr, NoPassword, nullptr));
-}
 
 // Empties this thread's queue of errors; the first one's text.
 std::string TakeError() {
@@ -52,7 +37,7 @@ absl::Status Roots(const std::string& pem, SSL_CTX* context) {
     if (SSL_CTX_set_default_verify_paths(context) == 1) return absl::OkStatus();
     return absl::InternalError(absl::StrCat("the system's trusted roots: ", TakeError()));
   }
-  const Source source = Open(pem);
+  const openssl::Source source = openssl::Open(pem);
   int count = 0;
   for (Certificate root = NextCertificate(source.get()); root; root = NextCertificate(source.get()))
     count += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), root.get());
@@ -63,7 +48,7 @@ absl::Status Roots(const std::string& pem, SSL_CTX* context) {
 
 absl::Status OwnCertificate(const GatewayTls& tls, SSL_CTX* context) {
   if (tls.certificate.empty()) return absl::OkStatus();
-  const Source source = Open(tls.certificate);
+  const openssl::Source source = openssl::Open(tls.certificate);
   const Certificate own = NextCertificate(source.get());
   if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) {
     return absl::InvalidArgumentError("--cert-file holds no certificate in PEM form");
@@ -71,7 +56,7 @@ absl::Status OwnCertificate(const GatewayTls& tls, SSL_CTX* context) {
   for (Certificate next = NextCertificate(source.get()); next; next = NextCertificate(source.get()))
     if (SSL_CTX_add0_chain_cert(context, next.get()) == 1) next.release();
   ERR_clear_error();  // of the end of the text
-  const PrivateKey key(PEM_read_bio_PrivateKey(Open(tls.key).get(), nullptr, NoPassword, nullptr));
+  const openssl::PrivateKey key = openssl::KeyIn(tls.key);
   if (key == nullptr) {
     return absl::InvalidArgumentError(
         "--key-file holds no private key in PEM form that needs no password");

@@ -102,19 +102,6 @@ class Neighbours {
   std::vector<std::thread> threads_;
 };
 
-LlamaConfig Wide() {
-  LlamaConfig config;
-  config.vocab_size = 4096;
-  config.hidden_size = 2048;
-  config.intermediate_size = 5632;
-  config.num_layers = absl::GetFlag(FLAGS_layers);
-  config.num_heads = 32;
-  config.num_kv_heads = 4;
-  config.head_dim = 64;
-  config.max_position_embeddings = 1024;
-  return config;
-}
-
 struct Subject {
   std::string name;
   ServedModel models[2];  // on OpenMP, on its own
@@ -176,7 +163,8 @@ absl::Status Run(Report* report) {
     subjects.push_back(*std::move(subject));
   }
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
-    absl::StatusOr<Subject> subject = Make(registry, "wide", Wide(), format);
+    absl::StatusOr<Subject> subject =
+        Make(registry, "wide", WideLlama(absl::GetFlag(FLAGS_layers)), format);
     if (!subject.ok()) return subject.status();
     subjects.push_back(*std::move(subject));
   }

@@ -128,6 +128,19 @@ absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const Lla
   return model;
 }
 
+LlamaConfig WideLlama(int layers) {
+  LlamaConfig config;
+  config.vocab_size = 4096;
+  config.hidden_size = 2048;
+  config.intermediate_size = 5632;
+  config.num_layers = layers;
+  config.num_heads = 32;
+  config.num_kv_heads = 4;
+  config.head_dim = 64;
+  config.max_position_embeddings = 1024;
+  return config;
+}
+
 absl::Status FillAtRandom(ServedModel& model) {
   Executor& executor = model.runner->executor();
   for (int i = 0; i < executor.num_buffers(); ++i) {

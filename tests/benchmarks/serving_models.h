@@ -45,6 +45,9 @@ struct ServedModel {
   double weight_bytes = 0;  // read for every row of tokens: all but the embedding table
 };
 
+// LLaMA 1B's layers, so many of them, with a small vocabulary.
+LlamaConfig WideLlama(int layers);
+
 // "llm" or "ssm" (workload.h) after so many steps, the loss printed on stderr; nothing for 0 steps.
 absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std::string& name,
                                            int steps, int threads);

@@ -24,6 +24,7 @@
 #include "planner/planner.h"
 #include "tests/benchmarks/bandwidth.h"
 #include "tests/benchmarks/report.h"
+#include "tests/benchmarks/serving_models.h"
 #include "tests/benchmarks/workload.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
@@ -44,18 +45,7 @@ constexpr int kRows[] = {1, 4, 8, 21, 256};
 constexpr int kMostRows = 256;
 constexpr int kFewRows = 32;  // up to here steps are short
 
-LlamaConfig Config() {
-  LlamaConfig config;
-  config.vocab_size = 4096;
-  config.hidden_size = 2048;
-  config.intermediate_size = 5632;
-  config.num_layers = absl::GetFlag(FLAGS_layers);
-  config.num_heads = 32;
-  config.num_kv_heads = 4;
-  config.head_dim = 64;
-  config.max_position_embeddings = 1024;
-  return config;
-}
+LlamaConfig Config() { return WideLlama(absl::GetFlag(FLAGS_layers)); }
 
 struct Model {
   WeightFormat format;
