@@ -19,8 +19,7 @@ using kv::Wide;
 
 constexpr int64_t kMostQueries = 8;  // of a block
 constexpr int64_t kKeysAtOnce = 32;  // that stay in the nearest cache while all queries take them
-constexpr int64_t kKeysAhead = 16;   // asked for before they are needed
-constexpr int64_t kValuesAhead = 8;
+constexpr int64_t kKeysAhead = 32;   // asked for before they are needed, and as many values
 
 // The keys that one row sees.
 struct Keys {
@@ -69,11 +68,12 @@ struct Block {
 };
 
 // Asks memory for n elements. Slots lie anywhere, so the processor does not see what comes next.
+// Into the second-level cache: the first has too few lines in flight for memory's latency.
 template <typename C>
 ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
   const char* bytes = reinterpret_cast<const char*>(p);
   const int64_t size = n * static_cast<int64_t>(sizeof(C));
-  for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at);
+  for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at, 0, 2);
 }
 
 // A few keys in a row, or their values: where they lie and what they are multiplied by, found once
@@ -151,7 +151,7 @@ ESPALIER_INLINE void Weigh(const Block<C>& b, const Portion<C>& p, int64_t at, i
   for (; j + 2 <= p.size; j += 2) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
-      if (at == 0) Fetch(p.at[j + odd + kValuesAhead] + d, P * W);
+      if (at == 0) Fetch(p.at[j + odd + kKeysAhead] + d, P * W);
       const C* const value = p.at[j + odd] + d;
       Float<W> wide[P];
 #pragma GCC unroll 4
