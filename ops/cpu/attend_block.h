@@ -106,6 +106,12 @@ struct Portion {
   }
 };
 
+// Of the first portion, for which nobody has asked.
+template <typename C>
+ESPALIER_INLINE void FetchAll(const Block<C>& b, const Portion<C>& p) {
+  for (int64_t i = 0; i < p.size; ++i) Fetch(p.at[i], b.dim);
+}
+
 // Of `scores` those of the portion, times its scales.
 template <int W, typename C>
 ESPALIER_INLINE void Scale(const Portion<C>& p, float* scores) {
@@ -260,8 +266,13 @@ struct AttendBlock {
     const Keys& of_all = *b.queries[0].keys;
     for (int64_t j = 0; j < b.shared; j += p.size) {
       p.Find(b, of_all, j, b.shared, b.k_cache, b.k_scale, b.scale);
+      if (j == 0) FetchAll(b, p);
       ForQueries<W, ProductStep>(b, p);
       for (int64_t i = 0; i < b.count; ++i) Scale<W>(p, b.scores + i * b.scores_row);
+    }
+    if (b.shared > 0) {
+      p.Find(b, of_all, 0, b.shared, b.v_cache, b.v_scale, 1);
+      FetchAll(b, p);
     }
     for (int64_t i = 0; i < b.count; ++i) {
       const Keys& keys = *b.queries[i].keys;
