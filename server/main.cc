@@ -62,6 +62,9 @@ ABSL_FLAG(std::string, api_key_file, "",
 ABSL_FLAG(bool, open_probes, false,
           "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready and "
           "in gRPC's health service, for probes that cannot show any");
+ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
+          "memory for responses of /v1/responses that can be fetched and gone on from later, the "
+          "ones used last; 0: none are kept");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may go on after SIGTERM; a second signal ends them");
 ABSL_FLAG(std::string, tls_cert, "",
@@ -164,6 +167,9 @@ absl::Status Serve(const sigset_t& signals) {
   if (!(absl::GetFlag(FLAGS_drain_seconds) >= 0)) {
     return absl::InvalidArgumentError("--drain_seconds: 0 or more");
   }
+  if (absl::GetFlag(FLAGS_response_store_bytes) < 0) {
+    return absl::InvalidArgumentError("--response_store_bytes must be 0 or more");
+  }
   if (!(absl::GetFlag(FLAGS_lease_seconds) >= 0.5)) {
     return absl::InvalidArgumentError("--lease_seconds: at least 0.5");
   }
@@ -238,17 +244,19 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<grpc::Service> boosting = NewBoostingService(&coordinator.guard(), &boosts);
   coordinator.AddService(boosting.get());
   coordinator.SetServedModels([&models] { return models.Names(); });
-  Gateway gateway({.models = &models,
-                   .metrics = &serving_metrics,
-                   .exposition = [&] { return coordinator.metrics().Expose(); },
-                   .authorize =
-                       [&](const std::string& route, const std::string& authorization) {
-                         return coordinator.guard().Check(route, authorization);
-                       },
-                   .open_probes = absl::GetFlag(FLAGS_open_probes),
-                   .ready = [&models] { return !models.draining(); },
-                   .clock = &clock,
-                   .version = kVersion});
+  Gateway gateway(
+      {.models = &models,
+       .metrics = &serving_metrics,
+       .exposition = [&] { return coordinator.metrics().Expose(); },
+       .authorize =
+           [&](const std::string& route, const std::string& authorization) {
+             return coordinator.guard().Check(route, authorization);
+           },
+       .open_probes = absl::GetFlag(FLAGS_open_probes),
+       .ready = [&models] { return !models.draining(); },
+       .response_store_bytes = static_cast<size_t>(absl::GetFlag(FLAGS_response_store_bytes)),
+       .clock = &clock,
+       .version = kVersion});
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<LocalWorkers> workers;
   std::optional<CredentialWatch> credentials;

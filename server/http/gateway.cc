@@ -17,9 +17,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
-constexpr absl::string_view kOpenAiModels = "/v1/models/";
-constexpr absl::string_view kInferenceModels = "/v2/models/";
-constexpr absl::string_view kReadySuffix = "/ready";
+// In a route's name, stands for any text; several words of it where models have such names.
+constexpr absl::string_view kNames[] = {"NAME", "ID"};
 
 // Notes when and how a request was answered.
 class MeteredResponder : public HttpResponder {
@@ -57,13 +56,6 @@ class MeteredResponder : public HttpResponder {
   const absl::Time start_;
 };
 
-// The name in "/v2/models/NAME" or "/v2/models/NAME/ready".
-std::string NameIn(absl::string_view path, absl::string_view prefix) {
-  path.remove_prefix(prefix.size());
-  if (absl::EndsWith(path, kReadySuffix)) path.remove_suffix(kReadySuffix.size());
-  return std::string(path);
-}
-
 // Of a model, or of one of its adapters.
 openai::ModelEntry EntryOf(const proto::ServedModel& model, const std::string& adapter = "") {
   openai::ModelEntry entry{model.name(), model.loaded_unix_ms() / 1000,
@@ -75,29 +67,44 @@ openai::ModelEntry EntryOf(const proto::ServedModel& model, const std::string& a
 
 }  // namespace
 
-Gateway::Gateway(GatewayOptions options) : options_(std::move(options)) {
-  const auto add = [this](const std::string& path, const char* method, Route route,
-                          const std::string& name = "") -> Known& {
-    Known& known = routes_[path];
-    known.name = name.empty() ? path : name;
-    known.by_method[method] = route;
-    return known;
-  };
-  add("/v1/completions", "POST", &Gateway::Completions);
-  add("/v1/chat/completions", "POST", &Gateway::ChatCompletions);
-  add("/v1/embeddings", "POST", &Gateway::Embeddings);
-  add("/tokenize", "POST", &Gateway::Tokenize);
-  add("/detokenize", "POST", &Gateway::Detokenize);
-  add("/v1/models", "GET", &Gateway::Models);
-  add("/v1/models/", "GET", &Gateway::Model, "/v1/models/NAME");
-  add("/health", "GET", &Gateway::Health).probe = true;
-  add("/ready", "GET", &Gateway::Ready).probe = true;
-  add("/version", "GET", &Gateway::Version);
-  add("/metrics", "GET", &Gateway::Metrics);
-  add("/v2", "GET", &Gateway::ServerMetadata);
-  add("/v2/health/live", "GET", &Gateway::Health).probe = true;
-  add("/v2/health/ready", "GET", &Gateway::Ready).probe = true;
-  add("/v2/models/", "GET", &Gateway::ModelMetadata, "/v2/models/NAME");
+Gateway::Known& Gateway::Add(const std::string& path, const char* method, Route route) {
+  Known& known = routes_[path];
+  known.name = path;
+  known.by_method[method] = route;
+  for (const absl::string_view name : kNames) {
+    const size_t at = path.find(absl::StrCat("/", name));
+    if (at == std::string::npos) continue;
+    known.prefix = path.substr(0, at + 1);
+    known.suffix = path.substr(at + 1 + name.size());
+  }
+  return known;
+}
+
+Gateway::Gateway(GatewayOptions options)
+    : options_(std::move(options)),
+      responses_(std::make_shared<ResponseStore>(options_.response_store_bytes)) {
+  Add("/v1/completions", "POST", &Gateway::Completions);
+  Add("/v1/chat/completions", "POST", &Gateway::ChatCompletions);
+  Add("/v1/responses", "POST", &Gateway::CreateResponse);
+  Add("/v1/responses/input_tokens", "POST", &Gateway::CountResponseInput);
+  Add("/v1/responses/ID", "GET", &Gateway::GetResponse);
+  Add("/v1/responses/ID", "DELETE", &Gateway::DeleteResponse);
+  Add("/v1/responses/ID/cancel", "POST", &Gateway::CancelResponse);
+  Add("/v1/responses/ID/input_items", "GET", &Gateway::ListResponseInput);
+  Add("/v1/embeddings", "POST", &Gateway::Embeddings);
+  Add("/tokenize", "POST", &Gateway::Tokenize);
+  Add("/detokenize", "POST", &Gateway::Detokenize);
+  Add("/v1/models", "GET", &Gateway::Models);
+  Add("/v1/models/NAME", "GET", &Gateway::Model);
+  Add("/health", "GET", &Gateway::Health).probe = true;
+  Add("/ready", "GET", &Gateway::Ready).probe = true;
+  Add("/version", "GET", &Gateway::Version);
+  Add("/metrics", "GET", &Gateway::Metrics);
+  Add("/v2", "GET", &Gateway::ServerMetadata);
+  Add("/v2/health/live", "GET", &Gateway::Health).probe = true;
+  Add("/v2/health/ready", "GET", &Gateway::Ready).probe = true;
+  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata);
+  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady);
 }
 
 std::vector<Gateway::RouteName> Gateway::Routes() const {
@@ -109,21 +116,23 @@ std::vector<Gateway::RouteName> Gateway::Routes() const {
 }
 
 const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
-  auto it = routes_.find(path);
-  for (const absl::string_view prefix : {kOpenAiModels, kInferenceModels}) {
-    if (it == routes_.end() && path.size() > prefix.size() && absl::StartsWith(path, prefix)) {
-      it = routes_.find(std::string(prefix));
-    }
+  const auto exact = routes_.find(path);
+  if (exact != routes_.end() && exact->second.prefix.empty()) return &exact->second;
+  const Known* best = nullptr;
+  for (const auto& [name, known] : routes_) {
+    const bool fits = !known.prefix.empty() && absl::StartsWith(path, known.prefix) &&
+                      absl::EndsWith(path, known.suffix) &&
+                      path.size() > known.prefix.size() + known.suffix.size();
+    if (fits && (best == nullptr || known.suffix.size() > best->suffix.size())) best = &known;
   }
-  const bool nameless = path == kOpenAiModels || path == kInferenceModels;
-  return it == routes_.end() || nameless ? nullptr : &it->second;
+  return best;
 }
 
 void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const Known* known = FindRoute(request.path);
   if (options_.metrics != nullptr) {
     // Names that clients make up must not become labels.
-    static const char* const kMethods[] = {"GET", "HEAD", "POST"};
+    static const char* const kMethods[] = {"DELETE", "GET", "HEAD", "POST"};
     const bool usual =
         std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
     responder = std::make_shared<MeteredResponder>(
@@ -162,7 +171,10 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
               {{"Allow", allowed}});
     return;
   }
-  (this->*route->second)(request, std::move(responder));
+  Call call{std::move(request), ""};
+  const size_t around = known->prefix.size() + known->suffix.size();
+  if (around > 0) call.name = call.path.substr(known->prefix.size(), call.path.size() - around);
+  (this->*route->second)(call, std::move(responder));
 }
 
 GenerateContext Gateway::Context() {
@@ -181,19 +193,45 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> Gateway::ModelOf(const std::string&
       absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
 }
 
-void Gateway::Completions(const HttpRequest& request, Responder responder) {
+void Gateway::Completions(const Call& request, Responder responder) {
   Generate(openai::Kind::kCompletion, request, Context(), std::move(responder));
 }
 
-void Gateway::ChatCompletions(const HttpRequest& request, Responder responder) {
+void Gateway::ChatCompletions(const Call& request, Responder responder) {
   Generate(openai::Kind::kChat, request, Context(), std::move(responder));
 }
 
-void Gateway::Embeddings(const HttpRequest& request, Responder responder) {
+ResponsesContext Gateway::ForResponses() { return {Context(), responses_}; }
+
+void Gateway::CreateResponse(const Call& request, Responder responder) {
+  espalier::CreateResponse(request, ForResponses(), std::move(responder));
+}
+
+void Gateway::CountResponseInput(const Call& request, Responder responder) {
+  espalier::CountResponseInput(request, ForResponses(), std::move(responder));
+}
+
+void Gateway::GetResponse(const Call& request, Responder responder) {
+  espalier::GetResponse(request, request.name, *responses_, std::move(responder));
+}
+
+void Gateway::DeleteResponse(const Call& request, Responder responder) {
+  espalier::DeleteResponse(request, request.name, *responses_, std::move(responder));
+}
+
+void Gateway::CancelResponse(const Call& request, Responder responder) {
+  espalier::CancelResponse(request, request.name, *responses_, std::move(responder));
+}
+
+void Gateway::ListResponseInput(const Call& request, Responder responder) {
+  espalier::ListResponseInput(request, request.name, *responses_, std::move(responder));
+}
+
+void Gateway::Embeddings(const Call& request, Responder responder) {
   Embed(request, Context(), std::move(responder));
 }
 
-void Gateway::Tokenize(const HttpRequest& request, Responder responder) {
+void Gateway::Tokenize(const Call& request, Responder responder) {
   openai::TokenizeRequest wanted;
   if (const auto error = openai::ParseTokenize(request.body, &wanted)) {
     SendError(*responder, *error);
@@ -211,7 +249,7 @@ void Gateway::Tokenize(const HttpRequest& request, Responder responder) {
                                      (*model)->host->context()));
 }
 
-void Gateway::Detokenize(const HttpRequest& request, Responder responder) {
+void Gateway::Detokenize(const Call& request, Responder responder) {
   openai::TokenizeRequest wanted;
   if (const auto error = openai::ParseDetokenize(request.body, &wanted)) {
     SendError(*responder, *error);
@@ -231,7 +269,7 @@ void Gateway::Detokenize(const HttpRequest& request, Responder responder) {
   responder->Send(200, kJson, openai::PromptJson(tokenizer.Decode(wanted.tokens)));
 }
 
-void Gateway::Models(const HttpRequest&, Responder responder) {
+void Gateway::Models(const Call&, Responder responder) {
   std::vector<openai::ModelEntry> entries;
   for (const proto::ServedModel& model : options_.models->List()) {
     entries.push_back(EntryOf(model));
@@ -242,20 +280,19 @@ void Gateway::Models(const HttpRequest&, Responder responder) {
   responder->Send(200, kJson, openai::ModelList(entries));
 }
 
-void Gateway::Model(const HttpRequest& request, Responder responder) {
-  absl::StatusOr<ModelServer::Target> target =
-      options_.models->Resolve(NameIn(request.path, kOpenAiModels));
+void Gateway::Model(const Call& request, Responder responder) {
+  absl::StatusOr<ModelServer::Target> target = options_.models->Resolve(request.name);
   if (!target.ok()) return SendError(*responder, target.status());
   responder->Send(200, kJson,
                   openai::ModelJson(EntryOf(target->model->description, target->adapter)));
 }
 
-void Gateway::Health(const HttpRequest& request, Responder responder) {
+void Gateway::Health(const Call& request, Responder responder) {
   responder->Send(200, kJson,
                   request.path == "/health" ? R"({"status":"ok"})" : R"({"live":true})");
 }
 
-void Gateway::Ready(const HttpRequest& request, Responder responder) {
+void Gateway::Ready(const Call& request, Responder responder) {
   const bool ready = !options_.ready || options_.ready();
   if (request.path == "/v2/health/ready") {
     responder->Send(ready ? 200 : 503, kJson,
@@ -266,30 +303,25 @@ void Gateway::Ready(const HttpRequest& request, Responder responder) {
                   ready ? R"({"status":"ready"})" : R"({"status":"not ready"})");
 }
 
-void Gateway::Version(const HttpRequest&, Responder responder) {
+void Gateway::Version(const Call&, Responder responder) {
   responder->Send(200, kJson, absl::StrCat(R"({"version":")", options_.version, "\"}"));
 }
 
-void Gateway::Metrics(const HttpRequest&, Responder responder) {
+void Gateway::Metrics(const Call&, Responder responder) {
   if (options_.metrics != nullptr) options_.metrics->Collect();
   responder->Send(200, "text/plain; version=0.0.4; charset=utf-8",
                   options_.exposition ? options_.exposition() : "");
 }
 
-void Gateway::ServerMetadata(const HttpRequest&, Responder responder) {
+void Gateway::ServerMetadata(const Call&, Responder responder) {
   responder->Send(
       200, kJson,
       openai::Dump(
           {{"name", "espalier"}, {"version", options_.version}, {"extensions", json::array()}}));
 }
 
-void Gateway::ModelMetadata(const HttpRequest& request, Responder responder) {
-  if (absl::EndsWith(request.path, kReadySuffix)) {
-    ModelReady(request, std::move(responder));
-    return;
-  }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
-      options_.models->Find(NameIn(request.path, kInferenceModels));
+void Gateway::ModelMetadata(const Call& request, Responder responder) {
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = options_.models->Find(request.name);
   if (!model.ok()) return SendError(*responder, model.status());
   const auto text = [](const char* name) {
     return json::array({{{"name", name}, {"datatype", "BYTES"}, {"shape", {1}}}});
@@ -302,11 +334,10 @@ void Gateway::ModelMetadata(const HttpRequest& request, Responder responder) {
                                 {"outputs", text("text")}}));
 }
 
-void Gateway::ModelReady(const HttpRequest& request, Responder responder) {
-  const std::string name = NameIn(request.path, kInferenceModels);
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = options_.models->Find(name);
+void Gateway::ModelReady(const Call& request, Responder responder) {
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = options_.models->Find(request.name);
   if (!model.ok()) return SendError(*responder, model.status());
-  responder->Send(200, kJson, openai::Dump({{"name", name}, {"ready", true}}));
+  responder->Send(200, kJson, openai::Dump({{"name", request.name}, {"ready", true}}));
 }
 
 }  // namespace espalier

@@ -2,6 +2,8 @@
 // Protocol, and metrics, behind one authorisation.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/embeddings  /tokenize  /detokenize
+//   POST /v1/responses  /v1/responses/input_tokens  /v1/responses/ID/cancel
+//   GET  /v1/responses/ID (DELETE, too)  /v1/responses/ID/input_items
 //   GET  /v1/models  /v1/models/NAME  /health  /ready  /version  /metrics
 //   GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME  /v2/models/NAME/ready
 #pragma once
@@ -17,6 +19,7 @@
 #include "server/clock.h"
 #include "server/http/generate_route.h"
 #include "server/http/http_server.h"
+#include "server/http/responses/responses_route.h"
 #include "server/inference/model_server.h"
 
 namespace espalier {
@@ -30,6 +33,7 @@ struct GatewayOptions {
   // The probes /health, /ready, /v2/health/live and /v2/health/ready are not asked for one.
   bool open_probes = false;
   std::function<bool()> ready;
+  size_t response_store_bytes = 64 << 20;  // of responses that are kept; 0: none is
   const Clock* clock = nullptr;
   std::string version;
 };
@@ -49,37 +53,49 @@ class Gateway {
 
  private:
   using Responder = std::shared_ptr<HttpResponder>;
-  using Route = void (Gateway::*)(const HttpRequest&, Responder);
+  struct Call : HttpRequest {
+    std::string name;  // what the path has in the place of NAME
+  };
+  using Route = void (Gateway::*)(const Call&, Responder);
   struct Known {
-    std::string name;  // as metrics and authorisation know it, "/v1/models/NAME"
+    std::string name;            // as metrics and authorisation know it, "/v1/models/NAME"
+    std::string prefix, suffix;  // of the paths; both empty: only the name itself is one
     std::map<std::string, Route> by_method;
     bool probe = false;  // says yes or no about the process, and nothing else
   };
 
+  Known& Add(const std::string& path, const char* method, Route route);
   // Null if there is no such path.
   const Known* FindRoute(const std::string& path) const;
   GenerateContext Context();
+  ResponsesContext ForResponses();
   // The model that a path or a body names; an empty name is the only one there is.
   absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const std::string& name) const;
 
-  void Completions(const HttpRequest& request, Responder responder);
-  void ChatCompletions(const HttpRequest& request, Responder responder);
-  void Embeddings(const HttpRequest& request, Responder responder);
-  void Tokenize(const HttpRequest& request, Responder responder);
-  void Detokenize(const HttpRequest& request, Responder responder);
-  void Models(const HttpRequest& request, Responder responder);
-  void Model(const HttpRequest& request, Responder responder);
-  void Health(const HttpRequest& request, Responder responder);
-  void Ready(const HttpRequest& request, Responder responder);
-  void Version(const HttpRequest& request, Responder responder);
-  void Metrics(const HttpRequest& request, Responder responder);
-  void ServerMetadata(const HttpRequest& request, Responder responder);
-  void ModelMetadata(const HttpRequest& request, Responder responder);
-  void ModelReady(const HttpRequest& request, Responder responder);
+  void Completions(const Call& request, Responder responder);
+  void ChatCompletions(const Call& request, Responder responder);
+  void CreateResponse(const Call& request, Responder responder);
+  void CountResponseInput(const Call& request, Responder responder);
+  void GetResponse(const Call& request, Responder responder);
+  void DeleteResponse(const Call& request, Responder responder);
+  void CancelResponse(const Call& request, Responder responder);
+  void ListResponseInput(const Call& request, Responder responder);
+  void Embeddings(const Call& request, Responder responder);
+  void Tokenize(const Call& request, Responder responder);
+  void Detokenize(const Call& request, Responder responder);
+  void Models(const Call& request, Responder responder);
+  void Model(const Call& request, Responder responder);
+  void Health(const Call& request, Responder responder);
+  void Ready(const Call& request, Responder responder);
+  void Version(const Call& request, Responder responder);
+  void Metrics(const Call& request, Responder responder);
+  void ServerMetadata(const Call& request, Responder responder);
+  void ModelMetadata(const Call& request, Responder responder);
+  void ModelReady(const Call& request, Responder responder);
 
   const GatewayOptions options_;
-  std::map<std::string, Known>
-      routes_;  // by path, or by its beginning where a name follows ("/v1/models/")
+  const std::shared_ptr<ResponseStore> responses_;
+  std::map<std::string, Known> routes_;  // by name
   std::atomic<int64_t> counter_ = 0;
 };
 

@@ -24,6 +24,10 @@ bool IsToken(const json& value) {
 
 }  // namespace
 
+bool IsOff(const json& value) {
+  return value == false || value == 0 || value == "" || value.empty();
+}
+
 std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -60,6 +60,9 @@ class JsonReader {
   std::set<std::string> seen_;
 };
 
+// A value that means that a feature is not wanted.
+bool IsOff(const nlohmann::ordered_json& value);
+
 // On the wire, bytes that are no UTF-8 become U+FFFD instead of an exception.
 std::string Dump(const nlohmann::ordered_json& value);
 

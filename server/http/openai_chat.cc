@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,9 +11,6 @@ namespace espalier::openai {
 namespace {
 
 using json = nlohmann::ordered_json;
-
-constexpr size_t kMaxMessages = 4096;
-constexpr size_t kMaxTools = 128;
 
 // A string, or parts of type text.
 bool ReadContent(const json& content, std::string* out) {
@@ -93,61 +91,43 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
   if (reader.error()) outer.Fail("messages", reader.error()->message);
 }
 
-// Adds its name and its text.
-bool ReadTool(const json& tool, const std::string& place, JsonReader& outer,
-              std::set<std::string>* names, proto::ChatPrompt* chat) {
-  const json function = tool.is_object() ? tool.value("function", json()) : json();
-  if (!function.is_object() || tool.value("type", json()) != "function") {
-    outer.Fail("tools", absl::StrCat(place, " must have the type function and a 'function'"));
-    return false;
+// The functions that a list of allowed tools names; each must be one of `names`.
+std::vector<std::string> ReadAllowed(const json& tools, const std::vector<std::string>& names,
+                                     const FunctionName& name_of, JsonReader& reader) {
+  std::vector<std::string> allowed;
+  if (!tools.is_array() || tools.empty()) {
+    reader.Fail("tool_choice", "field 'tool_choice' must list at least one allowed tool");
+    return allowed;
   }
-  JsonReader reader(function, place + ".function.");
-  std::string name, description;
-  reader.String("name", true, &name);
-  reader.String("description", false, &description);
-  const json* parameters = reader.Find("parameters");
-  if (parameters != nullptr && !parameters->is_object()) {
-    reader.Fail("parameters", absl::StrCat(place, ".function.parameters must be a JSON schema"));
+  for (const json& tool : tools) {
+    const std::optional<std::string> name = name_of(tool);
+    if (!name || std::find(names.begin(), names.end(), *name) == names.end()) {
+      reader.Fail("tool_choice",
+                  absl::StrCat("field 'tool_choice' allows '", name.value_or("").substr(0, 100),
+                               "', which is none of the tools"));
+      return allowed;
+    }
+    allowed.push_back(*name);
   }
-  bool strict = false;
-  reader.Bool("strict", &strict);
-  reader.RefuseUnknown();
-  if (!reader.error() && name.empty()) {
-    reader.Fail("name", absl::StrCat(place, ".function.name is empty"));
-  }
-  names->insert(name);
-  chat->add_tools(Dump(tool));
-  if (reader.error()) outer.Fail("tools", reader.error()->message);
-  return !reader.error();
+  return allowed;
 }
 
-void ReadToolChoice(JsonReader& reader, const std::set<std::string>& names,
-                    proto::ChatPrompt* chat) {
-  const json* choice = reader.Find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") {
-    chat->set_tool_choice(proto::TOOL_CHOICE_NONE);
-    return;
-  }
-  if (*choice == "required") {
-    chat->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
-  } else if (choice->is_object() && choice->value("function", json()).is_object() &&
-             (*choice)["function"].value("name", json()).is_string()) {
-    chat->set_tool_choice(proto::TOOL_CHOICE_NAMED);
-    chat->set_named_tool((*choice)["function"]["name"].get<std::string>());
-    if (names.count(chat->named_tool()) == 0) {
-      reader.Fail("tool_choice",
-                  absl::StrCat("field 'tool_choice' names '", chat->named_tool().substr(0, 100),
-                               "', which is none of the tools"));
+void KeepTools(const std::vector<std::string>& allowed, const std::vector<std::string>& names,
+               proto::ChatPrompt* chat) {
+  for (int i = static_cast<int>(names.size()) - 1; i >= 0; --i) {
+    if (std::find(allowed.begin(), allowed.end(), names[i]) == allowed.end()) {
+      chat->mutable_tools()->DeleteSubrange(i, 1);
     }
-  } else {
-    reader.Fail("tool_choice",
-                "field 'tool_choice' must be none, auto, required, or an object that names a "
-                "function");
   }
-  if (names.empty()) {
-    reader.Fail("tool_choice", "field 'tool_choice' wants a call, but there are no 'tools'");
+}
+
+// Of {"type": "function", "function": {"name": ...}}.
+std::optional<std::string> WrappedName(const json& tool) {
+  if (!tool.is_object() || !tool.value("function", json()).is_object() ||
+      !tool["function"].value("name", json()).is_string()) {
+    return std::nullopt;
   }
+  return tool["function"]["name"].get<std::string>();
 }
 
 }  // namespace
@@ -164,32 +144,118 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
   }
 }
 
+bool AddFunction(const json& function, const std::string& text, const std::string& place,
+                 JsonReader& outer, std::vector<std::string>* names, proto::ChatPrompt* chat) {
+  JsonReader reader(function, place + ".");
+  std::string name, description;
+  reader.String("name", true, &name);
+  reader.String("description", false, &description);
+  const json* parameters = reader.Find("parameters");
+  if (parameters != nullptr && !parameters->is_object()) {
+    reader.Fail("parameters", absl::StrCat(place, ".parameters must be a JSON schema"));
+  }
+  bool strict = false;
+  reader.Bool("strict", &strict);
+  reader.RefuseUnknown();
+  if (!reader.error() && name.empty()) {
+    reader.Fail("name", absl::StrCat(place, ".name is empty"));
+  }
+  names->push_back(std::move(name));
+  chat->add_tools(text);
+  if (reader.error()) outer.Fail("tools", reader.error()->message);
+  return !reader.error();
+}
+
+void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
+                    const FunctionName& name_of, proto::ChatPrompt* chat) {
+  const json* choice = reader.Find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") {
+    chat->set_tool_choice(proto::TOOL_CHOICE_NONE);
+    return;
+  }
+  if (names.empty()) {
+    reader.Fail("tool_choice", "field 'tool_choice' wants a call, but there are no 'tools'");
+    return;
+  }
+  if (*choice == "required") {
+    chat->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+    return;
+  }
+  if (choice->is_object() && choice->value("type", json()) == "allowed_tools") {
+    // In chats what is allowed is an object of its own, in responses it is not.
+    const json inner = choice->value("allowed_tools", *choice);
+    const json mode = inner.is_object() ? inner.value("mode", json("auto")) : json();
+    if (mode != "auto" && mode != "required") {
+      reader.Fail("tool_choice", "field 'tool_choice' must have the mode auto or required");
+      return;
+    }
+    KeepTools(ReadAllowed(inner.value("tools", json()), names, name_of, reader), names, chat);
+    if (mode == "required") chat->set_tool_choice(proto::TOOL_CHOICE_REQUIRED);
+    return;
+  }
+  const std::optional<std::string> named = name_of(*choice);
+  if (!named) {
+    reader.Fail("tool_choice",
+                "field 'tool_choice' must be none, auto, required, or an object that names a "
+                "function or the allowed_tools");
+    return;
+  }
+  chat->set_tool_choice(proto::TOOL_CHOICE_NAMED);
+  chat->set_named_tool(*named);
+  if (std::find(names.begin(), names.end(), *named) == names.end()) {
+    reader.Fail("tool_choice", absl::StrCat("field 'tool_choice' names '", named->substr(0, 100),
+                                            "', which is none of the tools"));
+  }
+}
+
 void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
   const json* tools = reader.Find("tools");
   if (tools != nullptr && (!tools->is_array() || tools->size() > kMaxTools)) {
     reader.Fail("tools", "field 'tools' must be a list of at most 128 tools");
     return;
   }
-  std::set<std::string> names;
+  std::vector<std::string> names;
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
-    if (!ReadTool((*tools)[i], absl::StrCat("tools[", i, "]"), reader, &names, chat)) return;
+    const json& tool = (*tools)[i];
+    const std::string place = absl::StrCat("tools[", i, "]");
+    const json function = tool.is_object() ? tool.value("function", json()) : json();
+    if (!function.is_object() || tool.value("type", json()) != "function") {
+      reader.Fail("tools", absl::StrCat(place, " must have the type function and a 'function'"));
+      return;
+    }
+    if (!AddFunction(function, Dump(tool), place + ".function", reader, &names, chat)) return;
   }
   bool parallel = true;
   reader.Bool("parallel_tool_calls", &parallel);
   chat->set_single_tool_call(!parallel);
-  ReadToolChoice(reader, names, chat);
+  ReadToolChoice(reader, names, WrappedName, chat);
+}
+
+void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt* chat) {
+  reader.String(field, false, chat->mutable_reasoning_effort());
+  static const std::set<std::string>& efforts =
+      *new std::set<std::string>{"", "none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (efforts.count(chat->reasoning_effort()) == 0) {
+    reader.Fail(field, absl::StrCat("field '", field,
+                                    "' must be none, minimal, low, medium, high, xhigh or max"));
+  }
+}
+
+void ReadTemplateArguments(JsonReader& reader, proto::ChatPrompt* chat) {
+  const json* arguments = reader.Find("chat_template_kwargs");
+  if (arguments == nullptr) return;
+  if (!arguments->is_object()) {
+    reader.Fail("chat_template_kwargs", "field 'chat_template_kwargs' must be an object");
+  } else if (!arguments->empty()) {
+    chat->set_template_arguments(Dump(*arguments));
+  }
 }
 
 void ReadReasoning(JsonReader& reader, Request* request) {
   proto::ChatPrompt* chat = request->generate.mutable_chat();
   reader.Bool("include_reasoning", &request->include_reasoning);
-  reader.String("reasoning_effort", false, chat->mutable_reasoning_effort());
-  static const std::set<std::string>& efforts =
-      *new std::set<std::string>{"", "none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  if (efforts.count(chat->reasoning_effort()) == 0) {
-    reader.Fail("reasoning_effort",
-                "field 'reasoning_effort' must be none, minimal, low, medium, high, xhigh or max");
-  }
+  ReadEffort(reader, "reasoning_effort", chat);
   // llama.cpp's name for where thoughts go.
   std::string format;
   reader.String("reasoning_format", false, &format);

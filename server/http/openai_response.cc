@@ -21,10 +21,7 @@ json UsageJson(const proto::Usage& usage) {
       {"completion_tokens_details",
        {{"accepted_prediction_tokens", usage.accepted_tokens()},
         {"rejected_prediction_tokens", usage.drafted_tokens() - usage.accepted_tokens()}}},
-      {"speculation",
-       {{"drafted_tokens", usage.drafted_tokens()},
-        {"accepted_tokens", usage.accepted_tokens()},
-        {"verification_steps", usage.verification_steps()}}}};
+      {"speculation", SpeculationJson(usage)}};
   if (usage.has_reasoning_tokens()) {
     out["completion_tokens_details"]["reasoning_tokens"] = usage.reasoning_tokens();
   }
@@ -103,14 +100,7 @@ json ChatLogprob(const Logprob& token) {
 
 json ChatLogprobs(const ChoicePart& part) {
   json content = json::array();
-  for (const proto::TokenLogprobs& token : part.logprobs) {
-    json entry = ChatLogprob(token);
-    entry["top_logprobs"] = json::array();
-    for (const proto::TopLogprob& other : token.top()) {
-      entry["top_logprobs"].push_back(ChatLogprob(other));
-    }
-    content.push_back(std::move(entry));
-  }
+  for (const proto::TokenLogprobs& token : part.logprobs) content.push_back(LogprobJson(token));
   return {{"content", content}, {"refusal", nullptr}};
 }
 
@@ -207,6 +197,21 @@ json ModelObject(const ModelEntry& model) {
 }  // namespace
 
 const char kDone[] = "data: [DONE]\n\n";
+
+json LogprobJson(const proto::TokenLogprobs& token) {
+  json entry = ChatLogprob(token);
+  entry["top_logprobs"] = json::array();
+  for (const proto::TopLogprob& other : token.top()) {
+    entry["top_logprobs"].push_back(ChatLogprob(other));
+  }
+  return entry;
+}
+
+json SpeculationJson(const proto::Usage& usage) {
+  return {{"drafted_tokens", usage.drafted_tokens()},
+          {"accepted_tokens", usage.accepted_tokens()},
+          {"verification_steps", usage.verification_steps()}};
+}
 
 int CharactersOf(const std::vector<proto::TokenLogprobs>& logprobs) {
   int count = 0;

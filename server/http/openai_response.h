@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,12 @@ std::string Chunk(const Head& head, const ChoicePart& part);
 std::string UsageChunk(const Head& head, const proto::Usage& usage);
 std::string ErrorChunk(const Error& error);
 extern const char kDone[];  // "data: [DONE]\n\n"
+
+// A token's log-probability as chats have it, its alternatives included.
+nlohmann::ordered_json LogprobJson(const proto::TokenLogprobs& token);
+
+// What drafts did for an answer; no field of OpenAI's.
+nlohmann::ordered_json SpeculationJson(const proto::Usage& usage);
 
 // How many characters the log-probabilities' tokens have, as text_offset counts.
 int CharactersOf(const std::vector<proto::TokenLogprobs>& logprobs);

@@ -1,0 +1,132 @@
+#include "server/http/openai_sampling.h"
+
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/http/text_reader.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr int kTimeoutLimit = 7 * 24 * 3600;
+
+void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
+  const json* stop = reader.Find("stop");
+  if (stop == nullptr) return;
+  if (stop->is_string()) {
+    generate->add_stop(stop->get<std::string>());
+    return;
+  }
+  reader.Strings("stop", 64, [&](const std::string& text) { generate->add_stop(text); });
+}
+
+void ReadLogitBias(JsonReader& reader, proto::SamplingOptions* sampling) {
+  const json* bias = reader.Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) {
+    reader.Fail("logit_bias", "field 'logit_bias' must be an object of token ids to biases");
+    return;
+  }
+  for (const auto& [key, value] : bias->items()) {
+    int token = 0;
+    const double number = value.is_number() ? value.get<double>() : 1e9;
+    if (!absl::SimpleAtoi(key, &token) || token < 0 || !(number >= -100 && number <= 100)) {
+      reader.Fail("logit_bias", absl::StrCat("field 'logit_bias': entry '", key.substr(0, 40),
+                                             "' must be a token id with a bias in -100..100"));
+      return;
+    }
+    (*sampling->mutable_logit_bias())[token] = static_cast<float>(number);
+  }
+}
+
+}  // namespace
+
+void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate) {
+  proto::SamplingOptions* sampling = generate->mutable_sampling();
+  // What is not there stays absent: the model may have a default of its own.
+  const auto number = [&](const char* name, double low, double high, auto set) {
+    if (reader.Find(name) == nullptr) return;
+    double value = low;
+    reader.Number(name, low, high, &value);
+    (sampling->*set)(value);
+  };
+  using S = proto::SamplingOptions;
+  number("temperature", 0, 2, &S::set_temperature);
+  number("top_p", 0, 1, &S::set_top_p);
+  if (sampling->has_top_p() && sampling->top_p() == 0) {
+    reader.Fail("top_p", "field 'top_p' must be greater than 0");
+  }
+  number("min_p", 0, 1, &S::set_min_p);
+  number("typical_p", 0, 1, &S::set_typical_p);
+  number("repetition_penalty", 0.01, 100, &S::set_repetition_penalty);
+  number("presence_penalty", -2, 2, &S::set_presence_penalty);
+  number("frequency_penalty", -2, 2, &S::set_frequency_penalty);
+  if (reader.Find("top_k") != nullptr) {
+    int top_k = 0;
+    reader.Integer("top_k", -1, 1 << 30, &top_k);
+    sampling->set_top_k(top_k < 0 ? 0 : top_k);  // -1 is vLLM's "off"
+  }
+  if (reader.Find("seed") != nullptr) {
+    int64_t seed = 0;
+    reader.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
+                   &seed);
+    sampling->set_seed(static_cast<uint64_t>(seed));
+    sampling->set_has_seed(true);
+  }
+  ReadLogitBias(reader, sampling);
+  reader.Tokens("allowed_token_ids", kMaxPromptTokens,
+                [&](int token) { sampling->add_allowed_token_ids(token); });
+  reader.Strings("bad_words", 256, [&](const std::string& word) { sampling->add_bad_words(word); });
+  int min_tokens = 0;
+  reader.Integer("min_tokens", 0, kMaxTokensLimit, &min_tokens);
+  sampling->set_min_tokens(min_tokens);
+}
+
+void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
+  ReadStop(reader, generate);
+  reader.Tokens("stop_token_ids", 1024, [&](int token) { generate->add_stop_token_ids(token); });
+  bool include_stop = false, ignore_eos = false, skip_special = true, add_special = true;
+  reader.Bool("include_stop_str_in_output", &include_stop);
+  reader.Bool("ignore_eos", &ignore_eos);
+  reader.Bool("skip_special_tokens", &skip_special);
+  reader.Bool("add_special_tokens", &add_special);
+  generate->set_include_stop(include_stop);
+  generate->set_ignore_eos(ignore_eos);
+  generate->set_show_special_tokens(!skip_special);
+  generate->set_no_added_tokens(!add_special);
+  int value = 0;
+  if (reader.Find("prompt_logprobs") != nullptr) {
+    reader.Integer("prompt_logprobs", 0, 64, &value);
+    generate->set_prompt_logprobs(value);
+  }
+  value = 0;
+  reader.Integer("truncate_prompt_tokens", 1, kMaxTokensLimit, &value);
+  generate->set_truncate_prompt_tokens(value);
+  value = 1;
+  reader.Integer("n", 1, 128, &value);
+  generate->set_n(value);
+  value = 0;
+  reader.Integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max(),
+                 &value);
+  generate->set_priority(value);
+  if (reader.Find("cache_salt") != nullptr) {
+    reader.String("cache_salt", true, generate->mutable_cache_salt());
+    if (generate->cache_salt().empty()) {
+      // Whoever sends one wants to be apart.
+      reader.Fail("cache_salt", "field 'cache_salt' is empty; leave it out to share with all");
+    }
+  }
+  double timeout = 0;
+  reader.Number("timeout", 0, kTimeoutLimit, &timeout);
+  generate->set_timeout_seconds(timeout);
+  if (reader.Find("speculation") != nullptr) {
+    bool on = true;
+    reader.Bool("speculation", &on);
+    generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
+  }
+}
+
+}  // namespace espalier::openai

@@ -1,0 +1,18 @@
+// How tokens are chosen and where an answer ends: fields of every generating route.
+#pragma once
+
+#include "proto/inference.pb.h"
+#include "server/http/json_reader.h"
+
+namespace espalier::openai {
+
+inline constexpr int kMaxTokensLimit = 1 << 20;
+
+// temperature to min_tokens. What a body leaves out stays absent: the model may have a default of
+// its own.
+void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate);
+
+// stop to speculation: how the answer ends and what comes with it.
+void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate);
+
+}  // namespace espalier::openai

@@ -1,0 +1,57 @@
+#include "server/http/responses/fit_context.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "server/inference/generation.h"
+
+namespace espalier {
+namespace {
+
+bool Stays(const proto::ChatTurn& turn) {
+  return turn.role() == "system" || turn.role() == "developer";
+}
+
+proto::ChatPrompt From(const proto::ChatPrompt& chat, int first) {
+  proto::ChatPrompt out = chat;
+  out.clear_turns();
+  for (int i = 0; i < chat.turns_size(); ++i) {
+    if (i >= first || Stays(chat.turns(i))) *out.add_turns() = chat.turns(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status FitContext(const LoadedModel& model, proto::GenerateRequest* request) {
+  const proto::ChatPrompt whole = request->chat();
+  const int room = model.host->context() - std::max(1, request->max_tokens());
+  // Whether it fits from this turn on.
+  const auto fits = [&](int first) -> absl::StatusOr<bool> {
+    *request->mutable_chat() = From(whole, first);
+    absl::StatusOr<Prompt> prompt = PromptOf(*request, model);
+    if (!prompt.ok()) return prompt.status();
+    return static_cast<int>(prompt->tokens.size()) <= room;
+  };
+  std::vector<int> starts = {0};
+  for (int i = 1; i < whole.turns_size(); ++i) {
+    if (whole.turns(i).role() == "user") starts.push_back(i);
+  }
+  // The first of them from which it fits; later ones are shorter.
+  size_t low = 0, high = starts.size() - 1;
+  while (low < high) {
+    // Most conversations fit as they are.
+    const size_t middle = low == 0 && high == starts.size() - 1 ? 0 : (low + high) / 2;
+    absl::StatusOr<bool> good = fits(starts[middle]);
+    if (!good.ok()) return good.status();
+    if (*good) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  *request->mutable_chat() = From(whole, starts[low]);
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

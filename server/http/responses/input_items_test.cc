@@ -1,0 +1,154 @@
+// Items become the turns that templates expect, and what is listed can be given back.
+#include "server/http/responses/input_items.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+struct Read {
+  json items;
+  std::optional<Error> error;
+};
+
+Read ReadItems(const json& input) {
+  const json body = {{"input", input}};
+  JsonReader reader(body);
+  ItemIds ids("test");
+  Read read;
+  ReadInput(reader, &ids, &read.items);
+  read.error = reader.error();
+  return read;
+}
+
+const json& Conversation() {
+  static const json& conversation = *new json(json::parse(R"([
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "input_text", "text": "Rain in "},
+                                 {"type": "input_text", "text": "Ur?"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [],
+     "content": [{"type": "reasoning_text", "text": "ask"}], "encrypted_content": null},
+    {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+     "content": [{"type": "output_text", "text": "Let me see.", "annotations": [], "logprobs": []}]},
+    {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "rain",
+     "arguments": "{\"city\": \"Ur\"}", "status": "completed", "parsed_arguments": null},
+    {"type": "function_call", "call_id": "b", "name": "wind", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "b", "output": "calm"},
+    {"type": "function_call_output", "call_id": "a",
+     "output": [{"type": "input_text", "text": "none"}]},
+    {"role": "assistant", "content": "No."},
+    {"role": "assistant", "content": "Really."},
+    {"role": "user", "content": "Thanks"}])"));
+  return conversation;
+}
+
+TEST(InputItemsTest, WhatTheAssistantSaidInOneGoIsOneTurn) {
+  const Read read = ReadItems(Conversation());
+  ASSERT_FALSE(read.error) << read.error->message;
+  proto::ChatPrompt chat;
+  ASSERT_FALSE(AddTurns(read.items, &chat));
+  ASSERT_EQ(chat.turns_size(), 8);
+  EXPECT_EQ(chat.turns(0).role(), "developer");
+  EXPECT_EQ(chat.turns(1).content(), "Rain in Ur?");
+  const proto::ChatTurn& turn = chat.turns(2);
+  EXPECT_EQ(turn.role(), "assistant");
+  EXPECT_EQ(turn.reasoning(), "ask");
+  EXPECT_EQ(turn.content(), "Let me see.");
+  const json calls = json::parse(turn.tool_calls());
+  ASSERT_EQ(calls.size(), 2);
+  EXPECT_EQ(calls[0]["id"], "a");
+  EXPECT_EQ(calls[0]["function"]["arguments"], R"({"city": "Ur"})");
+  EXPECT_EQ(calls[1]["function"]["name"], "wind");
+  EXPECT_EQ(chat.turns(3).role(), "tool");
+  EXPECT_EQ(chat.turns(3).tool_call_id(), "b");
+  EXPECT_EQ(chat.turns(4).content(), "none");
+  // Two messages are two turns; nothing of the calls before sticks to them.
+  EXPECT_EQ(chat.turns(5).content(), "No.");
+  EXPECT_EQ(chat.turns(5).tool_calls(), "");
+  EXPECT_EQ(chat.turns(6).content(), "Really.");
+  EXPECT_EQ(chat.turns(7).content(), "Thanks");
+}
+
+TEST(InputItemsTest, WhatIsListedCanBeGivenBack) {
+  const Read first = ReadItems(Conversation());
+  const Read again = ReadItems(first.items);
+  ASSERT_FALSE(again.error) << again.error->message;
+  EXPECT_EQ(again.items, first.items);
+  for (const json& item : first.items) EXPECT_FALSE(item["id"].get<std::string>().empty());
+  EXPECT_EQ(first.items[2]["id"], "rs_1");
+  const Read text = ReadItems("Hello");
+  ASSERT_EQ(text.items.size(), 1);
+  EXPECT_EQ(text.items[0]["role"], "user");
+  EXPECT_EQ(text.items[0]["content"][0]["text"], "Hello");
+  EXPECT_EQ(text.items[0]["content"][0]["type"], "input_text");
+}
+
+TEST(InputItemsTest, ReferencesBecomeWhatTheyReferTo) {
+  json items = ReadItems(json::parse(R"([{"type": "item_reference", "id": "msg_9"},
+                                         {"role": "user", "content": "And?"}])"))
+                   .items;
+  const json known = {{"id", "msg_9"},
+                      {"type", "message"},
+                      {"role", "user"},
+                      {"content", {{{"type", "input_text"}, {"text", "Hm"}}}}};
+  json other = items;
+  const auto find = [&](const std::string& id) -> std::optional<json> {
+    if (id == "msg_9") return known;
+    return std::nullopt;
+  };
+  ASSERT_FALSE(ResolveReferences(find, &items));
+  EXPECT_EQ(items[0], known);
+  other[0]["id"] = "msg_8";
+  const auto error = ResolveReferences(find, &other);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->http_status, 404);
+  EXPECT_THAT(error->message, HasSubstr("msg_8"));
+}
+
+TEST(InputItemsTest, AnOutputNeedsItsCall) {
+  const Read read = ReadItems(json::parse(
+      R"([{"type": "function_call_output", "call_id": "a", "output": "x"},
+          {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}])"));
+  ASSERT_FALSE(read.error);
+  proto::ChatPrompt chat;
+  const auto error = AddTurns(read.items, &chat);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->param, "input");
+  EXPECT_THAT(error->message, HasSubstr("'a'"));
+}
+
+TEST(InputItemsTest, WhatCannotBeReadIsRefusedByPlace) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"null", "input"},
+      {"7", "input"},
+      {"[\"x\"]", "input[0]"},
+      {R"([{"role": "user"}])", "input[0].content"},
+      {R"([{"role": "king", "content": "x"}])", "input[0].role"},
+      {R"([{"role": "user", "content": 7}])", "input[0].content"},
+      {R"([{"role": "user", "content": "x", "contents": "y"}])", "input[0].contents"},
+      {R"([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}])",
+       "input[0].content[0] is of type 'input_image'"},
+      {R"([{"role": "user", "content": [{"type": "input_text"}]}])", "input[0].content[0]"},
+      {R"([{"type": "web_search_call", "id": "x"}])", "input[0] is of type 'web_search_call'"},
+      {R"([{"type": "function_call", "call_id": "a", "name": "f", "arguments": "[1]"}])",
+       "input[0].arguments"},
+      {R"([{"type": "function_call", "name": "f", "arguments": "{}"}])", "input[0].call_id"},
+      {R"([{"type": "function_call_output", "call_id": "a"}])", "input[0].output"},
+      {R"([{"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "gAAA"}])",
+       "input[0].encrypted_content"},
+      {R"([{"type": "reasoning", "id": "r", "summary": "why"}])", "input[0].summary"},
+      {R"([{"type": "item_reference"}])", "input[0].id"}};
+  for (const auto& [input, place] : cases) {
+    const Read read = ReadItems(json::parse(input));
+    ASSERT_TRUE(read.error) << input;
+    EXPECT_THAT(read.error->message, HasSubstr(place)) << input;
+    EXPECT_EQ(read.error->param, "input") << input;
+  }
+}
+
+}  // namespace
+}  // namespace espalier::openai

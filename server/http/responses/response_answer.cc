@@ -1,0 +1,266 @@
+#include "server/http/responses/response_answer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/http/json_reader.h"
+#include "server/http/openai_response.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+json UsageJson(const proto::Usage& usage) {
+  return {{"input_tokens", usage.prompt_tokens()},
+          {"input_tokens_details",
+           {{"cached_tokens", usage.cached_tokens()},
+            // What was not found in the KV cache is there afterwards.
+            {"cache_write_tokens", usage.prompt_tokens() - usage.cached_tokens()}}},
+          {"output_tokens", usage.completion_tokens()},
+          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens()}}},
+          {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
+          {"speculation", SpeculationJson(usage)}};
+}
+
+// The few codes that a response's error can have.
+const char* CodeOf(const Error& error) {
+  if (error.http_status == 429) return "rate_limit_exceeded";
+  return error.http_status >= 500 ? "server_error" : "invalid_prompt";
+}
+
+}  // namespace
+
+ResponseAnswer::ResponseAnswer(ResponseHead head, ItemIds ids, std::vector<std::string>* events)
+    : head_(std::move(head)), ids_(std::move(ids)), events_(events) {}
+
+void ResponseAnswer::Emit(const char* type, json fields) {
+  if (events_ == nullptr) return;
+  json event = {{"type", type}, {"sequence_number", sequence_++}};
+  event.update(fields);
+  events_->push_back(absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n"));
+}
+
+void ResponseAnswer::EmitResponse(const char* type) {
+  if (events_ != nullptr) Emit(type, {{"response", Object()}});
+}
+
+void ResponseAnswer::Queue() {
+  status_ = "queued";
+  EmitResponse("response.created");
+  EmitResponse("response.queued");
+}
+
+void ResponseAnswer::Begin() {
+  if (status_ != "queued") EmitResponse("response.created");
+  status_ = "in_progress";
+  EmitResponse("response.in_progress");
+}
+
+json ResponseAnswer::OpenPart() const {
+  if (open_ == Open::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
+  json part = {{"type", "output_text"}, {"text", text_}, {"annotations", json::array()}};
+  if (head_.with_logprobs) part["logprobs"] = logprobs_;
+  return part;
+}
+
+json ResponseAnswer::OpenItemNow(const char* status) const {
+  json item = output_.back();
+  item["status"] = status;
+  if (open_ == Open::kCall) {
+    item["arguments"] = text_;
+  } else {
+    item["content"] = json::array({OpenPart()});
+  }
+  return item;
+}
+
+json ResponseAnswer::Place(bool part) const {
+  json fields = {{"item_id", output_.back()["id"]}, {"output_index", output_.size() - 1}};
+  if (part) fields["content_index"] = 0;
+  return fields;
+}
+
+void ResponseAnswer::OpenItem(Open kind, json item) {
+  CloseItem("completed");
+  open_ = kind;
+  text_.clear();
+  logprobs_ = json::array();
+  output_.push_back(std::move(item));
+  if (events_ == nullptr) return;
+  Emit("response.output_item.added",
+       {{"output_index", output_.size() - 1}, {"item", output_.back()}});
+  if (kind == Open::kCall) return;
+  json fields = Place(true);
+  fields["part"] = OpenPart();
+  Emit("response.content_part.added", std::move(fields));
+}
+
+void ResponseAnswer::CloseItem(const char* status) {
+  if (open_ == Open::kNone) return;
+  output_.back() = OpenItemNow(status);
+  if (events_ != nullptr) {
+    json done = Place(open_ != Open::kCall);
+    if (open_ == Open::kCall) {
+      done["name"] = output_.back()["name"];
+      done["arguments"] = text_;
+      Emit("response.function_call_arguments.done", std::move(done));
+    } else {
+      json part = done;
+      part["part"] = OpenPart();
+      done["text"] = text_;
+      if (open_ == Open::kMessage) done["logprobs"] = logprobs_;
+      Emit(open_ == Open::kMessage ? "response.output_text.done" : "response.reasoning_text.done",
+           std::move(done));
+      Emit("response.content_part.done", std::move(part));
+    }
+    Emit("response.output_item.done",
+         {{"output_index", output_.size() - 1}, {"item", output_.back()}});
+  }
+  open_ = Open::kNone;
+}
+
+void ResponseAnswer::AddReasoning(const std::string& text) {
+  if (open_ != Open::kReasoning) {
+    OpenItem(Open::kReasoning, {{"id", ids_.New("rs_")},
+                                {"type", "reasoning"},
+                                {"summary", json::array()},
+                                {"content", json::array()},
+                                {"status", "in_progress"}});
+  }
+  text_ += text;
+  if (events_ == nullptr) return;
+  json fields = Place(true);
+  fields["delta"] = text;
+  Emit("response.reasoning_text.delta", std::move(fields));
+}
+
+// The first tokens of a message may begin with what is not shown, be it thoughts or a space.
+void ResponseAnswer::AlignLogprobs(const std::string& text) {
+  std::string bytes;
+  for (const proto::TokenLogprobs& token : waiting_) bytes += token.text();
+  size_t begin = thought_ ? bytes.rfind(text) : bytes.find(text);
+  if (begin == std::string::npos) begin = 0;
+  size_t first = 0, start = 0;
+  while (first < waiting_.size() && start + waiting_[first].text().size() <= begin) {
+    start += waiting_[first++].text().size();
+  }
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<int64_t>(first));
+  waiting_at_ = static_cast<int64_t>(start) - static_cast<int64_t>(begin);
+}
+
+// Of the tokens that wait, those that begin within the text so far: what is held back, and what
+// belongs to a stop string, is not there.
+json ResponseAnswer::TakeLogprobs() {
+  json out = json::array();
+  size_t taken = 0;
+  for (; taken < waiting_.size() && waiting_at_ < static_cast<int64_t>(text_.size()); ++taken) {
+    out.push_back(LogprobJson(waiting_[taken]));
+    waiting_at_ += static_cast<int64_t>(waiting_[taken].text().size());
+  }
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<int64_t>(taken));
+  return out;
+}
+
+void ResponseAnswer::AddText(const std::string& text) {
+  if (open_ != Open::kMessage) {
+    OpenItem(Open::kMessage, {{"id", ids_.New("msg_")},
+                              {"type", "message"},
+                              {"status", "in_progress"},
+                              {"role", "assistant"},
+                              {"content", json::array()}});
+    AlignLogprobs(text);
+    thought_ = false;
+  }
+  text_ += text;
+  json logprobs = TakeLogprobs();
+  if (events_ != nullptr) {
+    json fields = Place(true);
+    fields["delta"] = text;
+    fields["logprobs"] = logprobs;
+    Emit("response.output_text.delta", std::move(fields));
+  }
+  logprobs_.insert(logprobs_.end(), logprobs.begin(), logprobs.end());
+}
+
+void ResponseAnswer::AddCall(const proto::ToolCall& call) {
+  if (!call.id().empty()) {
+    OpenItem(Open::kCall, {{"id", ids_.New("fc_")},
+                           {"type", "function_call"},
+                           {"status", "in_progress"},
+                           {"call_id", call.id()},
+                           {"name", call.name()},
+                           {"arguments", ""}});
+  }
+  if (call.arguments().empty()) return;
+  text_ += call.arguments();
+  if (events_ == nullptr) return;
+  json fields = Place(false);
+  fields["delta"] = call.arguments();
+  Emit("response.function_call_arguments.delta", std::move(fields));
+}
+
+void ResponseAnswer::Add(const proto::GenerateReply& reply) {
+  if (head_.with_logprobs) {
+    waiting_.insert(waiting_.end(), reply.logprobs().begin(), reply.logprobs().end());
+  }
+  if (!reply.reasoning().empty()) {
+    thought_ = true;
+    if (head_.include_reasoning) AddReasoning(reply.reasoning());
+    if (reply.text().empty()) waiting_.clear();
+  }
+  if (!reply.text().empty()) AddText(reply.text());
+  for (const proto::ToolCall& call : reply.tool_calls()) AddCall(call);
+  if (!reply.tool_calls().empty()) waiting_.clear();
+}
+
+void ResponseAnswer::End(const char* status, const char* item_status, const char* event) {
+  CloseItem(item_status);
+  status_ = status;
+  over_ = true;
+  EmitResponse(event);
+}
+
+void ResponseAnswer::Finish(const std::string& finish_reason, const proto::Usage& usage,
+                            int64_t now_unix_seconds) {
+  usage_ = UsageJson(usage);
+  if (finish_reason == "cancelled") {
+    Fail({.http_status = 503, .message = "the server ended the answer: its model was unloaded"});
+  } else if (finish_reason == "length") {
+    incomplete_ = {{"reason", "max_output_tokens"}};
+    End("incomplete", "incomplete", "response.incomplete");
+  } else {
+    completed_at_ = now_unix_seconds;
+    End("completed", "completed", "response.completed");
+  }
+}
+
+void ResponseAnswer::Fail(const Error& error) {
+  error_ = {{"code", CodeOf(error)}, {"message", error.message}};
+  End("failed", "incomplete", "response.failed");
+}
+
+// No event that clients know tells of it: the stream just ends.
+void ResponseAnswer::Cancel() {
+  CloseItem("incomplete");
+  status_ = "cancelled";
+  over_ = true;
+}
+
+json ResponseAnswer::Object() const {
+  json object = {{"id", head_.id},
+                 {"object", "response"},
+                 {"created_at", head_.created_unix_seconds},
+                 {"completed_at", completed_at_},
+                 {"status", status_},
+                 {"error", error_},
+                 {"incomplete_details", incomplete_},
+                 {"model", head_.model},
+                 {"output", output_},
+                 {"usage", usage_}};
+  if (open_ != Open::kNone) object["output"].back() = OpenItemNow("in_progress");
+  object.update(head_.echo);
+  return object;
+}
+
+}  // namespace espalier::openai

@@ -1,0 +1,80 @@
+// A response as it comes to be: its items, and the events by which a stream tells of them. Streams
+// and whole answers come of the same steps. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "proto/inference.pb.h"
+#include "server/http/openai_error.h"
+#include "server/http/responses/input_items.h"
+
+namespace espalier::openai {
+
+struct ResponseHead {
+  std::string id;
+  std::string model;
+  int64_t created_unix_seconds = 0;
+  // What it repeats of its request, the effective temperature and top_p and whether it is stored.
+  nlohmann::ordered_json echo;
+  bool with_logprobs = false;
+  bool include_reasoning = true;
+};
+
+class ResponseAnswer {
+ public:
+  // Events are made if `events` is not null, and are put there, one text each. Their
+  // sequence_numbers count from 0.
+  ResponseAnswer(ResponseHead head, ItemIds ids, std::vector<std::string>* events);
+
+  void Queue();  // of a background response, before it runs
+  void Begin();  // once it runs
+  void Add(const proto::GenerateReply& reply);
+  // The end, once, by one of these.
+  void Finish(const std::string& finish_reason, const proto::Usage& usage,
+              int64_t now_unix_seconds);
+  void Fail(const Error& error);
+  void Cancel();
+
+  bool over() const { return over_; }
+  // As it is now.
+  nlohmann::ordered_json Object() const;
+  const nlohmann::ordered_json& output() const { return output_; }
+
+ private:
+  enum class Open { kNone, kReasoning, kMessage, kCall };
+
+  void Emit(const char* type, nlohmann::ordered_json fields);
+  void EmitResponse(const char* type);
+  // Fields that tell of the open item's only part, or of its arguments.
+  nlohmann::ordered_json Place(bool part) const;
+  void OpenItem(Open kind, nlohmann::ordered_json item);
+  void CloseItem(const char* status);
+  nlohmann::ordered_json OpenPart() const;
+  nlohmann::ordered_json OpenItemNow(const char* status) const;
+  void AddReasoning(const std::string& text);
+  void AddText(const std::string& text);
+  void AddCall(const proto::ToolCall& call);
+  void AlignLogprobs(const std::string& text);
+  nlohmann::ordered_json TakeLogprobs();
+  void End(const char* status, const char* item_status, const char* event);
+
+  const ResponseHead head_;
+  ItemIds ids_;
+  std::vector<std::string>* const events_;
+  int64_t sequence_ = 0;
+  std::string status_ = "in_progress";
+  bool over_ = false;
+  nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // the last one may be open
+  Open open_ = Open::kNone;
+  std::string text_;                     // of the open item: its text or its arguments
+  nlohmann::ordered_json logprobs_;      // of the open message
+  std::vector<proto::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
+  int64_t waiting_at_ = 0;  // where in the message's text the first of them begins
+  bool thought_ = false;    // the tokens that wait may be thoughts
+  nlohmann::ordered_json error_, incomplete_, usage_, completed_at_;
+};
+
+}  // namespace espalier::openai

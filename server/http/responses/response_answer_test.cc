@@ -1,0 +1,245 @@
+// A stream tells all that the whole answer holds, in an order that clients can build it from.
+#include "server/http/responses/response_answer.h"
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace espalier::openai {
+namespace {
+
+using json = nlohmann::ordered_json;
+using ::testing::ElementsAre;
+
+ResponseHead Head() {
+  return {.id = "resp_1", .model = "lm", .created_unix_seconds = 7, .echo = {{"tools", json::array()}}};
+}
+
+proto::GenerateReply Reply(const std::string& reasoning, const std::string& text) {
+  proto::GenerateReply reply;
+  reply.set_reasoning(reasoning);
+  reply.set_text(text);
+  return reply;
+}
+
+void AddCall(proto::GenerateReply* reply, int index, const std::string& id, const std::string& name,
+             const std::string& arguments) {
+  proto::ToolCall* call = reply->add_tool_calls();
+  call->set_index(index);
+  call->set_id(id);
+  call->set_name(name);
+  call->set_arguments(arguments);
+}
+
+// Thoughts, text and two calls, in pieces that cut anywhere.
+std::vector<proto::GenerateReply> Replies() {
+  std::vector<proto::GenerateReply> replies = {Reply("hm", ""), Reply(", so", "Let"),
+                                               Reply("", " me see"), Reply("", "")};
+  AddCall(&replies[3], 0, "a", "rain", "");
+  AddCall(&replies[3], 0, "", "", "{\"city\":");
+  replies.push_back(Reply("", ""));
+  AddCall(&replies[4], 0, "", "", "\"Ur\"}");
+  AddCall(&replies[4], 1, "b", "wind", "{}");
+  return replies;
+}
+
+proto::Usage SomeUsage() {
+  proto::Usage usage;
+  usage.set_prompt_tokens(10);
+  usage.set_cached_tokens(4);
+  usage.set_completion_tokens(6);
+  usage.set_reasoning_tokens(2);
+  return usage;
+}
+
+std::vector<json> Parse(const std::vector<std::string>& events) {
+  std::vector<json> out;
+  for (const std::string& event : events) {
+    const std::vector<std::string> lines = absl::StrSplit(event, '\n');
+    EXPECT_EQ(lines.size(), 4);
+    out.push_back(json::parse(absl::StripPrefix(lines[1], "data: ")));
+    EXPECT_EQ(lines[0], "event: " + out.back()["type"].get<std::string>());
+    EXPECT_EQ(out.back()["sequence_number"], out.size() - 1);
+  }
+  return out;
+}
+
+// What a client holds that believes nothing but the events.
+class Client {
+ public:
+  void See(const json& event) {
+    const std::string type = event["type"];
+    if (type == "response.output_item.added") {
+      ASSERT_EQ(event["output_index"], items.size());
+      items.push_back(event["item"]);
+      return;
+    }
+    if (event.contains("response")) return;
+    ASSERT_EQ(event["output_index"], items.size() - 1) << type;
+    json& item = items.back();
+    if (type == "response.output_item.done") {
+      json status = event["item"];
+      status["status"] = item["status"];
+      EXPECT_EQ(status, item);
+      item = event["item"];
+      return;
+    }
+    EXPECT_EQ(event["item_id"], item["id"]);
+    if (type == "response.content_part.added") {
+      item["content"].push_back(event["part"]);
+    } else if (type == "response.content_part.done") {
+      EXPECT_EQ(event["part"], item["content"][event["content_index"].get<int>()]);
+    } else if (type == "response.function_call_arguments.delta") {
+      item["arguments"].get_ref<std::string&>() += event["delta"].get<std::string>();
+    } else if (type == "response.function_call_arguments.done") {
+      EXPECT_EQ(event["arguments"], item["arguments"]);
+    } else {
+      json& part = item["content"][event["content_index"].get<int>()];
+      if (event.contains("delta")) {
+        part["text"].get_ref<std::string&>() += event["delta"].get<std::string>();
+      } else {
+        EXPECT_EQ(event["text"], part["text"]) << type;
+      }
+    }
+  }
+
+  json items = json::array();
+};
+
+TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
+  std::vector<std::string> events;
+  ResponseAnswer streamed(Head(), ItemIds("1"), &events);
+  ResponseAnswer whole(Head(), ItemIds("1"), nullptr);
+  for (ResponseAnswer* answer : {&streamed, &whole}) {
+    answer->Begin();
+    for (const proto::GenerateReply& reply : Replies()) answer->Add(reply);
+    answer->Finish("tool_calls", SomeUsage(), 9);
+    EXPECT_TRUE(answer->over());
+  }
+  EXPECT_EQ(streamed.Object(), whole.Object());
+  Client client;
+  std::vector<std::string> types;
+  for (const json& event : Parse(events)) {
+    client.See(event);
+    types.push_back(event["type"].get<std::string>().substr(9));
+    if (types.back() == "completed") {
+      EXPECT_EQ(event["response"], whole.Object());
+    }
+  }
+  EXPECT_EQ(client.items, whole.output());
+  EXPECT_THAT(
+      types,
+      ElementsAre("created", "in_progress",  //
+                  "output_item.added", "content_part.added", "reasoning_text.delta",
+                  "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+                  "output_item.done",  //
+                  "output_item.added", "content_part.added", "output_text.delta",
+                  "output_text.delta", "output_text.done", "content_part.done", "output_item.done",
+                  "output_item.added", "function_call_arguments.delta",
+                  "function_call_arguments.delta", "function_call_arguments.done",
+                  "output_item.done",  //
+                  "output_item.added", "function_call_arguments.delta",
+                  "function_call_arguments.done", "output_item.done", "completed"));
+  const json object = whole.Object();
+  EXPECT_EQ(object["status"], "completed");
+  EXPECT_EQ(object["completed_at"], 9);
+  EXPECT_EQ(object["output"][0]["content"][0]["text"], "hm, so");
+  EXPECT_EQ(object["output"][1]["content"][0]["text"], "Let me see");
+  EXPECT_EQ(object["output"][2]["arguments"], R"({"city":"Ur"})");
+  EXPECT_EQ(object["output"][3]["call_id"], "b");
+  EXPECT_EQ(object["usage"]["total_tokens"], 16);
+  EXPECT_EQ(object["usage"]["input_tokens_details"]["cached_tokens"], 4);
+  EXPECT_EQ(object["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+}
+
+TEST(ResponseAnswerTest, AnAnswerThatIsCutOffSaysSo) {
+  std::vector<std::string> events;
+  ResponseAnswer answer(Head(), ItemIds("1"), &events);
+  answer.Begin();
+  answer.Add(Reply("", "In the"));
+  // In the midst of it.
+  EXPECT_EQ(answer.Object()["status"], "in_progress");
+  EXPECT_EQ(answer.Object()["output"][0]["status"], "in_progress");
+  EXPECT_EQ(answer.Object()["output"][0]["content"][0]["text"], "In the");
+  answer.Finish("length", SomeUsage(), 9);
+  const json object = answer.Object();
+  EXPECT_EQ(object["status"], "incomplete");
+  EXPECT_EQ(object["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(object["output"][0]["status"], "incomplete");
+  EXPECT_EQ(Parse(events).back()["type"], "response.incomplete");
+}
+
+TEST(ResponseAnswerTest, FailuresAndCancelsKeepWhatThereIs) {
+  std::vector<std::string> events;
+  ResponseAnswer failed(Head(), ItemIds("1"), &events);
+  failed.Begin();
+  failed.Add(Reply("", "In"));
+  failed.Fail({.http_status = 503, .message = "a worker is lost"});
+  EXPECT_EQ(failed.Object()["status"], "failed");
+  EXPECT_EQ(failed.Object()["error"]["code"], "server_error");
+  EXPECT_EQ(failed.Object()["error"]["message"], "a worker is lost");
+  EXPECT_EQ(failed.Object()["output"][0]["content"][0]["text"], "In");
+  EXPECT_EQ(Parse(events).back()["type"], "response.failed");
+
+  events.clear();
+  ResponseAnswer cancelled(Head(), ItemIds("1"), &events);
+  cancelled.Queue();
+  EXPECT_EQ(cancelled.Object()["status"], "queued");
+  cancelled.Begin();
+  cancelled.Cancel();
+  EXPECT_EQ(cancelled.Object()["status"], "cancelled");
+  EXPECT_EQ(Parse(events).size(), 3);  // created once: queued, in_progress
+}
+
+TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
+  ResponseHead head = Head();
+  head.with_logprobs = true;
+  head.include_reasoning = false;
+  std::vector<std::string> events;
+  ResponseAnswer answer(head, ItemIds("1"), &events);
+  const auto add = [&](proto::GenerateReply reply, const std::vector<std::string>& tokens) {
+    for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
+    answer.Add(reply);
+  };
+  answer.Begin();
+  add(Reply("hm", ""), {"<think>", "hm"});
+  add(Reply(", so", "Le"), {", so", "</think>\n", "L", "e", "\n"});  // the last one is held back
+  add(Reply("", ""), {"\xC3"});  // half a character: its text comes later
+  add(Reply("", "\n\xC3\xA9."), {"\xA9", ".", "END"});  // a stop string has no text
+  proto::GenerateReply call = Reply("", "");
+  AddCall(&call, 0, "a", "rain", "{}");
+  add(call, {"<call>", "{}"});
+  answer.Finish("tool_calls", SomeUsage(), 9);
+  const json object = answer.Object();
+  ASSERT_EQ(object["output"].size(), 2);  // the thoughts are not asked for
+  const json& part = object["output"][0]["content"][0];
+  EXPECT_EQ(part["text"], "Le\n\xC3\xA9.");
+  ASSERT_EQ(part["logprobs"].size(), 6);
+  EXPECT_EQ(part["logprobs"][0]["token"], "L");
+  EXPECT_EQ(part["logprobs"][3]["bytes"], json::array({0xC3}));
+  EXPECT_EQ(part["logprobs"][5]["token"], ".");
+  json streamed = json::array();
+  for (const json& event : Parse(events)) {
+    if (event["type"] != "response.output_text.delta") continue;
+    streamed.insert(streamed.end(), event["logprobs"].begin(), event["logprobs"].end());
+  }
+  EXPECT_EQ(streamed, part["logprobs"]);
+}
+
+TEST(ResponseAnswerTest, ASpaceThatIsNotShownMovesNoLogprob) {
+  ResponseHead head = Head();
+  head.with_logprobs = true;
+  ResponseAnswer answer(head, ItemIds("1"), nullptr);
+  proto::GenerateReply reply = Reply("", "In the.");
+  for (const char* token : {" In", " the", ".", "\n"}) reply.add_logprobs()->set_text(token);
+  answer.Begin();
+  answer.Add(reply);
+  answer.Finish("stop", SomeUsage(), 9);
+  const json logprobs = answer.Object()["output"][0]["content"][0]["logprobs"];
+  ASSERT_EQ(logprobs.size(), 3);
+  EXPECT_EQ(logprobs[2]["token"], ".");
+}
+
+}  // namespace
+}  // namespace espalier::openai

@@ -1,0 +1,282 @@
+// Who gets what of a response while it runs, when it ends, and when clients come and go.
+#include "server/http/responses/response_run.h"
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/fake_clock.h"
+
+namespace espalier {
+namespace {
+
+using json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Client : public HttpResponder {
+ public:
+  void Send(int status, std::string, std::string body, Headers) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(status_, 0) << "answered twice";
+    status_ = status;
+    body_ = std::move(body);
+    ended_ = true;
+  }
+  void StartStream(int status, std::string, Headers) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(status_, 0) << "answered twice";
+    status_ = status;
+  }
+  void Write(std::string data) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_FALSE(ended_);
+    EXPECT_EQ(status_, 200);
+    body_ += data;
+  }
+  void End() override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_FALSE(ended_) << "ended twice";
+    ended_ = true;
+  }
+  void OnClose(std::function<void()> closed) override {
+    absl::MutexLock lock(&mutex_);
+    closed_ = std::move(closed);
+  }
+
+  void GoAway() {
+    std::function<void()> closed;
+    {
+      absl::MutexLock lock(&mutex_);
+      closed = closed_;
+    }
+    if (closed) closed();
+  }
+  int status() const { return status_; }
+  bool ended() const { return ended_; }
+  const std::string& body() const { return body_; }
+  json Body() const { return json::parse(body_); }
+
+ private:
+  absl::Mutex mutex_;
+  int status_ = 0;
+  bool ended_ = false;
+  std::string body_;
+  std::function<void()> closed_;
+};
+
+class FakeGeneration : public Generation {
+ public:
+  void Cancel() override { ++cancelled; }
+  void Stop() override { ++cancelled; }
+  std::atomic<int> cancelled = 0;
+};
+
+proto::GenerateReply Text(const std::string& text) {
+  proto::GenerateReply reply;
+  reply.set_text(text);
+  return reply;
+}
+
+proto::GenerateReply Last(const std::string& text) {
+  proto::GenerateReply reply = Text(text);
+  reply.set_finish_reason("stop");
+  reply.mutable_usage()->set_completion_tokens(3);
+  return reply;
+}
+
+class ResponseRunTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<ResponseRun> Make(bool stream, bool background) {
+    ResponseRunOptions options;
+    options.ids = openai::ItemIds("1");
+    options.head.id = "resp_1";
+    options.head.model = "lm";
+    options.head.echo["background"] = background;
+    options.input = json::array();
+    options.stream = stream;
+    options.background = background;
+    options.store = store_;
+    options.clock = &clock_;
+    auto run = std::make_shared<ResponseRun>(std::move(options), client_);
+    if (background) store_->Start("resp_1", "", run);
+    return run;
+  }
+
+  json Stored() const {
+    const ResponseStore::Found found = store_->Find("resp_1", "");
+    return found.ended == nullptr ? json() : found.ended->object;
+  }
+
+  FakeClock clock_;
+  std::shared_ptr<ResponseStore> store_ = std::make_shared<ResponseStore>(1 << 20);
+  std::shared_ptr<Client> client_ = std::make_shared<Client>();
+  std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
+};
+
+TEST_F(ResponseRunTest, AWholeAnswerComesOnceAndIsKept) {
+  auto run = Make(false, false);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  listener(Text("In the "), false);
+  EXPECT_EQ(client_->status(), 0);
+  listener(Last("beginning"), true);
+  EXPECT_EQ(client_->status(), 200);
+  EXPECT_EQ(client_->Body()["output"][0]["content"][0]["text"], "In the beginning");
+  EXPECT_EQ(Stored(), client_->Body());
+  EXPECT_EQ(generation_.use_count(), 1) << "what has ended is let go of";
+}
+
+TEST_F(ResponseRunTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
+  for (const bool stream : {false, true}) {
+    client_ = std::make_shared<Client>();
+    auto run = Make(stream, false);
+    run->Listener()(Last("all"), true);
+    run->Accept(generation_);
+    EXPECT_EQ(client_->status(), 200);
+    EXPECT_TRUE(client_->ended());
+    EXPECT_EQ(generation_.use_count(), 1);
+  }
+}
+
+TEST_F(ResponseRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
+  for (const bool stream : {false, true}) {
+    client_ = std::make_shared<Client>();
+    auto run = Make(stream, false);
+    const GenerationListener listener = run->Listener();
+    run->Accept(generation_);
+    listener(absl::ResourceExhaustedError("the queue is full"), true);
+    EXPECT_EQ(client_->status(), 429);
+    EXPECT_EQ(client_->Body()["error"]["code"], "queue_full");
+    EXPECT_TRUE(Stored().is_null());
+  }
+}
+
+TEST_F(ResponseRunTest, LaterErrorsOfAStreamAreEvents) {
+  auto run = Make(true, false);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  listener(Text("In"), false);
+  listener(absl::UnavailableError("a worker is lost"), true);
+  EXPECT_EQ(client_->status(), 200);
+  EXPECT_TRUE(client_->ended());
+  EXPECT_THAT(client_->body(), HasSubstr("event: response.failed\n"));
+  EXPECT_THAT(client_->body(), HasSubstr("a worker is lost"));
+}
+
+TEST_F(ResponseRunTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
+  for (const bool background : {false, true}) {
+    client_ = std::make_shared<Client>();
+    generation_ = std::make_shared<FakeGeneration>();
+    auto run = Make(true, background);
+    const GenerationListener listener = run->Listener();
+    run->Accept(generation_);
+    listener(Text("In"), false);
+    client_->GoAway();
+    EXPECT_EQ(generation_->cancelled, background ? 0 : 1);
+    const std::string seen = client_->body();
+    listener(Last(" the"), true);
+    EXPECT_EQ(client_->body(), seen);
+    if (background) {
+      EXPECT_EQ(Stored()["output"][0]["content"][0]["text"], "In the");
+    } else {
+      EXPECT_TRUE(Stored().is_null());
+    }
+  }
+}
+
+TEST_F(ResponseRunTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
+  auto run = Make(false, true);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  EXPECT_EQ(client_->status(), 200);
+  EXPECT_EQ(client_->Body()["status"], "queued");
+  listener(Text("In"), false);
+  EXPECT_EQ(store_->Find("resp_1", "").running->Snapshot()["status"], "in_progress");
+  listener(Last(" the"), true);
+  EXPECT_EQ(store_->Find("resp_1", "").running, nullptr);
+  EXPECT_EQ(Stored()["status"], "completed");
+}
+
+TEST_F(ResponseRunTest, ABackgroundResponseThatFailsSaysWhyLater) {
+  auto run = Make(false, true);
+  const GenerationListener listener = run->Listener();
+  listener(absl::ResourceExhaustedError("the queue is full"), true);
+  run->Accept(generation_);
+  EXPECT_EQ(client_->status(), 200);
+  EXPECT_EQ(Stored()["status"], "failed");
+  EXPECT_EQ(Stored()["error"]["code"], "rate_limit_exceeded");
+}
+
+// Whenever somebody comes to see it, what is sent before and after make one whole stream.
+TEST_F(ResponseRunTest, StreamsCanBeTakenUpAgainAnywhere) {
+  auto run = Make(true, true);
+  const GenerationListener listener = run->Listener();
+  listener(Text("a"), false);  // before it is accepted
+  run->Accept(generation_);
+  listener(Text("b"), false);
+  const auto early = std::make_shared<Client>(), late = std::make_shared<Client>();
+  run->Watch(early, 3);
+  listener(Last("c"), true);
+  run->Watch(late, -1);
+  const std::string whole = client_->body();
+  EXPECT_TRUE(client_->ended() && early->ended() && late->ended());
+  EXPECT_EQ(late->body(), whole);
+  EXPECT_TRUE(absl::EndsWith(whole, early->body()));
+  EXPECT_THAT(early->body(), HasSubstr("\"sequence_number\":4,"));
+  EXPECT_THAT(early->body(), Not(HasSubstr("\"sequence_number\":3,")));
+  const auto stored = store_->Find("resp_1", "").ended;
+  Client again;
+  StartEventStream(again);
+  WriteEvents(stored->events, -1, again);
+  EXPECT_EQ(again.body(), whole);
+}
+
+TEST_F(ResponseRunTest, ACancelledResponseIsKeptAsItWas) {
+  auto run = Make(false, true);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  listener(Text("In"), false);
+  run->Cancel();
+  run->Cancel();
+  EXPECT_EQ(generation_->cancelled, 1);
+  listener(Last(" the"), true);
+  EXPECT_EQ(Stored()["status"], "cancelled");
+  EXPECT_EQ(Stored()["output"][0]["content"][0]["text"], "In");
+}
+
+// For ThreadSanitizer: the engine writes while clients watch, look, cancel and go away.
+TEST_F(ResponseRunTest, ThreadsMayMeet) {
+  for (int round = 0; round < 30; ++round) {
+    client_ = std::make_shared<Client>();
+    auto run = Make(true, true);
+    const GenerationListener listener = run->Listener();
+    std::vector<std::thread> threads;
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) listener(Text("x"), false);
+      listener(Last("y"), true);
+    });
+    threads.emplace_back([&] {
+      run->Accept(generation_);
+      if (round % 3 == 0) run->Cancel();
+    });
+    const auto watcher = std::make_shared<Client>();
+    threads.emplace_back([&] {
+      run->Watch(watcher, 2);
+      if (round % 2 == 0) watcher->GoAway();
+    });
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        if (const auto found = store_->Find("resp_1", ""); found.running) found.running->Snapshot();
+      }
+    });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(client_->ended());
+    EXPECT_EQ(Stored()["status"], round % 3 == 0 ? Stored()["status"] : json("completed"));
+    EXPECT_TRUE(round % 2 == 0 || watcher->ended());
+  }
+}
+
+}  // namespace
+}  // namespace espalier

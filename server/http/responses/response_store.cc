@@ -1,0 +1,100 @@
+#include "server/http/responses/response_store.h"
+
+#include <utility>
+
+#include "server/http/json_reader.h"
+
+namespace espalier {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+size_t BytesOf(const StoredResponse& response) {
+  size_t bytes = response.owner.size() + openai::Dump(response.object).size() +
+                 openai::Dump(response.input).size();
+  for (const std::string& event : response.events) bytes += event.size();
+  return bytes;
+}
+
+const json* ItemIn(const json& items, const std::string& id) {
+  for (const json& item : items) {
+    if (item.value("id", json()) == id) return &item;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ResponseStore::Entry* ResponseStore::FindEntry(const std::string& id, const std::string& owner) {
+  const auto it = entries_.find(id);
+  return it == entries_.end() || it->second.owner != owner ? nullptr : &it->second;
+}
+
+void ResponseStore::Remove(const std::string& id) {
+  const auto it = entries_.find(id);
+  if (it->second.ended != nullptr) order_.erase(it->second.used);
+  bytes_ -= it->second.bytes;
+  entries_.erase(it);
+}
+
+void ResponseStore::Start(const std::string& id, std::string owner,
+                          std::shared_ptr<LiveResponse> running) {
+  absl::MutexLock lock(&mutex_);
+  entries_[id] = {.owner = std::move(owner), .running = std::move(running)};
+}
+
+void ResponseStore::Keep(const std::string& id, StoredResponse response, size_t bytes) {
+  if (bytes > max_bytes_) return;
+  while (bytes_ + bytes > max_bytes_) Remove(order_.front());
+  order_.push_back(id);
+  bytes_ += bytes;
+  entries_[id] = {.owner = response.owner,
+                  .ended = std::make_shared<StoredResponse>(std::move(response)),
+                  .bytes = bytes,
+                  .used = std::prev(order_.end())};
+}
+
+void ResponseStore::Put(const std::string& id, StoredResponse response) {
+  const size_t bytes = BytesOf(response);
+  absl::MutexLock lock(&mutex_);
+  Keep(id, std::move(response), bytes);
+}
+
+void ResponseStore::End(const std::string& id, StoredResponse response) {
+  const size_t bytes = BytesOf(response);
+  std::shared_ptr<LiveResponse> ended;  // let go of without the lock
+  absl::MutexLock lock(&mutex_);
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.running == nullptr) return;
+  ended = std::move(it->second.running);
+  entries_.erase(it);
+  Keep(id, std::move(response), bytes);
+}
+
+ResponseStore::Found ResponseStore::Find(const std::string& id, const std::string& owner) {
+  absl::MutexLock lock(&mutex_);
+  Entry* entry = FindEntry(id, owner);
+  if (entry == nullptr) return {};
+  if (entry->ended != nullptr) order_.splice(order_.end(), order_, entry->used);
+  return {entry->running, entry->ended};
+}
+
+bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
+  absl::MutexLock lock(&mutex_);
+  if (FindEntry(id, owner) == nullptr) return false;
+  Remove(id);
+  return true;
+}
+
+std::optional<json> ResponseStore::Item(const std::string& item, const std::string& owner) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, entry] : entries_) {
+    if (entry.ended == nullptr || entry.owner != owner) continue;
+    for (const json* items : {&entry.ended->input, &entry.ended->object["output"]}) {
+      if (const json* found = ItemIn(*items, item)) return *found;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace espalier

@@ -1,0 +1,86 @@
+// Responses that can be fetched, gone on from and deleted, in memory: the ones used last, as many
+// as fit. They end with the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/http/http_server.h"
+
+namespace espalier {
+
+struct StoredResponse {
+  std::string owner;                      // who made it and alone finds it: its Authorization
+  nlohmann::ordered_json object;          // as it is returned
+  nlohmann::ordered_json input;           // items of the whole conversation before its output
+  std::vector<std::string> events;        // of one that can be streamed again
+};
+
+// A background response that has not ended. Thread-safe.
+class LiveResponse {
+ public:
+  virtual ~LiveResponse() = default;
+  virtual nlohmann::ordered_json Snapshot() = 0;
+  virtual bool streams() const = 0;
+  // Its events after `after`, those to come included. REQUIRES: streams().
+  virtual void Watch(std::shared_ptr<HttpResponder> responder, int64_t after) = 0;
+  // Nothing happens if it has ended by now.
+  virtual void Cancel() = 0;
+};
+
+// Thread-safe.
+class ResponseStore {
+ public:
+  // Of texts; what runs is not counted, nor ever dropped. 0: nothing is kept.
+  explicit ResponseStore(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  bool keeps() const { return max_bytes_ > 0; }
+
+  void Start(const std::string& id, std::string owner, std::shared_ptr<LiveResponse> running);
+  void Put(const std::string& id, StoredResponse response);
+  // What ran under this id has ended; nothing happens if it was erased since.
+  void End(const std::string& id, StoredResponse response);
+
+  struct Found {
+    std::shared_ptr<LiveResponse> running;        // or
+    std::shared_ptr<const StoredResponse> ended;  // or neither
+  };
+  Found Find(const std::string& id, const std::string& owner);
+  // Whether there was one.
+  bool Erase(const std::string& id, const std::string& owner);
+
+  // An item of an input or output that is kept.
+  std::optional<nlohmann::ordered_json> Item(const std::string& item, const std::string& owner);
+
+ private:
+  struct Entry {
+    std::string owner;
+    std::shared_ptr<LiveResponse> running;
+    std::shared_ptr<const StoredResponse> ended;
+    size_t bytes = 0;
+    std::list<std::string>::iterator used;  // if it has ended
+  };
+
+  Entry* FindEntry(const std::string& id, const std::string& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Keep(const std::string& id, StoredResponse response, size_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t max_bytes_;
+  absl::Mutex mutex_;
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::list<std::string> order_ ABSL_GUARDED_BY(mutex_);  // of use, the oldest first
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,327 @@
+#include "server/http/responses/responses_route.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/http/json_reader.h"
+#include "server/http/responses/fit_context.h"
+#include "server/http/responses/response_run.h"
+#include "server/http/responses/responses_request.h"
+#include "server/inference/generation.h"
+
+namespace espalier {
+namespace {
+
+using json = nlohmann::ordered_json;
+using Responder = std::shared_ptr<HttpResponder>;
+
+constexpr char kJson[] = "application/json";
+
+std::string OwnerOf(const HttpRequest& http) {
+  const auto it = http.headers.find("authorization");
+  return it == http.headers.end() ? "" : it->second;
+}
+
+// Nobody can guess it.
+absl::StatusOr<std::string> NewId() {
+  std::string bytes(16, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) !=
+      1) {
+    return absl::InternalError("the system has no random numbers to give for an id");
+  }
+  return absl::BytesToHexString(bytes);
+}
+
+openai::Error Missing(const std::string& id) {
+  return {.http_status = 404,
+          .message = absl::StrCat("there is no response '", id.substr(0, 100),
+                                  "': it was not stored, was deleted, is another key's, or has made "
+                                  "room for newer ones (espalierd --response_store_bytes)"),
+          .code = "response_not_found"};
+}
+
+// What a request is, with all that came before it; what it asks of `store` is checked.
+struct Wanted {
+  openai::ResponsesRequest request;
+  std::shared_ptr<LoadedModel> model;
+};
+
+std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContext& context,
+                                  openai::ItemIds* ids, Wanted* wanted) {
+  openai::ResponsesRequest& request = wanted->request;
+  if (auto error = openai::ParseResponses(http.body, ids, &request)) return error;
+  absl::StatusOr<ModelServer::Target> target =
+      context.generate.models->Resolve(request.generate.model());
+  if (!target.ok()) return openai::FromStatus(target.status());
+  request.generate.set_adapter(target->adapter);
+  wanted->model = std::move(target->model);
+  const std::string owner = OwnerOf(http);
+  json before = json::array();
+  if (!request.previous.empty()) {
+    const ResponseStore::Found found = context.store->Find(request.previous, owner);
+    if (found.ended == nullptr) {
+      openai::Error error = Missing(request.previous);
+      if (found.running != nullptr) error.message = "the response to go on from has not ended";
+      error.http_status = found.running != nullptr ? 409 : 404;
+      error.param = "previous_response_id";
+      error.code = "previous_response_not_found";
+      return error;
+    }
+    before = found.ended->input;
+    const json& output = found.ended->object["output"];
+    before.insert(before.end(), output.begin(), output.end());
+  }
+  if (auto error = openai::ResolveReferences(
+          [&](const std::string& id) { return context.store->Item(id, owner); },
+          &request.items)) {
+    return error;
+  }
+  if (auto error = openai::FillChat(before, &request)) return error;
+  if (request.truncate) {
+    const absl::Status fitted = FitContext(*wanted->model, &request.generate);
+    if (!fitted.ok()) return openai::FromStatus(fitted);
+  }
+  return std::nullopt;
+}
+
+// The API's own default, unless the model's authors gave one; and what it is in the end.
+void SettleSampling(const proto::SamplingOptions& defaults, openai::ResponsesRequest* request) {
+  proto::SamplingOptions* sampling = request->generate.mutable_sampling();
+  if (!sampling->has_temperature() && !defaults.has_temperature()) sampling->set_temperature(1);
+  request->echo["temperature"] =
+      sampling->has_temperature() ? sampling->temperature() : defaults.temperature();
+  const double top_p = sampling->has_top_p() ? sampling->top_p()
+                       : defaults.has_top_p() ? defaults.top_p()
+                                              : 1;
+  request->echo["top_p"] = top_p > 0 ? top_p : 1;
+}
+
+using Query = std::map<std::string, std::string>;
+
+// Nothing that these routes know needs escapes.
+std::optional<openai::Error> ReadQuery(const HttpRequest& http,
+                                       std::initializer_list<const char*> known, Query* query) {
+  for (const auto& part : absl::StrSplit(http.query, '&', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    // The client's lists of further fields, none of which these answers leave out.
+    if (field.first == "include" || field.first == "include[]" || field.first == "include%5B%5D") {
+      continue;
+    }
+    if (std::find(known.begin(), known.end(), field.first) == known.end()) {
+      return openai::Error{.message = absl::StrCat("parameter '", field.first.substr(0, 100),
+                                                   "' is not known here"),
+                           .param = field.first.substr(0, 100)};
+    }
+    (*query)[field.first] = field.second;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Responder responder) {
+  const absl::StatusOr<std::string> base = NewId();
+  if (!base.ok()) {
+    SendError(*responder, base.status());
+    return;
+  }
+  openai::ItemIds ids(*base);
+  Wanted wanted;
+  if (const auto error = Read(http, context, &ids, &wanted)) {
+    SendError(*responder, *error);
+    return;
+  }
+  openai::ResponsesRequest& request = wanted.request;
+  if (!context.store->keeps() && (request.store.value_or(false) || request.background)) {
+    SendError(*responder, openai::Error{.message = "this server stores no responses "
+                                                   "(--response_store_bytes=0)",
+                                        .param = request.background ? "background" : "store"});
+    return;
+  }
+  const bool store = context.store->keeps() && request.store.value_or(true);
+  SettleSampling(wanted.model->description.sampling_defaults(), &request);
+  request.echo["store"] = store;
+  const std::string id = "resp_" + *base;
+  ResponseRunOptions options{
+      .head = {.id = id,
+               .model = request.generate.model(),
+               .created_unix_seconds = context.generate.clock->NowUnixMillis() / 1000,
+               .echo = std::move(request.echo),
+               .with_logprobs = request.generate.has_logprobs(),
+               .include_reasoning = request.include_reasoning},
+      .ids = ids,
+      .input = std::move(request.items),
+      .owner = OwnerOf(http),
+      .stream = request.stream,
+      .background = request.background,
+      .store = store ? context.store : nullptr,
+      .clock = context.generate.clock};
+  const std::string owner = options.owner;
+  const auto run = std::make_shared<ResponseRun>(std::move(options), responder);
+  if (request.background) context.store->Start(id, owner, run);
+  absl::StatusOr<std::shared_ptr<Generation>> generation =
+      StartGeneration(request.generate, wanted.model, context.generate.models,
+                      context.generate.metrics, run->Listener());
+  if (!generation.ok()) {
+    if (request.background) context.store->Erase(id, owner);
+    SendError(*responder, generation.status());
+    return;
+  }
+  run->Accept(*std::move(generation));
+}
+
+void CountResponseInput(const HttpRequest& http, const ResponsesContext& context,
+                        Responder responder) {
+  openai::ItemIds ids("");
+  Wanted wanted;
+  if (const auto error = Read(http, context, &ids, &wanted)) {
+    SendError(*responder, *error);
+    return;
+  }
+  absl::StatusOr<Prompt> prompt = PromptOf(wanted.request.generate, *wanted.model);
+  if (!prompt.ok()) {
+    SendError(*responder, prompt.status());
+    return;
+  }
+  responder->Send(200, kJson,
+                  openai::Dump({{"object", "response.input_tokens"},
+                                {"input_tokens", prompt->tokens.size()}}));
+}
+
+void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+                 Responder responder) {
+  Query query;
+  if (const auto error =
+          ReadQuery(http, {"stream", "starting_after", "include_obfuscation"}, &query)) {
+    SendError(*responder, *error);
+    return;
+  }
+  int64_t after = -1;
+  const bool resumes = query.count("starting_after") > 0;
+  if (resumes && (!absl::SimpleAtoi(query["starting_after"], &after) || after < 0)) {
+    SendError(*responder, openai::Error{.message = "parameter 'starting_after' must be the number "
+                                                   "of an event",
+                                        .param = "starting_after"});
+    return;
+  }
+  const ResponseStore::Found found = store.Find(id, OwnerOf(http));
+  const std::shared_ptr<LiveResponse> run = found.running;
+  if (run == nullptr && found.ended == nullptr) {
+    SendError(*responder, Missing(id));
+    return;
+  }
+  if (query["stream"] != "true" && !resumes) {
+    responder->Send(200, kJson, openai::Dump(run ? run->Snapshot() : found.ended->object));
+    return;
+  }
+  if (run != nullptr ? !run->streams() : found.ended->events.empty()) {
+    SendError(*responder, openai::Error{.message = "only a response that was made with 'background'"
+                                                   " and 'stream' can be streamed again",
+                                        .param = "stream"});
+    return;
+  }
+  if (run != nullptr) {
+    run->Watch(std::move(responder), after);
+    return;
+  }
+  StartEventStream(*responder);
+  WriteEvents(found.ended->events, after, *responder);
+  responder->End();
+}
+
+void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+                    Responder responder) {
+  const std::string owner = OwnerOf(http);
+  const std::shared_ptr<LiveResponse> run = store.Find(id, owner).running;
+  if (!store.Erase(id, owner)) {
+    SendError(*responder, Missing(id));
+    return;
+  }
+  if (run != nullptr) run->Cancel();
+  responder->Send(200, kJson,
+                  openai::Dump({{"id", id}, {"object", "response"}, {"deleted", true}}));
+}
+
+void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+                    Responder responder) {
+  const std::string owner = OwnerOf(http);
+  const ResponseStore::Found found = store.Find(id, owner);
+  if (found.running != nullptr) {
+    found.running->Cancel();
+    responder->Send(200, kJson, openai::Dump(found.running->Snapshot()));
+    return;
+  }
+  if (found.ended == nullptr) {
+    SendError(*responder, Missing(id));
+    return;
+  }
+  if (found.ended->object["background"] != true) {
+    SendError(*responder, openai::Error{.message = "only a response that runs in the background "
+                                                   "can be cancelled; to end another one, close its "
+                                                   "connection"});
+    return;
+  }
+  responder->Send(200, kJson, openai::Dump(found.ended->object));  // as it ended
+}
+
+void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseStore& store,
+                       Responder responder) {
+  Query query;
+  if (const auto error = ReadQuery(http, {"limit", "order", "after"}, &query)) {
+    SendError(*responder, *error);
+    return;
+  }
+  int limit = 20;
+  if (query.count("limit") > 0 &&
+      (!absl::SimpleAtoi(query["limit"], &limit) || limit < 1 || limit > 100)) {
+    SendError(*responder, openai::Error{.message = "parameter 'limit' must be in 1..100",
+                                        .param = "limit"});
+    return;
+  }
+  const std::string order = query.count("order") > 0 ? query["order"] : "desc";
+  if (order != "asc" && order != "desc") {
+    SendError(*responder, openai::Error{.message = "parameter 'order' must be asc or desc",
+                                        .param = "order"});
+    return;
+  }
+  const ResponseStore::Found found = store.Find(id, OwnerOf(http));
+  if (found.ended == nullptr) {
+    openai::Error error = Missing(id);
+    if (found.running != nullptr) error.message = "the response has not ended";
+    if (found.running != nullptr) error.http_status = 409;
+    SendError(*responder, error);
+    return;
+  }
+  json items = found.ended->input;
+  if (order == "desc") std::reverse(items.begin(), items.end());
+  auto first = items.begin();
+  if (query.count("after") > 0) {
+    first = std::find_if(items.begin(), items.end(),
+                         [&](const json& item) { return item["id"] == query["after"]; });
+    if (first == items.end()) {
+      SendError(*responder, openai::Error{.message = "parameter 'after' is none of the items",
+                                          .param = "after"});
+      return;
+    }
+    ++first;
+  }
+  const auto last = items.end() - first > limit ? first + limit : items.end();
+  const json data(json::array_t(first, last));
+  responder->Send(200, kJson,
+                  openai::Dump({{"object", "list"},
+                                {"data", data},
+                                {"first_id", data.empty() ? json() : data.front()["id"]},
+                                {"last_id", data.empty() ? json() : data.back()["id"]},
+                                {"has_more", last != items.end()}}));
+}
+
+}  // namespace espalier
