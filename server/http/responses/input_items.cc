@@ -44,8 +44,9 @@ json ReadParts(const json& content, const std::string& role, const std::string& 
     const bool text =
         type == "input_text" || type == "output_text" || type == "text" || type == "refusal";
     if (type.is_string() && !text) {
-      outer.Fail("input", absl::StrCat(where, " is of type '", type.get<std::string>().substr(0, 60),
-                                       "'; the models here read input_text and output_text"));
+      outer.Fail("input",
+                 absl::StrCat(where, " is of type '", type.get<std::string>().substr(0, 60),
+                              "'; the models here read input_text and output_text"));
       return parts;
     }
     if (!text || !part.value(field, json()).is_string()) {

@@ -31,18 +31,19 @@ const char* CodeOf(const Error& error) {
 
 }  // namespace
 
-ResponseAnswer::ResponseAnswer(ResponseHead head, ItemIds ids, std::vector<std::string>* events)
-    : head_(std::move(head)), ids_(std::move(ids)), events_(events) {}
+ResponseAnswer::ResponseAnswer(ResponseHead head, ItemIds ids, bool streams)
+    : AnswerWriter(streams), head_(std::move(head)), ids_(std::move(ids)) {}
 
 void ResponseAnswer::Emit(const char* type, json fields) {
-  if (events_ == nullptr) return;
+  if (!streams()) return;
+  // Their numbers count from 0.
   json event = {{"type", type}, {"sequence_number", sequence_++}};
   event.update(fields);
-  events_->push_back(absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n"));
+  AddEvent(absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n"));
 }
 
 void ResponseAnswer::EmitResponse(const char* type) {
-  if (events_ != nullptr) Emit(type, {{"response", Object()}});
+  if (streams()) Emit(type, {{"response", Object()}});
 }
 
 void ResponseAnswer::Queue() {
@@ -87,7 +88,7 @@ void ResponseAnswer::OpenItem(Open kind, json item) {
   text_.clear();
   logprobs_ = json::array();
   output_.push_back(std::move(item));
-  if (events_ == nullptr) return;
+  if (!streams()) return;
   Emit("response.output_item.added",
        {{"output_index", output_.size() - 1}, {"item", output_.back()}});
   if (kind == Open::kCall) return;
@@ -99,7 +100,7 @@ void ResponseAnswer::OpenItem(Open kind, json item) {
 void ResponseAnswer::CloseItem(const char* status) {
   if (open_ == Open::kNone) return;
   output_.back() = OpenItemNow(status);
-  if (events_ != nullptr) {
+  if (streams()) {
     json done = Place(open_ != Open::kCall);
     if (open_ == Open::kCall) {
       done["name"] = output_.back()["name"];
@@ -129,7 +130,7 @@ void ResponseAnswer::AddReasoning(const std::string& text) {
                                 {"status", "in_progress"}});
   }
   text_ += text;
-  if (events_ == nullptr) return;
+  if (!streams()) return;
   json fields = Place(true);
   fields["delta"] = text;
   Emit("response.reasoning_text.delta", std::move(fields));
@@ -174,7 +175,7 @@ void ResponseAnswer::AddText(const std::string& text) {
   }
   text_ += text;
   json logprobs = TakeLogprobs();
-  if (events_ != nullptr) {
+  if (streams()) {
     json fields = Place(true);
     fields["delta"] = text;
     fields["logprobs"] = logprobs;
@@ -194,7 +195,7 @@ void ResponseAnswer::AddCall(const proto::ToolCall& call) {
   }
   if (call.arguments().empty()) return;
   text_ += call.arguments();
-  if (events_ == nullptr) return;
+  if (!streams()) return;
   json fields = Place(false);
   fields["delta"] = call.arguments();
   Emit("response.function_call_arguments.delta", std::move(fields));
@@ -221,12 +222,11 @@ void ResponseAnswer::End(const char* status, const char* item_status, const char
   EmitResponse(event);
 }
 
-void ResponseAnswer::Finish(const std::string& finish_reason, const proto::Usage& usage,
-                            int64_t now_unix_seconds) {
-  usage_ = UsageJson(usage);
-  if (finish_reason == "cancelled") {
+void ResponseAnswer::Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) {
+  usage_ = UsageJson(last.usage());
+  if (last.finish_reason() == "cancelled") {
     Fail({.http_status = 503, .message = "the server ended the answer: its model was unloaded"});
-  } else if (finish_reason == "length") {
+  } else if (last.finish_reason() == "length") {
     incomplete_ = {{"reason", "max_output_tokens"}};
     End("incomplete", "incomplete", "response.incomplete");
   } else {

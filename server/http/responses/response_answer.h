@@ -1,5 +1,4 @@
-// A response as it comes to be: its items, and the events by which a stream tells of them. Streams
-// and whole answers come of the same steps. Not thread-safe.
+// A response as it comes to be: its items, and the events by which a stream tells of them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 #include <vector>
 
 #include "proto/inference.pb.h"
-#include "server/http/openai_error.h"
+#include "server/http/answer_writer.h"
 #include "server/http/responses/input_items.h"
 
 namespace espalier::openai {
@@ -23,24 +22,19 @@ struct ResponseHead {
   bool include_reasoning = true;
 };
 
-class ResponseAnswer {
+class ResponseAnswer : public AnswerWriter {
  public:
-  // Events are made if `events` is not null, and are put there, one text each. Their
-  // sequence_numbers count from 0.
-  ResponseAnswer(ResponseHead head, ItemIds ids, std::vector<std::string>* events);
+  ResponseAnswer(ResponseHead head, ItemIds ids, bool streams);
 
-  void Queue();  // of a background response, before it runs
-  void Begin();  // once it runs
-  void Add(const proto::GenerateReply& reply);
-  // The end, once, by one of these.
-  void Finish(const std::string& finish_reason, const proto::Usage& usage,
-              int64_t now_unix_seconds);
-  void Fail(const Error& error);
-  void Cancel();
+  void Queue() override;
+  void Begin() override;
+  void Add(const proto::GenerateReply& reply) override;
+  void Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) override;
+  void Fail(const Error& error) override;
+  void Cancel() override;
+  bool over() const override { return over_; }
+  nlohmann::ordered_json Object() const override;
 
-  bool over() const { return over_; }
-  // As it is now.
-  nlohmann::ordered_json Object() const;
   const nlohmann::ordered_json& output() const { return output_; }
 
  private:
@@ -63,14 +57,13 @@ class ResponseAnswer {
 
   const ResponseHead head_;
   ItemIds ids_;
-  std::vector<std::string>* const events_;
   int64_t sequence_ = 0;
   std::string status_ = "in_progress";
   bool over_ = false;
   nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // the last one may be open
   Open open_ = Open::kNone;
-  std::string text_;                     // of the open item: its text or its arguments
-  nlohmann::ordered_json logprobs_;      // of the open message
+  std::string text_;                           // of the open item: its text or its arguments
+  nlohmann::ordered_json logprobs_;            // of the open message
   std::vector<proto::TokenLogprobs> waiting_;  // of tokens whose text has not come yet
   int64_t waiting_at_ = 0;  // where in the message's text the first of them begins
   bool thought_ = false;    // the tokens that wait may be thoughts

@@ -13,7 +13,8 @@ using json = nlohmann::ordered_json;
 using ::testing::ElementsAre;
 
 ResponseHead Head() {
-  return {.id = "resp_1", .model = "lm", .created_unix_seconds = 7, .echo = {{"tools", json::array()}}};
+  return {
+      .id = "resp_1", .model = "lm", .created_unix_seconds = 7, .echo = {{"tools", json::array()}}};
 }
 
 proto::GenerateReply Reply(const std::string& reasoning, const std::string& text) {
@@ -44,13 +45,15 @@ std::vector<proto::GenerateReply> Replies() {
   return replies;
 }
 
-proto::Usage SomeUsage() {
-  proto::Usage usage;
+proto::GenerateReply Last(const std::string& finish_reason) {
+  proto::GenerateReply reply;
+  reply.set_finish_reason(finish_reason);
+  proto::Usage& usage = *reply.mutable_usage();
   usage.set_prompt_tokens(10);
   usage.set_cached_tokens(4);
   usage.set_completion_tokens(6);
   usage.set_reasoning_tokens(2);
-  return usage;
+  return reply;
 }
 
 std::vector<json> Parse(const std::vector<std::string>& events) {
@@ -108,19 +111,18 @@ class Client {
 };
 
 TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
-  std::vector<std::string> events;
-  ResponseAnswer streamed(Head(), ItemIds("1"), &events);
-  ResponseAnswer whole(Head(), ItemIds("1"), nullptr);
+  ResponseAnswer streamed(Head(), ItemIds("1"), true);
+  ResponseAnswer whole(Head(), ItemIds("1"), false);
   for (ResponseAnswer* answer : {&streamed, &whole}) {
     answer->Begin();
     for (const proto::GenerateReply& reply : Replies()) answer->Add(reply);
-    answer->Finish("tool_calls", SomeUsage(), 9);
+    answer->Finish(Last("tool_calls"), 9);
     EXPECT_TRUE(answer->over());
   }
   EXPECT_EQ(streamed.Object(), whole.Object());
   Client client;
   std::vector<std::string> types;
-  for (const json& event : Parse(events)) {
+  for (const json& event : Parse(streamed.TakeEvents())) {
     client.See(event);
     types.push_back(event["type"].get<std::string>().substr(9));
     if (types.back() == "completed") {
@@ -128,19 +130,18 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
     }
   }
   EXPECT_EQ(client.items, whole.output());
-  EXPECT_THAT(
-      types,
-      ElementsAre("created", "in_progress",  //
-                  "output_item.added", "content_part.added", "reasoning_text.delta",
-                  "reasoning_text.delta", "reasoning_text.done", "content_part.done",
-                  "output_item.done",  //
-                  "output_item.added", "content_part.added", "output_text.delta",
-                  "output_text.delta", "output_text.done", "content_part.done", "output_item.done",
-                  "output_item.added", "function_call_arguments.delta",
-                  "function_call_arguments.delta", "function_call_arguments.done",
-                  "output_item.done",  //
-                  "output_item.added", "function_call_arguments.delta",
-                  "function_call_arguments.done", "output_item.done", "completed"));
+  EXPECT_THAT(types,
+              ElementsAre("created", "in_progress",  //
+                          "output_item.added", "content_part.added", "reasoning_text.delta",
+                          "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+                          "output_item.done",  //
+                          "output_item.added", "content_part.added", "output_text.delta",
+                          "output_text.delta", "output_text.done", "content_part.done",
+                          "output_item.done", "output_item.added", "function_call_arguments.delta",
+                          "function_call_arguments.delta", "function_call_arguments.done",
+                          "output_item.done",  //
+                          "output_item.added", "function_call_arguments.delta",
+                          "function_call_arguments.done", "output_item.done", "completed"));
   const json object = whole.Object();
   EXPECT_EQ(object["status"], "completed");
   EXPECT_EQ(object["completed_at"], 9);
@@ -154,25 +155,23 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
 }
 
 TEST(ResponseAnswerTest, AnAnswerThatIsCutOffSaysSo) {
-  std::vector<std::string> events;
-  ResponseAnswer answer(Head(), ItemIds("1"), &events);
+  ResponseAnswer answer(Head(), ItemIds("1"), true);
   answer.Begin();
   answer.Add(Reply("", "In the"));
   // In the midst of it.
   EXPECT_EQ(answer.Object()["status"], "in_progress");
   EXPECT_EQ(answer.Object()["output"][0]["status"], "in_progress");
   EXPECT_EQ(answer.Object()["output"][0]["content"][0]["text"], "In the");
-  answer.Finish("length", SomeUsage(), 9);
+  answer.Finish(Last("length"), 9);
   const json object = answer.Object();
   EXPECT_EQ(object["status"], "incomplete");
   EXPECT_EQ(object["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(object["output"][0]["status"], "incomplete");
-  EXPECT_EQ(Parse(events).back()["type"], "response.incomplete");
+  EXPECT_EQ(Parse(answer.TakeEvents()).back()["type"], "response.incomplete");
 }
 
 TEST(ResponseAnswerTest, FailuresAndCancelsKeepWhatThereIs) {
-  std::vector<std::string> events;
-  ResponseAnswer failed(Head(), ItemIds("1"), &events);
+  ResponseAnswer failed(Head(), ItemIds("1"), true);
   failed.Begin();
   failed.Add(Reply("", "In"));
   failed.Fail({.http_status = 503, .message = "a worker is lost"});
@@ -180,24 +179,22 @@ TEST(ResponseAnswerTest, FailuresAndCancelsKeepWhatThereIs) {
   EXPECT_EQ(failed.Object()["error"]["code"], "server_error");
   EXPECT_EQ(failed.Object()["error"]["message"], "a worker is lost");
   EXPECT_EQ(failed.Object()["output"][0]["content"][0]["text"], "In");
-  EXPECT_EQ(Parse(events).back()["type"], "response.failed");
+  EXPECT_EQ(Parse(failed.TakeEvents()).back()["type"], "response.failed");
 
-  events.clear();
-  ResponseAnswer cancelled(Head(), ItemIds("1"), &events);
+  ResponseAnswer cancelled(Head(), ItemIds("1"), true);
   cancelled.Queue();
   EXPECT_EQ(cancelled.Object()["status"], "queued");
   cancelled.Begin();
   cancelled.Cancel();
   EXPECT_EQ(cancelled.Object()["status"], "cancelled");
-  EXPECT_EQ(Parse(events).size(), 3);  // created once: queued, in_progress
+  EXPECT_EQ(Parse(cancelled.TakeEvents()).size(), 3);  // created once: queued, in_progress
 }
 
 TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
   ResponseHead head = Head();
   head.with_logprobs = true;
   head.include_reasoning = false;
-  std::vector<std::string> events;
-  ResponseAnswer answer(head, ItemIds("1"), &events);
+  ResponseAnswer answer(head, ItemIds("1"), true);
   const auto add = [&](proto::GenerateReply reply, const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
     answer.Add(reply);
@@ -205,12 +202,12 @@ TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
   answer.Begin();
   add(Reply("hm", ""), {"<think>", "hm"});
   add(Reply(", so", "Le"), {", so", "</think>\n", "L", "e", "\n"});  // the last one is held back
-  add(Reply("", ""), {"\xC3"});  // half a character: its text comes later
+  add(Reply("", ""), {"\xC3"});                         // half a character: its text comes later
   add(Reply("", "\n\xC3\xA9."), {"\xA9", ".", "END"});  // a stop string has no text
   proto::GenerateReply call = Reply("", "");
   AddCall(&call, 0, "a", "rain", "{}");
   add(call, {"<call>", "{}"});
-  answer.Finish("tool_calls", SomeUsage(), 9);
+  answer.Finish(Last("tool_calls"), 9);
   const json object = answer.Object();
   ASSERT_EQ(object["output"].size(), 2);  // the thoughts are not asked for
   const json& part = object["output"][0]["content"][0];
@@ -220,7 +217,7 @@ TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
   EXPECT_EQ(part["logprobs"][3]["bytes"], json::array({0xC3}));
   EXPECT_EQ(part["logprobs"][5]["token"], ".");
   json streamed = json::array();
-  for (const json& event : Parse(events)) {
+  for (const json& event : Parse(answer.TakeEvents())) {
     if (event["type"] != "response.output_text.delta") continue;
     streamed.insert(streamed.end(), event["logprobs"].begin(), event["logprobs"].end());
   }
@@ -230,12 +227,12 @@ TEST(ResponseAnswerTest, LogprobsAreThoseOfTheText) {
 TEST(ResponseAnswerTest, ASpaceThatIsNotShownMovesNoLogprob) {
   ResponseHead head = Head();
   head.with_logprobs = true;
-  ResponseAnswer answer(head, ItemIds("1"), nullptr);
+  ResponseAnswer answer(head, ItemIds("1"), false);
   proto::GenerateReply reply = Reply("", "In the.");
   for (const char* token : {" In", " the", ".", "\n"}) reply.add_logprobs()->set_text(token);
   answer.Begin();
   answer.Add(reply);
-  answer.Finish("stop", SomeUsage(), 9);
+  answer.Finish(Last("stop"), 9);
   const json logprobs = answer.Object()["output"][0]["content"][0]["logprobs"];
   ASSERT_EQ(logprobs.size(), 3);
   EXPECT_EQ(logprobs[2]["token"], ".");

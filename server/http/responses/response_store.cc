@@ -38,7 +38,7 @@ void ResponseStore::Remove(const std::string& id) {
 }
 
 void ResponseStore::Start(const std::string& id, std::string owner,
-                          std::shared_ptr<LiveResponse> running) {
+                          std::shared_ptr<LiveAnswer> running) {
   absl::MutexLock lock(&mutex_);
   entries_[id] = {.owner = std::move(owner), .running = std::move(running)};
 }
@@ -62,7 +62,7 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
 
 void ResponseStore::End(const std::string& id, StoredResponse response) {
   const size_t bytes = BytesOf(response);
-  std::shared_ptr<LiveResponse> ended;  // let go of without the lock
+  std::shared_ptr<LiveAnswer> ended;  // let go of without the lock
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(id);
   if (it == entries_.end() || it->second.running == nullptr) return;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
@@ -14,27 +13,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/http/http_server.h"
+#include "server/http/live_answer.h"
 
 namespace espalier {
 
 struct StoredResponse {
-  std::string owner;                      // who made it and alone finds it: its Authorization
-  nlohmann::ordered_json object;          // as it is returned
-  nlohmann::ordered_json input;           // items of the whole conversation before its output
-  std::vector<std::string> events;        // of one that can be streamed again
-};
-
-// A background response that has not ended. Thread-safe.
-class LiveResponse {
- public:
-  virtual ~LiveResponse() = default;
-  virtual nlohmann::ordered_json Snapshot() = 0;
-  virtual bool streams() const = 0;
-  // Its events after `after`, those to come included. REQUIRES: streams().
-  virtual void Watch(std::shared_ptr<HttpResponder> responder, int64_t after) = 0;
-  // Nothing happens if it has ended by now.
-  virtual void Cancel() = 0;
+  std::string owner;                // who made it and alone finds it: its Authorization
+  nlohmann::ordered_json object;    // as it is returned
+  nlohmann::ordered_json input;     // items of the whole conversation before its output
+  std::vector<std::string> events;  // of one that can be streamed again
 };
 
 // Thread-safe.
@@ -45,13 +32,13 @@ class ResponseStore {
 
   bool keeps() const { return max_bytes_ > 0; }
 
-  void Start(const std::string& id, std::string owner, std::shared_ptr<LiveResponse> running);
+  void Start(const std::string& id, std::string owner, std::shared_ptr<LiveAnswer> running);
   void Put(const std::string& id, StoredResponse response);
   // What ran under this id has ended; nothing happens if it was erased since.
   void End(const std::string& id, StoredResponse response);
 
   struct Found {
-    std::shared_ptr<LiveResponse> running;        // or
+    std::shared_ptr<LiveAnswer> running;          // or
     std::shared_ptr<const StoredResponse> ended;  // or neither
   };
   Found Find(const std::string& id, const std::string& owner);
@@ -64,7 +51,7 @@ class ResponseStore {
  private:
   struct Entry {
     std::string owner;
-    std::shared_ptr<LiveResponse> running;
+    std::shared_ptr<LiveAnswer> running;
     std::shared_ptr<const StoredResponse> ended;
     size_t bytes = 0;
     std::list<std::string>::iterator used;  // if it has ended

@@ -15,7 +15,7 @@ StoredResponse Response(const std::string& id, const std::string& owner, size_t 
           .input = {{{"id", "msg_in_" + id}}}};
 }
 
-class Running : public LiveResponse {
+class Running : public LiveAnswer {
  public:
   json Snapshot() override { return {{"status", "in_progress"}}; }
   bool streams() const override { return false; }

@@ -147,15 +147,15 @@ void ReadThoughts(JsonReader& reader, ResponsesRequest* request) {
 
 // Further parts of the answer. Those of tools that are not here have nothing to add.
 void ReadInclude(JsonReader& reader, ResponsesRequest* request) {
-  static const std::set<std::string>& known = *new std::set<std::string>{
-      "code_interpreter_call.outputs",
-      "computer_call_output.output.image_url",
-      "file_search_call.results",
-      "message.input_image.image_url",
-      kLogprobs,
-      "reasoning.encrypted_content",
-      "web_search_call.action.sources",
-      "web_search_call.results"};
+  static const std::set<std::string>& known =
+      *new std::set<std::string>{"code_interpreter_call.outputs",
+                                 "computer_call_output.output.image_url",
+                                 "file_search_call.results",
+                                 "message.input_image.image_url",
+                                 kLogprobs,
+                                 "reasoning.encrypted_content",
+                                 "web_search_call.action.sources",
+                                 "web_search_call.results"};
   bool logprobs = false;
   reader.Strings("include", known.size(), [&](const std::string& name) {
     if (known.count(name) == 0) {
@@ -167,8 +167,8 @@ void ReadInclude(JsonReader& reader, ResponsesRequest* request) {
   int top = 0;
   reader.Integer("top_logprobs", 0, 64, &top);
   if (top > 0 && !logprobs) {
-    reader.Fail("top_logprobs", absl::StrCat("field 'top_logprobs' goes with 'include': [\"",
-                                             kLogprobs, "\"]"));
+    reader.Fail("top_logprobs",
+                absl::StrCat("field 'top_logprobs' goes with 'include': [\"", kLogprobs, "\"]"));
   }
   if (logprobs) request->generate.set_logprobs(top);
   request->echo["top_logprobs"] = top;

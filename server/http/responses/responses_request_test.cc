@@ -39,7 +39,8 @@ TEST(ResponsesRequestTest, FieldsBecomeAChat) {
   EXPECT_EQ(generate.sampling().top_k(), 7);
   EXPECT_EQ(generate.logprobs(), 2);
   EXPECT_EQ(generate.stop(0), "x");
-  EXPECT_EQ(json::parse(generate.structured_output().json_schema()), json::parse(R"({"type": "object"})"));
+  EXPECT_EQ(json::parse(generate.structured_output().json_schema()),
+            json::parse(R"({"type": "object"})"));
   const proto::ChatPrompt& chat = generate.chat();
   ASSERT_EQ(chat.turns_size(), 2);
   EXPECT_EQ(chat.turns(0).role(), "system");
@@ -113,7 +114,8 @@ TEST(ResponsesRequestTest, WhatIsNotSupportedIsRefusedByName) {
       {R"("tools": [{"type": "function", "name": "a"}], "tool_choice": {"type": "allowed_tools",
           "mode": "auto", "tools": [{"type": "function", "name": "b"}]})",
        "tool_choice"},
-      {R"("tools": [{"type": "function", "name": "a"}], "tool_choice": {"type": "mcp"})", "tool_choice"},
+      {R"("tools": [{"type": "function", "name": "a"}], "tool_choice": {"type": "mcp"})",
+       "tool_choice"},
       {R"("text": {"format": {"type": "json_schema", "name": "a"}})", "text"},
       {R"("text": {"format": {"type": "xml"}})", "text"},
       {R"("text": {"verbosity": "low"})", "text"},

@@ -12,9 +12,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/http/answer_run.h"
 #include "server/http/json_reader.h"
 #include "server/http/responses/fit_context.h"
-#include "server/http/responses/response_run.h"
+#include "server/http/responses/response_answer.h"
 #include "server/http/responses/responses_request.h"
 #include "server/inference/generation.h"
 
@@ -42,11 +43,12 @@ absl::StatusOr<std::string> NewId() {
 }
 
 openai::Error Missing(const std::string& id) {
-  return {.http_status = 404,
-          .message = absl::StrCat("there is no response '", id.substr(0, 100),
-                                  "': it was not stored, was deleted, is another key's, or has made "
-                                  "room for newer ones (espalierd --response_store_bytes)"),
-          .code = "response_not_found"};
+  return {
+      .http_status = 404,
+      .message = absl::StrCat("there is no response '", id.substr(0, 100),
+                              "': it was not stored, was deleted, is another key's, or has made "
+                              "room for newer ones (espalierd --response_store_bytes)"),
+      .code = "response_not_found"};
 }
 
 // What a request is, with all that came before it; what it asks of `store` is checked.
@@ -81,8 +83,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
     before.insert(before.end(), output.begin(), output.end());
   }
   if (auto error = openai::ResolveReferences(
-          [&](const std::string& id) { return context.store->Item(id, owner); },
-          &request.items)) {
+          [&](const std::string& id) { return context.store->Item(id, owner); }, &request.items)) {
     return error;
   }
   if (auto error = openai::FillChat(before, &request)) return error;
@@ -99,7 +100,7 @@ void SettleSampling(const proto::SamplingOptions& defaults, openai::ResponsesReq
   if (!sampling->has_temperature() && !defaults.has_temperature()) sampling->set_temperature(1);
   request->echo["temperature"] =
       sampling->has_temperature() ? sampling->temperature() : defaults.temperature();
-  const double top_p = sampling->has_top_p() ? sampling->top_p()
+  const double top_p = sampling->has_top_p()  ? sampling->top_p()
                        : defaults.has_top_p() ? defaults.top_p()
                                               : 1;
   request->echo["top_p"] = top_p > 0 ? top_p : 1;
@@ -117,9 +118,9 @@ std::optional<openai::Error> ReadQuery(const HttpRequest& http,
       continue;
     }
     if (std::find(known.begin(), known.end(), field.first) == known.end()) {
-      return openai::Error{.message = absl::StrCat("parameter '", field.first.substr(0, 100),
-                                                   "' is not known here"),
-                           .param = field.first.substr(0, 100)};
+      return openai::Error{
+          .message = absl::StrCat("parameter '", field.first.substr(0, 100), "' is not known here"),
+          .param = field.first.substr(0, 100)};
     }
     (*query)[field.first] = field.second;
   }
@@ -151,22 +152,30 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   SettleSampling(wanted.model->description.sampling_defaults(), &request);
   request.echo["store"] = store;
   const std::string id = "resp_" + *base;
-  ResponseRunOptions options{
-      .head = {.id = id,
-               .model = request.generate.model(),
-               .created_unix_seconds = context.generate.clock->NowUnixMillis() / 1000,
-               .echo = std::move(request.echo),
-               .with_logprobs = request.generate.has_logprobs(),
-               .include_reasoning = request.include_reasoning},
-      .ids = ids,
-      .input = std::move(request.items),
-      .owner = OwnerOf(http),
-      .stream = request.stream,
-      .background = request.background,
-      .store = store ? context.store : nullptr,
-      .clock = context.generate.clock};
-  const std::string owner = options.owner;
-  const auto run = std::make_shared<ResponseRun>(std::move(options), responder);
+  openai::ResponseHead head{.id = id,
+                            .model = request.generate.model(),
+                            .created_unix_seconds = context.generate.clock->NowUnixMillis() / 1000,
+                            .echo = std::move(request.echo),
+                            .with_logprobs = request.generate.has_logprobs(),
+                            .include_reasoning = request.include_reasoning};
+  const std::string owner = OwnerOf(http);
+  AnswerRunOptions options;
+  options.writer = std::make_unique<openai::ResponseAnswer>(std::move(head), ids, request.stream);
+  options.background = request.background;
+  options.clock = context.generate.clock;
+  if (store) {
+    options.ended = [store = context.store, id, owner, background = request.background,
+                     items = std::move(request.items)](json object,
+                                                       std::vector<std::string> events) {
+      StoredResponse ended{owner, std::move(object), items, std::move(events)};
+      if (background) {
+        store->End(id, std::move(ended));
+      } else {
+        store->Put(id, std::move(ended));
+      }
+    };
+  }
+  const auto run = std::make_shared<AnswerRun>(std::move(options), responder);
   if (request.background) context.store->Start(id, owner, run);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       StartGeneration(request.generate, wanted.model, context.generate.models,
@@ -192,9 +201,9 @@ void CountResponseInput(const HttpRequest& http, const ResponsesContext& context
     SendError(*responder, prompt.status());
     return;
   }
-  responder->Send(200, kJson,
-                  openai::Dump({{"object", "response.input_tokens"},
-                                {"input_tokens", prompt->tokens.size()}}));
+  responder->Send(
+      200, kJson,
+      openai::Dump({{"object", "response.input_tokens"}, {"input_tokens", prompt->tokens.size()}}));
 }
 
 void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
@@ -214,7 +223,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
     return;
   }
   const ResponseStore::Found found = store.Find(id, OwnerOf(http));
-  const std::shared_ptr<LiveResponse> run = found.running;
+  const std::shared_ptr<LiveAnswer> run = found.running;
   if (run == nullptr && found.ended == nullptr) {
     SendError(*responder, Missing(id));
     return;
@@ -241,7 +250,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
 void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
                     Responder responder) {
   const std::string owner = OwnerOf(http);
-  const std::shared_ptr<LiveResponse> run = store.Find(id, owner).running;
+  const std::shared_ptr<LiveAnswer> run = store.Find(id, owner).running;
   if (!store.Erase(id, owner)) {
     SendError(*responder, Missing(id));
     return;
@@ -265,9 +274,10 @@ void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStor
     return;
   }
   if (found.ended->object["background"] != true) {
-    SendError(*responder, openai::Error{.message = "only a response that runs in the background "
-                                                   "can be cancelled; to end another one, close its "
-                                                   "connection"});
+    SendError(*responder,
+              openai::Error{.message = "only a response that runs in the background "
+                                       "can be cancelled; to end another one, close its "
+                                       "connection"});
     return;
   }
   responder->Send(200, kJson, openai::Dump(found.ended->object));  // as it ended
@@ -283,14 +293,14 @@ void ListResponseInput(const HttpRequest& http, const std::string& id, ResponseS
   int limit = 20;
   if (query.count("limit") > 0 &&
       (!absl::SimpleAtoi(query["limit"], &limit) || limit < 1 || limit > 100)) {
-    SendError(*responder, openai::Error{.message = "parameter 'limit' must be in 1..100",
-                                        .param = "limit"});
+    SendError(*responder,
+              openai::Error{.message = "parameter 'limit' must be in 1..100", .param = "limit"});
     return;
   }
   const std::string order = query.count("order") > 0 ? query["order"] : "desc";
   if (order != "asc" && order != "desc") {
-    SendError(*responder, openai::Error{.message = "parameter 'order' must be asc or desc",
-                                        .param = "order"});
+    SendError(*responder,
+              openai::Error{.message = "parameter 'order' must be asc or desc", .param = "order"});
     return;
   }
   const ResponseStore::Found found = store.Find(id, OwnerOf(http));

@@ -1,9 +1,8 @@
-#include "server/http/responses/response_run.h"
+#include "server/http/answer_run.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "server/http/generate_route.h"
 #include "server/http/json_reader.h"
 
 namespace espalier {
@@ -26,36 +25,37 @@ void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResp
   }
 }
 
-ResponseRun::ResponseRun(ResponseRunOptions options, std::shared_ptr<HttpResponder> responder)
+AnswerRun::AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
-      answer_(options_.head, options_.ids, options_.stream ? &events_ : nullptr),
+      writer_(*options_.writer),
       watchers_({std::move(responder)}),
       accepted_(!options_.background) {
-  if (options_.background) answer_.Queue();
+  if (options_.background) writer_.Queue();
 }
 
-GenerationListener ResponseRun::Listener() {
+GenerationListener AnswerRun::Listener() {
   return [self = shared_from_this()](const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
     absl::MutexLock lock(&self->mutex_);
     self->On(reply, last);
   };
 }
 
-void ResponseRun::Accept(std::shared_ptr<Generation> generation) {
+void AnswerRun::Accept(std::shared_ptr<Generation> generation) {
   std::shared_ptr<HttpResponder> client;
   bool over = false;
   {
     absl::MutexLock lock(&mutex_);
     if (!watchers_.empty()) client = watchers_[0];
+    Pass();
     accepted_ = true;
-    over = answer_.over();
+    over = writer_.over();
     if (!over) generation_ = generation;
-    if (options_.background && !options_.stream) {
-      client->Send(200, kJson, openai::Dump(answer_.Object()));
+    if (options_.background && !streams()) {
+      client->Send(200, kJson, openai::Dump(writer_.Object()));
       watchers_.clear();
     } else if (options_.background) {
       StartEventStream(*client);
-      Pass();
+      WriteEvents(history_, -1, *client);
       if (over) Release();
     }
   }
@@ -70,17 +70,17 @@ void ResponseRun::Accept(std::shared_ptr<Generation> generation) {
   });
 }
 
-json ResponseRun::Snapshot() {
+json AnswerRun::Snapshot() {
   absl::MutexLock lock(&mutex_);
-  return answer_.Object();
+  return writer_.Object();
 }
 
-void ResponseRun::Watch(std::shared_ptr<HttpResponder> responder, int64_t after) {
+void AnswerRun::Watch(std::shared_ptr<HttpResponder> responder, int64_t after) {
   {
     absl::MutexLock lock(&mutex_);
     StartEventStream(*responder);
     WriteEvents(history_, after, *responder);
-    if (answer_.over()) {
+    if (writer_.over()) {
       responder->End();
       return;
     }
@@ -91,7 +91,7 @@ void ResponseRun::Watch(std::shared_ptr<HttpResponder> responder, int64_t after)
   });
 }
 
-void ResponseRun::GoneAway(const HttpResponder* responder) {
+void AnswerRun::GoneAway(const HttpResponder* responder) {
   if (!options_.background) {
     Cancel();
     return;
@@ -102,13 +102,13 @@ void ResponseRun::GoneAway(const HttpResponder* responder) {
                   watchers_.end());
 }
 
-void ResponseRun::Cancel() {
+void AnswerRun::Cancel() {
   std::shared_ptr<Generation> generation;
   {
     absl::MutexLock lock(&mutex_);
-    if (answer_.over()) return;
+    if (writer_.over()) return;
     generation = generation_;
-    answer_.Cancel();
+    writer_.Cancel();
     Pass();
     Settle(/*keep=*/options_.background);
   }
@@ -117,67 +117,56 @@ void ResponseRun::Cancel() {
   if (generation != nullptr) generation->Cancel();
 }
 
-void ResponseRun::Fail(const absl::Status& status) {
+void AnswerRun::Fail(const absl::Status& status) {
   // Before the first byte the status line can still tell; afterwards only the response can.
-  if (!options_.background && (!begun_ || !options_.stream)) {
-    answer_.Cancel();
-    SendError(*watchers_[0], status);
+  if (!options_.background && (!begun_ || !streams())) {
+    writer_.Cancel();
+    options_.send_error(*watchers_[0], status);
     watchers_.clear();
     Settle(/*keep=*/false);
     return;
   }
-  answer_.Fail(openai::FromStatus(status));
+  writer_.Fail(openai::FromStatus(status));
   Pass();
   Settle(/*keep=*/true);
 }
 
-void ResponseRun::On(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
-  if (answer_.over()) return;
+void AnswerRun::On(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
+  if (writer_.over()) return;
   if (!reply.ok()) return Fail(reply.status());
   if (!std::exchange(begun_, true)) {
-    if (options_.stream && !options_.background) StartEventStream(*watchers_[0]);
-    answer_.Begin();
+    if (streams() && !options_.background) StartEventStream(*watchers_[0]);
+    writer_.Begin();
   }
-  answer_.Add(*reply);
-  if (!reply->finish_reason().empty()) finish_reason_ = reply->finish_reason();
-  if (last) {
-    answer_.Finish(finish_reason_, reply->usage(), options_.clock->NowUnixMillis() / 1000);
-  }
+  writer_.Add(*reply);
+  if (last) writer_.Finish(*reply, options_.clock->NowUnixMillis() / 1000);
   Pass();
   if (last) Settle(/*keep=*/true);
 }
 
-void ResponseRun::Pass() {
-  if (!accepted_) return;
-  for (std::string& event : events_) {
-    for (const auto& watcher : watchers_) watcher->Write(event);
+void AnswerRun::Pass() {
+  for (std::string& event : writer_.TakeEvents()) {
+    if (accepted_) {
+      for (const auto& watcher : watchers_) watcher->Write(event);
+    }
     if (options_.background) history_.push_back(std::move(event));
   }
-  events_.clear();
 }
 
-void ResponseRun::Settle(bool keep) {
-  // What runs holds this response, so at its end the response lets go of what runs.
+void AnswerRun::Settle(bool keep) {
+  // What runs holds this answer, so at its end the answer lets go of what runs.
   generation_.reset();
-  if (keep && options_.store != nullptr) {
-    std::vector<std::string> events = history_;
-    events.insert(events.end(), events_.begin(), events_.end());  // if nobody has accepted it yet
-    StoredResponse stored{options_.owner, answer_.Object(), options_.input, std::move(events)};
-    if (options_.background) {
-      options_.store->End(options_.head.id, std::move(stored));
-    } else {
-      options_.store->Put(options_.head.id, std::move(stored));
-    }
-  }
+  // Before the client knows: it may ask for it at once.
+  if (keep && options_.ended) options_.ended(writer_.Object(), history_);
   if (accepted_) Release();
 }
 
-void ResponseRun::Release() {
+void AnswerRun::Release() {
   for (const auto& watcher : watchers_) {
-    if (options_.stream) {
+    if (streams()) {
       watcher->End();
     } else {
-      watcher->Send(200, kJson, openai::Dump(answer_.Object()));
+      watcher->Send(200, kJson, openai::Dump(writer_.Object()));
     }
   }
   watchers_.clear();

@@ -1,5 +1,6 @@
-// Who gets what of a response while it runs, when it ends, and when clients come and go.
-#include "server/http/responses/response_run.h"
+// Who gets what of an answer while it runs, when it ends, and when clients come and go; of answers
+// that are kept, such as responses.
+#include "server/http/answer_run.h"
 
 #include <thread>
 
@@ -7,6 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/fake_clock.h"
+#include "server/http/responses/response_answer.h"
+#include "server/http/responses/response_store.h"
 
 namespace espalier {
 namespace {
@@ -86,20 +89,24 @@ proto::GenerateReply Last(const std::string& text) {
   return reply;
 }
 
-class ResponseRunTest : public ::testing::Test {
+class AnswerRunTest : public ::testing::Test {
  protected:
-  std::shared_ptr<ResponseRun> Make(bool stream, bool background) {
-    ResponseRunOptions options;
-    options.ids = openai::ItemIds("1");
-    options.head.id = "resp_1";
-    options.head.model = "lm";
-    options.head.echo["background"] = background;
-    options.input = json::array();
-    options.stream = stream;
+  std::shared_ptr<AnswerRun> Make(bool stream, bool background) {
+    openai::ResponseHead head{.id = "resp_1", .model = "lm"};
+    head.echo["background"] = background;
+    AnswerRunOptions options;
+    options.writer = std::make_unique<openai::ResponseAnswer>(head, openai::ItemIds("1"), stream);
     options.background = background;
-    options.store = store_;
+    options.ended = [this, background](json object, std::vector<std::string> events) {
+      StoredResponse ended{"", std::move(object), json::array(), std::move(events)};
+      if (background) {
+        store_->End("resp_1", std::move(ended));
+      } else {
+        store_->Put("resp_1", std::move(ended));
+      }
+    };
     options.clock = &clock_;
-    auto run = std::make_shared<ResponseRun>(std::move(options), client_);
+    auto run = std::make_shared<AnswerRun>(std::move(options), client_);
     if (background) store_->Start("resp_1", "", run);
     return run;
   }
@@ -115,7 +122,7 @@ class ResponseRunTest : public ::testing::Test {
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
 };
 
-TEST_F(ResponseRunTest, AWholeAnswerComesOnceAndIsKept) {
+TEST_F(AnswerRunTest, AWholeAnswerComesOnceAndIsKept) {
   auto run = Make(false, false);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -128,7 +135,7 @@ TEST_F(ResponseRunTest, AWholeAnswerComesOnceAndIsKept) {
   EXPECT_EQ(generation_.use_count(), 1) << "what has ended is let go of";
 }
 
-TEST_F(ResponseRunTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
+TEST_F(AnswerRunTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
     auto run = Make(stream, false);
@@ -140,7 +147,7 @@ TEST_F(ResponseRunTest, AnAnswerMayEndBeforeItsSubmissionReturns) {
   }
 }
 
-TEST_F(ResponseRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
+TEST_F(AnswerRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
   for (const bool stream : {false, true}) {
     client_ = std::make_shared<Client>();
     auto run = Make(stream, false);
@@ -153,7 +160,7 @@ TEST_F(ResponseRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
   }
 }
 
-TEST_F(ResponseRunTest, LaterErrorsOfAStreamAreEvents) {
+TEST_F(AnswerRunTest, LaterErrorsOfAStreamAreEvents) {
   auto run = Make(true, false);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -165,7 +172,7 @@ TEST_F(ResponseRunTest, LaterErrorsOfAStreamAreEvents) {
   EXPECT_THAT(client_->body(), HasSubstr("a worker is lost"));
 }
 
-TEST_F(ResponseRunTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
+TEST_F(AnswerRunTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
   for (const bool background : {false, true}) {
     client_ = std::make_shared<Client>();
     generation_ = std::make_shared<FakeGeneration>();
@@ -186,7 +193,7 @@ TEST_F(ResponseRunTest, AClientThatGoesAwayEndsItUnlessItRunsInTheBackground) {
   }
 }
 
-TEST_F(ResponseRunTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
+TEST_F(AnswerRunTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -199,7 +206,7 @@ TEST_F(ResponseRunTest, ABackgroundResponseIsAnsweredAtOnceAndFoundLater) {
   EXPECT_EQ(Stored()["status"], "completed");
 }
 
-TEST_F(ResponseRunTest, ABackgroundResponseThatFailsSaysWhyLater) {
+TEST_F(AnswerRunTest, ABackgroundResponseThatFailsSaysWhyLater) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   listener(absl::ResourceExhaustedError("the queue is full"), true);
@@ -210,7 +217,7 @@ TEST_F(ResponseRunTest, ABackgroundResponseThatFailsSaysWhyLater) {
 }
 
 // Whenever somebody comes to see it, what is sent before and after make one whole stream.
-TEST_F(ResponseRunTest, StreamsCanBeTakenUpAgainAnywhere) {
+TEST_F(AnswerRunTest, StreamsCanBeTakenUpAgainAnywhere) {
   auto run = Make(true, true);
   const GenerationListener listener = run->Listener();
   listener(Text("a"), false);  // before it is accepted
@@ -233,7 +240,7 @@ TEST_F(ResponseRunTest, StreamsCanBeTakenUpAgainAnywhere) {
   EXPECT_EQ(again.body(), whole);
 }
 
-TEST_F(ResponseRunTest, ACancelledResponseIsKeptAsItWas) {
+TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {
   auto run = Make(false, true);
   const GenerationListener listener = run->Listener();
   run->Accept(generation_);
@@ -247,7 +254,7 @@ TEST_F(ResponseRunTest, ACancelledResponseIsKeptAsItWas) {
 }
 
 // For ThreadSanitizer: the engine writes while clients watch, look, cancel and go away.
-TEST_F(ResponseRunTest, ThreadsMayMeet) {
+TEST_F(AnswerRunTest, ThreadsMayMeet) {
   for (int round = 0; round < 30; ++round) {
     client_ = std::make_shared<Client>();
     auto run = Make(true, true);

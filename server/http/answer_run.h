@@ -1,8 +1,9 @@
-// One response from its submission to its end: what the engine says becomes items and events, for
-// the client that waits, for those that watch, and for the store.
+// One answer from its submission to its end: what the engine says is written in the way of an API,
+// for the client that waits and for those that watch.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,35 +12,37 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "server/clock.h"
+#include "server/http/answer_writer.h"
+#include "server/http/generate_route.h"
 #include "server/http/http_server.h"
-#include "server/http/responses/response_answer.h"
-#include "server/http/responses/response_store.h"
+#include "server/http/live_answer.h"
 #include "server/inference/generation.h"
 
 namespace espalier {
 
-struct ResponseRunOptions {
-  openai::ResponseHead head;
-  openai::ItemIds ids;
-  nlohmann::ordered_json input;  // items of the conversation
-  std::string owner;
-  bool stream = false;
+struct AnswerRunOptions {
+  std::unique_ptr<AnswerWriter> writer;
+  // The client is answered when it is accepted, and may go away.
   bool background = false;
-  std::shared_ptr<ResponseStore> store;  // null: it is not kept
+  // An error in the API's form as a whole answer.
+  void (*send_error)(HttpResponder& responder, const absl::Status& status) = &SendError;
+  // It has ended and nobody threw it away: what it became, and its events if it is a background
+  // stream. May be null; must not call the run.
+  std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
   const Clock* clock = nullptr;
 };
 
-class ResponseRun : public LiveResponse, public std::enable_shared_from_this<ResponseRun> {
+class AnswerRun : public LiveAnswer, public std::enable_shared_from_this<AnswerRun> {
  public:
-  // A background response is answered by Accept; another one by what the engine says.
-  ResponseRun(ResponseRunOptions options, std::shared_ptr<HttpResponder> responder);
+  // A background answer is told of by Accept; another one by what the engine says.
+  AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> responder);
 
   GenerationListener Listener();
   // Once, when it is submitted. REQUIRES: the caller holds the model.
   void Accept(std::shared_ptr<Generation> generation);
 
   nlohmann::ordered_json Snapshot() override;
-  bool streams() const override { return options_.stream; }
+  bool streams() const override { return options_.writer->streams(); }
   void Watch(std::shared_ptr<HttpResponder> responder, int64_t after) override;
   void Cancel() override;
 
@@ -54,17 +57,15 @@ class ResponseRun : public LiveResponse, public std::enable_shared_from_this<Res
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GoneAway(const HttpResponder* responder);
 
-  const ResponseRunOptions options_;
+  const AnswerRunOptions options_;
 
   absl::Mutex mutex_;
-  std::vector<std::string> events_;  // not yet sent; used under mutex_
-  openai::ResponseAnswer answer_ ABSL_GUARDED_BY(mutex_);
+  AnswerWriter& writer_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> history_ ABSL_GUARDED_BY(mutex_);  // of a background stream
   std::vector<std::shared_ptr<HttpResponder>> watchers_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);
-  std::string finish_reason_ ABSL_GUARDED_BY(mutex_);
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  // Until a background response is submitted its client may still get an error instead.
+  // Until a background answer is submitted its client may still get an error instead.
   bool accepted_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,0 +1,47 @@
+// How an API writes the one answer of a request: a stream of events and a whole object, which come
+// of the same steps.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/inference.pb.h"
+#include "server/http/openai_error.h"
+
+namespace espalier {
+
+// Not thread-safe.
+class AnswerWriter {
+ public:
+  // Without `streams` no events are made.
+  explicit AnswerWriter(bool streams) : streams_(streams) {}
+  virtual ~AnswerWriter() = default;
+
+  virtual void Queue() {}    // it waits, in the background
+  virtual void Begin() = 0;  // it runs
+  virtual void Add(const proto::GenerateReply& reply) = 0;
+  // The end, once, by one of these. `finish_reason` is that of the last reply, which has been
+  // added.
+  virtual void Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) = 0;
+  virtual void Fail(const openai::Error& error) = 0;
+  virtual void Cancel() = 0;
+
+  virtual bool over() const = 0;
+  virtual nlohmann::ordered_json Object() const = 0;  // as it is now
+
+  bool streams() const { return streams_; }
+  // Those that are new, each whole as it goes over the wire.
+  std::vector<std::string> TakeEvents() { return std::exchange(events_, {}); }
+
+ protected:
+  void AddEvent(std::string event) { events_.push_back(std::move(event)); }
+
+ private:
+  const bool streams_;
+  std::vector<std::string> events_;
+};
+
+}  // namespace espalier
