@@ -121,7 +121,7 @@ void AnswerRun::Fail(const absl::Status& status) {
   // Before the first byte the status line can still tell; afterwards only the response can.
   if (!options_.background && (!begun_ || !streams())) {
     writer_.Cancel();
-    options_.send_error(*watchers_[0], status);
+    SendError(*watchers_[0], status, options_.error_form);
     watchers_.clear();
     Settle(/*keep=*/false);
     return;

@@ -24,8 +24,7 @@ struct AnswerRunOptions {
   std::unique_ptr<AnswerWriter> writer;
   // The client is answered when it is accepted, and may go away.
   bool background = false;
-  // An error in the API's form as a whole answer.
-  void (*send_error)(HttpResponder& responder, const absl::Status& status) = &SendError;
+  ErrorForm error_form = &openai::ToJson;
   // It has ended and nobody threw it away: what it became, and its events if it is a background
   // stream. May be null; must not call the run.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;

@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "server/http/embeddings_route.h"
 #include "server/http/json_reader.h"
+#include "server/http/messages/messages_error.h"
+#include "server/http/messages/messages_route.h"
 #include "server/http/openai_response.h"
 #include "server/inference/generation.h"
 
@@ -91,6 +93,9 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v1/responses/ID", "DELETE", &Gateway::DeleteResponse);
   Add("/v1/responses/ID/cancel", "POST", &Gateway::CancelResponse);
   Add("/v1/responses/ID/input_items", "GET", &Gateway::ListResponseInput);
+  Add("/v1/messages", "POST", &Gateway::CreateMessage).error_form = &anthropic::ErrorJson;
+  Add("/v1/messages/count_tokens", "POST", &Gateway::CountMessageTokens).error_form =
+      &anthropic::ErrorJson;
   Add("/v1/embeddings", "POST", &Gateway::Embeddings);
   Add("/tokenize", "POST", &Gateway::Tokenize);
   Add("/detokenize", "POST", &Gateway::Detokenize);
@@ -139,6 +144,12 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
         std::move(responder), usual ? request.method : "other",
         known != nullptr ? known->name : "other", options_.clock, options_.metrics);
   }
+  const ErrorForm form = known != nullptr ? known->error_form : &openai::ToJson;
+  // Where clients of Anthropic's API have their key.
+  const auto api_key = request.headers.find("x-api-key");
+  if (api_key != request.headers.end()) {
+    request.headers.try_emplace("authorization", "Bearer " + api_key->second);
+  }
   const bool open = options_.open_probes && known != nullptr && known->probe;
   const bool head = request.method == "HEAD";
   const std::string method = head ? "GET" : request.method;
@@ -148,7 +159,7 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
         absl::StrCat(method.substr(0, 40), " ", known != nullptr ? known->name : "other"),
         request.headers["authorization"]);
     if (!allowed.ok()) {
-      SendError(*responder, allowed);
+      SendError(*responder, allowed, form);
       return;
     }
   }
@@ -168,7 +179,7 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
               openai::Error{.http_status = 405,
                             .message = absl::StrCat(known->name, " takes ", allowed, ", not ",
                                                     request.method.substr(0, 40))},
-              {{"Allow", allowed}});
+              {{"Allow", allowed}}, form);
     return;
   }
   Call call{std::move(request), ""};
@@ -225,6 +236,14 @@ void Gateway::CancelResponse(const Call& request, Responder responder) {
 
 void Gateway::ListResponseInput(const Call& request, Responder responder) {
   espalier::ListResponseInput(request, request.name, *responses_, std::move(responder));
+}
+
+void Gateway::CreateMessage(const Call& request, Responder responder) {
+  espalier::CreateMessage(request, Context(), std::move(responder));
+}
+
+void Gateway::CountMessageTokens(const Call& request, Responder responder) {
+  espalier::CountMessageTokens(request, Context(), std::move(responder));
 }
 
 void Gateway::Embeddings(const Call& request, Responder responder) {

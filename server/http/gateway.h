@@ -1,9 +1,10 @@
-// The HTTP side of the coordinator: the OpenAI API, the health and metadata of the Open Inference
-// Protocol, and metrics, behind one authorisation.
+// The HTTP side of the coordinator: the OpenAI API, Anthropic's Messages API, the health and
+// metadata of the Open Inference Protocol, and metrics, behind one authorisation.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/embeddings  /tokenize  /detokenize
 //   POST /v1/responses  /v1/responses/input_tokens  /v1/responses/ID/cancel
 //   GET  /v1/responses/ID (DELETE, too)  /v1/responses/ID/input_items
+//   POST /v1/messages  /v1/messages/count_tokens
 //   GET  /v1/models  /v1/models/NAME  /health  /ready  /version  /metrics
 //   GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME  /v2/models/NAME/ready
 #pragma once
@@ -62,6 +63,7 @@ class Gateway {
     std::string prefix, suffix;  // of the paths; both empty: only the name itself is one
     std::map<std::string, Route> by_method;
     bool probe = false;  // says yes or no about the process, and nothing else
+    ErrorForm error_form = &openai::ToJson;
   };
 
   Known& Add(const std::string& path, const char* method, Route route);
@@ -80,6 +82,8 @@ class Gateway {
   void DeleteResponse(const Call& request, Responder responder);
   void CancelResponse(const Call& request, Responder responder);
   void ListResponseInput(const Call& request, Responder responder);
+  void CreateMessage(const Call& request, Responder responder);
+  void CountMessageTokens(const Call& request, Responder responder);
   void Embeddings(const Call& request, Responder responder);
   void Tokenize(const Call& request, Responder responder);
   void Detokenize(const Call& request, Responder responder);

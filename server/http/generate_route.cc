@@ -229,8 +229,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
 }  // namespace
 
-void SendError(HttpResponder& responder, const openai::Error& error,
-               HttpResponder::Headers headers) {
+void SendError(HttpResponder& responder, const openai::Error& error, HttpResponder::Headers headers,
+               ErrorForm form) {
   const bool has_delay = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
     return header.first == "Retry-After";
   });
@@ -238,15 +238,15 @@ void SendError(HttpResponder& responder, const openai::Error& error,
     headers.emplace_back("Retry-After", "1");
   }
   if (error.http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  responder.Send(error.http_status, kJson, openai::ToJson(error), std::move(headers));
+  responder.Send(error.http_status, kJson, form(error), std::move(headers));
 }
 
-void SendError(HttpResponder& responder, const absl::Status& status) {
+void SendError(HttpResponder& responder, const absl::Status& status, ErrorForm form) {
   HttpResponder::Headers headers;
   if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
     headers.emplace_back("Retry-After", std::string(*delay));
   }
-  SendError(responder, openai::FromStatus(status), std::move(headers));
+  SendError(responder, openai::FromStatus(status), std::move(headers), form);
 }
 
 void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext& context,

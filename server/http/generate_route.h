@@ -22,9 +22,13 @@ struct GenerateContext {
 void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext& context,
               std::shared_ptr<HttpResponder> responder);
 
+// How an API writes an error.
+using ErrorForm = std::string (*)(const openai::Error& error);
+
 // An error as a whole answer, with the headers that belong to its status.
 void SendError(HttpResponder& responder, const openai::Error& error,
-               HttpResponder::Headers headers = {});
-void SendError(HttpResponder& responder, const absl::Status& status);
+               HttpResponder::Headers headers = {}, ErrorForm form = &openai::ToJson);
+void SendError(HttpResponder& responder, const absl::Status& status,
+               ErrorForm form = &openai::ToJson);
 
 }  // namespace espalier

@@ -1,0 +1,140 @@
+#include "server/http/messages/message_answer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/http/json_reader.h"
+#include "server/http/messages/messages_error.h"
+#include "server/http/openai_response.h"
+
+namespace espalier::anthropic {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+// Tokens that were found in the cache are counted apart.
+json UsageJson(const proto::Usage& usage) {
+  json out = {{"input_tokens", usage.prompt_tokens() - usage.cached_tokens()},
+              {"cache_read_input_tokens", usage.cached_tokens()},
+              {"cache_creation_input_tokens", 0},
+              {"output_tokens", usage.completion_tokens()},
+              {"speculation", openai::SpeculationJson(usage)}};
+  if (usage.has_reasoning_tokens()) {
+    out["output_tokens_details"] = {{"thinking_tokens", usage.reasoning_tokens()}};
+  }
+  return out;
+}
+
+}  // namespace
+
+MessageAnswer::MessageAnswer(MessageHead head, bool streams)
+    : AnswerWriter(streams), head_(std::move(head)) {}
+
+void MessageAnswer::Emit(const char* type, json fields) {
+  if (!streams()) return;
+  json event = {{"type", type}};
+  event.update(fields);
+  AddEvent(absl::StrCat("event: ", type, "\ndata: ", openai::Dump(event), "\n\n"));
+}
+
+bool MessageAnswer::IsOpen(const char* type) const {
+  return open_ && content_.back()["type"] == type;
+}
+
+void MessageAnswer::Open(json block) {
+  Close();
+  open_ = true;
+  text_.clear();
+  content_.push_back(std::move(block));
+  Emit("content_block_start", {{"index", content_.size() - 1}, {"content_block", content_.back()}});
+}
+
+void MessageAnswer::AddDelta(const char* delta_type, const char* field, const std::string& text) {
+  text_ += text;
+  if (!streams()) return;
+  Emit("content_block_delta",
+       {{"index", content_.size() - 1}, {"delta", {{"type", delta_type}, {field, text}}}});
+}
+
+void MessageAnswer::Close() {
+  if (!std::exchange(open_, false)) return;
+  json& block = content_.back();
+  if (block["type"] == "tool_use") {
+    // One that was cut off has no input; stop_reason tells.
+    json input = json::parse(text_, nullptr, /*allow_exceptions=*/false);
+    block["input"] = input.is_object() ? std::move(input) : json::object();
+  } else {
+    block[block["type"] == "text" ? "text" : "thinking"] = text_;
+  }
+  Emit("content_block_stop", {{"index", content_.size() - 1}});
+}
+
+void MessageAnswer::Add(const proto::GenerateReply& reply) {
+  if (!std::exchange(begun_, true)) {
+    usage_ = {{"input_tokens", reply.prompt_tokens_size()}, {"output_tokens", 0}};
+    if (streams()) Emit("message_start", {{"message", Object()}});
+  }
+  if (!reply.reasoning().empty() && head_.include_thinking) {
+    // Nothing is signed here, but clients want the field.
+    if (!IsOpen("thinking")) Open({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+    AddDelta("thinking_delta", "thinking", reply.reasoning());
+  }
+  if (!reply.text().empty()) {
+    if (!IsOpen("text")) Open({{"type", "text"}, {"text", ""}});
+    AddDelta("text_delta", "text", reply.text());
+  }
+  for (const proto::ToolCall& call : reply.tool_calls()) {
+    if (!call.id().empty()) {
+      Open({{"type", "tool_use"},
+            {"id", call.id()},
+            {"name", call.name()},
+            {"input", json::object()}});
+    }
+    if (!call.arguments().empty()) AddDelta("input_json_delta", "partial_json", call.arguments());
+  }
+}
+
+void MessageAnswer::Finish(const proto::GenerateReply& last, int64_t) {
+  const std::string& reason = last.finish_reason();
+  if (reason == "cancelled") {
+    Fail({.http_status = 503, .message = "the server ended the answer: its model was unloaded"});
+    return;
+  }
+  Close();
+  usage_ = UsageJson(last.usage());
+  if (reason == "tool_calls") {
+    stop_reason_ = "tool_use";
+  } else if (reason == "length") {
+    stop_reason_ = last.usage().completion_tokens() < head_.max_tokens
+                       ? "model_context_window_exceeded"
+                       : "max_tokens";
+  } else if (!last.stop_string().empty()) {
+    stop_reason_ = "stop_sequence";
+    stop_sequence_ = last.stop_string();
+  } else {
+    stop_reason_ = "end_turn";
+  }
+  over_ = true;
+  Emit("message_delta",
+       {{"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
+        {"usage", usage_}});
+  Emit("message_stop", json::object());
+}
+
+void MessageAnswer::Fail(const openai::Error& error) {
+  over_ = true;
+  if (streams()) AddEvent(absl::StrCat("event: error\ndata: ", ErrorJson(error), "\n\n"));
+}
+
+json MessageAnswer::Object() const {
+  return {{"id", head_.id},
+          {"type", "message"},
+          {"role", "assistant"},
+          {"model", head_.model},
+          {"content", content_},
+          {"stop_reason", stop_reason_},
+          {"stop_sequence", stop_sequence_},
+          {"usage", usage_}};
+}
+
+}  // namespace espalier::anthropic

@@ -1,0 +1,221 @@
+#include "server/http/messages/message_blocks.h"
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/http/openai_chat.h"
+
+namespace espalier::anthropic {
+namespace {
+
+using json = nlohmann::ordered_json;
+using openai::IsOff;
+using openai::JsonReader;
+
+// A string or text blocks.
+bool JoinTexts(const json& content, std::string* out) {
+  if (content.is_string()) {
+    *out = content.get<std::string>();
+    return true;
+  }
+  if (!content.is_array()) return false;
+  for (const json& block : content) {
+    if (!block.is_object() || block.value("type", json()) != "text" ||
+        !block.value("text", json()).is_string()) {
+      return false;
+    }
+    *out += block["text"].get<std::string>();
+  }
+  return true;
+}
+
+// The blocks of one message, as turns behind those that there are.
+class MessageReader {
+ public:
+  // `calls`: the ids of tool_use so far.
+  MessageReader(std::string role, std::string place, JsonReader& outer, proto::ChatPrompt* chat,
+                std::set<std::string>* calls)
+      : role_(std::move(role)),
+        place_(std::move(place)),
+        outer_(outer),
+        chat_(chat),
+        calls_(calls) {}
+
+  void Read(const json& content) {
+    if (content.is_string()) {
+      Turn()->mutable_content()->append(content.get<std::string>());
+      return;
+    }
+    if (!content.is_array() || content.empty()) {
+      Fail("content must be a string or a list of blocks");
+      return;
+    }
+    for (size_t i = 0; i < content.size() && !outer_.error(); ++i) {
+      const std::string where = absl::StrCat("content[", i, "]");
+      if (!content[i].is_object()) return Fail(where + " must be an object");
+      JsonReader block(content[i], absl::StrCat(place_, ".", where, "."));
+      ReadBlock(block, where);
+      block.Ignore({"cache_control"});  // every prompt is cached
+      block.RefuseUnknown();
+      if (block.error()) outer_.Fail("messages", block.error()->message);
+    }
+    if (turn_ != nullptr && !tool_calls_.empty()) turn_->set_tool_calls(openai::Dump(tool_calls_));
+  }
+
+ private:
+  void Fail(const std::string& message) {
+    outer_.Fail("messages", absl::StrCat(place_, ".", message));
+  }
+
+  proto::ChatTurn* Turn() {
+    if (turn_ != nullptr) return turn_;
+    const int last = chat_->turns_size() - 1;
+    if (last >= 0 && role_ != "system" && chat_->turns(last).role() == role_) {
+      turn_ = chat_->mutable_turns(last);
+      if (!turn_->content().empty()) turn_->mutable_content()->append("\n");
+      if (!turn_->tool_calls().empty()) tool_calls_ = json::parse(turn_->tool_calls());
+    } else {
+      turn_ = chat_->add_turns();
+      turn_->set_role(role_);
+    }
+    return turn_;
+  }
+
+  void ReadBlock(JsonReader& block, const std::string& where) {
+    std::string type;
+    block.String("type", true, &type);
+    const bool assistant = role_ == "assistant";
+    if (type == "text") {
+      std::string text;
+      block.String("text", true, &text);
+      block.Unsupported("citations", IsOff);
+      Turn()->mutable_content()->append(text);
+    } else if (type == "thinking" && assistant) {
+      std::string text;
+      block.String("thinking", true, &text);
+      block.Ignore({"signature"});  // ours are not signed
+      Turn()->mutable_reasoning()->append(text);
+    } else if (type == "tool_use" && assistant) {
+      ReadCall(block, where);
+    } else if (type == "tool_result" && role_ == "user") {
+      ReadResult(block, where);
+    } else if (!type.empty()) {
+      Fail(absl::StrCat(where, " is of type '", type.substr(0, 60), "'; of ", role_,
+                        " messages known are text",
+                        assistant          ? ", thinking and tool_use"
+                        : role_ == "user" ? " and tool_result"
+                                          : ""));
+    }
+  }
+
+  void ReadCall(JsonReader& block, const std::string& where) {
+    std::string id, name;
+    block.String("id", true, &id);
+    block.String("name", true, &name);
+    const json* input = block.Find("input");
+    if (input == nullptr || !input->is_object()) {
+      Fail(where + ".input must be an object");
+      return;
+    }
+    for (const char* field : {"caller", "toolset_name"}) block.Unsupported(field, IsOff);
+    calls_->insert(id);
+    Turn();
+    tool_calls_.push_back({{"id", id},
+                           {"type", "function"},
+                           {"function", {{"name", name}, {"arguments", openai::Dump(*input)}}}});
+  }
+
+  void ReadResult(JsonReader& block, const std::string& where) {
+    std::string id, text;
+    block.String("tool_use_id", true, &id);
+    if (!block.error() && calls_->count(id) == 0) {
+      Fail(absl::StrCat(where, ".tool_use_id is '", id.substr(0, 100),
+                        "', which is the id of no tool_use before it"));
+      return;
+    }
+    const json* content = block.Find("content");
+    if (content != nullptr && !JoinTexts(*content, &text)) {
+      Fail(where + ".content must be a string or a list of blocks of type text");
+      return;
+    }
+    // Templates have no mark for it.
+    bool failed = false;
+    block.Bool("is_error", &failed);
+    if (failed && text.empty()) text = "error";
+    block.Unsupported("toolset_name", IsOff);
+    turn_ = nullptr;  // text behind it is a turn of its own
+    proto::ChatTurn* turn = chat_->add_turns();
+    turn->set_role("tool");
+    turn->set_tool_call_id(id);
+    turn->set_content(text);
+  }
+
+  const std::string role_, place_;
+  JsonReader& outer_;
+  proto::ChatPrompt* const chat_;
+  std::set<std::string>* const calls_;
+  proto::ChatTurn* turn_ = nullptr;  // that texts go to
+  json tool_calls_ = json::array();
+};
+
+void ReadMessage(const json& value, const std::string& place, JsonReader& outer,
+                 proto::ChatPrompt* chat, std::set<std::string>* calls) {
+  if (!value.is_object()) {
+    outer.Fail("messages", place + " must be an object");
+    return;
+  }
+  JsonReader message(value, place + ".");
+  std::string role;
+  message.String("role", true, &role);
+  if (!message.error() && role != "user" && role != "assistant" && role != "system") {
+    message.Fail("role", place + ".role must be user, assistant or system");
+  }
+  const json* content = message.Find("content");
+  if (content == nullptr) message.Fail("content", place + ".content is missing");
+  message.RefuseUnknown();
+  if (message.error()) {
+    outer.Fail("messages", message.error()->message);
+    return;
+  }
+  MessageReader(role, place, outer, chat, calls).Read(*content);
+}
+
+}  // namespace
+
+void ReadSystem(JsonReader& reader, proto::ChatPrompt* chat) {
+  const json* system = reader.Find("system");
+  if (system == nullptr) return;
+  std::string text;
+  if (!JoinTexts(*system, &text)) {
+    reader.Fail("system", "field 'system' must be a string or a list of blocks of type text");
+    return;
+  }
+  if (text.empty()) return;
+  proto::ChatTurn* turn = chat->add_turns();
+  turn->set_role("system");
+  turn->set_content(text);
+}
+
+void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
+  const json* messages = reader.Find("messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty() ||
+      messages->size() > openai::kMaxMessages) {
+    reader.Fail("messages", "field 'messages' must be a list of 1 to 4096 messages");
+    return;
+  }
+  std::set<std::string> calls;
+  for (size_t i = 0; i < messages->size() && !reader.error(); ++i) {
+    ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), reader, chat, &calls);
+  }
+  if (reader.error()) return;
+  const proto::ChatTurn& last = chat->turns(chat->turns_size() - 1);
+  if (last.role() != "assistant") return;
+  if (!last.tool_calls().empty()) {
+    reader.Fail("messages", "a tool_use must be followed by its tool_result");
+  }
+  chat->set_continue_final_message(true);
+}
+
+}  // namespace espalier::anthropic

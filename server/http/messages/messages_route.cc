@@ -1,0 +1,94 @@
+#include "server/http/messages/messages_route.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/http/answer_run.h"
+#include "server/http/json_reader.h"
+#include "server/http/messages/message_answer.h"
+#include "server/http/messages/messages_error.h"
+#include "server/http/messages/messages_request.h"
+#include "server/inference/generation.h"
+#include "serving/chat/chat_format.h"
+
+namespace espalier {
+namespace {
+
+struct Wanted {
+  anthropic::MessagesRequest request;
+  std::shared_ptr<LoadedModel> model;
+};
+
+std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest& http,
+                                  const GenerateContext& context, Wanted* wanted) {
+  proto::GenerateRequest& generate = wanted->request.generate;
+  if (auto error = anthropic::ParseMessages(purpose, http.body, &wanted->request)) return error;
+  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(generate.model());
+  if (!target.ok()) return openai::FromStatus(target.status());
+  generate.set_adapter(target->adapter);
+  wanted->model = std::move(target->model);
+  const ChatFormat* format = wanted->model->host->chat();
+  if (wanted->request.no_thinking && generate.chat().reasoning_effort().empty() &&
+      format != nullptr &&
+      absl::StrContains(format->Source(!generate.chat().tools().empty()), "enable_thinking")) {
+    generate.mutable_chat()->set_reasoning_effort("none");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void CreateMessage(const HttpRequest& http, const GenerateContext& context,
+                   std::shared_ptr<HttpResponder> responder) {
+  Wanted wanted;
+  if (const auto error = Read(anthropic::Purpose::kAnswer, http, context, &wanted)) {
+    SendError(*responder, *error, {}, &anthropic::ErrorJson);
+    return;
+  }
+  proto::GenerateRequest& generate = wanted.request.generate;
+  generate.set_return_prompt_tokens(true);
+  // The API's own default, unless the model's authors gave one.
+  if (!generate.sampling().has_temperature() &&
+      !wanted.model->description.sampling_defaults().has_temperature()) {
+    generate.mutable_sampling()->set_temperature(1);
+  }
+  anthropic::MessageHead head{
+      .id = absl::StrCat("msg_", context.clock->NowUnixMillis(), "-", context.number),
+      .model = generate.model(),
+      .max_tokens = generate.max_tokens(),
+      .include_thinking = wanted.request.include_thinking};
+  AnswerRunOptions options;
+  options.writer =
+      std::make_unique<anthropic::MessageAnswer>(std::move(head), wanted.request.stream);
+  options.error_form = &anthropic::ErrorJson;
+  options.clock = context.clock;
+  const auto run = std::make_shared<AnswerRun>(std::move(options), responder);
+  absl::StatusOr<std::shared_ptr<Generation>> generation = StartGeneration(
+      generate, wanted.model, context.models, context.metrics, run->Listener());
+  if (!generation.ok()) {
+    SendError(*responder, generation.status(), &anthropic::ErrorJson);
+    return;
+  }
+  run->Accept(*std::move(generation));
+}
+
+void CountMessageTokens(const HttpRequest& http, const GenerateContext& context,
+                        std::shared_ptr<HttpResponder> responder) {
+  Wanted wanted;
+  if (const auto error = Read(anthropic::Purpose::kCount, http, context, &wanted)) {
+    SendError(*responder, *error, {}, &anthropic::ErrorJson);
+    return;
+  }
+  absl::StatusOr<Prompt> prompt = PromptOf(wanted.request.generate, *wanted.model);
+  if (!prompt.ok()) {
+    SendError(*responder, prompt.status(), &anthropic::ErrorJson);
+    return;
+  }
+  responder->Send(200, "application/json",
+                  openai::Dump({{"input_tokens", prompt->tokens.size()}}));
+}
+
+}  // namespace espalier
