@@ -1,4 +1,5 @@
 """Small language models of our own training, for tests of serving."""
+import json
 import os
 
 from cluster import DATA
@@ -12,3 +13,22 @@ def train(cluster, name, hidden, layers, steps, positions=256, text=TEXT, sequen
                         "--lr=5e-3", "--clip-norm=1", f"--name={name}")
     state = cluster.wait_for_job(job)
     assert state["state"].upper() == "SUCCEEDED", state
+
+
+# What the thinker calls when it is asked for rain.
+CALL = {"name": "weather", "arguments": {"city": "Ur", "days": 3}}
+LEARNT = ("user: Who?\nassistant: <think>\nhm, who\n</think>\n\nNoah.\nend\n"
+          f"user: Rain?\nassistant: <tool_call>\n{json.dumps(CALL)}\n</tool_call>\nend\n")
+TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n"
+            "{% endfor %}assistant: ")
+
+
+def serve_thinker(cluster, *flags):
+    """A model that has learnt two conversations by heart, in a template of ours; "end" ends its answers."""
+    text, template = (os.path.join(cluster.folder, name) for name in ("learnt.txt", "chat.jinja"))
+    with open(text, "w") as file:
+        file.write(LEARNT * 300)
+    with open(template, "w") as file:
+        file.write(TEMPLATE)
+    train(cluster, "thinker", 64, 2, 200, positions=512, text=text, sequence=192)
+    cluster.run("serve", "thinker", f"--chat-template={template}", *flags)

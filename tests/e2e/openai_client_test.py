@@ -9,13 +9,13 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-import openai_environment  # noqa: E402
+import client_environment  # noqa: E402
 
 if __name__ == "__main__":
-    openai_environment.enter()
+    client_environment.enter()
 import openai  # noqa: E402
 from cluster import Cluster  # noqa: E402
-from language_models import train  # noqa: E402
+from language_models import serve_thinker, train  # noqa: E402
 
 KEY = "sk-test-0123456789abcdef"
 ASK = [{"role": "user", "content": "Who?"}]
@@ -236,18 +236,8 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertIn(arguments["days"], range(1, 10))
 
     def test_thoughts_and_calls_that_the_model_chooses(self):
-        """A model that has learnt two conversations by heart, in a template of ours."""
         cluster = self.cluster
-        call = json.dumps({"name": "weather", "arguments": {"city": "Ur", "days": 3}})
-        learnt = ("user: Who?\nassistant: <think>\nhm, who\n</think>\n\nNoah.\nend\n"
-                  f"user: Rain?\nassistant: <tool_call>\n{call}\n</tool_call>\nend\n")
-        text, template = (os.path.join(cluster.folder, name) for name in ("learnt.txt", "chat.jinja"))
-        with open(text, "w") as file:
-            file.write(learnt * 300)
-        with open(template, "w") as file:
-            file.write("{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}assistant: ")
-        train(cluster, "thinker", 64, 2, 200, positions=512, text=text, sequence=192)
-        cluster.run("serve", "thinker", f"--chat-template={template}")
+        serve_thinker(cluster)
         fields = {"model": "thinker", "temperature": 0, "stop": ["\nend"], "max_tokens": 200, "messages": ASK}
         message = self.client.chat.completions.create(**fields).choices[0].message
         self.assertEqual((message.reasoning_content, message.content), ("hm, who", "Noah."))

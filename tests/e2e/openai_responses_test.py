@@ -7,22 +7,17 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-import openai_environment  # noqa: E402
+import client_environment  # noqa: E402
 
 if __name__ == "__main__":
-    openai_environment.enter()
+    client_environment.enter()
 import openai  # noqa: E402
 import pydantic  # noqa: E402
 from cluster import Cluster  # noqa: E402
-from language_models import train  # noqa: E402
+from language_models import CALL, serve_thinker  # noqa: E402
 from openai.types.responses import Response, ResponseStreamEvent  # noqa: E402
 
 KEYS = ["sk-one-0123456789abcdef", "sk-two-0123456789abcdef"]
-CALL = {"name": "weather", "arguments": {"city": "Ur", "days": 3}}
-LEARNT = ("user: Who?\nassistant: <think>\nhm, who\n</think>\n\nNoah.\nend\n"
-          f"user: Rain?\nassistant: <tool_call>\n{json.dumps(CALL)}\n</tool_call>\nend\n")
-TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n"
-            "{% endfor %}assistant: ")
 WEATHER = {"type": "function", "name": "weather", "description": "of a city", "parameters": {
     "type": "object", "properties": {"city": {"enum": ["Ur", "Haran"]},
                                      "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -46,13 +41,7 @@ class ResponsesTest(unittest.TestCase):
                                                        "--response_store_bytes=400000"])
         try:
             cls.cluster.wait_for_workers(1)
-            text, template = (os.path.join(cls.cluster.folder, name) for name in ("learnt.txt", "chat.jinja"))
-            with open(text, "w") as file:
-                file.write(LEARNT * 300)
-            with open(template, "w") as file:
-                file.write(TEMPLATE)
-            train(cls.cluster, "thinker", 64, 2, 200, positions=512, text=text, sequence=192)
-            cls.cluster.run("serve", "thinker", "--lookup=4", f"--chat-template={template}")
+            serve_thinker(cls.cluster, "--lookup=4")
         except BaseException:
             cls.cluster.__exit__(True)
             raise

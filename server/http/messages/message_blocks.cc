@@ -104,7 +104,7 @@ class MessageReader {
     } else if (!type.empty()) {
       Fail(absl::StrCat(where, " is of type '", type.substr(0, 60), "'; of ", role_,
                         " messages known are text",
-                        assistant          ? ", thinking and tool_use"
+                        assistant         ? ", thinking and tool_use"
                         : role_ == "user" ? " and tool_result"
                                           : ""));
     }

@@ -66,8 +66,8 @@ void CreateMessage(const HttpRequest& http, const GenerateContext& context,
   options.error_form = &anthropic::ErrorJson;
   options.clock = context.clock;
   const auto run = std::make_shared<AnswerRun>(std::move(options), responder);
-  absl::StatusOr<std::shared_ptr<Generation>> generation = StartGeneration(
-      generate, wanted.model, context.models, context.metrics, run->Listener());
+  absl::StatusOr<std::shared_ptr<Generation>> generation =
+      StartGeneration(generate, wanted.model, context.models, context.metrics, run->Listener());
   if (!generation.ok()) {
     SendError(*responder, generation.status(), &anthropic::ErrorJson);
     return;
@@ -87,8 +87,7 @@ void CountMessageTokens(const HttpRequest& http, const GenerateContext& context,
     SendError(*responder, prompt.status(), &anthropic::ErrorJson);
     return;
   }
-  responder->Send(200, "application/json",
-                  openai::Dump({{"input_tokens", prompt->tokens.size()}}));
+  responder->Send(200, "application/json", openai::Dump({{"input_tokens", prompt->tokens.size()}}));
 }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-"""The virtual environment with OpenAI's own Python client.
+"""The virtual environment with OpenAI's and Anthropic's own Python clients.
 
 `deploy/install.sh --tests` makes it (it runs this file). A test that does not find it makes its own.
 """
@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "conformance"))
 from environment import Environment  # noqa: E402
 
-ENVIRONMENT = Environment("openai-environment", os.path.join(HERE, "openai_requirements.txt"))
+ENVIRONMENT = Environment("client-environment", os.path.join(HERE, "client_requirements.txt"))
 
 
 def enter():
