@@ -209,23 +209,29 @@ void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
   }
 }
 
-void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
+void ReadToolList(JsonReader& reader,
+                  const std::function<void(const json& tool, const std::string& place)>& read) {
   const json* tools = reader.Find("tools");
-  if (tools != nullptr && (!tools->is_array() || tools->size() > kMaxTools)) {
+  if (tools == nullptr) return;
+  if (!tools->is_array() || tools->size() > kMaxTools) {
     reader.Fail("tools", "field 'tools' must be a list of at most 128 tools");
     return;
   }
+  for (size_t i = 0; i < tools->size() && !reader.error(); ++i) {
+    read((*tools)[i], absl::StrCat("tools[", i, "]"));
+  }
+}
+
+void ReadTools(JsonReader& reader, proto::ChatPrompt* chat) {
   std::vector<std::string> names;
-  for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
-    const json& tool = (*tools)[i];
-    const std::string place = absl::StrCat("tools[", i, "]");
+  ReadToolList(reader, [&](const json& tool, const std::string& place) {
     const json function = tool.is_object() ? tool.value("function", json()) : json();
     if (!function.is_object() || tool.value("type", json()) != "function") {
       reader.Fail("tools", absl::StrCat(place, " must have the type function and a 'function'"));
       return;
     }
-    if (!AddFunction(function, Dump(tool), place + ".function", reader, &names, chat)) return;
-  }
+    AddFunction(function, Dump(tool), place + ".function", reader, &names, chat);
+  });
   bool parallel = true;
   reader.Bool("parallel_tool_calls", &parallel);
   chat->set_single_tool_call(!parallel);

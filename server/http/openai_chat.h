@@ -20,6 +20,11 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat);
 // tools, tool_choice and parallel_tool_calls.
 void ReadTools(JsonReader& reader, proto::ChatPrompt* chat);
 
+// Field "tools": calls `read` with each of them and its place, until there is an error.
+void ReadToolList(
+    JsonReader& reader,
+    const std::function<void(const nlohmann::ordered_json& tool, const std::string& place)>& read);
+
 // One function that may be called, an object with a name, a description, parameters and strict, as
 // `text`, the API's own form of it, shows it to templates. False, and `outer` has the error under
 // "tools", if it is none.

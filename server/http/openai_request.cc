@@ -14,23 +14,6 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-void ReadStreamOptions(JsonReader& reader, Request* request) {
-  reader.Bool("stream", &request->stream);
-  const json* options = reader.Find("stream_options");
-  if (options == nullptr) return;
-  if (!options->is_object() || !request->stream) {
-    reader.Fail("stream_options",
-                "field 'stream_options' must be an object and goes with 'stream': true");
-    return;
-  }
-  JsonReader inner(*options, "stream_options.");
-  inner.Bool("include_usage", &request->include_usage);
-  inner.Unsupported("include_obfuscation", IsOff);
-  inner.Unsupported("continuous_usage_stats", IsOff);
-  inner.RefuseUnknown();
-  if (inner.error()) reader.Fail("stream_options", inner.error()->message);
-}
-
 void ReadCompletion(JsonReader& reader, Request* request) {
   proto::GenerateRequest& generate = request->generate;
   ReadTexts(reader, "prompt", kMaxPrompts, [&] { return &request->prompts.emplace_back(); });
@@ -100,7 +83,10 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   JsonReader reader(parsed);
   proto::GenerateRequest& generate = request->generate;
   reader.String("model", true, generate.mutable_model());
-  ReadStreamOptions(reader, request);
+  ReadStream(reader, &request->stream, [&](JsonReader& options) {
+    options.Bool("include_usage", &request->include_usage);
+    options.Unsupported("continuous_usage_stats", IsOff);
+  });
   ReadSampling(reader, &generate);
   ReadAnswer(reader, &generate);
   ReadStructured(reader, &generate);

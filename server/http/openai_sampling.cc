@@ -129,4 +129,22 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
   }
 }
 
+void ReadStream(JsonReader& reader, bool* stream,
+                const std::function<void(JsonReader& options)>& read) {
+  reader.Bool("stream", stream);
+  const json* options = reader.Find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object() || !*stream) {
+    reader.Fail("stream_options",
+                "field 'stream_options' must be an object and goes with 'stream': true");
+    return;
+  }
+  JsonReader inner(*options, "stream_options.");
+  // Padding against those who watch the lengths of encrypted packets.
+  inner.Unsupported("include_obfuscation", IsOff);
+  if (read) read(inner);
+  inner.RefuseUnknown();
+  if (inner.error()) reader.Fail("stream_options", inner.error()->message);
+}
+
 }  // namespace espalier::openai

@@ -1,5 +1,8 @@
-// How tokens are chosen and where an answer ends: fields of every generating route.
+// How tokens are chosen, where an answer ends and whether it is streamed: fields of every
+// generating route.
 #pragma once
+
+#include <functional>
 
 #include "proto/inference.pb.h"
 #include "server/http/json_reader.h"
@@ -14,5 +17,9 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate);
 
 // stop to speculation: how the answer ends and what comes with it.
 void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate);
+
+// stream, and stream_options, which go with it; `read` reads further ones.
+void ReadStream(JsonReader& reader, bool* stream,
+                const std::function<void(JsonReader& options)>& read = nullptr);
 
 }  // namespace espalier::openai

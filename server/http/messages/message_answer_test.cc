@@ -1,10 +1,9 @@
 // A stream of events builds the whole message; why it ended is told in the API's words.
 #include "server/http/messages/message_answer.h"
 
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/testing/event_stream.h"
 
 namespace espalier::anthropic {
 namespace {
@@ -42,17 +41,6 @@ proto::GenerateReply Last(const std::string& reason) {
   return reply;
 }
 
-std::vector<json> Parse(const std::vector<std::string>& events) {
-  std::vector<json> out;
-  for (const std::string& event : events) {
-    const std::vector<std::string> lines = absl::StrSplit(event, '\n');
-    EXPECT_EQ(lines.size(), 4);
-    out.push_back(json::parse(absl::StripPrefix(lines[1], "data: ")));
-    EXPECT_EQ(lines[0], "event: " + out.back()["type"].get<std::string>());
-  }
-  return out;
-}
-
 TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
   MessageAnswer streamed(Head(), true), whole(Head(), false);
   for (MessageAnswer* answer : {&streamed, &whole}) {
@@ -67,7 +55,7 @@ TEST(MessageAnswerTest, EventsBuildTheWholeMessage) {
   json message;
   std::string input;
   std::vector<std::string> types;
-  for (const json& event : Parse(streamed.TakeEvents())) {
+  for (const json& event : ParseEvents(streamed.TakeEvents())) {
     types.push_back(event["type"]);
     if (types.back() == "message_start") {
       message = event["message"];
@@ -145,7 +133,7 @@ TEST(MessageAnswerTest, AnErrorInTheMidstIsAnEvent) {
   MessageAnswer answer(Head(), true);
   answer.Add(Replies()[0]);
   answer.Fail({.http_status = 503, .message = "a worker is lost"});
-  const std::vector<json> events = Parse(answer.TakeEvents());
+  const std::vector<json> events = ParseEvents(answer.TakeEvents());
   EXPECT_EQ(events.back()["error"]["type"], "overloaded_error");
   EXPECT_THAT(events.back()["error"]["message"].get<std::string>(), HasSubstr("worker"));
 }

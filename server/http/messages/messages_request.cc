@@ -94,15 +94,10 @@ void ReadChoice(JsonReader& reader, const std::vector<std::string>& names,
 }
 
 void ReadOwnTools(JsonReader& reader, proto::ChatPrompt* chat) {
-  const json* tools = reader.Find("tools");
-  if (tools != nullptr && (!tools->is_array() || tools->size() > openai::kMaxTools)) {
-    reader.Fail("tools", "field 'tools' must be a list of at most 128 tools");
-    return;
-  }
   std::vector<std::string> names;
-  for (size_t i = 0; tools != nullptr && i < tools->size() && !reader.error(); ++i) {
-    ReadTool((*tools)[i], absl::StrCat("tools[", i, "]"), reader, &names, chat);
-  }
+  openai::ReadToolList(reader, [&](const json& tool, const std::string& place) {
+    ReadTool(tool, place, reader, &names, chat);
+  });
   ReadChoice(reader, names, chat);
 }
 

@@ -1,10 +1,9 @@
 // A stream tells all that the whole answer holds, in an order that clients can build it from.
 #include "server/http/responses/response_answer.h"
 
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/testing/event_stream.h"
 
 namespace espalier::openai {
 namespace {
@@ -57,14 +56,8 @@ proto::GenerateReply Last(const std::string& finish_reason) {
 }
 
 std::vector<json> Parse(const std::vector<std::string>& events) {
-  std::vector<json> out;
-  for (const std::string& event : events) {
-    const std::vector<std::string> lines = absl::StrSplit(event, '\n');
-    EXPECT_EQ(lines.size(), 4);
-    out.push_back(json::parse(absl::StripPrefix(lines[1], "data: ")));
-    EXPECT_EQ(lines[0], "event: " + out.back()["type"].get<std::string>());
-    EXPECT_EQ(out.back()["sequence_number"], out.size() - 1);
-  }
+  std::vector<json> out = ParseEvents(events);
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i]["sequence_number"], i);
   return out;
 }
 

@@ -9,16 +9,20 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+// What one item costs in the index.
+constexpr size_t kIndexBytes = 256;
+
 size_t BytesOf(const StoredResponse& response) {
   size_t bytes = response.owner.size() + openai::Dump(response.object).size() +
-                 openai::Dump(response.input).size();
+                 openai::Dump(response.input).size() +
+                 kIndexBytes * (response.input.size() + response.object["output"].size());
   for (const std::string& event : response.events) bytes += event.size();
   return bytes;
 }
 
 const json* ItemIn(const json& items, const std::string& id) {
   for (const json& item : items) {
-    if (item.value("id", json()) == id) return &item;
+    if (item["id"] == id) return &item;
   }
   return nullptr;
 }
@@ -30,9 +34,25 @@ ResponseStore::Entry* ResponseStore::FindEntry(const std::string& id, const std:
   return it == entries_.end() || it->second.owner != owner ? nullptr : &it->second;
 }
 
+void ResponseStore::Index(const std::string& id, const StoredResponse& response, bool add) {
+  for (const json* items : {&response.input, &response.object["output"]}) {
+    for (const json& item : *items) {
+      std::pair<std::string, std::string> key(item["id"], id);
+      if (add) {
+        items_.insert(std::move(key));
+      } else {
+        items_.erase(key);
+      }
+    }
+  }
+}
+
 void ResponseStore::Remove(const std::string& id) {
   const auto it = entries_.find(id);
-  if (it->second.ended != nullptr) order_.erase(it->second.used);
+  if (it->second.ended != nullptr) {
+    Index(id, *it->second.ended, /*add=*/false);
+    order_.erase(it->second.used);
+  }
   bytes_ -= it->second.bytes;
   entries_.erase(it);
 }
@@ -48,6 +68,7 @@ void ResponseStore::Keep(const std::string& id, StoredResponse response, size_t 
   while (bytes_ + bytes > max_bytes_) Remove(order_.front());
   order_.push_back(id);
   bytes_ += bytes;
+  Index(id, response, /*add=*/true);
   entries_[id] = {.owner = response.owner,
                   .ended = std::make_shared<StoredResponse>(std::move(response)),
                   .bytes = bytes,
@@ -88,8 +109,9 @@ bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
 
 std::optional<json> ResponseStore::Item(const std::string& item, const std::string& owner) {
   absl::MutexLock lock(&mutex_);
-  for (const auto& [id, entry] : entries_) {
-    if (entry.ended == nullptr || entry.owner != owner) continue;
+  for (auto it = items_.lower_bound({item, ""}); it != items_.end() && it->first == item; ++it) {
+    const Entry& entry = entries_.at(it->second);
+    if (entry.owner != owner) continue;
     for (const json* items : {&entry.ended->input, &entry.ended->object["output"]}) {
       if (const json* found = ItemIn(*items, item)) return *found;
     }

@@ -8,7 +8,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -61,12 +63,17 @@ class ResponseStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep(const std::string& id, StoredResponse response, size_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds or takes away what item ids stand for.
+  void Index(const std::string& id, const StoredResponse& response, bool add)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t max_bytes_;
   absl::Mutex mutex_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::list<std::string> order_ ABSL_GUARDED_BY(mutex_);  // of use, the oldest first
+  // Item ids with the responses that have them; those of a conversation are in many.
+  std::set<std::pair<std::string, std::string>> items_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

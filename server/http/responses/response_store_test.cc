@@ -24,7 +24,7 @@ class Running : public LiveAnswer {
 };
 
 TEST(ResponseStoreTest, TheOnesUsedLastStay) {
-  ResponseStore store(5000);
+  ResponseStore store(6000);
   for (int i = 0; i < 3; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 1200));
   EXPECT_NE(store.Find("0", "").ended, nullptr);  // used just now
   store.Put("3", Response("3", "", 1200));
@@ -51,6 +51,15 @@ TEST(ResponseStoreTest, NobodyFindsWhatAnotherOneOwns) {
   ASSERT_TRUE(store.Item("msg_in_a", "Bearer one"));
   EXPECT_EQ((*store.Item("msg_out_a", "Bearer one"))["id"], "msg_out_a");
   EXPECT_FALSE(store.Item("msg_none", "Bearer one"));
+  // An item of two responses is there until both are gone.
+  StoredResponse next = Response("b", "Bearer one");
+  next.input.push_back({{"id", "msg_out_a"}});
+  store.Put("b", next);
+  EXPECT_TRUE(store.Erase("a", "Bearer one"));
+  EXPECT_TRUE(store.Item("msg_out_a", "Bearer one"));
+  EXPECT_FALSE(store.Item("msg_in_a", "Bearer one"));
+  EXPECT_TRUE(store.Erase("b", "Bearer one"));
+  EXPECT_FALSE(store.Item("msg_out_a", "Bearer one"));
 }
 
 TEST(ResponseStoreTest, WhatRunsIsFoundUntilItEndsAndStaysErased) {

@@ -30,42 +30,39 @@ std::optional<std::string> NameOf(const json& tool) {
   return tool["name"].get<std::string>();
 }
 
-// Functions lie flat here: name and parameters are fields of the tool.
-void ReadFlatTools(JsonReader& reader, ResponsesRequest* request) {
-  const json* tools = reader.Find("tools");
-  request->echo["tools"] = json::array();
-  if (tools != nullptr && (!tools->is_array() || tools->size() > kMaxTools)) {
-    reader.Fail("tools", "field 'tools' must be a list of at most 128 tools");
+// A function lies flat here: name and parameters are fields of the tool.
+void ReadFlatTool(const json& tool, const std::string& place, JsonReader& outer,
+                  std::vector<std::string>* names, ResponsesRequest* request) {
+  const json type = tool.is_object() ? tool.value("type", json()) : json();
+  if (type != "function") {
+    outer.Fail("tools", absl::StrCat(place, " is of type '",
+                                     type.is_string() ? type.get<std::string>().substr(0, 60)
+                                                      : std::string("?"),
+                                     "'; this server runs no tools of its own: give functions "
+                                     "(type 'function') and run them yourself"));
     return;
   }
-  std::vector<std::string> names;
-  for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
-    const json& tool = (*tools)[i];
-    const std::string place = absl::StrCat("tools[", i, "]");
-    const json type = tool.is_object() ? tool.value("type", json()) : json();
-    if (type != "function") {
-      reader.Fail("tools", absl::StrCat(place, " is of type '",
-                                        type.is_string() ? type.get<std::string>().substr(0, 60)
-                                                         : std::string("?"),
-                                        "'; this server runs no tools of its own: give functions "
-                                        "(type 'function') and run them yourself"));
-      return;
-    }
-    json function = tool;
-    function.erase("type");
-    // Only what is said to be strict is: not every schema can be.
-    if (function.value("strict", json()).is_null()) function["strict"] = false;
-    const json own = {{"type", "function"}, {"function", function}};
-    if (!AddFunction(function, Dump(own), place, reader, &names,
-                     request->generate.mutable_chat())) {
-      return;
-    }
-    json shown = {{"type", "function"}};
-    for (const char* field : {"name", "description", "parameters", "strict"}) {
-      shown[field] = function.value(field, json());
-    }
-    request->echo["tools"].push_back(std::move(shown));
+  json function = tool;
+  function.erase("type");
+  // Only what is said to be strict is: not every schema can be.
+  if (function.value("strict", json()).is_null()) function["strict"] = false;
+  const json own = {{"type", "function"}, {"function", function}};
+  if (!AddFunction(function, Dump(own), place, outer, names, request->generate.mutable_chat())) {
+    return;
   }
+  json shown = {{"type", "function"}};
+  for (const char* field : {"name", "description", "parameters", "strict"}) {
+    shown[field] = function.value(field, json());
+  }
+  request->echo["tools"].push_back(std::move(shown));
+}
+
+void ReadFlatTools(JsonReader& reader, ResponsesRequest* request) {
+  request->echo["tools"] = json::array();
+  std::vector<std::string> names;
+  ReadToolList(reader, [&](const json& tool, const std::string& place) {
+    ReadFlatTool(tool, place, reader, &names, request);
+  });
   bool parallel = true;
   reader.Bool("parallel_tool_calls", &parallel);
   request->generate.mutable_chat()->set_single_tool_call(!parallel);
@@ -213,22 +210,6 @@ void ReadKeeping(JsonReader& reader, ResponsesRequest* request) {
       request->previous.empty() ? json() : json(request->previous);
 }
 
-void ReadStream(JsonReader& reader, ResponsesRequest* request) {
-  reader.Bool("stream", &request->stream);
-  const json* options = reader.Find("stream_options");
-  if (options == nullptr) return;
-  if (!options->is_object() || !request->stream) {
-    reader.Fail("stream_options",
-                "field 'stream_options' must be an object and goes with 'stream': true");
-    return;
-  }
-  JsonReader inner(*options, "stream_options.");
-  // Padding against those who watch the lengths of encrypted packets.
-  inner.Unsupported("include_obfuscation", IsOff);
-  inner.RefuseUnknown();
-  if (inner.error()) reader.Fail("stream_options", inner.error()->message);
-}
-
 }  // namespace
 
 std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
@@ -247,7 +228,7 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   reader.Integer("max_output_tokens", 1, kMaxTokensLimit, &most);
   generate.set_max_tokens(most);
   echo["max_output_tokens"] = most > 0 ? json(most) : json();
-  ReadStream(reader, request);
+  ReadStream(reader, &request->stream);
   ReadKeeping(reader, request);
   ReadSampling(reader, &generate);
   ReadAnswer(reader, &generate);
