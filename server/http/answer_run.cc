@@ -60,7 +60,7 @@ void AnswerRun::Accept(std::shared_ptr<Generation> generation) {
     }
   }
   if (over) {
-    generation->Cancel();  // whoever wanted it has gone already
+    generation->Cancel();  // it has ended, or nobody wants it any more
     return;
   }
   if (client == nullptr) return;
@@ -134,6 +134,10 @@ void AnswerRun::Fail(const absl::Status& status) {
 void AnswerRun::On(const absl::StatusOr<proto::GenerateReply>& reply, bool last) {
   if (writer_.over()) return;
   if (!reply.ok()) return Fail(reply.status());
+  if (last && reply->finish_reason() == "cancelled") {
+    // Not by this run, which would be over.
+    return Fail(absl::UnavailableError("the server ended the answer: its model was unloaded"));
+  }
   if (!std::exchange(begun_, true)) {
     if (streams() && !options_.background) StartEventStream(*watchers_[0]);
     writer_.Begin();

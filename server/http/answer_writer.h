@@ -24,7 +24,7 @@ class AnswerWriter {
   virtual void Begin() = 0;  // it runs
   virtual void Add(const proto::GenerateReply& reply) = 0;
   // The end, once, by one of these. `finish_reason` is that of the last reply, which has been
-  // added.
+  // added; one that was cancelled fails instead.
   virtual void Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) = 0;
   virtual void Fail(const openai::Error& error) = 0;
   virtual void Cancel() = 0;

@@ -249,6 +249,21 @@ void SendError(HttpResponder& responder, const absl::Status& status, ErrorForm f
   SendError(responder, openai::FromStatus(status), std::move(headers), form);
 }
 
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
+                                                     proto::GenerateRequest* request) {
+  absl::StatusOr<ModelServer::Target> target = models.Resolve(request->model());
+  if (!target.ok()) return target.status();
+  request->set_adapter(target->adapter);
+  return std::move(target->model);
+}
+
+void SetDefaultTemperature(const LoadedModel& model, proto::GenerateRequest* request) {
+  if (!request->sampling().has_temperature() &&
+      !model.description.sampling_defaults().has_temperature()) {
+    request->mutable_sampling()->set_temperature(1);
+  }
+}
+
 void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext& context,
               std::shared_ptr<HttpResponder> responder) {
   openai::Request request;
@@ -256,18 +271,12 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     SendError(*responder, *error);
     return;
   }
-  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request.generate.model());
-  if (!target.ok()) {
-    SendError(*responder, target.status());
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &request.generate);
+  if (!model.ok()) {
+    SendError(*responder, model.status());
     return;
   }
-  request.generate.set_adapter(target->adapter);
-  // The API's own default, unless the model's authors gave one.
-  proto::SamplingOptions* sampling = request.generate.mutable_sampling();
-  if (!sampling->has_temperature() &&
-      !target->model->description.sampling_defaults().has_temperature()) {
-    sampling->set_temperature(1);
-  }
+  SetDefaultTemperature(**model, &request.generate);
   openai::Head head{kind,
                     absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
                                  context.clock->NowUnixMillis(), "-", context.number),
@@ -280,7 +289,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     proto::GenerateRequest one = parsed.generate;
     if (kind == openai::Kind::kCompletion) one.MergeFrom(parsed.prompts[i]);
     absl::StatusOr<std::shared_ptr<Generation>> generation =
-        StartGeneration(one, target->model, context.models, context.metrics, answer->Listener(i));
+        StartGeneration(one, *model, context.models, context.metrics, answer->Listener(i));
     if (!generation.ok()) {
       answer->Fail(generation.status());
       return;

@@ -96,10 +96,6 @@ void MessageAnswer::Add(const proto::GenerateReply& reply) {
 
 void MessageAnswer::Finish(const proto::GenerateReply& last, int64_t) {
   const std::string& reason = last.finish_reason();
-  if (reason == "cancelled") {
-    Fail({.http_status = 503, .message = "the server ended the answer: its model was unloaded"});
-    return;
-  }
   Close();
   usage_ = UsageJson(last.usage());
   if (reason == "tool_calls") {

@@ -26,10 +26,9 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
                                   const GenerateContext& context, Wanted* wanted) {
   proto::GenerateRequest& generate = wanted->request.generate;
   if (auto error = anthropic::ParseMessages(purpose, http.body, &wanted->request)) return error;
-  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(generate.model());
-  if (!target.ok()) return openai::FromStatus(target.status());
-  generate.set_adapter(target->adapter);
-  wanted->model = std::move(target->model);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
+  if (!model.ok()) return openai::FromStatus(model.status());
+  wanted->model = *std::move(model);
   const ChatFormat* format = wanted->model->host->chat();
   if (wanted->request.no_thinking && generate.chat().reasoning_effort().empty() &&
       format != nullptr &&
@@ -50,11 +49,7 @@ void CreateMessage(const HttpRequest& http, const GenerateContext& context,
   }
   proto::GenerateRequest& generate = wanted.request.generate;
   generate.set_return_prompt_tokens(true);
-  // The API's own default, unless the model's authors gave one.
-  if (!generate.sampling().has_temperature() &&
-      !wanted.model->description.sampling_defaults().has_temperature()) {
-    generate.mutable_sampling()->set_temperature(1);
-  }
+  SetDefaultTemperature(*wanted.model, &generate);
   anthropic::MessageHead head{
       .id = absl::StrCat("msg_", context.clock->NowUnixMillis(), "-", context.number),
       .model = generate.model(),

@@ -160,6 +160,24 @@ TEST_F(AnswerRunTest, ErrorsBeforeTheFirstByteAreAStatus) {
   }
 }
 
+// Half an answer is no answer, as a status or, where that is too late, as an event.
+TEST_F(AnswerRunTest, WhatTheServerCancelsHasFailed) {
+  for (const bool stream : {false, true}) {
+    client_ = std::make_shared<Client>();
+    auto run = Make(stream, false);
+    const GenerationListener listener = run->Listener();
+    run->Accept(generation_);
+    listener(Text("In"), false);
+    proto::GenerateReply last = Last("");
+    last.set_finish_reason("cancelled");
+    listener(last, true);
+    EXPECT_TRUE(client_->ended());
+    EXPECT_EQ(client_->status(), stream ? 200 : 503);
+    EXPECT_THAT(client_->body(), HasSubstr("unloaded"));
+    EXPECT_EQ(absl::StrContains(client_->body(), "response.failed"), stream);
+  }
+}
+
 TEST_F(AnswerRunTest, LaterErrorsOfAStreamAreEvents) {
   auto run = Make(true, false);
   const GenerationListener listener = run->Listener();

@@ -224,9 +224,7 @@ void ResponseAnswer::End(const char* status, const char* item_status, const char
 
 void ResponseAnswer::Finish(const proto::GenerateReply& last, int64_t now_unix_seconds) {
   usage_ = UsageJson(last.usage());
-  if (last.finish_reason() == "cancelled") {
-    Fail({.http_status = 503, .message = "the server ended the answer: its model was unloaded"});
-  } else if (last.finish_reason() == "length") {
+  if (last.finish_reason() == "length") {
     incomplete_ = {{"reason", "max_output_tokens"}};
     End("incomplete", "incomplete", "response.incomplete");
   } else {

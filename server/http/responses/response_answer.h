@@ -35,8 +35,6 @@ class ResponseAnswer : public AnswerWriter {
   bool over() const override { return over_; }
   nlohmann::ordered_json Object() const override;
 
-  const nlohmann::ordered_json& output() const { return output_; }
-
  private:
   enum class Open { kNone, kReasoning, kMessage, kCall };
 

@@ -122,7 +122,7 @@ TEST(ResponseAnswerTest, EventsBuildTheWholeAnswer) {
       EXPECT_EQ(event["response"], whole.Object());
     }
   }
-  EXPECT_EQ(client.items, whole.output());
+  EXPECT_EQ(client.items, whole.Object()["output"]);
   EXPECT_THAT(types,
               ElementsAre("created", "in_progress",  //
                           "output_item.added", "content_part.added", "reasoning_text.delta",

@@ -61,11 +61,10 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
                                   openai::ItemIds* ids, Wanted* wanted) {
   openai::ResponsesRequest& request = wanted->request;
   if (auto error = openai::ParseResponses(http.body, ids, &request)) return error;
-  absl::StatusOr<ModelServer::Target> target =
-      context.generate.models->Resolve(request.generate.model());
-  if (!target.ok()) return openai::FromStatus(target.status());
-  request.generate.set_adapter(target->adapter);
-  wanted->model = std::move(target->model);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+      ModelOf(*context.generate.models, &request.generate);
+  if (!model.ok()) return openai::FromStatus(model.status());
+  wanted->model = *std::move(model);
   const std::string owner = OwnerOf(http);
   json before = json::array();
   if (!request.previous.empty()) {
@@ -94,10 +93,9 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   return std::nullopt;
 }
 
-// The API's own default, unless the model's authors gave one; and what it is in the end.
-void SettleSampling(const proto::SamplingOptions& defaults, openai::ResponsesRequest* request) {
-  proto::SamplingOptions* sampling = request->generate.mutable_sampling();
-  if (!sampling->has_temperature() && !defaults.has_temperature()) sampling->set_temperature(1);
+// What a response repeats of the sampling that it had in the end.
+void EchoSampling(const proto::SamplingOptions& defaults, openai::ResponsesRequest* request) {
+  const proto::SamplingOptions* sampling = &request->generate.sampling();
   request->echo["temperature"] =
       sampling->has_temperature() ? sampling->temperature() : defaults.temperature();
   const double top_p = sampling->has_top_p()  ? sampling->top_p()
@@ -149,7 +147,8 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
     return;
   }
   const bool store = context.store->keeps() && request.store.value_or(true);
-  SettleSampling(wanted.model->description.sampling_defaults(), &request);
+  SetDefaultTemperature(*wanted.model, &request.generate);
+  EchoSampling(wanted.model->description.sampling_defaults(), &request);
   request.echo["store"] = store;
   const std::string id = "resp_" + *base;
   openai::ResponseHead head{.id = id,
