@@ -9,7 +9,8 @@
 namespace espalier {
 namespace {
 
-constexpr double kMemory = 64;  // steps
+constexpr double kMemory = 64;        // steps
+constexpr double kIdleMemory = 4096;  // steps without
 constexpr int kFewTrials = 64;
 constexpr int kTunedNodes = 32;  // of a tree, unless the options say
 
@@ -218,7 +219,15 @@ void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   last_step_seconds_ = seconds;
   // Its cache holds requests now, which a calibration would write over: its steps must do.
   llm_calibrated_ = true;
-  if (options_.tune) llm_cost_.Observe(work, seconds);
+  if (!options_.tune) return;
+  const double before = llm_cost_.pace();
+  llm_cost_.Observe(work, seconds);
+  // An SSM that is not run gets faster and slower with the LLM.
+  for (Ssm& ssm : ssms_) {
+    if (std::exchange(ssm.batches, ssm.drafter->batches()) == ssm.drafter->batches()) {
+      ssm.cost.Slow(llm_cost_.pace() / before);
+    }
+  }
 }
 
 void Speculator::ObserveStep(int tokens, double seconds) {
@@ -235,6 +244,18 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     const double likely = seconds * plain_rate_ * gain_;
     yielded_ += (worth - yielded_) / kMemory;
     expected_ += (likely - expected_) / kMemory;
+    for (int kind = 0; kind < kKinds; ++kind) {
+      Yield& yield = yields_[kind];
+      const double keep = 1 - 1 / (kind == step_kind_ ? kMemory : kIdleMemory);
+      yield.tokens *= keep;
+      yield.expected *= keep;
+      yield.steps *= keep;
+      if (kind == step_kind_) {
+        yield.tokens += worth;
+        yield.expected += likely;
+        yield.steps += 1;
+      }
+    }
   }
   // Steps that lookups have to themselves say nothing of those in which SSMs have a part.
   if (!covered_) {

@@ -159,6 +159,7 @@ class Speculator {
 
     const Acceptance& acceptance() const { return learned.acceptance[kind]; }
     int64_t drafts = 0;
+    int64_t batches = 0;  // until the LLM's last step
   };
   // A request's part in the next draft of one SSM.
   struct Part {
@@ -199,6 +200,8 @@ class Speculator {
                                    double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(const Ssm& ssm, const Request& request);
+  // By how much more steps of such requests yield than is estimated.
+  double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding);
   // What a token is worth that an SSM drafts: less than one if a lookup would know it a step later,
   // for a part of the time that a step takes.
@@ -242,6 +245,12 @@ class Speculator {
   double plain_rate_ = 0;      // expected of the step without drafts of SSMs, tokens per second
   // Of steps with drafts: tokens, and what their time would have yielded as estimated. They fade.
   double yielded_ = 1, expected_ = 1;
+  // The same of steps whose requests were all of one kind, against the kind's own estimate.
+  struct Yield {
+    double tokens = 0, expected = 0, steps = 0;
+  };
+  std::array<Yield, kKinds> yields_;
+  int step_kind_ = -1;   // of all requests of the step
   double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known
   double overhead_ = 1;  // DraftBounds.overhead, of the last drafts
   int64_t steps_ = 0;

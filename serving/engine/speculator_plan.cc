@@ -17,6 +17,10 @@ constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr double kSame = 1.005;
 constexpr double kClearGain = 1.05;
 constexpr int kPreferEvery = 8;  // choices
+// What shared noise is given credit for until it was tried: of candidates that are seen before they
+// are sent to the LLM the best are taken, which averages do not tell.
+constexpr double kHope = 1.15;
+constexpr double kFewSteps = 32;
 constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
 constexpr double kTrialLoss = 2;      // plain steps, besides catching up
@@ -164,7 +168,16 @@ void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoa
     drawing = std::max(drawing, rate(kDrawing, chain));
     sharing = std::max(sharing, rate(kSharing, tree));
   }
+  drawing *= Correction(kDrawing);
+  sharing *= Correction(kSharing);
   prefers_draws_ = drawing >= kClearGain * StepRate(load, llm_cost_) && drawing * kSame >= sharing;
+}
+
+double Speculator::Correction(Kind kind) const {
+  const Yield& yield = yields_[kind];
+  const double prior = kind == kSharing ? kHope : 1;
+  const double measured = yield.expected > 0 ? yield.tokens / yield.expected : 1;
+  return (kFewSteps * prior + yield.steps * measured) / (kFewSteps + yield.steps);
 }
 
 void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
@@ -221,6 +234,10 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
   plain_rate_ = StepRate(load, llm_cost_);
   plain_tokens_ = load.decoding + load.gain;
+  step_kind_ = decoding.empty() ? -1 : KindOf(*decoding[0]);
+  for (const Request* request : decoding) {
+    if (KindOf(*request) != step_kind_) step_kind_ = -1;
+  }
   if (decoding.empty() || ssms_.empty()) return;
   NoteCovered(decoding);
   const int changed = std::abs(load.decoding - chosen_for_);
@@ -230,6 +247,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
                            [&](const Ssm& ssm) { return MayDraft(ssm, *request); });
       }));
   covered_ = with_lookups_ && offered == 0;
+  for (Ssm& ssm : ssms_) ssm.learned.acceptance[ssm.kind].Fade();
   // The first choices rest on little: they are made again soon.
   const int64_t every = std::min<int64_t>(kChooseEvery, 1 + choices_ / kChooseEvery);
   if (!covered_ && (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_ ||

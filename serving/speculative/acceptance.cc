@@ -12,6 +12,8 @@ constexpr double kPriorTrials = 4;
 constexpr double kMemory = 512;        // trials after which an old one counts 1/e
 constexpr double kRequestMemory = 64;  // the same of a request's own
 constexpr double kIdleMemory = 512;    // steps
+constexpr int kFadeEvery = 16;         // steps
+constexpr double kFaded = 1 - kFadeEvery / 2048.0;
 
 // Bins are one unit of log-odds wide, the lowest around 0.1 %.
 double BinOf(double probability) {
@@ -54,6 +56,17 @@ void Acceptance::ObserveRank(const Trial& trial) {
   const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
   const double hit = trial.presumed >= 0 ? trial.presumed : trial.accepted ? 1 : 0;
   if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(1, hit);
+  stale_ = true;
+}
+
+void Acceptance::Fade() {
+  if (++steps_ % kFadeEvery != 0) return;
+  for (size_t depth = 0; depth < by_rank_.size(); ++depth) {
+    for (size_t rank = depth == 0 ? 1 : 0; rank < kRanks; ++rank) {
+      by_rank_[depth][rank].accepted *= kFaded;
+      by_rank_[depth][rank].trials *= kFaded;
+    }
+  }
   stale_ = true;
 }
 

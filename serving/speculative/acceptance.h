@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 namespace espalier {
@@ -38,6 +39,10 @@ class Acceptance {
   // For the second view alone.
   void ObserveRank(const Trial& trial);
 
+  // A step has gone by: what is not tried any more, deep or of a high rank, is slowly forgotten. A
+  // few unlucky trials would otherwise be the last ones.
+  void Fade();
+
   // Of a candidate to which the drafter gives this probability and rank: the best one is right more
   // often than its probability says if the drafter is unsure of itself, and the others less.
   double OfProbability(double probability, int rank) const;
@@ -67,6 +72,7 @@ class Acceptance {
   static constexpr int kRankClasses = 3;  // first, second, others
 
   bool draws_ = false;
+  int64_t steps_ = 0;
   std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
   mutable std::array<std::array<double, kRanks>, kDepths> rank_values_{};

@@ -14,14 +14,18 @@ constexpr int kExact = 32;           // up to here each number of rows has its o
 constexpr int kPerOctave = 16;       // beyond, buckets per doubling
 constexpr int64_t kFresh = 1024;     // observations after which a time is old,
 constexpr int64_t kOld = 16384;      // and one of a size that is known well
-constexpr double kNudge = 1.001;     // by which a step changes what is known well
+constexpr double kPrior = 4;         // contrasts that what a size took at first is worth
+constexpr double kLeast = 0.02;      // weight of a contrast
+constexpr double kMost = 0.7;        // that one says, in logarithms, times the root of its weight
+constexpr int64_t kBeside = 3;       // steps apart that are compared, at most
 constexpr int kFew = 3;              // times that are to be trusted
 constexpr double kNear = 2;          // times as many rows
 constexpr double kAnother = 1.5;     // times slower or faster
 constexpr double kNoticed = 0.002;   // of a time: less does not draw the curve anew
 constexpr int64_t kDrawEvery = 64;   // observations, since times grow old
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
-constexpr int kRepeats = 3;          // of each calibration batch
+constexpr int kRepeats = 3;          // turns of the calibration batches
+constexpr double kLook = 4;          // part of the time for a first look
 constexpr int kTurns = 5;            // of two that are compared
 constexpr int kPast = 256;           // positions of each of the calibration's sequences
 constexpr int kShortest = 16;        // that still says something
@@ -75,9 +79,10 @@ void StepCost::Observe(const StepWork& work, double seconds) {
     at->number = number;
   }
   const bool fresh = Fresh(*at);
-  const bool well_known = at->count >= kKept;
-  if (well_known && !fresh) *at = {.number = number};
+  if (at->count >= kKept && !fresh) *at = {.number = number};
+  const bool known = at->count >= kFew;
   const double positions = rates_.visible * work.visible + rates_.context * work.context;
+  const double others = PaceOfOthers(number);
   const size_t slot = static_cast<size_t>(at->count % kKept);
   at->rows[slot] = work.rows;
   at->seconds[slot] = Paced(*at, seconds, positions);
@@ -85,26 +90,25 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   ++at->count;
   // The newest first.
   std::array<double, kKept> rows, times;
-  size_t known = 0;
-  for (int64_t i = 0; i < std::min<int64_t>(at->count, kKept); ++i) {
-    const size_t from = static_cast<size_t>((at->count - 1 - i) % kKept);
-    if (observed_ - at->when[from] > (at->when[from] < paced_from_ ? kFresh : kOld)) break;
-    rows[known] = at->rows[from];
-    times[known++] = at->seconds[from];
+  const auto kept = static_cast<size_t>(std::min<int64_t>(at->count, kKept));
+  for (size_t i = 0; i < kept; ++i) {
+    const size_t from = static_cast<size_t>((at->count - 1 - static_cast<int64_t>(i)) % kKept);
+    rows[i] = at->rows[from];
+    times[i] = at->seconds[from];
   }
-  std::array<double, kKept> last = times;
-  const double now = Median(absl::MakeSpan(last.data(), std::min<size_t>(known, kLast)));
-  at->middle_rows = number <= kExact ? number : Median(absl::MakeSpan(rows.data(), known));
-  if (!well_known || !fresh) {
-    at->middle_seconds = Median(absl::MakeSpan(times.data(), known));
-  } else {
-    // Beside others only: the pace follows a size that is run alone, and both would drift.
-    const double paced = at->seconds[slot], before = at->middle_seconds;
-    const bool beside_others = std::any_of(paces_.begin(), paces_.end(), [&](const Pace& pace) {
-      return pace.bucket != 0 && pace.bucket != number;
-    });
-    if (beside_others && paced != before)
-      at->middle_seconds *= paced > before ? kNudge : 1 / kNudge;
+  at->middle_rows = number <= kExact ? number : Median(absl::MakeSpan(rows.data(), kept));
+  const double now = Median(absl::MakeSpan(times.data(), std::min<size_t>(kept, kLast)));
+  if (!known) {
+    at->middle_seconds = now;
+  } else if (others > 0) {
+    const double paced = std::max(0.0, seconds / others - positions);
+    const double surprise = paced / at->middle_seconds;
+    // More was an interruption, or will be seen from `now`.
+    if (surprise < kAnother && surprise > 1 / kAnother) {
+      const double weight = std::max(1.0 / (kPrior + static_cast<double>(++at->contrasts)), kLeast);
+      const double most = kMost * std::sqrt(weight);
+      at->middle_seconds *= std::exp(weight * std::clamp(std::log(surprise), -most, most));
+    }
   }
   if (now > kAnother * at->middle_seconds || at->middle_seconds > kAnother * now) {
     at->middle_seconds = now;
@@ -119,24 +123,39 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   stale_ = true;
 }
 
+// By those of the last few steps that were not of this size; 0 without any.
+double StepCost::PaceOfOthers(int number) const {
+  std::array<double, kBeside> values;
+  size_t count = 0;
+  for (int64_t i = paced_ - 1; i >= std::max<int64_t>(0, paced_ - kBeside); --i) {
+    const Pace& pace = paces_[static_cast<size_t>(i % kPaces)];
+    if (pace.bucket != number) values[count++] = pace.value;
+  }
+  return count == 0 ? 0 : Median(absl::MakeSpan(values.data(), count));
+}
+
 double StepCost::Paced(const Bucket& bucket, double seconds, double positions) {
-  // Of a size that is not known well it is the size that was misjudged.
-  if (bucket.count >= kKept && bucket.middle_seconds > 0) {
-    if (paced_ == 0) paced_from_ = observed_;
+  if (bucket.count >= kFew && bucket.middle_seconds > 0) {
     paces_[static_cast<size_t>(paced_++ % kPaces)] = {
         bucket.number, seconds / (bucket.middle_seconds + positions)};
     std::array<double, kPaces> values;
-    for (size_t i = 0; i < values.size(); ++i) values[i] = paces_[i].value;
-    pace_ = Median(absl::MakeSpan(values));
+    const auto count = static_cast<size_t>(std::min<int64_t>(paced_, kPaces));
+    for (size_t i = 0; i < count; ++i) values[i] = paces_[i].value;
+    if (paced_ >= kFew) pace_ = Median(absl::MakeSpan(values.data(), count));
   }
   return std::max(0.0, seconds / pace_ - positions);
 }
 
+void StepCost::Slow(double times) {
+  for (Pace& pace : paces_) pace.value *= times;
+  pace_ *= times;
+}
+
 // Whether its last few times are recent ones.
 bool StepCost::Fresh(const Bucket& bucket) const {
-  return bucket.count >= kFew &&
-         observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept] <=
-             (bucket.count >= kKept ? kOld : kFresh);
+  if (bucket.count < kFew) return false;
+  const int64_t age = observed_ - bucket.when[static_cast<size_t>(bucket.count - kFew) % kKept];
+  return age <= (bucket.count >= kKept ? kOld : kFresh);
 }
 
 // Those that count, by rising size.
@@ -144,12 +163,12 @@ std::vector<StepCost::Known> StepCost::Sizes() const {
   std::vector<Known> known;
   // The next fresh one above is looked for once.
   size_t next = 0;
-  const Bucket* below = nullptr;
+  const Bucket *below = nullptr, *lower = nullptr;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
     double seconds = bucket.middle_seconds;
     if (Fresh(bucket)) {
-      below = &bucket;
+      lower = std::exchange(below, &bucket);
     } else {
       next = std::max(next, i + 1);
       while (next < buckets_.size() && !Fresh(buckets_[next])) ++next;
@@ -162,6 +181,13 @@ std::vector<StepCost::Known> StepCost::Sizes() const {
       // So many of the smaller batch would do the same.
       if (below != nullptr) {
         const double times = bucket.middle_rows / below->middle_rows;
+        // As the known sizes below it go on, if that is less: it is worth another try.
+        if (lower != nullptr && times <= kNear) {
+          const double slope = (below->middle_seconds - lower->middle_seconds) /
+                               (below->middle_rows - lower->middle_rows);
+          seconds = std::min(
+              seconds, below->middle_seconds + slope * (bucket.middle_rows - below->middle_rows));
+        }
         seconds = std::clamp(seconds, below->middle_seconds, times * below->middle_seconds);
       } else if (above != nullptr) {
         const double share = bucket.middle_rows / above->middle_rows;
@@ -235,28 +261,40 @@ class Calibration {
     apart_ = std::min(most_, limits_.max_sequences);
   }
 
-  // What batches of growing size took.
+  // What batches of growing size took, in several turns.
   absl::Status FindCurve(double budget) {
     const double begin = seconds_();
+    const auto spent = [&] { return seconds_() - begin; };
     double took = 0;
     // The first step of all allocates and reads weights from disk.
-    if (absl::Status s = Time(CalibrationBatch(1, 1, 1), &took); !s.ok()) return s;
-    // Doublings first, so that a small budget still spans the range; then what lies between: every
-    // size that has a bucket of its own and steps of a quarter.
+    if (absl::Status s = Time(CurveBatch(1), &took); !s.ok()) return s;
+    // Doublings first: how far can it go, and how long does it take?
+    StepCost rough;
     std::vector<int> sizes;
-    for (int rows = 1; rows <= most_; rows *= 2) sizes.push_back(rows);
-    for (int rows = 3; rows <= most_; rows += rows < 32 ? 1 : rows / 4) {
-      if ((rows & (rows - 1)) != 0) sizes.push_back(rows);
+    double turn = 0;
+    for (int rows = 1; rows <= most_ && (rows <= 2 || turn < budget / kLook); rows *= 2) {
+      if (absl::Status s = Time(CurveBatch(rows), &took); !s.ok()) return s;
+      rough.Observe({.rows = rows}, took);
+      sizes.push_back(rows);
+      turn += took;
     }
-    for (const int rows : sizes) {
-      const int one = std::min(rows, limits_.max_positions);
-      const RunnerBatch batch =
-          rows <= apart_ ? CalibrationBatch(rows, 1, 1) : CalibrationBatch(1, one, one);
-      for (int i = 0; i < kRepeats; ++i) {
-        if (absl::Status s = Time(batch, &took); !s.ok()) return s;
-        samples_.push_back({WorkOf(batch), took});
+    // What lies between as far as there is time: every size that has a bucket of its own, and steps
+    // of a quarter.
+    const int largest = sizes.back();
+    for (int rows = 3; rows < 2 * largest && rows <= most_; rows += rows < 32 ? 1 : rows / 4) {
+      if ((rows & (rows - 1)) == 0) continue;
+      turn += rough.Seconds(rows);
+      if (turn > budget / kRepeats) break;
+      sizes.push_back(rows);
+    }
+    std::sort(sizes.begin(), sizes.end());
+    for (int i = 0; i < kRepeats; ++i) {
+      for (const int rows : sizes) {
+        // The machine has become slower.
+        if (i > 0 && spent() > 2 * budget) return absl::OkStatus();
+        if (absl::Status s = Time(CurveBatch(rows), &took); !s.ok()) return s;
+        turns_[i].push_back({WorkOf(CurveBatch(rows)), took});
       }
-      if (seconds_() - begin > budget) break;
     }
     return absl::OkStatus();
   }
@@ -264,7 +302,7 @@ class Calibration {
   absl::Status FindRates(double budget, StepCost::Rates* rates) {
     const double begin = seconds_();
     StepCost rough;
-    for (const auto& [work, took] : samples_) rough.Observe(work, took);
+    for (const Sample& sample : samples()) rough.Observe(sample.work, sample.seconds);
     // Memory that nobody has written yet would be read too fast. A slow model fills few slots.
     int past = std::min({kPast, limits_.max_positions, slots_});
     const int most_sequences = std::clamp(slots_ / past, 1, std::min(apart_, kSequences));
@@ -305,9 +343,36 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  const std::vector<std::pair<StepWork, double>>& samples() const { return samples_; }
+  struct Sample {
+    StepWork work;
+    double seconds = 0;
+  };
+
+  // At the pace of the last complete turn: the median of all turns' sizes against it says how much
+  // slower a turn was.
+  std::vector<Sample> samples() const {
+    const std::vector<Sample>* last = &turns_[0];
+    for (const std::vector<Sample>& turn : turns_) {
+      if (turn.size() == turns_[0].size()) last = &turn;
+    }
+    std::vector<Sample> out;
+    for (const std::vector<Sample>& turn : turns_) {
+      std::vector<double> slower;
+      for (size_t i = 0; i < turn.size(); ++i) {
+        slower.push_back(turn[i].seconds / (*last)[i].seconds);
+      }
+      const double pace = slower.empty() ? 1 : Median(absl::MakeSpan(slower));
+      for (const Sample& sample : turn) out.push_back({sample.work, sample.seconds / pace});
+    }
+    return out;
+  }
 
  private:
+  RunnerBatch CurveBatch(int rows) const {
+    const int one = std::min(rows, limits_.max_positions);
+    return rows <= apart_ ? CalibrationBatch(rows, 1, 1) : CalibrationBatch(1, one, one);
+  }
+
   static StepWork WorkOf(const RunnerBatch& batch) {
     StepWork work{.rows = batch.rows(),
                   .context = static_cast<double>(batch.sequence_slots.size())};
@@ -342,7 +407,7 @@ class Calibration {
   const RunnerLimits limits_;
   const std::function<double()>& seconds_;
   int slots_, most_, apart_;
-  std::vector<std::pair<StepWork, double>> samples_;  // seconds
+  std::array<std::vector<Sample>, kRepeats> turns_;  // of all sizes
   RunnerLogits logits_;
 };
 
@@ -356,7 +421,9 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
   if (absl::Status s = calibration.FindRates(budget_seconds, &rates); !s.ok()) return s;
   // Prompts' rows see each other: the curve is what is left of them without that.
   cost->set_rates(rates);
-  for (const auto& [work, took] : calibration.samples()) cost->Observe(work, took);
+  for (const Calibration::Sample& sample : calibration.samples()) {
+    cost->Observe(sample.work, sample.seconds);
+  }
   return absl::OkStatus();
 }
 

@@ -5,24 +5,25 @@
 // rows never cost less: kernels work in blocks, so the curve has stairs, and speculation pays
 // exactly where they are flat.
 //
-// Steps of about the same number of rows share a bucket, which keeps the last few times; the median
-// of each, made monotone by pooling neighbours that are out of order (isotonic regression, Ayer et
-// al. 1955), is the curve. A step that was interrupted therefore changes nothing, and a machine
-// that has become slower is known after a handful of steps.
+// Steps of about the same number of rows share a bucket; their times, made monotone by pooling
+// neighbours that are out of order (isotonic regression, Ayer et al. 1955), are the curve.
+//
+// A machine that others use, too, is slower for seconds at a time, whatever is run. Only the sizes
+// that are run then would seem dearer, and others worth a change: what sizes take now against what
+// they took is the pace of the machine (the median of the last few steps, so that one that was
+// interrupted changes nothing), and the curve is kept at the pace of 1. It is known from a
+// calibration in turns. From then on a size is only judged beside others, by steps a few apart: of
+// a size that is run alone nobody can tell whether it or the machine has become slower. The first
+// such contrasts count most.
 //
 // A size that was not run for long is forgotten where one near it was, sooner if it was run a few
 // times only: it may have been timed in a bad moment, and would never be run again. What its
 // neighbours make it look like says whether it is worth another try.
-//
-// A machine that others use, too, is slower for seconds at a time, whatever is run. Only the sizes
-// that are run then would seem dearer, and others worth a change: what the well-known sizes take
-// now against what they took is the pace of the machine, and the curve is kept at the pace of 1.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,6 +56,11 @@ class StepCost {
     return pace_ * (rates_.visible * visible + rates_.context * context);
   }
 
+  // What steps take against what they would at pace 1.
+  double pace() const { return pace_; }
+  // Steps that were not observed would take so many times as long as the last ones that were.
+  void Slow(double times);
+
   const Rates& rates() const { return rates_; }
   void set_rates(const Rates& rates) { rates_ = rates; }
 
@@ -67,12 +73,13 @@ class StepCost {
     std::array<double, kKept> rows{}, seconds{};  // the last observations, a ring; at pace 1
     std::array<int64_t, kKept> when{};            // the number of each
     int64_t count = 0;                            // of all that were
-    double middle_rows = 0, middle_seconds = 0;   // of those that are believed
+    int64_t contrasts = 0;                        // with steps of other sizes
+    double middle_rows = 0, middle_seconds = 0;   // what is believed
     double drawn_rows = 0, drawn_seconds = 0;     // likewise, of which the curve knows
   };
   struct Pace {
     int bucket = 0;
-    double value = 1;
+    double value = 1;  // seconds of a step over what they would be at pace 1
   };
   struct Point {
     double rows, seconds;
@@ -92,6 +99,7 @@ class StepCost {
   // Tells the pace what a step of such a size took. Returns the step's seconds at the pace of 1,
   // without those of its `positions`.
   double Paced(const Bucket& bucket, double seconds, double positions);
+  double PaceOfOthers(int number) const;
   double CurveSeconds(int rows) const;
   std::vector<Known> Sizes() const;
 
@@ -100,7 +108,6 @@ class StepCost {
   Rates rates_;
   std::array<Pace, kPaces> paces_;  // by the last steps of sizes that are known well, a ring
   int64_t paced_ = 0;
-  int64_t paced_from_ = std::numeric_limits<int64_t>::max();  // the first observation at a pace
   double pace_ = 1;  // above 1 steps take longer than most did
   mutable bool stale_ = false;
   mutable std::vector<Pool> pools_;

@@ -15,6 +15,7 @@ constexpr size_t kHalf = 8;              // that are remembered through a hold
 constexpr size_t kMost = 16;             // that are remembered; then who is ahead has won
 constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
 constexpr int64_t kCompareSeldom = 768;  // where drafting has clearly won
+constexpr int64_t kClearTimes = 8;       // it becomes more seldom, where that is clear
 constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
@@ -203,10 +204,11 @@ void Payoff::Judge(Bucket& bucket) {
   if (!bucket.settled && now < kSure * belief.error && count < kMost) return;
   const double last = bucket.log_gain + bucket.surprises.back();
   const bool clear = last > kClear && now > kDoubtless * belief.error;
-  bucket.compare_after = clear ? kCompareSeldom
-                         : bucket.settled && last > 0 && now > belief.error
-                             ? std::min(2 * bucket.compare_after, kCompareSeldom)
-                             : kCompareEvery;
+  // Step by step: one comparison alone may be a neighbour's doing.
+  const int64_t times = clear ? kClearTimes : last > 0 && now > belief.error ? 2 : 0;
+  bucket.compare_after =
+      bucket.settled ? std::clamp(times * bucket.compare_after, kCompareEvery, kCompareSeldom)
+                     : kCompareEvery;
   bucket.settled = true;
   bucket.trial = false;
   bucket.losses = 0;

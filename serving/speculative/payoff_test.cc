@@ -292,5 +292,23 @@ TEST(Payoff, AGainThatHasGrownEndsAHold) {
   EXPECT_FALSE(payoff.Withholds(4, 1.5));
 }
 
+// A neighbour that works just while the steps without drafts run makes these look good. That must
+// not be believed for long.
+TEST(Payoff, OneLuckyComparisonIsNotBelievedForLong) {
+  for (const double slower : {1.4, 2.0}) {
+    Payoff payoff;
+    bool lucky = true;
+    int wasted = 0;
+    for (int i = 0; i < 4000; ++i) {
+      const bool drafts = !payoff.Withholds(1);
+      wasted += drafts;
+      const double seconds = drafts ? 1.15 : lucky ? slower : 1.0;
+      if (i == 40) lucky = false;
+      payoff.Observe(1, drafts, {.tokens = 1.0, .seconds = seconds, .expected = 1});
+    }
+    EXPECT_LT(wasted, 600) << slower;
+  }
+}
+
 }  // namespace
 }  // namespace espalier

@@ -114,6 +114,37 @@ TEST(StepCost, ASlowSpellMakesNoSizeDearerThanOthers) {
   }
 }
 
+// All that is known is the calibration, when a neighbour comes and what is run changes.
+TEST(StepCost, ASpellRightAfterTheCalibrationMakesNoSizeDearerThanOthers) {
+  const auto seconds = [](int rows) { return 0.35 + 0.05 * rows; };
+  for (const double pace : {0.7, 1.4}) {
+    StepCost cost;
+    for (int i = 0; i < 3; ++i) {
+      for (const int rows : {1, 2, 3, 4, 8}) cost.Observe({.rows = rows}, seconds(rows));
+    }
+    for (int i = 0; i < 400; ++i) {
+      cost.Observe({.rows = 3}, (i >= 5 && i < 395 ? pace : 1) * seconds(3));
+      if (i < 20 || i > 380) continue;
+      EXPECT_NEAR(cost.Seconds(1), pace * seconds(1), 0.01);
+    }
+    for (int i = 0; i < 400; ++i) cost.Observe({.rows = 1}, seconds(1));
+    EXPECT_NEAR(cost.Seconds(3), seconds(3), 0.01);
+    EXPECT_NEAR(cost.Seconds(8), seconds(8), 0.02);
+  }
+}
+
+TEST(StepCost, WhatIsNotRunGetsSlowerWithTheMachine) {
+  StepCost cost;
+  for (int i = 0; i < 40; ++i) {
+    for (const int rows : {1, 2}) cost.Observe({.rows = rows}, 1.0 * rows);
+  }
+  cost.Slow(1.5);
+  EXPECT_NEAR(cost.Seconds(2), 3, 1e-9);
+  for (int i = 0; i < 20; ++i) cost.Observe({.rows = 1}, 1.5);
+  EXPECT_NEAR(cost.Seconds(1), 1.5, 1e-9);
+  EXPECT_NEAR(cost.Seconds(2), 3, 1e-9);
+}
+
 // What a size costs against the others may change for good, or have been misjudged.
 TEST(StepCost, ASizeThatAloneHasBecomeDearerIsFoundOut) {
   for (const double times : {1.2, 2.5}) {
@@ -220,6 +251,32 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
   }
 }
 
+// A neighbour comes, or goes, at any moment of it.
+TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
+  const auto curve = [](int rows) { return 0.5e-3 + 0.07e-3 * rows; };
+  const RunnerLimits limits = {.vocabulary = 2,
+                               .kv_slots = 16384,
+                               .max_rows = 256,
+                               .max_sequences = 256,
+                               .max_context_slots = 16384,
+                               .max_positions = 1024};
+  for (int change = 0; change < 200; change += 7) {
+    for (const bool comes : {true, false}) {
+      int step = 0;
+      TimedRunner runner(limits, [&](const RunnerBatch& batch) {
+        return curve(batch.rows()) * ((step++ < change) == comes ? 1 : 1.5);
+      });
+      StepCost cost;
+      ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
+      for (const int rows : {1, 2, 4, 7, 16, 32, 64, 256}) {
+        EXPECT_NEAR(cost.Seconds(rows) / cost.Seconds(8), curve(rows) / curve(8),
+                    0.05 * curve(rows) / curve(8))
+            << rows << ", " << change << ", " << comes;
+      }
+    }
+  }
+}
+
 TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
   TimedRunner runner({.vocabulary = 2,
                       .kv_slots = 16384,
@@ -258,6 +315,21 @@ TEST(Acceptance, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
   EXPECT_GT(acceptance.OfRank(1, 0), 0.87);
   EXPECT_GT(acceptance.OfRank(6, 0), 0.8);
   EXPECT_LT(acceptance.OfRank(6, 1), 0.2);
+}
+
+// Nothing deep is drafted any more, and so nothing is learned of it.
+TEST(Acceptance, AFewUnluckyTrialsAreNotTheLastOnes) {
+  Acceptance acceptance;
+  for (int i = 0; i < 200; ++i)
+    acceptance.Observe({.depth = 1, .probability = 0.9, .accepted = true});
+  for (int i = 0; i < 12; ++i) acceptance.Observe({.depth = 2, .probability = 0.9});
+  const double unlucky = acceptance.OfRank(2, 0), first = acceptance.OfRank(1, 0);
+  EXPECT_LT(unlucky, 0.4);
+  for (int step = 0; step < 100; ++step) acceptance.Fade();
+  EXPECT_LT(acceptance.OfRank(2, 0), 0.4);
+  for (int step = 0; step < 5000; ++step) acceptance.Fade();
+  EXPECT_GT(acceptance.OfRank(2, 0), 0.7);
+  EXPECT_EQ(acceptance.OfRank(1, 0), first);
 }
 
 TEST(Acceptance, BestNodesAreTheBestPathsOfAll) {
