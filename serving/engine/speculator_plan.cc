@@ -168,6 +168,8 @@ void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoa
     drawing = std::max(drawing, rate(kDrawing, chain));
     sharing = std::max(sharing, rate(kSharing, tree));
   }
+  // What was hardly tried could be right as often as draws are.
+  if (yields_[kSharing].steps < kFewSteps / 2) sharing = std::max(sharing, drawing);
   drawing *= Correction(kDrawing);
   sharing *= Correction(kSharing);
   prefers_draws_ = drawing >= kClearGain * StepRate(load, llm_cost_) && drawing * kSame >= sharing;

@@ -76,8 +76,8 @@ struct Outcome {
 };
 
 inline Outcome Serve(const Machine& machine, double agreement, int load, EngineOptions options,
-              const char* expansion, double temperature = 0, int rounds = 1,
-              const FakeModel& model = Llm(), uint64_t seed = 0) {
+                     const char* expansion, double temperature = 0, int rounds = 1,
+                     const FakeModel& model = Llm(), uint64_t seed = 0) {
   RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   limits.kv_slots = 64 * 400;
   limits.max_context_slots = 64 * 400;

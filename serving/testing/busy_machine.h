@@ -21,8 +21,8 @@ class BusyMachine {
  public:
   struct Options {
     std::vector<Neighbour> neighbours = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
-    double jitter = 0.03;        // standard deviation of each time's logarithm
-    double interrupted = 0.005;  // steps that are
+    double jitter = 0.03;         // standard deviation of each time's logarithm
+    double interrupted = 0.005;   // steps that are
     double interruption = 0.005;  // seconds
   };
 
