@@ -17,8 +17,8 @@ constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 constexpr double kSame = 1.005;
 constexpr double kClearGain = 1.05;
 constexpr int kPreferEvery = 8;  // choices
-// What shared noise is given credit for until it was tried: of candidates that are seen before they
-// are sent to the LLM the best are taken, which averages do not tell.
+// What shared noise is given credit for until it was tried: of several requests' candidates, which
+// are seen before they are sent to the LLM, the best are taken, which averages do not tell.
 constexpr double kHope = 1.15;
 constexpr double kFewSteps = 32;
 constexpr int kProbeDepth = 3;
@@ -168,14 +168,14 @@ void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoa
     drawing = std::max(drawing, rate(kDrawing, chain));
     sharing = std::max(sharing, rate(kSharing, tree));
   }
-  // What was hardly tried could be right as often as draws are.
-  if (yields_[kSharing].steps < kFewSteps / 2) sharing = std::max(sharing, drawing);
   drawing *= Correction(kDrawing);
   sharing *= Correction(kSharing);
   prefers_draws_ = drawing >= kClearGain * StepRate(load, llm_cost_) && drawing * kSame >= sharing;
 }
 
 double Speculator::Correction(Kind kind) const {
+  // Alone, both do about as well, and each change of mind costs some steps.
+  if (load_.decoding < 2) return 1;
   const Yield& yield = yields_[kind];
   const double prior = kind == kSharing ? kHope : 1;
   const double measured = yield.expected > 0 ? yield.tokens / yield.expected : 1;
