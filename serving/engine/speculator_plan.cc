@@ -236,11 +236,11 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad load) {
   plain_rate_ = StepRate(load, llm_cost_);
   plain_tokens_ = load.decoding + load.gain;
-  step_kind_ = decoding.empty() ? -1 : KindOf(*decoding[0]);
+  if (decoding.empty() || ssms_.empty()) return;
+  step_kind_ = KindOf(*decoding[0]);
   for (const Request* request : decoding) {
     if (KindOf(*request) != step_kind_) step_kind_ = -1;
   }
-  if (decoding.empty() || ssms_.empty()) return;
   NoteCovered(decoding);
   const int changed = std::abs(load.decoding - chosen_for_);
   const auto offered =

@@ -88,16 +88,16 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   at->seconds[slot] = Paced(*at, seconds, positions);
   at->when[slot] = ++observed_;
   ++at->count;
-  // The newest first.
-  std::array<double, kKept> rows, times;
-  const auto kept = static_cast<size_t>(std::min<int64_t>(at->count, kKept));
-  for (size_t i = 0; i < kept; ++i) {
-    const size_t from = static_cast<size_t>((at->count - 1 - static_cast<int64_t>(i)) % kKept);
-    rows[i] = at->rows[from];
-    times[i] = at->seconds[from];
-  }
-  at->middle_rows = number <= kExact ? number : Median(absl::MakeSpan(rows.data(), kept));
-  const double now = Median(absl::MakeSpan(times.data(), std::min<size_t>(kept, kLast)));
+  const auto newest = [&](const std::array<double, kKept>& ring, int64_t most) {
+    std::array<double, kKept> values;
+    const auto count = static_cast<size_t>(std::min(at->count, most));
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = ring[static_cast<size_t>(at->count - 1 - static_cast<int64_t>(i)) % kKept];
+    }
+    return Median(absl::MakeSpan(values.data(), count));
+  };
+  at->middle_rows = number <= kExact ? number : newest(at->rows, kKept);
+  const double now = newest(at->seconds, kLast);
   if (!known) {
     at->middle_seconds = now;
   } else if (others > 0) {
@@ -292,8 +292,9 @@ class Calibration {
       for (const int rows : sizes) {
         // The machine has become slower.
         if (i > 0 && spent() > 2 * budget) return absl::OkStatus();
-        if (absl::Status s = Time(CurveBatch(rows), &took); !s.ok()) return s;
-        turns_[i].push_back({WorkOf(CurveBatch(rows)), took});
+        const RunnerBatch batch = CurveBatch(rows);
+        if (absl::Status s = Time(batch, &took); !s.ok()) return s;
+        turns_[i].push_back({WorkOf(batch), took});
       }
     }
     return absl::OkStatus();
