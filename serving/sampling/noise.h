@@ -13,8 +13,9 @@ namespace espalier {
 
 enum class NoiseStream : uint64_t { kDraft = 1, kAcceptance = 2, kResidual = 3, kShared = 4 };
 
-// Uniform in [0, 1) with 53 bits. `position` is that of the token being decided; `source` tells
-// SSMs apart (below 2^16); `index` tells draws for one position apart.
+// Uniform in [0, 1) with 53 bits. `position` is that of the token being decided, or of the root of
+// the tree whose nodes are; `source` tells SSMs apart (below 2^16); `index` tells draws for one
+// position apart, or a tree's nodes.
 inline double RequestUniform(uint64_t seed, NoiseStream stream, uint64_t source, uint64_t position,
                              uint64_t index) {
   const uint64_t high = (static_cast<uint64_t>(stream) << 56) | (source << 40) | index;

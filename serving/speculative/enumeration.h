@@ -48,7 +48,7 @@ class Enumeration {
 class EnumeratedNoise : public VerificationNoise {
  public:
   explicit EnumeratedNoise(Enumeration& enumeration) : enumeration_(enumeration) {}
-  bool Accept(double probability, int, int) override {
+  bool Accept(double probability, int) override {
     return enumeration_.Choose({probability, 1 - probability}) == 0;
   }
   int Draw(const Distribution& p, int) override { return enumeration_.Choose(p); }

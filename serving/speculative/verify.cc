@@ -1,6 +1,8 @@
 #include "serving/speculative/verify.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 #include "serving/sampling/noise.h"
 
@@ -18,16 +20,21 @@ class DrawnFrom {
 
   double operator[](int token) const { return q_[token] * scale_; }
 
-  // p <- normalise(max(0, p - q)). In exact arithmetic something is left whenever a proposal from q
-  // was rejected; if rounding leaves nothing, p and q are equal but for rounding, and p stays.
-  void TakeFrom(Distribution& p) const {
+  // What is left of p, and of the chance that its node is reached, when a proposal and all below it
+  // failed. In exact arithmetic there is something if the node is reached for sure; if rounding
+  // leaves nothing, p and q are equal but for rounding, and p stays.
+  void TakeFrom(Distribution& p, double& chance) const {
     Distribution left(p.size());
-    for (size_t i = 0; i < p.size(); ++i) left[i] = std::max(0.0, p[i] - q_[i] * scale_);
-    for (const int token : taken_) left[token] = p[token];
+    for (size_t i = 0; i < p.size(); ++i) left[i] = std::max(0.0, chance * p[i] - q_[i] * scale_);
+    for (const int token : taken_) left[token] = chance * p[token];
     double mass = 0;
     for (const double value : left) mass += value;
-    if (!(mass > 0)) return;
-    for (size_t i = 0; i < p.size(); ++i) p[i] = left[i] / mass;
+    if (mass > 0) {
+      for (size_t i = 0; i < p.size(); ++i) p[i] = left[i] / mass;
+      chance = mass / (mass + (1 - chance));
+    } else if (chance < 1) {
+      chance = 0;
+    }
   }
 
  private:
@@ -36,19 +43,40 @@ class DrawnFrom {
   double scale_;
 };
 
-// The accepted child of `node`, or -1; `p` is then what is left of the target.
-int TryProposals(const TokenTree& tree, int node, Distribution& p, VerificationNoise& noise) {
-  int trial = 0;
-  for (const Proposal& proposal : tree.proposals(node)) {
-    if (proposal.drawn_from == nullptr) continue;
-    const DrawnFrom q(proposal);
-    const int token = tree.token(proposal.node);
-    const double probability = std::min(1.0, p[token] / q[token]);
-    if (noise.Accept(probability, tree.depth(node), trial++)) return proposal.node;
-    q.TakeFrom(p);
+class Traversal {
+ public:
+  Traversal(const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
+            VerificationNoise& noise)
+      : tree_(tree), target_(target), noise_(noise) {}
+
+  // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
+  absl::StatusOr<int> Visit(int node, double chance) {
+    absl::StatusOr<Distribution> p = target_(node);
+    if (!p.ok()) return p.status();
+    for (const Proposal& proposal : tree_.proposals(node)) {
+      if (proposal.drawn_from == nullptr) continue;
+      const DrawnFrom q(proposal);
+      const int token = tree_.token(proposal.node);
+      if (const double reached = std::min(1.0, chance * (*p)[token] / q[token]); reached > 0) {
+        const absl::StatusOr<int> end = Visit(proposal.node, reached);
+        if (!end.ok() || *end >= 0) return end;
+      }
+      q.TakeFrom(*p, chance);
+    }
+    if (!noise_.Accept(chance, node)) return -1;
+    left_ = *std::move(p);
+    return node;
   }
-  return -1;
-}
+
+  // Of the accepted node: what the token after it is to be drawn from.
+  const Distribution& left() const { return left_; }
+
+ private:
+  const TokenTree& tree_;
+  const std::function<absl::StatusOr<Distribution>(int)>& target_;
+  VerificationNoise& noise_;
+  Distribution left_;
+};
 
 }  // namespace
 
@@ -69,27 +97,24 @@ absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
     VerificationNoise& noise) {
   Verification out;
-  for (int node = 0; node >= 0;) {
-    absl::StatusOr<Distribution> p = target(node);
-    if (!p.ok()) return p.status();
-    int next = TryProposals(tree, node, *p, noise);
-    int token;
-    if (next >= 0) {
-      token = tree.token(next);
-    } else {
-      token = noise.Draw(*p, tree.depth(node));
-      next = tree.Child(node, token);
+  Traversal traversal(tree, target, noise);
+  for (int start = 0; start >= 0;) {
+    const absl::StatusOr<int> end = traversal.Visit(start, 1);
+    if (!end.ok()) return end.status();
+    const auto before = static_cast<int64_t>(out.path.size());
+    for (int node = *end; node != start; node = tree.parent(node)) {
+      out.path.insert(out.path.begin() + before, node);
+      out.tokens.insert(out.tokens.begin() + before, tree.token(node));
     }
-    out.tokens.push_back(token);
-    node = next;
-    if (node >= 0) out.path.push_back(node);
+    out.tokens.push_back(noise.Draw(traversal.left(), tree.depth(*end)));
+    start = tree.Child(*end, out.tokens.back());
+    if (start >= 0) out.path.push_back(start);
   }
   return out;
 }
 
-bool RequestNoise::Accept(double probability, int depth, int proposal) {
-  return RequestUniform(seed_, NoiseStream::kAcceptance, 0, root_position_ + depth + 1, proposal) <
-         probability;
+bool RequestNoise::Accept(double probability, int node) {
+  return RequestUniform(seed_, NoiseStream::kAcceptance, 0, root_position_, node) < probability;
 }
 
 int RequestNoise::Draw(const Distribution& distribution, int depth) {

@@ -22,23 +22,31 @@ struct Verification {
 absl::StatusOr<Verification> VerifyGreedy(const TokenTree& tree,
                                           const std::function<absl::StatusOr<int>(int)>& choice);
 
-// The chance that sampled verification takes. `depth` is the depth of the node below which a token
-// is being decided.
+// The chance that sampled verification takes.
 class VerificationNoise {
  public:
   virtual ~VerificationNoise() = default;
-  // True with this probability; `proposal` counts the trials at one node.
-  virtual bool Accept(double probability, int depth, int proposal) = 0;
+  // True with this probability. Asked at most once of every node of a tree.
+  virtual bool Accept(double probability, int node) = 0;
+  // `depth` is that of the node below which a token is drawn.
   virtual int Draw(const Distribution& distribution, int depth) = 0;
 };
 
-// Multi-step speculative sampling (SpecInfer, section 4.3): the tokens have exactly the LLM's
-// distribution p, whatever was proposed. At each node, for every drawn proposal (x, q) in order:
-// accept with probability min(1, p(x) / q(x)), otherwise p becomes max(0, p - q), normalised. If
-// none is accepted, draw from what is left of p; if that token happens to be a child (which is how
-// chosen proposals are matched), the walk goes on there. `target(node)` is p after that node; it is
-// asked only for nodes on the path. Proposals without replacement are the same law with their own
-// q: each was drawn from q without the tokens before it, renormalised (Sequoia, section 3.2).
+// Traversal verification (Weng et al. 2025, arXiv 2505.12398), which on a chain is block
+// verification (Sun et al. 2025, arXiv 2403.10444): the tokens have exactly the LLM's distribution
+// p, whatever was proposed, and of a chain as many are accepted as any such way can. Paths are
+// judged whole, the deepest nodes first. A node is reached with a chance: 1 at the root, and of a
+// drawn proposal (x, q) min(1, chance p(x) / q(x)) with its parent's chance. Its children have the
+// first word, each with all below it. Where one fails, the parent's p becomes r = max(0, chance p -
+// q), normalised, and its chance |r| / (|r| + 1 - chance). A node without children left is accepted
+// with its chance, and then the next token is drawn from its p; if that token happens to be a child
+// (which is how chosen proposals are matched), all begins anew there. Multi-step speculative
+// sampling (SpecInfer, section 4.3) is the same where nothing is deeper than one level; it decides
+// token by token, so what a path won before is lost to what comes after. `target(node)` is p after
+// that node; it is asked for each node that could be accepted, at most once. Proposals without
+// replacement are the same law with their own q: each was drawn from q without the tokens before
+// it, renormalised (Sequoia, section 3.2). How many draws a node has may depend on the path to it,
+// never on what is at or below them.
 absl::StatusOr<Verification> VerifySampled(
     const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
     VerificationNoise& noise);
@@ -47,7 +55,7 @@ absl::StatusOr<Verification> VerifySampled(
 class RequestNoise : public VerificationNoise {
  public:
   RequestNoise(uint64_t seed, int root_position) : seed_(seed), root_position_(root_position) {}
-  bool Accept(double probability, int depth, int proposal) override;
+  bool Accept(double probability, int node) override;
   int Draw(const Distribution& distribution, int depth) override;
 
  private:

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "serving/sampling/noise.h"
 #include "serving/speculative/enumeration.h"
@@ -305,6 +307,97 @@ TEST(SampledLaw, ATrialLostInMergingWouldBeSeen) {
   } while (branching.Next());
   EXPECT_NEAR(static_cast<double>(law[0] + law[1] + law[2]), 1, kExact);
   EXPECT_GT(std::fabs(static_cast<double>(law[1]) - 0.5), 0.01);
+}
+
+// Multi-step speculative sampling (SpecInfer, section 4.3): token by token from the root down. How
+// many nodes it accepts of a tree.
+int AcceptedStepByStep(const TokenTree& tree, const Law& target, Enumeration& branching) {
+  int node = 0;
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    Distribution p = target(PathTo(tree, node));
+    for (const Proposal& proposal : tree.proposals(node)) {
+      Distribution q = *proposal.drawn_from;
+      double mass = 1;
+      for (const int token : proposal.taken) mass -= std::exchange(q[token], 0);
+      const int token = tree.token(proposal.node);
+      const double chance = std::min(1.0, p[token] / (q[token] / mass));
+      if (branching.Choose({chance, 1 - chance}) == 0) {
+        node = proposal.node;
+        goes_on = true;
+        break;
+      }
+      double left = 0;
+      for (size_t i = 0; i < p.size(); ++i) left += p[i] = std::max(0.0, p[i] - q[i] / mass);
+      for (double& value : p) value /= left;
+    }
+  }
+  return tree.depth(node);
+}
+
+struct Lengths {
+  double here = 0, step_by_step = 0;  // accepted nodes on average
+};
+
+Lengths Accepted(const Law& target, const std::vector<Ssm>& ssms) {
+  const auto mean = [&](const auto& accepted) {
+    long double sum = 0;
+    Enumeration branching;
+    do {
+      TokenTree tree(0);
+      for (size_t s = 0; s < ssms.size(); ++s) {
+        EXPECT_TRUE(tree.Merge(DraftAll(ssms[s], static_cast<int>(s), branching)).ok());
+      }
+      const int nodes = accepted(tree, branching);
+      sum += branching.weight() * nodes;
+    } while (branching.Next());
+    return static_cast<double>(sum);
+  };
+  return {.here = mean([&](const TokenTree& tree, Enumeration& branching) {
+            EnumeratedNoise noise(branching);
+            return static_cast<int>(
+                VerifySampled(
+                    tree, [&](int node) { return target(PathTo(tree, node)); }, noise)
+                    ->path.size());
+          }),
+          .step_by_step = mean([&](const TokenTree& tree, Enumeration& branching) {
+            return AcceptedStepByStep(tree, target, branching);
+          })};
+}
+
+// The example of Sun et al. 2025, section 2: whoever decides token by token has 10/9, and to know
+// whole blocks' probabilities beforehand would be worth 12/9.
+TEST(VerifySampled, AcceptsOfAChainWhatBlockVerificationDoes) {
+  const Lengths lengths =
+      Accepted(Fixed({1 / 3.0, 2 / 3.0}), {{Fixed({2 / 3.0, 1 / 3.0}), {1, 1}}});
+  EXPECT_NEAR(lengths.here, 11 / 9.0, kExact);
+  EXPECT_NEAR(lengths.step_by_step, 10 / 9.0, kExact);
+}
+
+TEST(VerifySampled, AcceptsMoreThanWhoDecidesTokenByToken) {
+  for (const bool without_replacement : {false, true}) {
+    for (const std::vector<int>& shape :
+         {std::vector<int>{1}, {2}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 1, 1}}) {
+      Lengths sum;
+      for (uint64_t seed = 0; seed < 8; ++seed) {
+        const Ssm ssm{.law = RandomLaw(seed + 60, 3),
+                      .children = shape,
+                      .without_replacement = without_replacement};
+        const Lengths lengths = Accepted(RandomLaw(seed, 3), {ssm});
+        EXPECT_GT(lengths.here, lengths.step_by_step - kExact);
+        sum.here += lengths.here;
+        sum.step_by_step += lengths.step_by_step;
+      }
+      if (shape.size() == 1) {
+        EXPECT_NEAR(sum.here, sum.step_by_step, kExact);
+      } else {
+        EXPECT_GT(sum.here, 1.01 * sum.step_by_step);
+      }
+      std::printf("%zu levels from %d%s: %.4f, token by token %.4f\n", shape.size(), shape[0],
+                  without_replacement ? " without replacement" : "", sum.here / 8,
+                  sum.step_by_step / 8);
+    }
+  }
 }
 
 TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
