@@ -37,19 +37,28 @@ void Acceptance::Rate::Add(double weight, double hit) {
   trials = trials * keep + weight;
 }
 
-Acceptance Acceptance::OfDraws() {
-  Acceptance out;
-  out.draws_ = true;
-  return out;
+double Acceptance::Prior(bool draws, int rank_class, int bin) {
+  return draws ? RankPrior(rank_class) : ProbabilityOf(bin);
 }
+
+Acceptance::Acceptance(bool draws) : draws_(draws) {
+  for (int c = 0; c < kRankClasses; ++c) {
+    for (int bin = 0; bin < kBins; ++bin) probability_values_[c][bin] = Prior(draws, c, bin);
+  }
+}
+
+Acceptance Acceptance::OfDraws() { return Acceptance(true); }
 
 void Acceptance::ObserveProbability(const Trial& trial) {
   // Between two bins both learn, as OfProbability reads them.
   const double at = std::clamp(BinOf(trial.probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
-  auto& bins = by_probability_[std::min(trial.rank, kRankClasses - 1)];
-  bins[low].Add(1 - (at - low), trial.accepted ? 1 : 0);
-  bins[low + 1].Add(at - low, trial.accepted ? 1 : 0);
+  const int rank = std::min(trial.rank, kRankClasses - 1);
+  for (const int bin : {low, low + 1}) {
+    Rate& rate = by_probability_[rank][bin];
+    rate.Add(1 - std::abs(at - bin), trial.accepted ? 1 : 0);
+    probability_values_[rank][bin] = rate.Shrunk(Prior(draws_, rank, bin));
+  }
 }
 
 void Acceptance::ObserveRank(const Trial& trial) {
@@ -74,11 +83,8 @@ double Acceptance::OfProbability(double probability, int rank) const {
   const double at = std::clamp(BinOf(probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const double share = at - low;
-  const auto& bins = by_probability_[std::min(rank, kRankClasses - 1)];
-  const auto prior = [&](int bin) { return draws_ ? RankPrior(rank) : ProbabilityOf(bin); };
-  return std::min(
-      (1 - share) * bins[low].Shrunk(prior(low)) + share * bins[low + 1].Shrunk(prior(low + 1)),
-      kMost);
+  const auto& values = probability_values_[std::min(rank, kRankClasses - 1)];
+  return std::min((1 - share) * values[low] + share * values[low + 1], kMost);
 }
 
 double Acceptance::OfRank(int depth, int rank) const {

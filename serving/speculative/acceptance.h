@@ -27,7 +27,7 @@ class Acceptance {
   static constexpr int kRanks = 8;
   static constexpr double kMost = 0.998;  // no chance is higher, so values fall along every path
 
-  Acceptance() = default;
+  Acceptance() : Acceptance(false) {}
   // Of proposals that are drawn. One is right about as often as the models agree, whatever its
   // probability: it is tested against how much the drafter favoured it (verify.h).
   static Acceptance OfDraws();
@@ -62,6 +62,7 @@ class Acceptance {
   std::vector<Node> BestNodes(int depth, int count, int ranks = kRanks) const;
 
  private:
+  explicit Acceptance(bool draws);
   void ObserveProbability(const Trial& trial);
   struct Rate {
     double accepted = 0, trials = 0;
@@ -71,9 +72,12 @@ class Acceptance {
   static constexpr int kBins = 14;
   static constexpr int kRankClasses = 3;  // first, second, others
 
+  static double Prior(bool draws, int rank_class, int bin);
+
   bool draws_ = false;
   int64_t steps_ = 0;
   std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
+  std::array<std::array<double, kBins>, kRankClasses> probability_values_;  // of these
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
   mutable std::array<std::array<double, kRanks>, kDepths> rank_values_{};
   mutable bool stale_ = true;  // rank_values_

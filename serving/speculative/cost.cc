@@ -21,7 +21,7 @@ constexpr int64_t kBeside = 3;       // steps apart that are compared, at most
 constexpr int kFew = 3;              // times that are to be trusted
 constexpr double kNear = 2;          // times as many rows
 constexpr double kAnother = 1.5;     // times slower or faster
-constexpr double kNoticed = 0.002;   // of a time: less does not draw the curve anew
+constexpr double kNoticed = 0.004;   // of a time: less does not draw the curve anew
 constexpr int64_t kDrawEvery = 64;   // observations, since times grow old
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
 constexpr int kRepeats = 3;          // turns of the calibration batches
@@ -86,7 +86,8 @@ void StepCost::Observe(const StepWork& work, double seconds) {
   const size_t slot = static_cast<size_t>(at->count % kKept);
   at->rows[slot] = work.rows;
   at->seconds[slot] = Paced(*at, seconds, positions);
-  at->when[slot] = ++observed_;
+  at->recent = Recent(*at) + 1;
+  at->recent_at = at->when[slot] = ++observed_;
   ++at->count;
   const auto newest = [&](const std::array<double, kKept>& ring, int64_t most) {
     std::array<double, kKept> values;
@@ -104,7 +105,7 @@ void StepCost::Observe(const StepWork& work, double seconds) {
     const double paced = std::max(0.0, seconds / others - positions);
     const double surprise = paced / at->middle_seconds;
     // More was an interruption, or will be seen from `now`.
-    if (surprise < kAnother && surprise > 1 / kAnother) {
+    if (surprise < kAnother) {
       const double weight = std::max(1.0 / (kPrior + static_cast<double>(++at->contrasts)), kLeast);
       const double most = kMost * std::sqrt(weight);
       at->middle_seconds *= std::exp(weight * std::clamp(std::log(surprise), -most, most));
@@ -158,9 +159,16 @@ bool StepCost::Fresh(const Bucket& bucket) const {
   return age <= (bucket.count >= kKept ? kOld : kFresh);
 }
 
+// What a size is worth beside its neighbours: one that is hardly ever run, and was timed in a bad
+// moment, must not make those dear that are.
+double StepCost::Recent(const Bucket& bucket) const {
+  const auto age = static_cast<double>(observed_ - bucket.recent_at);
+  return bucket.recent / (1 + age / kFresh);
+}
+
 // Those that count, by rising size.
-std::vector<StepCost::Known> StepCost::Sizes() const {
-  std::vector<Known> known;
+void StepCost::FindSizes() const {
+  known_.clear();
   // The next fresh one above is looked for once.
   size_t next = 0;
   const Bucket *below = nullptr, *lower = nullptr;
@@ -194,18 +202,17 @@ std::vector<StepCost::Known> StepCost::Sizes() const {
         seconds = std::clamp(seconds, share * above->middle_seconds, above->middle_seconds);
       }
     }
-    const double times = static_cast<double>(std::min<int64_t>(bucket.count, kKept));
-    known.push_back({bucket.middle_rows, seconds, Fresh(bucket) ? times : kOldWeight * times});
+    const double times = Recent(bucket);
+    known_.push_back({bucket.middle_rows, seconds, Fresh(bucket) ? times : kOldWeight * times});
   }
-  return known;
 }
 
 void StepCost::Refresh() const {
   stale_ = false;
+  FindSizes();
   pools_.clear();
-  const std::vector<Known> sizes = Sizes();
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    Pool pool{sizes[i].rows, sizes[i].rows, sizes[i].seconds, sizes[i].weight};
+  for (const Known& size : known_) {
+    Pool pool{size.rows, size.rows, size.seconds, size.weight};
     // Smaller batches that seem to cost more are pooled with this one: all have their mean.
     while (!pools_.empty() && pools_.back().seconds > pool.seconds) {
       const Pool& last = pools_.back();

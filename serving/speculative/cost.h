@@ -74,6 +74,8 @@ class StepCost {
     std::array<int64_t, kKept> when{};            // the number of each
     int64_t count = 0;                            // of all that were
     int64_t contrasts = 0;                        // with steps of other sizes
+    double recent = 0;                            // observations; older ones count less
+    int64_t recent_at = 0;                        // the number of the last one
     double middle_rows = 0, middle_seconds = 0;   // what is believed
     double drawn_rows = 0, drawn_seconds = 0;     // likewise, of which the curve knows
   };
@@ -96,12 +98,13 @@ class StepCost {
   // step.
   void Refresh() const;
   bool Fresh(const Bucket& bucket) const;
+  double Recent(const Bucket& bucket) const;
   // Tells the pace what a step of such a size took. Returns the step's seconds at the pace of 1,
   // without those of its `positions`.
   double Paced(const Bucket& bucket, double seconds, double positions);
   double PaceOfOthers(int number) const;
   double CurveSeconds(int rows) const;
-  std::vector<Known> Sizes() const;
+  void FindSizes() const;
 
   std::vector<Bucket> buckets_;  // that have been observed, by number
   int64_t observed_ = 0, drawn_at_ = 0;
@@ -110,6 +113,7 @@ class StepCost {
   int64_t paced_ = 0;
   double pace_ = 1;  // above 1 steps take longer than most did
   mutable bool stale_ = false;
+  mutable std::vector<Known> known_;
   mutable std::vector<Pool> pools_;
   mutable std::vector<Point> curve_;  // rising in both
 };

@@ -33,7 +33,7 @@ double WorthOf(const BestFirst& how, double probability, int rank) {
 
 // What is expected of a draw from q before it is made.
 double WorthOfDraw(const BestFirst& how, const Distribution& q) {
-  constexpr double kLikely = 1e-3;  // few tokens are
+  constexpr double kLikely = 1e-2;  // few tokens are, and below it hardly matters how much
   double worth = 0, rest = 1;
   for (const double probability : q) {
     if (probability < kLikely) continue;
