@@ -158,18 +158,29 @@ double Payoff::Error(const Bucket& bucket) {
 
 void Payoff::Compare(Bucket& bucket) {
   bucket.own_error = Error(bucket);
-  if (bucket.surprises.size() == kMost) bucket.surprises.erase(bucket.surprises.begin());
-  bucket.surprises.push_back(Measured(bucket) - bucket.log_gain);
+  if (bucket.comparisons.size() == kMost) bucket.comparisons.erase(bucket.comparisons.begin());
+  bucket.comparisons.push_back({.measured = Measured(bucket), .estimated = bucket.log_gain});
   bucket.before = std::move(bucket.after);
   bucket.after = {};
   bucket.compared = false;
   Judge(bucket);
 }
 
+// Where the estimate has moved since, it may have learned what was measured then, or the gain may
+// have moved with it: it gets the benefit of the doubt.
+double Payoff::Surprise(const Bucket& bucket, const Comparison& comparison) {
+  const double moved = bucket.log_gain - comparison.estimated;
+  const auto [least, most] = std::minmax({comparison.measured, comparison.measured + moved});
+  return std::clamp(bucket.log_gain, least, most) - bucket.log_gain;
+}
+
 Payoff::Belief Payoff::Believed(const Bucket& bucket) {
-  const size_t count = bucket.surprises.size();
+  const size_t count = bucket.comparisons.size();
   if (count == 0) return {bucket.log_gain, kEstimateError};
-  std::vector<double> surprises = bucket.surprises;
+  std::vector<double> surprises;
+  for (const Comparison& comparison : bucket.comparisons) {
+    surprises.push_back(Surprise(bucket, comparison));
+  }
   std::sort(surprises.begin(), surprises.end());
   // One that an interruption spoilt must not decide.
   const size_t cut = count >= kTrimmed ? 1 : 0;
@@ -191,7 +202,7 @@ Payoff::Belief Payoff::Believed(const Bucket& bucket) {
 
 void Payoff::Judge(Bucket& bucket) {
   const Belief belief = Believed(bucket);
-  const size_t count = bucket.surprises.size();
+  const size_t count = bucket.comparisons.size();
   const double sure = kVerySure * std::max(belief.error, kFirstError);
   // What is estimated now may be less than it was of late.
   const double change = std::log(bucket.gain) - bucket.log_gain;
@@ -202,7 +213,7 @@ void Payoff::Judge(Bucket& bucket) {
     return Hold(bucket);
   }
   if (!bucket.settled && now < kSure * belief.error && count < kMost) return;
-  const double last = bucket.log_gain + bucket.surprises.back();
+  const double last = bucket.comparisons.back().measured;
   const bool clear = last > kClear && now > kDoubtless * belief.error;
   // Step by step: one comparison alone may be a neighbour's doing.
   const int64_t times = clear ? kClearTimes : last > 0 && now > belief.error ? 2 : 0;
@@ -226,8 +237,8 @@ void Payoff::Hold(Bucket& bucket) {
   bucket.before = bucket.after = {};
   bucket.compared = true;
   // Half of it is forgotten by then.
-  if (bucket.surprises.size() > kHalf) {
-    bucket.surprises.erase(bucket.surprises.begin(), bucket.surprises.end() - kHalf);
+  if (bucket.comparisons.size() > kHalf) {
+    bucket.comparisons.erase(bucket.comparisons.begin(), bucket.comparisons.end() - kHalf);
   }
   bucket.compare_after = 0;
   bucket.settled = bucket.trial = false;

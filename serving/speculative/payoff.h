@@ -63,23 +63,27 @@ class Payoff {
     // `error`: if given, the relative standard error.
     double Share(double* error = nullptr) const;
   };
+  // Logarithms of gains.
+  struct Comparison {
+    double measured;
+    double estimated;  // on average, of late
+  };
   struct Bucket {
-    Block before, without, after;  // of the comparison that is under way
-    bool compared = false;         // all steps without have come: `after` fills
-    // Of the last comparisons: log of the gain that they measured, over what was estimated of late.
-    std::vector<double> surprises;
-    double own_error = 0;       // of the last one by itself
-    bool settled = false;       // drafting won: comparisons are seldom
-    int64_t seen = 0;           // steps of all
-    int64_t steps = 0;          // with drafts, since the last one without
-    int64_t compare_after = 0;  // so many of these
-    int64_t left = 0;           // steps for which it is held back
-    int losses = 0;             // in a row
-    bool trial = false;         // it is tried though no gain is expected
-    double lost = 0;            // steps without, that the turns have cost
-    double gain = 1;            // that was asked about last
-    double log_gain = 0;        // on average, of late
-    int64_t asked = 0;          // how often
+    Block before, without, after;         // of the comparison that is under way
+    bool compared = false;                // all steps without have come: `after` fills
+    std::vector<Comparison> comparisons;  // the last ones
+    double own_error = 0;                 // of the last one by itself
+    bool settled = false;                 // drafting won: comparisons are seldom
+    int64_t seen = 0;                     // steps of all
+    int64_t steps = 0;                    // with drafts, since the last one without
+    int64_t compare_after = 0;            // so many of these
+    int64_t left = 0;                     // steps for which it is held back
+    int losses = 0;                       // in a row
+    bool trial = false;                   // it is tried though no gain is expected
+    double lost = 0;                      // steps without, that the turns have cost
+    double gain = 1;                      // that was asked about last
+    double log_gain = 0;                  // on average, of late
+    int64_t asked = 0;                    // how often
     // Sums that fade; the last one of what the tokens were off the estimate, squared.
     double tokens = 0, likely = 0, off = 0;
     double debt = 0;  // seconds of catching up that are not spread yet
@@ -95,6 +99,8 @@ class Payoff {
     double mean, error;
   };
   static Belief Believed(const Bucket& bucket);
+  // By how much the present estimate is wrong, by that comparison.
+  static double Surprise(const Bucket& bucket, const Comparison& comparison);
   void Compare(Bucket& bucket);
   void Judge(Bucket& bucket);
   void Hold(Bucket& bucket);

@@ -56,6 +56,24 @@ TEST(Payoff, AMachineThatIsInterruptedNowAndThenHoldsNothingBack) {
                payoff.Withholds(1));
 }
 
+// What steps cost was learned wrongly at first, and drafts looked much better than they are.
+TEST(Payoff, AnEstimateThatHasLearnedBetterIsNotHeldAgainstWhatPays) {
+  Payoff payoff;
+  const double gain = 1.2;
+  int drafted = 0;
+  for (int i = 0; i < 3000; ++i) {
+    // Plain steps look twice as long as they are, then not any more.
+    const double wrong = i < 800 ? 2 : std::max(1.0, 2 - (i - 800) / 100.0);
+    const bool drafts = !payoff.Withholds(1, gain * wrong);
+    if (i >= 800) drafted += drafts;
+    payoff.Observe(1, drafts,
+                   {.tokens = drafts ? 3.0 : 1.0,
+                    .seconds = drafts ? 3 / gain : 1,
+                    .expected = drafts ? gain : 1 / wrong});
+  }
+  EXPECT_GT(drafted, 2100);
+}
+
 // An SSM that takes some steps to catch up with many requests yields nothing in these.
 TEST(Payoff, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
   Payoff payoff;
