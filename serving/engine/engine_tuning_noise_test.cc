@@ -76,8 +76,8 @@ TEST(TuningOnABusyMachine, DrawsAboutAsManyTokensAsIsBestOnAQuietOne) {
   EngineOptions tuned = Tuned(), fixed;
   tuned.speculation.sampled = SampledDrafts::kBySeed;
   fixed.speculation.sampled = SampledDrafts::kWithoutReplacement;
-  for (const Case& c : {Case{pair, 0.5, 1, 12, 0.95, 0.98}, Case{pair, 0.7, 1, 12, 0.93, 0.97},
-                        Case{pair, 0.9, 1, 12, 0.9, 0.97}, Case{pair, 0.7, 4, 24, 0.97, 0.98}}) {
+  for (const Case& c : {Case{pair, 0.5, 1, 12, 0.96, 0.99}, Case{pair, 0.7, 1, 12, 0.95, 0.975},
+                        Case{pair, 0.9, 1, 12, 0.95, 0.98}, Case{pair, 0.7, 4, 24, 0.96, 0.98}}) {
     Fixed best = {0, ""};
     for (const char* shape : {"", "1", "1,1", "1,1,1", "1,1,1,1,1"}) {
       double rate = 0;

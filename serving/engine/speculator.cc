@@ -12,7 +12,8 @@ namespace {
 constexpr double kMemory = 64;        // steps
 constexpr double kIdleMemory = 4096;  // steps without
 constexpr int kFewTrials = 64;
-constexpr int kTunedNodes = 32;  // of a tree, unless the options say
+constexpr double kDrawMemory = 2048;  // trials of shared noise
+constexpr int kTunedNodes = 32;       // of a tree, unless the options say
 
 }  // namespace
 
@@ -176,11 +177,17 @@ void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& r
       factor.Observe(acceptance.OfProbability(trial.probability, trial.rank), trial.accepted);
     }
     acceptance.Observe(trial);
-    learned.draws += kind == kDrawing;
-    // A draw is right at least as often as what is chosen for shared noise.
-    if (kind == kSharing && learned.draws < kFewTrials) {
-      learned.acceptance[kDrawing].ObserveRank(trial);
-    }
+    if (kind == kDrawing) learned.draws = std::min(learned.draws + 1, 2.0 * kFewTrials);
+    if (kind != kSharing || trial.rank > 0) continue;
+    // A draw is right at least as often as what is chosen for shared noise: where that is right in
+    // a share a of all cases, in a to 2 a / (1 + a) of them (Daliri et al. 2025, arXiv 2408.07978).
+    // Of draws that were hardly tried the best is hoped.
+    learned.draws *= 1 - 1 / kDrawMemory;
+    if (learned.draws >= kFewTrials) continue;
+    Trial hoped = trial;
+    const double right = acceptance.OfRank(trial.depth, 0);
+    hoped.presumed = trial.accepted ? 1 : right / (1 + right);
+    learned.acceptance[kDrawing].ObserveRank(hoped);
   }
   if (trials.empty()) factor.Fade();
 }

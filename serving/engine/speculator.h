@@ -144,7 +144,7 @@ class Speculator {
   Kind KindOf(const Request& request) const;
   struct Learned {
     std::array<Acceptance, kKinds> acceptance;
-    int64_t draws = 0;  // trials of them
+    double draws = 0;  // trials of them; forgotten while there are none
   };
   struct Ssm {
     std::unique_ptr<Drafter> drafter;

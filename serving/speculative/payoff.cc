@@ -16,7 +16,9 @@ constexpr size_t kMost = 16;             // that are remembered; then who is ahe
 constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
 constexpr int64_t kCompareSeldom = 768;  // where drafting has clearly won
 constexpr int64_t kClearTimes = 8;       // it becomes more seldom, where that is clear
-constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope
+constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope,
+constexpr double kFirstShare = 0.01;     // and in the first few: an estimate that rests on one
+constexpr int kFirstTrials = 8;          // comparison may be luck
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
 constexpr int kMostDoublings = 8;
@@ -87,7 +89,7 @@ Payoff::Bucket& Payoff::Of(int load) {
 void Payoff::Observe(int load, bool with, const Step& step) {
   Bucket& bucket = Of(load);
   Sample sample{step.tokens, step.seconds, step.expected};
-  credit_ += kTrialShare * step.seconds;
+  credit_ += (trials_ < kFirstTrials ? kFirstShare : kTrialShare) * step.seconds;
   ++bucket.seen;
   if (!with) {
     bucket.steps = 0;
@@ -263,6 +265,7 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   if (losing && !bucket.trial && bucket.steps == 0) {
     if (credit_ < cost) return true;
     credit_ -= cost;
+    ++trials_;
     bucket.trial = true;
   }
   if (bucket.compared || bucket.steps < std::max<int64_t>(bucket.compare_after, kBlock)) {

@@ -107,6 +107,7 @@ class Payoff {
 
   std::map<int, Bucket> buckets_;
   double credit_ = 0;  // seconds that trials may lose
+  int trials_ = 0;     // that there were
 };
 
 }  // namespace espalier
