@@ -38,7 +38,7 @@ namespace espalier {
 
 // How sampled requests are drafted and verified; the law of the answers is the LLM's each time.
 enum class SampledDrafts {
-  kDraws,               // independent draws, multi-step speculative sampling (verify.h)
+  kDraws,               // independent draws, traversal verification (verify.h)
   kWithoutReplacement,  // draws of which no two are alike, verified in the same way
   // Chosen for the request's own noise (sampling/shared_noise.h). A seed's answer is then token for
   // token that of incremental decoding, whatever is drafted. Trees may have any shape.
