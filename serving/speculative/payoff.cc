@@ -14,7 +14,8 @@ constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do
 constexpr size_t kHalf = 8;              // that are remembered through a hold
 constexpr size_t kMost = 16;             // that are remembered; then who is ahead has won
 constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
-constexpr int64_t kCompareSeldom = 768;  // where drafting has clearly won
+constexpr int64_t kCompareSeldom = 768;  // where drafting has clearly won,
+constexpr int64_t kCompareOften = 256;   // and where it has won by less, and a look costs less
 constexpr int64_t kClearTimes = 8;       // it becomes more seldom, where that is clear
 constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope,
 constexpr double kFirstShare = 0.01;     // and in the first few: an estimate that rests on one
@@ -219,9 +220,9 @@ void Payoff::Judge(Bucket& bucket) {
   const bool clear = last > kClear && now > kDoubtless * belief.error;
   // Step by step: one comparison alone may be a neighbour's doing.
   const int64_t times = clear ? kClearTimes : last > 0 && now > belief.error ? 2 : 0;
-  bucket.compare_after =
-      bucket.settled ? std::clamp(times * bucket.compare_after, kCompareEvery, kCompareSeldom)
-                     : kCompareEvery;
+  bucket.compare_after = bucket.settled ? std::clamp(times * bucket.compare_after, kCompareEvery,
+                                                     clear ? kCompareSeldom : kCompareOften)
+                                        : kCompareEvery;
   bucket.settled = true;
   bucket.trial = false;
   bucket.losses = 0;
