@@ -8,6 +8,7 @@
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
 #include "client/cli/proto_json.h"
+#include "client/lib/client.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
@@ -68,7 +69,7 @@ std::string HelpOf(const Command& c) {
 int CodeOf(const absl::Status& status) {
   if (status.ok()) return kExitOk;
   if (IsUsageError(status)) return kExitUsage;
-  if (status.code() == absl::StatusCode::kUnavailable) return kExitUnreachable;
+  if (IsUnreachable(status)) return kExitUnreachable;
   if (status.code() == absl::StatusCode::kNotFound) return kExitNotFound;
   return kExitFailed;
 }

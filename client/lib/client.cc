@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,9 @@
 
 namespace espalier {
 namespace {
+
+// Payload of an Unavailable that the coordinator itself has said, of a model, say.
+constexpr char kAnswered[] = "espalier/answered";
 
 std::string Unreachable(const std::string& address, const std::string& detail) {
   return absl::StrCat(
@@ -57,6 +61,10 @@ absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
 
 }  // namespace
 
+bool IsUnreachable(const absl::Status& status) {
+  return absl::IsUnavailable(status) && !status.GetPayload(kAnswered).has_value();
+}
+
 std::string NewIdempotencyKey() {
   std::random_device random;
   return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
@@ -75,7 +83,10 @@ absl::Status Client::Impl::FromGrpc(const grpc::Status& status) const {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   const std::string& text = status.error_message();
   if (code == absl::StatusCode::kUnavailable) {
-    return absl::UnavailableError(Unreachable(address, text));
+    if (status.error_details().empty()) return absl::UnavailableError(Unreachable(address, text));
+    absl::Status answered = absl::UnavailableError(text);
+    answered.SetPayload(kAnswered, absl::Cord());
+    return answered;
   }
   if (code == absl::StatusCode::kDeadlineExceeded) {
     return absl::DeadlineExceededError(

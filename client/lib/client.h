@@ -140,6 +140,10 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
+// Whether no coordinator answered. One that does may say Unavailable itself, of a model that waits
+// for its workers, say.
+bool IsUnreachable(const absl::Status& status);
+
 // 128 random bits in hexadecimal.
 std::string NewIdempotencyKey();
 

@@ -63,6 +63,22 @@ TEST(ConnectTest, AddressWithoutAPortIsRefused) {
   }
 }
 
+TEST_F(ClientTest, WhatTheCoordinatorSaysIsNotTakenForItsAbsence) {
+  ClientOptions options;
+  options.retry_for = absl::ZeroDuration();
+  auto client = Client::Connect(fake_.address(), options);
+  ASSERT_TRUE(client.ok());
+  fake_.state()->unavailable = 2;
+  const absl::Status absent = (*client)->GetJob("job-1").status();
+  EXPECT_TRUE(IsUnreachable(absent)) << absent;
+  EXPECT_THAT(std::string(absent.message()), HasSubstr("espalier up"));
+  fake_.state()->unavailable_details = "\x08\x0e";
+  const absl::Status said = (*client)->GetJob("job-1").status();
+  EXPECT_TRUE(absl::IsUnavailable(said));
+  EXPECT_FALSE(IsUnreachable(said));
+  EXPECT_EQ(said.message(), "not now");
+}
+
 TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
   fake_.state()->job.set_id("job-1");
   ClientOptions options;

@@ -56,7 +56,7 @@ class FakeTraining : public proto::Training::Service {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (s_.unavailable > 0) {
       --s_.unavailable;
-      return Status(grpc::StatusCode::UNAVAILABLE, "not now");
+      return Status(grpc::StatusCode::UNAVAILABLE, "not now", s_.unavailable_details);
     }
     if (request->job_id() != s_.job.id()) {
       return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no job ", request->job_id()));

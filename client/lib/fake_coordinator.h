@@ -35,6 +35,7 @@ struct FakeState {
   proto::LosslessReport proof;
   std::vector<proto::QuantizeProgress> packing;
   int unavailable = 0;  // so many Get calls fail first
+  std::string unavailable_details;
   bool corrupt_downloads = false;
 
   // Seen.

@@ -79,6 +79,7 @@ DeviceContext::~DeviceContext() {
   if (cublas_ != nullptr) cublasDestroy(cublas_);
   if (cudnn_ != nullptr) cudnnDestroy(cudnn_);
   if (cublas_workspace_ != nullptr) cudaFree(cublas_workspace_);
+  if (arrivals_ != nullptr) cudaFree(arrivals_);
   if (faults_.claimed != nullptr) cudaFree(faults_.claimed);
   if (faults_.record != nullptr) cudaFreeHost(faults_.record);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -104,6 +105,14 @@ KernelStatus DeviceContext::Initialize() {
         CudaStatus(cudaMalloc(&claimed, sizeof(int32_t)), "cudaMalloc"));
     faults_.claimed = static_cast<int32_t*>(claimed);
   }
+  if (arrivals_ == nullptr) {
+    void* arrivals = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(
+        CudaStatus(cudaMalloc(&arrivals, kArrivals * sizeof(uint32_t)), "cudaMalloc"));
+    arrivals_ = static_cast<uint32_t*>(arrivals);
+  }
+  ESPALIER_KERNEL_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(arrivals_, 0, kArrivals * sizeof(uint32_t), stream_), "cudaMemsetAsync"));
   // Unified addressing: the pointer is the same on host and device.
   if (faults_.record == nullptr) {
     void* record = nullptr;

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "ops/cuda/fault.h"
+#include "ops/cuda/recordings.h"
 #include "ops/cuda/side_copies.h"
+#include "ops/cuda/staged_copies.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -34,6 +36,12 @@ class DeviceContext {
   cudaStream_t stream() const { return stream_; }
   FaultSink faults() const { return faults_; }
   SideCopies& copies() { return copies_; }
+  StagedCopies& staged() { return staged_; }
+  Recordings& recordings() { return recordings_; }
+
+  // Counters of blocks for one kernel at a time, kArrivals of them; zeros before and after each.
+  static constexpr int64_t kArrivals = int64_t{1} << 16;
+  uint32_t* arrivals() const { return arrivals_; }
 
   // Handles bound to `stream`. cuBLAS runs f32 in f32 (no TF32) and keeps partial sums of f16 and
   // bf16 in f32; its workspace is fixed, so that results repeat bit for bit.
@@ -51,7 +59,10 @@ class DeviceContext {
   bool initialized_ = false;
   cudaStream_t stream_ = nullptr;
   FaultSink faults_;
+  uint32_t* arrivals_ = nullptr;
   SideCopies copies_;
+  StagedCopies staged_;
+  Recordings recordings_;
   cublasHandle_t cublas_ = nullptr;
   void* cublas_stream_ = nullptr;
   void* cublas_workspace_ = nullptr;

@@ -30,13 +30,16 @@ KernelStatus ConvertFloats(const TensorView& from, const TensorView& to, cudaStr
 // `inner` was made for the specs of `spec` with all floating-point operands but `mask` in `type`.
 class ConvertingKernel : public Kernel {
  public:
-  ConvertingKernel(std::unique_ptr<Kernel> inner, const KernelSpec& spec, DType type, int mask)
-      : inner_(std::move(inner)), type_(type), mask_(mask) {
+  ConvertingKernel(std::unique_ptr<Kernel> inner, const KernelSpec& spec, DType type, int mask,
+                   Results results)
+      : inner_(std::move(inner)), type_(type), mask_(mask), results_(results) {
     inner_at_ = layout_.Add(inner_->workspace_bytes());
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       inputs_at_.push_back(static_cast<int>(i) == mask ? 0 : Reserve(spec.inputs[i]));
     }
-    for (const TensorSpec& output : spec.outputs) outputs_at_.push_back(Reserve(output));
+    for (const TensorSpec& output : spec.outputs) {
+      outputs_at_.push_back(results == Results::kOwnType ? 0 : Reserve(output));
+    }
     inputs_.resize(spec.inputs.size());
     outputs_.resize(spec.outputs.size());
   }
@@ -52,7 +55,7 @@ class ConvertingKernel : public Kernel {
     }
     for (size_t i = 0; i < outputs_.size(); ++i) {
       outputs_[i] = args.outputs[i];
-      if (Converts(outputs_[i])) outputs_[i] = Elsewhere(args, outputs_[i], outputs_at_[i]);
+      if (ConvertsResult(i, args)) outputs_[i] = Elsewhere(args, outputs_[i], outputs_at_[i]);
     }
     KernelArgs inner_args = args;
     inner_args.inputs = inputs_;
@@ -60,7 +63,7 @@ class ConvertingKernel : public Kernel {
     inner_args.workspace = WorkspaceAt(args, inner_at_);
     ESPALIER_KERNEL_RETURN_IF_ERROR(inner_->Run(inner_args));
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (!Converts(args.outputs[i])) continue;
+      if (!ConvertsResult(i, args)) continue;
       ESPALIER_KERNEL_RETURN_IF_ERROR(ConvertFloats(outputs_[i], args.outputs[i], StreamOf(args)));
     }
     return KernelStatus::Ok();
@@ -74,6 +77,9 @@ class ConvertingKernel : public Kernel {
   bool Converts(const TensorView& view) const {
     return view.present() && IsFloat(view.dtype()) && view.dtype() != type_;
   }
+  bool ConvertsResult(size_t i, const KernelArgs& args) const {
+    return results_ == Results::kConverted && Converts(args.outputs[i]);
+  }
   TensorView Elsewhere(const KernelArgs& args, TensorView view, size_t at) const {
     view.data = WorkspaceAt(args, at);
     view.spec.dtype = type_;
@@ -83,24 +89,25 @@ class ConvertingKernel : public Kernel {
   std::unique_ptr<Kernel> inner_;
   const DType type_;
   const int mask_;
+  const Results results_;
   WorkspaceLayout layout_;
   size_t inner_at_ = 0;
   std::vector<size_t> inputs_at_, outputs_at_;
   std::vector<TensorView> inputs_, outputs_;
 };
 
-std::unique_ptr<Kernel> MakeIn(DType type, int mask, const KernelFactory& inner,
+std::unique_ptr<Kernel> MakeIn(DType type, int mask, Results results, const KernelFactory& inner,
                                const KernelSpec& spec, std::string* refusal) {
   KernelSpec same = spec;
   for (size_t i = 0; i < same.inputs.size(); ++i) {
     if (static_cast<int>(i) != mask && IsFloat(same.inputs[i].dtype)) same.inputs[i].dtype = type;
   }
   for (TensorSpec& output : same.outputs) {
-    if (IsFloat(output.dtype)) output.dtype = type;
+    if (IsFloat(output.dtype) && results == Results::kConverted) output.dtype = type;
   }
   std::unique_ptr<Kernel> kernel = inner(same, refusal);
   if (kernel == nullptr) return nullptr;
-  return std::make_unique<ConvertingKernel>(std::move(kernel), spec, type, mask);
+  return std::make_unique<ConvertingKernel>(std::move(kernel), spec, type, mask, results);
 }
 
 // The floating-point types among the operands, the mask left out.
@@ -122,12 +129,12 @@ struct Found {
 
 }  // namespace
 
-KernelFactory InNarrowest(KernelFactory inner, int mask) {
-  return [inner = std::move(inner), mask](const KernelSpec& spec,
-                                          std::string* refusal) -> std::unique_ptr<Kernel> {
+KernelFactory InNarrowest(KernelFactory inner, int mask, Results results) {
+  return [inner = std::move(inner), mask, results](
+             const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     const Found found(spec, mask);
     if (!found.wide || found.narrow == DType::kInvalid) return inner(spec, refusal);
-    return MakeIn(found.narrow, mask, inner, spec, refusal);
+    return MakeIn(found.narrow, mask, results, inner, spec, refusal);
   };
 }
 
@@ -135,7 +142,7 @@ KernelFactory InF32(KernelFactory inner) {
   return [inner = std::move(inner)](const KernelSpec& spec,
                                     std::string* refusal) -> std::unique_ptr<Kernel> {
     if (Found(spec, -1).narrow == DType::kInvalid) return inner(spec, refusal);
-    return MakeIn(DType::kF32, -1, inner, spec, refusal);
+    return MakeIn(DType::kF32, -1, Results::kConverted, inner, spec, refusal);
   };
 }
 

@@ -1,4 +1,5 @@
-// Training: cuBLAS for y, dx and dweight. Serving: StableLinear.
+// Training: cuBLAS for y, dx and dweight. Serving: RowProducts for f32, StableLinear for bf16 and
+// f16.
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm.h"
@@ -6,6 +7,7 @@
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
+#include "ops/cuda/row_products.h"
 #include "ops/cuda/stable_linear.h"
 
 namespace espalier {
@@ -145,8 +147,9 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
         UndoActivation(contexts, args, activation, WorkspaceAt<float>(args, layout.z), dz));
   }
   Gemm gemm;
-  gemm.input = gemm.output = dz.dtype();
+  gemm.input = dz.dtype();
   if (Has(args.outputs, 0)) {
+    gemm.output = args.outputs[0].dtype();
     gemm.m = rows;
     gemm.n = in;
     gemm.k = out;
@@ -157,6 +160,7 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
     ESPALIER_KERNEL_RETURN_IF_ERROR(RunGemm(contexts, gemm, args.stream, "linear_grad"));
   }
   if (Has(args.outputs, 1)) {
+    gemm.output = args.outputs[1].dtype();
     gemm.m = out;
     gemm.n = in;
     gemm.k = rows;
@@ -169,9 +173,31 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
   if (!Has(args.outputs, 2)) return KernelStatus::Ok();
   return DispatchFloat(dz.dtype(), "linear_grad", [&](auto type) {
     using T = typename decltype(type)::T;
-    return Reduce(ColumnSums(rows, out), ValueAt<T>{dz.as<T>()},
-                  StoreScaled<T>{args.outputs[2].as<T>(), 1.0f}, WorkspaceAt(args, layout.partial),
-                  StreamOf(args), "linear_grad");
+    return DispatchFloat(args.outputs[2].dtype(), "linear_grad", [&](auto result) {
+      using R = typename decltype(result)::T;
+      return Reduce(ColumnSums(rows, out), ValueAt<T>{dz.as<T>()},
+                    StoreScaled<R>{args.outputs[2].as<R>(), 1.0f},
+                    WorkspaceAt(args, layout.partial), StreamOf(args), "linear_grad");
+    });
+  });
+}
+
+// One matrix of a row-stable kernel for bf16 and f16.
+KernelStatus RunStable(std::span<const TensorView> inputs, const TensorView& y,
+                       Activation activation, const KernelArgs& args) {
+  const TensorView &x = inputs[0], &weight = inputs[1];
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      StableLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,
+                    weight.data, Has(inputs, 2) ? inputs[2].data : nullptr, y.data},
+                   StreamOf(args)));
+  if (activation == Activation::kNone) return KernelStatus::Ok();
+  return DispatchFloat(y.dtype(), "linear", [&](auto type) {
+    using T = typename decltype(type)::T;
+    return DispatchActivation(activation, [&](auto f, auto) {
+      return ForEach(y.num_elements(),
+                     BiasThenActivate<T, T, decltype(f)>{y.as<T>(), {nullptr, 1, 1}, y.as<T>(), f},
+                     StreamOf(args), "linear");
+    });
   });
 }
 
@@ -179,6 +205,7 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, Activati
 
 void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   using namespace cuda_linear;
+  registry.TakesSeveral("linear", {});
   registry.Add(
       "linear", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
@@ -186,22 +213,22 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
           *refusal = "the row-stable kernel is slower than cuBLAS where stability is not asked for";
           return nullptr;
         }
-        return MakeKernel([activation = ActivationOf(spec.attributes)](const KernelArgs& args) {
-          const TensorView &x = args.inputs[0], &weight = args.inputs[1], &y = args.outputs[0];
-          ESPALIER_KERNEL_RETURN_IF_ERROR(StableLinear(
-              {x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data, weight.data,
-               Has(args.inputs, 2) ? args.inputs[2].data : nullptr, y.data},
-              StreamOf(args)));
-          if (activation == Activation::kNone) return KernelStatus::Ok();
-          return DispatchFloat(y.dtype(), "linear", [&](auto type) {
-            using T = typename decltype(type)::T;
-            return DispatchActivation(activation, [&](auto f, auto) {
-              return ForEach(
-                  y.num_elements(),
-                  BiasThenActivate<T, T, decltype(f)>{y.as<T>(), {nullptr, 1, 1}, y.as<T>(), f},
-                  StreamOf(args), "linear");
-            });
-          });
+        const Activation activation = ActivationOf(spec.attributes);
+        if (spec.inputs[0].dtype == DType::kF32) {
+          const int64_t rows = RowsOf(spec.inputs[0].dims), in = spec.inputs[0].dims.back();
+          return MakeKernel(
+              [=](const KernelArgs& args) {
+                return RunRowProducts("linear", RowWeights::kF32, activation, rows, args);
+              },
+              RowProductsWorkspace(RowWeights::kF32, rows, in));
+        }
+        return MakeKernel([activation](const KernelArgs& args) {
+          const size_t each = args.inputs.size() / args.outputs.size();
+          for (size_t i = 0; i < args.outputs.size(); ++i) {
+            ESPALIER_KERNEL_RETURN_IF_ERROR(
+                RunStable(args.inputs.subspan(i * each, each), args.outputs[i], activation, args));
+          }
+          return KernelStatus::Ok();
         });
       });
   registry.Add("linear", InNarrowest([&contexts](const KernelSpec& spec,
@@ -222,19 +249,23 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
                      },
                      WideBytes(spec, activation));
                }));
-  registry.Add("linear_grad",
-               InNarrowest([&contexts](const KernelSpec& spec,
-                                       std::string* refusal) -> std::unique_ptr<Kernel> {
-                 if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-                 const Activation activation = ActivationOf(spec.attributes);
-                 const BackwardLayout layout(spec.inputs[4], RowsOf(spec.inputs[0].dims),
-                                             spec.inputs[1].dims[0], activation);
-                 return MakeKernel(
-                     [&contexts, activation](const KernelArgs& args) {
-                       return Backward(contexts, args, activation);
-                     },
-                     layout.bytes);
-               }));
+  // The gradients of f32 weights beside narrow rows are sums in f32, never rounded to the narrow
+  // type.
+  registry.Add(
+      "linear_grad",
+      InNarrowest(
+          [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+            if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
+            const Activation activation = ActivationOf(spec.attributes);
+            const BackwardLayout layout(spec.inputs[4], RowsOf(spec.inputs[0].dims),
+                                        spec.inputs[1].dims[0], activation);
+            return MakeKernel(
+                [&contexts, activation](const KernelArgs& args) {
+                  return Backward(contexts, args, activation);
+                },
+                layout.bytes);
+          },
+          -1, Results::kOwnType));
 }
 
 }  // namespace espalier

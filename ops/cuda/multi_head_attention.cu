@@ -537,6 +537,7 @@ KernelFactory Factory(DeviceContexts& contexts) {
 void RegisterMultiHeadAttentionCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   using namespace cuda_multi_head_attention;
   registry.Add("multi_head_attention", InNarrowest(Factory<Forward>(contexts), kMask));
+  registry.Add("multi_head_attention_grad", InNarrowest(Factory<Backward>(contexts), kBackMask));
 }
 
 }  // namespace espalier

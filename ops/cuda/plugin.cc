@@ -76,11 +76,21 @@ class Plugin : public CudaPlugin {
 
   KernelStatus CopyToDevice(int device, void* device_destination, const void* host_source,
                             int64_t bytes) override {
+    if (bytes <= StagedCopies::kMost) {
+      DeviceContext* context = nullptr;
+      ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+      return context->staged().ToDevice(device_destination, host_source, bytes, context->stream());
+    }
     return CopyAndWait(device, device_destination, host_source, bytes, cudaMemcpyHostToDevice,
                        "copy to the GPU");
   }
   KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
                           int64_t bytes) override {
+    if (bytes <= StagedCopies::kMost) {
+      DeviceContext* context = nullptr;
+      ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+      return context->staged().ToHost(host_destination, device_source, bytes, context->stream());
+    }
     return CopyAndWait(device, host_destination, device_source, bytes, cudaMemcpyDeviceToHost,
                        "copy from the GPU");
   }
@@ -123,6 +133,26 @@ class Plugin : public CudaPlugin {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
     return context->Synchronize();
+  }
+
+  KernelStatus BeginRecording(int device) override {
+    DeviceContext* context = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+    return context->recordings().Begin(context->stream());
+  }
+  KernelStatus EndRecording(int device, uint64_t* recording) override {
+    DeviceContext* context = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+    return context->recordings().End(context->stream(), recording);
+  }
+  KernelStatus Replay(int device, uint64_t recording) override {
+    DeviceContext* context = nullptr;
+    ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
+    return context->recordings().Replay(recording, context->stream());
+  }
+  void Forget(int device, uint64_t recording) override {
+    DeviceContext* context = nullptr;
+    if (Enter(device, &context).ok()) context->recordings().Forget(recording);
   }
 
   void RegisterKernels(KernelRegistry* registry) override {

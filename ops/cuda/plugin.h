@@ -24,7 +24,7 @@
 
 namespace espalier {
 
-constexpr int kCudaPluginAbi = 2;
+constexpr int kCudaPluginAbi = 3;
 
 struct CudaDeviceInfo {
   int ordinal = 0;           // as cudaSetDevice takes it
@@ -95,7 +95,8 @@ class CudaPlugin {
   virtual KernelStatus AllocateHost(int device, int64_t bytes, void** host_pointer) = 0;
   virtual void FreeHost(int device, void* host_pointer) = 0;
 
-  // Both return when the host memory may be reused or read.
+  // Both return when the host memory may be reused or read; small copies to the device may still be
+  // under way, in order with what is enqueued afterwards.
   virtual KernelStatus CopyToDevice(int device, void* device_destination, const void* host_source,
                                     int64_t bytes) = 0;
   virtual KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
@@ -115,6 +116,14 @@ class CudaPlugin {
   // Enqueued: `count` elements become `value` (rounded to nearest even; truncated for integers).
   virtual KernelStatus Fill(int device, void* device_destination, DType dtype, int64_t count,
                             double value) = 0;
+
+  // Between the two calls what this thread enqueues on the device's stream is recorded, not run;
+  // EndRecording ends that also if something failed. Replay enqueues all of it again, with the same
+  // arguments.
+  virtual KernelStatus BeginRecording(int device) = 0;
+  virtual KernelStatus EndRecording(int device, uint64_t* recording) = 0;
+  virtual KernelStatus Replay(int device, uint64_t recording) = 0;
+  virtual void Forget(int device, uint64_t recording) = 0;
 
   // The cudaStream_t that KernelArgs::stream of this device carries.
   virtual void* Stream(int device) = 0;

@@ -170,61 +170,6 @@ KernelStatus RunTensorCore(const StableLinearProblem& p, cudaStream_t stream) {
   return LaunchTensorCore<T, ManyRows, true>(p, stream);
 }
 
-// f32: 16 x 16 threads, each with kRowsPerThread x 4 elements; k in order, fused multiply-add.
-template <int kRowsPerThread>
-__global__ void __launch_bounds__(256)
-    Float32Kernel(int64_t rows, int64_t in, int64_t out, const float* x, const float* weight,
-                  const float* bias, float* y) {
-  constexpr int kM = 16 * kRowsPerThread, kN = 64, kK = 16;
-  __shared__ float a[kM][kK + 1];
-  __shared__ float b[kN][kK + 1];
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kM;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kN;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  float sums[kRowsPerThread][4] = {};
-  for (int64_t k0 = 0; k0 < in; k0 += kK) {
-    for (int e = threadIdx.x; e < kM * kK; e += 256) {
-      const int64_t r = row0 + e / kK, k = k0 + e % kK;
-      a[e / kK][e % kK] = r < rows && k < in ? x[r * in + k] : 0.0f;
-    }
-    for (int e = threadIdx.x; e < kN * kK; e += 256) {
-      const int64_t c = column0 + e / kK, k = k0 + e % kK;
-      b[e / kK][e % kK] = c < out && k < in ? weight[c * in + k] : 0.0f;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kK; ++k) {
-#pragma unroll
-      for (int i = 0; i < kRowsPerThread; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sums[i][j] = fmaf(a[ty + 16 * i][k], b[tx + 16 * j][k], sums[i][j]);
-        }
-      }
-    }
-    __syncthreads();
-  }
-#pragma unroll
-  for (int i = 0; i < kRowsPerThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int64_t r = row0 + ty + 16 * i, c = column0 + tx + 16 * j;
-      if (r < rows && c < out) y[r * out + c] = bias != nullptr ? sums[i][j] + bias[c] : sums[i][j];
-    }
-  }
-}
-
-template <int kRowsPerThread>
-KernelStatus LaunchFloat32(const StableLinearProblem& p, cudaStream_t stream) {
-  const int64_t m = 16 * kRowsPerThread;
-  const dim3 grid(static_cast<unsigned>((p.out + 63) / 64),
-                  static_cast<unsigned>((p.rows + m - 1) / m));
-  Float32Kernel<kRowsPerThread><<<grid, 256, 0, stream>>>(
-      p.rows, p.in, p.out, static_cast<const float*>(p.x), static_cast<const float*>(p.weight),
-      static_cast<const float*>(p.bias), static_cast<float*>(p.y));
-  return LaunchStatus("linear");
-}
-
 }  // namespace
 
 KernelStatus StableLinear(const StableLinearProblem& problem, cudaStream_t stream) {
@@ -234,9 +179,6 @@ KernelStatus StableLinear(const StableLinearProblem& problem, cudaStream_t strea
       return RunTensorCore<__nv_bfloat16>(problem, stream);
     case DType::kF16:
       return RunTensorCore<__half>(problem, stream);
-    case DType::kF32:
-      return problem.rows <= 16 ? LaunchFloat32<1>(problem, stream)
-                                : LaunchFloat32<4>(problem, stream);
     default:
       return UnsupportedType("linear", problem.dtype);
   }

@@ -1,6 +1,6 @@
-// y = x weight^T + bias with one order of summation per element of y, whatever the number of rows:
-// serving needs a row's result not to depend on the batch it rides in. cuBLAS chooses its order by
-// the shape.
+// y = x weight^T + bias in bf16 or f16 (f32: row_products.h) with one order of summation per
+// element of y, whatever the number of rows: serving needs a row's result not to depend on the
+// batch it rides in. cuBLAS chooses its order by the shape.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 namespace espalier {
 
 struct StableLinearProblem {
-  DType dtype = DType::kF32;  // f32, bf16, f16; of all operands
+  DType dtype = DType::kBF16;  // or f16; of all operands
   int64_t rows = 0, in = 0, out = 0;
   const void* x = nullptr;       // [rows, in]
   const void* weight = nullptr;  // [out, in]

@@ -212,6 +212,8 @@ absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerLogits* log
 }
 
 absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
+  // Whoever steps a model without an engine keeps no cache that could be another one.
+  if (current_ == nullptr) cache_generation();
   if (current_ == nullptr) return Explain(absl::UnavailableError("it is not loaded yet"));
   return Explain(current_->BeginStep(batch));
 }

@@ -45,7 +45,10 @@ grpc::Status ToGrpc(const absl::Status& status) {
   absl::string_view message = status.message();
   std::string text = CleanUtf8(message.substr(0, kMaxMessage));
   if (message.size() > kMaxMessage) text += " ...";
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text);
+  // gRPC's own library makes UNAVAILABLE of a peer that does not answer. Details, which it never
+  // makes, show that one did: a google.rpc.Status with the code alone.
+  const std::string details = absl::IsUnavailable(status) ? "\x08\x0e" : "";
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), text, details);
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

@@ -1,11 +1,13 @@
 // Decoding and reading prompts with weights of 32, 16, 8 and 4 bits: one LLaMA of random weights,
 // run by the serving executor. A step for one row reads all matrices once, so its time is held
-// against what the same threads read from an array of that size.
+// against what the same threads read from an array of that size; on a GPU, against a copy within
+// its memory, which counts as read and written.
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -31,6 +33,8 @@
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
+ABSL_FLAG(std::string, device, "cpu", "cpu or cuda");
+ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: beside this program");
 ABSL_FLAG(int, threads, 2, "for the model and for the bandwidth");
 ABSL_FLAG(int, layers, 6, "of the model; all else is LLaMA 1B's");
 ABSL_FLAG(int, rounds, 7, "turns");
@@ -46,6 +50,16 @@ constexpr int kMostRows = 256;
 constexpr int kFewRows = 32;  // up to here steps are short
 
 LlamaConfig Config() { return WideLlama(absl::GetFlag(FLAGS_layers)); }
+
+bool OnGpu() { return absl::GetFlag(FLAGS_device) == "cuda"; }
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice() {
+  if (OnGpu()) return OpenCudaDevice(absl::GetFlag(FLAGS_cuda_plugin), 0, 0);
+  if (absl::GetFlag(FLAGS_device) != "cpu") {
+    return absl::InvalidArgumentError("--device is cpu or cuda");
+  }
+  return NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{12} << 30});
+}
 
 struct Model {
   WeightFormat format;
@@ -107,7 +121,9 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, WeightFormat format) {
   if (!program.ok()) return program.status();
   Model model;
   model.format = format;
-  model.device = NewCpuDevice({absl::GetFlag(FLAGS_threads), int64_t{12} << 30});
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice();
+  if (!device.ok()) return device.status();
+  model.device = *std::move(device);
   auto runner = ProgramModelRunner::Create(
       *program, "", static_cast<int>(config.max_position_embeddings), model.device.get());
   if (!runner.ok()) return runner.status();
@@ -154,19 +170,56 @@ absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch, int r
   return Median(seconds);
 }
 
+// Bytes per second that the device's memory gives: a pass over `bytes` by the threads, or on a GPU
+// copies of an array that no cache holds.
+absl::StatusOr<std::function<absl::StatusOr<double>()>> Yardstick(Device* device, int64_t bytes) {
+  if (!OnGpu()) {
+    auto array = std::make_shared<ReadArray>(absl::GetFlag(FLAGS_threads), bytes);
+    return std::function<absl::StatusOr<double>()>(
+        [array]() -> absl::StatusOr<double> { return array->Read(); });
+  }
+  constexpr int64_t kBytes = int64_t{1} << 30, kRow = int64_t{1} << 20;
+  constexpr int kTimes = 4;
+  std::shared_ptr<DeviceMemory> ends[2];
+  for (auto& end : ends) {
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = device->Allocate(kBytes);
+    if (!memory.ok()) return memory.status();
+    end = *std::move(memory);
+  }
+  BoxCopy copy;
+  copy.source = ends[0]->data();
+  copy.destination = ends[1]->data();
+  copy.dtype = DType::kF32;
+  copy.source_dims = copy.destination_dims = copy.size = {kBytes / kRow, kRow / 4};
+  copy.source_start = copy.destination_start = {0, 0};
+  return std::function<absl::StatusOr<double>()>(
+      [device, copy, from = ends[0], to = ends[1]]() -> absl::StatusOr<double> {
+        const double start = Seconds();
+        for (int i = 0; i < kTimes; ++i) {
+          if (absl::Status s = device->CopyBox(copy); !s.ok()) return s;
+        }
+        if (absl::Status s = device->Synchronize(); !s.ok()) return s;
+        return 2.0 * kTimes * kBytes / (Seconds() - start);
+      });
+}
+
 // A step for one row and a pass over an array of as many bytes, in turns: memory that others read,
 // too, changes its pace within seconds.
 struct Decoding {
   std::vector<double> seconds, readable, share;
 
   absl::Status Measure(Model& model, const RunnerBatch& batch, int turns) {
-    ReadArray array(absl::GetFlag(FLAGS_threads), static_cast<int64_t>(model.matrix_bytes));
+    const auto readable_now =
+        Yardstick(model.device.get(), static_cast<int64_t>(model.matrix_bytes));
+    if (!readable_now.ok()) return readable_now.status();
     for (int i = 0; i < turns; ++i) {
       absl::StatusOr<double> step = StepSeconds(model, batch);
       if (!step.ok()) return step.status();
+      absl::StatusOr<double> pace = (*readable_now)();
+      if (!pace.ok()) return pace.status();
       seconds.push_back(*step);
-      readable.push_back(array.Read());
-      share.push_back(model.matrix_bytes / *step / readable.back());
+      readable.push_back(*pace);
+      share.push_back(model.matrix_bytes / *step / *pace);
     }
     return absl::OkStatus();
   }
@@ -270,9 +323,11 @@ absl::Status Run(Report* report) {
   std::vector<Decoding> decoding(models.size());
   std::vector<double> reference;
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-    absl::StatusOr<double> gflops = OneDnnGflops(kMostRows);
-    if (!gflops.ok()) return gflops.status();
-    reference.push_back(*gflops);
+    if (!OnGpu()) {
+      absl::StatusOr<double> gflops = OneDnnGflops(kMostRows);
+      if (!gflops.ok()) return gflops.status();
+      reference.push_back(*gflops);
+    }
     for (size_t m = 0; m < models.size(); ++m) {
       if (absl::Status s = decoding[m].Measure(models[m], batches[0], 13); !s.ok()) return s;
       for (size_t b = 1; b < batches.size(); ++b) {
@@ -284,7 +339,9 @@ absl::Status Run(Report* report) {
     }
   }
   for (size_t m = 0; m < models.size(); ++m) seconds[m][0] = decoding[m].seconds;
-  report->Table(absl::StrCat("One row: decoding, ", absl::GetFlag(FLAGS_threads), " threads"),
+  const std::string where = OnGpu() ? models.front().device->description().model()
+                                    : absl::StrCat(absl::GetFlag(FLAGS_threads), " threads");
+  report->Table(absl::StrCat("One row: decoding, ", where),
                 {"weights", "MB", "ms per token", "tokens/s", "GB/s", "readable GB/s", "share",
                  "least", "most"});
   for (size_t m = 0; m < models.size(); ++m) {
@@ -311,13 +368,15 @@ absl::Status Run(Report* report) {
   for (const RunnerBatch* batch : {&batches.front(), &batches.back()}) {
     if (absl::Status s = ReportOperators(models, *batch, report); !s.ok()) return s;
   }
-  report->Note(
-      absl::StrCat("Medians; formats in turns. Share: of each step in what was read just after it, "
-                   "array for array. A step also computes attention over the context, norms and "
-                   "logits; "
-                   "GFLOP/s count the matrices alone. oneDNN's own f32 product of one layer's "
-                   "largest matrix with ",
-                   kMostRows, " rows, alone: ", static_cast<int>(Median(reference)), " GFLOP/s."));
+  std::string note =
+      "Medians; formats in turns. Share: of each step in what was read just after it, array for "
+      "array. A step also computes attention over the context, norms and logits; GFLOP/s count the "
+      "matrices alone.";
+  if (!OnGpu()) {
+    absl::StrAppend(&note, " oneDNN's own f32 product of one layer's largest matrix with ",
+                    kMostRows, " rows, alone: ", static_cast<int>(Median(reference)), " GFLOP/s.");
+  }
+  report->Note(note);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/kernel/packed_weights.h"
 #include "tests/gpu/cases.h"
 
 namespace espalier::gpu_check {
@@ -29,12 +30,20 @@ inline CaseInput Given(DType dtype, Ints values) {
 inline CaseInput GivenAs(DType dtype, Dims dims, Ints values) {
   return {{dtype, std::move(dims)}, {Content::kGiven, 0, std::move(values)}};
 }
+// A matrix of 8 or 4 bits, `out` by `in`.
+inline CaseInput Packed(int bits, int64_t out, int64_t in) {
+  const PackedWeights shape{bits, out, in};
+  return {{DType::kU8, {shape.blocks(), shape.block_bytes()}}, {Content::kPacked, bits, {in}}};
+}
 inline CaseInput Absent() { return {}; }
 // Any number of this type.
 inline CaseInput Number(DType dtype, Dims dims) {
   return IsFloat(dtype) ? Uniform(dtype, std::move(dims)) : Below(dtype, std::move(dims), 1000);
 }
 
+// What serving does: products of few and many rows with weights in every format, attention over
+// long contexts.
+void AddServingCases(std::vector<Case>* cases);
 // Losses, optimisers, and mixed precision.
 void AddTrainingCases(std::vector<Case>* cases);
 

@@ -472,6 +472,7 @@ std::vector<Case> AllCases() {
   AddProducts(&cases);
   AddNetworks(&cases);
   AddAttention(&cases);
+  AddServingCases(&cases);
   AddTrainingCases(&cases);
   return cases;
 }

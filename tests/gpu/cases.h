@@ -12,9 +12,9 @@ namespace espalier::gpu_check {
 
 // How an input is filled.
 struct Content {
-  enum Kind { kUniform, kPositive, kIntegers, kBits, kGiven } kind = kUniform;
-  int64_t below = 0;           // kIntegers: in [0, below)
-  std::vector<int64_t> given;  // kGiven: these values
+  enum Kind { kUniform, kPositive, kIntegers, kBits, kGiven, kPacked } kind = kUniform;
+  int64_t below = 0;           // kIntegers: in [0, below); kPacked: bits
+  std::vector<int64_t> given;  // kGiven: these values; kPacked: inputs of the matrix
 };
 
 struct CaseInput {
@@ -29,6 +29,8 @@ struct Case {
   std::vector<CaseInput> inputs;
   int64_t sum_length = 1;  // terms of the longest sum behind one element
   double slack = 1;        // factor on the tolerance
+  // A narrow type in which a library makes results that are kept in f32.
+  DType rounded_to = DType::kInvalid;
   bool training = true;
   bool gradient = true;  // if the operator has one
   // Places the tensors as shards of larger ones.

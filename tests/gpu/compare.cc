@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <random>
+
+#include "ops/cpu/convert.h"
+#include "ops/kernel/packed_weights.h"
 
 namespace espalier::gpu_check {
 namespace {
@@ -24,6 +28,10 @@ double EpsilonOf(DType dtype) {
 HostTensor Fill(const TensorSpec& spec, const Content& content, std::mt19937_64* random) {
   HostTensor tensor = HostTensor::Zeros(spec);
   if (!tensor.present()) return tensor;
+  if (content.kind == Content::kPacked) {
+    FillPacked(static_cast<int>(content.below), content.given[0], (*random)(), &tensor);
+    return tensor;
+  }
   std::uniform_real_distribution<double> uniform(-1, 1), positive(0.05, 1);
   for (int64_t i = 0; i < spec.num_elements(); ++i) {
     double value = 0;
@@ -43,6 +51,8 @@ HostTensor Fill(const TensorSpec& spec, const Content& content, std::mt19937_64*
       case Content::kGiven:
         value = static_cast<double>(content.given[i]);
         break;
+      case Content::kPacked:
+        break;  // above
     }
     SetValue(&tensor, i, value);
   }
@@ -52,15 +62,15 @@ HostTensor Fill(const TensorSpec& spec, const Content& content, std::mt19937_64*
 // Both round once at the end; in between sums of `length` terms are taken in different orders, and
 // operands of products may have been rounded to the element type.
 std::string Compare(const std::string& what, const HostTensor& expected, const HostTensor& found,
-                    double length, double slack, double* worst) {
+                    double length, double slack, DType rounded_to, double* worst) {
   const int64_t n = expected.spec.num_elements();
   double largest = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double value = std::abs(ValueAt(expected, i));
     if (std::isfinite(value)) largest = std::max(largest, value);
   }
-  const double epsilon = EpsilonOf(expected.spec.dtype);
-  const double roundings = expected.spec.dtype == DType::kF32 ? 4 : 1;
+  const double epsilon = std::max(EpsilonOf(expected.spec.dtype), EpsilonOf(rounded_to));
+  const double roundings = epsilon == EpsilonOf(DType::kF32) ? 4 : 1;
   const double sums = 0x1p-24 * 8 * std::sqrt(length);
   for (int64_t i = 0; i < n; ++i) {
     const double a = ValueAt(expected, i), b = ValueAt(found, i);
@@ -112,7 +122,9 @@ class Runner {
       for (size_t i = 0; i < a.size() && verdict.failure.empty(); ++i) {
         if (!a[i].present()) continue;
         const std::string what = std::string(kind) + " " + std::to_string(i);
-        verdict.failure = Compare(what, a[i], b[i], length, case_.slack, &verdict.worst);
+        verdict.failure =
+            Compare(what, a[i], b[i], length, case_.slack,
+                    IsFloat(a[i].spec.dtype) ? case_.rounded_to : DType::kInvalid, &verdict.worst);
         // An empty tensor has a byte of memory nevertheless.
         if (verdict.failure.empty() && b[i].spec.num_elements() > 0 && b[i].bytes != c[i].bytes) {
           verdict.failure = what + " differs from run to run";
@@ -182,6 +194,27 @@ Verdict RunGradient(const Case& c, const OpDef& def, const KernelSpec& forward,
 
 }  // namespace
 
+void FillPacked(int bits, int64_t in, uint64_t seed, HostTensor* tensor) {
+  std::mt19937_64 random(seed);
+  std::vector<uint8_t>& bytes = tensor->bytes;
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  const PackedWeights shape{bits, tensor->spec.dims[0] * kPackOutputs, in};
+  std::uniform_real_distribution<float> scale(1.0f / 128, 1.0f / 64);
+  const auto put = [&](int64_t at, float value) {
+    const uint16_t half = F32ToF16(value);
+    std::memcpy(bytes.data() + at, &half, sizeof(half));
+  };
+  for (int64_t block = 0; block < shape.blocks(); ++block) {
+    for (int64_t group = 0; group < shape.groups(); ++group) {
+      for (int64_t output = 0; output < kPackOutputs; ++output) {
+        const int64_t at = block * shape.block_bytes() + 2 * output;
+        put(at + shape.scales_at(group), scale(random));
+        if (bits == 4) put(at + shape.minima_at(group), -7 * scale(random));
+      }
+    }
+  }
+}
+
 std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& reference,
                              Backend& checked) {
   const OpDef* def = ops.Find(c.op);
@@ -207,7 +240,8 @@ std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& refe
   for (const TensorSpec& output : spec.outputs) outputs.push_back(HostTensor::Zeros(output));
   Runner runner(c, reference, checked);
   std::vector<Verdict> verdicts = {runner.Run(spec, inputs, &outputs, LabelOf(c, c.op))};
-  if (c.gradient && def->gradient.has_value()) {
+  // Nothing is differentiated by way of whole numbers.
+  if (c.gradient && def->gradient.has_value() && IsFloat(spec.outputs[0].dtype)) {
     verdicts.push_back(RunGradient(c, *def, spec, inputs, outputs, &random, &runner));
   }
   return verdicts;

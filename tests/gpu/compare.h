@@ -21,4 +21,7 @@ struct Verdict {
 std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& reference,
                              Backend& checked);
 
+// A matrix as ops/kernel/packed_weights.h lays it out: numbers at random, scales about 1 / 64.
+void FillPacked(int bits, int64_t in, uint64_t seed, HostTensor* tensor);
+
 }  // namespace espalier::gpu_check

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # Compares the CUDA plug-in on a GPU with the CPU kernels, and with PyTorch: tests/conformance's operators_test
-# and splits_test, where there is a Python with PyTorch.
+# and splits_test, where there is a Python with PyTorch. Then the main job (job.sh) with the GPU for a worker.
 #
 #   tests/gpu/run.sh             builds a bundle, and runs it if there is a GPU here
 #   tests/gpu/run.sh --bench     measures instead: linear in TFLOP/s, paged_attention in GB/s
 #   tests/gpu/run.sh --build     builds the bundle only, build/gpu-bundle and build/gpu-bundle.tar.xz
 #   tests/gpu/run.sh --no-build  runs the bundle that is there (unpacking the archive if need be): for a
 #                                machine with a GPU and CUDA 13 but no build tools
-#   tests/gpu/run.sh --kernels   without PyTorch's part
-#   tests/gpu/run.sh --conformance  PyTorch's part alone
-# Other options go to the program that compares with the CPU kernels, and leave out PyTorch's part: --only=TEXT,
+#   tests/gpu/run.sh --kernels, --conformance, --job   one of the three parts alone
+# Other options go to the program that compares with the CPU kernels, and leave out the other parts: --only=TEXT,
 # --verbose.
 #
 # The last line is "N passed, N failed", with ", N skipped" where there is no GPU.
@@ -17,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bundle=build/gpu-bundle
-build=yes run=yes kernels=yes conformance=yes
+build=yes run=yes part=all
 options=()
 for arg in "$@"; do
   case $arg in
@@ -27,11 +26,10 @@ for arg in "$@"; do
       sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
       exit 0
       ;;
-    --kernels) conformance=no ;;
-    --conformance) kernels=no ;;
+    --kernels | --conformance | --job) part=${arg#--} ;;
     *)
       options+=("$arg")
-      conformance=no
+      part=kernels
       ;;
   esac
 done
@@ -58,17 +56,21 @@ if [ "$build" = yes ]; then
   bazel_() { bazel ${startup[@]+"${startup[@]}"} "$@" --noshow_progress --ui_event_filters=-info,-debug; }
   rm -rf "$bundle" "$bundle.tar.xz"
   mkdir -p "$bundle"
-  bazel_ build --config=cuda --config=release //ops/cuda:libespalier_cuda.so //tests/gpu:kernel_check \
-    //tests/conformance:op_runner ||
-    fail "the bundle does not build"
+  programs=(tests/gpu/kernel_check tests/conformance/op_runner tests/benchmarks/weight_formats server/espalierd
+    worker/espalier-worker client/espalier)
+  targets=(//ops/cuda:libespalier_cuda.so)
+  for file in "${programs[@]}"; do targets+=("//${file%/*}:${file##*/}"); done
+  bazel_ build --config=cuda --config=release "${targets[@]}" || fail "the bundle does not build"
   bin=$(bazel_ info --config=release bazel-bin)
-  cp -L "$bin/ops/cuda/libespalier_cuda.so" "$bin/tests/gpu/kernel_check" "$bin/tests/conformance/op_runner" \
-    "$bundle/"
-  chmod -R u+w "$bundle"
-  strip "$bundle/libespalier_cuda.so" "$bundle/kernel_check" "$bundle/op_runner"
-  copy_libraries "$bundle/kernel_check"
-  copy_libraries "$bundle/op_runner"
-  tar -C build -cJf "$bundle.tar.xz" gpu-bundle
+  for file in ops/cuda/libespalier_cuda.so "${programs[@]}"; do
+    cp -L "$bin/$file" "$bundle/"
+    chmod u+w "$bundle/$(basename "$file")"
+    strip "$bundle/$(basename "$file")"
+  done
+  for file in "${programs[@]}"; do copy_libraries "$bundle/$(basename "$file")"; done
+  # What the main job's models are trained on.
+  "$(command -v bible || echo /usr/games/bible)" -f gen1:1-rev22:21 | gzip > "$bundle/kjv.txt.gz"
+  XZ_OPT=-T0 tar -C build -cJf "$bundle.tar.xz" gpu-bundle
   du -sh "$bundle" "$bundle.tar.xz"
 elif [ ! -d "$bundle" ]; then
   [ -f "$bundle.tar.xz" ] || fail "there is neither $bundle nor $bundle.tar.xz; build with --build first"
@@ -76,15 +78,9 @@ elif [ ! -d "$bundle" ]; then
 fi
 [ "$run" = yes ] || exit 0
 
-# CUDA's libraries: the toolkit's, then those in Python's packages.
-paths=("$PWD/$bundle/lib" /usr/local/cuda/lib64)
-for python in python3 /usr/bin/python3; do
-  while read -r path; do paths+=("$path"); done < <("$python" -c '
-import glob, site, sysconfig
-for root in dict.fromkeys([sysconfig.get_paths()["purelib"]] + site.getsitepackages()):
-    for path in sorted(glob.glob(root + "/nvidia/*/lib")): print(path)' 2> /dev/null || true)
-done
-libraries=$(IFS=:; echo "${paths[*]}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# shellcheck source=tests/gpu/libraries.sh
+source tests/gpu/libraries.sh
+libraries=$(gpu_libraries "$PWD/$bundle")
 
 passed=0 failed=0 skipped=0
 
@@ -112,6 +108,15 @@ conform() {
   passed=$((passed + (ran > wrong ? ran - wrong : 0)))
 }
 
+# The main job; its last line counts.
+main_job() {
+  local log=$1 counts
+  tests/gpu/job.sh "$bundle" 2>&1 | tee "$log" || true
+  counts=$(tail -n 1 "$log")
+  [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]] || fail "the main job has died"
+  passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
+}
+
 gpu=yes
 if ! command -v nvidia-smi > /dev/null || ! nvidia-smi -L > /dev/null 2>&1; then
   gpu=no
@@ -119,8 +124,9 @@ if ! command -v nvidia-smi > /dev/null || ! nvidia-smi -L > /dev/null 2>&1; then
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if [ "$kernels" = yes ]; then compare_kernels "$log"; fi
-if [ "$conformance" = yes ]; then
+wanted() { [ "$part" = all ] || [ "$part" = "$1" ]; }
+if wanted kernels; then compare_kernels "$log"; fi
+if wanted conformance; then
   python=
   for candidate in python3 /usr/bin/python3; do
     if [ -z "$python" ] && "$candidate" -c 'import torch' 2> /dev/null; then python=$candidate; fi
@@ -131,6 +137,14 @@ if [ "$conformance" = yes ]; then
   else
     conform "$log" "$python" operators_test
     conform "$log" "$python" splits_test
+  fi
+fi
+if wanted job; then
+  if [ "$gpu" = no ]; then
+    echo "The main job was not run: there is no GPU here."
+    skipped=$((skipped + 1))
+  else
+    main_job "$log"
   fi
 fi
 echo "$passed passed, $failed failed$([ "$skipped" -eq 0 ] || echo ", $skipped skipped")"

@@ -89,7 +89,8 @@ void AddMixedPrecision(std::vector<Case>* cases) {
          .attributes = {{"pads", Ints{1, 1, 1, 1}}},
          .inputs = {Uniform(t, {2, 8, 12, 12}), Uniform(kF32, {16, 8, 3, 3}), Uniform(kF32, {16})},
          .sum_length = 300,
-         .slack = 8});
+         .slack = 8,
+         .rounded_to = t});
   }
   const auto state = [](Ints values) { return GivenAs(kF32, {3}, std::move(values)); };
   cases->push_back({.op = "loss_scale", .inputs = {state({-2, 5, 7})}});

@@ -26,10 +26,30 @@ class PinnedMemory : public HostMemory {
   int ordinal_;
 };
 
+class CudaRecorder : public WorkRecorder {
+ public:
+  CudaRecorder(CudaPlugin* plugin, int ordinal) : plugin_(plugin), ordinal_(ordinal) {}
+  absl::Status Begin() override { return ToStatus(plugin_->BeginRecording(ordinal_)); }
+  absl::StatusOr<uint64_t> End() override {
+    uint64_t recording = 0;
+    absl::Status s = ToStatus(plugin_->EndRecording(ordinal_, &recording));
+    if (!s.ok()) return s;
+    return recording;
+  }
+  absl::Status Replay(uint64_t recording) override {
+    return ToStatus(plugin_->Replay(ordinal_, recording));
+  }
+  void Forget(uint64_t recording) override { plugin_->Forget(ordinal_, recording); }
+
+ private:
+  CudaPlugin* plugin_;
+  int ordinal_;
+};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(CudaPlugin* plugin, const CudaDeviceInfo& info, int64_t memory_bytes)
-      : plugin_(plugin), ordinal_(info.ordinal) {
+      : plugin_(plugin), ordinal_(info.ordinal), recorder_(plugin, info.ordinal) {
     description_.set_kind(proto::Device::CUDA);
     description_.set_model(info.model);
     description_.set_memory_bytes(memory_bytes);
@@ -107,6 +127,7 @@ class CudaDevice : public Device {
     return ToStatus(plugin_->Fill(ordinal_, destination, dtype, count, value));
   }
   absl::Status Synchronize() override { return ToStatus(plugin_->Synchronize(ordinal_)); }
+  WorkRecorder* recorder() override { return &recorder_; }
 
  protected:
   void Free(void* data, int64_t bytes) override {
@@ -117,6 +138,7 @@ class CudaDevice : public Device {
  private:
   CudaPlugin* plugin_;
   int ordinal_;
+  CudaRecorder recorder_;
   proto::Device description_;
   KernelRegistry kernels_;
   std::atomic<int64_t> used_{0};

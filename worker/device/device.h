@@ -43,6 +43,19 @@ class DeviceMemory {
   int64_t bytes_;
 };
 
+// Work that is enqueued on a device many times in the same way: recorded once, then enqueued whole.
+class WorkRecorder {
+ public:
+  virtual ~WorkRecorder() = default;
+  // What the calling thread enqueues until End is recorded, not run. It allocates nothing and waits
+  // for nothing.
+  virtual absl::Status Begin() = 0;
+  // Also after an error among what was to be recorded; then there is no recording.
+  virtual absl::StatusOr<uint64_t> End() = 0;
+  virtual absl::Status Replay(uint64_t recording) = 0;
+  virtual void Forget(uint64_t recording) = 0;
+};
+
 // Copies, fills and kernels are ordered as they are called. Used by one thread at a time; that
 // thread calls EnterThread first. A host (is_host) is also used by others, for what concerns memory
 // of their own alone: a program may be made and filled while another one runs.
@@ -85,6 +98,8 @@ class Device {
   virtual absl::Status AwaitCopy(uint64_t ticket) = 0;
   virtual absl::Status Fill(void* destination, DType dtype, int64_t count, double value) = 0;
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
+  // Null where enqueueing costs nothing.
+  virtual WorkRecorder* recorder() { return nullptr; }
 
  protected:
   friend class DeviceMemory;

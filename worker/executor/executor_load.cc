@@ -37,7 +37,18 @@ absl::Status Executor::State::Prepare() {
     if (!space.ok()) return WithPlace(space.status(), "kernels' workspace");
     workspace_ = *std::move(space);
   }
+  if (WorkRecorder* recorder = device.recorder(); recorder != nullptr && AlwaysTheSame()) {
+    recordings_ = std::make_unique<StepRecordings>(recorder);
+  }
   return device.Synchronize();
+}
+
+bool Executor::State::AlwaysTheSame() const {
+  const auto enqueues = [](const proto::Instruction& instruction) {
+    return instruction.has_compute() || instruction.has_copy() || instruction.has_fill();
+  };
+  return program_.row_stable() && !options_.training && !program_.has_optimizer() &&
+         std::all_of(program_.instructions().begin(), program_.instructions().end(), enqueues);
 }
 
 absl::Status Executor::State::MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready) {

@@ -13,6 +13,7 @@
 #include "worker/executor/check.h"
 #include "worker/executor/executor.h"
 #include "worker/executor/program_memory.h"
+#include "worker/executor/step_recordings.h"
 #include "worker/executor/swap_waits.h"
 
 namespace espalier {
@@ -68,6 +69,8 @@ class Executor::State {
 
   // Of loading.
   absl::Status PrepareInstruction(int index);
+  // Whether steps of the same sizes enqueue the same work on the device, and do nothing else.
+  bool AlwaysTheSame() const;
   absl::Status MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready);
   void AddOperands(int index, ReadyInstruction* ready) const;
   // Remembers views whose first dimension changes with DynamicSizes.
@@ -75,6 +78,7 @@ class Executor::State {
 
   // Of a step.
   absl::StatusOr<StepResult> TryStep(int64_t step, bool profile, const DynamicSizes& sizes);
+  absl::Status RunAll(int64_t step, bool profile, StepResult* result);
   absl::Status Resize(const DynamicSizes& sizes);
   // Each of the instructions run together gets time by its size.
   void Record(int index, double seconds, StepResult* result) const;
@@ -119,6 +123,7 @@ class Executor::State {
   std::vector<uint64_t> tickets_;  // by instruction: of a copy under way; 0: none
   std::vector<ReadyInstruction> instructions_;
   std::vector<DynamicView> dynamic_views_;
+  std::unique_ptr<StepRecordings> recordings_;  // of AlwaysTheSame, where the device records
   DynamicSizes sizes_{-1, -1};
   std::vector<char> staging_, staging_out_;
 };

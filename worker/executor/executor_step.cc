@@ -36,25 +36,35 @@ absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
       if (absl::Status s = device.CopyToDevice(data(i), hyper, sizeof(hyper)); !s.ok()) return s;
     }
   }
+  const absl::Status ran =
+      recordings_ != nullptr && !profile
+          ? recordings_->Run(sizes, [&] { return RunAll(step, profile, &result); })
+          : RunAll(step, profile, &result);
+  if (!ran.ok()) return ran;
+  if (absl::Status s = device.Synchronize(); !s.ok()) return s;
+  if (checked_.needs_communicator) {
+    if (absl::Status s = options_.communicator->EndStep(); !s.ok()) return s;
+  }
+  return result;
+}
+
+absl::Status Executor::State::RunAll(int64_t step, bool profile, StepResult* result) {
+  Device& device = *options_.device;
   for (int i = 0; i < program_.instructions_size(); ++i) {
     const absl::Time start = profile ? absl::Now() : absl::Time();
     absl::Status status = absl::OkStatus();
     for (int swap : waits_.before[i]) {
       if (status.ok()) status = Await(swap);
     }
-    if (status.ok()) status = Run(i, step, &result);
+    if (status.ok()) status = Run(i, step, result);
     if (status.ok() && profile) status = device.Synchronize();
     if (!status.ok()) return WithPlace(status, Describe(program_, i));
-    if (profile) Record(i, absl::ToDoubleSeconds(absl::Now() - start), &result);
+    if (profile) Record(i, absl::ToDoubleSeconds(absl::Now() - start), result);
   }
   for (int swap : waits_.at_end) {
     if (absl::Status s = Await(swap); !s.ok()) return s;
   }
-  if (absl::Status s = device.Synchronize(); !s.ok()) return s;
-  if (checked_.needs_communicator) {
-    if (absl::Status s = options_.communicator->EndStep(); !s.ok()) return s;
-  }
-  return result;
+  return absl::OkStatus();
 }
 
 int64_t Executor::State::LiveRows(int i) const {

@@ -1,0 +1,44 @@
+// Small copies between ordinary host memory and the device, by way of page-locked memory: the driver
+// waits for the device in each copy of memory that is not.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/kernel/kernel.h"
+
+namespace espalier {
+
+// Used by one thread at a time, with its device current.
+class StagedCopies {
+ public:
+  static constexpr int64_t kMost = int64_t{1} << 20;  // bytes of one copy
+
+  StagedCopies() = default;
+  ~StagedCopies();
+  StagedCopies(const StagedCopies&) = delete;
+  StagedCopies& operator=(const StagedCopies&) = delete;
+
+  // Enqueued; the source may be reused at once.
+  KernelStatus ToDevice(void* destination, const void* source, int64_t bytes, cudaStream_t stream);
+  // Waits for the stream.
+  KernelStatus ToHost(void* destination, const void* source, int64_t bytes, cudaStream_t stream);
+
+ private:
+  // Copies to the device fill one half after the other; one is filled again when all copies from it
+  // have ended.
+  struct Half {
+    char* data = nullptr;
+    cudaEvent_t ended = nullptr;
+    bool pending = false;
+  };
+  KernelStatus Prepare();
+
+  Half halves_[2];
+  int half_ = 0;
+  int64_t used_ = 0;  // of halves_[half_]
+  char* from_device_ = nullptr;
+};
+
+}  // namespace espalier

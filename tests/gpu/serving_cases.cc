@@ -1,0 +1,91 @@
+#include <string>
+
+#include "tests/gpu/case_inputs.h"
+
+namespace espalier::gpu_check {
+namespace {
+
+CaseInput WeightOf(int bits, int64_t out, int64_t in) {
+  if (bits == 32) return Uniform(kF32, {out, in});
+  return bits == 16 ? Uniform(kBF16, {out, in}) : Packed(bits, out, in);
+}
+
+// Numbers of rows on both sides of those where kernels change, sizes that fill no tile.
+void AddRowProducts(std::vector<Case>* cases) {
+  const auto add = [&](int bits, int64_t rows, int64_t in, int64_t out, const char* activation) {
+    Case c{.op = bits == 32 ? "linear" : "quantized_linear",
+           .name = std::to_string(bits) + " bits, " + std::to_string(rows) + " rows, " +
+                   std::to_string(out) + " by " + std::to_string(in) + ", " + activation,
+           .attributes = {{"activation", std::string(activation)}},
+           .inputs = {Uniform(kF32, {rows, in}), WeightOf(bits, out, in)},
+           .sum_length = in,
+           .slack = 2,
+           .gradient = false,
+           .place = [](KernelSpec* spec) { spec->row_stable = true; }};
+    if (bits != 32) {
+      c.attributes.Set("bits", int64_t{bits});
+      c.attributes.Set("out", out);
+      c.attributes.Set("source", std::string("w"));
+    }
+    if (*activation == 'g') c.inputs.push_back(Uniform(kF32, {out}));
+    cases->push_back(std::move(c));
+  };
+  for (int bits : {32, 16, 8, 4}) {
+    for (int64_t rows : {1, 8, 9, 16, 17, 32, 40, 64, 65, 130}) add(bits, rows, 288, 130, "none");
+    add(bits, 3, 2048, 1536, "none");
+    add(bits, 150, 1024, 4096, "silu");
+    add(bits, 150, 96, 2048, "none");  // enough blocks for those of many rows
+    add(bits, 300, 96, 8192, "gelu");
+    for (int64_t in : {1, 30, 33, 77, 100, 250}) add(bits, 21, in, 35, "gelu");
+  }
+}
+
+// One sequence of 700 tokens, of which some are in a tree behind it; heads that share keys.
+void AddLongAttention(std::vector<Case>* cases) {
+  constexpr int64_t kTokens = 700, kSlots = 800;
+  Ints sequence;
+  for (int64_t i = 0; i < kTokens; ++i) sequence.push_back(i * 7 % kSlots);
+  const auto add = [&](DType cache, int64_t heads, int64_t kv_heads, int64_t dim,
+                       const char* name) -> Case& {
+    const int64_t rows = 5, width = kv_heads * dim;
+    // The last two tokens, a tree of two nodes, and one that has exactly two pieces' keys.
+    Case c{.op = "paged_attention",
+           .name = std::string(name) + ", " + std::to_string(heads) + " heads on " +
+                   std::to_string(kv_heads) + ", " + std::to_string(dim) + " wide, cache of " +
+                   Name(cache),
+           .attributes = {{"head_dim", dim}},
+           .inputs = {Uniform(kF32, {rows, heads * dim}), Uniform(kF32, {rows, width}),
+                      Uniform(kF32, {rows, width}), Uniform(cache, {kSlots, width}),
+                      Uniform(cache, {kSlots, width}),
+                      Given(kI32, {sequence[698], sequence[699], 100, 107, sequence[511]}),
+                      Given(kI32, {0, 0, 0, 0, 0}), Given(kI32, {699, 700, 690, 690, 512}),
+                      Given(kI32, {0, 0, 0, 1, 3, 3}), Given(kI32, {100, 100, 107}),
+                      Given(kI32, {0, kTokens}), Given(kI32, sequence)},
+           .sum_length = kTokens,
+           .slack = 4};
+    if (cache == DType::kI8) {
+      for (int i : {3, 4}) c.inputs[i] = Below(cache, {kSlots, width}, 100);
+      c.inputs.push_back(Absent());
+      for (int i = 0; i < 2; ++i) c.inputs.push_back(Uniform(kF32, {kSlots, kv_heads}));
+    }
+    cases->push_back(std::move(c));
+    return cases->back();
+  };
+  for (DType cache : {kF32, kBF16, kF16, DType::kI8}) {
+    for (int64_t dim : {32, 40, 64, 96, 128, 256}) add(cache, 4, 2, dim, "700 keys");
+    add(cache, 8, 1, 64, "700 keys");
+    add(cache, 3, 3, 128, "700 keys");
+    add(cache, 6, 2, 64, "700 keys");
+    add(cache, 4, 1, 64, "700 keys, window").attributes.Set("window", int64_t{300});
+    add(cache, 4, 1, 64, "700 keys, cap").attributes.Set("softcap", 2.0);
+  }
+}
+
+}  // namespace
+
+void AddServingCases(std::vector<Case>* cases) {
+  AddRowProducts(cases);
+  AddLongAttention(cases);
+}
+
+}  // namespace espalier::gpu_check

@@ -1,0 +1,218 @@
+#include <cmath>
+
+#include "ops/cpu/convert.h"
+#include "ops/kernel/packed_weights.h"
+#include "tests/gpu/property_inputs.h"
+
+namespace espalier::gpu_check {
+namespace {
+
+HostTensor RandomPacked(int bits, int64_t out, int64_t in, uint64_t seed) {
+  const PackedWeights shape{bits, out, in};
+  HostTensor tensor =
+      HostTensor::Zeros(TensorSpec::Whole({DType::kU8, {shape.blocks(), shape.block_bytes()}}));
+  FillPacked(bits, in, seed, &tensor);
+  return tensor;
+}
+
+// A matrix of `bits` bits, 32 for `dtype` itself.
+HostTensor WeightOf(DType dtype, int bits, int64_t out, int64_t in, uint64_t seed) {
+  if (bits == 32) return Random(dtype, {out, in}, seed);
+  if (bits == 16) return Random(DType::kBF16, {out, in}, seed);
+  return RandomPacked(bits, out, in, seed);
+}
+
+KernelSpec ProductSpec(int bits, int64_t out, const std::vector<HostTensor>& inputs,
+                       const TensorSpec& output) {
+  KernelSpec spec = SpecFor(bits == 32 ? "linear" : "quantized_linear", {}, inputs, output);
+  if (bits != 32) spec.attributes = {{"bits", int64_t{bits}}, {"out", out}};
+  spec.row_stable = true;
+  return spec;
+}
+
+// Every row of a product comes out the same, alone or among any number of others.
+std::string ProductIsRowStable(Backend& cuda, DType dtype, int bits, int64_t in, int64_t out) {
+  const int64_t most = 300;
+  const HostTensor x = Random(dtype, {most, in}, 1), weight = WeightOf(dtype, bits, out, in, 2);
+  const HostTensor bias = Random(dtype, {out}, 3);
+  HostTensor whole;
+  for (int64_t rows : {most, int64_t{129}, int64_t{64}, int64_t{32}, int64_t{17}, int64_t{16},
+                       int64_t{8}, int64_t{1}}) {
+    for (int64_t begin : {int64_t{0}, most - rows}) {
+      std::vector<HostTensor> inputs = {Rows(x, begin, begin + rows), weight, bias};
+      std::vector<HostTensor> outputs = {
+          HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
+      const KernelSpec spec = ProductSpec(bits, out, inputs, outputs[0].spec);
+      if (std::string e = cuda.Run(spec, {}, &inputs, &outputs); !e.empty()) return e;
+      if (rows == most) whole = outputs[0];
+      if (Rows(whole, begin, begin + rows).bytes != outputs[0].bytes) {
+        return std::to_string(rows) + " rows from " + std::to_string(begin) +
+               " differ from the same rows among " + std::to_string(most);
+      }
+    }
+  }
+  return "";
+}
+
+// Matrices that one kernel multiplies with the same rows give the bits that each gives alone.
+std::string SeveralAreEachAlone(Backend& cuda, DType dtype, int bits, int64_t rows) {
+  const int64_t in = 320;
+  const HostTensor x = Random(dtype, {rows, in}, 1), absent;
+  std::vector<HostTensor> all, results;
+  std::vector<std::vector<uint8_t>> alone;
+  int64_t first_out = 0;
+  for (int64_t out : {100, 16, 1, 48, 33, 200, 64, 17, 80, 96}) {
+    if (first_out == 0) first_out = out;
+    std::vector<HostTensor> inputs = {x, WeightOf(dtype, bits, out, in, 10 + out), absent};
+    std::vector<HostTensor> outputs = {HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
+    results.push_back(outputs[0]);
+    all.insert(all.end(), inputs.begin(), inputs.end());
+    const KernelSpec spec = ProductSpec(bits, out, inputs, outputs[0].spec);
+    if (std::string e = cuda.Run(spec, {}, &inputs, &outputs); !e.empty()) return e;
+    alone.push_back(outputs[0].bytes);
+  }
+  KernelSpec spec = ProductSpec(bits, first_out, all, results[0].spec);
+  spec.outputs.clear();
+  for (const HostTensor& result : results) spec.outputs.push_back(result.spec);
+  if (std::string e = cuda.Run(spec, {}, &all, &results); !e.empty()) return e;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].bytes != alone[i]) return "matrix " + std::to_string(i) + " differs";
+  }
+  return "";
+}
+
+// A row-stable linear agrees with the other one.
+std::string StableLinearIsRight(Backend& cuda, DType dtype, int64_t rows, int64_t in, int64_t out) {
+  std::vector<HostTensor> inputs = {Random(dtype, {rows, in}, 1), Random(dtype, {out, in}, 2),
+                                    Random(dtype, {out}, 3)};
+  std::vector<HostTensor> plain = {HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
+  std::vector<HostTensor> stable = plain;
+  KernelSpec spec = SpecFor("linear", {}, inputs, plain[0].spec);
+  if (std::string e = cuda.Run(spec, {}, &inputs, &plain); !e.empty()) return e;
+  spec.row_stable = true;
+  if (std::string e = cuda.Run(spec, {}, &inputs, &stable); !e.empty()) return e;
+  for (int64_t i = 0; i < rows * out; ++i) {
+    const double a = ValueAt(plain[0], i), b = ValueAt(stable[0], i);
+    const double tolerance = dtype == DType::kF32 ? 1e-4 : 0.02 * (1 + std::abs(a));
+    if (!(std::abs(a - b) <= tolerance)) {
+      return "element " + std::to_string(i) + " is " + std::to_string(b) + ", by cuBLAS " +
+             std::to_string(a);
+    }
+  }
+  return "";
+}
+
+// A token's attention is the same bits as the next token of its sequence, in a tree, and in a batch
+// with others.
+std::string AttentionIsRowStable(Backend& cuda, DType dtype, int32_t tokens) {
+  const int64_t dim = 64, heads = 4, kv_heads = 2, slots = 2 * tokens + 56;
+  const int32_t own = 2 * tokens, other = own + 22;  // slots, beside the sequence's odd ones
+  constexpr int32_t kCrowd = 600;
+  // All rows of the crowd write one slot: they are the same.
+  const auto rows_alike = [&](int64_t width, uint64_t seed) {
+    HostTensor one = Random(dtype, {1, width}, seed);
+    HostTensor all{TensorSpec::Whole({dtype, {kCrowd, width}}), {}};
+    for (int32_t i = 0; i < kCrowd; ++i) {
+      all.bytes.insert(all.bytes.end(), one.bytes.begin(), one.bytes.end());
+    }
+    return all;
+  };
+  const HostTensor q = rows_alike(heads * dim, 1);
+  const HostTensor k = rows_alike(kv_heads * dim, 2), v = rows_alike(kv_heads * dim, 3);
+  const HostTensor k_cache = Random(dtype, {slots, kv_heads * dim}, 4);
+  const HostTensor v_cache = Random(dtype, {slots, kv_heads * dim}, 5);
+  std::vector<int32_t> sequence;
+  for (int32_t i = 0; i < tokens; ++i) sequence.push_back(i * 2 + 1);
+  std::vector<int32_t> with_own = sequence;
+  with_own.push_back(own);
+  const auto run = [&](int64_t rows, std::vector<HostTensor> tables, HostTensor* row) {
+    std::vector<HostTensor> inputs = {Rows(q, 0, rows), Rows(k, 0, rows), Rows(v, 0, rows), k_cache,
+                                      v_cache};
+    for (HostTensor& t : tables) inputs.push_back(std::move(t));
+    std::vector<HostTensor> outputs = {HostTensor::Zeros(inputs[0].spec)};
+    KernelSpec spec =
+        SpecFor("paged_attention", {{"head_dim", dim}, {"scale", 0.0}}, inputs, outputs[0].spec);
+    spec.row_stable = true;
+    std::string error = cuda.Run(spec, {}, &inputs, &outputs);
+    if (error.empty()) *row = Rows(outputs[0], 0, 1);
+    return error;
+  };
+  const int32_t n = tokens;
+  HostTensor next, node, together, crowded;
+  // As the token after the last: its slot is the last of the sequence.
+  if (std::string e = run(1,
+                          {Ints({own}), Ints({0}), Ints({n + 1}), Ints({0, 0}), Ints({7}),
+                           Ints({0, n + 1}), Ints(with_own)},
+                          &next);
+      !e.empty()) {
+    return e;
+  }
+  // As a tree's root in another slot.
+  if (std::string e = run(1,
+                          {Ints({other}), Ints({0}), Ints({n}), Ints({0, 1}), Ints({other}),
+                           Ints({0, n}), Ints(sequence)},
+                          &node);
+      !e.empty()) {
+    return e;
+  }
+  if (std::string e = run(2,
+                          {Ints({other, other + 8}), Ints({0, 0}), Ints({n, n}), Ints({0, 1, 3}),
+                           Ints({other, other, other + 8}), Ints({0, n}), Ints(sequence)},
+                          &together);
+      !e.empty()) {
+    return e;
+  }
+  // Among so many rows that no row's keys are shared out.
+  std::vector<int32_t> slot_of, sequence_of, prefix_of, starts = {0}, ancestors;
+  for (int32_t i = 0; i < kCrowd; ++i) {
+    slot_of.push_back(other);
+    sequence_of.push_back(0);
+    prefix_of.push_back(n);
+    ancestors.push_back(other);
+    starts.push_back(i + 1);
+  }
+  if (std::string e = run(kCrowd,
+                          {Ints(slot_of), Ints(sequence_of), Ints(prefix_of), Ints(starts),
+                           Ints(ancestors), Ints({0, n}), Ints(sequence)},
+                          &crowded);
+      !e.empty()) {
+    return e;
+  }
+  if (crowded.bytes != node.bytes) return "a row differs in a crowd";
+  if (next.bytes != node.bytes) return "a tree node differs from the next token of the sequence";
+  if (node.bytes != together.bytes) return "a row differs when another one rides along";
+  return "";
+}
+
+
+}  // namespace
+
+void CheckServing(Backend& cuda, const AddVerdict& add) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const std::string type = Name(dtype);
+    for (int bits : {32, 16, 8, 4}) {
+      if (bits != 32 && dtype != DType::kF32) continue;
+      const std::string what = type + " with weights of " +
+                               (bits == 32 ? "that type" : std::to_string(bits) + " bits");
+      add("row-stable product, " + what, ProductIsRowStable(cuda, dtype, bits, 512, 200));
+      add("row-stable product, " + what + ", wide",
+          ProductIsRowStable(cuda, dtype, bits, 1024, 3000));
+      add("row-stable product, " + what + ", odd sizes",
+          ProductIsRowStable(cuda, dtype, bits, 77, 33));
+      for (int64_t rows : {1, 20, 70}) {
+        add("several products, " + what + ", " + std::to_string(rows) + " rows",
+            SeveralAreEachAlone(cuda, dtype, bits, rows));
+      }
+    }
+    for (int64_t rows : {1, 40, 300}) {
+      add("row-stable linear " + type + " against cuBLAS, " + std::to_string(rows) + " rows",
+          StableLinearIsRight(cuda, dtype, rows, 256, 130));
+    }
+    for (int32_t tokens : {100, 255, 256, 3000}) {
+      add("row-stable paged_attention " + type + ", " + std::to_string(tokens) + " tokens",
+          AttentionIsRowStable(cuda, dtype, tokens));
+    }
+  }
+}
+
+}  // namespace espalier::gpu_check

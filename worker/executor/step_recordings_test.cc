@@ -1,0 +1,133 @@
+#include "worker/executor/step_recordings.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace espalier {
+namespace {
+
+// A device whose work are lines of a text, run or recorded.
+class Lines : public WorkRecorder {
+ public:
+  absl::Status Begin() override {
+    EXPECT_FALSE(recording_);
+    recording_ = true;
+    recorded_.clear();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<uint64_t> End() override {
+    EXPECT_TRUE(recording_);
+    recording_ = false;
+    if (!fails.ok()) return fails;
+    kept[++last_] = recorded_;
+    return last_;
+  }
+  absl::Status Replay(uint64_t recording) override {
+    ran += kept.at(recording);
+    return absl::OkStatus();
+  }
+  void Forget(uint64_t recording) override { EXPECT_EQ(kept.erase(recording), 1u); }
+
+  void Enqueue(const std::string& line) { (recording_ ? recorded_ : ran) += line; }
+
+  std::string ran;
+  std::map<uint64_t, std::string> kept;
+  absl::Status fails;
+
+ private:
+  bool recording_ = false;
+  std::string recorded_;
+  uint64_t last_ = 0;
+};
+
+class StepRecordingsTest : public ::testing::Test {
+ protected:
+  // What a step of these sizes ran, and whether its work was enqueued anew.
+  std::string Step(int64_t rows, int64_t output_rows = 1) {
+    device_.ran.clear();
+    anew_ = false;
+    status_ = steps_.Run({rows, output_rows}, [&] {
+      anew_ = true;
+      device_.Enqueue(std::to_string(rows) + "/" + std::to_string(output_rows));
+      return refuses_;
+    });
+    return device_.ran;
+  }
+
+  Lines device_;
+  StepRecordings steps_{&device_};
+  bool anew_ = false;
+  absl::Status status_, refuses_;
+};
+
+TEST_F(StepRecordingsTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueuedAnew) {
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Step(3), "3/1");
+    EXPECT_EQ(anew_, i < 2);
+    EXPECT_EQ(Step(3, 2), "3/2") << "the sizes of its outputs are part of a step's sizes";
+    EXPECT_EQ(anew_, i < 2);
+  }
+  EXPECT_EQ(device_.kept.size(), 2u);
+}
+
+TEST_F(StepRecordingsTest, LongStepsAreNotRecorded) {
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(Step(StepRecordings::kMostRows + 1), std::to_string(StepRecordings::kMostRows + 1) + "/1");
+    EXPECT_TRUE(anew_);
+  }
+  EXPECT_TRUE(device_.kept.empty());
+}
+
+TEST_F(StepRecordingsTest, OnlySoManyAreKeptThoseUsedLast) {
+  for (int i = 0; i < 3; ++i) Step(1);
+  const int64_t many = StepRecordings::kMostKept;
+  for (int64_t outputs = 2; outputs <= many + 1; ++outputs) {
+    for (int i = 0; i < 2; ++i) Step(2, outputs);
+    Step(1);
+    EXPECT_FALSE(anew_);
+  }
+  EXPECT_EQ(device_.kept.size(), StepRecordings::kMostKept);
+  EXPECT_EQ(Step(2, many + 1), "2/" + std::to_string(many + 1));
+  EXPECT_FALSE(anew_);
+  EXPECT_EQ(Step(2, 2), "2/2");
+  EXPECT_TRUE(anew_) << "was dropped";
+}
+
+TEST_F(StepRecordingsTest, AnErrorEndsTheStepAndNothingOfItIsKept) {
+  Step(1);
+  refuses_ = absl::InvalidArgumentError("an id is out of range");
+  EXPECT_EQ(Step(1), "");
+  EXPECT_EQ(status_, refuses_);
+  EXPECT_TRUE(device_.kept.empty());
+  refuses_ = absl::OkStatus();
+  EXPECT_EQ(Step(1), "1/1");
+  device_.fails = absl::InternalError("the device records no more");
+  Step(1);
+  EXPECT_EQ(status_, device_.fails);
+  device_.fails = absl::OkStatus();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Step(1), "1/1");
+  EXPECT_FALSE(anew_);
+}
+
+TEST(StepRecordings, ForgetsWhatItKept) {
+  Lines device;
+  {
+    StepRecordings steps(&device);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(steps
+                      .Run({1, 1},
+                           [&] {
+                             device.Enqueue("x");
+                             return absl::OkStatus();
+                           })
+                      .ok());
+    }
+    EXPECT_EQ(device.kept.size(), 1u);
+  }
+  EXPECT_TRUE(device.kept.empty());
+}
+
+}  // namespace
+}  // namespace espalier
