@@ -1,10 +1,11 @@
-// Attention over the paged KV cache: key number j of a row's list (prefix, then ancestors) always falls to
-// the same place of the same sums. So the bits do not depend on the batch, on the slots, or on whether
-// a key comes through the sequence or as an ancestor in a tree.
+// Attention over the paged KV cache: key number j of a row's list (prefix, then ancestors) always
+// falls to the same place of the same sums. So the bits do not depend on the batch, on the slots,
+// or on whether a key comes through the sequence or as an ancestor in a tree.
 //
-// Keys come in pieces of 256. A piece has its own softmax, and pieces are merged in order (Milakov and
-// Gimelshein 2018), by one block that went through all of them, or, where there are too few blocks, by
-// the last one of several that each went through some (Dao et al., "Flash-Decoding", 2023).
+// Keys come in pieces of 256. A piece has its own softmax, and pieces are merged in order (Milakov
+// and Gimelshein 2018), by one block that went through all of them, or, where there are too few
+// blocks, by the last one of several that each went through some (Dao et al., "Flash-Decoding",
+// 2023).
 #pragma once
 
 #include <cmath>
@@ -12,14 +13,15 @@
 #include <type_traits>
 
 #include "ops/cuda/fault.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {
 
-constexpr int kBlock = 128;         // threads
-constexpr int64_t kPiece = 256;     // keys
+constexpr int kBlock = 256;      // threads
+constexpr int64_t kPiece = 256;  // keys
 constexpr int kMostDim = 256;
 constexpr int kMostElements = 512;  // of the results of a block: heads by dimensions
 constexpr int kEach = kMostElements / kBlock;
@@ -117,23 +119,25 @@ struct CacheScales {
   const float* v;
 };
 
-// Neighbouring elements of a head; `whole`: all of them are there and aligned.
+// Neighbouring elements of a head, as they lie in memory.
 template <typename C, int kPerLane>
-__device__ __forceinline__ void LoadElements(const C* head, int at, int dim, bool whole,
-                                             float (&out)[kPerLane]) {
-  constexpr int kBytes = sizeof(C) * kPerLane < 16 ? sizeof(C) * kPerLane : 16;
-  struct alignas(kBytes) Elements {
+struct Elements {
+  static constexpr int kBytes = sizeof(C) * kPerLane < 16 ? sizeof(C) * kPerLane : 16;
+  struct alignas(kBytes) {
     C value[kPerLane];
-  };
-  if (whole) {
-    const Elements elements = *reinterpret_cast<const Elements*>(head + at);
+  } all;
+
+  // `whole`: all of them are there and aligned.
+  __device__ __forceinline__ void Load(const C* head, int at, int dim, bool whole) {
+    if (whole) {
+      all = *reinterpret_cast<const decltype(all)*>(head + at);
+      return;
+    }
 #pragma unroll
-    for (int e = 0; e < kPerLane; ++e) out[e] = Wide(elements.value[e]);
-  } else {
-#pragma unroll
-    for (int e = 0; e < kPerLane; ++e) out[e] = at + e < dim ? Wide(head[at + e]) : 0.0f;
+    for (int e = 0; e < kPerLane; ++e) all.value[e] = at + e < dim ? head[at + e] : C{};
   }
-}
+  __device__ __forceinline__ float operator[](int e) const { return Wide(all.value[e]); }
+};
 
 // The softmax over the keys seen so far, and one element of their weighted sum.
 struct Merged {
@@ -183,8 +187,11 @@ struct Attention {
 // A block has kHeads neighbouring heads of a row that share their keys, and of the pieces every
 // gridDim.y-th. kLanes lanes have kPerLane elements of a key, or of a value, each.
 template <typename T, typename C, int kLanes, int kPerLane, int kHeads>
-__global__ void __launch_bounds__(kBlock) AttendKernel(Attention<T, C> a) {
+__global__ void __launch_bounds__(kBlock, 2) AttendKernel(Attention<T, C> a) {
   constexpr int kGroups = kBlock / kLanes;
+  // Keys, and values, that a group of lanes has on the way at once: two or four registers each.
+  constexpr int kAtOnce = sizeof(C) * kPerLane > 16 ? 4 : 8;
+  using Part = Elements<C, kPerLane>;
   __shared__ int32_t slots[kPiece];
   __shared__ float weights[kHeads][kPiece];
   __shared__ float most[kHeads], sum[kHeads];
@@ -197,6 +204,8 @@ __global__ void __launch_bounds__(kBlock) AttendKernel(Attention<T, C> a) {
   const int head0 = static_cast<int>(blockIdx.x % blocks_of_row) * kHeads;
   const int kv = head0 / (a.heads / a.kv_heads);
   const int64_t width = static_cast<int64_t>(a.kv_heads) * dim;
+  LaunchNext();
+  AwaitPrevious();
   Keys keys = Keys::Of(a.batch, row);
   keys.KeepWindow(a.how.window);
   const int64_t pieces = (keys.size + kPiece - 1) / kPiece;
@@ -207,7 +216,10 @@ __global__ void __launch_bounds__(kBlock) AttendKernel(Attention<T, C> a) {
   float query[kHeads][kPerLane];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    LoadElements<T, kPerLane>(a.q + (row * a.heads + head0 + h) * dim, at, dim, false, query[h]);
+    Elements<T, kPerLane> given;
+    given.Load(a.q + (row * a.heads + head0 + h) * dim, at, dim, false);
+#pragma unroll
+    for (int e = 0; e < kPerLane; ++e) query[h][e] = given[e];
   }
   const int elements = kHeads * dim;  // of which a thread has every kBlock-th
   Merged merged[kEach];
@@ -219,23 +231,33 @@ __global__ void __launch_bounds__(kBlock) AttendKernel(Attention<T, C> a) {
       slots[j] = static_cast<int32_t>(keys.Slot(a.batch, row, first + j));
     }
     __syncthreads();
-#pragma unroll 4
-    for (int j0 = 0; j0 < count; j0 += kGroups) {
-      const int j = min(j0 + group, count - 1);
-      float key[kPerLane];
-      LoadElements<C, kPerLane>(a.k_cache + slots[j] * width + kv * dim, at, dim, a.whole, key);
+    // Beyond the last key that one is read again.
+    Part parts[kAtOnce];
+    const auto load = [&](const C* cache, int j0) {
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        float dot = 0;
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int j = min(j0 + u * kGroups + group, count - 1);
+        parts[u].Load(cache + slots[j] * width + kv * dim, at, dim, a.whole);
+      }
+    };
+    for (int j0 = 0; j0 < count; j0 += kAtOnce * kGroups) {
+      load(a.k_cache, j0);
 #pragma unroll
-        for (int e = 0; e < kPerLane; ++e) dot = fmaf(query[h][e], key[e], dot);
+      for (int u = 0; u < kAtOnce; ++u) {
 #pragma unroll
-        for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-          dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+        for (int h = 0; h < kHeads; ++h) {
+          float dot = 0;
+#pragma unroll
+          for (int e = 0; e < kPerLane; ++e) dot = fmaf(query[h][e], parts[u][e], dot);
+#pragma unroll
+          for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+            dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+          }
+          if (at == 0) weights[h][min(j0 + u * kGroups + group, count - 1)] = dot;
         }
-        if (at == 0) weights[h][j] = dot;
       }
     }
+    load(a.v_cache, 0);  // while the softmax is taken
     __syncthreads();
     for (int h = warp; h < kHeads; h += kBlock / 32) {
       float scores[kPiece / 32];
@@ -273,15 +295,18 @@ __global__ void __launch_bounds__(kBlock) AttendKernel(Attention<T, C> a) {
     }
     __syncthreads();
     float sums[kHeads][kPerLane] = {};
-#pragma unroll 4
-    for (int j = group; j < count; j += kGroups) {
-      float value[kPerLane];
-      LoadElements<C, kPerLane>(a.v_cache + slots[j] * width + kv * dim, at, dim, a.whole, value);
+    for (int j0 = 0; j0 < count; j0 += kAtOnce * kGroups) {
+      if (j0 > 0) load(a.v_cache, j0);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float weight = weights[h][j];
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int j = j0 + u * kGroups + group;
+        if (j >= count) continue;
 #pragma unroll
-        for (int e = 0; e < kPerLane; ++e) sums[h][e] = fmaf(weight, value[e], sums[h][e]);
+        for (int h = 0; h < kHeads; ++h) {
+          const float weight = weights[h][j];
+#pragma unroll
+          for (int e = 0; e < kPerLane; ++e) sums[h][e] = fmaf(weight, parts[u][e], sums[h][e]);
+        }
       }
     }
 #pragma unroll

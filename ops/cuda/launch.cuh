@@ -19,8 +19,41 @@ inline unsigned BlocksFor(int64_t n) {
   return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, int64_t{1} << 16));
 }
 
+// A kernel launched by LaunchOverlapping may begin before the one before it has ended, and must
+// call AwaitPrevious before it touches what kernels write. LaunchNext lets the kernel behind it
+// begin as soon as all blocks of this one have called it.
+__device__ __forceinline__ void LaunchNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void AwaitPrevious() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <typename... Parameters, typename... Arguments>
+KernelStatus LaunchOverlapping(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                               size_t shared_bytes, cudaStream_t stream, const char* op,
+                               const Arguments&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), op);
+}
+
 template <typename F>
 __global__ void __launch_bounds__(kThreads) ForEachKernel(int64_t n, F f) {
+  LaunchNext();
+  AwaitPrevious();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
     f(i);
@@ -31,8 +64,7 @@ __global__ void __launch_bounds__(kThreads) ForEachKernel(int64_t n, F f) {
 template <typename F>
 KernelStatus ForEach(int64_t n, const F& f, cudaStream_t stream, const char* op) {
   if (n <= 0) return KernelStatus::Ok();
-  ForEachKernel<F><<<BlocksFor(n), kThreads, 0, stream>>>(n, f);
-  return LaunchStatus(op);
+  return LaunchOverlapping(ForEachKernel<F>, dim3(BlocksFor(n)), kThreads, 0, stream, op, n, f);
 }
 
 }  // namespace espalier

@@ -81,7 +81,7 @@ struct Shape {
 // Where blocks share a row's pieces of keys.
 struct Sharing {
   static constexpr int64_t kEnoughBlocks = 4 * 132;  // that keep a GPU's memory busy
-  static constexpr int64_t kMostBytes = int64_t{64} << 20;
+  static constexpr int64_t kMostBytes = int64_t{128} << 20;
 
   int64_t pieces;  // most of a row
   int64_t rows;    // up to which they are shared
@@ -124,10 +124,9 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
                                   s.dim,
                                   whole,
                                   s.scores};
-  AttendKernel<T, C, kLanes, kPerLane, kHeads>
-      <<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)), kBlock, 0,
-         StreamOf(args)>>>(attention);
-  return LaunchStatus("paged_attention");
+  return LaunchOverlapping(AttendKernel<T, C, kLanes, kPerLane, kHeads>,
+                           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)),
+                           kBlock, 0, StreamOf(args), "paged_attention", attention);
 }
 
 // As many heads as share keys, up to kMost, which is 4 or 2.

@@ -13,7 +13,8 @@ RowWeights KindOf(int bits) {
   return bits == 8 ? RowWeights::kPacked8 : RowWeights::kPacked4;
 }
 
-std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
+std::unique_ptr<Kernel> Make(DeviceContexts& contexts, const KernelSpec& spec,
+                             std::string* refusal) {
   const int bits = static_cast<int>(spec.attributes.Int("bits"));
   const size_t each = spec.inputs.size() / spec.outputs.size();
   const int64_t in = spec.inputs[0].dims.back();
@@ -29,18 +30,22 @@ std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
   const RowWeights kind = KindOf(bits);
   const Activation activation = ActivationOf(spec.attributes);
   const int64_t most_rows = RowsOf(spec.inputs[0].dims);
+  int64_t out = 0;
+  for (const TensorSpec& y : spec.outputs) out += y.dims.back();
   return MakeKernel(
-      [=](const KernelArgs& args) {
-        return RunRowProducts("quantized_linear", kind, activation, most_rows, args);
+      [=, &contexts](const KernelArgs& args) {
+        return RunRowProducts(contexts, "quantized_linear", kind, activation, most_rows, args);
       },
-      RowProductsWorkspace(kind, most_rows, in));
+      RowProductsWorkspace(kind, most_rows, in, out));
 }
 
 }  // namespace cuda_quantized_linear
 
-void RegisterQuantizedLinearCuda(KernelRegistry& registry, DeviceContexts&) {
+void RegisterQuantizedLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   using namespace cuda_quantized_linear;
-  registry.Add("quantized_linear", Make);
+  registry.Add("quantized_linear", [&contexts](const KernelSpec& spec, std::string* refusal) {
+    return Make(contexts, spec, refusal);
+  });
   registry.TakesSeveral("quantized_linear", {"out", "source"});
 }
 

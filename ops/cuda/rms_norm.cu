@@ -24,6 +24,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ForwardKernel(const T* x, const T* weight, T* y, Residual<T> residual, int64_t n,
                   float epsilon) {
+  LaunchNext();
+  AwaitPrevious();
   x = residual.AddTo(x + blockIdx.x * n, blockIdx.x * n, n);
   if (y == nullptr) return;
   y += blockIdx.x * n;
@@ -79,10 +81,10 @@ KernelStatus Forward(const KernelArgs& args, bool has_residual, float epsilon) {
   const unsigned rows = static_cast<unsigned>(RowsOf(x.dims()));
   return DispatchFloat(x.dtype(), "rms_norm", [&](auto type) {
     using T = typename decltype(type)::T;
-    ForwardKernel<T><<<rows, kThreads, 0, StreamOf(args)>>>(
-        x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
-        has_residual ? Residual<T>::Of(args) : Residual<T>(), x.dims().back(), epsilon);
-    return LaunchStatus("rms_norm");
+    return LaunchOverlapping(ForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args), "rms_norm",
+                             x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
+                             has_residual ? Residual<T>::Of(args) : Residual<T>(), x.dims().back(),
+                             epsilon);
   });
 }
 

@@ -1,9 +1,9 @@
 // y = activation(x weight^T + bias) for rows of f32 and matrices in f32, bf16, or packed in 8 or 4
-// bits, by the tensor cores, with one order of summation for every element of y, whatever the number
-// of rows: serving needs a row's bits not to depend on the batch it rides in.
+// bits, by the tensor cores, with one order of summation for every element of y, whatever the
+// number of rows: serving needs a row's bits not to depend on the batch it rides in.
 //
-// f32 operands are sums of three bf16 numbers, exactly; of the products of such sums, those that are
-// less than 2^-24 of the largest are left out (as in "bf16x6": Henry, Tang, Heinecke 2019).
+// f32 operands are sums of three bf16 numbers, exactly; of the products of such sums, those that
+// are less than 2^-24 of the largest are left out (as in "bf16x6": Henry, Tang, Heinecke 2019).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/cuda/context.h"
 #include "ops/kernel/activation.h"
 #include "ops/kernel/kernel.h"
 
@@ -33,14 +34,15 @@ struct RowProducts {
   const char* op = "linear";  // for errors
   RowWeights kind = RowWeights::kF32;
   Activation activation = Activation::kNone;
+  uint32_t* arrivals = nullptr;  // DeviceContext's
   int64_t rows = 0, in = 0;
   const float* x = nullptr;  // [rows, in]
   int count = 0;
   RowProduct products[kMost];
 };
 
-// Bytes for up to `rows` rows.
-size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in);
+// Bytes for up to `rows` rows and `out` outputs of all matrices.
+size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in, int64_t out);
 
 // `most_rows` is what the workspace was made for.
 KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void* workspace,
@@ -48,7 +50,7 @@ KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void*
 
 // The same for a kernel's operands: x, weight, bias (which may be absent), again and again, and an
 // output for each.
-KernelStatus RunRowProducts(const char* op, RowWeights kind, Activation activation,
-                            int64_t most_rows, const KernelArgs& args);
+KernelStatus RunRowProducts(DeviceContexts& contexts, const char* op, RowWeights kind,
+                            Activation activation, int64_t most_rows, const KernelArgs& args);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Small copies between ordinary host memory and the device, by way of page-locked memory: the driver
-// waits for the device in each copy of memory that is not.
+// Small copies between ordinary host memory and the device, by way of page-locked memory: the
+// driver waits for the device in each copy of memory that is not.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -319,6 +319,15 @@ TEST_F(RemoteModelRunnerTest, StepsRunOnWorkersWhichAreBusyUntilTheModelIsUnload
   EXPECT_FALSE(b->Is(&ScriptedWorker::loaded));
 }
 
+TEST_F(RemoteModelRunnerTest, WhoeverKeepsNoCacheNeedNotAskForItsGeneration) {
+  AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  RunnerLogits logits;
+  EXPECT_TRUE((*runner)->Step(Row(3), &logits).ok());  // as proofs do, without an engine
+  EXPECT_EQ(logits.values.size(), static_cast<size_t>(kVocabulary));
+}
+
 TEST_F(RemoteModelRunnerTest, StepsOfAPipelineBeginBeforeEarlierOnesHaveEnded) {
   AddWorker();
   AddWorker();

@@ -116,6 +116,12 @@ class ParallelServingTest(unittest.TestCase):
             self.assertFalse(thread.is_alive(), "an answer hangs")
         return replies
 
+    def test_a_proof_that_nothing_is_lost_runs_on_workers(self):
+        for flags in ([*DRAFTS, "--ssm-tensor-parallel=1"], ["--ssm=small", "--weights=int8"]):
+            report = self.cluster.run("verify-lossless", "--llm=big", "--tensor-parallel=1", "--draws=1000", *flags)
+            self.assertTrue(report["passed"], report)
+            self.assertEqual(len(report["checks"]), 5, report)
+
     def test_rules_and_log_probabilities_are_the_same_where_the_logits_are(self):
         """A worker puts logits through masks, biases and penalties, and says how probable tokens were."""
         fields = [

@@ -39,7 +39,7 @@ inline HostTensor Rows(const HostTensor& tensor, int64_t begin, int64_t end) {
 }
 
 inline KernelSpec SpecFor(const std::string& op, Attributes attributes,
-                   const std::vector<HostTensor>& inputs, const TensorSpec& output) {
+                          const std::vector<HostTensor>& inputs, const TensorSpec& output) {
   KernelSpec spec;
   spec.op = op;
   spec.attributes = std::move(attributes);

@@ -184,7 +184,6 @@ std::string AttentionIsRowStable(Backend& cuda, DType dtype, int32_t tokens) {
   return "";
 }
 
-
 }  // namespace
 
 void CheckServing(Backend& cuda, const AddVerdict& add) {
@@ -192,8 +191,8 @@ void CheckServing(Backend& cuda, const AddVerdict& add) {
     const std::string type = Name(dtype);
     for (int bits : {32, 16, 8, 4}) {
       if (bits != 32 && dtype != DType::kF32) continue;
-      const std::string what = type + " with weights of " +
-                               (bits == 32 ? "that type" : std::to_string(bits) + " bits");
+      const std::string what =
+          type + " with weights of " + (bits == 32 ? "that type" : std::to_string(bits) + " bits");
       add("row-stable product, " + what, ProductIsRowStable(cuda, dtype, bits, 512, 200));
       add("row-stable product, " + what + ", wide",
           ProductIsRowStable(cuda, dtype, bits, 1024, 3000));

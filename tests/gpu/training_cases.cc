@@ -82,7 +82,8 @@ void AddMixedPrecision(std::vector<Case>* cases) {
          .attributes = {{"activation", std::string("gelu")}},
          .inputs = {Uniform(t, {30, 48}), Uniform(kF32, {24, 48}), Uniform(kF32, {24})},
          .sum_length = 48,
-         .slack = 2});
+         .slack = 2,
+         .rounded_to = t});  // the gradient before the activation
     cases->push_back(
         {.op = "conv2d",
          .name = "f32 weights",

@@ -43,9 +43,9 @@ absl::Status StepRecordings::Record(const Sizes& sizes,
 }
 
 void StepRecordings::DropOldest() {
-  const auto oldest = std::min_element(
-      seen_.begin(), seen_.end(),
-      [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+  const auto oldest =
+      std::min_element(seen_.begin(), seen_.end(),
+                       [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
   if (oldest->second.recording != 0) recorder_->Forget(oldest->second.recording);
   seen_.erase(oldest);
 }

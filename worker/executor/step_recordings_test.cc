@@ -74,7 +74,8 @@ TEST_F(StepRecordingsTest, EveryStepRunsOnceAndFromTheThirdOnWithoutBeingEnqueue
 
 TEST_F(StepRecordingsTest, LongStepsAreNotRecorded) {
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(Step(StepRecordings::kMostRows + 1), std::to_string(StepRecordings::kMostRows + 1) + "/1");
+    EXPECT_EQ(Step(StepRecordings::kMostRows + 1),
+              std::to_string(StepRecordings::kMostRows + 1) + "/1");
     EXPECT_TRUE(anew_);
   }
   EXPECT_TRUE(device_.kept.empty());
