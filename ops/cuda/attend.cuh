@@ -352,6 +352,7 @@ __global__ void __launch_bounds__(kBlock, 2) AttendKernel(Attention<T, C> a) {
     for (int i = 0; i < kEach; ++i) {
       const int e = threadIdx.x + i * kBlock;
       if (e >= elements) break;
+#pragma unroll 4
       for (int64_t piece = 0; piece < pieces; ++piece) {
         const float* const from = a.partials.At(row * a.heads + head0 + e / dim, piece, dim);
         merged[i].Add(__ldcg(from), __ldcg(from + 1), __ldcg(from + 2 + e % dim));

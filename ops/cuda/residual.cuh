@@ -19,6 +19,12 @@ struct Residual {
     return {args.inputs[1].as<T>(), (sum.present() ? sum : args.outputs[0]).template as<T>()};
   }
 
+  // Element i of what is normalised, as it is stored.
+  __device__ float At(const T* x, int64_t i) const {
+    if (residual == nullptr) return ToFloat(x[i]);
+    return ToFloat(FromFloat<T>(ToFloat(x[i]) + ToFloat(residual[i])));
+  }
+
   // The row to normalise: `x` itself, or the sum, rounded as it is stored. For all threads of the
   // block.
   __device__ const T* AddTo(const T* x, int64_t offset, int64_t n) const {

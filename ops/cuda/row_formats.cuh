@@ -1,9 +1,15 @@
 // What a product's operands look like to a warp: see row_products.cu.
+//
+// Lane (g, t), g = lane / 4 and t = lane % 4, holds of a tile's weights outputs g and g + 8, and of
+// x row g, inputs 8 t to 8 t + 7 of a chunk: the tensor cores multiply what lies at the same place,
+// and do not ask which input it is. Its four sums are those of outputs g, g, g + 8, g + 8 and rows
+// 2 t, 2 t + 1, 2 t, 2 t + 1.
 #pragma once
 
 #include <cuda_pipeline.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/launch.cuh"
@@ -16,8 +22,8 @@ namespace row_products {
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kParts = 8;
-constexpr int kChunk = 32;       // inputs
-constexpr int kTileRows = 8;     // of x in a product of the tensor cores
+constexpr int kChunk = 32;    // inputs
+constexpr int kTileRows = 8;  // of x in a product of the tensor cores
 constexpr int kTileOutputs = 16;
 constexpr int kMostTileRows = 64;  // that a block holds
 
@@ -35,16 +41,14 @@ struct Matrices {
   Piece pieces[RowProducts::kMost];
   int count;
   int64_t tiles, in;
-  bool vectors;  // inputs may be read 16 bytes at a time
+  bool whole;  // rows of f32 or bf16 are chunks of aligned memory
 };
 
-// x, split or rounded: see the kernels that make it.
+// x, split or rounded, in the order in which lanes read it: [rows / 8][chunks] of Inputs::kBytes.
 struct Rows {
-  int64_t rows, chunks;
-  int64_t plane;         // elements from one of the three bf16 numbers to the next
-  const uint8_t* data;   // bf16 [3][rows][32 * chunks], or i8 [rows][32 * chunks]
-  const float* scale;    // [rows][chunks]
-  const float* scaled_sum;
+  int64_t rows;
+  int chunks;
+  const uint8_t* data;
 };
 
 __device__ __forceinline__ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
@@ -68,114 +72,75 @@ __device__ __forceinline__ float SmallToFloat(int x) {
   return __int_as_float(0x4b400000 + x) - 12582912.0f;
 }
 
-// Inputs of rows of x for one product of the tensor cores, from memory or from a stage in shared
-// memory, which holds a chunk of kRows rows: what lane (g, t) multiplies (see Format).
-template <bool kSums>
+// A chunk of eight rows in 8 bits: [8][32] numbers, [8] scales, [8] scales times sums of the
+// numbers.
 struct RoundedInputs {
+  static constexpr int kBytes = kTileRows * (kChunk + 8);
   uint2 q;
-  float scale[2], scaled_sum[2];
+  float2 scale, scaled_sum;
 
-  __device__ __forceinline__ void Load(const Rows& x, int64_t row0, int64_t chunk, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    q = *reinterpret_cast<const uint2*>(x.data + ((row0 + g) * x.chunks + chunk) * kChunk + 8 * t);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int64_t at = (row0 + 2 * t + i) * x.chunks + chunk;
-      scale[i] = x.scale[at];
-      if (kSums) scaled_sum[i] = x.scaled_sum[at];
-    }
-  }
-
-  // [rows][32] bytes, [rows] scales, [rows] sums.
-  static constexpr int StageBytes(int rows) { return rows * (kChunk + 8); }
-  template <int kRows>
-  __device__ __forceinline__ void LoadStaged(const char* stage, int row0, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    q = *reinterpret_cast<const uint2*>(stage + (row0 + g) * kChunk + 8 * t);
-    const auto* const scales = reinterpret_cast<const float*>(stage + kRows * kChunk);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      scale[i] = scales[row0 + 2 * t + i];
-      if (kSums) scaled_sum[i] = scales[kRows + row0 + 2 * t + i];
-    }
-  }
-  template <int kRows>
-  static __device__ __forceinline__ void Stage(const Rows& x, int64_t row0, int64_t chunk,
-                                               char* stage) {
-    for (int i = threadIdx.x; i < 2 * kRows; i += kThreads) {
-      __pipeline_memcpy_async(
-          stage + 16 * i, x.data + ((row0 + i / 2) * x.chunks + chunk) * kChunk + i % 2 * 16, 16);
-    }
-    for (int i = threadIdx.x; i < (kSums ? 2 : 1) * kRows; i += kThreads) {
-      const float* const from = i < kRows ? x.scale : x.scaled_sum;
-      __pipeline_memcpy_async(stage + kRows * kChunk + 4 * i,
-                              from + (row0 + i % kRows) * x.chunks + chunk, 4);
-    }
+  __device__ __forceinline__ void Load(const uint8_t* tile, int lane) {
+    q = reinterpret_cast<const uint2*>(tile)[lane];
+    const auto* const scales = reinterpret_cast<const float2*>(tile + kTileRows * kChunk);
+    scale = scales[lane % 4];
+    scaled_sum = scales[kTileRows / 2 + lane % 4];
   }
 };
 
-// The three bf16 numbers of each input.
+// The same as sums of three bf16 numbers: [3][8][32].
 struct SplitInputs {
+  static constexpr int kPlane = kTileRows * kChunk * 2;  // bytes
+  static constexpr int kBytes = 3 * kPlane;
   uint4 plane[3];
 
-  __device__ __forceinline__ void Load(const Rows& x, int64_t row0, int64_t chunk, int lane) {
-    const auto* const at = reinterpret_cast<const __nv_bfloat16*>(x.data) +
-                           ((row0 + lane / 4) * x.chunks + chunk) * kChunk + lane % 4 * 8;
-#pragma unroll
-    for (int p = 0; p < 3; ++p) plane[p] = *reinterpret_cast<const uint4*>(at + p * x.plane);
-  }
-
-  // [3][rows][64] bytes.
-  static constexpr int StageBytes(int rows) { return 3 * rows * 2 * kChunk; }
-  template <int kRows>
-  __device__ __forceinline__ void LoadStaged(const char* stage, int row0, int lane) {
-    const char* const at = stage + row0 * 2 * kChunk + 16 * lane;
+  __device__ __forceinline__ void Load(const uint8_t* tile, int lane) {
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
-      plane[p] = *reinterpret_cast<const uint4*>(at + p * kRows * 2 * kChunk);
-    }
-  }
-  template <int kRows>
-  static __device__ __forceinline__ void Stage(const Rows& x, int64_t row0, int64_t chunk,
-                                               char* stage) {
-    const auto* const from = reinterpret_cast<const __nv_bfloat16*>(x.data);
-    for (int i = threadIdx.x; i < 3 * kRows * 4; i += kThreads) {
-      const int p = i / (4 * kRows), row = i / 4 % kRows;
-      __pipeline_memcpy_async(
-          stage + 16 * i,
-          from + p * x.plane + ((row0 + row) * x.chunks + chunk) * kChunk + i % 4 * 8, 16);
+      plane[p] = reinterpret_cast<const uint4*>(tile + p * kPlane)[lane];
     }
   }
 };
 
-// Lane (g, t), g = lane / 4 and t = lane % 4, holds of a tile's weights outputs g and g + 8, and of
-// x row g, inputs 8 t to 8 t + 7 of a chunk: the tensor cores multiply what lies at the same place,
-// and do not ask which input it is. Its four sums are those of outputs g, g, g + 8, g + 8 and rows
-// 2 t, 2 t + 1, 2 t, 2 t + 1.
+// For each kind of weights: where a lane's numbers of a tile lie (At), the numbers of a chunk as
+// they are read (Load), as they are multiplied (Unpack), and the products with eight rows, added to
+// `sums` (Add).
 template <RowWeights kind>
 struct Format;
 
+// A lane's scale is one of the four that it needs; its neighbours have the others.
+__device__ __forceinline__ float OfNeighbour(float value, int lane, int t) {
+  return __shfl_sync(0xffffffffu, value, lane - lane % 4 + t);
+}
+
 template <>
 struct Format<RowWeights::kPacked8> {
-  using X = RoundedInputs<false>;
+  using Inputs = RoundedInputs;
+  static constexpr PackedWeights kShape{8, kTileOutputs, 2 * kChunk};
+  struct Cursor {
+    const uint8_t* block;
+    int words, scale;  // bytes
+  };
+  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
+                                              int lane) {
+    const PackedWeights shape{8, piece.out, m.in};
+    const int g = lane / 4, t = lane % 4;
+    return {piece.weights + tile * shape.block_bytes(), (2 * t * kTileOutputs + g) * 4,
+            (t % 2 * 8 + g) * 2};
+  }
+
   struct Raw {
     uint32_t words[4];
-    __half scale[2];
+    __half scale;
   };
-  static __device__ __forceinline__ Raw Load(const Matrices& m, const Piece& piece, int64_t tile,
-                                             int64_t chunk, int lane) {
-    const PackedWeights shape{8, piece.out, m.in};
-    const uint8_t* const block = piece.weights + tile * shape.block_bytes();
-    const auto* const words = reinterpret_cast<const uint32_t*>(block + shape.numbers_at(chunk));
-    const auto* const scales = reinterpret_cast<const __half*>(block + shape.scales_at(chunk));
-    const int g = lane / 4, t = lane % 4;
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
+    constexpr int kGroup = static_cast<int>(kShape.group_bytes());
+    const auto* const words = reinterpret_cast<const uint32_t*>(
+        at.block + (at.words + (chunk / 2 + 1) * 64 + chunk * kGroup));
     Raw raw;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      raw.words[i] = __ldcs(words + (2 * t + i / 2) * kTileOutputs + g + 8 * (i % 2));
-    }
-    raw.scale[0] = __ldcs(scales + g);
-    raw.scale[1] = __ldcs(scales + g + 8);
+    for (int i = 0; i < 4; ++i) raw.words[i] = __ldcs(words + i / 2 * kTileOutputs + 8 * (i % 2));
+    raw.scale = __ldcs(reinterpret_cast<const __half*>(
+        at.block + (at.scale + chunk / 2 * (64 + 2 * kGroup) + chunk % 2 * 32)));
     return raw;
   }
 
@@ -183,98 +148,118 @@ struct Format<RowWeights::kPacked8> {
     uint32_t a[4];
     float scale[2];
   };
-  static __device__ __forceinline__ Weights Unpack(const Raw& raw) {
+  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int lane) {
     Weights w;
 #pragma unroll
     for (int i = 0; i < 4; ++i) w.a[i] = raw.words[i] ^ 0x80808080u;  // less 128, with a sign
-    w.scale[0] = __half2float(raw.scale[0]);
-    w.scale[1] = __half2float(raw.scale[1]);
+    const float own = __half2float(raw.scale);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) w.scale[i] = OfNeighbour(own, lane, i);
     return w;
   }
-  static __device__ __forceinline__ void Add(const Weights& w, const X& x, float (&sums)[4]) {
+  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
     int dots[4] = {};
     MultiplyI8(w.a, x.q.x, x.q.y, dots);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[i] = fmaf(SmallToFloat(dots[i]), w.scale[i / 2] * x.scale[i % 2], sums[i]);
+      const float scale = w.scale[i / 2] * (i % 2 == 0 ? x.scale.x : x.scale.y);
+      sums[i] = fmaf(SmallToFloat(dots[i]), scale, sums[i]);
     }
   }
 };
 
 template <>
 struct Format<RowWeights::kPacked4> {
-  using X = RoundedInputs<true>;
+  using Inputs = RoundedInputs;
+  static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
+  struct Cursor {
+    const uint8_t* block;
+    int words, scale;
+  };
+  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
+                                              int lane) {
+    const PackedWeights shape{4, piece.out, m.in};
+    const int g = lane / 4, t = lane % 4;
+    return {piece.weights + tile * shape.block_bytes(), 64 + (t * kTileOutputs + g) * 4,
+            (t * 8 + g) * 2};
+  }
+
   struct Raw {
     uint32_t words[2];
-    __half scale[2], minimum[2];
+    __half scale;  // of t = 0, 1: scales of outputs g, g + 8; of t = 2, 3: their minima
   };
-  static __device__ __forceinline__ Raw Load(const Matrices& m, const Piece& piece, int64_t tile,
-                                             int64_t chunk, int lane) {
-    const PackedWeights shape{4, piece.out, m.in};
-    const uint8_t* const block = piece.weights + tile * shape.block_bytes();
-    const auto* const words = reinterpret_cast<const uint32_t*>(block + shape.numbers_at(chunk));
-    const auto* const scales = reinterpret_cast<const __half*>(block + shape.scales_at(chunk));
-    const int g = lane / 4, t = lane % 4;
-    Raw raw;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      raw.words[i] = __ldcs(words + t * kTileOutputs + g + 8 * i);
-      raw.scale[i] = __ldcs(scales + g + 8 * i);
-      raw.minimum[i] = __ldcs(scales + kTileOutputs + g + 8 * i);
-    }
-    return raw;
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
+    const uint8_t* const unit = at.block + chunk * kUnit;
+    const auto* const words = reinterpret_cast<const uint32_t*>(unit + at.words);
+    return {{__ldcs(words), __ldcs(words + 8)},
+            __ldcs(reinterpret_cast<const __half*>(unit + at.scale))};
   }
 
   struct Weights {
     uint32_t a[4];
     float scale[2], minimum[2];
   };
-  static __device__ __forceinline__ Weights Unpack(const Raw& raw) {
+  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int lane) {
     Weights w;
+    const float own = __half2float(raw.scale);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       w.a[i] = raw.words[i] & 0x0f0f0f0fu;
       w.a[2 + i] = raw.words[i] >> 4 & 0x0f0f0f0fu;
-      w.scale[i] = __half2float(raw.scale[i]);
-      w.minimum[i] = __half2float(raw.minimum[i]);
+      w.scale[i] = OfNeighbour(own, lane, i);
+      w.minimum[i] = OfNeighbour(own, lane, 2 + i);
     }
     return w;
   }
-  static __device__ __forceinline__ void Add(const Weights& w, const X& x, float (&sums)[4]) {
+  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
     int dots[4] = {};
     MultiplyI8(w.a, x.q.x, x.q.y, dots);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[i] = fmaf(SmallToFloat(dots[i]), w.scale[i / 2] * x.scale[i % 2], sums[i]);
-      sums[i] = fmaf(w.minimum[i / 2], x.scaled_sum[i % 2], sums[i]);
+      const float scale = w.scale[i / 2] * (i % 2 == 0 ? x.scale.x : x.scale.y);
+      sums[i] = fmaf(SmallToFloat(dots[i]), scale, sums[i]);
+      sums[i] = fmaf(w.minimum[i / 2], i % 2 == 0 ? x.scaled_sum.x : x.scaled_sum.y, sums[i]);
     }
   }
 };
 
-// Eight neighbours of a row's inputs; zeros outside the matrix.
-template <typename T, int kVectors>
-__device__ __forceinline__ void ReadInputs(const Matrices& m, const Piece& piece, int64_t output,
-                                           int64_t input, uint4 (&to)[kVectors]) {
-  constexpr int kEach = 16 / sizeof(T);
-  if (output >= piece.out || input >= m.in) {
-#pragma unroll
-    for (uint4& v : to) v = make_uint4(0, 0, 0, 0);
-    return;
-  }
-  const T* const from = reinterpret_cast<const T*>(piece.weights) + output * m.in + input;
-  if (m.vectors) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) to[v] = __ldcs(reinterpret_cast<const uint4*>(from) + v);
-    return;
-  }
-  T elements[kVectors * kEach];
-  for (int e = 0; e < kVectors * kEach; ++e) {
-    elements[e] = input + e < m.in ? from[e] : FromFloat<T>(0.0f);
-  }
-  memcpy(to, elements, sizeof(to));
-}
+// Rows g and g + 8 of a tile, in f32 or bf16. Beyond the last output that one is read again.
+template <typename T>
+struct RowCursor {
+  const T* low;
+  const T* high;
+  int in, first;  // the lane's first input in a chunk
+  bool whole;
 
-// Fragments of a chunk are two products of 16 inputs.
+  __device__ __forceinline__ RowCursor(const Matrices& m, const Piece& piece, int64_t tile,
+                                       int lane)
+      : in(static_cast<int>(m.in)), first(lane % 4 * 8), whole(m.whole) {
+    const auto* const weights = reinterpret_cast<const T*>(piece.weights);
+    const int64_t output = tile * kTileOutputs + lane / 4;
+    low = weights + min(output, piece.out - 1) * m.in + first;
+    high = weights + min(output + 8, piece.out - 1) * m.in + first;
+  }
+
+  // Eight neighbouring inputs; zeros beyond the last.
+  template <int kVectors>
+  __device__ __forceinline__ void Read(const T* row, int chunk, uint4 (&to)[kVectors]) const {
+    const T* const from = row + chunk * kChunk;
+    if (whole) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) to[v] = __ldcs(reinterpret_cast<const uint4*>(from) + v);
+      return;
+    }
+    T elements[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const bool inside = chunk * kChunk + first + e < in;
+      elements[e] = inside ? from[e] : FromFloat<T>(0.0f);
+    }
+    memcpy(to, elements, sizeof(to));
+  }
+};
+
+// A chunk is two products of 16 inputs.
 struct Fragments {
   uint32_t a[2][4];
 
@@ -295,27 +280,31 @@ struct Fragments {
 
 template <>
 struct Format<RowWeights::kBF16> {
-  using X = SplitInputs;
+  using Inputs = SplitInputs;
+  using Cursor = RowCursor<__nv_bfloat16>;
+  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
+                                              int lane) {
+    return Cursor(m, piece, tile, lane);
+  }
+
   struct Raw {
     uint4 low[1], high[1];
   };
-  static __device__ __forceinline__ Raw Load(const Matrices& m, const Piece& piece, int64_t tile,
-                                             int64_t chunk, int lane) {
-    const int64_t output = tile * kTileOutputs + lane / 4, input = chunk * kChunk + lane % 4 * 8;
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
     Raw raw;
-    ReadInputs<__nv_bfloat16>(m, piece, output, input, raw.low);
-    ReadInputs<__nv_bfloat16>(m, piece, output + 8, input, raw.high);
+    at.Read(at.low, chunk, raw.low);
+    at.Read(at.high, chunk, raw.high);
     return raw;
   }
 
   using Weights = Fragments;
-  static __device__ __forceinline__ Weights Unpack(const Raw& raw) {
+  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     Weights w;
     w.Set({raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
           {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w});
     return w;
   }
-  static __device__ __forceinline__ void Add(const Weights& w, const X& x, float (&sums)[4]) {
+  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
     float of_chunk[4] = {};
 #pragma unroll
     for (int p = 2; p >= 0; --p) w.Multiply(x.plane[p], of_chunk);
@@ -334,23 +323,27 @@ __device__ __forceinline__ uint32_t Rest(uint32_t x) {
 
 template <>
 struct Format<RowWeights::kF32> {
-  using X = SplitInputs;
+  using Inputs = SplitInputs;
+  using Cursor = RowCursor<float>;
+  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
+                                              int lane) {
+    return Cursor(m, piece, tile, lane);
+  }
+
   struct Raw {
     uint4 low[2], high[2];
   };
-  static __device__ __forceinline__ Raw Load(const Matrices& m, const Piece& piece, int64_t tile,
-                                             int64_t chunk, int lane) {
-    const int64_t output = tile * kTileOutputs + lane / 4, input = chunk * kChunk + lane % 4 * 8;
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
     Raw raw;
-    ReadInputs<float>(m, piece, output, input, raw.low);
-    ReadInputs<float>(m, piece, output + 8, input, raw.high);
+    at.Read(at.low, chunk, raw.low);
+    at.Read(at.high, chunk, raw.high);
     return raw;
   }
 
   struct Weights {
     Fragments plane[3];
   };
-  static __device__ __forceinline__ Weights Unpack(const Raw& raw) {
+  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     uint32_t rest[2][8] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w, raw.low[1].x,
                             raw.low[1].y, raw.low[1].z, raw.low[1].w},
                            {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w,
@@ -372,7 +365,7 @@ struct Format<RowWeights::kF32> {
     }
     return w;
   }
-  static __device__ __forceinline__ void Add(const Weights& w, const X& x, float (&sums)[4]) {
+  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
     float of_chunk[4] = {};
     w.plane[2].Multiply(x.plane[0], of_chunk);
     w.plane[0].Multiply(x.plane[2], of_chunk);

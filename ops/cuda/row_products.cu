@@ -41,35 +41,38 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const Piece& piece = PieceOf(m, blockIdx.x);
   const int64_t tile = blockIdx.x - piece.first_tile;
-  const int64_t begin = x.chunks * warp / kParts, end = x.chunks * (warp + 1) / kParts;
+  const int begin = x.chunks * warp / kParts, end = x.chunks * (warp + 1) / kParts;
 
+  const typename F::Cursor cursor = F::At(m, piece, tile, lane);
   typename F::Raw raw[kAhead];
-  typename F::X inputs[kAhead][kTiles];
+  typename F::Inputs inputs[kAhead][kTiles];
+  const auto load_inputs = [&](int chunk, typename F::Inputs(&to)[kTiles]) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      to[i].Load(x.data + (i * x.chunks + chunk) * F::Inputs::kBytes, lane);
+    }
+  };
   LaunchNext();
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
-    if (begin + u < end) raw[u] = F::Load(m, piece, tile, begin + u, lane);
+    if (begin + u < end) raw[u] = F::Load(cursor, begin + u);
   }
   AwaitPrevious();
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
-    if (begin + u >= end) break;
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) inputs[u][i].Load(x, i * kTileRows, begin + u, lane);
+    if (begin + u < end) load_inputs(begin + u, inputs[u]);
   }
   float sums[kTiles][4] = {};
-  for (int64_t c0 = begin; c0 < end; c0 += kAhead) {
+  for (int c0 = begin; c0 < end; c0 += kAhead) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
-      const int64_t chunk = c0 + u, next = chunk + kAhead;
+      const int chunk = c0 + u, next = chunk + kAhead;
       if (chunk >= end) break;
-      const typename F::Weights weights = F::Unpack(raw[u]);
-      if (next < end) raw[u] = F::Load(m, piece, tile, next, lane);
+      const typename F::Weights weights = F::Unpack(raw[u], lane);
+      if (next < end) raw[u] = F::Load(cursor, next);
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        F::Add(weights, inputs[u][i], sums[i]);
-        if (next < end) inputs[u][i].Load(x, i * kTileRows, next, lane);
-      }
+      for (int i = 0; i < kTiles; ++i) F::Add(weights, inputs[u][i], sums[i]);
+      if (next < end) load_inputs(next, inputs[u]);
     }
   }
 #pragma unroll
@@ -93,18 +96,20 @@ __global__ void __launch_bounds__(kThreads, 2)
 // below 2^-110. Thread i has inputs 4 i to 4 i + 3 of the padded rows.
 struct SplitRows {
   const float* x;
-  int64_t in, padded, plane;
-  __nv_bfloat16* to;
+  int64_t in, chunks;
+  uint8_t* to;
   __device__ void operator()(int64_t i) const {
-    const int64_t at = 4 * i, row = at / padded, input = at % padded;
+    const int64_t at = 4 * i, row = at / (chunks * kChunk), input = at % (chunks * kChunk);
     uint32_t rest[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       rest[e] = input + e < in ? __float_as_uint(x[row * in + input + e]) : 0u;
     }
+    uint8_t* const tile = to + (row / kTileRows * chunks + input / kChunk) * SplitInputs::kBytes +
+                          (row % kTileRows * kChunk + input % kChunk) * 2;
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
-      *reinterpret_cast<uint2*>(to + p * plane + at) =
+      *reinterpret_cast<uint2*>(tile + p * SplitInputs::kPlane) =
           make_uint2(UpperHalves(rest[0], rest[1]), UpperHalves(rest[2], rest[3]));
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -118,25 +123,26 @@ struct SplitRows {
 
 // One warp for each chunk of a row: 8 bits with the sign, times a scale.
 __global__ void __launch_bounds__(kThreads)
-    RoundRows(const float* x, int64_t rows, int64_t in, int64_t chunks, int8_t* q, float* scale,
-              float* scaled_sum) {
+    RoundRows(const float* x, int64_t rows, int64_t in, int64_t chunks, uint8_t* to) {
   LaunchNext();
   AwaitPrevious();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (at >= rows * chunks) return;
   const int lane = threadIdx.x % 32;
-  const int64_t i = at % chunks * kChunk + lane;
-  const float value = i < in ? x[at / chunks * in + i] : 0.0f;
+  const int64_t row = at / chunks, chunk = at % chunks, i = chunk * kChunk + lane;
+  const float value = i < in ? x[row * in + i] : 0.0f;
   const bool finite = __all_sync(0xffffffffu, isfinite(value));
   const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);
   const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
   const int rounded = finite ? __float2int_rn(value * inverse) : 0;
-  q[at * kChunk + lane] = static_cast<int8_t>(rounded);
+  uint8_t* const tile = to + (row / kTileRows * chunks + chunk) * RoundedInputs::kBytes;
+  tile[row % kTileRows * kChunk + lane] = static_cast<uint8_t>(static_cast<int8_t>(rounded));
   const int sum = __reduce_add_sync(0xffffffffu, rounded);
   if (lane == 0) {
-    const float of_chunk = !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f;
-    scale[at] = of_chunk;
-    scaled_sum[at] = of_chunk * static_cast<float>(sum);
+    const float scale = !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f;
+    auto* const scales = reinterpret_cast<float*>(tile + kTileRows * kChunk);
+    scales[row % kTileRows] = scale;
+    scales[kTileRows + row % kTileRows] = scale * static_cast<float>(sum);
   }
 }
 
@@ -154,15 +160,13 @@ constexpr int64_t kEnoughBlocks = 128;
 
 struct Layout {
   WorkspaceLayout all;
-  size_t data = 0, scale = 0, scaled_sum = 0, sums = 0;
+  size_t data = 0, sums = 0;
 
   Layout(RowWeights kind, int64_t rows, int64_t in, int64_t out) {
-    const auto chunks = static_cast<size_t>(Padded(rows) * Chunks(in));
-    data = all.Add(chunks * kChunk * (Packed(kind) ? 1 : 3 * sizeof(__nv_bfloat16)));
-    if (Packed(kind)) {
-      scale = all.Add(chunks * sizeof(float));
-      scaled_sum = all.Add(chunks * sizeof(float));
-    }
+    const int64_t bytes = Packed(kind) ? RoundedInputs::kBytes : SplitInputs::kBytes;
+    // Copies of whole stages end behind the last row.
+    const int64_t chunks = Padded(rows) / kTileRows * Chunks(in) + PerStage(kind);
+    data = all.Add(static_cast<size_t>(chunks * bytes));
     const int64_t tiles = (out + kTileOutputs - 1) / kTileOutputs + RowProducts::kMost + kWarps;
     const int64_t elements = std::min(kEnoughBlocks * kWarps * kMostTileRows * kTileOutputs,
                                       tiles * kTileOutputs * Padded(rows));
@@ -170,26 +174,15 @@ struct Layout {
   }
 };
 
-KernelStatus Prepare(const RowProducts& p, int64_t most_rows, const Layout& layout, char* workspace,
-                     cudaStream_t stream, Rows* rows) {
+KernelStatus Prepare(const RowProducts& p, uint8_t* data, cudaStream_t stream, Rows* rows) {
   const int64_t chunks = Chunks(p.in);
-  char* const data = workspace + layout.data;
-  *rows = {p.rows,  chunks, Padded(most_rows) * chunks * kChunk, reinterpret_cast<uint8_t*>(data),
-           nullptr, nullptr};
+  *rows = {p.rows, static_cast<int>(chunks), data};
   if (!Packed(p.kind)) {
-    return ForEach(
-        p.rows * chunks * kChunk / 4,
-        SplitRows{p.x, p.in, chunks * kChunk, rows->plane, reinterpret_cast<__nv_bfloat16*>(data)},
-        stream, p.op);
+    return ForEach(p.rows * chunks * kChunk / 4, SplitRows{p.x, p.in, chunks, data}, stream, p.op);
   }
-  auto* const scale = reinterpret_cast<float*>(workspace + layout.scale);
-  auto* const scaled_sum = reinterpret_cast<float*>(workspace + layout.scaled_sum);
-  rows->scale = scale;
-  rows->scaled_sum = scaled_sum;
   const int64_t blocks = (p.rows * chunks + kWarps - 1) / kWarps;
   return LaunchOverlapping(RoundRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
-                           p.op, p.x, p.rows, p.in, chunks, reinterpret_cast<int8_t*>(data), scale,
-                           scaled_sum);
+                           p.op, p.x, p.rows, p.in, chunks, data);
 }
 
 template <RowWeights kind, int kTiles>
@@ -243,14 +236,13 @@ KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void*
   using namespace row_products;
   Matrices m{};
   m.in = problem.in;
-  const int64_t each = problem.kind == RowWeights::kF32 ? 4 : 8;  // of 16 bytes
-  m.vectors = problem.in % 8 == 0 && problem.in % each == 0;
+  m.whole = problem.in % kChunk == 0;
   for (int i = 0; i < problem.count; ++i) {
     const RowProduct& product = problem.products[i];
     m.pieces[i] = {static_cast<const uint8_t*>(product.weights), product.bias, product.y,
                    product.out, m.tiles};
     m.tiles += (product.out + kTileOutputs - 1) / kTileOutputs;
-    m.vectors = m.vectors && reinterpret_cast<uintptr_t>(product.weights) % 16 == 0;
+    m.whole = m.whole && reinterpret_cast<uintptr_t>(product.weights) % 16 == 0;
   }
   m.count = problem.count;
   if (problem.rows == 0 || m.tiles == 0) return KernelStatus::Ok();
@@ -258,8 +250,8 @@ KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void*
   for (int i = 0; i < problem.count; ++i) out += problem.products[i].out;
   const Layout layout(problem.kind, most_rows, problem.in, out);
   Rows x;
-  ESPALIER_KERNEL_RETURN_IF_ERROR(
-      Prepare(problem, most_rows, layout, static_cast<char*>(workspace), stream, &x));
+  auto* const data = static_cast<uint8_t*>(workspace) + layout.data;
+  ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(problem, data, stream, &x));
   char* const sums = static_cast<char*>(workspace) + layout.sums;
   switch (problem.kind) {
     case RowWeights::kF32:

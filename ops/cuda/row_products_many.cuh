@@ -1,5 +1,5 @@
-// Products of many rows: see row_products.cu. A block has 128 outputs of 8 kTiles rows, a warp 16 of
-// the outputs; x comes through shared memory, ahead of its use.
+// Products of many rows: see row_products.cu. A block has 128 outputs of 8 kTiles rows, a warp 16
+// of the outputs; x comes through shared memory, ahead of its use.
 #pragma once
 
 #include <cstdint>
@@ -14,63 +14,71 @@ constexpr int kStages = 3;
 // Blocks that share a product: each has some of the parts of its inputs, and the last to come adds
 // up what all have left in `sums`.
 struct Shared {
-  int parts = kParts;              // of a block; kParts: nothing is shared
-  float* sums = nullptr;           // [kParts][tiles][rows][kTileOutputs]
-  int64_t rows = 0;                // of the grid
-  uint32_t* arrivals = nullptr;    // zeros
+  int parts = kParts;            // of a block; kParts: nothing is shared
+  float* sums = nullptr;         // [kParts][tiles][rows][kTileOutputs]
+  int64_t rows = 0;              // of the grid
+  uint32_t* arrivals = nullptr;  // zeros
 
   __device__ float* At(const Matrices& m, int part, int64_t tile, int64_t row) const {
     return sums + ((part * m.tiles + tile) * rows + row) * kTileOutputs;
   }
 };
 
-// Chunks in a stage, and chunks of the weights that a warp reads ahead.
+// Chunks in a stage, and chunks of the weights that a warp reads ahead. Half of it: blocks of a
+// multiprocessor, whose registers hold no more.
 constexpr int PerStage(RowWeights kind) {
   return kind == RowWeights::kPacked8 || kind == RowWeights::kPacked4 ? 4 : 2;
 }
 
 template <RowWeights kind, int kTiles>
 constexpr size_t ManyBytes() {
-  using X = typename Format<kind>::X;
-  return static_cast<size_t>(kStages) * PerStage(kind) * X::StageBytes(kTiles * kTileRows);
+  return size_t{kStages} * kTiles * PerStage(kind) * Format<kind>::Inputs::kBytes;
 }
 
 // Grid: groups of 8 tiles of outputs, by blocks of rows, by shares of the parts.
 template <RowWeights kind, int kTiles>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, PerStage(kind) / 2)
     ManyKernel(Matrices m, Rows x, Activation activation, Shared shared) {
   using F = Format<kind>;
-  using X = typename F::X;
+  using Inputs = typename F::Inputs;
   constexpr int kRows = kTiles * kTileRows, kPer = PerStage(kind);
-  constexpr int kChunkBytes = X::StageBytes(kRows);
-  extern __shared__ __align__(16) char stages[];
+  constexpr int kTileStage = kPer * Inputs::kBytes;  // of a tile of rows
+  constexpr int kCopies = kTiles * kTileStage / 16;
+  extern __shared__ __align__(16) uint8_t stages[];
   __shared__ bool last;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kRows;
   const int64_t tile0 = static_cast<int64_t>(blockIdx.x) * kWarps, tile = tile0 + warp;
   const bool active = tile < m.tiles;
   const Piece& piece = PieceOf(m, active ? tile : 0);
-  const int64_t within = tile - piece.first_tile;
+  const int64_t within = active ? tile - piece.first_tile : 0;
   const bool shares = shared.parts < kParts;
   int part = static_cast<int>(blockIdx.z) * shared.parts;
   const int end_part = part + shared.parts;
   const auto begin_of = [&](int p) { return x.chunks * p / kParts; };
-  const int64_t begin = begin_of(part), end = begin_of(end_part);
+  const int begin = begin_of(part), end = begin_of(end_part);
 
+  const typename F::Cursor cursor = F::At(m, piece, within, lane);
   typename F::Raw raw[kPer];
   LaunchNext();
 #pragma unroll
   for (int u = 0; u < kPer; ++u) {
-    if (active && begin + u < end) raw[u] = F::Load(m, piece, within, begin + u, lane);
+    if (active && begin + u < end) raw[u] = F::Load(cursor, begin + u);
   }
   AwaitPrevious();
-  const auto stage = [&](int64_t number) {
+  // Chunks beyond the end are copied, too, and not used: behind the last row there is room.
+  const uint8_t* const x0 =
+      x.data + (row0 / kTileRows * x.chunks + begin) * static_cast<int64_t>(Inputs::kBytes);
+  const int64_t of_tile = static_cast<int64_t>(x.chunks) * Inputs::kBytes;
+  const auto stage = [&](int number) {
+    if (begin + number * kPer < end) {
+      uint8_t* const to = stages + number % kStages * kTiles * kTileStage;
 #pragma unroll
-    for (int c = 0; c < kPer; ++c) {
-      const int64_t chunk = begin + number * kPer + c;
-      if (chunk < end) {
-        X::template Stage<kRows>(x, row0, chunk,
-                                 stages + (number % kStages * kPer + c) * kChunkBytes);
+      for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
+        const int at = (static_cast<int>(threadIdx.x) + i * kThreads) * 16;
+        if (at >= kCopies * 16) break;
+        __pipeline_memcpy_async(
+            to + at, x0 + at / kTileStage * of_tile + number * kTileStage + at % kTileStage, 16);
       }
     }
     __pipeline_commit();
@@ -95,25 +103,25 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
 
   for (int s = 0; s < kStages - 1; ++s) stage(s);
-  int64_t number = 0;
-  for (int64_t c0 = begin; c0 < end; c0 += kPer, ++number) {
+  int number = 0;
+  for (int c0 = begin; c0 < end; c0 += kPer, ++number) {
     __pipeline_wait_prior(kStages - 2);
     // All copies of this stage are there, and all are done with the one to be overwritten.
     __syncthreads();
     stage(number + kStages - 1);
+    const uint8_t* const at = stages + number % kStages * kTiles * kTileStage;
 #pragma unroll
     for (int u = 0; u < kPer; ++u) {
-      const int64_t chunk = c0 + u;
+      const int chunk = c0 + u;
       if (chunk >= end || !active) break;
       while (chunk >= begin_of(part + 1)) end_part_here();
-      const typename F::Weights weights = F::Unpack(raw[u]);
-      if (chunk + kPer < end) raw[u] = F::Load(m, piece, within, chunk + kPer, lane);
-      const char* const at = stages + (number % kStages * kPer + u) * kChunkBytes;
+      const typename F::Weights weights = F::Unpack(raw[u], lane);
+      if (chunk + kPer < end) raw[u] = F::Load(cursor, chunk + kPer);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        X of_tile;
-        of_tile.template LoadStaged<kRows>(at, i * kTileRows, lane);
-        F::Add(weights, of_tile, sums[i]);
+        Inputs inputs;
+        inputs.Load(at + i * kTileStage + u * Inputs::kBytes, lane);
+        F::Add(weights, inputs, sums[i]);
       }
     }
   }

@@ -36,7 +36,8 @@ ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda");
 ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: beside this program");
 ABSL_FLAG(int, threads, 2, "for the model and for the bandwidth");
-ABSL_FLAG(int, layers, 6, "of the model; all else is LLaMA 1B's");
+ABSL_FLAG(int, layers, 6, "of the model");
+ABSL_FLAG(std::string, model, "1b", "whose layers: 1b, TinyLlama's, or 8b, LLaMA 3's");
 ABSL_FLAG(int, rounds, 7, "turns");
 ABSL_FLAG(int, context, 64, "tokens before those of a step");
 ABSL_FLAG(std::vector<std::string>, formats,
@@ -49,7 +50,17 @@ constexpr int kRows[] = {1, 4, 8, 21, 256};
 constexpr int kMostRows = 256;
 constexpr int kFewRows = 32;  // up to here steps are short
 
-LlamaConfig Config() { return WideLlama(absl::GetFlag(FLAGS_layers)); }
+LlamaConfig Config() {
+  LlamaConfig config = WideLlama(absl::GetFlag(FLAGS_layers));
+  config.max_position_embeddings = std::max<int64_t>(1024, 2 * absl::GetFlag(FLAGS_context));
+  if (absl::GetFlag(FLAGS_model) == "8b") {
+    config.hidden_size = 4096;
+    config.intermediate_size = 14336;
+    config.num_kv_heads = 8;
+    config.head_dim = 128;
+  }
+  return config;
+}
 
 bool OnGpu() { return absl::GetFlag(FLAGS_device) == "cuda"; }
 
@@ -302,6 +313,9 @@ absl::StatusOr<double> OneDnnGflops(int rows) {
 }
 
 absl::Status Run(Report* report) {
+  if (absl::GetFlag(FLAGS_model) != "1b" && absl::GetFlag(FLAGS_model) != "8b") {
+    return absl::InvalidArgumentError("--model is 1b or 8b");
+  }
   OpRegistry registry;
   RegisterAllOperators(registry);
   std::vector<Model> models;
