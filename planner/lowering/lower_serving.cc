@@ -3,19 +3,38 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/rewrite/fuse.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/stream_parameters.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 
 namespace espalier {
+namespace {
 
-absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
+// Sums that a norm takes and products of gates, in one pass over memory, and on a GPU in one launch
+// instead of two. Each row's numbers still come from that row alone.
+absl::StatusOr<Graph> Fused(const OpRegistry& registry, const Graph& graph) {
+  absl::StatusOr<std::vector<RewriteRule>> rules = FusionRules(registry);
+  if (!rules.ok()) return rules.status();
+  std::erase_if(*rules, [](const RewriteRule& rule) {
+    return rule.name != "residual_rms_norm" && rule.name != "residual_layer_norm" &&
+           rule.name != "swiglu";
+  });
+  return Rewrite(registry, graph, *rules);
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Graph& given,
                                             const ServingLowering& options) {
-  if (graph.outputs.empty()) {
+  if (given.outputs.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("graph '", graph.name, "' has no named output to serve"));
+        absl::StrCat("graph '", given.name, "' has no named output to serve"));
   }
+  absl::StatusOr<Graph> fused = Fused(registry, given);
+  if (!fused.ok()) return fused.status();
+  const Graph& graph = *fused;
   absl::StatusOr<std::vector<proto::DynamicDimension>> dynamic = FindDynamic(graph);
   if (!dynamic.ok()) return dynamic.status();
   std::vector<bool> needed(graph.values().size(), false);
@@ -99,7 +118,7 @@ absl::StatusOr<proto::Program> LowerServing(const OpRegistry& registry, const Gr
   program.set_name(absl::StrCat(graph.name, "/serving"));
   program.set_host_bytes(streamed_bytes);
   program.set_row_stable(true);
-  program.set_plan_fingerprint(GraphFingerprint(graph));
+  program.set_plan_fingerprint(GraphFingerprint(given));
   for (const auto& [name, value] : graph.outputs) {
     (*program.mutable_outputs())[name] = buffers[value];
   }
