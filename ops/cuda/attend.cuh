@@ -205,9 +205,10 @@ __global__ void __launch_bounds__(kBlock, 2) AttendKernel(Attention<T, C> a) {
   const int kv = head0 / (a.heads / a.kv_heads);
   const int64_t width = static_cast<int64_t>(a.kv_heads) * dim;
   LaunchNext();
-  AwaitPrevious();
+  // The tables are no kernel's: they were there before the first.
   Keys keys = Keys::Of(a.batch, row);
   keys.KeepWindow(a.how.window);
+  AwaitPrevious();
   const int64_t pieces = (keys.size + kPiece - 1) / kPiece;
   // One piece needs no merging.
   const bool alone = gridDim.y == 1 || pieces <= 1;

@@ -51,25 +51,40 @@ struct Rows {
   const uint8_t* data;
 };
 
+// c += a b; in place of zeros.
+template <bool kFirst = false>
 __device__ __forceinline__ void MultiplyBF16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                              float (&c)[4]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (kFirst) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
 }
 
+// Whole numbers as floats, exactly where their magnitude is below 2^22: they are added to the bits
+// of 1.5 * 2^23, of which the unit in the last place is 1.
 __device__ __forceinline__ void MultiplyI8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                           int (&c)[4]) {
+                                           float (&c)[4]) {
+  constexpr int kBits = 0x4b400000;
+  int d[4];
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      "{%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(kBits));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = __int_as_float(d[i]) - 12582912.0f;
 }
 
-// Exact for magnitudes below 2^22, and twice as fast as a conversion.
-__device__ __forceinline__ float SmallToFloat(int x) {
-  return __int_as_float(0x4b400000 + x) - 12582912.0f;
+// Where part p of the inputs begins. Parts are whole units of packed weights.
+__device__ __forceinline__ int BeginOf(int chunks, int p) {
+  return p == kParts ? chunks : chunks * p / kParts / 2 * 2;
 }
 
 // A chunk of eight rows in 8 bits: [8][32] numbers, [8] scales, [8] scales times sums of the
@@ -79,11 +94,21 @@ struct RoundedInputs {
   uint2 q;
   float2 scale, scaled_sum;
 
-  __device__ __forceinline__ void Load(const uint8_t* tile, int lane) {
-    q = reinterpret_cast<const uint2*>(tile)[lane];
-    const auto* const scales = reinterpret_cast<const float2*>(tile + kTileRows * kChunk);
-    scale = scales[lane % 4];
-    scaled_sum = scales[kTileRows / 2 + lane % 4];
+  // A lane's place in a chunk.
+  struct Cursor {
+    const uint8_t* q;
+    const uint8_t* scales;
+    __device__ __forceinline__ Cursor(const uint8_t* tile, int lane)
+        : q(tile + 8 * lane), scales(tile + kTileRows * kChunk + 8 * (lane % 4)) {}
+    __device__ __forceinline__ void Advance(int64_t bytes) {
+      q += bytes;
+      scales += bytes;
+    }
+  };
+  __device__ __forceinline__ void Load(const Cursor& at, int bytes) {
+    q = *reinterpret_cast<const uint2*>(at.q + bytes);
+    scale = *reinterpret_cast<const float2*>(at.scales + bytes);
+    scaled_sum = *reinterpret_cast<const float2*>(at.scales + bytes + 4 * kTileRows);
   }
 };
 
@@ -93,10 +118,15 @@ struct SplitInputs {
   static constexpr int kBytes = 3 * kPlane;
   uint4 plane[3];
 
-  __device__ __forceinline__ void Load(const uint8_t* tile, int lane) {
+  struct Cursor {
+    const uint8_t* first;
+    __device__ __forceinline__ Cursor(const uint8_t* tile, int lane) : first(tile + 16 * lane) {}
+    __device__ __forceinline__ void Advance(int64_t bytes) { first += bytes; }
+  };
+  __device__ __forceinline__ void Load(const Cursor& at, int bytes) {
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
-      plane[p] = reinterpret_cast<const uint4*>(tile + p * kPlane)[lane];
+      plane[p] = *reinterpret_cast<const uint4*>(at.first + bytes + p * kPlane);
     }
   }
 };
@@ -115,32 +145,35 @@ __device__ __forceinline__ float OfNeighbour(float value, int lane, int t) {
 template <>
 struct Format<RowWeights::kPacked8> {
   using Inputs = RoundedInputs;
-  static constexpr PackedWeights kShape{8, kTileOutputs, 2 * kChunk};
+  static constexpr int kGroup = kTileOutputs * kChunk, kUnit = 64 + 2 * kGroup;  // bytes
   struct Cursor {
-    const uint8_t* block;
-    int words, scale;  // bytes
+    const uint8_t* words;
+    const uint8_t* scale;
+    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile,
+                                      int lane) {
+      const int g = lane / 4, t = lane % 4;
+      const uint8_t* const block =
+          piece.weights + tile * PackedWeights{8, piece.out, m.in}.block_bytes();
+      words = block + 64 + (2 * t * kTileOutputs + g) * 4;
+      scale = block + (t % 2 * 8 + g) * 2;
+    }
+    __device__ __forceinline__ void Advance(int chunks) {
+      words += chunks / 2 * kUnit;
+      scale += chunks / 2 * kUnit;
+    }
   };
-  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
-                                              int lane) {
-    const PackedWeights shape{8, piece.out, m.in};
-    const int g = lane / 4, t = lane % 4;
-    return {piece.weights + tile * shape.block_bytes(), (2 * t * kTileOutputs + g) * 4,
-            (t % 2 * 8 + g) * 2};
-  }
 
   struct Raw {
     uint32_t words[4];
     __half scale;
   };
-  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
-    constexpr int kGroup = static_cast<int>(kShape.group_bytes());
-    const auto* const words = reinterpret_cast<const uint32_t*>(
-        at.block + (at.words + (chunk / 2 + 1) * 64 + chunk * kGroup));
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
+    const auto* const words =
+        reinterpret_cast<const uint32_t*>(at.words + n / 2 * kUnit + n % 2 * kGroup);
     Raw raw;
 #pragma unroll
     for (int i = 0; i < 4; ++i) raw.words[i] = __ldcs(words + i / 2 * kTileOutputs + 8 * (i % 2));
-    raw.scale = __ldcs(reinterpret_cast<const __half*>(
-        at.block + (at.scale + chunk / 2 * (64 + 2 * kGroup) + chunk % 2 * 32)));
+    raw.scale = __ldcs(reinterpret_cast<const __half*>(at.scale + n / 2 * kUnit + n % 2 * 32));
     return raw;
   }
 
@@ -158,12 +191,12 @@ struct Format<RowWeights::kPacked8> {
     return w;
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    int dots[4] = {};
+    float dots[4];
     MultiplyI8(w.a, x.q.x, x.q.y, dots);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float scale = w.scale[i / 2] * (i % 2 == 0 ? x.scale.x : x.scale.y);
-      sums[i] = fmaf(SmallToFloat(dots[i]), scale, sums[i]);
+      sums[i] = fmaf(dots[i], scale, sums[i]);
     }
   }
 };
@@ -173,26 +206,30 @@ struct Format<RowWeights::kPacked4> {
   using Inputs = RoundedInputs;
   static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
   struct Cursor {
-    const uint8_t* block;
-    int words, scale;
+    const uint8_t* words;
+    const uint8_t* scale;
+    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile,
+                                      int lane) {
+      const int g = lane / 4, t = lane % 4;
+      const uint8_t* const block =
+          piece.weights + tile * PackedWeights{4, piece.out, m.in}.block_bytes();
+      words = block + 64 + (t * kTileOutputs + g) * 4;
+      scale = block + (t * 8 + g) * 2;
+    }
+    __device__ __forceinline__ void Advance(int chunks) {
+      words += chunks * kUnit;
+      scale += chunks * kUnit;
+    }
   };
-  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
-                                              int lane) {
-    const PackedWeights shape{4, piece.out, m.in};
-    const int g = lane / 4, t = lane % 4;
-    return {piece.weights + tile * shape.block_bytes(), 64 + (t * kTileOutputs + g) * 4,
-            (t * 8 + g) * 2};
-  }
 
   struct Raw {
     uint32_t words[2];
     __half scale;  // of t = 0, 1: scales of outputs g, g + 8; of t = 2, 3: their minima
   };
-  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
-    const uint8_t* const unit = at.block + chunk * kUnit;
-    const auto* const words = reinterpret_cast<const uint32_t*>(unit + at.words);
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
+    const auto* const words = reinterpret_cast<const uint32_t*>(at.words + n * kUnit);
     return {{__ldcs(words), __ldcs(words + 8)},
-            __ldcs(reinterpret_cast<const __half*>(unit + at.scale))};
+            __ldcs(reinterpret_cast<const __half*>(at.scale + n * kUnit))};
   }
 
   struct Weights {
@@ -212,12 +249,12 @@ struct Format<RowWeights::kPacked4> {
     return w;
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    int dots[4] = {};
+    float dots[4];
     MultiplyI8(w.a, x.q.x, x.q.y, dots);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float scale = w.scale[i / 2] * (i % 2 == 0 ? x.scale.x : x.scale.y);
-      sums[i] = fmaf(SmallToFloat(dots[i]), scale, sums[i]);
+      sums[i] = fmaf(dots[i], scale, sums[i]);
       sums[i] = fmaf(w.minimum[i / 2], i % 2 == 0 ? x.scaled_sum.x : x.scaled_sum.y, sums[i]);
     }
   }
@@ -228,22 +265,29 @@ template <typename T>
 struct RowCursor {
   const T* low;
   const T* high;
-  int in, first;  // the lane's first input in a chunk
+  int left;  // inputs from the lane's first one on
   bool whole;
 
   __device__ __forceinline__ RowCursor(const Matrices& m, const Piece& piece, int64_t tile,
-                                       int lane)
-      : in(static_cast<int>(m.in)), first(lane % 4 * 8), whole(m.whole) {
+                                       int lane) {
+    const int first = lane % 4 * 8;
     const auto* const weights = reinterpret_cast<const T*>(piece.weights);
     const int64_t output = tile * kTileOutputs + lane / 4;
     low = weights + min(output, piece.out - 1) * m.in + first;
     high = weights + min(output + 8, piece.out - 1) * m.in + first;
+    left = static_cast<int>(m.in) - first;
+    whole = m.whole;
+  }
+  __device__ __forceinline__ void Advance(int chunks) {
+    low += chunks * kChunk;
+    high += chunks * kChunk;
+    left -= chunks * kChunk;
   }
 
-  // Eight neighbouring inputs; zeros beyond the last.
+  // Eight neighbouring inputs of chunk n; zeros beyond the last.
   template <int kVectors>
-  __device__ __forceinline__ void Read(const T* row, int chunk, uint4 (&to)[kVectors]) const {
-    const T* const from = row + chunk * kChunk;
+  __device__ __forceinline__ void Read(const T* row, int n, uint4 (&to)[kVectors]) const {
+    const T* const from = row + n * kChunk;
     if (whole) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) to[v] = __ldcs(reinterpret_cast<const uint4*>(from) + v);
@@ -252,8 +296,7 @@ struct RowCursor {
     T elements[8];
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      const bool inside = chunk * kChunk + first + e < in;
-      elements[e] = inside ? from[e] : FromFloat<T>(0.0f);
+      elements[e] = n * kChunk + e < left ? from[e] : FromFloat<T>(0.0f);
     }
     memcpy(to, elements, sizeof(to));
   }
@@ -272,8 +315,9 @@ struct Fragments {
       a[half][3] = high[2 * half + 1];
     }
   }
+  template <bool kFirst = false>
   __device__ __forceinline__ void Multiply(const uint4& b, float (&sums)[4]) const {
-    MultiplyBF16(a[0], b.x, b.y, sums);
+    MultiplyBF16<kFirst>(a[0], b.x, b.y, sums);
     MultiplyBF16(a[1], b.z, b.w, sums);
   }
 };
@@ -282,18 +326,14 @@ template <>
 struct Format<RowWeights::kBF16> {
   using Inputs = SplitInputs;
   using Cursor = RowCursor<__nv_bfloat16>;
-  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
-                                              int lane) {
-    return Cursor(m, piece, tile, lane);
-  }
 
   struct Raw {
     uint4 low[1], high[1];
   };
-  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
     Raw raw;
-    at.Read(at.low, chunk, raw.low);
-    at.Read(at.high, chunk, raw.high);
+    at.Read(at.low, n, raw.low);
+    at.Read(at.high, n, raw.high);
     return raw;
   }
 
@@ -305,9 +345,10 @@ struct Format<RowWeights::kBF16> {
     return w;
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float of_chunk[4] = {};
-#pragma unroll
-    for (int p = 2; p >= 0; --p) w.Multiply(x.plane[p], of_chunk);
+    float of_chunk[4];
+    w.Multiply<true>(x.plane[2], of_chunk);
+    w.Multiply(x.plane[1], of_chunk);
+    w.Multiply(x.plane[0], of_chunk);
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
   }
@@ -325,18 +366,14 @@ template <>
 struct Format<RowWeights::kF32> {
   using Inputs = SplitInputs;
   using Cursor = RowCursor<float>;
-  static __device__ __forceinline__ Cursor At(const Matrices& m, const Piece& piece, int64_t tile,
-                                              int lane) {
-    return Cursor(m, piece, tile, lane);
-  }
 
   struct Raw {
     uint4 low[2], high[2];
   };
-  static __device__ __forceinline__ Raw Load(const Cursor& at, int chunk) {
+  static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
     Raw raw;
-    at.Read(at.low, chunk, raw.low);
-    at.Read(at.high, chunk, raw.high);
+    at.Read(at.low, n, raw.low);
+    at.Read(at.high, n, raw.high);
     return raw;
   }
 
@@ -366,8 +403,8 @@ struct Format<RowWeights::kF32> {
     return w;
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float of_chunk[4] = {};
-    w.plane[2].Multiply(x.plane[0], of_chunk);
+    float of_chunk[4];
+    w.plane[2].Multiply<true>(x.plane[0], of_chunk);
     w.plane[0].Multiply(x.plane[2], of_chunk);
     w.plane[1].Multiply(x.plane[1], of_chunk);
     w.plane[1].Multiply(x.plane[0], of_chunk);

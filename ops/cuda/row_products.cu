@@ -15,65 +15,93 @@ namespace row_products {
 
 constexpr int kPitch = 20;  // floats from row to row of 16 outputs in shared memory
 
-// Chunks that a warp reads ahead: what its registers hold.
-constexpr int Ahead(RowWeights kind, int tiles) {
+// Chunks that a warp reads ahead, of the weights and of x: what the registers of so many blocks
+// hold.
+struct Depth {
+  int weights, x, blocks;
+};
+constexpr Depth DepthOf(RowWeights kind, int tiles) {
   switch (kind) {
     case RowWeights::kPacked8:
+      return tiles == 1 ? Depth{6, 3, 2} : Depth{4, 2, 2};
     case RowWeights::kPacked4:
-      return tiles == 1 ? 6 : 3;
+      return tiles == 1 ? Depth{6, 2, 3} : Depth{4, 2, 2};
     case RowWeights::kBF16:
-      return tiles == 1 ? 3 : 2;
+      return tiles == 1 ? Depth{4, 2, 2} : Depth{2, 2, 2};
     case RowWeights::kF32:
-      return tiles == 1 ? 2 : 1;
+      return tiles == 1 ? Depth{2, 2, 2} : Depth{2, 1, 2};
   }
-  return 1;
+  return {2, 2, 1};
 }
 
 // Up to 8 kTiles rows: the warps of a block have the same 16 outputs and one part of the inputs
 // each.
 template <RowWeights kind, int kTiles>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     FewKernel(Matrices m, Rows x, Activation activation) {
   using F = Format<kind>;
-  constexpr int kRows = kTiles * kTileRows, kAhead = Ahead(kind, kTiles);
+  using Inputs = typename F::Inputs;
+  constexpr int kRows = kTiles * kTileRows;
+  constexpr int kAhead = DepthOf(kind, kTiles).weights, kAheadX = DepthOf(kind, kTiles).x;
+  static_assert(kAhead % 2 == 0 && kAhead % kAheadX == 0, "cursors stand at even chunks");
   __shared__ float parts[kParts][kRows][kPitch];
   static_assert(kParts == kWarps);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const Piece& piece = PieceOf(m, blockIdx.x);
   const int64_t tile = blockIdx.x - piece.first_tile;
-  const int begin = x.chunks * warp / kParts, end = x.chunks * (warp + 1) / kParts;
+  const int begin = BeginOf(x.chunks, warp), end = BeginOf(x.chunks, warp + 1);
 
-  const typename F::Cursor cursor = F::At(m, piece, tile, lane);
+  typename F::Cursor cursor(m, piece, tile, lane);
+  cursor.Advance(begin);
   typename F::Raw raw[kAhead];
-  typename F::Inputs inputs[kAhead][kTiles];
-  const auto load_inputs = [&](int chunk, typename F::Inputs(&to)[kTiles]) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      to[i].Load(x.data + (i * x.chunks + chunk) * F::Inputs::kBytes, lane);
-    }
-  };
   LaunchNext();
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
-    if (begin + u < end) raw[u] = F::Load(cursor, begin + u);
+    if (begin + u < end) raw[u] = F::Load(cursor, u);
   }
   AwaitPrevious();
+  constexpr int kBytes = Inputs::kBytes;
+  typename Inputs::Cursor x_cursor(x.data + static_cast<int64_t>(begin) * kBytes, lane);
+  const int of_tile = x.chunks * kBytes;
+  Inputs inputs[kAheadX][kTiles];
+  const auto load_inputs = [&](int n, Inputs(&to)[kTiles]) {
 #pragma unroll
-  for (int u = 0; u < kAhead; ++u) {
-    if (begin + u < end) load_inputs(begin + u, inputs[u]);
+    for (int i = 0; i < kTiles; ++i) to[i].Load(x_cursor, n * kBytes + i * of_tile);
+  };
+#pragma unroll
+  for (int u = 0; u < kAheadX; ++u) {
+    if (begin + u < end) load_inputs(u, inputs[u]);
   }
   float sums[kTiles][4] = {};
-  for (int c0 = begin; c0 < end; c0 += kAhead) {
+  const auto add = [&](int u, const typename F::Weights& weights) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) F::Add(weights, inputs[u % kAheadX][i], sums[i]);
+  };
+  int chunk = begin;
+  // While there are as many chunks again behind those that have been read, nothing is asked.
+  for (; chunk + 2 * kAhead <= end; chunk += kAhead) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
-      const int chunk = c0 + u, next = chunk + kAhead;
-      if (chunk >= end) break;
       const typename F::Weights weights = F::Unpack(raw[u], lane);
-      if (next < end) raw[u] = F::Load(cursor, next);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) F::Add(weights, inputs[u][i], sums[i]);
-      if (next < end) load_inputs(next, inputs[u]);
+      raw[u] = F::Load(cursor, kAhead + u);
+      add(u, weights);
+      load_inputs(kAheadX + u, inputs[u % kAheadX]);
     }
+    cursor.Advance(kAhead);
+    x_cursor.Advance(kAhead * kBytes);
+  }
+  for (; chunk < end; chunk += kAhead) {
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      const int here = chunk + u;
+      if (here >= end) break;
+      const typename F::Weights weights = F::Unpack(raw[u], lane);
+      if (here + kAhead < end) raw[u] = F::Load(cursor, kAhead + u);
+      add(u, weights);
+      if (here + kAheadX < end) load_inputs(kAheadX + u, inputs[u % kAheadX]);
+    }
+    cursor.Advance(kAhead);
+    x_cursor.Advance(kAhead * kBytes);
   }
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {

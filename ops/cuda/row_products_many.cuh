@@ -55,15 +55,15 @@ __global__ void __launch_bounds__(kThreads, PerStage(kind) / 2)
   const bool shares = shared.parts < kParts;
   int part = static_cast<int>(blockIdx.z) * shared.parts;
   const int end_part = part + shared.parts;
-  const auto begin_of = [&](int p) { return x.chunks * p / kParts; };
-  const int begin = begin_of(part), end = begin_of(end_part);
+  const int begin = BeginOf(x.chunks, part), end = BeginOf(x.chunks, end_part);
 
-  const typename F::Cursor cursor = F::At(m, piece, within, lane);
+  typename F::Cursor cursor(m, piece, within, lane);
+  cursor.Advance(begin);
   typename F::Raw raw[kPer];
   LaunchNext();
 #pragma unroll
   for (int u = 0; u < kPer; ++u) {
-    if (active && begin + u < end) raw[u] = F::Load(cursor, begin + u);
+    if (active && begin + u < end) raw[u] = F::Load(cursor, u);
   }
   AwaitPrevious();
   // Chunks beyond the end are copied, too, and not used: behind the last row there is room.
@@ -109,21 +109,22 @@ __global__ void __launch_bounds__(kThreads, PerStage(kind) / 2)
     // All copies of this stage are there, and all are done with the one to be overwritten.
     __syncthreads();
     stage(number + kStages - 1);
-    const uint8_t* const at = stages + number % kStages * kTiles * kTileStage;
+    const typename Inputs::Cursor at(stages + number % kStages * kTiles * kTileStage, lane);
 #pragma unroll
     for (int u = 0; u < kPer; ++u) {
       const int chunk = c0 + u;
       if (chunk >= end || !active) break;
-      while (chunk >= begin_of(part + 1)) end_part_here();
+      while (chunk >= BeginOf(x.chunks, part + 1)) end_part_here();
       const typename F::Weights weights = F::Unpack(raw[u], lane);
-      if (chunk + kPer < end) raw[u] = F::Load(cursor, chunk + kPer);
+      if (chunk + kPer < end) raw[u] = F::Load(cursor, kPer + u);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         Inputs inputs;
-        inputs.Load(at + i * kTileStage + u * Inputs::kBytes, lane);
+        inputs.Load(at, i * kTileStage + u * Inputs::kBytes);
         F::Add(weights, inputs, sums[i]);
       }
     }
+    cursor.Advance(kPer);
   }
   while (part < end_part) end_part_here();
   if (!shares) {
