@@ -322,13 +322,13 @@ struct Fragments {
   }
 };
 
-template <>
-struct Format<RowWeights::kBF16> {
+// What matrices that are not packed have in common.
+template <typename T>
+struct RowFormat {
   using Inputs = SplitInputs;
-  using Cursor = RowCursor<__nv_bfloat16>;
-
+  using Cursor = RowCursor<T>;
   struct Raw {
-    uint4 low[1], high[1];
+    uint4 low[sizeof(T) / 2], high[sizeof(T) / 2];
   };
   static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
     Raw raw;
@@ -336,7 +336,10 @@ struct Format<RowWeights::kBF16> {
     at.Read(at.high, n, raw.high);
     return raw;
   }
+};
 
+template <>
+struct Format<RowWeights::kBF16> : RowFormat<__nv_bfloat16> {
   using Weights = Fragments;
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     Weights w;
@@ -363,20 +366,7 @@ __device__ __forceinline__ uint32_t Rest(uint32_t x) {
 }
 
 template <>
-struct Format<RowWeights::kF32> {
-  using Inputs = SplitInputs;
-  using Cursor = RowCursor<float>;
-
-  struct Raw {
-    uint4 low[2], high[2];
-  };
-  static __device__ __forceinline__ Raw Load(const Cursor& at, int n) {
-    Raw raw;
-    at.Read(at.low, n, raw.low);
-    at.Read(at.high, n, raw.high);
-    return raw;
-  }
-
+struct Format<RowWeights::kF32> : RowFormat<float> {
   struct Weights {
     Fragments plane[3];
   };
