@@ -394,6 +394,15 @@ TEST(LowerServingTest, OneDeviceWithDynamicRows) {
   EXPECT_EQ(kinds[proto::HOST_INPUT], 10);
   EXPECT_EQ(kinds[proto::PERSISTENT], 4);
   EXPECT_EQ(CheckPrograms({*program}), absl::OkStatus());
+  // Two layers: each norm but the first takes the sum before it, and gates are one operator.
+  std::map<std::string, int> ops;
+  for (const proto::Instruction& instruction : program->instructions()) {
+    ++ops[instruction.compute().op()];
+  }
+  EXPECT_EQ(ops["residual_rms_norm"], 4);
+  EXPECT_EQ(ops["rms_norm"], 1);
+  EXPECT_EQ(ops["swiglu"], 2);
+  EXPECT_EQ(ops.count("add") + ops.count("silu") + ops.count("multiply"), 0u);
 }
 
 TEST(LowerServingTest, BadDynamicMetadataIsNamed) {
