@@ -180,7 +180,7 @@ struct Attention {
   Partials partials;
   Batch batch;
   int heads, kv_heads, dim;
-  bool whole;  // see LoadElements
+  bool whole;  // see Elements
   Scores how;
 };
 

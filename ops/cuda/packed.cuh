@@ -1,11 +1,12 @@
-// What the products with packed weights of 8 and 4 bits share (ops/kernel/packed_weights.h): rows
-// rounded to 8 bits, and the sums of a block of 16 outputs.
+// Products of one row with packed weights of 8 and 4 bits (ops/kernel/packed_weights.h), as
+// mixtures of experts have them: rows rounded to 8 bits, and the sums of a block of 16 outputs.
 #pragma once
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
+#include "ops/cuda/round_group.cuh"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
@@ -27,15 +28,11 @@ static __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32;
   const int64_t i = at % to.groups * kPackGroup + lane;
   const float value = i < in ? x[at / to.groups * in + i] : 0.0f;
-  const bool finite = __all_sync(0xffffffffu, isfinite(value));
-  const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);
-  const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
-  const int q = finite ? __float2int_rn(value * inverse) : 0;
-  to.q[at * kPackGroup + lane] = static_cast<int8_t>(q);
-  const int sum = __reduce_add_sync(0xffffffffu, q);
+  const RoundedGroup rounded = RoundGroup(value);
+  to.q[at * kPackGroup + lane] = static_cast<int8_t>(rounded.q);
   if (lane == 0) {
-    to.scale[at] = !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f;
-    to.sum[at] = sum;
+    to.scale[at] = rounded.scale;
+    to.sum[at] = rounded.sum;
   }
 }
 
@@ -47,12 +44,12 @@ __device__ __forceinline__ int DotBytes(uint32_t weights, uint32_t x, int sum) {
 }
 
 // A warp holds the 16 outputs of a block twice: its halves take the first and the second half of
-// the words of a group, whose whole numbers are then added, exactly. Adds the groups of this warp,
-// which the warps of a thread block take in turns, to `total`, for rows row0, ..., as far as there
-// are any.
-template <bool kFourBits, int kRows>
-__device__ void AddPackedGroups(const PackedWeights& shape, const uint8_t* block,
-                                const PackedRows& x, int64_t row0, float* total) {
+// the words of a group, whose whole numbers are then added, exactly. The sum of the groups of this
+// warp, which the warps of a thread block take in turns.
+template <bool kFourBits>
+__device__ float SumPackedGroups(const PackedWeights& shape, const uint8_t* block,
+                                 const PackedRows& x, int64_t row) {
+  float total = 0;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int output = lane % kPackOutputs, half = lane / kPackOutputs;
   constexpr int kWords = kFourBits ? 2 : 4;  // of a group, for one output and half
@@ -67,29 +64,26 @@ __device__ void AddPackedGroups(const PackedWeights& shape, const uint8_t* block
     };
     const float scale = half_at(shape.scales_at(g));
     const float minimum = kFourBits ? half_at(shape.minima_at(g)) : 0.0f;
+    const int64_t group = row * x.groups + g;
+    const uint32_t* const q =
+        reinterpret_cast<const uint32_t*>(x.q + group * kPackGroup) + half * 4;
+    int dot = 0;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (row0 + r >= x.rows) break;
-      const int64_t group = (row0 + r) * x.groups + g;
-      const uint32_t* const q =
-          reinterpret_cast<const uint32_t*>(x.q + group * kPackGroup) + half * 4;
-      int dot = 0;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if constexpr (kFourBits) {
-          dot = DotBytes(w[k] & 0x0f0f0f0fu, q[2 * k], dot);
-          dot = DotBytes(w[k] >> 4 & 0x0f0f0f0fu, q[2 * k + 1], dot);
-        } else {
-          dot = DotBytes(w[k], q[k], dot);
-        }
+    for (int k = 0; k < kWords; ++k) {
+      if constexpr (kFourBits) {
+        dot = DotBytes(w[k] & 0x0f0f0f0fu, q[2 * k], dot);
+        dot = DotBytes(w[k] >> 4 & 0x0f0f0f0fu, q[2 * k + 1], dot);
+      } else {
+        dot = DotBytes(w[k], q[k], dot);
       }
-      dot += __shfl_xor_sync(0xffffffffu, dot, kPackOutputs);
-      const int sum = x.sum[group];
-      if (!kFourBits) dot -= 128 * sum;
-      total[r] += static_cast<float>(dot) * (scale * x.scale[group]);
-      if (kFourBits) total[r] += minimum * (x.scale[group] * static_cast<float>(sum));
     }
+    dot += __shfl_xor_sync(0xffffffffu, dot, kPackOutputs);
+    const int sum = x.sum[group];
+    if (!kFourBits) dot -= 128 * sum;
+    total += static_cast<float>(dot) * (scale * x.scale[group]);
+    if (kFourBits) total += minimum * (x.scale[group] * static_cast<float>(sum));
   }
+  return total;
 }
 
 // Workspace for rounded rows.

@@ -44,9 +44,8 @@ __global__ void __launch_bounds__(kThreads)
   float value = 0;
   for (int64_t choice = p.First(row); choice < p.End(row); ++choice) {
     const int64_t block = p.ExpertOf(choice) * shape.blocks() + blockIdx.y;
-    float total = 0;
-    AddPackedGroups<kFourBits, 1>(shape, weights + block * shape.block_bytes(), x,
-                                  choice / p.choices_per_x, &total);
+    const float total = SumPackedGroups<kFourBits>(shape, weights + block * shape.block_bytes(), x,
+                                                   choice / p.choices_per_x);
     if (lane < kPackOutputs) parts[warp][lane] = total;
     __syncthreads();
     if (threadIdx.x < kPackOutputs) {

@@ -131,9 +131,9 @@ struct SplitInputs {
   }
 };
 
-// For each kind of weights: where a lane's numbers of a tile lie (At), the numbers of a chunk as
-// they are read (Load), as they are multiplied (Unpack), and the products with eight rows, added to
-// `sums` (Add).
+// For each kind of weights: where a lane's numbers of a tile lie (Cursor, at an even chunk), those
+// of the n-th chunk from there as they are read (Load), as they are multiplied (Unpack), and the
+// products with eight rows, added to `sums` (Add).
 template <RowWeights kind>
 struct Format;
 
@@ -142,25 +142,32 @@ __device__ __forceinline__ float OfNeighbour(float value, int lane, int t) {
   return __shfl_sync(0xffffffffu, value, lane - lane % 4 + t);
 }
 
+// In a block of packed weights: a lane's words, number `word` of a group's the first, and its
+// scale.
+struct PackedCursor {
+  const uint8_t* words;
+  const uint8_t* scale;
+  __device__ __forceinline__ PackedCursor(const PackedWeights& shape, const Piece& piece,
+                                          int64_t tile, int word, int scale_number) {
+    const uint8_t* const block = piece.weights + tile * shape.block_bytes();
+    words = block + shape.numbers_at(0) + word * 4;
+    scale = block + scale_number * 2;
+  }
+  __device__ __forceinline__ void Move(int bytes) {
+    words += bytes;
+    scale += bytes;
+  }
+};
+
 template <>
 struct Format<RowWeights::kPacked8> {
   using Inputs = RoundedInputs;
   static constexpr int kGroup = kTileOutputs * kChunk, kUnit = 64 + 2 * kGroup;  // bytes
-  struct Cursor {
-    const uint8_t* words;
-    const uint8_t* scale;
-    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile,
-                                      int lane) {
-      const int g = lane / 4, t = lane % 4;
-      const uint8_t* const block =
-          piece.weights + tile * PackedWeights{8, piece.out, m.in}.block_bytes();
-      words = block + 64 + (2 * t * kTileOutputs + g) * 4;
-      scale = block + (t % 2 * 8 + g) * 2;
-    }
-    __device__ __forceinline__ void Advance(int chunks) {
-      words += chunks / 2 * kUnit;
-      scale += chunks / 2 * kUnit;
-    }
+  struct Cursor : PackedCursor {
+    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+        : PackedCursor({8, piece.out, m.in}, piece, tile, 2 * (lane % 4) * kTileOutputs + lane / 4,
+                       lane % 2 * 8 + lane / 4) {}
+    __device__ __forceinline__ void Advance(int chunks) { Move(chunks / 2 * kUnit); }
   };
 
   struct Raw {
@@ -205,21 +212,11 @@ template <>
 struct Format<RowWeights::kPacked4> {
   using Inputs = RoundedInputs;
   static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
-  struct Cursor {
-    const uint8_t* words;
-    const uint8_t* scale;
-    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile,
-                                      int lane) {
-      const int g = lane / 4, t = lane % 4;
-      const uint8_t* const block =
-          piece.weights + tile * PackedWeights{4, piece.out, m.in}.block_bytes();
-      words = block + 64 + (t * kTileOutputs + g) * 4;
-      scale = block + (t * 8 + g) * 2;
-    }
-    __device__ __forceinline__ void Advance(int chunks) {
-      words += chunks * kUnit;
-      scale += chunks * kUnit;
-    }
+  struct Cursor : PackedCursor {
+    __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+        : PackedCursor({4, piece.out, m.in}, piece, tile, lane % 4 * kTileOutputs + lane / 4,
+                       lane % 4 * 8 + lane / 4) {}
+    __device__ __forceinline__ void Advance(int chunks) { Move(chunks * kUnit); }
   };
 
   struct Raw {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/reduce.cuh"
 #include "ops/cuda/register.h"
+#include "ops/cuda/round_group.cuh"
 #include "ops/cuda/row_formats.cuh"
 #include "ops/cuda/row_products.h"
 #include "ops/cuda/row_products_many.cuh"
@@ -159,18 +159,13 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32;
   const int64_t row = at / chunks, chunk = at % chunks, i = chunk * kChunk + lane;
   const float value = i < in ? x[row * in + i] : 0.0f;
-  const bool finite = __all_sync(0xffffffffu, isfinite(value));
-  const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);
-  const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
-  const int rounded = finite ? __float2int_rn(value * inverse) : 0;
+  const RoundedGroup rounded = RoundGroup(value);
   uint8_t* const tile = to + (row / kTileRows * chunks + chunk) * RoundedInputs::kBytes;
-  tile[row % kTileRows * kChunk + lane] = static_cast<uint8_t>(static_cast<int8_t>(rounded));
-  const int sum = __reduce_add_sync(0xffffffffu, rounded);
+  tile[row % kTileRows * kChunk + lane] = static_cast<uint8_t>(static_cast<int8_t>(rounded.q));
   if (lane == 0) {
-    const float scale = !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f;
     auto* const scales = reinterpret_cast<float*>(tile + kTileRows * kChunk);
-    scales[row % kTileRows] = scale;
-    scales[kTileRows + row % kTileRows] = scale * static_cast<float>(sum);
+    scales[row % kTileRows] = rounded.scale;
+    scales[kTileRows + row % kTileRows] = rounded.scale * static_cast<float>(rounded.sum);
   }
 }
 

@@ -1,0 +1,25 @@
+// 32 neighbouring inputs of a row in 8 bits with a sign, and their scale: what products with packed
+// weights multiply (ops/kernel/packed_weights.h).
+#pragma once
+
+#include "ops/cuda/reduce.cuh"
+
+namespace espalier {
+
+struct RoundedGroup {
+  int q;  // this lane's
+  int sum;
+  float scale;  // NaN if an input is not finite
+};
+
+// For a whole warp, each lane with one of the inputs.
+__device__ __forceinline__ RoundedGroup RoundGroup(float value) {
+  const bool finite = __all_sync(0xffffffffu, isfinite(value));
+  const float largest = WarpReduce<MaxOp>(finite ? fabsf(value) : 0.0f);
+  const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+  const int q = finite ? __float2int_rn(value * inverse) : 0;
+  return {q, __reduce_add_sync(0xffffffffu, q),
+          !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f};
+}
+
+}  // namespace espalier
