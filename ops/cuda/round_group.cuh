@@ -19,7 +19,9 @@ __device__ __forceinline__ RoundedGroup RoundGroup(float value) {
   const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
   const int q = finite ? __float2int_rn(value * inverse) : 0;
   return {q, __reduce_add_sync(0xffffffffu, q),
-          !finite ? nanf("") : inverse > 0.0f ? largest / 127.0f : 0.0f};
+          !finite          ? nanf("")
+          : inverse > 0.0f ? largest / 127.0f
+                           : 0.0f};
 }
 
 }  // namespace espalier
