@@ -48,15 +48,7 @@ ESPALIER_INLINE simd::Float<W> LoadWide(const Half* p) {
 
 template <int W>
 ESPALIER_INLINE simd::Float<W> LoadWide(const BFloat* p) {
-  typename simd::Types<W>::Short v;
-  std::memcpy(&v, p, sizeof(v));
-  typename simd::Types<W>::Word word;
-  if constexpr (W == 16) {
-    asm("vpmovzxwd %1, %0" : "=v"(word) : "v"(v));
-  } else {
-    word = __builtin_convertvector(v, typename simd::Types<W>::Word);
-  }
-  return (simd::Float<W>)(word << 16);
+  return simd::LoadWide<W>(&p->bits);
 }
 
 template <int W>

@@ -70,6 +70,13 @@ ESPALIER_INLINE void StorePartial(float* p, Float<W> v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = v[i];
 }
 
+// Keeps v in a register: GCC folds a load into each instruction that uses it, and loads it anew.
+template <int W>
+ESPALIER_INLINE Float<W> Pin(Float<W> v) {
+  asm("" : "+v"(v));
+  return v;
+}
+
 template <int W>
 ESPALIER_INLINE Float<W> Max(Float<W> a, Float<W> b) {
   return a > b ? a : b;
@@ -158,33 +165,35 @@ inline Isa BestIsa() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Isa::kAvx2 : Isa::kSse2;
 }
 
-template <template <int> class Body, typename... Args>
+template <typename Body, typename... Args>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"), noinline)) void RunAvx512(
     Args... args) {
-  Body<16>::Run(args...);
+  Body::Run(args...);
 }
 
-template <template <int> class Body, typename... Args>
+template <typename Body, typename... Args>
 __attribute__((target("avx2,fma"), noinline)) void RunAvx2(Args... args) {
-  Body<8>::Run(args...);
+  Body::Run(args...);
 }
 
-template <template <int> class Body, typename... Args>
+template <typename Body, typename... Args>
 __attribute__((noinline)) void RunSse2(Args... args) {
-  Body<4>::Run(args...);
+  Body::Run(args...);
 }
 
-// Runs Body<W>::Run(args...) with the widest W that this CPU has.
-template <template <int> class Body, typename... Args>
+// Runs Body<W>::Run(args...) with the widest W that this CPU has. Named by a type, too: GCC takes
+// functions that are named by a template of an unnamed namespace for those of another file whose
+// template has the same name.
+template <template <int> class Body, typename Local = Body<4>, typename... Args>
 void Dispatch(Args... args) {
   static const Isa isa = BestIsa();
   switch (isa) {
     case Isa::kAvx512:
-      return RunAvx512<Body, Args...>(args...);
+      return RunAvx512<Body<16>, Args...>(args...);
     case Isa::kAvx2:
-      return RunAvx2<Body, Args...>(args...);
+      return RunAvx2<Body<8>, Args...>(args...);
     case Isa::kSse2:
-      return RunSse2<Body, Args...>(args...);
+      return RunSse2<Body<4>, Args...>(args...);
   }
 }
 

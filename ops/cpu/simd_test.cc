@@ -17,13 +17,13 @@ namespace {
 
 template <template <int> class Body, typename... Args>
 void OnEachIsa(const std::function<void(int width)>& check, Args... args) {
-  simd::RunSse2<Body, Args...>(args...);
+  simd::RunSse2<Body<4>, Args...>(args...);
   check(4);
   if (simd::BestIsa() == simd::Isa::kSse2) return;
-  simd::RunAvx2<Body, Args...>(args...);
+  simd::RunAvx2<Body<8>, Args...>(args...);
   check(8);
   if (simd::BestIsa() == simd::Isa::kAvx2) return;
-  simd::RunAvx512<Body, Args...>(args...);
+  simd::RunAvx512<Body<16>, Args...>(args...);
   check(16);
 }
 
@@ -63,18 +63,24 @@ TEST(Simd, ExpIsWithinTwoUlpsAndRightAtTheEnds) {
       static_cast<const float*>(x.data()), y.data(), int64_t{16});
 }
 
-// Row 0 of a with every row of b, one by one, then all rows together in W tiles.
+// One row with every row of b, one by one, then several rows of the same in tiles of each height.
 template <int W>
 struct DotBody {
+  template <int R>
+  static ESPALIER_INLINE void Tiles(const float* const* left, const float* const* right, int64_t n,
+                                    float* tiles) {
+    simd::Store<W>(tiles, simd::DotTile<W, R, W / R>(left, right, n));
+    if constexpr (R > 1) Tiles<R - 1>(left, right, n, tiles + W);
+  }
+
   static ESPALIER_INLINE void Run(const float* a, const float* b, int64_t n, float* one,
-                                  float* tile, double* sums) {
-    constexpr int kRows = W / 4;
-    const float* left[kRows];
+                                  float* tiles, double* sums) {
+    const float* left[W / 2];
     const float* right[W];
-    for (int r = 0; r < kRows; ++r) left[r] = a;
+    for (int r = 0; r < W / 2; ++r) left[r] = a;
     for (int c = 0; c < W; ++c) right[c] = b + c % 4 * n;
     simd::Store<W>(one, simd::DotTile<W, 1, W>(left, right, n));
-    simd::Store<W>(tile, simd::DotTile<W, kRows, 4>(left, right, n));
+    Tiles<W / 2>(left, right, n, tiles);
     sums[0] = simd::Dot<W>(a, b, n);
     sums[1] = simd::SumOf<W>(a, n);
     sums[2] = simd::SquaredDistance<W>(a, 0.5f, n);
@@ -86,7 +92,7 @@ TEST(Simd, SumsAreRightAndTilesAgreeBitForBit) {
   std::mt19937 generator(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (const int64_t n : {0, 1, 3, 16, 31, 64, 100, 257}) {
-    std::vector<float> a(n), b(4 * n), one(16), tile(16);
+    std::vector<float> a(n), b(4 * n), one(16), tiles(8 * 16);
     for (float& value : a) value = uniform(generator);
     for (float& value : b) value = uniform(generator);
     double sums[4];
@@ -98,7 +104,13 @@ TEST(Simd, SumsAreRightAndTilesAgreeBitForBit) {
             for (int64_t i = 0; i < n; ++i) expected += static_cast<double>(a[i]) * b[c * n + i];
             EXPECT_NEAR(one[c], expected, 1e-5);
           }
-          for (int i = 0; i < width; ++i) EXPECT_EQ(tile[i], one[i % 4]);
+          for (int rows = width / 2, at = 0; rows >= 1; --rows, at += width) {
+            const int columns = width / rows;
+            for (int i = 0; i < width; ++i) {
+              EXPECT_EQ(tiles[at + i], i < rows * columns ? one[i % columns % 4] : 0)
+                  << i << " of a tile of " << rows << " rows";
+            }
+          }
           double expected[4] = {};
           for (int64_t i = 0; i < n; ++i) {
             expected[0] += static_cast<double>(a[i]) * b[i];
@@ -109,7 +121,7 @@ TEST(Simd, SumsAreRightAndTilesAgreeBitForBit) {
           for (int i = 0; i < 4; ++i) EXPECT_NEAR(sums[i], expected[i], 2e-5) << "sum " << i;
         },
         static_cast<const float*>(a.data()), static_cast<const float*>(b.data()), n, one.data(),
-        tile.data(), sums);
+        tiles.data(), sums);
   }
 }
 

@@ -26,24 +26,34 @@ float ReadBias(const void* bias, int64_t i) {
   return static_cast<const float*>(bias)[i];
 }
 
+// Of the rows of x that a tile passes over, at most, where it has more than its registers ask for:
+// they stay in the first-level cache beside the weights.
+constexpr int64_t kTallBytes = 24 << 10;
+
 // T is the type of x, bias and y, B of the weights.
 template <int W, typename T, typename B>
 struct Columns {
-  template <int R, int C, bool kAhead>
-  static ESPALIER_INLINE void Tile(const StableLinearArgs& g, int64_t row, int64_t column,
-                                   int64_t end) {
+  // Of a tile of W products; of as few rows as balance loads and products; of most.
+  static constexpr int kRows = W / 4, kTall = W / 2;
+
+  const StableLinearArgs& g;
+  int64_t begin, end;  // columns
+
+  template <int R, bool kAhead>
+  ESPALIER_INLINE void Tile(int64_t row, int64_t column, int64_t last) const {
+    constexpr int C = W / R;
     const T* x = static_cast<const T*>(g.x);
     const B* weight = static_cast<const B*>(g.weight);
     const T* a[R];
     const B* b[C];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) a[r] = x + std::min(row + r, g.rows - 1) * g.in;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) a[r] = x + (row + r) * g.in;
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) b[c] = weight + std::min(column + c, end - 1) * g.in;
+    for (int c = 0; c < C; ++c) b[c] = weight + std::min(column + c, last - 1) * g.in;
     float sums[W];
     simd::Store<W>(sums, simd::DotTile<W, R, C, kAhead>(a, b, g.in, g.in));
-    const int64_t valid = std::min<int64_t>(C, end - column);
-    for (int64_t r = 0; r < std::min<int64_t>(R, g.rows - row); ++r) {
+    const int64_t valid = std::min<int64_t>(C, last - column);
+    for (int64_t r = 0; r < R; ++r) {
       T* y = static_cast<T*>(g.y) + (row + r) * g.out + column;
       for (int64_t c = 0; c < valid; ++c) {
         float value = sums[r * C + c];
@@ -57,30 +67,34 @@ struct Columns {
     }
   }
 
-  // The rows that pass over a block first read it from memory, the others from the cache.
-  template <int R, int C>
-  static ESPALIER_INLINE void Pass(const StableLinearArgs& g, int64_t row, int64_t begin,
-                                   int64_t end) {
-    if (row == 0) {
-      for (int64_t c = begin; c < end; c += C) Tile<R, C, true>(g, row, c, end);
-    } else {
-      for (int64_t c = begin; c < end; c += C) Tile<R, C, false>(g, row, c, end);
+  template <int R, bool kAhead>
+  ESPALIER_INLINE void Pass(int64_t row, int64_t first, int64_t last) const {
+    for (int64_t c = first; c < last; c += W / R) Tile<R, kAhead>(row, c, last);
+  }
+
+  // Over R rows, or as many of fewer as there are.
+  template <int R>
+  ESPALIER_INLINE void PassOf(int64_t row, int64_t end_row, int64_t first, int64_t last) const {
+    if constexpr (R > 0) {
+      if (end_row - row < R) return PassOf<R - 1>(row, end_row, first, last);
+      // Those that pass over a block first read it from memory, the others from the cache.
+      if (row == 0) return Pass<R, true>(row, first, last);
+      Pass<R, false>(row, first, last);
     }
   }
 
-  static ESPALIER_INLINE void Run(const StableLinearArgs& g, int64_t begin, int64_t end) {
-    constexpr int kColumns = 4, kRows = W / kColumns;
-    // One or two last rows are cheaper by themselves than in a tile that repeats one of them.
-    const int64_t rest = g.rows % kRows <= 2 ? g.rows % kRows : 0, blocked = g.rows - rest;
-    const int64_t block =
-        std::max<int64_t>(W, kBlockBytes / std::max<int64_t>(1, g.in * sizeof(B)) / W * W);
+  ESPALIER_INLINE void Run() const {
+    const int64_t bytes = std::max<int64_t>(1, g.in * static_cast<int64_t>(sizeof(B)));
+    const int64_t most = std::clamp<int64_t>(
+        kTallBytes / std::max<int64_t>(1, g.in * static_cast<int64_t>(sizeof(T))), kRows, kTall);
+    const int64_t passes = (g.rows + most - 1) / most;
+    const int64_t block = std::max<int64_t>(W, kBlockBytes / bytes / W * W);
     for (int64_t first = begin; first < end; first += block) {
       const int64_t last = std::min(end, first + block);
-      for (int64_t row = 0; row < blocked; row += kRows) {
-        Pass<kRows, kColumns>(g, row, first, last);
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        const int64_t row = g.rows * pass / passes, next = g.rows * (pass + 1) / passes;
+        PassOf<kTall>(row, next, first, last);
       }
-      if (rest == 2) Pass<2, W / 2>(g, blocked, first, last);
-      if (rest == 1) Pass<1, W>(g, blocked, first, last);
     }
   }
 };
@@ -88,21 +102,21 @@ struct Columns {
 template <int W>
 struct ColumnsF32 {
   static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
-    Columns<W, float, float>::Run(*g, begin, end);
+    Columns<W, float, float>{*g, begin, end}.Run();
   }
 };
 
 template <int W>
 struct ColumnsBF16 {
   static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
-    Columns<W, uint16_t, uint16_t>::Run(*g, begin, end);
+    Columns<W, uint16_t, uint16_t>{*g, begin, end}.Run();
   }
 };
 
 template <int W>
 struct ColumnsMixed {
   static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
-    Columns<W, float, uint16_t>::Run(*g, begin, end);
+    Columns<W, float, uint16_t>{*g, begin, end}.Run();
   }
 };
 

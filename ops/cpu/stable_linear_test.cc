@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,26 +15,26 @@
 namespace espalier {
 namespace {
 
-// A product with weights in bf16.
 struct Problem {
   int64_t rows, out, in;
-  DType dtype;  // of x, bias and y
-  std::vector<float> x, bias;
-  std::vector<uint16_t> weight;
+  DType dtype, weight_dtype;  // of x, bias and y; of the weights
+  std::vector<float> x, bias, weight;
 
-  Problem(int64_t rows, int64_t out, int64_t in, DType dtype)
-      : rows(rows), out(out), in(in), dtype(dtype) {
+  Problem(int64_t rows, int64_t out, int64_t in, DType dtype, DType weight_dtype)
+      : rows(rows), out(out), in(in), dtype(dtype), weight_dtype(weight_dtype) {
     std::mt19937 random(static_cast<unsigned>(rows * 1000 + out * 100 + in));
     std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < rows * in; ++i) x.push_back(Rounded(normal(random)));
-    for (int64_t i = 0; i < out; ++i) bias.push_back(Rounded(normal(random)));
-    for (int64_t i = 0; i < out * in; ++i) weight.push_back(F32ToBF16(normal(random)));
+    for (int64_t i = 0; i < rows * in; ++i) x.push_back(Rounded(normal(random), dtype));
+    for (int64_t i = 0; i < out; ++i) bias.push_back(Rounded(normal(random), dtype));
+    for (int64_t i = 0; i < out * in; ++i) {
+      weight.push_back(Rounded(normal(random), weight_dtype));
+    }
   }
 
-  float Rounded(float value) const {
+  static float Rounded(float value, DType dtype) {
     return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : value;
   }
-  std::vector<char> Bytes(const float* values, int64_t n) const {
+  static std::vector<char> Bytes(const float* values, int64_t n, DType dtype) {
     std::vector<char> bytes(static_cast<size_t>(n) * SizeOf(dtype));
     for (int64_t i = 0; i < n; ++i) {
       const uint16_t narrow = F32ToBF16(values[i]);
@@ -44,11 +45,12 @@ struct Problem {
   }
   // Of rows [begin, end), by themselves.
   std::vector<float> Run(int64_t begin, int64_t end) const {
-    const std::vector<char> from = Bytes(x.data() + begin * in, (end - begin) * in),
-                            add = Bytes(bias.data(), out);
+    const std::vector<char> from = Bytes(x.data() + begin * in, (end - begin) * in, dtype),
+                            add = Bytes(bias.data(), out, dtype),
+                            with = Bytes(weight.data(), out * in, weight_dtype);
     std::vector<char> to(static_cast<size_t>((end - begin) * out) * SizeOf(dtype));
-    StableLinear({dtype, end - begin, in, out, from.data(), weight.data(), add.data(), to.data(),
-                  DType::kBF16});
+    StableLinear({dtype, end - begin, in, out, from.data(), with.data(), add.data(), to.data(),
+                  weight_dtype});
     std::vector<float> y(static_cast<size_t>((end - begin) * out));
     for (size_t i = 0; i < y.size(); ++i) {
       uint16_t narrow = 0;
@@ -63,8 +65,36 @@ struct Problem {
   }
 };
 
-TEST(StableLinear, NarrowWeightsGiveTheProductAndEachRowItsBitsInAnyCompany) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+void ExpectTheProductAndEachRowItsBits(const Problem& problem) {
+  const auto [rows, out, in] = std::tuple(problem.rows, problem.out, problem.in);
+  const std::vector<float> y = problem.Run(0, rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t o = 0; o < out; ++o) {
+      double sum = problem.bias[o], size = std::fabs(sum);
+      for (int64_t i = 0; i < in; ++i) {
+        const double term = static_cast<double>(problem.x[r * in + i]) * problem.weight[o * in + i];
+        sum += term;
+        size += std::fabs(term);
+      }
+      const double bound =
+          1e-6 * size + (problem.dtype == DType::kBF16 ? std::fabs(sum) * 0x1p-8 : 0);
+      ASSERT_NEAR(y[r * out + o], sum, bound)
+          << rows << " x " << in << " x " << out << " at " << r << ", " << o;
+    }
+    const std::vector<float> alone = problem.Run(r, r + 1);
+    ASSERT_EQ(std::memcmp(alone.data(), y.data() + r * out, alone.size() * 4), 0)
+        << rows << " x " << in << " x " << out << ", row " << r;
+  }
+}
+
+struct Types {
+  DType dtype, weight;
+};
+constexpr Types kTypes[] = {
+    {DType::kF32, DType::kF32}, {DType::kF32, DType::kBF16}, {DType::kBF16, DType::kBF16}};
+
+TEST(StableLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
+  for (const Types& types : kTypes) {
     for (const int64_t rows : {1, 2, 15, 16, 17, 33, 50}) {
       for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 1},
                                     {16, 32},
@@ -74,35 +104,25 @@ TEST(StableLinear, NarrowWeightsGiveTheProductAndEachRowItsBitsInAnyCompany) {
                                     {70, 0},
                                     {49, 301},
                                     {600, 500}}) {
-        const Problem problem(rows, out, in, dtype);
-        const std::vector<float> y = problem.Run(0, rows);
-        for (int64_t r = 0; r < rows; ++r) {
-          for (int64_t o = 0; o < out; ++o) {
-            double sum = problem.bias[o], size = std::fabs(sum);
-            for (int64_t i = 0; i < in; ++i) {
-              const double term = static_cast<double>(problem.x[r * in + i]) *
-                                  BF16ToF32(problem.weight[o * in + i]);
-              sum += term;
-              size += std::fabs(term);
-            }
-            const double bound =
-                1e-6 * size + (dtype == DType::kBF16 ? std::fabs(sum) * 0x1p-8 : 0);
-            ASSERT_NEAR(y[r * out + o], sum, bound)
-                << rows << " x " << in << " x " << out << " at " << r << ", " << o;
-          }
-        }
-        for (const int64_t begin : {int64_t{0}, rows / 2, rows - 1}) {
-          const std::vector<float> alone = problem.Run(begin, begin + 1);
-          EXPECT_EQ(std::memcmp(alone.data(), y.data() + begin * out, alone.size() * 4), 0)
-              << rows << " x " << in << " x " << out << ", row " << begin;
-        }
+        ExpectTheProductAndEachRowItsBits({rows, out, in, types.dtype, types.weight});
+      }
+    }
+  }
+}
+
+TEST(StableLinear, EveryNumberOfRowsDoes) {
+  for (const Types& types : kTypes) {
+    for (int64_t rows = 1; rows <= 20; ++rows) {
+      // Rows that lie in a small cache together, and rows that do not.
+      for (const int64_t in : {96, 800, 2100}) {
+        ExpectTheProductAndEachRowItsBits({rows, 21, in, types.dtype, types.weight});
       }
     }
   }
 }
 
 TEST(StableLinear, WhatIsNotFiniteStaysInItsRow) {
-  Problem problem(20, 40, 70, DType::kF32);
+  Problem problem(20, 40, 70, DType::kF32, DType::kBF16);
   const std::vector<float> before = problem.Run(0, 20);
   problem.x[3 * 70 + 5] = std::numeric_limits<float>::infinity();
   problem.x[17 * 70 + 69] = std::numeric_limits<float>::quiet_NaN();
