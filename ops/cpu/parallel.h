@@ -12,6 +12,8 @@ namespace espalier {
 
 // Units of cheap work (one element loaded, computed, stored) that are worth handing to a thread.
 constexpr int64_t kParallelGrain = 32768;
+// Of it what a thread takes at once, at least, when it has begun: so much later may one end.
+constexpr int64_t kParallelPiece = kParallelGrain / 8;
 
 // Threads of the loops that the calling thread runs.
 int MaxThreads();
@@ -58,7 +60,7 @@ void ParallelParts(int64_t n, int64_t work, int max_parts, const F& f) {
   const int parts = static_cast<int>(std::min<int64_t>({useful, n, max_parts, MaxThreads()}));
   // Taken at once, at least.
   const int64_t some =
-      parts == 1 ? n : std::clamp<int64_t>(kParallelGrain / work, 1, (n + parts - 1) / parts);
+      parts == 1 ? n : std::clamp<int64_t>(kParallelPiece / work, 1, (n + parts - 1) / parts);
   ParallelShared((n + some - 1) / some, parts, [&](int64_t begin, int64_t end, int part) {
     f(begin * some, std::min(n, end * some), part);
   });
