@@ -211,7 +211,7 @@ class Speculator {
   double LevelSeconds(const Ssm& ssm, int rows) const;
   // Tokens per second of steps with such drafts as were chosen.
   double LongRunRate() const;
-  bool WorthALevel(const Ssm& ssm, int depth, absl::Span<const double> chances,
+  bool WorthALevel(const Ssm& ssm, StepValue& value, int depth, absl::Span<const double> chances,
                    absl::Span<const double> drafted);
   void DraftBySsm(int ssm, std::vector<DraftWork>& work);
   void KeepWhatPays(std::vector<DraftWork>& work, double drafting);

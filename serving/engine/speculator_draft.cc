@@ -63,9 +63,8 @@ double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
 // Whether the best that could be verified with this level's children, or theirs and so on, is worth
 // more than what was drafted by more than the SSM's time. Where rows cost by the block, it takes
 // several levels to fill one.
-bool Speculator::WorthALevel(const Ssm& ssm, int depth, absl::Span<const double> chances,
-                             absl::Span<const double> drafted) {
-  StepValue value(load_, llm_cost_, LongRunRate());
+bool Speculator::WorthALevel(const Ssm& ssm, StepValue& value, int depth,
+                             absl::Span<const double> chances, absl::Span<const double> drafted) {
   // What is drawn is verified, whatever it turns out to be worth.
   const auto worth = [&](absl::Span<const double> nodes) {
     if (ssm.kind != kDrawing) return value.Of(nodes).tokens;
@@ -165,9 +164,10 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   if (jobs.empty()) return;
   if (options_.tune) catching_up_ += ssm.cost.Seconds(rows) - ssm.cost.Seconds(rows - once);
   Drafter::WorthALevel worth;
+  StepValue value(load_, llm_cost_, LongRunRate());
   if (options_.tune && ssm.choice.requests > 0) {
     worth = [&](int depth, absl::Span<const double> chances, absl::Span<const double> drafted) {
-      return WorthALevel(ssm, depth, chances, drafted);
+      return WorthALevel(ssm, value, depth, chances, drafted);
     };
   }
   if (absl::Status status = ssm.drafter->Draft(jobs, worth); !status.ok()) {

@@ -2,20 +2,18 @@
 
 #include <algorithm>
 
+#include "absl/container/inlined_vector.h"
+
 namespace espalier {
 namespace {
 
-constexpr int kLengths[] = {8, 5, 3, 2};  // longest first
-constexpr int kLongest = 32;              // how far back a match is followed
+constexpr int kLongest = 32;   // how far back a match is followed
+constexpr size_t kAtOnce = 8;  // tokens that are entered together
 
-// Of the `length` tokens before `end`; false in *whole if there are not so many, or a text ends
-// among them.
-uint64_t Hash(absl::Span<const int> tokens, int end, int length, bool* whole) {
-  *whole = end >= length;
-  uint64_t hash = 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(length);
-  for (int i = end - length; *whole && i < end; ++i) {
-    *whole = tokens[i] != ContextIndex::kEnd;
-    hash = (hash ^ static_cast<uint64_t>(tokens[i])) * 0xBF58476D1CE4E5B9ull;
+uint64_t Hash(absl::Span<const int> run) {
+  uint64_t hash = 0x9E3779B97F4A7C15ull * run.size();
+  for (const int token : run) {
+    hash = (hash ^ static_cast<uint64_t>(token)) * 0xBF58476D1CE4E5B9ull;
     hash ^= hash >> 29;
   }
   return hash;
@@ -23,29 +21,56 @@ uint64_t Hash(absl::Span<const int> tokens, int end, int length, bool* whole) {
 
 }  // namespace
 
-void ContextIndex::Append(int token) {
-  if (token != kEnd) {
-    // Runs are entered when it is known what follows them.
-    for (const int length : kLengths) {
-      bool whole;
-      const uint64_t hash = Hash(tokens_, size(), length, &whole);
-      if (!whole) continue;
-      Places& places = places_[hash];
-      places[1] = places[0];
-      places[0] = size();
-    }
+ContextIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
+  for (size_t i = 0; i < kLengths.size(); ++i) {
+    const auto length = static_cast<size_t>(kLengths[i]);
+    whole_[i] = text.size() >= length;
+    if (!whole_[i]) continue;
+    const absl::Span<const int> run = text.last(length);
+    whole_[i] = std::find(run.begin(), run.end(), kEnd) == run.end();
+    hashes_[i] = Hash(run);
   }
-  tokens_.push_back(token);
 }
 
-std::vector<ContextIndex::Match> ContextIndex::Find(absl::Span<const int> text, int count) const {
+void ContextIndex::Append(absl::Span<const int> tokens) {
+  for (; !tokens.empty(); tokens.remove_prefix(std::min(tokens.size(), kAtOnce))) {
+    const absl::Span<const int> some = tokens.first(std::min(tokens.size(), kAtOnce));
+    const size_t before = tokens_.size();
+    tokens_.insert(tokens_.end(), some.begin(), some.end());
+    // Runs are entered when it is known what follows them. Memory is waited for once.
+    absl::InlinedVector<Runs, kAtOnce> runs;
+    for (size_t i = 0; i < some.size(); ++i) {
+      runs.emplace_back(absl::MakeConstSpan(tokens_).first(before + i));
+      if (some[i] != kEnd) Prefetch(runs.back());
+    }
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (some[i] != kEnd) Enter(runs[i], static_cast<int>(before + i));
+    }
+  }
+}
+
+void ContextIndex::Enter(const Runs& runs, int next) {
+  for (size_t i = 0; i < kLengths.size(); ++i) {
+    if (!runs.whole_[i]) continue;
+    Places& places = places_[runs.hashes_[i]];
+    places[1] = places[0];
+    places[0] = next;
+  }
+}
+
+void ContextIndex::Prefetch(const Runs& runs) const {
+  for (size_t i = 0; i < kLengths.size(); ++i) {
+    if (runs.whole_[i]) places_.prefetch(runs.hashes_[i]);
+  }
+}
+
+std::vector<ContextIndex::Match> ContextIndex::Find(const Runs& runs, int count) const {
   std::vector<Match> out;
+  const absl::Span<const int> text = runs.text_;
   const int end = static_cast<int>(text.size());
-  for (const int length : kLengths) {
-    bool whole;
-    const uint64_t hash = Hash(text, end, length, &whole);
-    if (!whole) continue;
-    const auto found = places_.find(hash);
+  for (size_t i = 0; i < kLengths.size(); ++i) {
+    if (!runs.whole_[i]) continue;
+    const auto found = places_.find(runs.hashes_[i]);
     if (found == places_.end()) continue;
     for (const int next : found->second) {
       if (next == 0 || static_cast<int>(out.size()) >= count) continue;
@@ -58,7 +83,7 @@ std::vector<ContextIndex::Match> ContextIndex::Find(absl::Span<const int> text, 
              tokens_[next - 1 - agree] != kEnd) {
         ++agree;
       }
-      if (agree >= length) out.push_back({next, agree});
+      if (agree >= kLengths[i]) out.push_back({next, agree});
     }
   }
   std::stable_sort(out.begin(), out.end(),

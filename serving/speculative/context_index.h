@@ -21,17 +21,34 @@ class ContextIndex {
     int length = 0;  // tokens that agree before it, as far as was looked
   };
 
-  void Append(int token);
+  // The runs at the end of a text, which outlives this: one text may be looked for in many indexes.
+  class Runs {
+   public:
+    explicit Runs(absl::Span<const int> text);
+
+   private:
+    friend class ContextIndex;
+    absl::Span<const int> text_;
+    std::array<uint64_t, 4> hashes_;  // as kLengths says
+    std::array<bool, 4> whole_;       // there are as many tokens, and no text ends among them
+  };
+
+  void Append(absl::Span<const int> tokens);
   int size() const { return static_cast<int>(tokens_.size()); }
   // REQUIRES: place < size().
   int token(int place) const { return tokens_[place]; }
 
-  // Places at which the text went on after tokens like the last ones of `text`: the longest matches
-  // first, the latest first among those, at most `count` different ones.
-  std::vector<Match> Find(absl::Span<const int> text, int count) const;
+  // Asks memory for what Find will read.
+  void Prefetch(const Runs& runs) const;
+  // Places at which the text went on after tokens like the last ones of the runs' text: the longest
+  // matches first, the latest first among those, at most `count` different ones.
+  std::vector<Match> Find(const Runs& runs, int count) const;
 
  private:
-  using Places = std::array<int, 2>;  // the latest first; 0: none
+  static constexpr std::array<int, 4> kLengths = {8, 5, 3, 2};  // longest first
+  using Places = std::array<int, 2>;                            // the latest first; 0: none
+
+  void Enter(const Runs& runs, int next);
 
   std::vector<int> tokens_;
   absl::flat_hash_map<uint64_t, Places> places_;  // of what followed

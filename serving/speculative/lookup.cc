@@ -20,17 +20,20 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
                                int max_nodes, const Acceptance* acceptance, double factor,
                                const RuledAnswer* rules) {
   State& state = requests_[request];
-  for (int i = state.index.size(); i < static_cast<int>(tokens.size()); ++i) {
-    state.index.Append(tokens[i]);
-  }
+  const ContextIndex::Runs runs(tokens);
+  newer_->Prefetch(runs);
+  older_->Prefetch(runs);
+  state.index.Append(tokens.subspan(static_cast<size_t>(state.index.size())));
+  state.index.Prefetch(runs);
   state.tree = TokenTree(tokens.back());
   state.probabilities.assign(1, 1);
   depth = std::min(depth, options_.depth);
   // Its own text first: what a request said before is the best guess at what it says again.
   int branches = options_.branches;
-  for (const ContextIndex* index :
-       {&std::as_const(state.index), &std::as_const(*newer_), &std::as_const(*older_)}) {
-    for (const ContextIndex::Match& match : index->Find(tokens, branches)) {
+  const ContextIndex* const indexes[] = {&state.index, newer_.get(), older_.get()};
+  const bool ruled = rules != nullptr && rules->active();
+  for (const ContextIndex* index : indexes) {
+    for (const ContextIndex::Match& match : index->Find(runs, branches)) {
       --branches;
       int node = 0;
       for (int i = 0; i < depth && match.next + i < index->size(); ++i) {
@@ -38,7 +41,7 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
         if (token == ContextIndex::kEnd) break;
         if (state.tree.Child(node, token) < 0) {
           if (state.tree.drafted() >= max_nodes) break;
-          if (rules != nullptr && !rules->Allows(state.tree.PathTo(node), token)) break;
+          if (ruled && !rules->Allows(state.tree.PathTo(node), token)) break;
           const double guess = Guess(match.length + i);
           const int rank = static_cast<int>(state.tree.children(node).size());
           const double worth =
@@ -86,13 +89,19 @@ void LookupDrafter::Release(int64_t request, absl::Span<const int> tokens, int p
 }
 
 void LookupDrafter::Remember(absl::Span<const int> answer) {
-  for (const int token : answer) {
-    if (newer_->size() >= options_.history_tokens / 2) {
+  while (!answer.empty()) {
+    const int room = std::max(options_.history_tokens / 2, 1) - newer_->size();
+    if (room <= 0) {
       older_ = std::exchange(newer_, std::make_unique<ContextIndex>());
+      continue;
     }
-    newer_->Append(token);
+    const absl::Span<const int> some =
+        answer.first(std::min(answer.size(), static_cast<size_t>(room)));
+    newer_->Append(some);
+    answer.remove_prefix(some.size());
   }
-  newer_->Append(ContextIndex::kEnd);
+  const int end = ContextIndex::kEnd;
+  newer_->Append({&end, 1});
 }
 
 }  // namespace espalier

@@ -26,7 +26,7 @@ TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
     std::vector<int> text;
     for (int i = 0; i < 200; ++i) {
       text.push_back(static_cast<int>(random() % 4));
-      index.Append(text.back());
+      index.Append({&text.back(), 1});
       // The longest suffix that occurred before and was followed by something.
       int longest = 0;
       for (int end = 1; end < static_cast<int>(text.size()); ++end) {
@@ -34,7 +34,7 @@ TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
         while (length < end && text[end - 1 - length] == text[text.size() - 1 - length]) ++length;
         longest = std::max(longest, length);
       }
-      const std::vector<ContextIndex::Match> matches = index.Find(text, 2);
+      const std::vector<ContextIndex::Match> matches = index.Find(ContextIndex::Runs(text), 2);
       EXPECT_EQ(matches.empty(), longest < 2);
       for (const ContextIndex::Match& match : matches) {
         ASSERT_LT(match.next, static_cast<int>(text.size()));
@@ -47,6 +47,32 @@ TEST(ContextIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
         if (longest < kept) continue;
         ASSERT_GE(matches[0].length, kept);
         break;
+      }
+    }
+  }
+}
+
+TEST(ContextIndex, TokensThatComeTogetherAreFoundAsThoseThatComeOneByOne) {
+  std::mt19937 random(1);
+  for (int run = 0; run < 50; ++run) {
+    ContextIndex one, many;
+    std::vector<int> text;
+    for (int i = 0; i < 300; ++i) {
+      text.push_back(random() % 50 == 0 ? ContextIndex::kEnd : static_cast<int>(random() % 4));
+      one.Append({&text.back(), 1});
+    }
+    for (absl::Span<const int> rest = text; !rest.empty();) {
+      const size_t some = std::min<size_t>(rest.size(), 1 + random() % 20);
+      many.Append(rest.first(some));
+      rest.remove_prefix(some);
+    }
+    for (size_t end = 0; end <= text.size(); ++end) {
+      const ContextIndex::Runs runs(absl::MakeConstSpan(text).first(end));
+      const std::vector<ContextIndex::Match> a = one.Find(runs, 4), b = many.Find(runs, 4);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        ASSERT_EQ(a[i].next, b[i].next);
+        ASSERT_EQ(a[i].length, b[i].length);
       }
     }
   }

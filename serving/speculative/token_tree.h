@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "serving/sampling/distribution.h"
@@ -72,8 +73,8 @@ class TokenTree {
     int parent;
     int depth;
     double chance;
-    std::vector<int> children;
-    std::vector<Proposal> proposals;
+    absl::InlinedVector<int, 4> children;
+    absl::InlinedVector<Proposal, 1> proposals;
   };
 
   std::vector<Node> nodes_;  // parents before children
