@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/container/inlined_vector.h"
-
 namespace espalier {
 namespace {
 
@@ -33,19 +31,10 @@ ContextIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
 }
 
 void ContextIndex::Append(absl::Span<const int> tokens) {
-  for (; !tokens.empty(); tokens.remove_prefix(std::min(tokens.size(), kAtOnce))) {
-    const absl::Span<const int> some = tokens.first(std::min(tokens.size(), kAtOnce));
-    const size_t before = tokens_.size();
-    tokens_.insert(tokens_.end(), some.begin(), some.end());
-    // Runs are entered when it is known what follows them. Memory is waited for once.
-    absl::InlinedVector<Runs, kAtOnce> runs;
-    for (size_t i = 0; i < some.size(); ++i) {
-      runs.emplace_back(absl::MakeConstSpan(tokens_).first(before + i));
-      if (some[i] != kEnd) Prefetch(runs.back());
-    }
-    for (size_t i = 0; i < some.size(); ++i) {
-      if (some[i] != kEnd) Enter(runs[i], static_cast<int>(before + i));
-    }
+  for (const int token : tokens) {
+    // Runs are entered when it is known what follows them.
+    if (token != kEnd) Enter(Runs(tokens_), size());
+    tokens_.push_back(token);
   }
 }
 

@@ -38,7 +38,7 @@ class ContextIndex {
   // REQUIRES: place < size().
   int token(int place) const { return tokens_[place]; }
 
-  // Asks memory for what Find will read.
+  // Asks memory for what Find, or Append of the token that follows, will read.
   void Prefetch(const Runs& runs) const;
   // Places at which the text went on after tokens like the last ones of the runs' text: the longest
   // matches first, the latest first among those, at most `count` different ones.

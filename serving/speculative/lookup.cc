@@ -6,6 +6,8 @@
 namespace espalier {
 namespace {
 
+constexpr int kFewTokens = 16;
+
 // A guess, which Acceptance corrects: long matches go on alike.
 double Guess(int length) { return length / (length + 1.5); }
 
@@ -16,20 +18,29 @@ LookupDrafter::LookupDrafter(LookupOptions options)
       newer_(std::make_unique<ContextIndex>()),
       older_(std::make_unique<ContextIndex>()) {}
 
+void LookupDrafter::Prefetch(int64_t request, absl::Span<const int> tokens) {
+  const ContextIndex& own = requests_[request].index;
+  // A whole prompt is not worth it.
+  const int size = static_cast<int>(tokens.size());
+  for (int end = std::max(own.size(), size - kFewTokens); end <= size; ++end) {
+    own.Prefetch(ContextIndex::Runs(tokens.first(static_cast<size_t>(end))));
+  }
+  const ContextIndex::Runs runs(tokens);
+  newer_->Prefetch(runs);
+  older_->Prefetch(runs);
+}
+
 TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
                                int max_nodes, const Acceptance* acceptance, double factor,
                                const RuledAnswer* rules) {
   State& state = requests_[request];
-  const ContextIndex::Runs runs(tokens);
-  newer_->Prefetch(runs);
-  older_->Prefetch(runs);
   state.index.Append(tokens.subspan(static_cast<size_t>(state.index.size())));
-  state.index.Prefetch(runs);
   state.tree = TokenTree(tokens.back());
   state.probabilities.assign(1, 1);
   depth = std::min(depth, options_.depth);
   // Its own text first: what a request said before is the best guess at what it says again.
   int branches = options_.branches;
+  const ContextIndex::Runs runs(tokens);
   const ContextIndex* const indexes[] = {&state.index, newer_.get(), older_.get()};
   const bool ruled = rules != nullptr && rules->active();
   for (const ContextIndex* index : indexes) {
