@@ -58,9 +58,6 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
 
 void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
   for (const Request* request : decoding) {
-    if (request->options().speculate) lookup_.Prefetch(request->id(), request->tokens());
-  }
-  for (const Request* request : decoding) {
     if (!request->options().speculate) continue;
     State& state = StateOf(*request);
     state.lookup = lookup_.Draft(request->id(), request->tokens(), state.depth,

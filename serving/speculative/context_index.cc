@@ -33,23 +33,14 @@ ContextIndex::Runs::Runs(absl::Span<const int> text) : text_(text) {
 void ContextIndex::Append(absl::Span<const int> tokens) {
   for (const int token : tokens) {
     // Runs are entered when it is known what follows them.
-    if (token != kEnd) Enter(Runs(tokens_), size());
+    const Runs runs(token != kEnd ? absl::MakeConstSpan(tokens_) : absl::Span<const int>());
+    for (size_t i = 0; i < kLengths.size(); ++i) {
+      if (!runs.whole_[i]) continue;
+      Places& places = places_[runs.hashes_[i]];
+      places[1] = places[0];
+      places[0] = size();
+    }
     tokens_.push_back(token);
-  }
-}
-
-void ContextIndex::Enter(const Runs& runs, int next) {
-  for (size_t i = 0; i < kLengths.size(); ++i) {
-    if (!runs.whole_[i]) continue;
-    Places& places = places_[runs.hashes_[i]];
-    places[1] = places[0];
-    places[0] = next;
-  }
-}
-
-void ContextIndex::Prefetch(const Runs& runs) const {
-  for (size_t i = 0; i < kLengths.size(); ++i) {
-    if (runs.whole_[i]) places_.prefetch(runs.hashes_[i]);
   }
 }
 

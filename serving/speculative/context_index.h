@@ -38,8 +38,6 @@ class ContextIndex {
   // REQUIRES: place < size().
   int token(int place) const { return tokens_[place]; }
 
-  // Asks memory for what Find, or Append of the token that follows, will read.
-  void Prefetch(const Runs& runs) const;
   // Places at which the text went on after tokens like the last ones of the runs' text: the longest
   // matches first, the latest first among those, at most `count` different ones.
   std::vector<Match> Find(const Runs& runs, int count) const;
@@ -47,8 +45,6 @@ class ContextIndex {
  private:
   static constexpr std::array<int, 4> kLengths = {8, 5, 3, 2};  // longest first
   using Places = std::array<int, 2>;                            // the latest first; 0: none
-
-  void Enter(const Runs& runs, int next);
 
   std::vector<int> tokens_;
   absl::flat_hash_map<uint64_t, Places> places_;  // of what followed

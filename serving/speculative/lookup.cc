@@ -6,8 +6,6 @@
 namespace espalier {
 namespace {
 
-constexpr int kFewTokens = 16;
-
 // A guess, which Acceptance corrects: long matches go on alike.
 double Guess(int length) { return length / (length + 1.5); }
 
@@ -17,18 +15,6 @@ LookupDrafter::LookupDrafter(LookupOptions options)
     : options_(options),
       newer_(std::make_unique<ContextIndex>()),
       older_(std::make_unique<ContextIndex>()) {}
-
-void LookupDrafter::Prefetch(int64_t request, absl::Span<const int> tokens) {
-  const ContextIndex& own = requests_[request].index;
-  // A whole prompt is not worth it.
-  const int size = static_cast<int>(tokens.size());
-  for (int end = std::max(own.size(), size - kFewTokens); end <= size; ++end) {
-    own.Prefetch(ContextIndex::Runs(tokens.first(static_cast<size_t>(end))));
-  }
-  const ContextIndex::Runs runs(tokens);
-  newer_->Prefetch(runs);
-  older_->Prefetch(runs);
-}
 
 TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
                                int max_nodes, const Acceptance* acceptance, double factor,

@@ -33,9 +33,6 @@ class LookupDrafter {
 
   explicit LookupDrafter(LookupOptions options);
 
-  // Asks memory for what Draft will read, so that it is waited for once for all requests of a step.
-  void Prefetch(int64_t request, absl::Span<const int> tokens);
-
   // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
   // of its last draft. `depth` and `max_nodes` bound it. Chances are by `acceptance` (null: a guess
   // from the match's length) times `factor`. Nothing is drafted that `rules` (null: none) exclude.
