@@ -11,6 +11,7 @@
 #include "ops/cpu/convert.h"
 #include "ops/cpu/dot_tile.h"
 #include "ops/cpu/row_sums.h"
+#include "ops/cpu/simd_test_names.h"
 
 namespace espalier {
 namespace {
@@ -87,6 +88,18 @@ struct DotBody {
     sums[3] = simd::Dot3<W>(a, b, b + n, n);
   }
 };
+
+template <int W>
+struct NamedBody {
+  static ESPALIER_INLINE void Run(int* number) { *number = 1; }
+};
+
+TEST(Simd, BodiesOfOneNameInTwoFilesAreTwo) {
+  int number = 0;
+  simd::Dispatch<NamedBody>(&number);
+  EXPECT_EQ(number, 1);
+  EXPECT_EQ(RunOtherNamedBody(), 2);
+}
 
 TEST(Simd, SumsAreRightAndTilesAgreeBitForBit) {
   std::mt19937 generator(1);

@@ -26,14 +26,14 @@ float ReadBias(const void* bias, int64_t i) {
   return static_cast<const float*>(bias)[i];
 }
 
-// Of the rows of x that a tile passes over, at most, where it has more than its registers ask for:
-// they stay in the first-level cache beside the weights.
+// Of the rows of x of a tile that is taller than it is wide, at most: they stay in the first-level
+// cache beside the weights, or the tile waits for them.
 constexpr int64_t kTallBytes = 24 << 10;
 
 // T is the type of x, bias and y, B of the weights.
 template <int W, typename T, typename B>
 struct Columns {
-  // Of a tile of W products; of as few rows as balance loads and products; of most.
+  // Rows of a tile: as many as balance loads and products; at most.
   static constexpr int kRows = W / 4, kTall = W / 2;
 
   const StableLinearArgs& g;
@@ -87,6 +87,7 @@ struct Columns {
     const int64_t bytes = std::max<int64_t>(1, g.in * static_cast<int64_t>(sizeof(B)));
     const int64_t most = std::clamp<int64_t>(
         kTallBytes / std::max<int64_t>(1, g.in * static_cast<int64_t>(sizeof(T))), kRows, kTall);
+    // Of about as many rows each: a pass over one row costs as much as over three.
     const int64_t passes = (g.rows + most - 1) / most;
     const int64_t block = std::max<int64_t>(W, kBlockBytes / bytes / W * W);
     for (int64_t first = begin; first < end; first += block) {
