@@ -28,7 +28,7 @@ float ReadBias(const void* bias, int64_t i) {
 
 // Of the rows of x of a tile that is taller than it is wide, at most: they stay in the first-level
 // cache beside the weights, or the tile waits for them.
-constexpr int64_t kTallBytes = 24 << 10;
+constexpr int64_t kTallBytes = 22 << 10;
 
 // T is the type of x, bias and y, B of the weights.
 template <int W, typename T, typename B>
