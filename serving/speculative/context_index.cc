@@ -5,8 +5,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kLongest = 32;   // how far back a match is followed
-constexpr size_t kAtOnce = 8;  // tokens that are entered together
+constexpr int kLongest = 32;  // how far back a match is followed
 
 uint64_t Hash(absl::Span<const int> run) {
   uint64_t hash = 0x9E3779B97F4A7C15ull * run.size();

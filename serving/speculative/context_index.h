@@ -21,6 +21,8 @@ class ContextIndex {
     int length = 0;  // tokens that agree before it, as far as was looked
   };
 
+  static constexpr std::array<int, 4> kLengths = {8, 5, 3, 2};  // of runs, longest first
+
   // The runs at the end of a text, which outlives this: one text may be looked for in many indexes.
   class Runs {
    public:
@@ -29,8 +31,9 @@ class ContextIndex {
    private:
     friend class ContextIndex;
     absl::Span<const int> text_;
-    std::array<uint64_t, 4> hashes_;  // as kLengths says
-    std::array<bool, 4> whole_;       // there are as many tokens, and no text ends among them
+    std::array<uint64_t, kLengths.size()> hashes_;
+    std::array<bool, kLengths.size()>
+        whole_;  // there are as many tokens, and no text ends among them
   };
 
   void Append(absl::Span<const int> tokens);
@@ -43,8 +46,7 @@ class ContextIndex {
   std::vector<Match> Find(const Runs& runs, int count) const;
 
  private:
-  static constexpr std::array<int, 4> kLengths = {8, 5, 3, 2};  // longest first
-  using Places = std::array<int, 2>;                            // the latest first; 0: none
+  using Places = std::array<int, 2>;  // the latest first; 0: none
 
   std::vector<int> tokens_;
   absl::flat_hash_map<uint64_t, Places> places_;  // of what followed
