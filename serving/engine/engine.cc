@@ -14,6 +14,11 @@ KvSpace SpaceOf(const Request& request) {
   return {.adapter = request.options().adapter, .salt = request.options().cache_salt};
 }
 
+// The last token is run in any case: its logits are wanted.
+absl::Span<const int> BeforeLast(const Request& request) {
+  return request.tokens().first(request.tokens().size() - 1);
+}
+
 // Whether all that matters of the logits after its tokens is which token they give, and with which
 // log-probabilities. Drawn proposals are compared with all that the LLM says.
 bool TokensSuffice(const Request& request, const TokenTree& tree) {
@@ -21,6 +26,11 @@ bool TokensSuffice(const Request& request, const TokenTree& tree) {
 }
 
 }  // namespace
+
+// Log-probabilities of a prompt come from its own rows: they have to be computed.
+bool Engine::SharesPrefix(const Request& request) const {
+  return options_.prefix_cache && request.options().prompt_logprobs < 0;
+}
 
 // Only its last token is still to be run.
 bool Engine::Decodes(const Entry& entry) const {
@@ -68,6 +78,26 @@ void Engine::PlanSpeculation() {
                     context_);
 }
 
+RequestId Engine::ComputesFor(const Request& request, int known,
+                              const SchedulerInput& before) const {
+  const absl::Span<const int> wanted = BeforeLast(request);
+  for (const auto* views : {&before.running, &before.waiting}) {
+    for (const RequestView& view : *views) {
+      if (view.prompt_left() == 0 || view.computed[0] >= static_cast<int>(wanted.size())) continue;
+      const Request& other = *requests_.at(view.id).request;
+      // One that is less important may take its time.
+      if (view.priority > request.options().priority || SpaceOf(other) != SpaceOf(request))
+        continue;
+      const absl::Span<const int> tokens = other.tokens();
+      const auto end = std::mismatch(wanted.begin(), wanted.end(), tokens.begin(), tokens.end());
+      const auto shared = static_cast<int>(end.first - wanted.begin());
+      const int blocks = shared / KvCache::kBlock * KvCache::kBlock;
+      if (blocks > std::max(known, view.computed[0])) return view.id;
+    }
+  }
+  return 0;
+}
+
 SchedulerInput Engine::TakeStock() const {
   SchedulerInput input{.max_rows = options_.max_tokens_per_batch,
                        .max_running = options_.max_requests,
@@ -91,13 +121,12 @@ SchedulerInput Engine::TakeStock() const {
   for (const RequestId id : waiting_) {
     if (static_cast<int>(input.waiting.size()) >= (full ? 1 : options_.max_requests)) break;
     RequestView view = View(requests_.at(id));
-    if (options_.prefix_cache) {
-      // The last token is run in any case: its logits are wanted.
-      const absl::Span<const int> tokens = requests_.at(id).request->tokens();
-      const KvCache::Prefix prefix =
-          kv_.FindPrefix(tokens.subspan(0, tokens.size() - 1), SpaceOf(*requests_.at(id).request));
+    const Request& request = *requests_.at(id).request;
+    if (SharesPrefix(request)) {
+      const KvCache::Prefix prefix = kv_.FindPrefix(BeforeLast(request), SpaceOf(request));
       view.computed[0] = prefix.length;
       view.idle_prefix = prefix.idle;
+      view.behind = ComputesFor(request, prefix.length, input);
     }
     input.waiting.push_back(std::move(view));
   }
@@ -118,10 +147,8 @@ std::vector<Engine::Work> Engine::Plan() {
   for (const RequestId id : schedule.admit) {
     Entry& entry = requests_.at(id);
     Request& request = *entry.request;
-    // Log-probabilities of a prompt come from its own rows: they have to be computed.
-    if (options_.prefix_cache && request.options().prompt_logprobs < 0) {
-      const int cached = kv_.AttachPrefix(
-          id, request.tokens().subspan(0, request.tokens().size() - 1), SpaceOf(request));
+    if (SharesPrefix(request)) {
+      const int cached = kv_.AttachPrefix(id, BeforeLast(request), SpaceOf(request));
       if (!entry.admitted) {
         request.usage().cached_tokens = cached;
         statistics_.looked_up_tokens += request.length();

@@ -160,7 +160,11 @@ class Engine {
   RequestView View(const Entry& entry) const;
   void PlanSpeculation();
   SchedulerInput TakeStock() const;
+  // Of those before a waiting request, `known` of whose tokens are in the cache: one that is still
+  // to compute more of what both begin with. 0: none.
+  RequestId ComputesFor(const Request& request, int known, const SchedulerInput& before) const;
   bool Decodes(const Entry& entry) const;
+  bool SharesPrefix(const Request& request) const;
   void Enqueue(RequestId id, std::deque<RequestId>& queue);
   std::vector<Work> Plan();
   void Draft(std::vector<Work>& work);

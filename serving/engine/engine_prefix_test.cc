@@ -48,6 +48,45 @@ TEST(PrefixCache, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(harness.answer(third).usage.cached_tokens, 112);
 }
 
+TEST(PrefixCache, WhatSeveralBeginWithIsComputedOnceEvenIfTheyComeTogether) {
+  EngineHarness harness(kVocabulary);
+  harness.SetLlm(Llm());
+  harness.AddSsm(Llm());
+  ASSERT_TRUE(harness.Start({.max_tokens_per_batch = 48}, "1,1").ok());
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 8; ++i) {
+    ids.push_back(*harness.engine().Submit(LongPrompt(100, i % 2), {.max_tokens = 10}));
+  }
+  RequestOptions scored{.max_tokens = 3};
+  scored.prompt_logprobs = 1;
+  const RequestId other = *harness.engine().Submit(LongPrompt(100, 1), scored);
+  harness.RunToEnd();
+  // The last four tokens by each, and the one that scores its prompt by itself.
+  EXPECT_EQ(harness.engine().statistics().prompt_tokens, 96 + 8 * 4 + 100);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(harness.answer(ids[i]).tokens, GreedyContinuation(Llm(), LongPrompt(100, i % 2), 10));
+    EXPECT_EQ(harness.answer(ids[i]).usage.cached_tokens, i == 0 ? 0 : 96);
+  }
+  EXPECT_EQ(harness.answer(other).usage.cached_tokens, 0);
+  EXPECT_EQ(harness.engine().statistics().ssm_kv[0].attached_total, 96 * 7);
+}
+
+// A chat's second turn, where an SSM's pool holds one sequence: the LLM's prefix is none of its.
+TEST(PrefixCache, ASmallModelsPoolNeedHoldNoMoreThanTheContext) {
+  EngineHarness harness(kVocabulary);
+  harness.limits().kv_slots = 130;
+  harness.SetLlm(Llm());
+  RunnerLimits small = harness.limits();
+  small.kv_slots = 112;
+  harness.AddSsm(Llm(), small);
+  ASSERT_TRUE(harness.Start({.max_requests = 1}, "1,1").ok());
+  for (int i = 0; i < 3; ++i) {
+    const RequestId id = *harness.engine().Submit(LongPrompt(100, i), {.max_tokens = 5});
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answer(id).usage.cached_tokens, i == 0 ? 0 : 96);
+  }
+}
+
 // Neither of the LLM's K and V nor of an SSM's, whose drafts would come sooner.
 TEST(PrefixCache, IsSharedWithRequestsOfTheSameSaltOnly) {
   EngineHarness harness(kVocabulary);
@@ -191,7 +230,9 @@ TEST(Fairness, LongPromptsHoldUpNeitherDecodingNorShortPrompts) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.Step().ok());
   std::vector<RequestId> heavy;
   for (int i = 0; i < 3; ++i) {
-    heavy.push_back(*harness.engine().Submit(LongPrompt(2000, i), {.max_tokens = 4}));
+    std::vector<int> prompt = LongPrompt(2000, i);
+    prompt[0] = i;  // nothing in common
+    heavy.push_back(*harness.engine().Submit(prompt, {.max_tokens = 4}));
   }
   ASSERT_TRUE(harness.Step().ok());
   const RequestId light = *harness.engine().Submit({5, 6, 7}, {.max_tokens = 4});

@@ -37,6 +37,8 @@ namespace espalier {
 struct KvSpace {
   int adapter = -1;
   absl::string_view salt;
+
+  bool operator==(const KvSpace&) const = default;
 };
 
 class KvCache {

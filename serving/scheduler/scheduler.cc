@@ -34,9 +34,11 @@ class Planner {
     return std::max(0, view.computed[0] + rows - view.computed[pool]) + tree_nodes;
   }
 
-  bool SlotsSuffice(const RequestView& view, int rows, int tree_nodes) const {
+  // `idle`: slots of pool 0 that it takes besides.
+  bool SlotsSuffice(const RequestView& view, int rows, int tree_nodes, int idle = 0) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
-      if (Need(view, static_cast<int>(pool), rows, tree_nodes) > free_[pool]) return false;
+      const int need = Need(view, static_cast<int>(pool), rows, tree_nodes);
+      if (need + (pool == 0 ? idle : 0) > free_[pool]) return false;
     }
     return true;
   }
@@ -77,11 +79,16 @@ class Planner {
     return std::find(alive_.begin(), alive_.end(), &view) != alive_.end();
   }
 
+  // Not for those that wait for a place, or for slots: nobody else would get the rows either.
   int RowsKeptForPrompts() const {
+    const int64_t most = input_.max_rows / kPromptShare;
     int64_t needed = 0;
     for (const RequestView& view : input_.running) needed += view.busy ? 0 : view.prompt_left();
-    for (const RequestView& view : input_.waiting) needed += view.length;
-    return static_cast<int>(std::min<int64_t>(needed, input_.max_rows / kPromptShare));
+    for (const RequestView& view : input_.waiting) {
+      if (needed >= most || !MayTakeAPlace(view)) break;
+      if (view.behind == 0) needed += view.prompt_left();
+    }
+    return static_cast<int>(std::min(needed, most));
   }
 
   void PlanDecoding() {
@@ -146,22 +153,35 @@ class Planner {
     return view.length + 1 + view.tree_nodes - view.computed[pool];
   }
 
-  bool MayAdmit() const {
-    return static_cast<int>(alive_.size()) < input_.max_running && out_.preempt.empty();
+  bool HasPlace(int64_t id) const {
+    const auto is_it = [&](const RequestView* view) { return view->id == id; };
+    return std::any_of(alive_.begin(), alive_.end(), is_it) ||
+           std::any_of(behind_.begin(), behind_.end(), is_it);
   }
+  bool PlaceIsFree() const {
+    return static_cast<int>(alive_.size() + behind_.size()) < input_.max_running;
+  }
+  bool MayAdmit() const { return PlaceIsFree() && out_.preempt.empty(); }
 
   // A waiting request that is more important (not just older) than the last running one.
   bool MakesWay(const RequestView& view) {
     return !alive_.empty() && view.priority < alive_.back()->priority && PreemptForRankOf(view);
   }
 
+  bool MayTakeAPlace(const RequestView& view) const {
+    const bool ahead = !alive_.empty() && view.priority < alive_.back()->priority;
+    return ahead || (MayAdmit() && HasRoom(view));
+  }
+
   // Whether slots remain for the request beside what the running ones are known to need.
   bool HasRoom(const RequestView& view) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
       int unclaimed = input_.free_slots[pool] + returned_[pool];
-      for (const RequestView* other : alive_) {
-        unclaimed -= Foreseen(*other, static_cast<int>(pool));
-        if (pool == 0) unclaimed -= other->idle_prefix;
+      for (const auto* others : {&alive_, &behind_}) {
+        for (const RequestView* other : *others) {
+          unclaimed -= Foreseen(*other, static_cast<int>(pool));
+          if (pool == 0) unclaimed -= other->idle_prefix;
+        }
       }
       unclaimed -= Foreseen(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix : 0);
       const int spare = input_.total_slots[pool] / kSpareShare;
@@ -175,10 +195,14 @@ class Planner {
     int left = static_cast<int>(input_.waiting.size());
     for (const RequestView& view : input_.waiting) {
       --left;
+      if (view.behind != 0 && HasPlace(view.behind)) {
+        behind_.push_back(&view);
+        continue;
+      }
       bool fits = false;
       do {
-        fits = static_cast<int>(alive_.size()) < input_.max_running && rows_ > 0 && HasRoom(view) &&
-               SlotsSuffice(view, 1 + view.idle_prefix, 0);
+        fits = PlaceIsFree() && rows_ > 0 && HasRoom(view) &&
+               SlotsSuffice(view, 1, 0, view.idle_prefix);
       } while (!fits && MakesWay(view));
       if (!fits) return;
       free_[0] -= view.idle_prefix;
@@ -229,8 +253,9 @@ class Planner {
   const SchedulerInput& input_;
   int rows_;
   std::vector<int> free_;
-  std::vector<int> returned_;              // by preemption
-  std::vector<const RequestView*> alive_;  // running, by rank; then those that are admitted
+  std::vector<int> returned_;               // by preemption
+  std::vector<const RequestView*> alive_;   // running, by rank; then those that are admitted
+  std::vector<const RequestView*> behind_;  // that wait for one of them, and keep their places
   Schedule out_;
 };
 

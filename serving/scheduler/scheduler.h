@@ -12,7 +12,8 @@
 //    behind a long one.
 // 3. When KV slots run out, the lowest in rank loses its own and waits to be computed again. New
 //    requests are admitted only while slots remain for what the running ones are known to need. One
-//    that is more important than a running one takes its place.
+//    that is more important than a running one takes its place. One that begins like another whose
+//    prompt is being computed waits for it: the same is not computed twice.
 //
 // Where several steps run at once, a request whose last step has not ended keeps what it has and
 // gets nothing; and nobody is preempted, because what those steps free is soon known.
@@ -44,6 +45,9 @@ struct RequestView {
   std::vector<int> shared;
   // Of a waiting request: slots of its computed tokens that count as free until it is admitted.
   int idle_prefix = 0;
+  // Of a waiting request: one before it that is still to compute what both begin with. It keeps its
+  // place, and is not admitted while that one is there. 0: none.
+  int64_t behind = 0;
 
   bool Outranks(const RequestView& other) const {
     return priority != other.priority ? priority < other.priority : id < other.id;

@@ -190,7 +190,55 @@ TEST(Scheduler, ACachedPrefixIsNotRunAgainButItsIdleSlotsAreTaken) {
   EXPECT_THAT(MakeSchedule(input).admit, IsEmpty());
 }
 
-// Plays random requests to their ends, executing every schedule and checking what it must respect.
+// The cached prefix is the LLM's: an SSM that has to run all of it takes no more for that.
+TEST(Scheduler, IdleSlotsAreTakenOfTheLlmsPoolAlone) {
+  RequestView view{.id = 1, .length = 50, .computed = {48, 0}, .idle_prefix = 48};
+  SchedulerInput input = Input(100, 60, 60);
+  input.free_slots = input.total_slots = {60, 51};
+  input.waiting = {view};
+  EXPECT_EQ(Find(MakeSchedule(input), 1)->rows, 2);
+  input.free_slots[1] = 48;
+  EXPECT_THAT(MakeSchedule(input).admit, IsEmpty());
+}
+
+TEST(Scheduler, RowsAreNotKeptForPromptsThatCannotRun) {
+  SchedulerInput input = Input(40, 500);
+  input.running = {Decoding(1, 20, 18), Decoding(2, 20, 18)};
+  input.waiting = {Prompt(3, 100)};
+  EXPECT_LT(Find(MakeSchedule(input), 1)->tree_nodes + Find(MakeSchedule(input), 2)->tree_nodes,
+            30);
+  input.max_running = 2;
+  EXPECT_EQ(Find(MakeSchedule(input), 1)->tree_nodes, 18);
+  EXPECT_EQ(Find(MakeSchedule(input), 2)->tree_nodes, 18);
+  // A place, but no slots.
+  input.max_running = 8;
+  input.free_slots = {100};
+  EXPECT_EQ(Find(MakeSchedule(input), 1)->tree_nodes, 18);
+  EXPECT_EQ(Find(MakeSchedule(input), 2)->tree_nodes, 18);
+  // It will take a place.
+  input.waiting[0].priority = -1;
+  input.max_running = 2;
+  EXPECT_EQ(MakeSchedule(input).admit.size(), 1u);
+}
+
+TEST(Scheduler, WhatOneComputesForOthersTheyWaitForAndKeepTheirPlaces) {
+  SchedulerInput input = Input(40, 500);
+  input.running = {Prompt(1, 60, 20)};
+  input.waiting = {Prompt(2, 60, 16), Prompt(3, 60, 16), Prompt(4, 9), Prompt(5, 9)};
+  input.waiting[0].behind = input.waiting[1].behind = 1;
+  input.max_running = 4;
+  EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(4));
+  input.max_running = 8;
+  EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(4, 5));
+  // Nor do they take slots that these are known to need.
+  input.free_slots = {40 + 2 * 45 + 10 + 1000 / 16};
+  EXPECT_THAT(MakeSchedule(input).admit, IsEmpty());
+  // None is there any more.
+  input.free_slots = {500};
+  input.running.clear();
+  EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(2, 3, 4, 5));
+}
+
 TEST(Scheduler, ABusyRequestGetsNothingAndKeepsWhatItHas) {
   SchedulerInput input = Input(40, 0, 60);
   input.running = {Decoding(1, 20), Decoding(2, 20), Decoding(3, 20)};
@@ -234,6 +282,7 @@ TEST(Scheduler, OneForWhichThereAreNoSlotsDoesNotTakeAnothersTurn) {
   EXPECT_NE(Find(MakeSchedule(input), 1), nullptr);
 }
 
+// Plays random requests to their ends, executing every schedule and checking what it must respect.
 TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     std::mt19937_64 random(seed);
