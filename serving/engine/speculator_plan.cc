@@ -60,10 +60,11 @@ void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
   for (const Request* request : decoding) {
     if (!request->options().speculate) continue;
     State& state = StateOf(*request);
-    state.lookup = lookup_.Draft(request->id(), request->tokens(), state.depth,
-                                 options_.lookup.depth * options_.lookup.branches,
-                                 &lookup_learned_.acceptance[KindOf(*request)],
-                                 state.lookup_factor.value(), &request->rules());
+    state.lookup =
+        lookup_.Draft(request->id(), request->tokens(), state.depth,
+                      options_.lookup.depth * options_.lookup.branches,
+                      &lookup_learned_.acceptance[KindOf(*request)], state.lookup_factor.value(),
+                      &request->rules(), request->options().cache_salt);
   }
 }
 

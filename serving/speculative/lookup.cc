@@ -11,15 +11,11 @@ double Guess(int length) { return length / (length + 1.5); }
 
 }  // namespace
 
-LookupDrafter::LookupDrafter(LookupOptions options)
-    : options_(options),
-      newer_(std::make_unique<ContextIndex>()),
-      older_(std::make_unique<ContextIndex>()) {}
-
 TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
                                int max_nodes, const Acceptance* acceptance, double factor,
-                               const RuledAnswer* rules) {
+                               const RuledAnswer* rules, absl::string_view salt) {
   State& state = requests_[request];
+  if (state.salt != salt) state.salt = std::string(salt);
   state.index.Append(tokens.subspan(static_cast<size_t>(state.index.size())));
   state.tree = TokenTree(tokens.back());
   state.probabilities.assign(1, 1);
@@ -27,9 +23,10 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
   // Its own text first: what a request said before is the best guess at what it says again.
   int branches = options_.branches;
   const ContextIndex::Runs runs(tokens);
-  const ContextIndex* const indexes[] = {&state.index, newer_.get(), older_.get()};
+  const auto [newer, older] = history_.Of(salt);
   const bool ruled = rules != nullptr && rules->active();
-  for (const ContextIndex* index : indexes) {
+  for (const ContextIndex* index : {static_cast<const ContextIndex*>(&state.index), newer, older}) {
+    if (index == nullptr) continue;
     for (const ContextIndex::Match& match : index->Find(runs, branches)) {
       --branches;
       int node = 0;
@@ -81,24 +78,11 @@ std::vector<Trial> LookupDrafter::Commit(int64_t request, absl::Span<const int> 
 }
 
 void LookupDrafter::Release(int64_t request, absl::Span<const int> tokens, int prompt) {
-  if (requests_.erase(request) == 0) return;
-  if (options_.history_tokens > 0) Remember(tokens.subspan(prompt));
-}
-
-void LookupDrafter::Remember(absl::Span<const int> answer) {
-  while (!answer.empty()) {
-    const int room = std::max(options_.history_tokens / 2, 1) - newer_->size();
-    if (room <= 0) {
-      older_ = std::exchange(newer_, std::make_unique<ContextIndex>());
-      continue;
-    }
-    const absl::Span<const int> some =
-        answer.first(std::min(answer.size(), static_cast<size_t>(room)));
-    newer_->Append(some);
-    answer.remove_prefix(some.size());
-  }
-  const int end = ContextIndex::kEnd;
-  newer_->Append({&end, 1});
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return;
+  const std::string salt = std::move(it->second.salt);
+  requests_.erase(it);
+  history_.Remember(salt, tokens.subspan(prompt));
 }
 
 }  // namespace espalier

@@ -3,18 +3,18 @@
 // lists, chats that quote their documents) are drafted well, others not at all, at hardly any cost.
 // Proposals are chosen, not drawn: sampled verification matches them exactly.
 //
-// Earlier answers are kept up to a number of tokens and then forgotten, oldest first. They change
-// how fast an answer comes, never what it is.
+// Earlier answers (answer_history.h) change how fast an answer comes, never what it is.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "serving/sampling/token_rules.h"
 #include "serving/speculative/acceptance.h"
+#include "serving/speculative/answer_history.h"
 #include "serving/speculative/context_index.h"
 #include "serving/speculative/token_tree.h"
 
@@ -31,13 +31,16 @@ class LookupDrafter {
   // The source of its proposals: beyond any SSM's number.
   static constexpr int kSource = 1 << 15;
 
-  explicit LookupDrafter(LookupOptions options);
+  explicit LookupDrafter(LookupOptions options)
+      : options_(options), history_(options.history_tokens) {}
 
   // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
   // of its last draft. `depth` and `max_nodes` bound it. Chances are by `acceptance` (null: a guess
   // from the match's length) times `factor`. Nothing is drafted that `rules` (null: none) exclude.
+  // `salt`: that of all drafts of the request; it gets what was answered to requests of the same.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
-                  const Acceptance* acceptance, double factor, const RuledAnswer* rules = nullptr);
+                  const Acceptance* acceptance, double factor, const RuledAnswer* rules = nullptr,
+                  absl::string_view salt = "");
 
   // As Drafter::Commit: how the candidates of the last draft fared.
   std::vector<Trial> Commit(int64_t request, absl::Span<const int> accepted, int next);
@@ -46,21 +49,19 @@ class LookupDrafter {
   // never drafted.
   void Release(int64_t request, absl::Span<const int> tokens, int prompt);
 
-  int history_size() const { return newer_->size() + older_->size(); }
+  int history_size() const { return history_.size(); }
 
  private:
   struct State {
     ContextIndex index;
     TokenTree tree{0};
     std::vector<double> probabilities;  // of the tree's nodes
+    std::string salt;
   };
-
-  void Remember(absl::Span<const int> answer);
 
   LookupOptions options_;
   absl::flat_hash_map<int64_t, State> requests_;
-  // Two halves: when the newer is full, the older is dropped.
-  std::unique_ptr<ContextIndex> newer_, older_;
+  AnswerHistory history_;
 };
 
 }  // namespace espalier

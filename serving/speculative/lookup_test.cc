@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
@@ -111,6 +114,48 @@ TEST(LookupDrafter, RemembersEarlierAnswersButNotAcrossTheirEnds) {
               ElementsAre(12, 13));
   // The prompt of another request is not repeated to this one.
   EXPECT_EQ(drafter.Draft(4, std::vector<int>{50, 51}, 8, 9, nullptr, 1).drafted(), 0);
+}
+
+TEST(LookupDrafter, AnswersAreRepeatedToRequestsOfTheSameSaltOnly) {
+  LookupDrafter drafter({.depth = 8, .branches = 1});
+  const auto draft = [&](int64_t request, const char* salt) {
+    return Chain(
+        drafter.Draft(request, std::vector<int>{7, 10, 11}, 8, 9, nullptr, 1, nullptr, salt));
+  };
+  int64_t request = 0;
+  for (const char* salt : {"", "ours"}) {
+    EXPECT_THAT(draft(++request, salt), ElementsAre());
+    const int own = salt[0] == 0 ? 12 : 13;
+    drafter.Release(request, std::vector<int>{7, 10, 11, own, 14}, 1);
+  }
+  EXPECT_THAT(draft(++request, ""), ElementsAre(12, 14));
+  EXPECT_THAT(draft(++request, "ours"), ElementsAre(13, 14));
+  EXPECT_THAT(draft(++request, "theirs"), ElementsAre());
+}
+
+TEST(LookupDrafter, ManySaltsTakeNoMoreThanOne) {
+  LookupDrafter drafter({.depth = 8, .branches = 1, .history_tokens = 1000});
+  const auto answer = [&](int i, const std::string& salt) {
+    (void)drafter.Draft(i, std::vector<int>{i}, 8, 9, nullptr, 1, nullptr, salt);
+    std::vector<int> tokens(37);
+    for (int k = 0; k < 37; ++k) tokens[k] = i * 37 + k;
+    drafter.Release(i, tokens, 0);
+  };
+  const auto drafted = [&](int i, const std::string& salt) {
+    return drafter
+        .Draft(1000 + i, std::vector<int>{i * 37, i * 37 + 1}, 8, 9, nullptr, 1, nullptr, salt)
+        .drafted();
+  };
+  for (int i = 0; i < 300; ++i) {
+    answer(i, absl::StrCat("salt ", i));
+    ASSERT_LE(drafter.history_size(), 1000 + 2);
+    // One that is used goes on.
+    if (i % 10 == 0) answer(i, "kept");
+  }
+  EXPECT_GT(drafted(299, "salt 299"), 0);
+  EXPECT_EQ(drafted(0, "salt 0"), 0);
+  EXPECT_GT(drafted(280, "kept"), 0);
+  EXPECT_GT(drafted(200, "kept"), 0);
 }
 
 TEST(LookupDrafter, TheHistoryStaysWithinItsBound) {
