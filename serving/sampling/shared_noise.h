@@ -73,18 +73,19 @@ class SharedRace {
   }
   // The tokens from `first` on.
   void Enter(int first, absl::Span<const double> weights) {
-    constexpr size_t kBlock = 256;
-    int early[kBlock];
-    for (size_t at = 0; at < weights.size(); at += kBlock) {
-      const absl::Span<const double> block = weights.subspan(at, kBlock);
+    size_t at = 0;
+    for (; at < weights.size() && first_.size() < most_; ++at) {
+      Enter(first + static_cast<int>(at), weights[at]);
+    }
+    int early[kMostTogether];
+    while (at < weights.size()) {
+      const absl::Span<const double> block = weights.subspan(at, together_);
       const int token = first + static_cast<int>(at);
-      if (first_.size() < most_) {
-        for (size_t i = 0; i < block.size(); ++i) Enter(token + static_cast<int>(i), block[i]);
-        continue;
-      }
       const int count = EarlyClocks(clocks_.begin(), token, block.data(),
                                     static_cast<int>(block.size()), first_.back().rings, early);
       for (int i = 0; i < count; ++i) Enter(token + early[i], block[static_cast<size_t>(early[i])]);
+      at += block.size();
+      together_ = std::min(2 * together_, kMostTogether);
     }
   }
   // In the order in which they ring.
@@ -92,8 +93,12 @@ class SharedRace {
   int winner() const { return first_.empty() ? 0 : first_[0].token; }
 
  private:
+  // Tokens that are looked at together: few as long as most of them are before the last entry.
+  static constexpr size_t kFirstTogether = 16, kMostTogether = 256;
+
   const SharedClocks clocks_;
   const size_t most_;
+  size_t together_ = kFirstTogether;
   std::vector<Entry> first_;
 };
 
