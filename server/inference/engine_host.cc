@@ -4,11 +4,21 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace espalier {
 namespace {
+
+// A step that takes longer hangs. Large models' steps take some tenths of a second.
+constexpr absl::Duration kHangs = absl::Seconds(2);
+constexpr absl::Duration kLook = absl::Milliseconds(250);
+
+absl::Time DeadlineOf(absl::Time came, double timeout_seconds) {
+  return timeout_seconds > 0 ? came + absl::Seconds(timeout_seconds) : absl::InfiniteFuture();
+}
 
 RequestEvent ErrorEvent(absl::Status status) {
   RequestEvent event;
@@ -35,10 +45,12 @@ EngineHost::EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int ma
                        int max_queue)
     : parts_(std::move(parts)),
       max_requests_(max_requests),
+      max_queue_(std::max(1, max_queue)),
       at_once_(std::max(1, std::min(max_requests, max_queue))),
       engine_(std::move(engine)) {
   statistics_ = engine_->statistics();
   thread_ = std::thread([this] { Run(); });
+  watcher_ = std::thread([this] { Watch(); });
 }
 
 EngineHost::~EngineHost() {
@@ -47,24 +59,32 @@ EngineHost::~EngineHost() {
     stopping_ = true;
   }
   thread_.join();
+  watcher_.join();
 }
 
 absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(std::vector<int> prompt,
                                                       RequestOptions options, Listener listener) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the model is being unloaded");
+  // The engine would refuse it when it comes to it, which may take long.
+  if (submitted_ >= max_queue_) {
+    return WithDelay(absl::ResourceExhaustedError(absl::StrCat(
+        submitted_, " requests have come during one step, and no more may wait: try again later")));
+  }
   const Ticket ticket = next_ticket_++;
   ++open_count_;
+  ++submitted_;
   inbox_.push_back({.ticket = ticket,
                     .prompt = std::move(prompt),
                     .options = std::move(options),
-                    .listener = std::move(listener)});
+                    .listener = std::move(listener),
+                    .came = absl::Now()});
   return ticket;
 }
 
 void EngineHost::Cancel(Ticket ticket) {
   absl::MutexLock lock(&mutex_);
-  if (!stopping_) inbox_.push_back({.ticket = ticket, .cancel = true});
+  if (!stopping_) inbox_.push_back({.ticket = ticket, .cancel = true, .came = absl::Now()});
 }
 
 EngineStatistics EngineHost::statistics() const {
@@ -79,13 +99,17 @@ int EngineHost::open() const {
 
 int EngineHost::RetryAfterSeconds() const {
   absl::MutexLock lock(&mutex_);
+  return DelaySeconds();
+}
+
+int EngineHost::DelaySeconds() const {
   // As many leave in that time as run at once.
   return static_cast<int>(std::clamp(std::ceil(seconds_each_ / max_requests_), 1.0, 60.0));
 }
 
 absl::Status EngineHost::WithDelay(absl::Status status) const {
   if (status.code() != absl::StatusCode::kResourceExhausted) return status;
-  status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(RetryAfterSeconds())));
+  status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(DelaySeconds())));
   return status;
 }
 
@@ -97,16 +121,24 @@ void EngineHost::Run() {
       if (engine_->idle()) mutex_.Await(absl::Condition(this, &EngineHost::HasWork));
       if (stopping_) break;
       commands.swap(inbox_);
+      submitted_ = 0;
     }
     for (Command& command : commands) Execute(std::move(command));
-    // An error ends the requests that ran; each of them gets it in its event.
-    if (!engine_->idle()) engine_->Step().IgnoreError();
+    if (!engine_->idle()) {
+      SetStepBegan(absl::Now());
+      // An error ends the requests that ran; each of them gets it in its event.
+      engine_->Step().IgnoreError();
+      SetStepBegan(absl::InfiniteFuture());
+    }
     Dispatch();
     absl::MutexLock lock(&mutex_);
     statistics_ = engine_->statistics();
   }
   const RequestEvent last = ErrorEvent(absl::UnavailableError("the model was unloaded"));
-  for (const auto& [id, open] : open_) open.listener(last);
+  absl::MutexLock speaking(&speaking_);
+  for (const auto& [id, open] : open_) {
+    if (open.listener) open.listener(last);
+  }
   std::vector<Command> commands;
   {
     absl::MutexLock lock(&mutex_);
@@ -117,33 +149,44 @@ void EngineHost::Run() {
   }
 }
 
+void EngineHost::SetStepBegan(absl::Time when) {
+  absl::MutexLock lock(&mutex_);
+  step_began_ = when;
+}
+
 void EngineHost::Execute(Command command) {
+  absl::MutexLock speaking(&speaking_);
   if (command.cancel) {
     auto it = ids_.find(command.ticket);
     if (it != ids_.end()) engine_->Cancel(it->second);
     return;
   }
+  const double timeout = command.options.timeout_seconds;
   absl::StatusOr<RequestId> id =
       engine_->Submit(std::move(command.prompt), std::move(command.options));
   if (!id.ok()) {
+    absl::Status status;
     {
       absl::MutexLock lock(&mutex_);
       --open_count_;
+      status = WithDelay(id.status());
     }
-    command.listener(ErrorEvent(WithDelay(id.status())));
+    command.listener(ErrorEvent(std::move(status)));
     return;
   }
   ids_[command.ticket] = *id;
-  open_[*id] = {command.ticket, std::move(command.listener)};
+  open_[*id] = {command.ticket, std::move(command.listener), DeadlineOf(command.came, timeout)};
 }
 
 void EngineHost::Dispatch() {
+  absl::MutexLock speaking(&speaking_);
   for (const RequestEvent& event : engine_->TakeEvents()) {
     auto it = open_.find(event.id);
     if (it == open_.end()) continue;
-    it->second.listener(event);
+    const bool answered = !it->second.listener;
+    if (!answered) it->second.listener(event);
     if (!event.finished) continue;
-    {
+    if (!answered) {
       absl::MutexLock lock(&mutex_);
       --open_count_;
       const double seconds = event.usage.seconds - event.usage.seconds_queued;
@@ -151,6 +194,65 @@ void EngineHost::Dispatch() {
     }
     ids_.erase(it->second.ticket);
     open_.erase(it);
+  }
+}
+
+void EngineHost::Watch() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLook)) return;
+      if (absl::Now() - step_began_ < kHangs) continue;
+    }
+    absl::MutexLock speaking(&speaking_);
+    AnswerBesideTheEngine();
+  }
+}
+
+// The engine learns of it by the cancel that waits for the end of its step.
+void EngineHost::AnswerBesideTheEngine() {
+  std::vector<std::pair<Listener, absl::Status>> answers;
+  const absl::Time now = absl::Now();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (now - step_began_ < kHangs) return;
+    const absl::Status late = absl::DeadlineExceededError(
+        absl::StrCat("the request's time is over; the model's step has taken ",
+                     absl::FormatDuration(absl::Trunc(now - step_began_, absl::Seconds(1))),
+                     " so far, as if a worker hung"));
+    const absl::Status cancelled = absl::CancelledError("cancelled");
+    absl::flat_hash_set<Ticket> unwanted;
+    for (const Command& command : inbox_) {
+      if (command.cancel) unwanted.insert(command.ticket);
+    }
+    const auto answer = [&](Ticket ticket, absl::Time deadline, Listener& listener) {
+      const bool cancel = unwanted.contains(ticket);
+      if (!listener || (!cancel && now < deadline)) return false;
+      answers.emplace_back(std::exchange(listener, nullptr), cancel ? cancelled : late);
+      --open_count_;
+      return true;
+    };
+    for (auto& [id, open] : open_) {
+      if (!answer(open.ticket, open.deadline, open.listener)) continue;
+      if (!unwanted.contains(open.ticket))
+        inbox_.push_back({.ticket = open.ticket, .cancel = true});
+    }
+    const auto gone = [&](Command& command) {
+      if (command.cancel) return false;
+      const double timeout = command.options.timeout_seconds;
+      return answer(command.ticket, DeadlineOf(command.came, timeout), command.listener);
+    };
+    const auto end = std::remove_if(inbox_.begin(), inbox_.end(), gone);
+    submitted_ -= static_cast<int>(inbox_.end() - end);
+    inbox_.erase(end, inbox_.end());
+  }
+  for (const auto& [listener, why] : answers) {
+    RequestEvent event = ErrorEvent(why);
+    if (absl::IsCancelled(why)) {
+      event.reason = FinishReason::kCancelled;
+      event.error = absl::OkStatus();
+    }
+    listener(event);
   }
 }
 

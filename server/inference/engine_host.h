@@ -1,4 +1,6 @@
-// Runs a serving engine on a thread of its own and brings its events to whoever asked.
+// Runs a serving engine on a thread of its own and brings its events to whoever asked. Where a step
+// hangs, because a worker does, a second thread answers those whose time is over, and those who do
+// not want their answers any more: they do not wait for a step that may never end.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "serving/chat/chat_format.h"
 #include "serving/engine/engine.h"
 #include "serving/tokenizer/generation_config.h"
@@ -36,8 +39,8 @@ struct EngineParts {
 // Thread-safe.
 class EngineHost {
  public:
-  // Called on the engine's thread, in order; must not block. The last event has `finished` set. A
-  // request that was not admitted gets one event with an error (kError).
+  // Called on a thread of the host, one call at a time, in order; must not block. The last event
+  // has `finished` set. A request that was not admitted gets one event with an error (kError).
   using Listener = std::function<void(const RequestEvent&)>;
   using Ticket = int64_t;
 
@@ -46,7 +49,8 @@ class EngineHost {
   // Ends every request with Unavailable and joins the thread.
   ~EngineHost();
 
-  // Returns at once. Unavailable if the host is being destroyed.
+  // Returns at once. Unavailable if the host is being destroyed; ResourceExhausted, with the delay,
+  // if as many as may wait came during one step.
   absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options, Listener listener);
   // The listener gets its last event, unless the request is over already.
   void Cancel(Ticket ticket);
@@ -76,38 +80,49 @@ class EngineHost {
     std::vector<int> prompt;
     RequestOptions options;
     Listener listener;
+    absl::Time came;
   };
   struct Open {
     Ticket ticket;
-    Listener listener;
+    Listener listener;  // null: it has been answered, and only the engine does not know yet
+    absl::Time deadline;
   };
 
   EngineHost(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests, int max_queue);
-  absl::Status WithDelay(absl::Status status) const;
+  absl::Status WithDelay(absl::Status status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   void Execute(Command command);
   void Dispatch();
+  void Watch();
+  // Those that need not wait for a step that hangs.
+  void AnswerBesideTheEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_);
+  void SetStepBegan(absl::Time when) ABSL_LOCKS_EXCLUDED(mutex_);
+  int DelaySeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !inbox_.empty();
   }
 
   EngineParts parts_;
   const int max_requests_;
+  const int max_queue_;
   const int at_once_;
   std::unique_ptr<Engine> engine_;  // of the thread, but for const members that never change
 
-  // Of the thread alone.
-  absl::flat_hash_map<RequestId, Open> open_;
-  absl::flat_hash_map<Ticket, RequestId> ids_;
+  // Held while listeners are called; taken before mutex_.
+  absl::Mutex speaking_;
+  absl::flat_hash_map<RequestId, Open> open_ ABSL_GUARDED_BY(speaking_);
+  absl::flat_hash_map<Ticket, RequestId> ids_ ABSL_GUARDED_BY(speaking_);
 
   mutable absl::Mutex mutex_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
+  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;  // of the inbox: requests
+  absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int open_count_ ABSL_GUARDED_BY(mutex_) = 0;
   double seconds_each_ ABSL_GUARDED_BY(mutex_) = 0;  // of an answer, of late
   EngineStatistics statistics_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::thread thread_, watcher_;
 };
 
 }  // namespace espalier

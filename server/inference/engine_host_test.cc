@@ -13,11 +13,12 @@ namespace {
 
 constexpr int kVocabulary = 20;
 
-std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nullptr) {
+std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nullptr,
+                                 FakeModel model = HashModel(1, kVocabulary)) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   auto runner = std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
-                                                  HashModel(1, kVocabulary));
+                                                  std::move(model));
   if (llm != nullptr) *llm = runner.get();
   parts.llm = std::move(runner);
   parts.ssms.push_back(std::make_unique<FakeModelRunner>(FakeModelRunner::RoomyLimits(kVocabulary),
@@ -25,6 +26,7 @@ std::unique_ptr<EngineHost> Host(int max_queue = 256, FakeModelRunner** llm = nu
   EngineOptions options;
   options.expansion = *Expansion::Create({1, 2});
   options.max_queue = max_queue;
+  options.seconds = [] { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); };
   auto host = EngineHost::Create(std::move(parts), options);
   EXPECT_TRUE(host.ok()) << host.status();
   return *std::move(host);
@@ -105,6 +107,51 @@ TEST(EngineHost, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
     EXPECT_EQ(collected.last.reason, FinishReason::kError);
     EXPECT_EQ(collected.last.error.code(), absl::StatusCode::kUnavailable);
   }
+}
+
+// A worker that hangs keeps its lease: a step may then take minutes.
+TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
+  absl::Notification hangs, go_on;
+  auto host = Host(3, nullptr, [&](absl::Span<const int> path) {
+    if (path.size() == 5 && !hangs.HasBeenNotified()) {
+      hangs.Notify();
+      go_on.WaitForNotification();
+    }
+    return HashModel(1, kVocabulary)(path);
+  });
+  RequestOptions options, late;
+  options.max_tokens = late.max_tokens = 20;
+  options.speculate = late.speculate = false;
+  late.timeout_seconds = 0.1;
+  Collected runs, runs_late, cancelled, waits_late, dropped, waits;
+  ASSERT_TRUE(host->Submit({1}, late, runs_late.listener()).ok());
+  const auto running = host->Submit({1}, options, runs.listener());
+  const auto unwanted = host->Submit({2}, options, cancelled.listener());
+  hangs.WaitForNotification();
+  host->Cancel(*unwanted);
+  ASSERT_TRUE(host->Submit({3}, late, waits_late.listener()).ok());
+  const auto forgotten = host->Submit({4}, options, dropped.listener());
+  host->Cancel(*forgotten);
+  ASSERT_TRUE(host->Submit({5}, options, waits.listener()).ok());
+  const auto refused = host->Submit({6}, options, [](const RequestEvent&) { FAIL(); });
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(refused.status().GetPayload(kRetryAfterPayload).has_value());
+  for (Collected* one : {&runs_late, &waits_late}) {
+    ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(one->last.error.code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  for (Collected* one : {&cancelled, &dropped}) {
+    ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(one->last.reason, FinishReason::kCancelled);
+  }
+  EXPECT_FALSE(runs.done.HasBeenNotified());
+  EXPECT_FALSE(waits.done.HasBeenNotified());
+  EXPECT_EQ(host->open(), 2);
+  go_on.Notify();
+  ASSERT_TRUE(runs.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  ASSERT_TRUE(waits.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(runs.tokens, GreedyContinuation(HashModel(1, kVocabulary), {1}, 20));
+  EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 20));
 }
 
 TEST(EngineHost, DestructionAnswersEverybody) {
