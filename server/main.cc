@@ -44,6 +44,9 @@ ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
           "host:port for HTTP; port 0 chooses a free one; empty: none");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
+ABSL_FLAG(int64_t, serving_memory, 0,
+          "bytes of a model that is served in this process, with its KV cache; 0: three quarters "
+          "of the memory");
 ABSL_FLAG(int64_t, worker_memory, 0,
           "bytes that programs may use on each local worker; 0: its choice");
 ABSL_FLAG(std::string, worker_swap_dir, "",
@@ -209,6 +212,7 @@ absl::Status Serve(const sigset_t& signals) {
       {.operators = &coordinator.operators(),
        .folder = [&](const std::string& name) { return coordinator.artifacts().Folder(name); },
        .threads = ServingThreads(),
+       .memory_limit = absl::GetFlag(FLAGS_serving_memory),
        .swap_dir = absl::GetFlag(FLAGS_serving_swap_dir),
        .cluster = {.workers = &coordinator.workers(),
                    .rendezvous = &coordinator.rendezvous(),

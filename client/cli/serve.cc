@@ -89,6 +89,17 @@ std::string SamplingText(const proto::SamplingOptions& sampling) {
   return absl::StrJoin(parts, ", ");
 }
 
+// Of the LLM, and of SSMs that are not ready.
+std::string StateText(const proto::ServedModel& model) {
+  std::string out = OnWorkers(model) ? model.state() : "ready";
+  for (int s = 0; s < std::min(model.ssm_artifacts_size(), model.ssm_placements_size()); ++s) {
+    const std::string& state = model.ssm_placements(s).state();
+    if (state.empty() || state == "ready") continue;
+    absl::StrAppend(&out, "; ", model.ssm_artifacts(s), " ", state);
+  }
+  return out;
+}
+
 absl::Status List(Context& context, Client* client) {
   auto models = client->ListServed();
   if (!models.ok()) return models.status();
@@ -114,7 +125,7 @@ absl::Status List(Context& context, Client* client) {
                AdapterNames(m), FormatCount(static_cast<double>(m.parameters())),
                absl::StrCat(m.max_sequence_length()),
                OnWorkers(m) ? Printable(absl::StrJoin(m.workers(), ", ")) : "the coordinator",
-               OnWorkers(m) ? Printable(m.state()) : "ready"});
+               Printable(StateText(m))});
   }
   context.out() << (table.empty() ? "no models are served; serve one: espalier serve ARTIFACT\n"
                                   : table.Render(context.terminal()))
@@ -148,7 +159,9 @@ absl::Status RunServe(Context& context) {
   }
   context.out() << "serving " << context.style().Bold(Printable(model->name())) << ": "
                 << FormatCount(static_cast<double>(model->parameters()))
-                << " parameters, context of " << model->max_sequence_length() << " tokens";
+                << " parameters, context of " << model->max_sequence_length()
+                << " tokens, KV cache of "
+                << FormatCount(static_cast<double>(model->kv_cache_tokens()));
   if (model->weights() != "f32") context.out() << ", matrices in " << Printable(model->weights());
   if (model->kv_cache() != "f32") {
     context.out() << ", KV cache in " << Printable(model->kv_cache());
@@ -239,6 +252,7 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   if (flags.Has("lookup")) request->set_lookup_depth(number("lookup"));
   request->set_no_prefix_cache(flags.Has("no-prefix-cache"));
   request->set_kv_cache(flags.Text("kv-cache"));
+  request->set_kv_cache_tokens(flags.Int("kv-cache-tokens", 0));
   request->set_resident_weight_bytes(flags.Int("resident-weights", 0));
   request->set_tensor_parallel(number("tensor-parallel"));
   request->set_pipeline_parallel(number("pipeline-parallel"));
@@ -260,6 +274,10 @@ std::vector<FlagSpec> ServingFlags() {
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
       {"kv-cache", FlagType::kText, "FORMAT",
        "how keys and values are kept: f32 (the default), f16, bf16, int8"},
+      {"kv-cache-tokens", FlagType::kInt, "N",
+       "tokens whose keys and values are kept at once, of all requests together: with fewer than "
+       "they need, some wait or are computed again (as many as all could need at full length)",
+       0, 1, INT32_MAX},
       {"resident-weights", FlagType::kInt, "BYTES",
        "so much of the model's weights lies on the device, or on each worker of a split model; the "
        "others come from the host in every step, ahead of their use (all)",

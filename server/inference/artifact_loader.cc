@@ -11,6 +11,8 @@
 #include "ops/models/quantize.h"
 #include "planner/planner.h"
 #include "server/inference/choose_places.h"
+#include "serving/engine/vocabulary_runner.h"
+#include "serving/models/same_vocabulary.h"
 #include "worker/device/device.h"
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
@@ -69,6 +71,15 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
+// Why a model could not be made: of what it takes, the KV cache can be chosen.
+absl::Status Making(const std::string& artifact, const ServingShape& shape,
+                    const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return In(artifact, status);
+  return In(artifact, absl::ResourceExhaustedError(absl::StrCat(
+                          status.message(), "; its KV cache is for ", shape.kv_slots,
+                          " tokens: kv_cache_tokens or max_sequence_length make it smaller")));
+}
+
 }  // namespace
 
 absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
@@ -99,6 +110,12 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
         parts.empty() ? LlmShape(facts, size, expansion, count)
                       : SsmShape(facts, parts[0].shape, size, expansion, count);
     if (!shape.ok()) return In(artifact, shape.status());
+    if (!parts.empty()) {
+      const Part& large = parts[0];
+      absl::Status same =
+          SameVocabulary(large.artifact, large.model.description, artifact, model->description);
+      if (!same.ok()) return same;
+    }
     const auto format = parts.empty() ? formats.llm : formats.ssms;
     parts.push_back({artifact, *std::move(model), *shape, format});
   }
@@ -262,11 +279,29 @@ absl::Status ArtifactLoader::Choose(const std::vector<Part>& parts, const Adapte
 absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
     const Expansion& expansion, const Formats& formats, const Placement& placement) {
-  const absl::StatusOr<std::vector<Part>> described =
-      DescribeAll(llm, ssms, size, expansion, formats);
-  if (!described.ok()) return described.status();
-  const ModelDescription& description = (*described)[0].model.description;
+  ServingSize fitting = size;
+  for (;;) {
+    const absl::StatusOr<std::vector<Part>> parts =
+        DescribeAll(llm, ssms, fitting, expansion, formats);
+    if (!parts.ok()) return parts.status();
+    absl::StatusOr<Loaded> loaded = LoadSized(*parts, expansion, formats, placement);
+    const ServingShape& shape = (*parts)[0].shape;
+    const int one = shape.max_context_slots / std::max(1, size.max_requests);
+    if (loaded.ok() || !absl::IsResourceExhausted(loaded.status()) || size.kv_cache_tokens > 0 ||
+        shape.kv_slots <= one) {
+      return loaded;
+    }
+    fitting.kv_cache_tokens = std::max(shape.kv_slots / 2, one);
+  }
+}
+
+absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<Part>& parts,
+                                                              const Expansion& expansion,
+                                                              const Formats& formats,
+                                                              const Placement& placement) {
+  const ModelDescription& description = parts[0].model.description;
   Loaded loaded;
+  loaded.kv_cache_tokens = parts[0].shape.kv_slots;
   loaded.format = formats.llm.value_or(PackedFormat(description.model.facts));
   loaded.parts.tokenizer = description.tokenizer;
   loaded.parts.chat = description.chat;
@@ -277,12 +312,12 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   loaded.placements = placement.models;
   if (placement.models.empty()) {
     absl::Status chosen =
-        Choose(*described, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
+        Choose(parts, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
     if (!chosen.ok()) return chosen;
   }
-  if (loaded.placements.size() != described->size()) {
+  if (loaded.placements.size() != parts.size()) {
     return absl::InternalError(
-        absl::StrCat(loaded.placements.size(), " places for ", described->size(), " models"));
+        absl::StrCat(loaded.placements.size(), " places for ", parts.size(), " models"));
   }
   // A small model that shares workers with the LLM must not come between its steps on one of them
   // and behind them on another.
@@ -290,11 +325,11 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
       std::all_of(loaded.placements.begin() + 1, loaded.placements.end(),
                   [](const proto::ModelPlacement& place) { return place.tensor_parallel() == 0; });
   const AdapterFiles none;
-  std::vector<RemoteModelRunner*> remote(described->size(), nullptr);
+  std::vector<RemoteModelRunner*> remote(parts.size(), nullptr);
   const auto group = std::make_shared<ServingGroup>(
       placement.name, /*here=*/loaded.placements[0].tensor_parallel() == 0);
-  for (size_t m = 0; m < described->size(); ++m) {
-    const Part& part = (*described)[m];
+  for (size_t m = 0; m < parts.size(); ++m) {
+    const Part& part = parts[m];
     const AdapterFiles& adapters = m == 0 ? *given : none;
     AdapterFiles::Parameters adapted;
     absl::StatusOr<ServingModel> serving =
@@ -318,14 +353,18 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
                               .shares_first = m > 0 && Shared(place, loaded.placements[0]),
                               .may_wait = placement.may_wait},
                              &loaded.parts);
-      if (!made.ok()) return In(part.artifact, made.status());
+      if (!made.ok()) return Making(part.artifact, part.shape, made.status());
       remote[m] = made->get();
       runner = *std::move(made);
     } else {
       auto made =
           MakeLocal(part, *serving, {adapters, adapted, resident_weight_bytes}, &loaded.parts);
-      if (!made.ok()) return In(part.artifact, made.status());
+      if (!made.ok()) return Making(part.artifact, part.shape, made.status());
       runner = *std::move(made);
+    }
+    const auto vocabulary = static_cast<int>(description.model.facts.vocab_size);
+    if (runner->limits().vocabulary != vocabulary) {
+      runner = std::make_unique<VocabularyRunner>(std::move(runner), vocabulary);
     }
     if (m == 0) {
       loaded.parts.llm = std::move(runner);

@@ -22,9 +22,9 @@ struct ArtifactLoaderOptions {
   const OpRegistry* operators = nullptr;
   std::function<absl::StatusOr<std::string>(const std::string& artifact)> folder;
   int threads = 0;  // for kernels; 0: all cores
-  int64_t memory_limit =
-      0;                 // bytes of one model with its KV cache; 0: three quarters of the machine's
-  std::string swap_dir;  // where weights lie that stream in; empty: in memory
+  // Bytes of one model in this process, with its KV cache; 0: three quarters of the machine's.
+  int64_t memory_limit = 0;
+  std::string swap_dir;    // where weights lie that stream in; empty: in memory
   ServingCluster cluster;  // without workers: models are served in this process only
   // What workers on these devices have measured of their messages; null, or a null answer: nothing.
   std::function<std::shared_ptr<const CommunicationModel>(const std::vector<proto::Device>&)>
@@ -35,6 +35,9 @@ struct ArtifactLoaderOptions {
 class ArtifactLoader : public ModelLoader {
  public:
   explicit ArtifactLoader(ArtifactLoaderOptions options) : options_(std::move(options)) {}
+  // If nobody says how large KV caches should be, and they are too large for this process's memory
+  // as all requests could need them, they are as large as fits, in halves; one sequence fits, or
+  // ResourceExhausted.
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>& ssms,
                               const ServingSize& size, const Expansion& expansion,
                               const Formats& formats, const Placement& placement) override;
@@ -54,6 +57,8 @@ class ArtifactLoader : public ModelLoader {
     ServingShape shape;
     std::optional<WeightFormat> format;
   };
+  absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
+                                   const Formats& formats, const Placement& placement);
   absl::StatusOr<std::vector<Part>> DescribeAll(const std::string& llm,
                                                 const std::vector<std::string>& ssms,
                                                 const ServingSize& size, const Expansion& expansion,

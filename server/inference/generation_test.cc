@@ -19,13 +19,16 @@ using ::testing::MatchesRegex;
 constexpr int kVocabulary = 20;
 
 std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {},
-                                   SampledDrafts sampled = SampledDrafts::kDraws) {
+                                   SampledDrafts sampled = SampledDrafts::kDraws,
+                                   int64_t ssm_fails = 0) {
   EngineParts parts;
   parts.generation = std::move(generation);
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   const RunnerLimits limits = FakeModelRunner::RoomyLimits(kVocabulary);
   parts.llm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
-  parts.ssms.push_back(std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary)));
+  auto ssm = std::make_unique<FakeModelRunner>(limits, HashModel(1, kVocabulary));
+  ssm->FailFrom(ssm_fails);
+  parts.ssms.push_back(std::move(ssm));
   EngineOptions options;
   options.expansion = *Expansion::Create({1, 2});
   options.max_requests = 4;
@@ -105,6 +108,30 @@ TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
   EXPECT_EQ(TextOf(silent, plain).size(), 16u);
   model->description.set_generation_config("none");
   EXPECT_EQ(TextOf(silent, model).size(), 16u);
+}
+
+TEST(Generation, AFailedSsmIsSaidToBeOneAndNotAskedForInVain) {
+  for (const bool fails : {false, true}) {
+    const auto model = Model(256, {}, SampledDrafts::kDraws, fails ? 3 : 0);
+    model->description.add_ssm_artifacts("small");
+    model->description.add_ssm_placements();
+    proto::GenerateRequest request = Request("abc", 12);
+    request.set_speculation(proto::SPECULATION_ON);
+    EXPECT_EQ(TextOf(request, model).size(), 12u);
+    EXPECT_EQ(Describe(*model).ssm_placements(0).state().find("set aside: "),
+              fails ? 0u : std::string::npos);
+    ModelServer models({});
+    Answers answers;
+    auto again = StartGeneration(request, model, &models, nullptr, answers.Listener());
+    EXPECT_EQ(again.ok(), !fails) << again.status();
+    if (again.ok()) {
+      answers.done.WaitForNotification();
+      continue;
+    }
+    EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition);
+    request.set_speculation(proto::SPECULATION_DEFAULT);
+    EXPECT_EQ(TextOf(request, model).size(), 12u);
+  }
 }
 
 // Where drafts may be chosen for a seed's noise, a request that brings one is answered by that

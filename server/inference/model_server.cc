@@ -200,6 +200,11 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
         absl::StrCat("field 'resident_weight_bytes' is ", request.resident_weight_bytes(),
                      ", expected bytes of the device, or 0 for all weights"));
   }
+  if (request.kv_cache_tokens() < 0 || request.kv_cache_tokens() > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field 'kv_cache_tokens' is ", request.kv_cache_tokens(), ", expected 1 to ",
+                     INT32_MAX, ", or 0 for as many as all requests could need"));
+  }
   if (absl::Status status = CompletePlacement(&request); !status.ok()) return status;
   if (!request.ssm_artifacts().empty() && request.expansion().empty()) {
     for (int children : {1, 1, 3, 1, 1}) request.add_expansion(children);
@@ -237,13 +242,20 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
   return request;
 }
 
+}  // namespace
+
 proto::ServedModel Describe(const LoadedModel& model) {
   proto::ServedModel description = model.description;
   if (model.describe) model.describe(&description);
+  // One that is only away says so itself.
+  const std::vector<absl::Status> ssms = model.host->statistics().speculation.ssm_status;
+  for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {
+    proto::ModelPlacement& place = *description.mutable_ssm_placements(s);
+    if (ssms[s].ok() || (!place.state().empty() && place.state() != "ready")) continue;
+    place.set_state(absl::StrCat("set aside: ", ssms[s].message()));
+  }
   return description;
 }
-
-}  // namespace
 
 absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter) {
   if (adapter.empty()) return -1;
@@ -267,6 +279,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   size.max_sequence_length = request.max_sequence_length();
   size.max_requests = request.max_requests_per_batch();
   size.max_tokens_per_batch = request.max_tokens_per_batch();
+  size.kv_cache_tokens = static_cast<int>(request.kv_cache_tokens());
   const absl::StatusOr<DType> kv_format = KvFormatOf(request.kv_cache());
   if (!kv_format.ok()) return kv_format.status();
   size.kv_format = *kv_format;
@@ -323,6 +336,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
   };
   Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters,
                     std::move(loaded->describe)};
+  prepared.kv_cache_tokens = loaded->kv_cache_tokens;
   prepared.placements = std::move(loaded->placements);
   prepared.candidates = std::move(loaded->candidates);
   prepared.request.set_weights(Name(loaded->format));
@@ -353,6 +367,7 @@ proto::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loade
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();
   description.set_parameters(parameters);
+  description.set_kv_cache_tokens(kv_cache_tokens);
   description.set_max_sequence_length(context);
   description.set_vocabulary(parts.tokenizer->vocabulary());
   description.set_weights(request.weights());

@@ -33,6 +33,9 @@ struct LoadedModel {
   std::function<void(proto::ServedModel*)> describe;
 };
 
+// As it is now. Of an SSM that failed, and is used no more, the state says why.
+proto::ServedModel Describe(const LoadedModel& model);
+
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
 class ModelLoader {
  public:
@@ -41,6 +44,7 @@ class ModelLoader {
   struct Loaded {
     EngineParts parts;
     int64_t parameters = 0;                             // of the LLM
+    int64_t kv_cache_tokens = 0;                        // likewise
     WeightFormat format = WeightFormat::kF32;           // likewise
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     // The LLM's place, then the SSMs'; and, if they were chosen here, of what.
@@ -104,6 +108,7 @@ class ModelServer {
     int64_t parameters = 0;                             // of the LLM
     std::function<void(proto::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     proto::SamplingOptions sampling_defaults;
+    int64_t kv_cache_tokens = 0;
     std::vector<proto::ModelPlacement> placements;      // as in ModelLoader::Loaded
     std::vector<proto::PlacementCandidate> candidates;  // likewise
     // All that is known without an engine; `context` is its.

@@ -94,6 +94,44 @@ TEST(EngineRandom, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   EXPECT_GT(together, 100) << "steps are meant to run at once";
 }
 
+// Tuned, with lookups: requests that bring a seed share their noise with drafts, others draw, and
+// what is drafted for whom depends on them all.
+TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
+  const std::vector<Submission> submissions = RandomSubmissions(60, 5);
+  const auto answers = [&](bool company, bool tune) {
+    EngineHarness harness(kVocabulary, {0});
+    harness.limits().max_positions = 80;
+    harness.SetLlm(Llm());
+    EngineOptions options{.max_requests = 8, .max_tokens_per_batch = 60, .max_queue = 1000};
+    double clock = 0;
+    options.seconds = [&] { return clock += 1e-4; };
+    options.speculation.tune = tune;
+    options.speculation.sampled = SampledDrafts::kBySeed;
+    options.speculation.lookup.depth = tune ? 4 : 0;
+    if (tune) harness.AddSsm(AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), 0.7, 9));
+    EXPECT_TRUE(harness.Start(options).ok());
+    std::vector<RequestId> ids;
+    for (size_t i = 0; i < submissions.size(); ++i) {
+      RequestOptions own = submissions[i].options;
+      own.reproducible = i % 2 == 0;
+      if (!own.reproducible && !company) continue;
+      const RequestId id = *harness.engine().Submit(submissions[i].prompt, own);
+      if (own.reproducible) ids.push_back(id);
+      if (!company) harness.RunToEnd();
+    }
+    harness.RunToEnd();
+    if (tune) {
+      EXPECT_GT(harness.engine().statistics().accepted_tokens, 10);
+    }
+    std::vector<std::vector<int>> out;
+    for (const RequestId id : ids) out.push_back(harness.answer(id).tokens);
+    return out;
+  };
+  const auto alone = answers(false, false);
+  EXPECT_EQ(answers(true, true), alone);
+  EXPECT_EQ(answers(true, false), alone);
+}
+
 TEST(EngineRandom, GreedyAnswersEqualIncrementalOnesUnderCancelAndPreemption) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     std::mt19937_64 random(seed);

@@ -24,12 +24,24 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
                                    const ServingSize& size) {
   nodes = std::max(nodes, size.tree_nodes);
   depth = std::max(depth, size.tree_depth);
-  const int64_t slots = (positions + nodes) * size.max_requests;
-  if (size.max_requests < 1 || size.max_tokens_per_batch < 1 || slots > INT32_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat(size.max_requests, " requests of ", positions,
-                                                   " positions in batches of ",
-                                                   size.max_tokens_per_batch, " tokens need ",
-                                                   slots, " KV slots; accepted: 1 to ", INT32_MAX));
+  int64_t slots = (positions + nodes) * size.max_requests;
+  const int64_t contexts = slots;
+  if (size.kv_cache_tokens > 0 && size.kv_cache_tokens < slots) {
+    slots = size.kv_cache_tokens;
+    const int64_t fits = slots - nodes;
+    if (fits < 2 || (size.max_sequence_length > 0 && fits < positions)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "kv_cache_tokens is ", slots, "; one sequence of ",
+          size.max_sequence_length > 0 ? positions : 2, " tokens takes that and ", nodes,
+          " for its trees: ask for more, or for a smaller max_sequence_length"));
+    }
+    positions = std::min(positions, fits);
+  }
+  if (size.max_requests < 1 || size.max_tokens_per_batch < 1 || contexts > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(size.max_requests, " requests of ", positions, " positions in batches of ",
+                     size.max_tokens_per_batch, " tokens need ", contexts,
+                     " KV slots; accepted: 1 to ", INT32_MAX));
   }
   ServingShape shape;
   shape.kv_format = size.kv_format;
@@ -38,7 +50,7 @@ absl::StatusOr<ServingShape> Shape(int64_t positions, int nodes, int depth,
   shape.max_output_rows = size.max_tokens_per_batch;
   shape.kv_slots = static_cast<int>(slots);
   shape.max_sequences = size.max_requests;
-  shape.max_context_slots = static_cast<int>(slots);
+  shape.max_context_slots = static_cast<int>(contexts);
   shape.max_ancestor_slots = static_cast<int>(
       std::clamp<int64_t>(int64_t{size.max_tokens_per_batch} * depth, 1, INT32_MAX));
   return shape;
@@ -112,8 +124,10 @@ absl::StatusOr<ServingShape> SsmShape(const ModelFacts& ssm, const ServingShape&
                                       const ServingSize& size, const Expansion& expansion,
                                       int ssms) {
   const int trees = expansion.nodes(expansion.depth()) * ssms;
-  const int64_t positions = llm.kv_slots / std::max(1, size.max_requests) - trees;
-  return Shape(std::min(ssm.max_positions, positions), trees, expansion.depth(), size);
+  ServingSize own = size;
+  own.max_sequence_length = 0;  // drafted for as far as it goes
+  return Shape(std::min<int64_t>(ssm.max_positions, llm.max_positions), trees, expansion.depth(),
+               own);
 }
 
 }  // namespace espalier

@@ -36,14 +36,17 @@ struct ServingSize {
   int max_sequence_length = 0;  // 0: the model's
   int max_requests = 16;
   int max_tokens_per_batch = 256;
+  int kv_cache_tokens = 0;  // KV slots of each model at most; 0: as all requests could need at once
   // The largest draft of a request, if it is larger than the expansion's trees.
   int tree_nodes = 0;
   int tree_depth = 0;
   DType kv_format = DType::kF32;  // of every model: see ServingShape
 };
 
-// Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees.
-// InvalidArgument with both numbers if max_sequence_length is more than the model has.
+// Sizes for the LLM: KV slots for `max_requests` sequences of full length, each with its trees, or
+// as many as `kv_cache_tokens` says: when they run out, requests are preempted. One sequence always
+// fits: where no length is asked for, it is cut to that. InvalidArgument with both numbers if
+// max_sequence_length is more than the model has, or than the slots hold.
 absl::StatusOr<ServingShape> LlmShape(const ModelFacts& llm, const ServingSize& size,
                                       const Expansion& expansion, int ssms);
 

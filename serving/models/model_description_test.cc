@@ -114,5 +114,25 @@ TEST(Shapes, HoldAllRequestsAtFullLengthWithTheirTrees) {
   EXPECT_FALSE(LlmShape(Facts(Ours()), {.max_requests = 2147483647}, expansion, 1).ok());
 }
 
+TEST(Shapes, AsManySlotsAsAreAskedForAreSharedByAllRequests) {
+  const Expansion expansion = *Expansion::Parse("1,1,3,1,1");
+  ServingSize size = {.max_requests = 4, .max_tokens_per_batch = 64, .kv_cache_tokens = 300};
+  // A sequence and its tree of 11 nodes fit, whatever the model's 512 positions.
+  ServingShape llm = *LlmShape(Facts(Ours()), size, expansion, 1);
+  EXPECT_EQ(llm.kv_slots, 300);
+  EXPECT_EQ(llm.max_positions, 289);
+  EXPECT_EQ(SsmShape(Facts(Ours()), llm, size, expansion, 1)->kv_slots, 300);
+  size.max_sequence_length = 289;
+  EXPECT_TRUE(LlmShape(Facts(Ours()), size, expansion, 1).ok());
+  size.max_sequence_length = 290;
+  EXPECT_THAT(std::string(LlmShape(Facts(Ours()), size, expansion, 1).status().message()),
+              HasSubstr("kv_cache_tokens is 300; one sequence of 290 tokens"));
+  // No more than all could need.
+  size = {.max_sequence_length = 100, .max_requests = 2, .kv_cache_tokens = 100000};
+  EXPECT_EQ(LlmShape(Facts(Ours()), size, expansion, 1)->kv_slots, 2 * 111);
+  size = {.max_requests = 2, .kv_cache_tokens = 12};
+  EXPECT_FALSE(LlmShape(Facts(Ours()), size, expansion, 1).ok());
+}
+
 }  // namespace
 }  // namespace espalier

@@ -1,4 +1,5 @@
 """Train a pair, serve it, ask over HTTP and gRPC: streaming, errors, cancellation, restart."""
+import concurrent.futures
 import http.client
 import json
 import os
@@ -120,6 +121,23 @@ class ServingTest(unittest.TestCase):
             return running and float(running[0].split()[-1]) == 0
         self.cluster.wait(idle, 20, "the request is gone")
 
+    def test_fewer_kv_slots_than_requests_want_change_no_answer(self):
+        self.cluster.run("serve", "big", "--name=tight", "--ssm=small", "--expansion=1,1,3,1,1", "--kv-cache-tokens=300")
+        asked = [{"prompt": p, "temperature": t, "seed": 5, "max_tokens": 90, "ignore_eos": True}
+                 for p in ("In the beginning", "And Abraham", "Ge9:", "the LORD said unto") for t in (0, 1)]
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as threads:
+            tight = list(threads.map(lambda fields: self.complete(model="tight", **fields), asked))
+        for fields, (status, answer) in zip(asked, tight):
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["text"], self.complete(**fields)[1]["choices"][0]["text"], fields)
+        preempted = [x for x in self.cluster.get("/metrics")[1].splitlines()
+                     if x.startswith("espalier_num_preemptions_total") and "tight" in x]
+        self.assertGreater(float(preempted[0].split()[-1]), 0)
+        self.cluster.run("unserve", "tight")
+        with self.assertRaises(Failed) as caught:
+            self.cluster.run("serve", "big", "--name=tight", "--kv-cache-tokens=200", "--max-sequence-length=256")
+        self.assertIn("kv_cache_tokens is 200", caught.exception.err)
+
     def test_models_metrics_and_version(self):
         models = json.loads(self.cluster.get("/v1/models")[1])["data"]
         self.assertEqual([m["id"] for m in models], ["big"])
@@ -136,8 +154,18 @@ class ServingTest(unittest.TestCase):
         self.assertTrue(out["identical"], out)
 
     def test_a_model_can_be_unserved_and_the_daemon_stops_in_order(self):
-        with Cluster(workers=1) as cluster:
+        with Cluster(workers=1, daemon_flags=["--serving_memory=100000000"]) as cluster:
             train(cluster, "only", 16, 1, 3)
+            # A KV cache as large as fits, unless somebody says how large.
+            wide = cluster.run("serve", "only", "--name=wide", "--max-requests-per-batch=4096")
+            self.assertLess(wide["kv_cache_tokens"], 4096 * wide["max_sequence_length"] // 2)
+            self.assertGreaterEqual(wide["kv_cache_tokens"], 4096 * wide["max_sequence_length"] // 16)
+            body = json.dumps({"model": "wide", "prompt": "And", "max_tokens": 5})
+            self.assertEqual(cluster.request("POST", "/v1/completions", body)[0], 200)
+            cluster.run("unserve", "wide")
+            with self.assertRaises(Failed) as caught:
+                cluster.run("serve", "only", "--max-requests-per-batch=4096", "--kv-cache-tokens=1000000")
+            self.assertIn("kv_cache_tokens or max_sequence_length make it smaller", caught.exception.err)
             cluster.run("serve", "only", "--name=once")
             cluster.run("serve", "only", "--name=twice")
             cluster.run("unserve", "once")
