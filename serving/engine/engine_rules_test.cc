@@ -201,6 +201,52 @@ Answer Generate(RequestOptions options, std::vector<int> eos) {
   return harness.answer(id);
 }
 
+// A grammar that allows everything, and says what that costs.
+class Anything : public TokenConstraint {
+ public:
+  explicit Anything(bool costly) : costly_(costly) {}
+  PlaceRef Start() const override { return std::make_shared<Place>(); }
+  absl::StatusOr<PlaceRef> After(const PlaceRef& place, int) override { return place; }
+  absl::StatusOr<TokenSetRef> Permitted(const PlaceRef&) override {
+    ++asked;
+    auto all = std::make_shared<TokenSet>();
+    for (int token = 0; token < kVocabulary; ++token) Insert(token, all.get());
+    return all;
+  }
+  bool Costly() const override { return costly_; }
+  bool Complete(const PlaceRef&) const override { return false; }
+
+  int asked = 0;
+
+ private:
+  const bool costly_;
+};
+
+TEST(EngineRules, NothingIsDraftedWhereMasksHoldUpAllOthers) {
+  for (const bool costly : {false, true}) {
+    EngineHarness harness(kVocabulary);
+    harness.SetLlm(Llm());
+    harness.AddSsm(Llm());
+    EngineOptions options;
+    double clock = 0;
+    options.seconds = [&] { return clock += 1e-4; };
+    options.speculation.tune = true;
+    options.speculation.lookup.depth = 4;
+    ASSERT_TRUE(harness.Start(options).ok());
+    auto rules = std::make_shared<TokenRules>();
+    const auto anything = std::make_shared<Anything>(costly);
+    rules->constraint = anything;
+    const RequestId id =
+        *harness.engine().Submit({1, 2, 1, 2}, {.max_tokens = 200, .rules = rules});
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answer(id).tokens, GreedyContinuation(Llm(), {1, 2, 1, 2}, 200));
+    EXPECT_EQ(harness.answer(id).usage.drafted_tokens == 0, costly);
+    if (costly) {
+      EXPECT_LE(anything->asked, 2 * 201);  // by the runner, or by the engine
+    }
+  }
+}
+
 TEST(EngineEnds, AStopTokenEndsInsideAPathAndHasNoTextUnlessIncluded) {
   const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
   for (int stop = 0; stop < kVocabulary; ++stop) {

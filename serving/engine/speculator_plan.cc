@@ -58,7 +58,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
 
 void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
   for (const Request* request : decoding) {
-    if (!request->options().speculate) continue;
+    if (!request->options().speculate || TooCostly(*request)) continue;
     State& state = StateOf(*request);
     state.lookup =
         lookup_.Draft(request->id(), request->tokens(), state.depth,
@@ -131,7 +131,7 @@ void Speculator::NoteCovered(absl::Span<const Request* const> decoding) {
 }
 
 bool Speculator::MayDraft(const Ssm& ssm, const Request& request) {
-  return DepthFor(ssm, request, 1) > 0 && !StateOf(request).covered;
+  return DepthFor(ssm, request, 1) > 0 && !StateOf(request).covered && !TooCostly(request);
 }
 
 DraftBounds Speculator::Bounds() const {
@@ -302,7 +302,7 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   const Request* cheapest = nullptr;
   int least = 0;
   for (const Request* request : decoding) {
-    if (DepthFor(ssm, *request, 1) == 0) continue;
+    if (DepthFor(ssm, *request, 1) == 0 || TooCostly(*request)) continue;
     const int behind = request->length() - ssm.drafter->kv().length(request->id());
     if (cheapest != nullptr && behind >= least) continue;
     cheapest = request;

@@ -13,6 +13,9 @@ namespace {
 constexpr int64_t kMaxPeriodBytes = 48 << 20;
 // Of one mask, some tens of milliseconds: all requests of the model wait for it.
 constexpr int64_t kMaxWork = 1'000'000;
+// Of a mask on average, about a millisecond.
+constexpr double kCostly = 30'000;
+constexpr double kOfLate = 16;  // masks
 
 }  // namespace
 
@@ -115,8 +118,11 @@ absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
   absl::StatusOr<std::shared_ptr<const At>> at = Renew(place);
   if (!at.ok()) return at.status();
   TokenSetRef& mask = period_->masks[(*at)->state];
+  work_ -= work_ / kOfLate;
   if (mask == nullptr) {
+    const int64_t before = period_->table.work();
     absl::StatusOr<TokenSet> set = Walk(*period_, (*at)->state);
+    work_ += static_cast<double>(period_->table.work() - before) / kOfLate;
     if (!set.ok()) return set.status();
     period_->mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
     mask = std::make_shared<const TokenSet>(*std::move(set));
@@ -126,6 +132,8 @@ absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
       "the structured output cannot go on: no token of the model's vocabulary fits what its "
       "grammar wants next, or it nests too deep");
 }
+
+bool TokenMasker::Costly() const { return work_ > kCostly; }
 
 bool TokenMasker::Complete(const PlaceRef& place) const {
   const At& at = static_cast<const At&>(*place);

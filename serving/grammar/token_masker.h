@@ -24,6 +24,7 @@ class TokenMasker : public TokenConstraint {
   PlaceRef Start() const override { return start_; }
   absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
   absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
+  bool Costly() const override;
   bool Complete(const PlaceRef& place) const override;
 
  private:
@@ -45,6 +46,7 @@ class TokenMasker : public TokenConstraint {
   std::vector<int> eos_;
   std::shared_ptr<Period> period_;
   PlaceRef start_;
+  double work_ = 0;  // of a mask, of late; of one that was remembered none
 };
 
 }  // namespace espalier

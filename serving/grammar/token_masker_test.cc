@@ -129,6 +129,36 @@ TEST(TokenMasker, ForgettingChangesNothing) {
   }
 }
 
+// Remembered masks cost nothing, so what is costly at first may become cheap.
+TEST(TokenMasker, SaysWhetherItsMasksHaveBecomeCostly) {
+  std::vector<std::string> words;
+  for (int i = 0; i < 27 * 27; ++i) {
+    words.push_back({static_cast<char>('a' + i % 3), static_cast<char>('a' + i / 3 % 3),
+                     static_cast<char>('a' + i / 9 % 3), static_cast<char>('a' + i / 27 % 3),
+                     static_cast<char>('a' + i / 81 % 3), static_cast<char>('a' + i / 243)});
+  }
+  const WordTokenizer tokenizer(words);
+  // Palindromes one after another: each letter read so far may be in the middle of one.
+  const std::string palindromes =
+      "root ::= x | x root\n"
+      "x ::= [abc] | \"a\" x \"a\" | \"b\" x \"b\" | \"c\" x \"c\"";
+  for (const std::string& text : {std::string("root ::= [abc]+"), palindromes}) {
+    const auto masker = MaskerOf({.kind = StructuredOutput::kGbnf, .text = text}, tokenizer);
+    TokenConstraint::PlaceRef place = masker->Start();
+    bool ever = false;
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(masker->Permitted(place).ok());
+      ever = ever || masker->Costly();
+      const auto next = masker->After(place, i * 97);
+      ASSERT_TRUE(next.ok()) << next.status();
+      place = *next;
+    }
+    EXPECT_EQ(ever, text == palindromes);
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(masker->Permitted(masker->Start()).ok());
+    EXPECT_FALSE(masker->Costly());
+  }
+}
+
 TEST(TokenMasker, AVocabularyThatCannotGoOnIsAnError) {
   const WordTokenizer tokenizer({"a", "b"});
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "ac"}, tokenizer);

@@ -28,6 +28,9 @@ class TokenConstraint {
   // The tokens that may come. An end-of-sequence token may come where the answer may end.
   // InvalidArgument if that leaves no token, or costs too much.
   virtual absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) = 0;
+  // What may come has cost so much of late that nobody should ask for places ahead of the answer:
+  // all requests wait meanwhile.
+  virtual bool Costly() const { return false; }
   // The answer is whole and nothing can follow.
   virtual bool Complete(const PlaceRef& place) const = 0;
 };

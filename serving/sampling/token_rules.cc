@@ -104,6 +104,8 @@ absl::Status RuledAnswer::Append(int token) {
   return absl::OkStatus();
 }
 
+bool RuledAnswer::costly() const { return place_ != nullptr && rules_->constraint->Costly(); }
+
 bool RuledAnswer::complete() const {
   return place_ != nullptr && rules_->constraint->Complete(place_);
 }

@@ -56,6 +56,9 @@ class RuledAnswer {
   // The constraint is satisfied and nothing can follow.
   bool complete() const;
 
+  // See TokenConstraint::Costly.
+  bool costly() const;
+
   // What is done to logits behind the answer, and what besides behind the answer and then `path`:
   // the same as Apply does, for whoever has the logits. InvalidArgument if the constraint has no
   // place there, or leaves no token.
