@@ -53,6 +53,24 @@ TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
   EXPECT_EQ(stream->Flush(), "\xEF\xBF\xBD");
 }
 
+// A later byte could make U+FFFD of all that is right so far, but of nothing that is wrong already.
+TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
+  const std::string wrong = "\xEF\xBF\xBD";
+  const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
+  const auto stream = tokenizer->NewStreamDecoder();
+  for (const int id : {7, 8, 9, 7, 8}) EXPECT_EQ(stream->Append(id), "");
+  EXPECT_EQ(stream->Append(7), wrong + wrong + wrong + wrong + wrong + wrong);
+  EXPECT_EQ(stream->Append(8), wrong);
+  EXPECT_EQ(stream->Append(9), wrong);
+  EXPECT_EQ(stream->Append(4), "ab");
+  for (const int id : {7, 8, 9, 7, 8, 9}) EXPECT_EQ(stream->Append(id), "");
+  EXPECT_EQ(stream->Append(4),
+            "\xE6\xBC\xA2\xE6\xBC\xA2"
+            "ab");
+  for (const int id : {7, 8, 9, 7}) EXPECT_EQ(stream->Append(id), "");
+  EXPECT_EQ(stream->Flush(), wrong + wrong + wrong + wrong);
+}
+
 TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
   const auto error = [](TokenizerFiles files) {
     return std::string(LoadTokenizer(files).status().message());
