@@ -350,7 +350,7 @@ class ModelFilesTest(unittest.TestCase):
         proof = ["verify-lossless", "--llm=proven", "--ssm=" + small, "--expansion=1,2,1", "--draws=2000"]
         for flags in ([], ["--weights=int8", "--ssm-weights=int4"], ["--tune", "--lookup=4"]):
             report = self.cluster.run(*proof, *flags)
-            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "enumeration", "law", "KV"])
+            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "rules", "enumeration", "law", "KV"])
             self.assertTrue(report["passed"], report)
             print(f"{flags}: {report['accepted_per_step']:.2f} accepted per step, {report['seconds']:.1f} s")
         self.assertIn("passed", self.cluster.cli(*proof).stdout)
