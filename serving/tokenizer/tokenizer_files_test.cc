@@ -86,6 +86,21 @@ TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
       HasSubstr("<end>"));
 }
 
+TEST(GenerationConfig, NamesWhatWouldChangeAnswersAndIsNotUsed) {
+  EXPECT_THAT(
+      ReadGenerationConfig(
+          R"({"min_new_tokens": 3, "max_length": 4096, "num_beams": 4, "top_k": 5,
+                      "suppress_tokens": [7], "stop_strings": "end", "transformers_version": "4"})")
+          ->unused,
+      ElementsAre("max_length", "min_new_tokens", "stop_strings", "suppress_tokens", "num_beams"));
+  EXPECT_THAT(
+      ReadGenerationConfig(
+          R"({"min_new_tokens": 0, "max_length": null, "num_beams": 1, "suppress_tokens": [],
+                      "guidance_scale": 1.0, "use_cache": true, "max_new_tokens": 9})")
+          ->unused,
+      ElementsAre());
+}
+
 TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {
   EXPECT_THAT(ReadGenerationConfig(R"({"eos_token_id": 7})")->eos, ElementsAre(7));
   const GenerationConfig config = *ReadGenerationConfig(

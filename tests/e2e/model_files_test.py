@@ -343,6 +343,22 @@ class ModelFilesTest(unittest.TestCase):
             with self.assertRaises(Failed):
                 self.cluster.cli("models", "quantize", *wrong)
 
+    def warnings(self, *parts):
+        with open(self.cluster.logs[0], errors="replace") as log:
+            return [line for line in log if all(part in line for part in ("warn", *parts))]
+
+    def test_what_a_generation_config_says_in_vain_is_logged(self):
+        folder = os.path.join(self.folder.name, "wordy")
+        write_model(folder, weights())
+        with open(os.path.join(folder, "generation_config.json"), "w") as file:
+            json.dump({"temperature": 0.5, "min_new_tokens": 3, "max_length": 64, "num_beams": 1}, file)
+        self.cluster.cli("models", "upload", "wordy", folder)
+        self.cluster.cli("serve", "wordy", "--name=wordy-not", "--generation-config=none")
+        self.assertEqual(self.warnings("wordy", "nobody reads"), [])
+        self.cluster.cli("serve", "wordy")
+        self.assertEqual(len(self.warnings("wordy", "nobody reads")), 1)
+        self.assertEqual(len(self.warnings("model wordy", "max_length, min_new_tokens, which")), 1)
+
     def test_speculation_is_proven_lossless_before_anything_is_served(self):
         self.upload("proven", weights())
         small = os.path.join(self.folder.name, "small")
