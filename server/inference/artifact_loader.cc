@@ -1,5 +1,7 @@
 #include "server/inference/artifact_loader.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <deque>
 #include <tuple>
@@ -99,6 +101,13 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
         parts.empty() ? LlmShape(facts, size, expansion, count)
                       : SsmShape(facts, parts[0].shape, size, expansion, count);
     if (!shape.ok()) return In(artifact, shape.status());
+    if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
+      spdlog::warn(
+          "artifact {}: served for {} tokens, it turns all of them by longrope's factors for more "
+          "than {}, as vLLM does; transformers would take others for shorter sequences: those are "
+          "had by a max_sequence_length of {}",
+          artifact, shape->max_positions, facts.short_positions, facts.short_positions);
+    }
     const auto format = parts.empty() ? formats.llm : formats.ssms;
     parts.push_back({artifact, *std::move(model), *shape, format});
   }

@@ -347,6 +347,22 @@ class ModelFilesTest(unittest.TestCase):
         with open(self.cluster.logs[0], errors="replace") as log:
             return [line for line in log if all(part in line for part in ("warn", *parts))]
 
+    def test_longrope_goes_by_the_longest_sequence_that_is_served(self):
+        scaling = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "attention_factor": 1.0}
+        self.upload("long", weights(), rope_scaling=scaling, original_max_position_embeddings=64)
+        self.upload("as-short", weights())
+        self.upload("as-long", weights(), rope_scaling={"rope_type": "linear", "factor": 4.0})
+        self.cluster.cli("serve", "long", "--name=long-short", "--max-sequence-length=64")
+        self.assertEqual(self.warnings("longrope"), [])
+        self.cluster.cli("serve", "long")
+        self.assertIn("max_sequence_length of 64", self.warnings("artifact long")[0])
+        for name in ("as-short", "as-long"):
+            self.cluster.cli("serve", name)
+        by_short, by_long = self.prompt_logprobs("as-short"), self.prompt_logprobs("as-long")
+        self.assertGreater(np.abs(by_short - by_long).max(), 1e-3)
+        np.testing.assert_allclose(self.prompt_logprobs("long-short"), by_short, atol=1e-5)
+        np.testing.assert_allclose(self.prompt_logprobs("long"), by_long, atol=1e-5)
+
     def test_what_a_generation_config_says_in_vain_is_logged(self):
         folder = os.path.join(self.folder.name, "wordy")
         write_model(folder, weights())
