@@ -150,7 +150,8 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("matrices", weights())
         self.cluster.cli("serve", "matrices")
         whole = self.prompt_logprobs("matrices")
-        for weights_format, least, most in (("bf16", 0, 0.05), ("int8", 1e-6, 0.1), ("int4", 1e-3, 1.0)):
+        for weights_format, least, most in (("bf16", 0, 0.05), ("f16", 1e-7, 0.01), ("int8", 1e-6, 0.1),
+                                             ("int4", 1e-3, 1.0)):
             name = "matrices-" + weights_format
             self.cluster.cli("serve", "matrices", "--name=" + name, "--weights=" + weights_format)
             worst = np.abs(self.prompt_logprobs(name) - whole).max()
@@ -163,7 +164,8 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("mixture", mixture(), **MIXTURE)
         self.cluster.cli("serve", "mixture")
         whole = self.prompt_logprobs("mixture")
-        for weights_format, least, most in (("bf16", 0, 0.02), ("int8", 1e-6, 0.05), ("int4", 1e-3, 0.5)):
+        for weights_format, least, most in (("bf16", 0, 0.02), ("f16", 1e-7, 0.005), ("int8", 1e-6, 0.05),
+                                             ("int4", 1e-3, 0.5)):
             name = "mixture-" + weights_format
             self.cluster.cli("serve", "mixture", "--name=" + name, "--weights=" + weights_format)
             off = np.abs(self.prompt_logprobs(name) - whole)
@@ -171,7 +173,7 @@ class ModelFilesTest(unittest.TestCase):
             self.assertLessEqual(least, off.max())
             self.assertLess(np.median(off), most / 5)
             self.assertLess(off.max(), most)
-            if weights_format == "bf16":
+            if weights_format in ("bf16", "f16"):
                 continue
             self.cluster.run("models", "quantize", "mixture", "--weights=" + weights_format, "--out=packed-" + name)
             self.cluster.cli("serve", "packed-" + name)

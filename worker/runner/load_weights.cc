@@ -411,6 +411,10 @@ class Loader {
       });
     }
     const void* data = wide_.data();
+    if (spec.dtype == DType::kF16) {
+      absl::Status fits = ExpectF16(executor_.tensor_name(index), wide_.data(), count);
+      if (!fits.ok()) return fits;
+    }
     if (spec.dtype != DType::kF32) {
       narrow_.resize(static_cast<size_t>(count * size));
       FromF32(spec.dtype, wide_.data(), narrow_.data(), count);

@@ -178,8 +178,8 @@ constexpr ServingDegrees kDegrees[] = {{2, 1}, {1, 2}, {1, 3}, {2, 2}, {4, 1}, {
 
 TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
   WriteWeights(Config());
-  for (WeightFormat format :
-       {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
+                              WeightFormat::kInt8, WeightFormat::kInt4}) {
     SCOPED_TRACE(Name(format));
     const ServingModel serving = Build(Config(), format);
     auto alone = Ranks(serving, {1, 1});
