@@ -285,7 +285,7 @@ Command BoostTuneCommand() {
        0.0001, 0.9},
       {"expansion", FlagType::kText, "LIST", "trees of the measurement (1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
-       "how the LLM's matrices are kept: f32, bf16, int8, int4 (as the artifact has them)"},
+       "how the LLM's matrices are kept: f32, bf16, f16, int8, int4 (as the artifact has them)"},
       {"epochs", FlagType::kInt, "N", "of each SSM's training (4)", 'e', 1, 1e9},
       {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
       {"batch-size", FlagType::kInt, "N", "prompts of one step (16)", 'b', 1, 1 << 20},

@@ -19,6 +19,7 @@ namespace {
 std::string Meaning(const std::string& check) {
   if (check == "greedy") return "greedy answers = incremental decoding";
   if (check == "seeds") return "sampled answers of a seed = incremental decoding";
+  if (check == "rules") return "penalised answers = incremental decoding";
   if (check == "enumeration") return "every outcome of verification, weighted = the LLM's law";
   if (check == "law") return "sampled answers have the LLM's law";
   if (check == "KV") return "KV cache of accepted drafts = a fresh computation";

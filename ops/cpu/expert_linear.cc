@@ -31,7 +31,7 @@ class ExpertMatrices {
   virtual void Multiply(const TensorView& weight, const Rows& rows, void* workspace) = 0;
 };
 
-// f32 or bf16.
+// f32, bf16 or f16.
 class PlainMatrices : public ExpertMatrices {
  public:
   explicit PlainMatrices(DType dtype) : dtype_(dtype) {}
@@ -108,7 +108,7 @@ class ExpertLinear : public Kernel {
     gathered_ = layout_.Add(choices * in * sizeof(float));
     products_ = layout_.Add(choices * out * sizeof(float));
     if (bits >= 16) {
-      matrices_ = std::make_unique<PlainMatrices>(bits == 16 ? DType::kBF16 : DType::kF32);
+      matrices_ = std::make_unique<PlainMatrices>(bits == 16 ? spec.inputs[1].dtype : DType::kF32);
     } else {
       matrices_ = std::make_unique<PackedMatrices>(PackedWeights{bits, out, in}, choices, &layout_);
     }

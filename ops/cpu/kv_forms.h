@@ -13,9 +13,7 @@
 
 namespace espalier::kv {
 
-struct Half {
-  uint16_t bits;
-};
+using simd::Half;
 
 struct BFloat {
   uint16_t bits;
@@ -26,25 +24,8 @@ struct Scaled8 {
   int8_t value;
 };
 
-// f32 as it is.
+// f32 as it is, and f16.
 using simd::LoadWide;
-
-template <int W>
-ESPALIER_INLINE simd::Float<W> LoadWide(const Half* p) {
-  using Word = typename simd::Types<W>::Word;
-  typename simd::Types<W>::Short v;
-  std::memcpy(&v, p, sizeof(v));
-  if constexpr (W == 16) {
-    simd::Float<W> wide;
-    asm("vcvtph2ps %1, %0" : "=v"(wide) : "v"(v));
-    return wide;
-  } else {  // as F16ToF32
-    const Word word = __builtin_convertvector(v, Word), rest = word & 0x7fff;
-    const Word finite = (Word)((simd::Float<W>)(rest << 13) * 0x1p112f);
-    const Word special = (rest << 13) | 0x7f800000u;
-    return (simd::Float<W>)((rest >= 0x7c00 ? special : finite) | (word & 0x8000) << 16);
-  }
-}
 
 template <int W>
 ESPALIER_INLINE simd::Float<W> LoadWide(const BFloat* p) {

@@ -29,7 +29,7 @@ void AddBias(const float* bias, const TensorView& y) {
   });
 }
 
-// Weights of bf16, x in f32.
+// Weights of bf16 or f16, x in f32.
 std::unique_ptr<Kernel> MakeNarrow(const KernelSpec& spec) {
   return MakeKernel([activation = ActivationOf(spec.attributes)](const KernelArgs& args) {
     StableLinear(ProductsOf(args));

@@ -115,6 +115,13 @@ struct ColumnsBF16 {
 };
 
 template <int W>
+struct ColumnsHalf {
+  static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
+    Columns<W, float, simd::Half>{*g, begin, end}.Run();
+  }
+};
+
+template <int W>
 struct ColumnsMixed {
   static ESPALIER_INLINE void Run(const StableLinearArgs* g, int64_t begin, int64_t end) {
     Columns<W, float, uint16_t>{*g, begin, end}.Run();
@@ -144,6 +151,8 @@ void StableLinear(std::span<const StableLinearArgs> products) {
                      simd::Dispatch<ColumnsBF16>(&args, from, to);
                    } else if (args.weight_dtype == DType::kBF16) {
                      simd::Dispatch<ColumnsMixed>(&args, from, to);
+                   } else if (args.weight_dtype == DType::kF16) {
+                     simd::Dispatch<ColumnsHalf>(&args, from, to);
                    } else {
                      simd::Dispatch<ColumnsF32>(&args, from, to);
                    }

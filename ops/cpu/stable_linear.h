@@ -16,7 +16,7 @@ struct StableLinearArgs {
   const void* weight;          // [out, in]
   const void* bias;            // [out] or null
   void* y;                     // [rows, out]
-  DType weight_dtype = dtype;  // bf16 may stand beside f32
+  DType weight_dtype = dtype;  // bf16 and f16 may stand beside f32
 };
 
 void StableLinear(const StableLinearArgs& args);

@@ -32,13 +32,14 @@ struct Problem {
   }
 
   static float Rounded(float value, DType dtype) {
-    return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : value;
+    if (dtype == DType::kF32) return value;
+    return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : F16ToF32(F32ToF16(value));
   }
   static std::vector<char> Bytes(const float* values, int64_t n, DType dtype) {
     std::vector<char> bytes(static_cast<size_t>(n) * SizeOf(dtype));
     for (int64_t i = 0; i < n; ++i) {
-      const uint16_t narrow = F32ToBF16(values[i]);
-      if (dtype == DType::kBF16) std::memcpy(&bytes[2 * i], &narrow, 2);
+      const uint16_t narrow = dtype == DType::kF16 ? F32ToF16(values[i]) : F32ToBF16(values[i]);
+      if (dtype != DType::kF32) std::memcpy(&bytes[2 * i], &narrow, 2);
       if (dtype == DType::kF32) std::memcpy(&bytes[4 * i], &values[i], 4);
     }
     return bytes;
@@ -90,8 +91,10 @@ void ExpectTheProductAndEachRowItsBits(const Problem& problem) {
 struct Types {
   DType dtype, weight;
 };
-constexpr Types kTypes[] = {
-    {DType::kF32, DType::kF32}, {DType::kF32, DType::kBF16}, {DType::kBF16, DType::kBF16}};
+constexpr Types kTypes[] = {{DType::kF32, DType::kF32},
+                            {DType::kF32, DType::kBF16},
+                            {DType::kF32, DType::kF16},
+                            {DType::kBF16, DType::kBF16}};
 
 TEST(StableLinear, GivesTheProductAndEachRowItsBitsInAnyCompany) {
   for (const Types& types : kTypes) {
@@ -117,6 +120,25 @@ TEST(StableLinear, EveryNumberOfRowsDoes) {
       for (const int64_t in : {96, 800, 2100}) {
         ExpectTheProductAndEachRowItsBits({rows, 21, in, types.dtype, types.weight});
       }
+    }
+  }
+}
+
+// Subnormals, infinities and NaN, too, in vectors and behind the last whole one. One number at a
+// time: zeros times what is not finite are NaN.
+TEST(StableLinear, WidensEveryNumberOfF16) {
+  constexpr int64_t kIn = 37;
+  for (int64_t number = 0; number < 1 << 16; ++number) {
+    std::vector<float> x(kIn, 0.0f);
+    std::vector<uint16_t> weight(kIn, 0);
+    x[number % kIn] = 1;
+    weight[number % kIn] = static_cast<uint16_t>(number);
+    float y = 0;
+    StableLinear({DType::kF32, 1, kIn, 1, x.data(), weight.data(), nullptr, &y, DType::kF16});
+    const float expected = F16ToF32(weight[number % kIn]);
+    ASSERT_EQ(std::isnan(y), std::isnan(expected)) << number;
+    if (!std::isnan(y)) {
+      ASSERT_EQ(y, expected) << number;
     }
   }
 }

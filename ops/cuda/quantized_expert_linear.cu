@@ -135,6 +135,7 @@ void RegisterQuantizedExpertLinearCuda(KernelRegistry& registry, DeviceContexts&
       "quantized_expert_linear",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         const int bits = static_cast<int>(spec.attributes.Int("bits"));
+        if (bits == 16 && !TakesType(spec.inputs[1].dtype, {DType::kBF16}, refusal)) return nullptr;
         const PackedWeights shape{bits, spec.outputs[0].dims.back(), spec.inputs[0].dims.back()};
         const Dims& weight = spec.inputs[1].dims;
         if (bits < 16 && (weight[1] != shape.blocks() || weight[2] != shape.block_bytes())) {

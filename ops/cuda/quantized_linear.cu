@@ -16,6 +16,7 @@ RowWeights KindOf(int bits) {
 std::unique_ptr<Kernel> Make(DeviceContexts& contexts, const KernelSpec& spec,
                              std::string* refusal) {
   const int bits = static_cast<int>(spec.attributes.Int("bits"));
+  if (bits == 16 && !TakesType(spec.inputs[1].dtype, {DType::kBF16}, refusal)) return nullptr;
   const size_t each = spec.inputs.size() / spec.outputs.size();
   const int64_t in = spec.inputs[0].dims.back();
   for (size_t i = 0; i < spec.outputs.size() && bits != 16; ++i) {

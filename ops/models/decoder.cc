@@ -218,6 +218,9 @@ LanguageModel ToModel(Decoder decoder) {
   model.facts.vocab_size = decoder.sizes.vocab_size;
   model.facts.max_positions = decoder.sizes.max_positions;
   model.facts.layers = decoder.sizes.layers;
+  for (const Rope& rope : decoder.ropes) {
+    if (!rope.long_frequencies.empty()) model.facts.short_positions = rope.short_positions;
+  }
   model.facts.experts = std::any_of(decoder.layers.begin(), decoder.layers.end(),
                                     [](const DecoderLayer& layer) { return layer.experts; });
   model.build = [decoder = std::make_shared<const Decoder>(std::move(decoder))](

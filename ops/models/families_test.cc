@@ -210,6 +210,7 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
                 R"(, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
          "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
   ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->facts.short_positions, 16);
   OpRegistry registry;
   RegisterAllOperators(registry);
   const auto second = [&](int max_positions) {

@@ -77,6 +77,9 @@ struct ModelFacts {
   std::string config;     // the text of config.json
   // 8 or 4: the weights are packed, as quantize.h says. 0: they are the family's own.
   int packed_bits = 0;
+  // longrope: a model that is served for longer sequences than this turns all of them by the
+  // factors for long ones. 0: there is no such choice.
+  int64_t short_positions = 0;
 };
 
 class ModelBuilder;

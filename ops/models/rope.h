@@ -14,7 +14,12 @@ struct Rope {
   // Radians per position of the first pairs of a head; those that have none stay. Empty: all pairs
   // of a head turn, by theta.
   std::vector<double> frequencies;
-  // longrope's frequencies for contexts beyond `short_positions`.
+  // longrope's frequencies for contexts beyond `short_positions`. Hugging Face's transformers
+  // choose by each sequence's length, and compute what they had kept of it again when it grows past
+  // the limit. Here the longest sequence that is served decides for all, as in vLLM: K that have
+  // turned stay as they are, in a cache that requests share. Served for no more than
+  // `short_positions`, a model gives transformers' logits for all that is short; else for all that
+  // is long.
   std::vector<double> long_frequencies;
   int64_t short_positions = 0;
   double magnitude = 1;  // sines and cosines are multiplied by it

@@ -37,7 +37,8 @@ void RegisterQuantizedExpertLinear(OpRegistry& registry) {
   def.name = kOp;
   def.doc =
       "x[T, in] or [T, k, in] f32, weight, assign[T, k] (i32), gates[T, k]? -> y[T, k, out], or "
-      "with gates [T, out]: expert_linear. weight is bf16[n, out, in], or u8[n, blocks, block "
+      "with gates [T, out]: expert_linear. weight is bf16 or f16[n, out, in], or u8[n, blocks, "
+      "block "
       "bytes] with 8 or 4 bits in groups of 32 inputs (ops/kernel/packed_weights.h); with these x "
       "is rounded to 8 bits in the same groups";
   def.attributes = QuantizedWeightAttributes("rows of a whole expert's matrix");

@@ -76,7 +76,7 @@ void RegisterQuantizedLinear(OpRegistry& registry) {
   def.name = kOp;
   def.doc =
       "x[..., in] f32, weight, bias[out]? -> activation of x weight^T + bias [..., out]. weight is "
-      "bf16[out, in], or u8[blocks, block bytes] with 8 or 4 bits in groups of 32 inputs "
+      "bf16 or f16[out, in], or u8[blocks, block bytes] with 8 or 4 bits in groups of 32 inputs "
       "(ops/kernel/packed_weights.h); with these x is rounded to 8 bits in the same groups";
   def.attributes = QuantizedWeightAttributes("rows of the whole weight matrix");
   def.attributes.push_back(ActivationAttribute());

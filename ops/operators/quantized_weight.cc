@@ -26,7 +26,7 @@ absl::Status ExpectQuantizedWeight(const InputRef& weight, int64_t in, const Att
   std::vector<ExpectedDim> shape;
   if (leading.has_value()) shape.push_back(*std::move(leading));
   if (bits == 16) {
-    ESPALIER_RETURN_IF_ERROR(ExpectDType(weight, {DType::kBF16}));
+    ESPALIER_RETURN_IF_ERROR(ExpectDType(weight, {DType::kBF16, DType::kF16}));
     shape.insert(shape.end(), {out, in});
     return ExpectShape(weight, shape, "'out' rows as long as 'x' ends");
   }
@@ -37,7 +37,7 @@ absl::Status ExpectQuantizedWeight(const InputRef& weight, int64_t in, const Att
     return ExpectShape(weight, shape,
                        absl::StrCat("blocks of 16 outputs of ", out, " x ", in, " weights"));
   }
-  return AttributeError(weight.op, "bits", absl::StrCat(bits), "16 (bf16), 8 or 4");
+  return AttributeError(weight.op, "bits", absl::StrCat(bits), "16 (bf16 or f16), 8 or 4");
 }
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "ops/tensor/narrow.h"
@@ -78,6 +79,19 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ExpectF16(absl::string_view name, const float* weights, int64_t count) {
+  constexpr float kTooLarge = 65520;  // rounds to an infinity
+  const auto* const end = weights + count;
+  const auto* const found = std::find_if(weights, end, [](float weight) {
+    const float magnitude = std::fabs(weight);
+    return magnitude >= kTooLarge && magnitude <= std::numeric_limits<float>::max();
+  });
+  if (found == end) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight '", name, "' has the number ", *found,
+                   ", too large for f16, whose largest is 65504; bf16 can hold it"));
 }
 
 std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed) {

@@ -1,4 +1,5 @@
-// Weight matrices in 8 and 4 bits (see ops/kernel/packed_weights.h for how they lie in memory).
+// Weight matrices in 8 and 4 bits, and in f16 (see ops/kernel/packed_weights.h for how they lie in
+// memory).
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,10 @@ namespace espalier {
 // that is not finite or too large for a scale of f16.
 absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
                   uint8_t* packed);
+
+// InvalidArgument with the number, and `name`, if one of `count` weights is finite and would be an
+// infinity in f16.
+absl::Status ExpectF16(absl::string_view name, const float* weights, int64_t count);
 
 // f32[out, in] that the packed numbers stand for.
 std::vector<float> Unpack(const PackedWeights& shape, const uint8_t* packed);

@@ -15,6 +15,7 @@ int BitsOf(WeightFormat format) {
     case WeightFormat::kF32:
       return 32;
     case WeightFormat::kBF16:
+    case WeightFormat::kF16:
       return 16;
     case WeightFormat::kInt8:
       return 8;
@@ -24,14 +25,15 @@ int BitsOf(WeightFormat format) {
   return 32;
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8,
-                                     WeightFormat::kInt4};
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
+                                     WeightFormat::kInt8, WeightFormat::kInt4};
 
 // Of a matrix [out, in], or a stack [experts, out, in] of them.
-TensorType TypeOf(int bits, const Dims& dims) {
-  if (bits == 16) return {DType::kBF16, dims};
+TensorType TypeOf(WeightFormat format, const Dims& dims) {
+  if (format == WeightFormat::kBF16) return {DType::kBF16, dims};
+  if (format == WeightFormat::kF16) return {DType::kF16, dims};
   const size_t rank = dims.size();
-  const PackedWeights packed{bits, dims[rank - 2], dims[rank - 1]};
+  const PackedWeights packed{BitsOf(format), dims[rank - 2], dims[rank - 1]};
   Dims blocks = {packed.blocks(), packed.block_bytes()};
   if (rank == 3) blocks.insert(blocks.begin(), dims[0]);
   return {DType::kU8, blocks};
@@ -62,6 +64,8 @@ const char* Name(WeightFormat format) {
       return "f32";
     case WeightFormat::kBF16:
       return "bf16";
+    case WeightFormat::kF16:
+      return "f16";
     case WeightFormat::kInt8:
       return "int8";
     case WeightFormat::kInt4:
@@ -76,7 +80,7 @@ absl::StatusOr<WeightFormat> WeightFormatOf(absl::string_view name) {
     if (name == Name(format)) return format;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("weight format '", name, "', expected f32, bf16, int8 or int4"));
+      absl::StrCat("weight format '", name, "', expected f32, bf16, f16, int8 or int4"));
 }
 
 absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& given,
@@ -131,7 +135,7 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
         value.name = absl::StrCat(source.name, ".", Name(format));
         value.kind = ValueKind::kParameter;
         value.trainable = false;
-        value.type = TypeOf(bits, source.type.dims);
+        value.type = TypeOf(format, source.type.dims);
         found->second = result.AddValue(std::move(value));
       }
       input = found->second;
@@ -156,20 +160,22 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
   return result;
 }
 
-absl::StatusOr<std::vector<char>> QuantizeWeight(absl::string_view source, int bits, int64_t out,
-                                                 int64_t in, const float* weights) {
-  const TensorType type = TypeOf(bits, {out, in});
+absl::StatusOr<std::vector<char>> QuantizeWeight(absl::string_view source, WeightFormat format,
+                                                 int64_t out, int64_t in, const float* weights) {
+  const TensorType type = TypeOf(format, {out, in});
   std::vector<char> bytes(static_cast<size_t>(type.bytes()));
-  if (bits == 16) {
-    auto* const to = reinterpret_cast<uint16_t*>(bytes.data());
+  auto* const to = reinterpret_cast<uint16_t*>(bytes.data());
+  absl::Status status;
+  if (type.dtype == DType::kF16) {
+    status = ExpectF16(source, weights, out * in);
+    for (int64_t i = 0; i < out * in; ++i) to[i] = F32ToF16(weights[i]);
+  } else if (type.dtype == DType::kBF16) {
     for (int64_t i = 0; i < out * in; ++i) to[i] = F32ToBF16(weights[i]);
-    return bytes;
+  } else {
+    status =
+        Pack(source, {BitsOf(format), out, in}, weights, reinterpret_cast<uint8_t*>(bytes.data()));
   }
-  if (absl::Status status =
-          Pack(source, {bits, out, in}, weights, reinterpret_cast<uint8_t*>(bytes.data()));
-      !status.ok()) {
-    return status;
-  }
+  if (!status.ok()) return status;
   return bytes;
 }
 

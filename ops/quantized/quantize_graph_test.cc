@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "ops/models/llama.h"
 #include "ops/models/model.h"
@@ -30,8 +33,8 @@ TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
     shape.max_ancestor_slots = 8;
     const auto graph = BuildLlamaServing(registry, config, shape);
     ASSERT_TRUE(graph.ok()) << graph.status();
-    for (const WeightFormat format :
-         {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+    for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
+                                      WeightFormat::kInt8, WeightFormat::kInt4}) {
       const auto quantized = QuantizeLinears(registry, *graph, format);
       ASSERT_TRUE(quantized.ok()) << quantized.status();
       ASSERT_EQ(quantized->nodes().size(), graph->nodes().size());
@@ -64,7 +67,8 @@ TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
   ASSERT_TRUE(serving.ok()) << serving.status();
   for (const auto& [format, type] :
        {std::pair<WeightFormat, TensorType>{WeightFormat::kInt4, {DType::kU8, {4, 3, 320}}},
-        {WeightFormat::kBF16, {DType::kBF16, {4, 48, 32}}}}) {
+        {WeightFormat::kBF16, {DType::kBF16, {4, 48, 32}}},
+        {WeightFormat::kF16, {DType::kF16, {4, 48, 32}}}}) {
     const auto quantized = QuantizeLinears(registry, serving->graph, format);
     ASSERT_TRUE(quantized.ok()) << quantized.status();
     const std::string up =
@@ -81,6 +85,33 @@ TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
     EXPECT_EQ(plain, 2);
     EXPECT_EQ(experts, 2 * 3);
   }
+}
+
+TEST(QuantizeGraphTest, FormatsHaveNames) {
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
+                                    WeightFormat::kInt8, WeightFormat::kInt4}) {
+    ASSERT_TRUE(WeightFormatOf(Name(format)).ok());
+    EXPECT_EQ(*WeightFormatOf(Name(format)), format);
+  }
+  EXPECT_EQ(*WeightFormatOf(""), WeightFormat::kF32);
+  EXPECT_EQ(WeightFormatOf("fp8").status().message(),
+            "weight format 'fp8', expected f32, bf16, f16, int8 or int4");
+}
+
+TEST(QuantizeGraphTest, WeightsTooLargeForF16AreRefused) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float weights[] = {65504, -65519, 0x1p-24f, infinity, 65520, 1};
+  const auto good = QuantizeWeight("w", WeightFormat::kF16, 2, 2, weights);
+  ASSERT_TRUE(good.ok()) << good.status();
+  uint16_t bits[4];
+  std::memcpy(bits, good->data(), sizeof(bits));
+  EXPECT_EQ(bits[0], 0x7bff);
+  EXPECT_EQ(bits[1], 0xfbff);
+  EXPECT_EQ(bits[2], 1);
+  EXPECT_EQ(bits[3], 0x7c00);
+  EXPECT_EQ(QuantizeWeight("w", WeightFormat::kF16, 2, 3, weights).status().message(),
+            "weight 'w' has the number 65520, too large for f16, whose largest is 65504; bf16 can "
+            "hold it");
 }
 
 }  // namespace

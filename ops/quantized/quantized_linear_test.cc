@@ -25,6 +25,10 @@ TestTensor Weights(const PackedWeights& shape, const std::vector<float>& weights
   return packed;
 }
 
+// Bits and types of weights.
+constexpr std::pair<int, DType> kFormats[] = {
+    {16, DType::kBF16}, {16, DType::kF16}, {8, DType::kU8}, {4, DType::kU8}};
+
 Attributes AttributesOf(int bits, int64_t out) {
   return {{"bits", int64_t{bits}}, {"out", out}, {"activation", std::string("silu")}};
 }
@@ -32,12 +36,12 @@ Attributes AttributesOf(int bits, int64_t out) {
 TEST(QuantizedLinearTest, ARowsBitsDependOnTheRowAlone) {
   const OpRunner ops;
   const int threads = omp_get_max_threads();
-  for (const int bits : {16, 8, 4}) {
+  for (const auto& [bits, dtype] : kFormats) {
     const PackedWeights shape{bits == 16 ? 8 : bits, 200, 300};
     const std::vector<float> weights = Normal(shape.out * shape.in, 1);
     TestTensor weight = Weights(shape, weights);
     if (bits == 16) {
-      weight = Zeros(DType::kBF16, {shape.out, shape.in});
+      weight = Zeros(dtype, {shape.out, shape.in});
       for (size_t i = 0; i < weights.size(); ++i) weight.set(static_cast<int64_t>(i), weights[i]);
     }
     const TestTensor bias = F32({shape.out}, Normal(shape.out, 2));
@@ -65,16 +69,24 @@ TEST(QuantizedLinearTest, IsCloseToTheProductInF32) {
   const std::vector<float> weights = Normal(out * in, 1);
   const TestTensor x = F32({rows, in}, Normal(rows * in, 3));
   const TestTensor exact = ops.Run("linear", {}, {x, F32({out, in}, weights)})[0];
-  for (const auto& [bits, bound] : {std::pair<int, double>{8, 0.012}, {4, 0.12}}) {
-    const PackedWeights shape{bits, out, in};
-    const TestTensor y = ops.Run("quantized_linear", {{"bits", int64_t{bits}}, {"out", out}},
-                                 {x, Weights(shape, weights)})[0];
+  const double bounds[] = {0x1p-8, 0x1p-11, 0.012, 0.12};
+  for (size_t f = 0; f < std::size(kFormats); ++f) {
+    const auto& [bits, dtype] = kFormats[f];
+    TestTensor weight = Zeros(dtype, {out, in});
+    if (bits == 16) {
+      for (size_t i = 0; i < weights.size(); ++i) weight.set(static_cast<int64_t>(i), weights[i]);
+    } else {
+      weight = Weights({bits, out, in}, weights);
+    }
+    const TestTensor y =
+        ops.Run("quantized_linear", {{"bits", int64_t{bits}}, {"out", out}}, {x, weight})[0];
     double error = 0, size = 0;
     for (int64_t i = 0; i < y.size(); ++i) {
       error += std::pow(y.at(i) - exact.at(i), 2);
       size += std::pow(exact.at(i), 2);
     }
-    EXPECT_LT(std::sqrt(error / size), bound) << bits << " bits";
+    EXPECT_GT(error, 0);
+    EXPECT_LT(std::sqrt(error / size), bounds[f]) << bits << " bits, " << Name(dtype);
   }
 }
 
@@ -94,15 +106,15 @@ TEST(QuantizedExpertLinearTest, EachRowIsThatOfItsExpertAlone) {
   const OpRunner ops;
   const int threads = omp_get_max_threads();
   const int64_t experts = 6, k = 2, in = 70;
-  for (const int bits : {16, 8, 4}) {
+  for (const auto& [bits, dtype] : kFormats) {
     for (const int64_t out : {48, 37}) {
       const PackedWeights shape{bits == 16 ? 8 : bits, out, in};
       std::vector<TestTensor> matrices;
       const Dims one = bits == 16 ? Dims{out, in} : Dims{shape.blocks(), shape.block_bytes()};
-      TestTensor all = Zeros(bits == 16 ? DType::kBF16 : DType::kU8, {experts, one[0], one[1]});
+      TestTensor all = Zeros(dtype, {experts, one[0], one[1]});
       for (int64_t e = 0; e < experts; ++e) {
         const std::vector<float> values = Normal(out * in, static_cast<int>(e));
-        TestTensor matrix = Zeros(DType::kBF16, one);
+        TestTensor matrix = Zeros(dtype, one);
         if (bits == 16) {
           for (int64_t i = 0; i < out * in; ++i) matrix.set(i, values[static_cast<size_t>(i)]);
         } else {

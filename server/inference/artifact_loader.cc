@@ -1,5 +1,7 @@
 #include "server/inference/artifact_loader.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <deque>
 #include <tuple>
@@ -115,6 +117,13 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
       absl::Status same =
           SameVocabulary(large.artifact, large.model.description, artifact, model->description);
       if (!same.ok()) return same;
+    }
+    if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
+      spdlog::warn(
+          "artifact {}: served for {} tokens, it turns all of them by longrope's factors for more "
+          "than {}, as vLLM does; transformers would take others for shorter sequences: those are "
+          "had by a max_sequence_length of {}",
+          artifact, shape->max_positions, facts.short_positions, facts.short_positions);
     }
     const auto format = parts.empty() ? formats.llm : formats.ssms;
     parts.push_back({artifact, *std::move(model), *shape, format});

@@ -117,8 +117,9 @@ TEST_F(ProofTest, AGoodPairPassesEveryCheckAndTellsHowFarItIs) {
   EXPECT_TRUE(report.passed()) << report.DebugString();
   std::vector<std::string> names;
   for (const auto& check : report.checks()) names.push_back(check.name());
-  EXPECT_THAT(names, ElementsAre("greedy", "seeds", "enumeration", "law", "KV"));
-  EXPECT_THAT(stages, ElementsAre("loading", "greedy", "seeds", "enumeration", "law", "KV"));
+  EXPECT_THAT(names, ElementsAre("greedy", "seeds", "rules", "enumeration", "law", "KV"));
+  EXPECT_THAT(stages,
+              ElementsAre("loading", "greedy", "seeds", "rules", "enumeration", "law", "KV"));
   EXPECT_GT(report.accepted_per_step(), 0.1);
   EXPECT_EQ(report.models().parameters(), 1234);
   EXPECT_EQ(report.models().max_sequence_length(), 96);

@@ -1,5 +1,7 @@
 #include "server/inference/model_server.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -356,6 +358,10 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
           absl::StrCat("artifact '", request.artifact(), "': ", sampling.status().message()));
     }
     prepared.sampling_defaults = *std::move(sampling);
+    if (const auto& unused = prepared.parts.generation.unused; !unused.empty()) {
+      spdlog::warn("model {}: its generation_config.json has {}, which nobody reads here",
+                   request.name(), absl::StrJoin(unused, ", "));
+    }
   }
   return prepared;
 }

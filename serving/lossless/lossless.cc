@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "serving/engine/row_packer.h"
+#include "serving/lossless/watched_runner.h"
 #include "serving/sampling/distribution.h"
 #include "serving/speculative/enumeration.h"
 
@@ -87,47 +88,22 @@ class Law {
   std::map<Path, Distribution> known_;
 };
 
-// Passes steps on; remembers the logits of the last wanted row and the smallest margin of any.
-class Watcher : public ModelRunner {
- public:
-  explicit Watcher(ModelRunner& inner) : inner_(inner) {}
-  RunnerLimits limits() const override { return inner_.limits(); }
-  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
-    RunnerBatch watched = batch;
-    watched.wishes.clear();
-    absl::Status status = inner_.Step(watched, logits);
-    for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
-      const float* row = logits->row(static_cast<int>(i));
-      last.assign(row, row + logits->vocabulary);
-      float best = -INFINITY, second = -INFINITY;
-      for (const float logit : last) {
-        second = std::max(second, std::min(best, logit));
-        best = std::max(best, logit);
-      }
-      margin = std::min(margin, static_cast<double>(best) - second);
-    }
-    return status;
-  }
-
-  std::vector<float> last;
-  double margin = INFINITY;
-
- private:
-  ModelRunner& inner_;
-};
-
 class Verifier {
  public:
   Verifier(ModelRunner& llm, std::vector<ModelRunner*> ssms, const Tokenizer& tokenizer,
            const LosslessOptions& options)
       : watched_(llm), llm_(llm), ssms_(std::move(ssms)), tokenizer_(tokenizer), options_(options) {
     sampling_ = {.temperature = options.temperature, .top_k = options.law_top_k};
+    rules_ = std::make_shared<const TokenRules>(
+        TokenRules{.repetition_penalty = 1.1, .presence_penalty = 0.2, .frequency_penalty = 0.2});
   }
 
   absl::StatusOr<LosslessReport> Run() {
     absl::Status status = CheckOptions();
-    if (status.ok()) status = Identity(/*sampled=*/false);
-    if (status.ok()) status = Identity(/*sampled=*/true);
+    const std::vector<Way> both = {Way::kShown, Way::kServed};
+    if (status.ok()) status = Identity(Same::kGreedy, both);
+    if (status.ok()) status = Identity(Same::kSeeds, both);
+    if (status.ok()) status = Identity(Same::kRules, {Way::kServed});
     if (status.ok() && !ssms_.empty()) status = EnumerateVerification();
     if (status.ok()) status = AnswerLaw();
     if (status.ok()) status = KvEquality();
@@ -173,18 +149,30 @@ class Verifier {
                           std::move(engine));
   }
 
-  // Answers to the prompts. All run to their full length. They are the first or the second half of
-  // their check.
-  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, bool sampled, int half) {
-    const int64_t tokens = static_cast<int64_t>(options_.prompts.size()) * options_.answer;
-    int64_t done = half * tokens;
+  // Checks of answers that must be the same ones, whoever drafts.
+  enum class Same { kGreedy, kSeeds, kRules };
+  static const char* NameOf(Same check) {
+    return check == Same::kGreedy ? "greedy" : check == Same::kSeeds ? "seeds" : "rules";
+  }
+
+  // How answers come about. Logits are shown to plain decoding, and to speculation once; the second
+  // time tokens are chosen as in service.
+  enum class Way { kPlain, kShown, kServed };
+
+  // Answers to the prompts. All run to their full length. `done` tokens of `total` came before.
+  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, Same check, Way way, int64_t done,
+                                            int64_t total) {
+    watched_.watching = way != Way::kServed;
     std::vector<Path> answers(options_.prompts.size());
     std::map<RequestId, size_t> index;
     size_t submitted = 0;
     do {
       while (submitted < answers.size() && engine.statistics().waiting < 64) {
         RequestOptions request{.max_tokens = options_.answer, .ignore_eos = true};
-        if (sampled) request.sampling = {.temperature = options_.temperature, .seed = submitted};
+        if (check == Same::kSeeds) {
+          request.sampling = {.temperature = options_.temperature, .seed = submitted};
+        }
+        if (check == Same::kRules) request.rules = rules_;
         const auto id = engine.Submit(options_.prompts[submitted], request);
         if (!id.ok()) return Named(id.status(), absl::StrCat("prompt ", submitted));
         index[*id] = submitted++;
@@ -196,52 +184,66 @@ class Verifier {
         answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
         done += static_cast<int64_t>(event.tokens.size());
       }
-      absl::Status told = Tell(sampled ? "seeds" : "greedy", done, 2 * tokens);
-      if (!told.ok()) return told;
+      if (absl::Status told = Tell(NameOf(check), done, total); !told.ok()) return told;
     } while (!engine.idle() || submitted < answers.size());
     return answers;
   }
 
-  absl::Status Identity(bool sampled) {
+  absl::Status Identity(Same same, const std::vector<Way>& ways) {
     const SampledDrafts drafts = SampledDrafts::kShared;
+    const int64_t tokens = static_cast<int64_t>(options_.prompts.size()) * options_.answer;
+    const int64_t total = tokens * (1 + static_cast<int64_t>(ways.size()));
     auto plain = NewEngine(false, drafts);
     if (!plain.ok()) return plain.status();
     watched_.margin = INFINITY;
-    const absl::StatusOr<std::vector<Path>> expected = Answers(**plain, sampled, 0);
+    const absl::StatusOr<std::vector<Path>> expected =
+        Answers(**plain, same, Way::kPlain, 0, total);
     if (!expected.ok()) return expected.status();
-    if (!sampled) report_.smallest_margin = watched_.margin;
-    auto speculative = NewEngine(true, drafts);
-    if (!speculative.ok()) return speculative.status();
-    const absl::StatusOr<std::vector<Path>> found = Answers(**speculative, sampled, 1);
-    if (!found.ok()) return found.status();
-    const EngineStatistics statistics = (*speculative)->statistics();
-    for (size_t i = 0; i < statistics.speculation.ssm_status.size(); ++i) {
-      if (absl::Status s = statistics.speculation.ssm_status[i]; !s.ok()) return s;
-    }
-    LosslessCheck check{.name = sampled ? "seeds" : "greedy",
-                        .passed = true,
-                        .cases = static_cast<int64_t>(found->size())};
-    for (size_t i = 0; i < found->size(); ++i) {
-      if ((*found)[i] == (*expected)[i]) continue;
-      const auto at = std::mismatch((*found)[i].begin(), (*found)[i].end(), (*expected)[i].begin(),
-                                    (*expected)[i].end());
-      const auto place = at.first - (*found)[i].begin();
-      absl::StatusOr<double> margin = MarginAfter(options_.prompts[i], (*expected)[i], place);
-      if (!margin.ok()) return margin.status();
-      if (check.passed) {
-        check.detail = absl::StrCat("the answer to prompt ", i, " differs at token ", place,
-                                    ", where the LLM's two best logits are ", *margin, " apart");
+    if (same == Same::kGreedy) report_.smallest_margin = watched_.margin;
+    LosslessCheck check{.name = NameOf(same), .passed = true};
+    double accepted = 0;
+    int64_t done = tokens;
+    for (const Way way : ways) {
+      auto speculative = NewEngine(true, drafts);
+      if (!speculative.ok()) return speculative.status();
+      const absl::StatusOr<std::vector<Path>> found =
+          Answers(**speculative, same, way, done, total);
+      if (!found.ok()) return found.status();
+      done += tokens;
+      const EngineStatistics statistics = (*speculative)->statistics();
+      for (const absl::Status& status : statistics.speculation.ssm_status) {
+        if (!status.ok()) return status;
       }
-      check.passed = false;
+      accepted = static_cast<double>(statistics.accepted_tokens) /
+                 static_cast<double>(std::max<int64_t>(1, statistics.verifications));
+      if (absl::Status s = Compare(*expected, *found, way, &check); !s.ok()) return s;
     }
-    const double accepted = static_cast<double>(statistics.accepted_tokens) /
-                            static_cast<double>(std::max<int64_t>(1, statistics.verifications));
-    if (!sampled) report_.accepted_per_step = accepted;
+    if (same == Same::kGreedy) report_.accepted_per_step = accepted;
     if (check.passed) {
       check.detail =
-          absl::StrCat("all answers equal, ", accepted, " drafted tokens accepted per ", "step");
+          absl::StrCat("all answers equal, ", accepted, " drafted tokens accepted per step");
     }
     report_.checks.push_back(check);
+    return absl::OkStatus();
+  }
+
+  // The first answer that differs is the check's detail.
+  absl::Status Compare(const std::vector<Path>& expected, const std::vector<Path>& found, Way way,
+                       LosslessCheck* check) {
+    check->cases += static_cast<int64_t>(found.size());
+    for (size_t i = 0; i < found.size() && check->passed; ++i) {
+      if (found[i] == expected[i]) continue;
+      const auto at =
+          std::mismatch(found[i].begin(), found[i].end(), expected[i].begin(), expected[i].end());
+      const auto place = at.first - found[i].begin();
+      absl::StatusOr<double> margin = MarginAfter(options_.prompts[i], expected[i], place);
+      if (!margin.ok()) return margin.status();
+      check->passed = false;
+      check->detail = absl::StrCat(
+          "the answer to prompt ", i, " differs at token ", place,
+          ", where the LLM's two best logits are ", *margin, " apart; tokens were chosen ",
+          way == Way::kServed ? "as in service, where the logits are" : "from shown logits");
+    }
     return absl::OkStatus();
   }
 
@@ -356,6 +358,7 @@ class Verifier {
     if (!expected.ok()) return expected.status();
     auto engine = NewEngine(true, options_.engine.speculation.sampled);
     if (!engine.ok()) return engine.status();
+    watched_.watching = false;
     std::map<Path, int64_t> counts;
     std::map<RequestId, Path> answers;
     uint64_t seed = 0;
@@ -453,11 +456,13 @@ class Verifier {
         return out;
       };
       Usage usage;
+      watched_.watching = false;
       const absl::StatusOr<Path> answer = run(prompt, options_.answer, &usage);
       if (!answer.ok()) return answer.status();
       Path both = prompt;
       both.insert(both.end(), answer->begin(), answer->end());
       if (static_cast<int>(both.size()) >= (*engine)->context()) continue;
+      watched_.watching = true;
       if (absl::Status status = run(both, 1, &usage).status(); !status.ok()) return status;
       const std::vector<float> cached = watched_.last;
       taken_over += std::max(0, usage.cached_tokens - static_cast<int>(prompt.size()));
@@ -488,12 +493,13 @@ class Verifier {
     return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
   }
 
-  Watcher watched_;
+  WatchedRunner watched_;
   ModelRunner& llm_;
   std::vector<ModelRunner*> ssms_;
   const Tokenizer& tokenizer_;
   const LosslessOptions& options_;
   SamplingParameters sampling_;
+  std::shared_ptr<const TokenRules> rules_;  // of that check
   LosslessReport report_;
 };
 

@@ -1,7 +1,9 @@
-// Proof, for a given LLM and given SSMs, that speculation does not change answers. Five checks:
-// - greedy: token for token the answers of incremental decoding, over all prompts; how close the
+// Proof, for a given LLM and given SSMs, that speculation does not change answers. Six checks:
+// - greedy: token for token the answers of incremental decoding, over all prompts, whether tokens
+//   are chosen from logits that the runner shows, or by the runner, as in service; how close the
 //   LLM's two best logits ever came says how near the answers were to being ambiguous;
 // - seeds: with shared noise, the same of sampled requests;
+// - rules: the same of greedy ones with penalties, by which the runner edits logits where they are;
 // - enumeration: every outcome of every draw and every test of acceptance, weighted, from the
 //   models' own distributions, gives exactly the LLM's law of the next tokens;
 // - law: sampled answers through the whole engine have the LLM's law, by a chi-square test;
@@ -24,7 +26,8 @@
 
 namespace espalier {
 
-// What runs, and how far it is: tokens of "greedy" and "seeds", answers of "law", prompts of "KV".
+// What runs, and how far it is: tokens of "greedy", "seeds" and "rules", answers of "law", prompts
+// of "KV".
 struct LosslessProgress {
   std::string check;
   int64_t done = 0;

@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "serving/engine/wishes.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
+#include "serving/testing/pipelined_model_runner.h"
 
 namespace espalier {
 namespace {
@@ -60,11 +62,95 @@ TEST(Lossless, HoldsForEveryWayOfSpeculating) {
     const auto report = VerifyLossless(llm, {&a, &b}, tokenizer, options);
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_TRUE(report->passed()) << Describe(*report);
-    EXPECT_EQ(report->checks.size(), 5u);
+    EXPECT_EQ(report->checks.size(), 6u);
     EXPECT_GT(report->smallest_margin, 0);
     EXPECT_LT(report->smallest_margin, 0.5);
     EXPECT_GT(report->accepted_per_step, 0.1);
   }
+}
+
+TEST(Lossless, HoldsForAModelThatTakesSeveralStepsAtOnce) {
+  LetterTokenizer tokenizer(kVocabulary);
+  FakeModelRunner inner(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  PipelinedModelRunner llm(inner, 3);
+  const auto report = VerifyLossless(llm, {&ssm}, tokenizer, Options("1,2,1"));
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->passed()) << Describe(*report);
+  EXPECT_EQ(report->checks.size(), 6u);
+  EXPECT_GT(report->smallest_margin, 0);
+  EXPECT_EQ(llm.most(), 3);
+  EXPECT_GT(llm.together(), 100);
+  EXPECT_EQ(llm.open(), 0);
+  EXPECT_GT(inner.choices(), 1000);  // tokens that the runner chose
+}
+
+// Chooses tokens where they are wished, always, and then spoils what it chose.
+class BrokenChooser : public FakeModelRunner {
+ public:
+  using Spoil = std::function<void(const RunnerBatch&, RunnerLogits*)>;
+  BrokenChooser(FakeModel model, Spoil spoil)
+      : FakeModelRunner(RoomyLimits(kVocabulary), std::move(model)), spoil_(std::move(spoil)) {}
+  absl::Status Step(const RunnerBatch& batch, RunnerLogits* logits) override {
+    RunnerBatch shown = batch;
+    shown.wishes.clear();
+    absl::Status status = FakeModelRunner::Step(shown, logits);
+    if (!status.ok() || batch.wishes.empty()) return status;
+    RunnerBatch granted = batch;
+    if (drop_edits) granted.row_edits.clear();
+    GrantWishes(granted, logits);
+    spoil_(batch, logits);
+    return status;
+  }
+
+  bool drop_edits = false;
+
+ private:
+  Spoil spoil_;
+};
+
+TEST(Lossless, SeesTokensThatARunnerChoosesWrongly) {
+  LetterTokenizer tokenizer(kVocabulary);
+  const auto nothing = [](const RunnerBatch&, RunnerLogits*) {};
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  BrokenChooser good(Llm(), nothing);
+  LosslessReport report = *VerifyLossless(good, {&ssm}, tokenizer, Options("1,1"));
+  EXPECT_TRUE(report.passed()) << Describe(report);
+  // The logits of every row are right; of trees' second nodes another token is told now and then.
+  BrokenChooser off_by_one(Llm(), [](const RunnerBatch& batch, RunnerLogits* logits) {
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int row = batch.logit_rows[i];
+      if (batch.ancestor_start[row + 1] - batch.ancestor_start[row] < 2) continue;
+      if (logits->choices[i].empty()) continue;
+      int& token = logits->choices[i][0].token;
+      if (token == 3) token = 4;
+    }
+  });
+  report = *VerifyLossless(off_by_one, {&ssm}, tokenizer, Options("1,1"));
+  EXPECT_FALSE(Check(report, "greedy").passed) << Describe(report);
+  EXPECT_THAT(Check(report, "greedy").detail, HasSubstr("chosen as in service"));
+  // Penalties of the answer are followed, those of a node's own path are forgotten.
+  BrokenChooser forgetful(Llm(), nothing);
+  forgetful.drop_edits = true;
+  report = *VerifyLossless(forgetful, {&ssm}, tokenizer, Options("1,1,1"));
+  EXPECT_TRUE(Check(report, "greedy").passed) << Describe(report);
+  EXPECT_TRUE(Check(report, "seeds").passed) << Describe(report);
+  EXPECT_FALSE(Check(report, "rules").passed) << Describe(report);
+}
+
+TEST(Lossless, ALostCacheEndsTheProof) {
+  LetterTokenizer tokenizer(kVocabulary);
+  FakeModelRunner llm(FakeModelRunner::RoomyLimits(kVocabulary), Llm());
+  FakeModelRunner ssm(FakeModelRunner::RoomyLimits(kVocabulary), Ssm(0));
+  LosslessOptions options = Options("1,1");
+  int calls = 0;
+  options.progress = [&](const LosslessProgress&) {
+    if (++calls == 5) llm.LoseCache();
+    return absl::OkStatus();
+  };
+  const absl::Status status = VerifyLossless(llm, {&ssm}, tokenizer, options).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("loaded again"));
 }
 
 // Passes steps on, but spoils what `spoil` says.

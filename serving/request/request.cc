@@ -119,10 +119,7 @@ void Request::Emit(int token, int max_length, const TokenLogprobs* logprobs) {
   const bool ends = (eos && !options_.ignore_eos) || Contains(options_.stop_token_ids, token);
   const bool silent = (ends && !options_.include_stop) || (eos && !options_.show_special_tokens);
   if (!silent) {
-    const std::string piece = decoder_->Append(token);
-    // An answer cannot end before min_tokens, so nothing in there is looked at or held back.
-    const int min_tokens = options_.rules != nullptr ? options_.rules->min_tokens : 0;
-    text_ += emitted() < min_tokens ? piece : stops_.Append(piece);
+    AddText(decoder_->Append(token));
   }
   error_ = rules_.Append(token);
   if (!error_.ok()) {
@@ -130,10 +127,7 @@ void Request::Emit(int token, int max_length, const TokenLogprobs* logprobs) {
   } else if (ends) {
     stop_cause_.token = token;
     Finish(FinishReason::kStop);
-  } else if (stops_.stopped()) {
-    stop_cause_.text = stops_.found();
-    Finish(FinishReason::kStop);
-  } else if (rules_.complete()) {
+  } else if (stops_.stopped() || rules_.complete()) {
     Finish(FinishReason::kStop);
   } else if (Remaining(max_length) <= 0) {
     Finish(FinishReason::kLength);
@@ -154,9 +148,20 @@ bool Request::Finish(FinishReason reason) {
   if (phase_ == Phase::kFinished) return false;
   phase_ = Phase::kFinished;
   finish_reason_ = reason;
-  text_ += stops_.Append(decoder_->Flush());
+  AddText(decoder_->Flush());
   text_ += stops_.Flush();
+  // What a decoder held back until now may have a stop string in it, which came before the end.
+  if (stops_.stopped() && (reason == FinishReason::kStop || reason == FinishReason::kLength)) {
+    finish_reason_ = FinishReason::kStop;
+    stop_cause_ = {.text = stops_.found()};
+  }
   return true;
+}
+
+void Request::AddText(const std::string& piece) {
+  // An answer cannot end before min_tokens, so nothing in there is looked at or held back.
+  const int min_tokens = options_.rules != nullptr ? options_.rules->min_tokens : 0;
+  text_ += emitted() < min_tokens ? piece : stops_.Append(piece);
 }
 
 std::vector<int> Request::TakeTokens() {

@@ -120,7 +120,8 @@ class Request {
   void AddPromptLogprobs(const float* logits, int vocabulary);
   void AddPromptLogprobs(TokenLogprobs logprobs);
 
-  // Ends the request, once: later calls change nothing. True if this one did.
+  // Ends the request, once: later calls change nothing. True if this one did. With kLength the
+  // reason becomes kStop if text that was held back until now completes a stop string.
   bool Finish(FinishReason reason);
 
   // What was added since the last call: tokens, and text that is certain (see StopStrings).
@@ -136,6 +137,9 @@ class Request {
  private:
   // The tokens that end the answer.
   static std::vector<int> Enders(const RequestOptions& options, const Tokenizer& tokenizer);
+
+  // As far as its stop strings leave it.
+  void AddText(const std::string& piece);
 
   RequestId id_;
   RequestOptions options_;

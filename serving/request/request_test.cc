@@ -6,6 +6,7 @@
 #include <random>
 
 #include "serving/tokenizer/byte_tokenizer.h"
+#include "serving/tokenizer/tokenizer_files.h"
 
 namespace espalier {
 namespace {
@@ -75,6 +76,56 @@ TEST_F(RequestTest, FindsAStopStringAcrossTokensAndEmitsNoneOfIt) {
   request.Emit('D', kLong);
   EXPECT_EQ(request.finish_reason(), FinishReason::kStop);
   EXPECT_EQ(text + request.TakeText(), "xENy");
+}
+
+// A run of byte tokens is text only when it ends; a stop string in it ends the answer, whatever
+// else would have at that token.
+TEST_F(RequestTest, AStopStringInWhatTheDecoderHeldBackIsWhyItEnds) {
+  const auto bytes = *LoadTokenizer({.tokenizer_json = R"({
+    "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
+      "vocab": {"<unk>": 0, "</s>": 1, "a": 2, "<0x62>": 3, "<0x63>": 4, "<0x64>": 5}},
+    "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+    "added_tokens": [{"id": 1, "content": "</s>", "special": true, "normalized": false}]})"},
+                                    {1});
+  const std::shared_ptr<const TokenRules> late =
+      std::make_shared<const TokenRules>(TokenRules{.min_tokens = 6});
+  const struct {
+    std::vector<int> tokens;
+    std::vector<std::string> stop;
+    std::shared_ptr<const TokenRules> rules;
+    const char* text;
+    FinishReason reason;
+    std::string cause;
+    int token;
+  } cases[] = {
+      {{2, 3, 4, 5}, {"c"}, nullptr, "ab", FinishReason::kStop, "c", -1},  // max_tokens
+      {{2, 3, 4, 1}, {"c"}, nullptr, "ab", FinishReason::kStop, "c", -1},  // end of sequence
+      {{2, 3, 4, 5}, {"x"}, nullptr, "abcd", FinishReason::kLength, "", -1},
+      {{2, 3, 4, 1}, {"x"}, nullptr, "abc", FinishReason::kStop, "", 1},
+      {{2, 3, 4, 5}, {"dx"}, nullptr, "abcd", FinishReason::kLength, "", -1},
+      {{2, 3, 4, 5}, {"c"}, late, "abcd", FinishReason::kLength, "", -1},  // the context is full
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.text);
+    RequestOptions options{.max_tokens = c.rules ? 6 : 4, .stop = c.stop, .rules = c.rules};
+    Request request(1, {2}, options, *bytes);
+    request.Admit();
+    for (const int token : c.tokens) {
+      ASSERT_NE(request.phase(), Phase::kFinished);
+      request.Emit(token, 5);
+    }
+    EXPECT_EQ(request.phase(), Phase::kFinished);
+    EXPECT_EQ(request.finish_reason(), c.reason);
+    EXPECT_EQ(request.TakeText(), c.text);
+    EXPECT_EQ(request.stop_cause().text, c.cause);
+    EXPECT_EQ(request.stop_cause().token, c.token);
+  }
+  // Whoever cancels has the same text, but it is not why.
+  Request request(1, {2}, {.stop = {"c"}}, *bytes);
+  for (const int token : {3, 4}) request.Emit(token, kLong);
+  request.Finish(FinishReason::kCancelled);
+  EXPECT_EQ(request.finish_reason(), FinishReason::kCancelled);
+  EXPECT_EQ(request.TakeText(), "b");
 }
 
 TEST_F(RequestTest, HeldBackTextComesWithTheEnd) {

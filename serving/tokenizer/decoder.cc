@@ -80,8 +80,9 @@ class ByteLevel : public DecodeStep {
   };
 };
 
-// Runs of <0x..> are one string if they are UTF-8 together, and as many U+FFFD if not; so a run is
-// held back until it ends.
+// Runs of <0x..> are one string if they are UTF-8 together, and as many U+FFFD if not. However many
+// characters of a run are complete, one wrong byte behind them would take them back: it is held
+// until it ends, or until it can no more be UTF-8, from when on each byte is certain.
 class ByteFallback : public DecodeStep {
  public:
   std::unique_ptr<State> Start(bool fused) const override {
@@ -112,23 +113,34 @@ class ByteFallback : public DecodeStep {
     void Push(std::string text, std::vector<std::string>* out) override {
       if (const std::optional<char> byte = Byte(text); byte.has_value()) {
         bytes_.push_back(*byte);
+        Judge(stream_.Append({&*byte, 1}), out);
         return;
       }
       End(out);
       out->push_back(std::move(text));
     }
     void End(std::vector<std::string>* out) override {
-      if (bytes_.empty()) return;
-      if (IsValidUtf8(bytes_)) {
-        out->push_back(std::move(bytes_));
-      } else {
-        out->insert(out->end(), bytes_.size(), "\xEF\xBF\xBD");
-      }
-      bytes_.clear();
+      Judge(stream_.Flush(), out);
+      if (!bytes_.empty()) out->push_back(std::move(bytes_));
+      *this = Run();
     }
 
    private:
-    std::string bytes_;
+    // `characters`: of the bytes behind those that are known to be some. A wrong one is replaced in
+    // there, so that they are not the bytes themselves.
+    void Judge(const std::string& characters, std::vector<std::string>* out) {
+      const absl::string_view held = bytes_;
+      wrong_ = wrong_ || held.substr(known_, characters.size()) != characters;
+      known_ += characters.size();
+      if (!wrong_) return;
+      out->insert(out->end(), bytes_.size(), "\xEF\xBF\xBD");
+      bytes_.clear();
+    }
+
+    std::string bytes_;  // that are held
+    size_t known_ = 0;   // of them, that are characters
+    bool wrong_ = false;
+    Utf8Stream stream_;
   };
 };
 

@@ -31,6 +31,44 @@ std::optional<double> ReadNumber(const JsonReader& json, absl::string_view key, 
   return value;
 }
 
+// What changes answers in the library that the file is of, but not here; and the number that is as
+// good as none.
+constexpr struct {
+  const char* name;
+  double neutral;
+} kUnused[] = {{"max_length", 0},
+               {"min_length", 0},
+               {"min_new_tokens", 0},
+               {"stop_strings", 0},
+               {"forced_bos_token_id", -1},
+               {"forced_eos_token_id", -1},
+               {"suppress_tokens", 0},
+               {"begin_suppress_tokens", 0},
+               {"bad_words_ids", 0},
+               {"sequence_bias", 0},
+               {"no_repeat_ngram_size", 0},
+               {"encoder_repetition_penalty", 1},
+               {"exponential_decay_length_penalty", 0},
+               {"epsilon_cutoff", 0},
+               {"eta_cutoff", 0},
+               {"top_h", 0},
+               {"guidance_scale", 1},
+               {"penalty_alpha", 0},
+               {"num_beams", 1},
+               {"dola_layers", 0},
+               {"watermarking_config", 0}};
+
+std::vector<std::string> UnusedIn(const nlohmann::json& file) {
+  std::vector<std::string> out;
+  for (const auto& [name, neutral] : kUnused) {
+    const auto field = file.find(name);
+    if (field == file.end() || field->empty() || *field == false) continue;
+    if (field->is_number() && field->get<double>() == neutral) continue;
+    out.push_back(name);
+  }
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
@@ -64,9 +102,8 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view text) {
   config.typical_p = ReadNumber(json, "typical_p", 0, 1, true);
   config.repetition_penalty = ReadNumber(json, "repetition_penalty", 0, kInfinity, true);
   config.max_new_tokens = ReadInt(json, "max_new_tokens", 1, INT32_MAX);
-  config.min_new_tokens = ReadInt(json, "min_new_tokens", 0, INT32_MAX);
-  config.max_length = ReadInt(json, "max_length", 1, INT32_MAX);
   if (!status.ok()) return status;
+  config.unused = UnusedIn(*value);
   return config;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,12 +22,14 @@ struct GenerationConfig {
   std::optional<double> min_p;               // in [0, 1]
   std::optional<double> typical_p;           // in (0, 1]
   std::optional<double> repetition_penalty;  // more than 0
-  std::optional<int> max_new_tokens, min_new_tokens;
-  std::optional<int> max_length;  // of prompt and answer together
+  std::optional<int> max_new_tokens;
+  // Fields that would change answers, and that nobody reads, as "num_beams": whoever serves the
+  // model says so. vLLM passes them over, too: what bounds an answer is the request's to say.
+  std::vector<std::string> unused;
 };
 
-// InvalidArgument naming the field. Fields that do not concern one request's sampling are passed
-// over; the file has some of every version of its library.
+// InvalidArgument naming the field. Fields that do not concern what is answered are passed over;
+// the file has some of every version of its library.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(absl::string_view json);
 
 }  // namespace espalier

@@ -53,6 +53,24 @@ TEST(LoadTokenizer, BytesOfACharacterLeaveTogether) {
   EXPECT_EQ(stream->Flush(), "\xEF\xBF\xBD");
 }
 
+// A later byte could make U+FFFD of all that is right so far, but of nothing that is wrong already.
+TEST(LoadTokenizer, ARunOfBytesLeavesAtItsEndOrFromItsFirstWrongByteOn) {
+  const std::string wrong = "\xEF\xBF\xBD";
+  const auto tokenizer = *LoadTokenizer({.tokenizer_json = SmallJson()});
+  const auto stream = tokenizer->NewStreamDecoder();
+  for (const int id : {7, 8, 9, 7, 8}) EXPECT_EQ(stream->Append(id), "");
+  EXPECT_EQ(stream->Append(7), wrong + wrong + wrong + wrong + wrong + wrong);
+  EXPECT_EQ(stream->Append(8), wrong);
+  EXPECT_EQ(stream->Append(9), wrong);
+  EXPECT_EQ(stream->Append(4), "ab");
+  for (const int id : {7, 8, 9, 7, 8, 9}) EXPECT_EQ(stream->Append(id), "");
+  EXPECT_EQ(stream->Append(4),
+            "\xE6\xBC\xA2\xE6\xBC\xA2"
+            "ab");
+  for (const int id : {7, 8, 9, 7}) EXPECT_EQ(stream->Append(id), "");
+  EXPECT_EQ(stream->Flush(), wrong + wrong + wrong + wrong);
+}
+
 TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
   const auto error = [](TokenizerFiles files) {
     return std::string(LoadTokenizer(files).status().message());
@@ -66,6 +84,21 @@ TEST(LoadTokenizer, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(
       error({.tokenizer_json = SmallJson(), .tokenizer_config_json = R"({"eos_token": "<end>"})"}),
       HasSubstr("<end>"));
+}
+
+TEST(GenerationConfig, NamesWhatWouldChangeAnswersAndIsNotUsed) {
+  EXPECT_THAT(
+      ReadGenerationConfig(
+          R"({"min_new_tokens": 3, "max_length": 4096, "num_beams": 4, "top_k": 5,
+                      "suppress_tokens": [7], "stop_strings": "end", "transformers_version": "4"})")
+          ->unused,
+      ElementsAre("max_length", "min_new_tokens", "stop_strings", "suppress_tokens", "num_beams"));
+  EXPECT_THAT(
+      ReadGenerationConfig(
+          R"({"min_new_tokens": 0, "max_length": null, "num_beams": 1, "suppress_tokens": [],
+                      "guidance_scale": 1.0, "use_cache": true, "max_new_tokens": 9})")
+          ->unused,
+      ElementsAre());
 }
 
 TEST(GenerationConfig, ReadsOneEndOrSeveralAndNamesWhatIsWrong) {

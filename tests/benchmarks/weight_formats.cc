@@ -41,7 +41,7 @@ ABSL_FLAG(std::string, model, "1b", "whose layers: 1b, TinyLlama's, or 8b, LLaMA
 ABSL_FLAG(int, rounds, 7, "turns");
 ABSL_FLAG(int, context, 64, "tokens before those of a step");
 ABSL_FLAG(std::vector<std::string>, formats,
-          std::vector<std::string>({"f32", "bf16", "int8", "int4"}), "of the weights");
+          std::vector<std::string>({"f32", "bf16", "f16", "int8", "int4"}), "of the weights");
 
 namespace espalier {
 namespace {
@@ -99,9 +99,8 @@ absl::Status Fill(const Graph& graph, Executor& executor, Model* model) {
     std::vector<char> bytes(reinterpret_cast<const char*>(values.data()),
                             reinterpret_cast<const char*>(values.data() + values.size()));
     if (packed) {
-      const int bits = static_cast<int>(node.attributes.Int("bits"));
       absl::StatusOr<std::vector<char>> made =
-          QuantizeWeight(weight.name, bits, out, in, values.data());
+          QuantizeWeight(weight.name, model->format, out, in, values.data());
       if (!made.ok()) return made.status();
       bytes = *std::move(made);
     }

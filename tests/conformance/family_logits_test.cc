@@ -252,6 +252,7 @@ TEST_P(FamilyLogitsTest, QuantisedAreNearAndDoNotDependOnTheBatch) {
   for (const float value : expected_) mean += value / static_cast<double>(expected_.size());
   for (const float value : expected_) spread += std::pow(value - mean, 2);
   for (const auto& [format, most] : {std::pair{WeightFormat::kBF16, 0.03},
+                                     {WeightFormat::kF16, 0.004},
                                      {WeightFormat::kInt8, 0.08},
                                      {WeightFormat::kInt4, 0.6}}) {
     SCOPED_TRACE(Name(format));

@@ -150,7 +150,8 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("matrices", weights())
         self.cluster.cli("serve", "matrices")
         whole = self.prompt_logprobs("matrices")
-        for weights_format, least, most in (("bf16", 0, 0.05), ("int8", 1e-6, 0.1), ("int4", 1e-3, 1.0)):
+        for weights_format, least, most in (("bf16", 0, 0.05), ("f16", 1e-7, 0.01), ("int8", 1e-6, 0.1),
+                                             ("int4", 1e-3, 1.0)):
             name = "matrices-" + weights_format
             self.cluster.cli("serve", "matrices", "--name=" + name, "--weights=" + weights_format)
             worst = np.abs(self.prompt_logprobs(name) - whole).max()
@@ -163,7 +164,8 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("mixture", mixture(), **MIXTURE)
         self.cluster.cli("serve", "mixture")
         whole = self.prompt_logprobs("mixture")
-        for weights_format, least, most in (("bf16", 0, 0.02), ("int8", 1e-6, 0.05), ("int4", 1e-3, 0.5)):
+        for weights_format, least, most in (("bf16", 0, 0.02), ("f16", 1e-7, 0.005), ("int8", 1e-6, 0.05),
+                                             ("int4", 1e-3, 0.5)):
             name = "mixture-" + weights_format
             self.cluster.cli("serve", "mixture", "--name=" + name, "--weights=" + weights_format)
             off = np.abs(self.prompt_logprobs(name) - whole)
@@ -171,7 +173,7 @@ class ModelFilesTest(unittest.TestCase):
             self.assertLessEqual(least, off.max())
             self.assertLess(np.median(off), most / 5)
             self.assertLess(off.max(), most)
-            if weights_format == "bf16":
+            if weights_format in ("bf16", "f16"):
                 continue
             self.cluster.run("models", "quantize", "mixture", "--weights=" + weights_format, "--out=packed-" + name)
             self.cluster.cli("serve", "packed-" + name)
@@ -343,6 +345,38 @@ class ModelFilesTest(unittest.TestCase):
             with self.assertRaises(Failed):
                 self.cluster.cli("models", "quantize", *wrong)
 
+    def warnings(self, *parts):
+        with open(self.cluster.logs[0], errors="replace") as log:
+            return [line for line in log if all(part in line for part in ("warn", *parts))]
+
+    def test_longrope_goes_by_the_longest_sequence_that_is_served(self):
+        scaling = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "attention_factor": 1.0}
+        self.upload("long", weights(), rope_scaling=scaling, original_max_position_embeddings=64)
+        self.upload("as-short", weights())
+        self.upload("as-long", weights(), rope_scaling={"rope_type": "linear", "factor": 4.0})
+        self.cluster.cli("serve", "long", "--name=long-short", "--max-sequence-length=64")
+        self.assertEqual(self.warnings("longrope"), [])
+        self.cluster.cli("serve", "long")
+        self.assertIn("max_sequence_length of 64", self.warnings("artifact long")[0])
+        for name in ("as-short", "as-long"):
+            self.cluster.cli("serve", name)
+        by_short, by_long = self.prompt_logprobs("as-short"), self.prompt_logprobs("as-long")
+        self.assertGreater(np.abs(by_short - by_long).max(), 1e-3)
+        np.testing.assert_allclose(self.prompt_logprobs("long-short"), by_short, atol=1e-5)
+        np.testing.assert_allclose(self.prompt_logprobs("long"), by_long, atol=1e-5)
+
+    def test_what_a_generation_config_says_in_vain_is_logged(self):
+        folder = os.path.join(self.folder.name, "wordy")
+        write_model(folder, weights())
+        with open(os.path.join(folder, "generation_config.json"), "w") as file:
+            json.dump({"temperature": 0.5, "min_new_tokens": 3, "max_length": 64, "num_beams": 1}, file)
+        self.cluster.cli("models", "upload", "wordy", folder)
+        self.cluster.cli("serve", "wordy", "--name=wordy-not", "--generation-config=none")
+        self.assertEqual(self.warnings("wordy", "nobody reads"), [])
+        self.cluster.cli("serve", "wordy")
+        self.assertEqual(len(self.warnings("wordy", "nobody reads")), 1)
+        self.assertEqual(len(self.warnings("model wordy", "max_length, min_new_tokens, which")), 1)
+
     def test_speculation_is_proven_lossless_before_anything_is_served(self):
         self.upload("proven", weights())
         small = os.path.join(self.folder.name, "small")
@@ -350,7 +384,7 @@ class ModelFilesTest(unittest.TestCase):
         proof = ["verify-lossless", "--llm=proven", "--ssm=" + small, "--expansion=1,2,1", "--draws=2000"]
         for flags in ([], ["--weights=int8", "--ssm-weights=int4"], ["--tune", "--lookup=4"]):
             report = self.cluster.run(*proof, *flags)
-            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "enumeration", "law", "KV"])
+            self.assertEqual([c["name"] for c in report["checks"]], ["greedy", "seeds", "rules", "enumeration", "law", "KV"])
             self.assertTrue(report["passed"], report)
             print(f"{flags}: {report['accepted_per_step']:.2f} accepted per step, {report['seconds']:.1f} s")
         self.assertIn("passed", self.cluster.cli(*proof).stdout)

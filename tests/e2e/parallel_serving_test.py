@@ -117,10 +117,12 @@ class ParallelServingTest(unittest.TestCase):
         return replies
 
     def test_a_proof_that_nothing_is_lost_runs_on_workers(self):
-        for flags in ([*DRAFTS, "--ssm-tensor-parallel=1"], ["--ssm=small", "--weights=int8"]):
-            report = self.cluster.run("verify-lossless", "--llm=big", "--tensor-parallel=1", "--draws=1000", *flags)
+        for flags in (["--tensor-parallel=1", *DRAFTS, "--ssm-tensor-parallel=1"],
+                      ["--tensor-parallel=1", "--ssm=small", "--weights=int8"],
+                      ["--pipeline-parallel=2", *DRAFTS]):  # two steps at once
+            report = self.cluster.run("verify-lossless", "--llm=big", "--draws=1000", *flags)
             self.assertTrue(report["passed"], report)
-            self.assertEqual(len(report["checks"]), 5, report)
+            self.assertEqual(len(report["checks"]), 6, report)
 
     def test_rules_and_log_probabilities_are_the_same_where_the_logits_are(self):
         """A worker puts logits through masks, biases and penalties, and says how probable tokens were."""

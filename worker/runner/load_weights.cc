@@ -334,52 +334,49 @@ class Loader {
           ToString(entry->second.dims), ", config.json asks for ", ToString(spec.global)));
     }
     used_.insert(entry->first);
-    const size_t rank = spec.global.size();
-    bool together = true;  // what the buffer holds lies in one stretch
-    int64_t begin = spec.offset[0], bytes = 1;
-    for (size_t d = 1; d < rank; ++d) {
-      together = together && spec.dims[d] == spec.global[d];
-      bytes *= spec.global[d];
-    }
-    begin *= bytes;
-    std::vector<uint8_t> read;
-    if (together) {
-      const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
-      if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8) {
-        return executor_.LeaveInFiles(index, {{place->file, place->offset + begin, spec.bytes()}});
-      }
-      for (int64_t at = 0; at < spec.bytes(); at += kChunk) {
-        read.resize(static_cast<size_t>(std::min(kChunk, spec.bytes() - at)));
-        const int64_t count = static_cast<int64_t>(read.size());
-        absl::Status status = files_.ReadBytes(entry->first, begin + at, count, read.data());
-        if (status.ok()) status = loading_.Write(executor_, index, read.data(), count, at);
-        if (!status.ok()) return status;
-      }
-      return absl::OkStatus();
-    }
-    if (!units_known || rank != 2) {
+    const bool whole_blocks = spec.dims.back() == spec.global.back();
+    if (!whole_blocks && !units_known) {
       return absl::InvalidArgumentError(
           absl::StrCat("packed matrix '", tensor,
                        "' is cut along its inputs, and nobody says how "
                        "many bits its numbers have"));
     }
-    // Blocks are written many at a time.
-    const int64_t block = spec.dims[1], most = 1 + kChunk / std::max<int64_t>(1, block);
-    for (int64_t done = 0; done < spec.dims[0];) {
-      const int64_t count = std::min(most, spec.dims[0] - done);
-      read.resize(static_cast<size_t>(count * block));
-      for (int64_t b = 0; b < count; ++b) {
-        absl::Status status =
-            files_.ReadBytes(entry->first, begin + (done + b) * bytes + spec.offset[1], block,
-                             read.data() + b * block);
-        if (!status.ok()) return status;
+    // One stretch of blocks, or of experts one each; or a part of each block.
+    std::vector<std::pair<int64_t, int64_t>> runs;
+    BoxRuns box(spec.global, spec.offset, spec.dims);
+    for (int64_t begin = 0, count = 0; box.Next(&begin, &count);) runs.emplace_back(begin, count);
+    const int64_t count = static_cast<int64_t>(runs.size());
+    const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
+    if (executor_.MayLieInFiles(index) && place.has_value() && place->dtype == DType::kU8 &&
+        (count == 1 || spec.bytes() / count >= kLeastRun)) {
+      std::vector<FileRun> files;
+      for (const auto& [begin, bytes] : runs) {
+        AddRun({place->file, place->offset + begin, bytes}, &files);
       }
-      absl::Status status =
-          loading_.Write(executor_, index, read.data(), count * block, done * block);
-      if (!status.ok()) return status;
-      done += count;
+      return executor_.LeaveInFiles(index, std::move(files));
     }
-    return absl::OkStatus();
+    std::vector<uint8_t> read;
+    int64_t written = 0;
+    const auto flush = [&] {
+      const int64_t bytes = static_cast<int64_t>(read.size());
+      absl::Status status = loading_.Write(executor_, index, read.data(), bytes, written);
+      written += bytes;
+      read.clear();
+      return status;
+    };
+    for (auto [begin, bytes] : runs) {
+      while (bytes > 0) {
+        const size_t held = read.size();
+        const int64_t n = std::min(bytes, kChunk - static_cast<int64_t>(held));
+        read.resize(held + static_cast<size_t>(n));
+        absl::Status status = files_.ReadBytes(entry->first, begin, n, read.data() + held);
+        if (status.ok() && static_cast<int64_t>(read.size()) == kChunk) status = flush();
+        if (!status.ok()) return status;
+        begin += n;
+        bytes -= n;
+      }
+    }
+    return read.empty() ? absl::OkStatus() : flush();
   }
 
   // Elements [begin, begin + count) of the piece that is open, behind those in wide_.
@@ -414,6 +411,10 @@ class Loader {
       });
     }
     const void* data = wide_.data();
+    if (spec.dtype == DType::kF16) {
+      absl::Status fits = ExpectF16(executor_.tensor_name(index), wide_.data(), count);
+      if (!fits.ok()) return fits;
+    }
     if (spec.dtype != DType::kF32) {
       narrow_.resize(static_cast<size_t>(count * size));
       FromF32(spec.dtype, wide_.data(), narrow_.data(), count);

@@ -54,7 +54,11 @@ class RanksTest : public testing::Test {
   }
 
   ServingModel Build(const LlamaConfig& config, WeightFormat format = WeightFormat::kF32) {
-    absl::StatusOr<LanguageModel> model = ReadModel(ToConfigJson(config));
+    return Build(ToConfigJson(config), format);
+  }
+  // Its parameters are read under their own names.
+  ServingModel Build(const std::string& config, WeightFormat format) {
+    absl::StatusOr<LanguageModel> model = ReadModel(config);
     EXPECT_TRUE(model.ok()) << model.status();
     const ServingShape shape{.max_rows = 16,
                              .max_output_rows = 8,
@@ -65,6 +69,7 @@ class RanksTest : public testing::Test {
     absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
     EXPECT_TRUE(serving.ok()) << serving.status();
     EXPECT_TRUE(BindAndInfer(registry_, 1, &serving->graph).ok());
+    serving->weights.sources.clear();
     serving = QuantizeServing(registry_, *std::move(serving), format);
     EXPECT_TRUE(serving.ok()) << serving.status();
     NameEverySource(serving->graph, &serving->weights);
@@ -75,7 +80,10 @@ class RanksTest : public testing::Test {
   using Change = std::function<void(const SafetensorsWriter::Tensor&, std::vector<float>*)>;
   void WriteWeights(const LlamaConfig& config, const std::string& extra = "",
                     const Change& change = nullptr) {
-    const ServingModel serving = Build(config);
+    WriteWeights(Build(config), extra, change);
+  }
+  void WriteWeights(const ServingModel& serving, const std::string& extra = "",
+                    const Change& change = nullptr) {
     std::vector<SafetensorsWriter::Tensor> tensors;
     for (const Value& value : serving.graph.values()) {
       if (value.kind == ValueKind::kParameter) tensors.push_back({value.name, value.type});
@@ -170,8 +178,8 @@ constexpr ServingDegrees kDegrees[] = {{2, 1}, {1, 2}, {1, 3}, {2, 2}, {4, 1}, {
 
 TEST_F(RanksTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
   WriteWeights(Config());
-  for (WeightFormat format :
-       {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
+                              WeightFormat::kInt8, WeightFormat::kInt4}) {
     SCOPED_TRACE(Name(format));
     const ServingModel serving = Build(Config(), format);
     auto alone = Ranks(serving, {1, 1});
@@ -266,6 +274,51 @@ TEST_F(RanksTest, PackedMatricesAreCutIntoRowsBetweenTheirGroups) {
       auto again = Ranks(*packed, degrees);
       ASSERT_TRUE(again.ok()) << again.status();
       EXPECT_EQ(Distance(Talk(**again), cut), 0);
+    }
+  }
+  folder_ = wide;
+}
+
+// Of each expert's matrix a rank has some blocks of outputs: where the file holds them packed, they
+// are as many stretches as there are experts.
+TEST_F(RanksTest, PackedExpertsAreCutWhetherPackedAtLoadOrOnce) {
+  const std::string config =
+      R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 64, "hidden_size": 64,
+          "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
+          "num_key_value_heads": 4, "head_dim": 8, "num_local_experts": 3,
+          "num_experts_per_tok": 2, "max_position_embeddings": 64})";
+  WriteWeights(Build(config, WeightFormat::kF32));
+  const std::string wide = folder_;
+  for (const auto& [format, bits] : {std::pair{WeightFormat::kInt8, 8}, {WeightFormat::kInt4, 4}}) {
+    SCOPED_TRACE(Name(format));
+    folder_ = wide;
+    const ServingModel at_load = Build(config, format);
+    auto alone = Ranks(at_load, {1, 1});
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    const std::string packed_folder = JoinPath(wide, Name(format));
+    ASSERT_TRUE(files_->CreateDirectories(packed_folder).ok());
+    ASSERT_TRUE(SaveWeights((*alone)->rank(0).executor(), *files_,
+                            JoinPath(packed_folder, "model.safetensors"), {})
+                    .ok());
+    ModelFacts facts;
+    facts.packed_bits = bits;
+    absl::StatusOr<ServingModel> packed =
+        ServingIn(registry_, Build(config, WeightFormat::kF32), facts, std::nullopt);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    NameEverySource(packed->graph, &packed->weights);
+    for (const ServingDegrees& degrees : {ServingDegrees{1, 1}, {2, 1}, {4, 1}, {2, 2}}) {
+      SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
+      folder_ = wide;
+      auto ranks = Ranks(at_load, degrees);
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      const std::vector<RunnerLogits> cut = Talk(**ranks);
+      EXPECT_NE(cut[0].values[0], cut[0].values[1]);
+      folder_ = packed_folder;
+      for (const int64_t resident : {0, 90000}) {
+        auto again = Ranks(*packed, degrees, resident);
+        ASSERT_TRUE(again.ok()) << again.status();
+        EXPECT_EQ(Distance(Talk(**again), cut), 0);
+      }
     }
   }
   folder_ = wide;

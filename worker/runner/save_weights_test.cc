@@ -83,7 +83,7 @@ class SaveWeightsTest : public testing::Test {
   }
 
   // A checkpoint in Hugging Face's names with random numbers.
-  std::string Checkpoint(const std::string& config) {
+  std::string Checkpoint(const std::string& config, float spread = 0.3f) {
     const std::string folder = Folder("checkpoint");
     const absl::StatusOr<ServingModel> serving = Serving(config, std::nullopt);
     EXPECT_TRUE(serving.ok()) << serving.status();
@@ -102,7 +102,7 @@ class SaveWeightsTest : public testing::Test {
     for (const auto& [name, dims] : tensors) announced.push_back({name, {DType::kF32, dims}});
     EXPECT_TRUE(writer.Begin(announced, {}).ok());
     std::mt19937 random(3);
-    std::normal_distribution<float> normal(0, 0.3f);
+    std::normal_distribution<float> normal(0, spread);
     for (const auto& tensor : announced) {
       std::vector<float> values(static_cast<size_t>(tensor.type.num_elements()));
       for (float& value : values) value = normal(random);
@@ -190,6 +190,16 @@ TEST_F(SaveWeightsTest, NumbersThatFitFewerBytesTakeFewer) {
   const int64_t bf16 = bytes([](float v) { return std::ldexp(std::round(v * 8), 40); });
   EXPECT_LT(f16, 0.6 * wide);
   EXPECT_LT(bf16, 0.6 * wide);
+}
+
+TEST_F(SaveWeightsTest, AWeightThatIsTooLargeForF16IsRefusedAndNotMadeAnInfinity) {
+  const std::string config = Config(kLlama);
+  EXPECT_TRUE(Runner(config, WeightFormat::kF16, Checkpoint(config)).ok());
+  const std::string large = Checkpoint(config, 1e6f);
+  const absl::Status refused = Runner(config, WeightFormat::kF16, large).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(".weight.f16' has the number"));
+  EXPECT_TRUE(Runner(config, WeightFormat::kBF16, large).ok());
 }
 
 TEST_F(SaveWeightsTest, WhatDoesNotFitIsRefusedByName) {
