@@ -10,7 +10,8 @@ constexpr int kFewest = 4;
 
 }  // namespace
 
-HandlerPool::HandlerPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
+HandlerPool::HandlerPool(int threads, size_t max_waiting, size_t max_bytes)
+    : max_waiting_(max_waiting), max_bytes_(max_bytes) {
   if (threads == 0) {
     threads = std::max(kFewest, static_cast<int>(std::thread::hardware_concurrency()));
   }
@@ -19,15 +20,16 @@ HandlerPool::HandlerPool(int threads, size_t max_waiting) : max_waiting_(max_wai
 
 HandlerPool::~HandlerPool() { Stop(); }
 
-bool HandlerPool::Add(std::function<void()> handler) {
+bool HandlerPool::Add(size_t bytes, std::function<void()> handler) {
   absl::MutexLock lock(&mutex_);
-  if (stopped_ || waiting_.size() >= max_waiting_) return false;
-  waiting_.push_back(std::move(handler));
+  if (stopped_ || waiting_.size() >= max_waiting_ || bytes > max_bytes_ - bytes_) return false;
+  waiting_.push_back({bytes, std::move(handler)});
+  bytes_ += bytes;
   return true;
 }
 
 void HandlerPool::Stop() {
-  std::deque<std::function<void()>> dropped;  // destroyed without the lock
+  std::deque<Waiting> dropped;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
@@ -44,7 +46,8 @@ void HandlerPool::Work() {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &HandlerPool::HasNews));
       if (stopped_) return;
-      handler = std::move(waiting_.front());
+      handler = std::move(waiting_.front().handler);
+      bytes_ -= waiting_.front().bytes;
       waiting_.pop_front();
     }
     handler();

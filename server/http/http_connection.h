@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -153,6 +154,7 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     if (refusal.status != 0) {
       refused_ = true;
       Form form;
+      form.head = parser.get().method() == boost::beast::http::verb::head;
       co_await WritePart(ErrorPart(refusal), &form);
     }
     co_return false;
@@ -162,7 +164,8 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
   Awaitable<bool> Read(Parser& parser, Refusal* refusal) {
     SetDeadline();
     Error error;
-    co_await ReadHeader(parser, &error);
+    parser.eager(false);
+    co_await Parse(parser, &error);
     if (!error) *refusal = Unsupported(parser);
     if (!error && refusal->status == 0 && !parser.is_done()) {
       // One who has sent something of the body waits for no leave.
@@ -171,9 +174,8 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
         co_await boost::asio::async_write(
             stream_, boost::asio::buffer(kContinue, sizeof kContinue - 1), Into(error));
       }
-      if (!error) {
-        co_await boost::beast::http::async_read(stream_, buffer_, parser, Into(error));
-      }
+      parser.eager(true);
+      if (!error) co_await Parse(parser, &error);
     }
     reading_ = 0;
     deadline_.cancel();
@@ -181,23 +183,42 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
     co_return !error && refusal->status == 0;
   }
 
-  // Beast limits each line and what has not been parsed, not all of a header.
-  Awaitable<> ReadHeader(Parser& parser, Error* error) {
+  // The header, or all of the request if the parser is eager. Beast's operations would limit each
+  // field but not all of them, and what its parser throws in one of them would end the thread.
+  Awaitable<> Parse(Parser& parser, Error* error) {
     namespace http = boost::beast::http;
-    parser.eager(false);
-    for (size_t header = 0; !*error && !parser.is_header_done();) {
-      const size_t parsed = parser.put(buffer_.data(), *error);
-      buffer_.consume(parsed);
-      header += parsed;
-      const size_t known = header + (*error == http::error::need_more ? buffer_.size() : 0);
-      if (known > options_.max_header_bytes) {
-        *error = http::error::header_limit;
-      } else if (*error == http::error::need_more) {
-        *error = {};
-        const size_t n = co_await stream_.async_read_some(buffer_.prepare(kRead), Into(*error));
+    const bool whole = parser.eager();
+    bool wants = buffer_.size() == 0;
+    for (size_t all = 0; !*error && !(whole ? parser.is_done() : parser.is_header_done());) {
+      if (wants) {
+        const size_t room = std::min(whole ? kAhead : kRead, buffer_.max_size() - buffer_.size());
+        if (room == 0) {
+          *error = http::error::buffer_overflow;
+          co_return;
+        }
+        const size_t n = co_await stream_.async_read_some(buffer_.prepare(room), Into(*error));
         buffer_.commit(n);
         if (*error == boost::asio::error::eof) *error = http::error::partial_message;
+        if (*error) co_return;
       }
+      const size_t parsed = Put(parser, error);
+      all += parsed;
+      wants = *error == http::error::need_more || buffer_.size() == 0;
+      const size_t known = all + (wants ? buffer_.size() : 0);
+      if (*error == http::error::need_more) *error = {};
+      if (!*error && !whole && known > options_.max_header_bytes)
+        *error = http::error::header_limit;
+    }
+  }
+
+  size_t Put(Parser& parser, Error* error) {
+    try {
+      const size_t parsed = parser.put(buffer_.data(), *error);
+      buffer_.consume(parsed);
+      return parsed;
+    } catch (const std::length_error&) {  // a field of 64 KiB, which a trailer may have
+      *error = boost::beast::http::error::header_limit;
+      return 0;
     }
   }
 
@@ -228,6 +249,9 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
                                     !boost::beast::iequals(coding->value(), "chunked"))) {
       // Nobody knows where such a body ends.
       return {501, "the only transfer coding that is understood is 'chunked'"};
+    }
+    if (request.version() == 11 && request.count(Field::host) != 1) {
+      return {400, "a request of HTTP/1.1 has one 'Host'"};
     }
     if (WantsLeave(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
       return {417, "the only expectation that is understood is '100-continue'"};

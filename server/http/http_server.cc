@@ -1,9 +1,11 @@
 // Accepts connections, and gives their requests to the handler.
 #include "server/http/http_server.h"
 
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -14,6 +16,7 @@
 #include <exception>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -62,8 +65,16 @@ class Server : public HttpServer {
     if (acceptor_.bind(endpoint, error); error) return fail();
     if (acceptor_.listen(asio::socket_base::max_listen_connections, error); error) return fail();
     port_ = acceptor_.local_endpoint(error).port();
-    handlers_.emplace(options_.handler_threads, options_.max_waiting_requests);
-    asio::co_spawn(acceptor_.get_executor(), Accept(), asio::detached);
+    handlers_.emplace(options_.handler_threads, options_.max_waiting_requests,
+                      std::max(options_.max_waiting_bytes, options_.max_body_bytes));
+    {
+      absl::MutexLock lock(&mutex_);
+      accepting_ = true;
+    }
+    asio::co_spawn(acceptor_.get_executor(), Accept(), [this](std::exception_ptr) {
+      absl::MutexLock lock(&mutex_);
+      accepting_ = false;
+    });
     for (int i = 0; i < options_.threads; ++i) {
       threads_.emplace_back([this] { context_.run(); });
     }
@@ -95,12 +106,9 @@ class Server : public HttpServer {
     }
     // Coroutines end by themselves once their sockets are closed; an answer that never comes is
     // cut.
-    for (int i = 0; i < 200; ++i) {
-      {
-        absl::MutexLock lock(&mutex_);
-        if (connections_.empty()) break;
-      }
-      absl::SleepFor(absl::Milliseconds(5));
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(this, &Server::IsQuiet), kFarewell);
     }
     if (handlers_.has_value()) handlers_->Stop();
     context_.stop();
@@ -109,6 +117,12 @@ class Server : public HttpServer {
   }
 
  private:
+  static constexpr absl::Duration kFarewell = absl::Seconds(1);
+
+  bool IsQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !accepting_ && connections_.empty();
+  }
+
   // On a connection's strand.
   void Dispatch(HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
     if (options_.quick && options_.quick(request)) {
@@ -116,7 +130,7 @@ class Server : public HttpServer {
       return;
     }
     auto kept = std::make_shared<HttpRequest>(std::move(request));
-    const bool added = handlers_->Add([this, kept, exchange] {
+    const bool added = handlers_->Add(kept->body.size(), [this, kept, exchange] {
       if (!exchange->closed()) Call(handler_, std::move(*kept), exchange);
     });
     if (!added)
@@ -127,9 +141,11 @@ class Server : public HttpServer {
   // that is a 500.
   static void Call(const HttpHandler& handler, HttpRequest request,
                    const std::shared_ptr<Exchange>& exchange) {
+    const std::string name = absl::StrCat(request.method, " ", request.path.substr(0, 200));
     try {
       handler(std::move(request), std::make_shared<ExchangeResponder>(exchange));
-    } catch (const std::exception&) {
+    } catch (const std::exception& exception) {
+      spdlog::error("HTTP: {} has failed: {}", name, exception.what());
     }
   }
 
@@ -172,7 +188,8 @@ class Server : public HttpServer {
   void Spawn(std::shared_ptr<Connection<Stream>> connection) {
     {
       absl::MutexLock lock(&mutex_);
-      if (connections_.size() >= options_.max_connections) return;
+      // Stop may have been there already.
+      if (stopped_ || connections_.size() >= options_.max_connections) return;
       connections_.insert(connection);
     }
     asio::co_spawn(
@@ -213,6 +230,7 @@ class Server : public HttpServer {
   absl::Mutex mutex_;
   std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: in the clear
   std::set<std::shared_ptr<AnyConnection>> connections_ ABSL_GUARDED_BY(mutex_);
+  bool accepting_ ABSL_GUARDED_BY(mutex_) = false;  // until the listening socket is closed
 };
 
 }  // namespace

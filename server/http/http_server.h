@@ -61,7 +61,8 @@ struct HttpServerOptions {
   uint16_t port = 0;        // 0: any
   int threads = 2;          // that serve connections
   int handler_threads = 0;  // that run the handler; 0: as many as there are cores, but at least 4
-  size_t max_waiting_requests = 1024;  // for such a thread
+  size_t max_waiting_requests = 1024;    // for such a thread
+  size_t max_waiting_bytes = 512 << 20;  // of their bodies; at least one of the largest
   // The requests that are handled at once, whatever the other handlers do, on a thread that serves
   // connections: they must not wait for anything. Null: there are none.
   std::function<bool(const HttpRequest&)> quick;

@@ -88,12 +88,16 @@ TEST_F(HostileTest, MalformedRequestsAreRefusedAndTheirConnectionsClosed) {
       {Post(chunked, "3\r\nabcd\r\n0\r\n\r\n"), 400},
       {Post(chunked, "3;" + std::string(1 << 20, 'e') + "\r\nabc\r\n0\r\n\r\n"), 400},
       {Post(chunked, "0\r\nTrailer: " + std::string(1 << 20, 't') + "\r\n\r\n"), 400},
+      // More than a field can hold, but not more than is read at a time.
+      {Post(chunked, "0\r\nTrailer: " + std::string(70'000, 't') + "\r\n\r\n"), 431},
       {Post(chunked, "10000\r\n" + std::string(0x10000, 'a') + "\r\n10000\r\n"), 413},
       // Lines.
       {"GET / HTTP/1.1\nHost: x\n\n", 400},
       {"GET / HTTP/1.1\r\nHost: x\nX: y\r\n\r\n", 400},
       {"GET / HTTP/1.1\rHost: x\r\r", 400},
       {"GET / HTTP/1.1\r\nHost x\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400},
       {"GET / HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n", 400},
       {"GET / HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n"s, 400},
       {"GET / HTTP/1.1\r\nX\0: a\r\n\r\n"s, 400},

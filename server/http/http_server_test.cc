@@ -355,6 +355,43 @@ TEST(HttpServer, HandlersThatWaitStopNeitherQuickRequestsNorStreams) {
   stream.reset();
 }
 
+TEST(HttpServer, BodiesOfRequestsThatWaitAreBounded) {
+  HttpServerOptions options;
+  options.handler_threads = 1;
+  options.max_body_bytes = 800;
+  options.max_waiting_bytes = 1000;
+  absl::Notification go;
+  std::atomic<int> waiting = 0;
+  auto server = StartServer(
+      [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+        ++waiting;
+        go.WaitForNotification();
+        responder->Send(200, "text/plain", absl::StrCat(request.body.size(), " bytes"));
+      },
+      options);
+  const auto post = [](int size) {
+    return absl::StrCat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: ", size, "\r\n\r\n",
+                        std::string(size, 'b'));
+  };
+  RawClient runs(server->port()), waits(server->port()), refused(server->port()),
+      small(server->port());
+  runs.Send(post(800));
+  while (waiting < 1) absl::SleepFor(absl::Milliseconds(1));
+  waits.Send(post(800));
+  absl::SleepFor(absl::Milliseconds(100));
+  refused.Send(post(800));
+  EXPECT_THAT(refused.ReadUntil("}}"), HasSubstr("HTTP/1.1 503"));
+  small.Send(post(200));
+  absl::SleepFor(absl::Milliseconds(100));
+  go.Notify();
+  for (RawClient* client : {&runs, &waits}) {
+    EXPECT_THAT(client->ReadUntil(" bytes"), HasSubstr("800 bytes"));
+  }
+  EXPECT_THAT(small.ReadUntil(" bytes"), HasSubstr("200 bytes"));
+  refused.Send(post(800));  // what waited counts no more
+  EXPECT_THAT(refused.ReadUntil(" bytes"), HasSubstr("800 bytes"));
+}
+
 TEST(HttpServer, RefusalOfTooManyRequestsMayBeTheHandlers) {
   HttpServerOptions options;
   options.max_waiting_requests = 0;
@@ -513,6 +550,19 @@ TEST(HttpServer, StopsWithOpenConnections) {
   half.Send("POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
   server->Stop();
   EXPECT_EQ(idle.ReadUntil("x"), "");
+}
+
+TEST(HttpServer, ConnectionsThatComeWhileItStopsAreClosed) {
+  for (int round = 0; round < 30; ++round) {
+    auto server = StartServer(Echo);
+    RawClient first(server->port()), second(server->port()), third(server->port());
+    std::thread late([port = server->port()] { RawClient client(port); });
+    const absl::Time start = absl::Now();
+    server->Stop();
+    for (RawClient* client : {&first, &second, &third}) EXPECT_EQ(client->ReadAll(), "");
+    EXPECT_LT(absl::Now() - start, absl::Seconds(1));  // nothing was waited for in vain
+    late.join();
+  }
 }
 
 TEST(HttpServer, TakenPortIsAnError) {

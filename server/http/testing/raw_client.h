@@ -33,6 +33,7 @@ class RawClient {
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
 
+  int fd() const { return fd_; }
   bool connected() const { return connected_; }
   bool timed_out() const { return timed_out_; }  // the last Read
 
