@@ -291,6 +291,10 @@ absl::Status Serve(const sigset_t& signals) {
     (void)absl::SimpleAtoi(http_listen.substr(colon + 1), &port);  // CheckAddress has
     server.port = static_cast<uint16_t>(port);
     server.certificates = ForHttp(tls->pem());
+    server.quick = [&](const HttpRequest& request) { return gateway.Quick(request); };
+    server.overloaded = [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+      gateway.Overloaded(std::move(request), std::move(responder));
+    };
     auto started = HttpServer::Start(
         server, [&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           gateway.Handle(std::move(request), std::move(responder));

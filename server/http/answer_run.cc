@@ -19,10 +19,11 @@ void StartEventStream(HttpResponder& responder) {
 }
 
 void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResponder& responder) {
-  // The i-th one has the sequence_number i.
-  for (size_t i = static_cast<size_t>(after + 1); i < events.size(); ++i) {
-    responder.Write(events[i]);
-  }
+  // The i-th one has the sequence_number i. In one piece, which may be of any size: many would look
+  // like a client that does not read.
+  std::string all;
+  for (size_t i = static_cast<size_t>(after + 1); i < events.size(); ++i) all += events[i];
+  responder.Write(std::move(all));
 }
 
 AnswerRun::AnswerRun(AnswerRunOptions options, std::shared_ptr<HttpResponder> responder)

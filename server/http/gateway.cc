@@ -82,6 +82,12 @@ Gateway::Known& Gateway::Add(const std::string& path, const char* method, Route 
   return known;
 }
 
+void Gateway::AddProbe(const std::string& path, Route route) {
+  Known& known = Add(path, "GET", route);
+  known.probe = true;
+  known.quick = true;
+}
+
 Gateway::Gateway(GatewayOptions options)
     : options_(std::move(options)),
       responses_(std::make_shared<ResponseStore>(options_.response_store_bytes)) {
@@ -101,13 +107,13 @@ Gateway::Gateway(GatewayOptions options)
   Add("/detokenize", "POST", &Gateway::Detokenize);
   Add("/v1/models", "GET", &Gateway::Models);
   Add("/v1/models/NAME", "GET", &Gateway::Model);
-  Add("/health", "GET", &Gateway::Health).probe = true;
-  Add("/ready", "GET", &Gateway::Ready).probe = true;
-  Add("/version", "GET", &Gateway::Version);
-  Add("/metrics", "GET", &Gateway::Metrics);
+  AddProbe("/health", &Gateway::Health);
+  AddProbe("/ready", &Gateway::Ready);
+  Add("/version", "GET", &Gateway::Version).quick = true;
+  Add("/metrics", "GET", &Gateway::Metrics).quick = true;
   Add("/v2", "GET", &Gateway::ServerMetadata);
-  Add("/v2/health/live", "GET", &Gateway::Health).probe = true;
-  Add("/v2/health/ready", "GET", &Gateway::Ready).probe = true;
+  AddProbe("/v2/health/live", &Gateway::Health);
+  AddProbe("/v2/health/ready", &Gateway::Ready);
   Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata);
   Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady);
 }
@@ -133,17 +139,33 @@ const Gateway::Known* Gateway::FindRoute(const std::string& path) const {
   return best;
 }
 
+Gateway::Responder Gateway::Metered(const HttpRequest& request, const Known* known,
+                                    Responder responder) const {
+  if (options_.metrics == nullptr) return responder;
+  // Names that clients make up must not become labels.
+  static const char* const kMethods[] = {"DELETE", "GET", "HEAD", "POST"};
+  const bool usual =
+      std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
+  return std::make_shared<MeteredResponder>(std::move(responder), usual ? request.method : "other",
+                                            known != nullptr ? known->name : "other",
+                                            options_.clock, options_.metrics);
+}
+
+bool Gateway::Quick(const HttpRequest& request) const {
+  const Known* known = FindRoute(request.path);
+  return known != nullptr && known->quick;
+}
+
+void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+  const Known* known = FindRoute(request.path);
+  SendError(*Metered(request, known, std::move(responder)),
+            absl::UnavailableError("too many requests wait to be handled; try again later"),
+            known != nullptr ? known->error_form : &openai::ToJson);
+}
+
 void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const Known* known = FindRoute(request.path);
-  if (options_.metrics != nullptr) {
-    // Names that clients make up must not become labels.
-    static const char* const kMethods[] = {"DELETE", "GET", "HEAD", "POST"};
-    const bool usual =
-        std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
-    responder = std::make_shared<MeteredResponder>(
-        std::move(responder), usual ? request.method : "other",
-        known != nullptr ? known->name : "other", options_.clock, options_.metrics);
-  }
+  responder = Metered(request, known, std::move(responder));
   const ErrorForm form = known != nullptr ? known->error_form : &openai::ToJson;
   // Where clients of Anthropic's API have their key.
   const auto api_key = request.headers.find("x-api-key");
@@ -173,8 +195,9 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const auto route = known->by_method.find(method);
   if (route == known->by_method.end()) {
     const std::string allowed =
-        absl::StrJoin(known->by_method, ", ",
-                      [](std::string* out, const auto& entry) { out->append(entry.first); });
+        absl::StrJoin(known->by_method, ", ", [](std::string* out, const auto& entry) {
+          out->append(entry.first == "GET" ? "GET, HEAD" : entry.first);
+        });
     SendError(*responder,
               openai::Error{.http_status = 405,
                             .message = absl::StrCat(known->name, " takes ", allowed, ", not ",

@@ -45,6 +45,10 @@ class Gateway {
   explicit Gateway(GatewayOptions options);
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  // Whether Handle waits for nothing and works hardly at all: probes, /version and /metrics.
+  bool Quick(const HttpRequest& request) const;
+  // The answer where too many requests wait for Handle: 503.
+  void Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder);
 
   struct RouteName {
     std::string method, path;  // "GET", "/v1/models/NAME": NAME stands for any name
@@ -63,12 +67,16 @@ class Gateway {
     std::string prefix, suffix;  // of the paths; both empty: only the name itself is one
     std::map<std::string, Route> by_method;
     bool probe = false;  // says yes or no about the process, and nothing else
+    bool quick = false;
     ErrorForm error_form = &openai::ToJson;
   };
 
   Known& Add(const std::string& path, const char* method, Route route);
+  void AddProbe(const std::string& path, Route route);
   // Null if there is no such path.
   const Known* FindRoute(const std::string& path) const;
+  // `responder`, with an eye on it for the metrics.
+  Responder Metered(const HttpRequest& request, const Known* known, Responder responder) const;
   GenerateContext Context();
   ResponsesContext ForResponses();
   // The model that a path or a body names; an empty name is the only one there is.

@@ -1,9 +1,12 @@
-// Who may call which route.
+// Who may call which route, and how.
 #include "server/http/gateway.h"
 
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using ::testing::UnorderedElementsAre;
 
 constexpr char kKey[] = "Bearer the-key-of-this-test";
 constexpr int kUnauthorized = 401;
@@ -20,9 +24,10 @@ constexpr const char* kProbes[] = {"/health", "/ready", "/v2/health/live", "/v2/
 // Keeps what a handler answers.
 class Answer : public HttpResponder {
  public:
-  void Send(int status, std::string, std::string body, Headers) override {
+  void Send(int status, std::string, std::string body, Headers headers) override {
     status_ = status;
     body_ = std::move(body);
+    for (auto& [name, value] : headers) headers_[name] = std::move(value);
   }
   void StartStream(int status, std::string, Headers) override { status_ = status; }
   void Write(std::string data) override { body_ += data; }
@@ -31,9 +36,15 @@ class Answer : public HttpResponder {
 
   int status() const { return status_; }
   const std::string& body() const { return body_; }
+  // "" if it has none.
+  std::string header(const std::string& name) const {
+    const auto found = headers_.find(name);
+    return found != headers_.end() ? found->second : "";
+  }
 
  private:
   int status_ = 0;
+  std::map<std::string, std::string> headers_;
   std::string body_;
 };
 
@@ -118,6 +129,72 @@ TEST_F(GatewayTest, WithoutKeysNoRouteWantsOne) {
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
   for (const Gateway::RouteName& route : gateway.Routes()) {
     EXPECT_NE(Ask(gateway, route.method, route.path, "").status(), kUnauthorized) << route.path;
+  }
+}
+
+TEST_F(GatewayTest, MethodsThatARouteDoesNotTakeAreToldWhichItDoes) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  std::map<std::string, std::set<std::string>> taken;
+  for (const Gateway::RouteName& route : gateway.Routes()) {
+    taken[route.path].insert(route.method);
+    if (route.method == "GET") taken[route.path].insert("HEAD");
+  }
+  for (const auto& [path, methods] : taken) {
+    for (const char* method : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE",
+                               "CONNECT", "get", "BREW"}) {
+      SCOPED_TRACE(absl::StrCat(method, " ", path));
+      const Answer answer = Ask(gateway, method, path, "");
+      if (methods.contains(method)) {
+        EXPECT_NE(answer.status(), 0);
+        EXPECT_NE(answer.status(), 405);
+        continue;
+      }
+      EXPECT_EQ(answer.status(), 405);
+      const std::set<std::string> allowed = absl::StrSplit(answer.header("Allow"), ", ");
+      EXPECT_EQ(allowed, methods);
+      EXPECT_THAT(answer.body(), HasSubstr(path));
+    }
+  }
+}
+
+TEST_F(GatewayTest, PathsThatTryToClimbOutAreUnknown) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const std::string end :
+       {"%2e%2e%2fmetrics", "%252e%252e%252fmetrics", "../metrics", "..\\metrics", "\xc0\xaf..",
+        "\xff\xfe", "%00", "a%00", "\x7f", "\"}],\"a\":[{\"", "http://other/metrics"}) {
+    for (const std::string begin :
+         {"/", "/v1/", "/v1/models/", "/v1/responses/", "/v2/models/", "/health/", "/metrics/"}) {
+      SCOPED_TRACE(begin + end);
+      const Answer answer = Ask(gateway, "GET", begin + end, "");
+      EXPECT_EQ(answer.status(), 404);
+      // Whatever the path holds, the answer is JSON, and so UTF-8.
+      const auto json = nlohmann::json::parse(answer.body(), nullptr, /*allow_exceptions=*/false);
+      EXPECT_TRUE(json.contains("error")) << answer.body();
+    }
+  }
+}
+
+TEST_F(GatewayTest, OnlyRoutesThatAskNothingOfModelsAreQuick) {
+  Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/false);
+  std::set<std::string> quick;
+  for (const Gateway::RouteName& route : gateway.Routes()) {
+    if (gateway.Quick({.method = route.method, .path = route.path})) quick.insert(route.path);
+  }
+  EXPECT_THAT(quick, UnorderedElementsAre("/health", "/ready", "/v2/health/live",
+                                          "/v2/health/ready", "/version", "/metrics"));
+  EXPECT_FALSE(gateway.Quick({.method = "GET", .path = "/nothing"}));
+}
+
+TEST_F(GatewayTest, TooManyRequestsAreRefusedInTheFormOfTheirApi) {
+  Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/false);
+  for (const std::string path : {"/v1/completions", "/v1/messages", "/nothing"}) {
+    auto answer = std::make_shared<Answer>();
+    gateway.Overloaded({.method = "POST", .path = path}, answer);
+    EXPECT_EQ(answer->status(), 503) << path;
+    EXPECT_EQ(answer->header("Retry-After"), "1") << path;
+    const auto json = nlohmann::json::parse(answer->body());
+    EXPECT_EQ(json.value("type", ""), path == "/v1/messages" ? "error" : "") << answer->body();
+    EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr("too many requests"));
   }
 }
 

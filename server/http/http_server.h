@@ -41,11 +41,13 @@ class HttpResponder {
   virtual void End() = 0;
 
   // `closed` runs once, on a thread of the server, if the client goes away before the answer is
-  // complete; at once if it has gone already. It must not block.
+  // complete (one that closes its half of the connection has gone); at once if it has gone already.
+  // It must not block.
   virtual void OnClose(std::function<void()> closed) = 0;
 };
 
-// Runs on a thread of the server and must not block for long.
+// Runs on a thread of the server that serves no connection, unless the request is a quick one. What
+// it throws is a 500.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
 
 // PEM; with a certificate the server speaks TLS alone, and with a CA callers must show a
@@ -56,15 +58,23 @@ struct HttpCertificates {
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
-  uint16_t port = 0;  // 0: any
-  int threads = 2;
+  uint16_t port = 0;        // 0: any
+  int threads = 2;          // that serve connections
+  int handler_threads = 0;  // that run the handler; 0: as many as there are cores, but at least 4
+  size_t max_waiting_requests = 1024;    // for such a thread
+  size_t max_waiting_bytes = 512 << 20;  // of their bodies; at least one of the largest
+  // The requests that are handled at once, whatever the other handlers do, on a thread that serves
+  // connections: they must not wait for anything. Null: there are none.
+  std::function<bool(const HttpRequest&)> quick;
+  // Answers, likewise at once, when too many wait. Null: with a 503 in the form of OpenAI's API.
+  HttpHandler overloaded;
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 8 << 20;
   size_t max_connections = 4096;
   size_t max_unsent_bytes = 8 << 20;  // of one stream whose client does not read; then it is closed
   absl::Duration read_timeout = absl::Seconds(30);   // for one whole request once it has begun
   absl::Duration idle_timeout = absl::Seconds(120);  // between requests
-  absl::Duration write_timeout = absl::Seconds(30);
+  absl::Duration write_timeout = absl::Seconds(30);  // for each 256 KiB of an answer
   HttpCertificates certificates;
 };
 

@@ -37,6 +37,7 @@ class Client : public HttpResponder {
     EXPECT_FALSE(ended_);
     EXPECT_EQ(status_, 200);
     body_ += data;
+    ++writes_;
   }
   void End() override {
     absl::MutexLock lock(&mutex_);
@@ -58,12 +59,14 @@ class Client : public HttpResponder {
   }
   int status() const { return status_; }
   bool ended() const { return ended_; }
+  int writes() const { return writes_; }
   const std::string& body() const { return body_; }
   json Body() const { return json::parse(body_); }
 
  private:
   absl::Mutex mutex_;
   int status_ = 0;
+  int writes_ = 0;
   bool ended_ = false;
   std::string body_;
   std::function<void()> closed_;
@@ -256,6 +259,8 @@ TEST_F(AnswerRunTest, StreamsCanBeTakenUpAgainAnywhere) {
   StartEventStream(again);
   WriteEvents(stored->events, -1, again);
   EXPECT_EQ(again.body(), whole);
+  // However many they are, they do not look like what a client leaves unread.
+  EXPECT_EQ(again.writes(), 1);
 }
 
 TEST_F(AnswerRunTest, ACancelledResponseIsKeptAsItWas) {

@@ -1,0 +1,112 @@
+#include "server/http/exchange.h"
+
+#include <utility>
+
+namespace espalier {
+
+Exchange::Exchange(size_t max_unsent, std::function<void()> wake)
+    : max_unsent_(max_unsent), wake_(std::move(wake)) {}
+
+void Exchange::Put(Part part) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_ || overflow_) return;
+  if (part.kind == Part::kChunk) {
+    // What waited before it counts, not itself: nothing is too large to be sent to one who reads.
+    overflow_ = unsent_ > max_unsent_;
+    unsent_ += part.data.size();
+  }
+  if (overflow_) {
+    parts_.clear();
+  } else {
+    parts_.push_back(std::move(part));
+  }
+  wake_();
+}
+
+bool Exchange::Started() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(started_, true);
+}
+
+void Exchange::OnClose(std::function<void()> closed) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closed_) {
+      on_close_ = std::move(closed);
+      return;
+    }
+    if (!gone_) return;
+  }
+  closed();
+}
+
+bool Exchange::closed() {
+  absl::MutexLock lock(&mutex_);
+  return closed_;
+}
+
+bool Exchange::Take(Part* part) {
+  absl::MutexLock lock(&mutex_);
+  if (parts_.empty()) return false;
+  *part = std::move(parts_.front());
+  parts_.pop_front();
+  if (part->kind == Part::kChunk) unsent_ -= part->data.size();
+  return true;
+}
+
+bool Exchange::overflow() {
+  absl::MutexLock lock(&mutex_);
+  return overflow_;
+}
+
+void Exchange::Close(bool notify, bool wake) {
+  std::function<void()> closed;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return;
+    closed_ = true;
+    gone_ = notify;
+    parts_.clear();
+    closed = std::move(on_close_);
+    on_close_ = nullptr;
+    if (wake) wake_();
+    wake_ = nullptr;
+  }
+  if (notify && closed) closed();
+}
+
+ExchangeResponder::~ExchangeResponder() {
+  if (!exchange_->Started()) {
+    exchange_->Put({Exchange::Part::kWhole,
+                    500,
+                    "application/json",
+                    R"({"error":{"message":"the request was dropped","type":"server_error"}})",
+                    {}});
+  } else if (streaming_ && !ended_) {
+    exchange_->Put({Exchange::Part::kEnd, 200, "", "", {}});
+  }
+}
+
+void ExchangeResponder::Send(int status, std::string content_type, std::string body,
+                             Headers headers) {
+  if (exchange_->Started()) return;
+  exchange_->Put({Exchange::Part::kWhole, status, std::move(content_type), std::move(body),
+                  std::move(headers)});
+}
+
+void ExchangeResponder::StartStream(int status, std::string content_type, Headers headers) {
+  if (exchange_->Started()) return;
+  streaming_ = true;
+  exchange_->Put(
+      {Exchange::Part::kHeader, status, std::move(content_type), "", std::move(headers)});
+}
+
+void ExchangeResponder::Write(std::string data) {
+  if (!data.empty()) exchange_->Put({Exchange::Part::kChunk, 200, "", std::move(data), {}});
+}
+
+void ExchangeResponder::End() {
+  if (!ended_.exchange(true)) exchange_->Put({Exchange::Part::kEnd, 200, "", "", {}});
+}
+
+}  // namespace espalier

@@ -1,0 +1,74 @@
+// One request's answer on its way from whoever answers to the connection.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/http/http_server.h"
+
+namespace espalier {
+
+// The connection's strand takes parts out; any thread puts them in. May outlive connection and
+// server: it holds nothing of theirs but `wake`, which is dropped when it closes.
+class Exchange {
+ public:
+  struct Part {
+    enum Kind { kWhole, kHeader, kChunk, kEnd } kind;
+    int status = 200;
+    std::string content_type;
+    std::string data;
+    HttpResponder::Headers headers;
+  };
+
+  // `wake` tells the connection, from any thread and without blocking, that there is something new.
+  Exchange(size_t max_unsent, std::function<void()> wake);
+
+  void Put(Part part);
+  bool Started();  // whether it had been called before
+  void OnClose(std::function<void()> closed);
+  bool closed();
+
+  // The rest run on the strand.
+
+  bool Take(Part* part);
+  // More of a stream waits than may: its client does not read.
+  bool overflow();
+  // The client has gone, or the answer is complete (`notify` false).
+  void Close(bool notify, bool wake = true);
+
+ private:
+  const size_t max_unsent_;
+  absl::Mutex mutex_;
+  std::deque<Part> parts_ ABSL_GUARDED_BY(mutex_);
+  size_t unsent_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of chunks
+  bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are taken
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
+  std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
+};
+
+class ExchangeResponder : public HttpResponder {
+ public:
+  explicit ExchangeResponder(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
+  ~ExchangeResponder() override;
+
+  void Send(int status, std::string content_type, std::string body, Headers headers) override;
+  void StartStream(int status, std::string content_type, Headers headers) override;
+  void Write(std::string data) override;
+  void End() override;
+  void OnClose(std::function<void()> closed) override { exchange_->OnClose(std::move(closed)); }
+
+ private:
+  const std::shared_ptr<Exchange> exchange_;
+  std::atomic<bool> streaming_ = false;
+  std::atomic<bool> ended_ = false;
+};
+
+}  // namespace espalier

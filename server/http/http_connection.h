@@ -1,0 +1,498 @@
+// One connection of the HTTP server: reads requests one by one and writes their answers. Included
+// by http_server.cc alone, for Boost.Beast takes long to compile.
+#pragma once
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/http/exchange.h"
+#include "server/http/http_server.h"
+
+namespace espalier {
+
+// Sees to it that a request is answered. Called on the connection's strand: it does not block.
+using HttpDispatch = std::function<void(HttpRequest, const std::shared_ptr<Exchange>&)>;
+
+class AnyConnection {
+ public:
+  virtual ~AnyConnection() = default;
+  // From any thread.
+  virtual void Stop() = 0;
+};
+
+// `Stream`: a beast::tcp_stream, or a beast::ssl_stream of one, whose executor is a strand. All but
+// Stop runs on it. `options` and `dispatch` must outlive the connection.
+template <typename Stream>
+class Connection : public AnyConnection, public std::enable_shared_from_this<Connection<Stream>> {
+  template <typename T = void>
+  using Awaitable = boost::asio::awaitable<T>;
+  using Error = boost::system::error_code;
+
+ public:
+  Connection(Stream stream, const HttpServerOptions& options, const HttpDispatch& dispatch)
+      : stream_(std::move(stream)),
+        buffer_(2 * options.max_header_bytes + kAhead),
+        wake_(stream_.get_executor()),
+        deadline_(stream_.get_executor()),
+        look_(stream_.get_executor()),
+        options_(options),
+        dispatch_(dispatch) {
+    wake_.expires_at(std::chrono::steady_clock::time_point::max());
+    Error error;
+    const boost::asio::ip::tcp::endpoint peer = socket().remote_endpoint(error);
+    if (!error) peer_ = absl::StrCat(peer.address().to_string(), ":", peer.port());
+    socket().set_option(boost::asio::ip::tcp::no_delay(true), error);
+  }
+
+  ~Connection() override {
+    if (exchange_) exchange_->Close(true, /*wake=*/false);
+  }
+
+  Awaitable<> Run() {
+    bool keep = true;
+    if constexpr (kSecure) {
+      Error error;
+      lowest().expires_after(Chrono(options_.read_timeout));
+      co_await stream_.async_handshake(boost::asio::ssl::stream_base::server, Into(error));
+      keep = !error;
+    }
+    while (keep) keep = co_await ServeOne();
+    Error ignored;
+    if constexpr (kSecure) {
+      lowest().expires_after(kGoodbye);
+      co_await stream_.async_shutdown(Into(ignored));
+    }
+    if (refused_) co_await Drain();
+    socket().shutdown(boost::asio::socket_base::shutdown_both, ignored);
+    lowest().close();
+  }
+
+  auto executor() { return stream_.get_executor(); }
+
+  void Stop() override {
+    boost::asio::post(stream_.get_executor(), [self = this->shared_from_this()] {
+      if (self->exchange_) self->exchange_->Close(true);
+      self->lowest().close();
+    });
+  }
+
+ private:
+  using Field = boost::beast::http::field;
+  using Request = boost::beast::http::request<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  static constexpr bool kSecure = !std::is_same_v<Stream, boost::beast::tcp_stream>;
+  static constexpr std::chrono::seconds kGoodbye{1};  // for a connection to end in good order
+  static constexpr std::chrono::seconds kLook{1};  // between looks at a client that says too much
+  static constexpr size_t kRead = 4096;            // bytes
+  static constexpr size_t kAhead = 64 << 10;   // bytes taken in of requests that are not their turn
+  static constexpr size_t kSlice = 256 << 10;  // bytes of an answer that have write_timeout
+
+  // Why a request is not handled.
+  struct Refusal {
+    int status = 0;  // 0: there is nobody to tell
+    std::string message;
+  };
+
+  // How an answer is written.
+  struct Form {
+    unsigned version = 11;
+    bool keep = false;  // the connection, afterwards
+    bool head = false;  // without a body
+    bool chunked = false;
+  };
+
+  static std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
+
+  static auto Into(Error& error) {
+    return boost::asio::redirect_error(boost::asio::use_awaitable, error);
+  }
+
+  boost::beast::tcp_stream& lowest() { return boost::beast::get_lowest_layer(stream_); }
+  boost::asio::ip::tcp::socket& socket() { return lowest().socket(); }
+
+  // False if the connection must be closed.
+  Awaitable<bool> ServeOne() {
+    if (buffer_.size() == 0) {
+      Error error;
+      lowest().expires_after(Chrono(options_.idle_timeout));
+      const size_t n = co_await stream_.async_read_some(buffer_.prepare(kRead), Into(error));
+      buffer_.commit(n);
+      if (error) co_return false;
+    }
+    Parser parser;
+    parser.header_limit(static_cast<uint32_t>(options_.max_header_bytes));
+    parser.body_limit(options_.max_body_bytes);
+    Refusal refusal;
+    if (co_await Read(parser, &refusal)) {
+      const bool keep = co_await Answer(parser.release());
+      co_return keep;
+    }
+    if (refusal.status != 0) {
+      refused_ = true;
+      Form form;
+      form.head = parser.get().method() == boost::beast::http::verb::head;
+      co_await WritePart(ErrorPart(refusal), &form);
+    }
+    co_return false;
+  }
+
+  // A request that has begun. False, and why, if there is none.
+  Awaitable<bool> Read(Parser& parser, Refusal* refusal) {
+    SetDeadline();
+    Error error;
+    parser.eager(false);
+    co_await Parse(parser, &error);
+    if (!error) *refusal = Unsupported(parser);
+    if (!error && refusal->status == 0 && !parser.is_done()) {
+      // One who has sent something of the body waits for no leave.
+      if (WantsLeave(parser.get()) && buffer_.size() == 0) {
+        static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        co_await boost::asio::async_write(
+            stream_, boost::asio::buffer(kContinue, sizeof kContinue - 1), Into(error));
+      }
+      parser.eager(true);
+      if (!error) co_await Parse(parser, &error);
+    }
+    reading_ = 0;
+    deadline_.cancel();
+    if (error) *refusal = RefusalOf(error);
+    co_return !error && refusal->status == 0;
+  }
+
+  // The header, or all of the request if the parser is eager. Beast's operations would limit each
+  // field but not all of them, and what its parser throws in one of them would end the thread.
+  Awaitable<> Parse(Parser& parser, Error* error) {
+    namespace http = boost::beast::http;
+    const bool whole = parser.eager();
+    bool wants = buffer_.size() == 0;
+    for (size_t all = 0; !*error && !(whole ? parser.is_done() : parser.is_header_done());) {
+      if (wants) {
+        const size_t room = std::min(whole ? kAhead : kRead, buffer_.max_size() - buffer_.size());
+        if (room == 0) {
+          *error = http::error::buffer_overflow;
+          co_return;
+        }
+        const size_t n = co_await stream_.async_read_some(buffer_.prepare(room), Into(*error));
+        buffer_.commit(n);
+        if (*error == boost::asio::error::eof) *error = http::error::partial_message;
+        if (*error) co_return;
+      }
+      const size_t parsed = Put(parser, error);
+      all += parsed;
+      wants = *error == http::error::need_more || buffer_.size() == 0;
+      const size_t known = all + (wants ? buffer_.size() : 0);
+      if (*error == http::error::need_more) *error = {};
+      if (!*error && !whole && known > options_.max_header_bytes)
+        *error = http::error::header_limit;
+    }
+  }
+
+  size_t Put(Parser& parser, Error* error) {
+    try {
+      const size_t parsed = parser.put(buffer_.data(), *error);
+      buffer_.consume(parsed);
+      return parsed;
+    } catch (const std::length_error&) {  // a field of 64 KiB, which a trailer may have
+      *error = boost::beast::http::error::header_limit;
+      return 0;
+    }
+  }
+
+  // Beast's own time limit closes the connection, and the client would not hear why. It stands
+  // behind this one, which may fall between two reads and cancel neither.
+  void SetDeadline() {
+    late_ = false;
+    reading_ = ++requests_;
+    lowest().expires_after(Chrono(options_.read_timeout) + kGoodbye);
+    deadline_.expires_after(Chrono(options_.read_timeout));
+    deadline_.async_wait([weak = this->weak_from_this(), request = reading_](Error error) {
+      auto self = weak.lock();
+      if (error || self == nullptr || self->reading_ != request) return;
+      self->late_ = true;
+      self->socket().cancel(error);
+    });
+  }
+
+  static bool WantsLeave(const Request& request) {
+    return request.version() == 11 && request.count(Field::expect) > 0;
+  }
+
+  // Of a request whose header has been read.
+  static Refusal Unsupported(const Parser& parser) {
+    const Request& request = parser.get();
+    const auto coding = request.find(Field::transfer_encoding);
+    if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
+                                    !boost::beast::iequals(coding->value(), "chunked"))) {
+      // Nobody knows where such a body ends.
+      return {501, "the only transfer coding that is understood is 'chunked'"};
+    }
+    if (request.version() == 11 && request.count(Field::host) != 1) {
+      return {400, "a request of HTTP/1.1 has one 'Host'"};
+    }
+    if (WantsLeave(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
+      return {417, "the only expectation that is understood is '100-continue'"};
+    }
+    return {};
+  }
+
+  Refusal RefusalOf(const Error& error) const {
+    namespace http = boost::beast::http;
+    if (late_) {
+      return {408, absl::StrCat("the request took longer than ",
+                                absl::FormatDuration(options_.read_timeout))};
+    }
+    if (error == http::error::body_limit) {
+      return {413, absl::StrCat("the body is larger than ", options_.max_body_bytes, " bytes")};
+    }
+    if (error == http::error::header_limit) {
+      return {431,
+              absl::StrCat("the headers are larger than ", options_.max_header_bytes, " bytes")};
+    }
+    if (error == http::error::end_of_stream ||
+        error.category() != make_error_code(http::error::bad_method).category()) {
+      return {};  // the client has gone
+    }
+    return {400, absl::StrCat("malformed HTTP request: ", error.message())};
+  }
+
+  static Exchange::Part ErrorPart(const Refusal& refusal) {
+    return {Exchange::Part::kWhole,
+            refusal.status,
+            "application/json",
+            absl::StrCat(R"({"error":{"message":")", refusal.message,
+                         R"(","type":"invalid_request_error","param":null,"code":null}})"),
+            {}};
+  }
+
+  static HttpRequest Translate(Request& request, const std::string& peer) {
+    HttpRequest out;
+    out.method = std::string(request.method_string());
+    const std::string target(request.target());
+    const size_t question = target.find('?');
+    out.path = target.substr(0, question);
+    if (question != std::string::npos) out.query = target.substr(question + 1);
+    for (const auto& field : request) {
+      std::string name(field.name_string());
+      for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+      out.headers[name] = std::string(field.value());
+    }
+    out.body = std::move(request.body());
+    out.peer = peer;
+    return out;
+  }
+
+  // Notices that the client goes away while the answer is being made. Bytes are the next request,
+  // sent early: they are kept until this one is done.
+  static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<Exchange> exchange) {
+    Error error;
+    while (!error && !exchange->closed()) {
+      if (self->buffer_.size() < kAhead) {
+        self->lowest().expires_never();  // a limit that the writer has set is not the reader's
+        const size_t room = std::min(kRead, kAhead - self->buffer_.size());
+        const size_t n =
+            co_await self->stream_.async_read_some(self->buffer_.prepare(room), Into(error));
+        self->buffer_.commit(n);
+      } else {
+        Error cancelled;
+        self->look_.expires_after(kLook);
+        co_await self->look_.async_wait(Into(cancelled));
+        if (!cancelled && self->HungUp()) error = boost::asio::error::eof;
+      }
+    }
+    self->watching_ = false;
+    self->wake_.cancel();
+    if (error && !exchange->closed()) exchange->Close(true);
+  }
+
+  // Whether the kernel knows that the client has closed, whatever there is still to be read: it
+  // does not if the client has sent more than the kernel, too, takes in.
+  bool HungUp() {
+    pollfd state{socket().native_handle(), POLLRDHUP, 0};
+    return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  }
+
+  void StartWatch() {
+    watching_ = true;
+    boost::asio::co_spawn(stream_.get_executor(), Watch(this->shared_from_this(), exchange_),
+                          boost::asio::detached);
+  }
+
+  Awaitable<> StopWatch() {
+    Error ignored;
+    while (watching_) {
+      socket().cancel(ignored);
+      look_.cancel();
+      co_await wake_.async_wait(Into(ignored));
+    }
+  }
+
+  // Something new is in the exchange.
+  void Woken() {
+    wake_.cancel();
+    if (exchange_ && exchange_->overflow()) {
+      exchange_->Close(true);
+      lowest().close();  // a write waits for the client
+    }
+  }
+
+  // False if the connection must be closed.
+  Awaitable<bool> Answer(Request request) {
+    Form form{request.version(), request.keep_alive(),
+              request.method() == boost::beast::http::verb::head};
+    exchange_ =
+        std::make_shared<Exchange>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
+          if (auto self = weak.lock()) {
+            boost::asio::post(self->stream_.get_executor(), [self] { self->Woken(); });
+          }
+        });
+    dispatch_(Translate(request, peer_), exchange_);
+    bool good = true, unwanted = false;
+    for (bool done = false; good && !done;) {
+      Exchange::Part part;
+      if (exchange_->closed()) {
+        good = false;
+      } else if (exchange_->Take(&part)) {
+        // Nothing but the head of a stream is wanted of one.
+        unwanted = part.kind == Exchange::Part::kHeader && form.head;
+        done = part.kind == Exchange::Part::kWhole || part.kind == Exchange::Part::kEnd || unwanted;
+        good = co_await WritePart(std::move(part), &form);
+      } else {
+        if (!watching_) StartWatch();
+        Error ignored;
+        co_await wake_.async_wait(Into(ignored));
+      }
+    }
+    exchange_->Close(!good || unwanted);
+    exchange_.reset();
+    co_await StopWatch();
+    co_return good&& form.keep;
+  }
+
+  Awaitable<bool> WritePart(Exchange::Part part, Form* form) {
+    namespace http = boost::beast::http;
+    bool good = true;
+    switch (part.kind) {
+      case Exchange::Part::kWhole: {
+        const std::string header = HeaderOf(part, *form);
+        const std::array<boost::asio::const_buffer, 2> buffers = {
+            boost::asio::buffer(header),
+            boost::asio::buffer(part.data.data(), form->head ? 0 : part.data.size())};
+        good = co_await Write(buffers);
+        break;
+      }
+      case Exchange::Part::kHeader: {
+        // HTTP/1.0 knows no chunks: such a stream ends with its connection.
+        form->chunked = form->version >= 11;
+        if (!form->chunked && !form->head) form->keep = false;
+        const std::string header = HeaderOf(part, *form);
+        const std::array<boost::asio::const_buffer, 1> buffers = {boost::asio::buffer(header)};
+        good = co_await Write(buffers);
+        break;
+      }
+      case Exchange::Part::kChunk:
+        if (form->chunked) {
+          const auto chunk = http::make_chunk(boost::asio::buffer(part.data));
+          good = co_await Write(chunk);
+        } else {
+          const std::array<boost::asio::const_buffer, 1> buffers = {boost::asio::buffer(part.data)};
+          good = co_await Write(buffers);
+        }
+        break;
+      case Exchange::Part::kEnd:
+        if (form->chunked) {
+          const auto end = http::make_chunk_last();
+          good = co_await Write(end);
+        }
+        break;
+    }
+    co_return good;
+  }
+
+  // All of it, however long it takes a client that reads.
+  template <typename Buffers>
+  Awaitable<bool> Write(const Buffers& buffers) {
+    boost::beast::buffers_suffix<Buffers> rest(buffers);
+    Error error;
+    while (!error && boost::beast::buffer_bytes(rest) > 0) {
+      lowest().expires_after(Chrono(options_.write_timeout));
+      const auto slice = boost::beast::buffers_prefix(kSlice, rest);
+      const size_t n = co_await boost::asio::async_write(stream_, slice, Into(error));
+      rest.consume(n);
+    }
+    co_return !error;
+  }
+
+  static std::string HeaderOf(const Exchange::Part& part, const Form& form) {
+    namespace http = boost::beast::http;
+    http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};
+    message.set(Field::server, "espalier");
+    message.set(Field::content_type, part.content_type);
+    for (const auto& [name, value] : part.headers) message.set(name, value);
+    message.keep_alive(form.keep);
+    if (part.kind == Exchange::Part::kWhole) {
+      message.content_length(part.data.size());
+    } else if (form.chunked) {
+      message.chunked(true);
+    }
+    http::response_serializer<http::empty_body> serializer{message};
+    serializer.split(true);
+    std::string header;
+    Error error;
+    serializer.next(error, [&](Error&, const auto& buffers) {
+      header = boost::beast::buffers_to_string(buffers);
+    });
+    return header;
+  }
+
+  // Closing with bytes unread resets the connection, and the client might lose the answer.
+  Awaitable<> Drain() {
+    Error error;
+    socket().shutdown(boost::asio::socket_base::shutdown_send, error);
+    std::string unread(kAhead, 0);
+    lowest().expires_after(kGoodbye);
+    while (!error) {
+      co_await lowest().async_read_some(boost::asio::buffer(unread), Into(error));
+    }
+  }
+
+  Stream stream_;
+  boost::beast::flat_buffer buffer_;
+  bool watching_ = false;               // the watcher reads, and nobody else may meanwhile
+  boost::asio::steady_timer wake_;      // never expires: cancelled to wake what waits for parts
+  boost::asio::steady_timer deadline_;  // of the request that is being read
+  boost::asio::steady_timer look_;
+  uint64_t requests_ = 0;
+  uint64_t reading_ = 0;  // the number of the request that is being read; 0: none is
+  bool late_ = false;     // the deadline has passed
+  bool refused_ = false;  // an answer was given to what may not have been read to its end
+  const HttpServerOptions& options_;
+  const HttpDispatch& dispatch_;
+  std::string peer_;
+  std::shared_ptr<Exchange> exchange_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,102 @@
+// For tests: a client of bytes, so that anything at all can be sent to a server on loopback.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
+namespace espalier {
+
+class RawClient {
+ public:
+  // `receive_buffer` bytes are read ahead by the kernel, about; 0: as many as it likes.
+  explicit RawClient(uint16_t port, int receive_buffer = 0) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0) {
+      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+    }
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    SetTimeout(10);
+  }
+  ~RawClient() { Close(); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+
+  int fd() const { return fd_; }
+  bool connected() const { return connected_; }
+  bool timed_out() const { return timed_out_; }  // the last Read
+
+  // Of each read and write.
+  void SetTimeout(int seconds) {
+    const timeval timeout{seconds, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+  }
+
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  // Leaves no port behind that waits for late packets, of which there are only so many.
+  void Abort() {
+    const linger none{1, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    Close();
+  }
+  void CloseHalf() { shutdown(fd_, SHUT_WR); }
+
+  // False if the server takes no more.
+  bool Send(absl::string_view data) {
+    while (!data.empty()) {
+      const ssize_t n = send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      data.remove_prefix(static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  // At most so many bytes; "" once the server has closed or has been silent for too long.
+  std::string Read(size_t most) {
+    std::string data(most, 0);
+    const ssize_t n = recv(fd_, data.data(), most, 0);
+    timed_out_ = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    data.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return data;
+  }
+
+  // Reads until `end` has been seen or the server closes.
+  std::string ReadUntil(absl::string_view end) {
+    std::string all;
+    while (!absl::StrContains(all, end)) {
+      const std::string some = Read(4096);
+      if (some.empty()) break;
+      all += some;
+    }
+    return all;
+  }
+
+  // All that comes until the server closes.
+  std::string ReadAll() {
+    std::string all;
+    for (std::string some; !(some = Read(1 << 16)).empty();) all += some;
+    return all;
+  }
+
+ private:
+  int fd_;
+  bool connected_ = false;
+  bool timed_out_ = false;
+};
+
+}  // namespace espalier
