@@ -51,6 +51,13 @@ ABSL_FLAG(std::string, worker_swap_dir, "",
 ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores divided among them");
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
 ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
+ABSL_FLAG(int, grpc_max_calls, espalier::GrpcLimits().max_calls,
+          "gRPC calls that are answered at once, each with a thread; workers', probes and "
+          "cancellations are not counted");
+ABSL_FLAG(int, grpc_max_streams, espalier::GrpcLimits().max_streams,
+          "gRPC calls at once on one connection; further ones wait at the client");
+ABSL_FLAG(int64_t, grpc_memory_bytes, espalier::GrpcLimits().memory_bytes,
+          "memory for gRPC messages that come and go; calls beyond it are ended");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(
     std::string, serving_swap_dir, "",
@@ -146,9 +153,30 @@ int ServingThreads() {
   return given > 0 ? given : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
 }
 
+absl::StatusOr<GrpcLimits> ReadLimits() {
+  GrpcLimits limits;
+  limits.max_calls = absl::GetFlag(FLAGS_grpc_max_calls);
+  limits.max_streams = absl::GetFlag(FLAGS_grpc_max_streams);
+  limits.memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes);
+  constexpr int kMost = 1 << 16;
+  for (const auto& [flag, value] : {std::pair("grpc_max_calls", limits.max_calls),
+                                    std::pair("grpc_max_streams", limits.max_streams)}) {
+    if (value >= 1 && value <= kMost) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", value, ": expected 1 to ", kMost));
+  }
+  constexpr int64_t kLeast = 16 << 20;
+  if (limits.memory_bytes < kLeast) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--grpc_memory_bytes=", limits.memory_bytes, ": expected at least ", kLeast));
+  }
+  return limits;
+}
+
 // Lets the requests that run come to their ends.
-void Drain(ModelServer& models, const sigset_t& signals) {
+void Drain(ModelServer& models, Coordinator& coordinator, const sigset_t& signals) {
   models.Drain();
+  coordinator.Drain();
   const absl::Time deadline = absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_drain_seconds));
   const timespec tick = {0, 20'000'000};
   while (models.OpenRequests() > 0 && absl::Now() < deadline) {
@@ -175,6 +203,9 @@ absl::Status Serve(const sigset_t& signals) {
   }
 
   CoordinatorOptions options;
+  const absl::StatusOr<GrpcLimits> limits = ReadLimits();
+  if (!limits.ok()) return limits.status();
+  options.limits = *limits;
   std::optional<ApiKeys> keys;
   if (!absl::GetFlag(FLAGS_api_key_file).empty()) {
     absl::StatusOr<ApiKeys> read = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
@@ -339,7 +370,7 @@ absl::Status Serve(const sigset_t& signals) {
   int caught = 0;
   sigwait(&signals, &caught);
   spdlog::info("signal {}: stopping", caught);
-  Drain(models, signals);
+  Drain(models, coordinator, signals);
   return absl::OkStatus();
 }
 
