@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@
 #include "server/http/gateway.h"
 #include "server/inference/artifact_loader.h"
 #include "server/inference/inference_service.h"
+#include "server/inference/open_inference_service.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/plan_desk.h"
 #include "server/jobs/worker_client.h"
@@ -66,9 +68,11 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one key per line, one of which clients and workers must show; empty: none is "
           "wanted");
-ABSL_FLAG(bool, open_probes, false,
-          "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready and "
-          "in gRPC's health service, for probes that cannot show any");
+ABSL_FLAG(
+    bool, open_probes, false,
+    "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready, in "
+    "gRPC's health service and ServerLive and ServerReady of the Open Inference Protocol, for "
+    "probes that cannot show any");
 ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
           "memory for responses of /v1/responses that can be fetched and gone on from later, the "
           "ones used last; 0: none are kept");
@@ -258,6 +262,11 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<grpc::Service> inference =
       NewInferenceService(&models, &coordinator.guard(), &serving_metrics);
   coordinator.AddService(inference.get());
+  std::atomic<bool> restored = false;  // the models of the last run are back
+  const auto ready = [&] { return restored && !models.draining(); };
+  std::unique_ptr<grpc::Service> open_inference =
+      NewOpenInferenceService(&models, &coordinator.guard(), ready, kVersion);
+  coordinator.AddService(open_inference.get());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   BoostRunner boosts({.operators = &coordinator.operators(),
                       .artifacts = &coordinator.artifacts(),
@@ -284,7 +293,7 @@ absl::Status Serve(const sigset_t& signals) {
              return coordinator.guard().Check(route, authorization);
            },
        .open_probes = absl::GetFlag(FLAGS_open_probes),
-       .ready = [&models] { return !models.draining(); },
+       .ready = ready,
        .response_store_bytes = static_cast<size_t>(absl::GetFlag(FLAGS_response_store_bytes)),
        .clock = &clock,
        .version = kVersion});
@@ -306,6 +315,7 @@ absl::Status Serve(const sigset_t& signals) {
   for (const auto& [name, restored] : models.Restore()) {
     if (!restored.ok()) spdlog::error("model {} is not served: {}", name, restored.ToString());
   }
+  restored = true;
   boosts.Start();
 
   std::string http_address;

@@ -1,4 +1,4 @@
-// Who may call which route.
+// Who may call which route, and what probes say.
 #include "server/http/gateway.h"
 
 #include <set>
@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using ::testing::StartsWith;
 
 constexpr char kKey[] = "Bearer the-key-of-this-test";
 constexpr int kUnauthorized = 401;
@@ -39,12 +40,13 @@ class Answer : public HttpResponder {
 
 class GatewayTest : public ::testing::Test {
  protected:
-  Gateway MakeGateway(bool keys, bool open_probes) {
+  Gateway MakeGateway(bool keys, bool open_probes, std::function<bool()> ready = nullptr) {
     GatewayOptions options;
     options.models = &models_;
     options.exposition = [] { return std::string("a_metric 1\n"); };
     options.clock = &clock_;
     options.open_probes = open_probes;
+    options.ready = std::move(ready);
     if (keys) {
       options.authorize = [](const std::string&, const std::string& authorization) {
         return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
@@ -118,6 +120,27 @@ TEST_F(GatewayTest, WithoutKeysNoRouteWantsOne) {
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
   for (const Gateway::RouteName& route : gateway.Routes()) {
     EXPECT_NE(Ask(gateway, route.method, route.path, "").status(), kUnauthorized) << route.path;
+  }
+}
+
+TEST_F(GatewayTest, WithoutModelsItIsReadyForWhoeverServesOne) {
+  bool admits = true;
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false, [&] { return admits; });
+  for (const char* path : {"/ready", "/v2/health/ready"}) {
+    admits = true;
+    EXPECT_EQ(Ask(gateway, "GET", path, "").status(), 200) << path;
+    admits = false;
+    EXPECT_EQ(Ask(gateway, "GET", path, "").status(), 503) << path;
+  }
+  EXPECT_EQ(Ask(gateway, "GET", "/v2/health/live", "").status(), 200);
+}
+
+TEST_F(GatewayTest, ErrorsOfTheOpenInferenceProtocolHaveItsForm) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const char* path : {"", "/ready", "/versions/1", "/versions/1/ready", "/versions/2"}) {
+    const Answer answer = Ask(gateway, "GET", absl::StrCat("/v2/models/nobody", path), "");
+    EXPECT_EQ(answer.status(), 404) << path;
+    EXPECT_THAT(answer.body(), StartsWith(R"({"error":"model 'nobody' is not served)")) << path;
   }
 }
 

@@ -33,6 +33,12 @@ struct LoadedModel {
   std::function<void(proto::ServedModel*)> describe;
 };
 
+// The description, with what changes while the model is served.
+proto::ServedModel Describe(const LoadedModel& model);
+// Whether a model that is described so answers requests: on workers only while they hold it. (SSMs
+// that are away cost time, no answers.)
+bool AnswersRequests(const proto::ServedModel& model);
+
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
 class ModelLoader {
  public:
@@ -120,6 +126,9 @@ class ModelServer {
     std::string adapter;  // empty: none
   };
   absl::StatusOr<Target> Resolve(const std::string& name) const;
+  // Where the empty name stands for the only model that is served; InvalidArgument if there is no
+  // such one.
+  absl::StatusOr<Target> ResolveOrOnly(const std::string& name) const;
   std::vector<proto::ServedModel> List() const;
   std::vector<std::string> Names() const;
 
