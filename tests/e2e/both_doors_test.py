@@ -35,7 +35,7 @@ class BothDoorsTest(unittest.TestCase):
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1"])
         try:
             cls.cluster.wait_for_workers(1)
-            train(cls.cluster, "big", 32, 2, 60, positions=512)
+            train(cls.cluster, "big", 32, 2, 60, positions=1024)
             cls.cluster.run("serve", "big", "--lookup=4")
         except BaseException:
             cls.cluster.__exit__(True)
@@ -241,7 +241,7 @@ class BothDoorsTest(unittest.TestCase):
             self.assertEqual(self.cluster.request("POST", path, json.dumps(body), token="the-key-of-a-stranger")[0], 401)
 
     def long(self, **fields):
-        return self.rpc.Generate(pb.GenerateRequest(model="big", text="And", max_tokens=500, ignore_eos=True, n=16, **fields))
+        return self.rpc.Generate(pb.GenerateRequest(model="big", text="And", max_tokens=1000, ignore_eos=True, n=8, **fields))
 
     def test_only_who_knows_the_id_and_has_the_key_can_cancel(self):
         ids = []
