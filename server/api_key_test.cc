@@ -16,6 +16,7 @@
 #include "server/coordinator.h"
 #include "server/inference/inference_service.h"
 #include "server/inference/model_server.h"
+#include "server/inference/open_inference_service.h"
 #include "worker/every_method.h"
 
 namespace espalier {
@@ -26,6 +27,7 @@ using ::testing::Contains;
 constexpr char kKey[] = "Bearer the-key-of-this-test";
 constexpr char kWrongKey[] = "Bearer the-key-of-that-test";
 constexpr char kHealth[] = "grpc.health.v1.Health/Check";
+constexpr char kOpenInference[] = "inference.GRPCInferenceService";
 constexpr char kReflection[] = "grpc.reflection.v1alpha.ServerReflection";
 
 // A coordinator with all services that espalierd has.
@@ -46,6 +48,9 @@ class Daemon {
     coordinator_ = *std::move(opened);
     inference_ = NewInferenceService(&models_, &coordinator_->guard(), nullptr);
     coordinator_->AddService(inference_.get());
+    open_inference_ =
+        NewOpenInferenceService(&models_, &coordinator_->guard(), nullptr, "a version");
+    coordinator_->AddService(open_inference_.get());
     boosting_ = NewBoostingService(&coordinator_->guard(), &boosts_);
     coordinator_->AddService(boosting_.get());
     EXPECT_TRUE(coordinator_->Start().ok());
@@ -61,7 +66,7 @@ class Daemon {
   ModelServer models_{{}};
   OpRegistry operators_;
   BoostRunner boosts_{{.operators = &operators_}};
-  std::unique_ptr<grpc::Service> inference_, boosting_;
+  std::unique_ptr<grpc::Service> inference_, open_inference_, boosting_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 
@@ -101,6 +106,7 @@ TEST(ApiKey, NoRpcAnswersWithoutOne) {
     EXPECT_EQ(daemon.Call(kHealth, ""), grpc::StatusCode::OK);
   }
   EXPECT_THAT(services, Contains("espalier.proto.Inference"));
+  EXPECT_THAT(services, Contains(kOpenInference));
   const Daemon daemon(/*keys=*/true, /*open_probes=*/true);
   int methods = 0;
   for (const std::string& service : services) {
@@ -111,6 +117,10 @@ TEST(ApiKey, NoRpcAnswersWithoutOne) {
     EXPECT_FALSE(without.empty()) << service << ": no descriptor is linked in";
     for (const auto& [method, status] : without) {
       SCOPED_TRACE(service + "/" + method);
+      if (service == kOpenInference && (method == "ServerLive" || method == "ServerReady")) {
+        EXPECT_TRUE(status.ok()) << status.error_message();  // a probe
+        continue;
+      }
       // A call that nobody answers is no way in.
       if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) continue;
       EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
@@ -120,6 +130,19 @@ TEST(ApiKey, NoRpcAnswersWithoutOne) {
     }
   }
   EXPECT_GT(methods, 35);
+}
+
+TEST(ApiKey, ProbesWantAKeyUnlessTheyAreOpen) {
+  for (const bool open : {false, true}) {
+    const Daemon daemon(/*keys=*/true, open);
+    for (const char* probe : {"/ServerLive", "/ServerReady"}) {
+      const std::string method = absl::StrCat(kOpenInference, probe);
+      const auto expected = open ? grpc::StatusCode::OK : grpc::StatusCode::UNAUTHENTICATED;
+      EXPECT_EQ(daemon.Call(method, ""), expected);
+      EXPECT_EQ(daemon.Call(method, kWrongKey), expected);
+      EXPECT_EQ(daemon.Call(method, kKey), grpc::StatusCode::OK);
+    }
+  }
 }
 
 TEST(ApiKey, TheHealthServiceIsThereWhereProbesAreOpen) {

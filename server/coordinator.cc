@@ -6,6 +6,7 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/service_type.h>
+#include <grpcpp/resource_quota.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -47,6 +48,42 @@ class WithoutReflection : public grpc::ServerBuilderOption {
                    plugins->end());
   }
 };
+
+// Threads for calls that are not counted: workers', probes, cancellations.
+constexpr int kSpareThreads = 256;
+// A peer that vanished holds its calls' threads until it is found out.
+constexpr absl::Duration kKeepalive = absl::Seconds(60), kKeepaliveTimeout = absl::Seconds(20);
+// Clients that wait for a long answer may ask so often whether the daemon is there.
+constexpr absl::Duration kPingInterval = absl::Seconds(10);
+constexpr int kPingStrikes = 2;
+
+int Millis(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+void SetLimits(const GrpcLimits& limits, grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("espalier");
+  quota.Resize(static_cast<size_t>(limits.memory_bytes));
+  // The library has up to two threads that wait for calls for each core, and aborts without them.
+  const int pollers = 2 * static_cast<int>(std::thread::hardware_concurrency());
+  quota.SetMaxThreads(limits.max_calls + kSpareThreads + pollers);
+  builder->SetResourceQuota(quota);
+  // The library unpacks a message whole before it looks at the limit: a megabyte becomes one
+  // thousand. Who packs gets UNIMPLEMENTED.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  const std::pair<const char*, int> arguments[] = {
+      {GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0},
+      {GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams},
+      {GRPC_ARG_MAX_METADATA_SIZE, limits.max_metadata_bytes},
+      {GRPC_ARG_KEEPALIVE_TIME_MS, Millis(kKeepalive)},
+      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(kKeepaliveTimeout)},
+      {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
+      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Millis(kPingInterval)},
+      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes}};
+  for (const auto& [name, value] : arguments) builder->AddChannelArgument(name, value);
+}
 
 }  // namespace
 
@@ -134,7 +171,9 @@ absl::Status Coordinator::Parts::Build() {
   runner.policy.max_fruitless_attempts = options.max_fruitless_attempts;
   runner.recovery_settle = options.recovery_settle;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
-  guard = std::make_unique<Guard>(&metrics, options.authorize);
+  guard = std::make_unique<Guard>(
+      &metrics, options.authorize,
+      GuardOptions{.open_probes = options.open_probes, .max_calls = options.limits.max_calls});
   services.push_back(MakeTrainingService(guard.get(), jobs.get()));
   services.push_back(MakePlannerService(guard.get(), plans.get()));
   services.push_back(MakeModelsService(
@@ -211,6 +250,7 @@ absl::Status Coordinator::Start() {
   }
   builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);
   builder.SetMaxSendMessageSize(parts.options.message_limit_bytes);
+  SetLimits(parts.options.limits, &builder);
   // Two processes on one port would each get a part of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   for (auto& service : parts.services) builder.RegisterService(service.get());
@@ -246,15 +286,19 @@ void Coordinator::Stop() {
   }
   if (parts.leases.joinable()) parts.leases.join();
   parts.rendezvous.EndAll();
-  if (parts.server != nullptr && parts.server->GetHealthCheckService() != nullptr) {
-    parts.server->GetHealthCheckService()->SetServingStatus(false);
-  }
+  Drain();
   // First the attempts, whose workers still talk to the services, then those.
   parts.jobs->Stop();
   if (parts.server != nullptr) {
     parts.server->Shutdown(absl::ToChronoTime(absl::Now() + kDrain));
     parts.server->Wait();
     parts.server.reset();
+  }
+}
+
+void Coordinator::Drain() {
+  if (parts_->server != nullptr && parts_->server->GetHealthCheckService() != nullptr) {
+    parts_->server->GetHealthCheckService()->SetServingStatus(false);
   }
 }
 

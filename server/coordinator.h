@@ -31,6 +31,16 @@ class PlanDesk;
 class Rendezvous;
 class WorkerRegistry;
 
+// What gRPC callers may use up. Beyond the bounds they get RESOURCE_EXHAUSTED, but for streams, for
+// which a client's library waits.
+struct GrpcLimits {
+  int max_calls = 512;     // at once, each with a thread, of all callers; workers', probes and
+                           // cancellations are not counted
+  int max_streams = 1024;  // of one connection
+  int64_t memory_bytes = int64_t{1} << 30;  // of messages that come and go
+  int max_metadata_bytes = 16 << 10;        // of one call
+};
+
 struct CoordinatorOptions {
   std::string data_dir;
   std::string listen = "127.0.0.1:0";
@@ -42,13 +52,14 @@ struct CoordinatorOptions {
   int max_fruitless_attempts = 5;
   double measure_seconds = 3;  // spent on measuring operators before a plan; 0: analytic only
   int message_limit_bytes = 64 << 20;
+  GrpcLimits limits;
   const Clock* clock = nullptr;       // null: the system's
   FileSystem* file_system = nullptr;  // null: the real one
   // Decides on the value of the "authorization" metadata, before every RPC. Null: all may call.
   std::function<absl::Status(const std::string& method, const std::string& authorization)>
       authorize;
   // With `authorize`, gRPC's health service, before which nothing can stand, is there only if this
-  // is set.
+  // is set; other probes (CallKind::kProbe) want no key then.
   bool open_probes = false;
   ShownKey worker_key;  // shown to workers with every call; null: none
   TransportSecurity tls;
@@ -71,6 +82,9 @@ class Coordinator {
   // Refuses new calls, ends watches, stops the attempts (their jobs go on after the next start) and
   // waits for all threads. Idempotent.
   void Stop();
+
+  // gRPC's health service says NOT_SERVING from now on; calls are answered still.
+  void Drain();
 
   std::string grpc_address() const;  // with the port that was bound; after Start
   // Where processes of this machine reach it in the clear; empty if nowhere. After Start.

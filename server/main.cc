@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@
 #include "server/http/gateway.h"
 #include "server/inference/artifact_loader.h"
 #include "server/inference/inference_service.h"
+#include "server/inference/open_inference_service.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/plan_desk.h"
 #include "server/jobs/worker_client.h"
@@ -54,6 +56,13 @@ ABSL_FLAG(std::string, worker_swap_dir, "",
 ABSL_FLAG(int, worker_threads, 0, "threads of each local worker; 0: the cores divided among them");
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker counts as dead");
 ABSL_FLAG(double, measure_seconds, 3, "time for measuring operators before a plan; 0: none");
+ABSL_FLAG(int, grpc_max_calls, espalier::GrpcLimits().max_calls,
+          "gRPC calls that are answered at once, each with a thread; workers', probes and "
+          "cancellations are not counted");
+ABSL_FLAG(int, grpc_max_streams, espalier::GrpcLimits().max_streams,
+          "gRPC calls at once on one connection; further ones wait at the client");
+ABSL_FLAG(int64_t, grpc_memory_bytes, espalier::GrpcLimits().memory_bytes,
+          "memory for gRPC messages that come and go; calls beyond it are ended");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(
     std::string, serving_swap_dir, "",
@@ -62,9 +71,11 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one key per line, one of which clients and workers must show; empty: none is "
           "wanted");
-ABSL_FLAG(bool, open_probes, false,
-          "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready and "
-          "in gRPC's health service, for probes that cannot show any");
+ABSL_FLAG(
+    bool, open_probes, false,
+    "with keys: answer without one on /health, /ready, /v2/health/live, /v2/health/ready, in "
+    "gRPC's health service and ServerLive and ServerReady of the Open Inference Protocol, for "
+    "probes that cannot show any");
 ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
           "memory for responses of /v1/responses that can be fetched and gone on from later, the "
           "ones used last; 0: none are kept");
@@ -149,9 +160,30 @@ int ServingThreads() {
   return given > 0 ? given : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
 }
 
+absl::StatusOr<GrpcLimits> ReadLimits() {
+  GrpcLimits limits;
+  limits.max_calls = absl::GetFlag(FLAGS_grpc_max_calls);
+  limits.max_streams = absl::GetFlag(FLAGS_grpc_max_streams);
+  limits.memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes);
+  constexpr int kMost = 1 << 16;
+  for (const auto& [flag, value] : {std::pair("grpc_max_calls", limits.max_calls),
+                                    std::pair("grpc_max_streams", limits.max_streams)}) {
+    if (value >= 1 && value <= kMost) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", value, ": expected 1 to ", kMost));
+  }
+  constexpr int64_t kLeast = 16 << 20;
+  if (limits.memory_bytes < kLeast) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--grpc_memory_bytes=", limits.memory_bytes, ": expected at least ", kLeast));
+  }
+  return limits;
+}
+
 // Lets the requests that run come to their ends.
-void Drain(ModelServer& models, const sigset_t& signals) {
+void Drain(ModelServer& models, Coordinator& coordinator, const sigset_t& signals) {
   models.Drain();
+  coordinator.Drain();
   const absl::Time deadline = absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_drain_seconds));
   const timespec tick = {0, 20'000'000};
   while (models.OpenRequests() > 0 && absl::Now() < deadline) {
@@ -178,6 +210,9 @@ absl::Status Serve(const sigset_t& signals) {
   }
 
   CoordinatorOptions options;
+  const absl::StatusOr<GrpcLimits> limits = ReadLimits();
+  if (!limits.ok()) return limits.status();
+  options.limits = *limits;
   std::optional<ApiKeys> keys;
   if (!absl::GetFlag(FLAGS_api_key_file).empty()) {
     absl::StatusOr<ApiKeys> read = ApiKeys::Read(absl::GetFlag(FLAGS_api_key_file));
@@ -231,6 +266,11 @@ absl::Status Serve(const sigset_t& signals) {
   std::unique_ptr<grpc::Service> inference =
       NewInferenceService(&models, &coordinator.guard(), &serving_metrics);
   coordinator.AddService(inference.get());
+  std::atomic<bool> restored = false;  // the models of the last run are back
+  const auto ready = [&] { return restored && !models.draining(); };
+  std::unique_ptr<grpc::Service> open_inference =
+      NewOpenInferenceService(&models, &coordinator.guard(), ready, kVersion);
+  coordinator.AddService(open_inference.get());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   BoostRunner boosts({.operators = &coordinator.operators(),
                       .artifacts = &coordinator.artifacts(),
@@ -257,7 +297,7 @@ absl::Status Serve(const sigset_t& signals) {
              return coordinator.guard().Check(route, authorization);
            },
        .open_probes = absl::GetFlag(FLAGS_open_probes),
-       .ready = [&models] { return !models.draining(); },
+       .ready = ready,
        .response_store_bytes = static_cast<size_t>(absl::GetFlag(FLAGS_response_store_bytes)),
        .clock = &clock,
        .version = kVersion});
@@ -279,6 +319,7 @@ absl::Status Serve(const sigset_t& signals) {
   for (const auto& [name, restored] : models.Restore()) {
     if (!restored.ok()) spdlog::error("model {} is not served: {}", name, restored.ToString());
   }
+  restored = true;
   boosts.Start();
 
   std::string http_address;
@@ -347,7 +388,7 @@ absl::Status Serve(const sigset_t& signals) {
   int caught = 0;
   sigwait(&signals, &caught);
   spdlog::info("signal {}: stopping", caught);
-  Drain(models, signals);
+  Drain(models, coordinator, signals);
   return absl::OkStatus();
 }
 

@@ -11,7 +11,8 @@
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_route.h"
 #include "server/http/openai_response.h"
-#include "server/inference/generation.h"
+#include "server/inference/open_inference.h"
+#include "server/inference/tokenization.h"
 
 namespace espalier {
 namespace {
@@ -67,6 +68,34 @@ openai::ModelEntry EntryOf(const proto::ServedModel& model, const std::string& a
   return entry;
 }
 
+// The Open Inference Protocol's.
+std::string OpenInferenceError(const openai::Error& error) {
+  return openai::Dump({{"error", error.message}});
+}
+
+// NAME or NAME/versions/VERSION, where a model's name has no slash.
+template <typename Request>
+Request ModelVersion(absl::string_view path) {
+  constexpr absl::string_view kVersions = "/versions/";
+  Request request;
+  const size_t at = path.find(kVersions);
+  request.set_name(std::string(path.substr(0, at)));
+  if (at != path.npos) request.set_version(std::string(path.substr(at + kVersions.size())));
+  return request;
+}
+
+json TensorsJson(
+    const google::protobuf::RepeatedPtrField<inference::ModelMetadataResponse::TensorMetadata>&
+        tensors) {
+  json all = json::array();
+  for (const auto& tensor : tensors) {
+    all.push_back({{"name", tensor.name()},
+                   {"datatype", tensor.datatype()},
+                   {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())}});
+  }
+  return all;
+}
+
 }  // namespace
 
 Gateway::Known& Gateway::Add(const std::string& path, const char* method, Route route) {
@@ -114,8 +143,8 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v2", "GET", &Gateway::ServerMetadata);
   AddProbe("/v2/health/live", &Gateway::Health);
   AddProbe("/v2/health/ready", &Gateway::Ready);
-  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata);
-  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady);
+  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_form = &OpenInferenceError;
+  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_form = &OpenInferenceError;
 }
 
 std::vector<Gateway::RouteName> Gateway::Routes() const {
@@ -215,18 +244,6 @@ GenerateContext Gateway::Context() {
   return {options_.models, options_.metrics, options_.clock, ++counter_};
 }
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> Gateway::ModelOf(const std::string& name) const {
-  if (!name.empty()) {
-    absl::StatusOr<ModelServer::Target> target = options_.models->Resolve(name);
-    if (!target.ok()) return target.status();
-    return std::move(target->model);
-  }
-  const std::vector<std::string> names = options_.models->Names();
-  if (names.size() == 1) return options_.models->Find(names[0]);
-  return absl::InvalidArgumentError(
-      absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
-}
-
 void Gateway::Completions(const Call& request, Responder responder) {
   Generate(openai::Kind::kCompletion, request, Context(), std::move(responder));
 }
@@ -279,16 +296,23 @@ void Gateway::Tokenize(const Call& request, Responder responder) {
     SendError(*responder, *error);
     return;
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(wanted.model);
-  if (!model.ok()) return SendError(*responder, model.status());
-  absl::StatusOr<Prompt> prompt = PromptOf(wanted.generate, **model);
-  if (!prompt.ok()) return SendError(*responder, prompt.status());
-  std::vector<std::string> strings;
-  for (const int token : prompt->tokens)
-    strings.push_back((*model)->host->tokenizer().TokenBytes(token));
-  responder->Send(200, kJson,
-                  openai::TokensJson(prompt->tokens, wanted.token_strings ? &strings : nullptr,
-                                     (*model)->host->context()));
+  proto::TokenizeRequest tokenize;
+  tokenize.set_model(wanted.model);
+  if (wanted.generate.has_chat()) {
+    *tokenize.mutable_chat() = std::move(*wanted.generate.mutable_chat());
+  } else {
+    tokenize.set_text(std::move(*wanted.generate.mutable_text()));
+  }
+  tokenize.set_no_added_tokens(wanted.generate.no_added_tokens());
+  tokenize.set_return_token_strings(wanted.token_strings);
+  const absl::StatusOr<proto::TokenizeReply> reply = espalier::Tokenize(tokenize, *options_.models);
+  if (!reply.ok()) return SendError(*responder, reply.status());
+  const std::vector<std::string> strings(reply->token_strings().begin(),
+                                         reply->token_strings().end());
+  responder->Send(
+      200, kJson,
+      openai::TokensJson({reply->tokens().begin(), reply->tokens().end()},
+                         wanted.token_strings ? &strings : nullptr, reply->max_model_len()));
 }
 
 void Gateway::Detokenize(const Call& request, Responder responder) {
@@ -297,18 +321,13 @@ void Gateway::Detokenize(const Call& request, Responder responder) {
     SendError(*responder, *error);
     return;
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(wanted.model);
-  if (!model.ok()) return SendError(*responder, model.status());
-  const Tokenizer& tokenizer = (*model)->host->tokenizer();
-  for (const int token : wanted.tokens) {
-    if (token < tokenizer.vocabulary()) continue;
-    return SendError(*responder, openai::Error{.message = absl::StrCat("token ", token,
-                                                                       " is outside the "
-                                                                       "vocabulary of ",
-                                                                       tokenizer.vocabulary()),
-                                               .param = "tokens"});
-  }
-  responder->Send(200, kJson, openai::PromptJson(tokenizer.Decode(wanted.tokens)));
+  proto::DetokenizeRequest detokenize;
+  detokenize.set_model(wanted.model);
+  detokenize.mutable_tokens()->Assign(wanted.tokens.begin(), wanted.tokens.end());
+  const absl::StatusOr<proto::DetokenizeReply> reply =
+      espalier::Detokenize(detokenize, *options_.models);
+  if (!reply.ok()) return SendError(*responder, reply.status());
+  responder->Send(200, kJson, openai::PromptJson(reply->text()));
 }
 
 void Gateway::Models(const Call&, Responder responder) {
@@ -335,8 +354,9 @@ void Gateway::Health(const Call& request, Responder responder) {
 }
 
 void Gateway::Ready(const Call& request, Responder responder) {
-  const bool ready = !options_.ready || options_.ready();
+  bool ready = !options_.ready || options_.ready();
   if (request.path == "/v2/health/ready") {
+    ready = ready && AllModelsReady(*options_.models);
     responder->Send(ready ? 200 : 503, kJson,
                     absl::StrCat(R"({"ready":)", ready ? "true" : "false", "}"));
     return;
@@ -356,30 +376,32 @@ void Gateway::Metrics(const Call&, Responder responder) {
 }
 
 void Gateway::ServerMetadata(const Call&, Responder responder) {
+  const inference::ServerMetadataResponse server = DescribeServer(options_.version);
   responder->Send(
       200, kJson,
       openai::Dump(
-          {{"name", "espalier"}, {"version", options_.version}, {"extensions", json::array()}}));
+          {{"name", server.name()}, {"version", server.version()}, {"extensions", json::array()}}));
 }
 
 void Gateway::ModelMetadata(const Call& request, Responder responder) {
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = options_.models->Find(request.name);
-  if (!model.ok()) return SendError(*responder, model.status());
-  const auto text = [](const char* name) {
-    return json::array({{{"name", name}, {"datatype", "BYTES"}, {"shape", {1}}}});
-  };
+  const absl::StatusOr<inference::ModelMetadataResponse> model =
+      DescribeModel(ModelVersion<inference::ModelMetadataRequest>(request.name), *options_.models);
+  if (!model.ok()) return SendError(*responder, model.status(), &OpenInferenceError);
   responder->Send(200, kJson,
-                  openai::Dump({{"name", (*model)->description.name()},
-                                {"versions", {"1"}},
-                                {"platform", "espalier"},
-                                {"inputs", text("prompt")},
-                                {"outputs", text("text")}}));
+                  openai::Dump({{"name", model->name()},
+                                {"versions", std::vector<std::string>(model->versions().begin(),
+                                                                      model->versions().end())},
+                                {"platform", model->platform()},
+                                {"inputs", TensorsJson(model->inputs())},
+                                {"outputs", TensorsJson(model->outputs())}}));
 }
 
 void Gateway::ModelReady(const Call& request, Responder responder) {
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = options_.models->Find(request.name);
-  if (!model.ok()) return SendError(*responder, model.status());
-  responder->Send(200, kJson, openai::Dump({{"name", request.name}, {"ready", true}}));
+  const auto wanted = ModelVersion<inference::ModelReadyRequest>(request.name);
+  const absl::StatusOr<bool> ready = espalier::ModelReady(wanted, *options_.models);
+  if (!ready.ok()) return SendError(*responder, ready.status(), &OpenInferenceError);
+  responder->Send(*ready ? 200 : 503, kJson,
+                  openai::Dump({{"name", wanted.name()}, {"ready", *ready}}));
 }
 
 }  // namespace espalier

@@ -6,7 +6,14 @@
 //   GET  /v1/responses/ID (DELETE, too)  /v1/responses/ID/input_items
 //   POST /v1/messages  /v1/messages/count_tokens
 //   GET  /v1/models  /v1/models/NAME  /health  /ready  /version  /metrics
-//   GET  /v2  /v2/health/live  /v2/health/ready  /v2/models/NAME  /v2/models/NAME/ready
+//   GET  /v2  /v2/health/live  /v2/health/ready
+//   GET  /v2/models/NAME  /v2/models/NAME/ready  (NAME may be NAME/versions/1)
+//
+// What "ready" means (200, otherwise 503):
+//   /ready                 requests are admitted: true with no model served, as whoever is to serve
+//                          one, and workers, come in by the same door; false while draining
+//   /v2/health/ready       besides, every served model answers requests, as the protocol has it
+//   /v2/models/NAME/ready  this model does: its workers, if it runs on some, hold it
 #pragma once
 
 #include <atomic>
@@ -33,7 +40,7 @@ struct GatewayOptions {
   std::function<absl::Status(const std::string& route, const std::string& authorization)> authorize;
   // The probes /health, /ready, /v2/health/live and /v2/health/ready are not asked for one.
   bool open_probes = false;
-  std::function<bool()> ready;
+  std::function<bool()> ready;             // whether requests are admitted; null: they are
   size_t response_store_bytes = 64 << 20;  // of responses that are kept; 0: none is
   const Clock* clock = nullptr;
   std::string version;
@@ -79,8 +86,6 @@ class Gateway {
   Responder Metered(const HttpRequest& request, const Known* known, Responder responder) const;
   GenerateContext Context();
   ResponsesContext ForResponses();
-  // The model that a path or a body names; an empty name is the only one there is.
-  absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const std::string& name) const;
 
   void Completions(const Call& request, Responder responder);
   void ChatCompletions(const Call& request, Responder responder);

@@ -1,4 +1,4 @@
-// Who may call which route, and how.
+// Who may call which route, and how; what probes say.
 #include "server/http/gateway.h"
 
 #include <map>
@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 constexpr char kKey[] = "Bearer the-key-of-this-test";
@@ -50,12 +51,13 @@ class Answer : public HttpResponder {
 
 class GatewayTest : public ::testing::Test {
  protected:
-  Gateway MakeGateway(bool keys, bool open_probes) {
+  Gateway MakeGateway(bool keys, bool open_probes, std::function<bool()> ready = nullptr) {
     GatewayOptions options;
     options.models = &models_;
     options.exposition = [] { return std::string("a_metric 1\n"); };
     options.clock = &clock_;
     options.open_probes = open_probes;
+    options.ready = std::move(ready);
     if (keys) {
       options.authorize = [](const std::string&, const std::string& authorization) {
         return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
@@ -195,6 +197,27 @@ TEST_F(GatewayTest, TooManyRequestsAreRefusedInTheFormOfTheirApi) {
     const auto json = nlohmann::json::parse(answer->body());
     EXPECT_EQ(json.value("type", ""), path == "/v1/messages" ? "error" : "") << answer->body();
     EXPECT_THAT(json["error"]["message"].get<std::string>(), HasSubstr("too many requests"));
+  }
+}
+
+TEST_F(GatewayTest, WithoutModelsItIsReadyForWhoeverServesOne) {
+  bool admits = true;
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false, [&] { return admits; });
+  for (const char* path : {"/ready", "/v2/health/ready"}) {
+    admits = true;
+    EXPECT_EQ(Ask(gateway, "GET", path, "").status(), 200) << path;
+    admits = false;
+    EXPECT_EQ(Ask(gateway, "GET", path, "").status(), 503) << path;
+  }
+  EXPECT_EQ(Ask(gateway, "GET", "/v2/health/live", "").status(), 200);
+}
+
+TEST_F(GatewayTest, ErrorsOfTheOpenInferenceProtocolHaveItsForm) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const char* path : {"", "/ready", "/versions/1", "/versions/1/ready", "/versions/2"}) {
+    const Answer answer = Ask(gateway, "GET", absl::StrCat("/v2/models/nobody", path), "");
+    EXPECT_EQ(answer.status(), 404) << path;
+    EXPECT_THAT(answer.body(), StartsWith(R"({"error":"model 'nobody' is not served)")) << path;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <compare>
 #include <deque>
 #include <map>
 #include <utility>
@@ -18,7 +19,10 @@
 #include "server/inference/generation.h"
 #include "server/inference/lossless_proof.h"
 #include "server/inference/model_server.h"
+#include "server/inference/tokenization.h"
+#include "server/random_id.h"
 #include "server/services/guard.h"
+#include "worker/keyed_channel.h"
 
 namespace espalier {
 namespace {
@@ -28,6 +32,8 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
 // Between two messages of a proof's progress within one check.
 constexpr absl::Duration kProgress = absl::Milliseconds(100);
+
+constexpr size_t kMaxRequestId = 256;  // bytes
 
 // Replies on their way from the engine's thread to the stream's.
 class Mailbox {
@@ -100,12 +106,31 @@ class InferenceService final : public proto::Inference::Service {
 
   grpc::Status Cancel(grpc::ServerContext* context, const proto::CancelGenerateRequest* request,
                       proto::CancelGenerateReply* reply) override {
-    return guard_->Answer(context, "Inference/Cancel", [&] {
+    const auto cancel = [&] {
       absl::MutexLock lock(&mutex_);
-      auto it = open_.find(request->request_id());
+      auto it = open_.find({AuthorizationOf(*context), request->request_id()});
       reply->set_found(it != open_.end());
       if (it != open_.end()) it->second->Cancel();
       return absl::OkStatus();
+    };
+    return guard_->Answer(context, "Inference/Cancel", cancel, CallKind::kShort);
+  }
+
+  grpc::Status Tokenize(grpc::ServerContext* context, const proto::TokenizeRequest* request,
+                        proto::TokenizeReply* reply) override {
+    return guard_->Answer(context, "Inference/Tokenize", [&] {
+      absl::StatusOr<proto::TokenizeReply> tokens = espalier::Tokenize(*request, *models_);
+      if (tokens.ok()) *reply = *std::move(tokens);
+      return tokens.status();
+    });
+  }
+
+  grpc::Status Detokenize(grpc::ServerContext* context, const proto::DetokenizeRequest* request,
+                          proto::DetokenizeReply* reply) override {
+    return guard_->Answer(context, "Inference/Detokenize", [&] {
+      absl::StatusOr<proto::DetokenizeReply> text = espalier::Detokenize(*request, *models_);
+      if (text.ok()) *reply = *std::move(text);
+      return text.status();
     });
   }
 
@@ -140,15 +165,32 @@ class InferenceService final : public proto::Inference::Service {
   }
 
  private:
-  absl::StatusOr<std::string> Register(const std::string& wanted,
-                                       std::shared_ptr<Generation> generation) {
-    absl::MutexLock lock(&mutex_);
-    const std::string id = wanted.empty() ? absl::StrCat("gen-", ++counter_) : wanted;
-    if (!open_.emplace(id, std::move(generation)).second) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("field 'request_id': a request '", id, "' is running"));
+  // A request that runs: who has its key and knows its id may cancel it.
+  struct Handle {
+    std::string authorization, id;
+    auto operator<=>(const Handle&) const = default;
+  };
+
+  // Before a request begins to run: its handle, with an id if it brings none.
+  static absl::StatusOr<Handle> HandleOf(const grpc::ServerContext& context,
+                                         const std::string& wanted, const char* prefix) {
+    if (wanted.size() > kMaxRequestId) {
+      return absl::InvalidArgumentError(absl::StrCat("field 'request_id' has ", wanted.size(),
+                                                     " bytes, expected at most ", kMaxRequestId));
     }
-    return id;
+    if (!wanted.empty()) return Handle{AuthorizationOf(context), wanted};
+    const absl::StatusOr<std::string> random = RandomId();
+    if (!random.ok()) return random.status();
+    return Handle{AuthorizationOf(context), absl::StrCat(prefix, *random)};
+  }
+
+  absl::Status Register(const Handle& handle, std::shared_ptr<Generation> generation) {
+    absl::MutexLock lock(&mutex_);
+    if (!open_.emplace(handle, std::move(generation)).second) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("field 'request_id': a request '", handle.id, "' is running"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status DoGenerate(grpc::ServerContext* context, proto::GenerateRequest request,
@@ -160,6 +202,8 @@ class InferenceService final : public proto::Inference::Service {
     if (!(request.timeout_seconds() >= 0)) {
       return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
     }
+    const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "gen-");
+    if (!handle.ok()) return handle.status();
     LimitTime(*context, &request);
     auto mailbox = std::make_shared<Mailbox>();
     absl::StatusOr<std::shared_ptr<Generation>> generation =
@@ -168,17 +212,17 @@ class InferenceService final : public proto::Inference::Service {
                           mailbox->Put(reply, last);
                         });
     if (!generation.ok()) return generation.status();
-    absl::StatusOr<std::string> id = Register(request.request_id(), *generation);
-    if (!id.ok()) {
+    absl::Status status = Register(*handle, *generation);
+    if (!status.ok()) {
       (*generation)->Cancel();
-      return id.status();
+      return status;
     }
-    const absl::Status status = Stream(context, **generation, *id, mailbox.get(), writer);
+    status = Stream(context, **generation, handle->id, mailbox.get(), writer);
     if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
       context->AddTrailingMetadata("retry-after", std::string(*delay));
     }
     absl::MutexLock lock(&mutex_);
-    open_.erase(*id);
+    open_.erase(*handle);
     return status;
   }
 
@@ -186,6 +230,8 @@ class InferenceService final : public proto::Inference::Service {
                        proto::EmbedReply* reply) {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
     if (!target.ok()) return target.status();
+    const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "emb-");
+    if (!handle.ok()) return handle.status();
     struct Shared {
       absl::Mutex mutex;
       bool done ABSL_GUARDED_BY(mutex) = false;
@@ -200,10 +246,9 @@ class InferenceService final : public proto::Inference::Service {
                          shared->done = true;
                        });
     if (!embedding.ok()) return embedding.status();
-    absl::StatusOr<std::string> id = Register(request.request_id(), *embedding);
-    if (!id.ok()) {
+    if (absl::Status status = Register(*handle, *embedding); !status.ok()) {
       (*embedding)->Cancel();
-      return id.status();
+      return status;
     }
     {
       absl::MutexLock lock(&shared->mutex);
@@ -214,7 +259,7 @@ class InferenceService final : public proto::Inference::Service {
       if (shared->reply.ok()) *reply = *std::move(shared->reply);
     }
     absl::MutexLock open_lock(&mutex_);
-    open_.erase(*id);
+    open_.erase(*handle);
     absl::MutexLock lock(&shared->mutex);
     if (const auto delay = shared->reply.status().GetPayload(kRetryAfterPayload)) {
       context->AddTrailingMetadata("retry-after", std::string(*delay));
@@ -278,8 +323,7 @@ class InferenceService final : public proto::Inference::Service {
   ServingMetrics* const metrics_;
   std::atomic<bool> verifying_{false};
   absl::Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Generation>> open_ ABSL_GUARDED_BY(mutex_);
-  int64_t counter_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Handle, std::shared_ptr<Generation>> open_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

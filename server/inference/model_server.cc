@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/models/kv_format.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/inference/field_error.h"
 #include "server/inference/sampling_defaults.h"
 
 namespace espalier {
@@ -257,6 +258,10 @@ proto::ServedModel Describe(const LoadedModel& model) {
     place.set_state(absl::StrCat("set aside: ", ssms[s].message()));
   }
   return description;
+}
+
+bool AnswersRequests(const proto::ServedModel& model) {
+  return model.state().empty() || model.state() == "ready";
 }
 
 absl::StatusOr<int> AdapterIndex(const proto::ServedModel& model, const std::string& adapter) {
@@ -544,6 +549,14 @@ absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = Find(owner);
   if (!model.ok()) return model.status();
   return Target{*std::move(model), owner == name ? "" : name};
+}
+
+absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string& name) const {
+  if (!name.empty()) return Resolve(name);
+  const std::vector<std::string> names = Names();
+  if (names.size() == 1) return Resolve(names[0]);
+  return FieldError(
+      "model", absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
 }
 
 std::vector<proto::ServedModel> ModelServer::List() const {

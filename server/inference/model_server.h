@@ -35,6 +35,9 @@ struct LoadedModel {
 
 // As it is now. Of an SSM that failed, and is used no more, the state says why.
 proto::ServedModel Describe(const LoadedModel& model);
+// Whether a model that is described so answers requests: on workers only while they hold it. (SSMs
+// that are away cost time, no answers.)
+bool AnswersRequests(const proto::ServedModel& model);
 
 // What serving needs of artifacts, behind an interface so that tests need no trained model.
 class ModelLoader {
@@ -125,6 +128,9 @@ class ModelServer {
     std::string adapter;  // empty: none
   };
   absl::StatusOr<Target> Resolve(const std::string& name) const;
+  // Where the empty name stands for the only model that is served; InvalidArgument if there is no
+  // such one.
+  absl::StatusOr<Target> ResolveOrOnly(const std::string& name) const;
   std::vector<proto::ServedModel> List() const;
   std::vector<std::string> Names() const;
 

@@ -27,7 +27,7 @@ class ClusterService : public proto::Cluster::Service {
 
   grpc::Status Join(ServerContext* context, const proto::JoinRequest* request,
                     proto::JoinReply* reply) override {
-    return guard_.Answer(context, "Cluster/Join", [&]() -> absl::Status {
+    return Answer(context, "Cluster/Join", [&]() -> absl::Status {
       absl::StatusOr<proto::Lease> lease = workers_.Join(*request);
       if (!lease.ok()) return lease.status();
       *reply->mutable_lease() = *lease;
@@ -39,19 +39,17 @@ class ClusterService : public proto::Cluster::Service {
 
   grpc::Status Heartbeat(ServerContext* context, const proto::HeartbeatRequest* request,
                          proto::HeartbeatReply*) override {
-    return guard_.Answer(context, "Cluster/Heartbeat",
-                         [&] { return workers_.Heartbeat(*request); });
+    return Answer(context, "Cluster/Heartbeat", [&] { return workers_.Heartbeat(*request); });
   }
 
   grpc::Status Leave(ServerContext* context, const proto::LeaveRequest* request,
                      proto::LeaveReply*) override {
-    return guard_.Answer(context, "Cluster/Leave",
-                         [&] { return workers_.Leave(request->lease()); });
+    return Answer(context, "Cluster/Leave", [&] { return workers_.Leave(request->lease()); });
   }
 
   grpc::Status ListWorkers(ServerContext* context, const proto::ListWorkersRequest*,
                            proto::ListWorkersReply* reply) override {
-    return guard_.Answer(context, "Cluster/ListWorkers", [&] {
+    return Answer(context, "Cluster/ListWorkers", [&] {
       for (proto::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
       return absl::OkStatus();
     });
@@ -59,7 +57,7 @@ class ClusterService : public proto::Cluster::Service {
 
   grpc::Status Status(ServerContext* context, const proto::ClusterStatusRequest*,
                       proto::ClusterStatusReply* reply) override {
-    return guard_.Answer(context, "Cluster/Status", [&] {
+    return Answer(context, "Cluster/Status", [&] {
       for (proto::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
       status_(reply);
       return absl::OkStatus();
@@ -68,7 +66,7 @@ class ClusterService : public proto::Cluster::Service {
 
   grpc::Status StoreSet(ServerContext* context, const proto::StoreSetRequest* request,
                         proto::StoreSetReply*) override {
-    return guard_.Answer(context, "Cluster/StoreSet", [&] {
+    return Answer(context, "Cluster/StoreSet", [&] {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
       return rendezvous_.Set(request->job_id(), request->attempt(), request->key(),
@@ -78,7 +76,7 @@ class ClusterService : public proto::Cluster::Service {
 
   grpc::Status StoreGet(ServerContext* context, const proto::StoreGetRequest* request,
                         proto::StoreGetReply* reply) override {
-    return guard_.Answer(context, "Cluster/StoreGet", [&]() -> absl::Status {
+    return Answer(context, "Cluster/StoreGet", [&]() -> absl::Status {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
       // A NaN or a negative number answers at once.
@@ -94,6 +92,12 @@ class ClusterService : public proto::Cluster::Service {
   }
 
  private:
+  // A busy daemon must not lose its workers, nor the sight of them.
+  grpc::Status Answer(ServerContext* context, const std::string& method,
+                      const std::function<absl::Status()>& body) {
+    return guard_.Answer(context, method, body, CallKind::kShort);
+  }
+
   Guard& guard_;
   WorkerRegistry& workers_;
   Rendezvous& rendezvous_;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -60,23 +61,36 @@ absl::Status Guard::Check(const std::string& method, const std::string& authoriz
   return authorize_ ? authorize_(method, authorization) : absl::OkStatus();
 }
 
+absl::Status Guard::Run(grpc::ServerContext* context, const std::string& method,
+                        const std::function<absl::Status()>& body, CallKind kind) {
+  const int counted = kind == CallKind::kBounded ? 1 : 0;
+  const absl::Cleanup over = [&] { open_ -= counted; };
+  if ((open_ += counted) > options_.max_calls && counted > 0) {
+    context->AddTrailingMetadata("retry-after", "1");
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_calls,
+                     " calls are open, as many as this daemon answers at once; end some, come "
+                     "again later, or start it with a larger --grpc_max_calls"));
+  }
+  // Third-party code beneath may throw; nothing a client sends may end the process.
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat(method, ": unexpected error: ", error.what()));
+  }
+}
+
 grpc::Status Guard::Answer(grpc::ServerContext* context, const std::string& method,
-                           const std::function<absl::Status()>& body) {
+                           const std::function<absl::Status()>& body, CallKind kind) {
   const auto start = std::chrono::steady_clock::now();
   std::string authorization;
   auto it = context->client_metadata().find("authorization");
   if (it != context->client_metadata().end()) {
     authorization.assign(it->second.data(), it->second.size());
   }
-  absl::Status status = Check(method, authorization);
-  if (status.ok()) {
-    // Third-party code beneath may throw; nothing a client sends may end the process.
-    try {
-      status = body();
-    } catch (const std::exception& error) {
-      status = absl::InternalError(absl::StrCat(method, ": unexpected error: ", error.what()));
-    }
-  }
+  const bool open = kind == CallKind::kProbe && options_.open_probes;
+  absl::Status status = open ? absl::OkStatus() : Check(method, authorization);
+  if (status.ok()) status = Run(context, method, body, kind);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   metrics_->GrpcRequest(method, CodeName(status.code()), seconds);

@@ -1,12 +1,13 @@
-// Stands before every RPC: authentication, then the call, then metrics, a log line and the status
-// for the wire. Services hold their logic in functions that return absl::Status and are called
-// through it:
+// Stands before every RPC: authentication, a bound on calls that are open, then the call, then
+// metrics, a log line and the status for the wire. Services hold their logic in functions that
+// return absl::Status and are called through it:
 //
 //   grpc::Status Get(grpc::ServerContext* context, const Request* request, Reply* reply) override {
 //     return guard_.Answer(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
 //   }
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -25,23 +26,42 @@ namespace espalier {
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
+// How a call stands to the bound on open ones.
+enum class CallKind {
+  kBounded,  // may wait or stream: ResourceExhausted beyond the bound
+  // Answers at once, or comes from a worker, which would be lost without an answer: never refused.
+  kShort,
+  kProbe,  // as kShort, and wants no key where probes are open
+};
+
+struct GuardOptions {
+  bool open_probes = false;
+  int max_calls = 512;  // kBounded ones at once
+};
+
 // Thread-safe.
 class Guard {
  public:
   using Authorize =
       std::function<absl::Status(const std::string& method, const std::string& authorization)>;
-  Guard(Metrics* metrics, Authorize authorize)
-      : metrics_(metrics), authorize_(std::move(authorize)) {}
+  Guard(Metrics* metrics, Authorize authorize, GuardOptions options = {})
+      : metrics_(metrics), authorize_(std::move(authorize)), options_(options) {}
 
   // `method` is "Service/Method". An exception that escapes `body` becomes Internal.
   grpc::Status Answer(grpc::ServerContext* context, const std::string& method,
-                      const std::function<absl::Status()>& body);
+                      const std::function<absl::Status()>& body,
+                      CallKind kind = CallKind::kBounded);
   // For the HTTP gateway: the same decision on an Authorization header.
   absl::Status Check(const std::string& method, const std::string& authorization) const;
 
  private:
+  absl::Status Run(grpc::ServerContext* context, const std::string& method,
+                   const std::function<absl::Status()>& body, CallKind kind);
+
   Metrics* const metrics_;
   const Authorize authorize_;
+  const GuardOptions options_;
+  std::atomic<int> open_ = 0;  // kBounded ones
 };
 
 }  // namespace espalier

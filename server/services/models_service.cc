@@ -32,7 +32,7 @@ class ModelsService : public proto::Models::Service {
 
   grpc::Status Upload(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
                       proto::UploadReply* reply) override {
-    return guard_.Answer(context, kUpload, [&] { return Receive(reader, reply); });
+    return guard_.Answer(context, kUpload, [&] { return Receive(context, reader, reply); });
   }
 
   grpc::Status List(ServerContext* context, const proto::ListArtifactsRequest*,
@@ -73,6 +73,7 @@ class ModelsService : public proto::Models::Service {
                                 const google::protobuf::MessageLite& request,
                                 google::protobuf::MessageLite* reply) {
     if (key.empty()) return false;
+    if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
     const Remembered probe = Remember(method, key, request, *reply);
     absl::StatusOr<std::optional<std::string>> known =
         store_.Recall(method, key, probe.request_hash);
@@ -118,7 +119,7 @@ class ModelsService : public proto::Models::Service {
 
   // The header stands for the whole request in the idempotency record: a repeated upload is
   // answered before its files have arrived again.
-  absl::Status Receive(grpc::ServerReader<proto::UploadRequest>* reader,
+  absl::Status Receive(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
                        proto::UploadReply* reply) {
     proto::UploadRequest part;
     if (!reader->Read(&part) || !part.has_header()) {
@@ -153,6 +154,17 @@ class ModelsService : public proto::Models::Service {
           break;
       }
       if (!status.ok()) return status;
+    }
+    // The end of a call that broke off looks like that of a whole one, and so does a message that
+    // cannot be read. Behind the end nothing comes, and by then it is known whether all broke off.
+    const bool more = reader->Read(&part);
+    if (context->IsCancelled()) {
+      return absl::CancelledError("the upload broke off; nothing of it is kept");
+    }
+    if (more) {
+      return absl::InvalidArgumentError(
+          "a message of the upload could not be read (are all file names UTF-8?); nothing of it is "
+          "kept");
     }
     ArtifactUpload::MakeRemembered remember;
     if (!key.empty()) {

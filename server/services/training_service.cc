@@ -40,7 +40,9 @@ class TrainingService : public proto::Training::Service {
   }
   grpc::Status Cancel(ServerContext* context, const proto::CancelRequest* request,
                       proto::CancelReply* reply) override {
-    return guard_.Answer(context, "Training/Cancel", [&] { return jobs_.Cancel(*request, reply); });
+    return guard_.Answer(
+        context, "Training/Cancel", [&] { return jobs_.Cancel(*request, reply); },
+        CallKind::kShort);
   }
   grpc::Status Resume(ServerContext* context, const proto::ResumeRequest* request,
                       proto::ResumeReply* reply) override {

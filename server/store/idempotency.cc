@@ -38,15 +38,18 @@ Remembered Remember(const std::string& method, const std::string& key,
   return {method, key, Sha256Hex(Canonical(request)), reply.SerializeAsString()};
 }
 
+absl::Status CheckIdempotencyKey(const std::string& key) {
+  if (key.size() <= kMaxKey) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("idempotency_key has ", key.size(),
+                                                 " bytes; at most ", kMaxKey, " are allowed"));
+}
+
 absl::Status Idempotency::Once(const std::string& method, const std::string& key,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite* reply,
                                const std::function<absl::Status()>& body) {
   if (key.empty()) return body();
-  if (key.size() > kMaxKey) {
-    return absl::InvalidArgumentError(absl::StrCat("idempotency_key has ", key.size(),
-                                                   " bytes; at most ", kMaxKey, " are allowed"));
-  }
+  if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::optional<std::string>> known =
       store_->Recall(method, key, Sha256Hex(Canonical(request)));

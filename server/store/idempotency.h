@@ -20,6 +20,9 @@ Remembered Remember(const std::string& method, const std::string& key,
                     const google::protobuf::MessageLite& request,
                     const google::protobuf::MessageLite& reply);
 
+// InvalidArgument if the key is too long to be kept.
+absl::Status CheckIdempotencyKey(const std::string& key);
+
 // Thread-safe. Calls that carry a key run one after another, so that a repetition that overtakes
 // the first call waits for its answer.
 class Idempotency {

@@ -1,14 +1,11 @@
 #include "server/http/responses/responses_route.h"
 
-#include <openssl/rand.h>
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,6 +15,7 @@
 #include "server/http/responses/response_answer.h"
 #include "server/http/responses/responses_request.h"
 #include "server/inference/generation.h"
+#include "server/random_id.h"
 
 namespace espalier {
 namespace {
@@ -30,16 +28,6 @@ constexpr char kJson[] = "application/json";
 std::string OwnerOf(const HttpRequest& http) {
   const auto it = http.headers.find("authorization");
   return it == http.headers.end() ? "" : it->second;
-}
-
-// Nobody can guess it.
-absl::StatusOr<std::string> NewId() {
-  std::string bytes(16, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) !=
-      1) {
-    return absl::InternalError("the system has no random numbers to give for an id");
-  }
-  return absl::BytesToHexString(bytes);
 }
 
 openai::Error Missing(const std::string& id) {
@@ -128,7 +116,7 @@ std::optional<openai::Error> ReadQuery(const HttpRequest& http,
 }  // namespace
 
 void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Responder responder) {
-  const absl::StatusOr<std::string> base = NewId();
+  const absl::StatusOr<std::string> base = RandomId();
   if (!base.ok()) {
     SendError(*responder, base.status());
     return;

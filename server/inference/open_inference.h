@@ -1,0 +1,26 @@
+// What the Open Inference Protocol asks of a server, for gRPC and HTTP alike. A model has one
+// version, "1", which may also be left out; adapters count as models.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/open_inference.pb.h"
+#include "server/inference/model_server.h"
+
+namespace espalier {
+
+inference::ServerMetadataResponse DescribeServer(const std::string& version);
+
+// Whether every served model answers requests; true if none is served. That requests are admitted
+// at all is for the caller to know.
+bool AllModelsReady(const ModelServer& models);
+
+// NotFound for a model or a version that there is not.
+absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
+                                const ModelServer& models);
+// Likewise; Unavailable once the server drains.
+absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
+    const inference::ModelMetadataRequest& request, const ModelServer& models);
+
+}  // namespace espalier

@@ -1,0 +1,22 @@
+// The Open Inference Protocol's gRPC service over the model server.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace grpc {
+class Service;
+}
+
+namespace espalier {
+
+class Guard;
+class ModelServer;
+
+// `models` and `guard` must outlive the service. `ready`: requests are admitted; null: they are.
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, Guard* guard,
+                                                       std::function<bool()> ready,
+                                                       std::string version);
+
+}  // namespace espalier

@@ -1,0 +1,151 @@
+"""Bounds of gRPC, small ones: what is beyond them is refused with a remedy, and what keeps a daemon going is not."""
+import os
+import queue
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import grpc  # noqa: E402
+import inference_pb2  # noqa: E402
+import models_pb2  # noqa: E402
+import open_inference_pb2  # noqa: E402
+from cluster import Cluster, Failed  # noqa: E402
+from grpc_calls import Calls, error_of, use  # noqa: E402
+
+use(inference_pb2, models_pb2, open_inference_pb2)
+Code = grpc.StatusCode
+CALLS, STREAMS = 6, 4
+
+
+class Held:
+    """An upload that holds its thread until it is let go."""
+
+    def __init__(self, models):
+        self.parts = queue.SimpleQueue()
+        self.parts.put(models_pb2.UploadRequest(header=models_pb2.UploadHeader(name="x", kind=models_pb2.Artifact.DATASET)))
+        method = models.service.methods_by_name["Upload"]
+        call = models.channel.stream_unary(f"/{models.service.full_name}/Upload", lambda m: m.SerializeToString(),
+                                           method.output_type._concrete_class.FromString)
+        self.future = call.future(iter(self.parts.get, None), timeout=120)
+
+    def end(self):
+        self.parts.put(None)
+        try:
+            self.future.result()
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+        raise AssertionError("an upload without a file is no artifact")
+
+
+class GrpcLimitsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(workers=1, lease=2, daemon_flags=[f"--grpc_max_calls={CALLS}", f"--grpc_max_streams={STREAMS}",
+                                                                "--grpc_memory_bytes=134217728"])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+
+    def open(self, service):
+        calls = Calls(self.cluster.grpc, service)
+        self.addCleanup(calls.close)
+        return calls
+
+    def threads(self):
+        with open(f"/proc/{self.cluster.daemon.pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+
+    def hold(self, count):
+        """So many calls at once, on as many connections as that takes."""
+        held = []
+        for _ in range(count):
+            if len(held) % STREAMS == 0:
+                models = self.open("Models")
+            held.append(Held(models))
+        return held
+
+    def refused(self, inference):
+        try:
+            inference.ListServed(inference_pb2.ListServedRequest())
+        except grpc.RpcError as error:
+            return error
+        return None
+
+    def test_calls_beyond_the_bound_are_refused_and_the_daemon_goes_on(self):
+        inference = self.open("Inference")
+        held = self.hold(CALLS)
+        self.cluster.wait(lambda: self.refused(inference) is not None, 10, "all calls are held")
+        error = self.refused(inference)
+        self.assertEqual(error.code(), Code.RESOURCE_EXHAUSTED)
+        self.assertIn(f"{CALLS} calls are open", error.details())
+        self.assertIn("--grpc_max_calls", error.details())
+        self.assertEqual(dict(error.trailing_metadata()).get("retry-after"), "1")
+        # Probes, what ends requests, and what keeps workers: longer than a lease.
+        end = time.time() + 3
+        while time.time() < end:
+            health = inference.channel.unary_unary("/grpc.health.v1.Health/Check", lambda m: m, lambda m: m)
+            self.assertEqual(health(b"", timeout=10), b"\x08\x01")
+            rpc = self.open("GRPCInferenceService")
+            self.assertTrue(rpc.ServerLive(open_inference_pb2.ServerLiveRequest()).live)
+            self.assertTrue(rpc.ServerReady(open_inference_pb2.ServerReadyRequest()).ready)
+            self.assertFalse(inference.Cancel(inference_pb2.CancelGenerateRequest(request_id="none")).found)
+            workers = self.cluster.run("status")["workers"]
+            self.assertEqual([w["state"].upper() for w in workers], ["IDLE"])
+            time.sleep(0.2)
+        with self.assertRaises(Failed) as failed:
+            self.cluster.cli("models", "list")
+        self.assertIn("grpc_max_calls", failed.exception.err)
+        for one in held:
+            self.assertEqual(one.end()[0], Code.INVALID_ARGUMENT)
+        self.cluster.wait(lambda: self.refused(inference) is None, 10, "there is room again")
+
+    def test_streams_beyond_the_bound_wait_at_the_client(self):
+        models = self.open("Models")
+        held = [Held(models) for _ in range(STREAMS)]
+        time.sleep(0.5)
+        ask = models_pb2.ListArtifactsRequest()
+        self.assertEqual(error_of(lambda: models.List(ask, timeout=1))[0], Code.DEADLINE_EXCEEDED)
+        self.open("Models").List(ask)  # by another connection
+        held[0].end()
+        models.List(ask, timeout=20)
+        for one in held[1:]:
+            one.end()
+
+    def test_a_flood_of_calls_has_few_threads(self):
+        held = self.hold(300)
+        codes = [one.end() for one in held]
+        refused = [details for code, details in codes if code == Code.RESOURCE_EXHAUSTED]
+        self.assertGreater(len(refused), 200)
+        self.assertLess(self.threads(), 120)
+        for details in refused:
+            self.assertIn("calls are open", details)
+        self.open("Inference").ListServed(inference_pb2.ListServedRequest())
+
+    def test_memory_is_bounded(self):
+        """A message is taken in whole before its size is looked at."""
+        code, message = error_of(lambda: self.open("Inference").Generate(b"\x12\x80\x80\x80\xd8\x02" + b"a" * (700 << 20)))
+        self.assertEqual(code, Code.RESOURCE_EXHAUSTED, message)
+        with open(f"/proc/{self.cluster.daemon.pid}/status") as status:
+            most = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+        self.assertLess(most, 400 << 10)
+        self.open("Inference").ListServed(inference_pb2.ListServedRequest())
+
+    def test_large_messages_go_through_a_small_memory_one_by_one(self):
+        for _ in range(3):
+            code, message = error_of(lambda: self.open("Inference").Generate(
+                inference_pb2.GenerateRequest(model="nobody", text="x" * (32 << 20))))
+            self.assertEqual(code, Code.NOT_FOUND, message)
+
+    def test_bounds_of_no_sense_are_refused(self):
+        for flag in ("--grpc_max_calls=0", "--grpc_max_calls=-5", "--grpc_max_streams=0", "--grpc_memory_bytes=1000"):
+            process = self.cluster.spawn("espalierd", f"--data_dir={self.cluster.folder}/other", "--listen=127.0.0.1:0",
+                                         "--http_listen=", flag)
+            self.assertEqual(process.wait(30), 1)
+            with open(self.cluster.logs[-1]) as log:
+                self.assertIn(flag, log.read())
+
+
+if __name__ == "__main__":
+    unittest.main()
