@@ -49,8 +49,8 @@ EngineHost::~EngineHost() {
   thread_.join();
 }
 
-absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(std::vector<int> prompt,
-                                                      RequestOptions options, Listener listener) {
+absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, RequestOptions options,
+                                                      Listener listener) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the model is being unloaded");
   const Ticket ticket = next_ticket_++;
@@ -123,8 +123,7 @@ void EngineHost::Execute(Command command) {
     if (it != ids_.end()) engine_->Cancel(it->second);
     return;
   }
-  absl::StatusOr<RequestId> id =
-      engine_->Submit(std::move(command.prompt), std::move(command.options));
+  absl::StatusOr<RequestId> id = engine_->Submit(*command.prompt, std::move(command.options));
   if (!id.ok()) {
     {
       absl::MutexLock lock(&mutex_);

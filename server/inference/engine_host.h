@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -46,8 +47,15 @@ class EngineHost {
   // Ends every request with Unavailable and joins the thread.
   ~EngineHost();
 
-  // Returns at once. Unavailable if the host is being destroyed.
-  absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options, Listener listener);
+  // Returns at once. Unavailable if the host is being destroyed. Requests of one prompt share it
+  // until the engine takes them.
+  using SharedPrompt = std::shared_ptr<const std::vector<int>>;
+  absl::StatusOr<Ticket> Submit(SharedPrompt prompt, RequestOptions options, Listener listener);
+  absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options,
+                                Listener listener) {
+    return Submit(std::make_shared<const std::vector<int>>(std::move(prompt)), std::move(options),
+                  std::move(listener));
+  }
   // The listener gets its last event, unless the request is over already.
   void Cancel(Ticket ticket);
 
@@ -73,7 +81,7 @@ class EngineHost {
   struct Command {
     Ticket ticket;
     bool cancel = false;
-    std::vector<int> prompt;
+    SharedPrompt prompt;
     RequestOptions options;
     Listener listener;
   };

@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/inference/field_error.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
 
@@ -87,6 +88,28 @@ std::string TextOf(const proto::GenerateRequest& request, std::shared_ptr<Loaded
   Finish(request, std::move(model), &answers);
   EXPECT_TRUE(answers.error.ok()) << answers.error;
   return answers.texts[0];
+}
+
+// The engine would say so, but only after a copy for each of the answers has waited for it.
+TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
+  const auto model = Model();
+  ModelServer models({});
+  Answers answers;
+  proto::GenerateRequest request = Request("", 1);
+  request.set_n(kMaxAnswers);
+  for (const int room : {0, 1}) {
+    request.set_text(std::string(static_cast<size_t>(model->host->context() - room), 'a'));
+    const auto generation = StartGeneration(request, model, &models, nullptr, answers.Listener());
+    ASSERT_EQ(generation.ok(), room == 1) << generation.status();
+    if (generation.ok()) {
+      (*generation)->Cancel();
+      answers.done.WaitForNotification();
+    } else {
+      EXPECT_EQ(FieldOf(generation.status()), "prompt");
+      EXPECT_THAT(generation.status().message(), HasSubstr("of which at least one"));
+      EXPECT_EQ(model->host->open(), 0);
+    }
+  }
 }
 
 TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
