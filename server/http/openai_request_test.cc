@@ -297,6 +297,27 @@ TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
   }
 }
 
+// An answer that was cut off among its thoughts has no content, and comes back as it went.
+TEST(OpenAi, AnAnswerWithoutContentMayComeBack) {
+  for (const char* thoughts : {"reasoning_content", "reasoning"}) {
+    Request request;
+    const auto error = Parse(Kind::kChat,
+                             absl::StrCat(R"({"model": "m", "messages": [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": null, ")",
+                                          thoughts, R"(": "hm"},
+        {"role": "user", "content": "go on"}]})"),
+                             &request);
+    ASSERT_FALSE(error) << error->message;
+    EXPECT_EQ(request.generate.chat().turns(1).content(), "");
+    EXPECT_EQ(request.generate.chat().turns(1).reasoning(), "hm");
+  }
+  EXPECT_EQ(ErrorOf(Kind::kChat, R"({"model": "m", "messages": [
+                {"role": "assistant", "content": null}]})")
+                .message,
+            "messages[0].content must be a string");
+}
+
 TEST(OpenAi, ThoughtsAreAskedForAndGivenBack) {
   Request request;
   ASSERT_FALSE(Parse(Kind::kChat, R"({"model": "m", "messages": [
