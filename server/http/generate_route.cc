@@ -271,17 +271,25 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     SendError(*responder, *error);
     return;
   }
+  if (const auto error = openai::ReadRequestIdHeader(http.headers, &request.id)) {
+    SendError(*responder, *error);
+    return;
+  }
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &request.generate);
   if (!model.ok()) {
     SendError(*responder, model.status());
     return;
   }
   SetDefaultTemperature(**model, &request.generate);
-  openai::Head head{kind,
-                    absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
-                                 context.clock->NowUnixMillis(), "-", context.number),
-                    context.clock->NowUnixMillis() / 1000, request.generate.model(),
-                    request.include_usage};
+  const std::string id = request.id.empty()
+                             ? absl::StrCat(context.clock->NowUnixMillis(), "-", context.number)
+                             : request.id;
+  openai::Head head{.kind = kind,
+                    .id = absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-", id),
+                    .created_unix_seconds = context.clock->NowUnixMillis() / 1000,
+                    .model = request.generate.model(),
+                    .usage_in_chunks = request.include_usage,
+                    .service_tier = request.service_tier};
   auto answer = std::make_shared<Answer>(std::move(head), std::move(request), responder);
   const openai::Request& parsed = answer->request();
   const int prompts = std::max<int>(1, static_cast<int>(parsed.prompts.size()));

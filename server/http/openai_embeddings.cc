@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/http/json_reader.h"
+#include "server/http/openai_sampling.h"
 #include "server/http/text_reader.h"
 
 namespace espalier::openai {
@@ -47,7 +49,8 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   // All that fits the context.
   reader.Unsupported("truncate_prompt_tokens", [](const json& value) { return value == -1; });
   embed.set_truncate(reader.Find("truncate_prompt_tokens") != nullptr);
-  reader.Ignore({"user", "request_id"});
+  ReadRequestId(reader, &request->id);
+  reader.Ignore({"user"});
   reader.RefuseUnknown();
   return reader.error();
 }
@@ -65,10 +68,12 @@ std::string EmbeddingsJson(const EmbeddingsRequest& request, const proto::EmbedR
     data.push_back(std::move(entry));
   }
   const int tokens = reply.usage().prompt_tokens();
-  return Dump({{"object", "list"},
-               {"data", std::move(data)},
-               {"model", request.embed.model()},
-               {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
+  json answer = {{"object", "list"},
+                 {"data", std::move(data)},
+                 {"model", request.embed.model()},
+                 {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+  if (!request.id.empty()) answer["id"] = absl::StrCat("embd-", request.id);
+  return Dump(answer);
 }
 
 }  // namespace espalier::openai

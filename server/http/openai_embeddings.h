@@ -14,6 +14,7 @@ inline constexpr int kMaxEmbedInputs = 2048;
 struct EmbeddingsRequest {
   proto::EmbedRequest embed;
   bool base64 = false;  // otherwise lists of numbers
+  std::string id;       // that the client gives it; empty: none
 };
 
 // Checked as Parse (openai_request.h) checks. Of vLLM's fields there are truncate_prompt_tokens

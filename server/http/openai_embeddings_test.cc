@@ -77,6 +77,9 @@ TEST(OpenAiEmbeddings, NumbersAreTheSameInBothEncodings) {
   reply.mutable_usage()->set_prompt_tokens(9);
   EmbeddingsRequest request = Good(R"("input": "a")");
   const json plain = json::parse(EmbeddingsJson(request, reply));
+  EXPECT_FALSE(plain.contains("id"));
+  request.id = "7";
+  EXPECT_EQ(json::parse(EmbeddingsJson(request, reply))["id"], "embd-7");
   EXPECT_EQ(plain["object"], "list");
   EXPECT_EQ(plain["model"], "m");
   EXPECT_EQ(plain["usage"]["total_tokens"], 9);

@@ -100,11 +100,31 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   for (const char* name : {"use_beam_search", "length_penalty"}) {
     reader.Unsupported(name, IsOff);
   }
+  ReadRequestId(reader, &request->id);
+  ReadServiceTier(reader, &request->service_tier);
+  // Nothing is kept that could be fetched later on.
+  reader.Unsupported("store", IsOff);
+  // Where special tokens have no text, nothing stands between them.
+  reader.Unsupported("spaces_between_special_tokens",
+                     [&](const json& v) { return v == true || !generate.show_special_tokens(); });
   // Labels that do not change the answer.
-  reader.Ignore({"user", "metadata", "store", "request_id", "service_tier", "safety_identifier",
-                 "prompt_cache_key", "spaces_between_special_tokens"});
+  reader.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key"});
   reader.RefuseUnknown();
   return reader.error();
+}
+
+std::optional<Error> ReadRequestIdHeader(const std::map<std::string, std::string>& headers,
+                                         std::string* id) {
+  const auto header = headers.find("x-request-id");
+  if (header == headers.end()) return std::nullopt;
+  if (!IsRequestId(header->second)) {
+    return Error{.message =
+                     "header X-Request-Id must have 1 to 128 letters, digits and characters "
+                     "of -_.:",
+                 .param = "X-Request-Id"};
+  }
+  *id = header->second;
+  return std::nullopt;
 }
 
 std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* request) {

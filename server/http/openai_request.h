@@ -1,6 +1,7 @@
 // Request bodies of the OpenAI API, with vLLM's extensions, as GenerateRequests. Pure functions.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct Request {
   bool include_usage = false;
   bool include_reasoning = true;  // chats: the answer's thoughts are part of what is sent
   bool return_token_ids = false;
+  std::string id;            // that the client gives it; empty: none
+  std::string service_tier;  // to be named in the answer; empty: nobody asked
 };
 
 inline constexpr int kMaxPrompts = 256;
@@ -29,6 +32,10 @@ inline constexpr int kMaxPrompts = 256;
 // unless it has the value that means "off". Unknown fields are refused too: a misspelt option must
 // not be lost.
 std::optional<Error> Parse(Kind kind, const std::string& body, Request* request);
+
+// The id in the header X-Request-Id, if the request has it, comes before that in the body.
+std::optional<Error> ReadRequestIdHeader(const std::map<std::string, std::string>& headers,
+                                         std::string* id);
 
 // /tokenize and /detokenize.
 struct TokenizeRequest {

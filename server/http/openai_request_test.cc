@@ -211,6 +211,53 @@ TEST(OpenAi, ErrorsNameTheField) {
   }
 }
 
+// What a flag asks for is done or refused, unless it cannot change what the client gets.
+TEST(OpenAi, FlagsThatWouldChangeTheAnswerAreNotLost) {
+  const auto error_of = [](const std::string& fields) {
+    Request request;
+    return Parse(Kind::kCompletion, R"({"model": "m", "prompt": "x", )" + fields + "}", &request)
+        .value_or(Error{})
+        .param;
+  };
+  EXPECT_EQ(error_of(R"("store": true)"), "store");
+  EXPECT_EQ(error_of(R"("store": false)"), "");
+  EXPECT_EQ(error_of(R"("spaces_between_special_tokens": false)"), "");
+  EXPECT_EQ(error_of(R"("spaces_between_special_tokens": true, "skip_special_tokens": false)"), "");
+  EXPECT_EQ(error_of(R"("spaces_between_special_tokens": false, "skip_special_tokens": false)"),
+            "spaces_between_special_tokens");
+  for (const char* tier : {"flex", "priority", "", "scale"}) {
+    EXPECT_EQ(error_of(absl::StrCat(R"("service_tier": ")", tier, "\"")), "service_tier");
+  }
+  for (const char* tier : {"auto", "default"}) {
+    Request request;
+    ASSERT_FALSE(Parse(Kind::kChat,
+                       absl::StrCat(R"({"model": "m", "messages": [
+        {"role": "user", "content": "x"}], "service_tier": ")",
+                                    tier, "\"}"),
+                       &request));
+    EXPECT_EQ(request.service_tier, "default");
+  }
+}
+
+TEST(OpenAi, ARequestMayBringItsId) {
+  Request request;
+  ASSERT_FALSE(Parse(Kind::kCompletion,
+                     R"({"model": "m", "prompt": "x", "request_id": "a-7_B.2:c"})", &request));
+  EXPECT_EQ(request.id, "a-7_B.2:c");
+  EXPECT_FALSE(ReadRequestIdHeader({{"x-other", "y"}}, &request.id));
+  EXPECT_EQ(request.id, "a-7_B.2:c");
+  EXPECT_FALSE(ReadRequestIdHeader({{"x-request-id", std::string(128, 'y')}}, &request.id));
+  EXPECT_EQ(request.id, std::string(128, 'y'));
+  for (const std::string id : {std::string(), std::string(129, 'y'), std::string("a b"),
+                               std::string("a\r"), std::string("\xc3\xa9"), std::string("a\"")}) {
+    EXPECT_EQ(ReadRequestIdHeader({{"x-request-id", id}}, &request.id).value_or(Error{}).param,
+              "X-Request-Id");
+    EXPECT_EQ(request.id, std::string(128, 'y'));
+    const json body = {{"model", "m"}, {"prompt", "x"}, {"request_id", id}};
+    EXPECT_EQ(ErrorOf(Kind::kCompletion, body.dump()).param, "request_id");
+  }
+}
+
 TEST(OpenAi, MalformedJsonIsAnErrorNotACrash) {
   const std::string deep = R"({"model": "m", "prompt": )" + std::string(100000, '[');
   for (const std::string& body :

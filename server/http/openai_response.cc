@@ -36,6 +36,7 @@ json Frame(const Head& head, bool chunk) {
                 {"object", object},
                 {"created", head.created_unix_seconds},
                 {"model", head.model}};
+  if (!head.service_tier.empty()) frame["service_tier"] = head.service_tier;
   if (chunk && head.usage_in_chunks) frame["usage"] = nullptr;
   return frame;
 }

@@ -18,7 +18,8 @@ struct Head {
   std::string id;
   int64_t created_unix_seconds;
   std::string model;
-  bool usage_in_chunks = false;  // "usage": null in all chunks but the last
+  bool usage_in_chunks = false;   // "usage": null in all chunks but the last
+  std::string service_tier = {};  // empty: not named
 };
 
 // One of the choices, or what is new of it.

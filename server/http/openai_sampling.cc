@@ -1,7 +1,10 @@
 #include "server/http/openai_sampling.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/http/text_reader.h"
@@ -12,6 +15,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int kTimeoutLimit = 7 * 24 * 3600;
+constexpr size_t kLongestRequestId = 128;
 
 void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
   const json* stop = reader.Find("stop");
@@ -127,6 +131,35 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
     reader.Bool("speculation", &on);
     generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
   }
+}
+
+bool IsRequestId(absl::string_view id) {
+  return !id.empty() && id.size() <= kLongestRequestId &&
+         std::all_of(id.begin(), id.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::StrContains("-_.:", c);
+         });
+}
+
+void ReadRequestId(JsonReader& reader, std::string* id) {
+  if (reader.Find("request_id") == nullptr) return;
+  reader.String("request_id", true, id);
+  if (!IsRequestId(*id)) {
+    reader.Fail("request_id", absl::StrCat("field 'request_id' must have 1 to ", kLongestRequestId,
+                                           " letters, digits and characters of -_.:"));
+  }
+}
+
+void ReadServiceTier(JsonReader& reader, std::string* out) {
+  if (reader.Find("service_tier") == nullptr) return;
+  std::string tier;
+  reader.String("service_tier", true, &tier);
+  if (tier != "auto" && tier != "default") {
+    reader.Fail("service_tier",
+                "field 'service_tier' must be auto or default: all requests are served alike; "
+                "'priority' puts one before others");
+  }
+  *out = "default";
 }
 
 void ReadStream(JsonReader& reader, bool* stream,
