@@ -1,5 +1,6 @@
 #include "server/http/openai_embeddings.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -46,9 +47,10 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   reader.Bool("normalize", &normalize);
   embed.set_no_added_tokens(!add_special);
   embed.set_no_normalization(!normalize);
-  // All that fits the context.
-  reader.Unsupported("truncate_prompt_tokens", [](const json& value) { return value == -1; });
-  embed.set_truncate(reader.Find("truncate_prompt_tokens") != nullptr);
+  int most = 0;
+  ReadTruncation(reader, &most);
+  embed.set_truncate(most == -1);
+  embed.set_truncate_prompt_tokens(std::max(0, most));
   ReadRequestId(reader, &request->id);
   reader.Ignore({"user"});
   reader.RefuseUnknown();

@@ -68,6 +68,13 @@ void ReadChat(JsonReader& reader, Request* request) {
   // Either the assistant begins a turn or it goes on with one.
   reader.Unsupported("add_generation_prompt", [&](const json& v) { return v == !go_on; });
   ReadTemplateArguments(reader, generate.mutable_chat());
+  // Before the answer stands the last message, if it is the assistant's, too.
+  bool echo = false;
+  reader.Bool("echo", &echo);
+  if (echo && !generate.chat().turns().empty()) {
+    const proto::ChatTurn& last = generate.chat().turns(generate.chat().turns_size() - 1);
+    if (last.role() == "assistant") request->echo = last.content();
+  }
   for (const char* name : {"chat_template", "functions", "function_call", "audio", "prediction",
                            "web_search_options"}) {
     reader.Unsupported(name, IsOff);
@@ -85,7 +92,7 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   reader.String("model", true, generate.mutable_model());
   ReadStream(reader, &request->stream, [&](JsonReader& options) {
     options.Bool("include_usage", &request->include_usage);
-    options.Unsupported("continuous_usage_stats", IsOff);
+    options.Bool("continuous_usage_stats", &request->usage_in_every_chunk);
   });
   ReadSampling(reader, &generate);
   ReadAnswer(reader, &generate);
@@ -96,7 +103,8 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
     ReadChat(reader, request);
   }
   reader.Bool("return_token_ids", &request->return_token_ids);
-  generate.set_return_prompt_tokens(request->return_token_ids);
+  generate.set_return_prompt_tokens(request->return_token_ids || request->usage_in_every_chunk);
+  reader.Bool("return_tokens_as_token_ids", &request->tokens_as_ids);
   for (const char* name : {"use_beam_search", "length_penalty"}) {
     reader.Unsupported(name, IsOff);
   }
@@ -137,8 +145,20 @@ std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* req
   request->generate.set_no_added_tokens(!add_special);
   reader.Bool("return_token_strs", &request->token_strings);
   if (reader.Find("messages") != nullptr) {
-    ReadMessages(reader, request->generate.mutable_chat());
-    reader.Unsupported("add_generation_prompt", [](const json& v) { return v == true; });
+    proto::ChatPrompt* chat = request->generate.mutable_chat();
+    ReadMessages(reader, chat);
+    ReadTools(reader, chat);
+    ReadTemplateArguments(reader, chat);
+    bool go_on = false;
+    reader.Bool("continue_final_message", &go_on);
+    bool begin = !go_on;
+    reader.Bool("add_generation_prompt", &begin);
+    if (begin && go_on) {
+      reader.Fail("add_generation_prompt",
+                  "field 'add_generation_prompt' excludes 'continue_final_message'");
+    }
+    chat->set_continue_final_message(go_on);
+    chat->set_no_generation_prompt(!begin && !go_on);
   } else {
     reader.String("prompt", true, request->generate.mutable_text());
   }

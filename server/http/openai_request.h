@@ -20,10 +20,13 @@ struct Request {
   std::vector<proto::GenerateRequest> prompts;
   bool stream = false;
   bool include_usage = false;
-  bool include_reasoning = true;  // chats: the answer's thoughts are part of what is sent
+  bool include_reasoning = true;      // chats: the answer's thoughts are part of what is sent
+  bool usage_in_every_chunk = false;  // what was used so far, with each part of a stream
+  std::string echo;                   // chats: what the answers' texts begin with
   bool return_token_ids = false;
-  std::string id;            // that the client gives it; empty: none
-  std::string service_tier;  // to be named in the answer; empty: nobody asked
+  bool tokens_as_ids = false;  // log-probabilities name tokens by their ids
+  std::string id;              // that the client gives it; empty: none
+  std::string service_tier;    // to be named in the answer; empty: nobody asked
 };
 
 inline constexpr int kMaxPrompts = 256;

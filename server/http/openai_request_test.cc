@@ -248,8 +248,8 @@ TEST(OpenAi, ARequestMayBringItsId) {
   EXPECT_EQ(request.id, "a-7_B.2:c");
   EXPECT_FALSE(ReadRequestIdHeader({{"x-request-id", std::string(128, 'y')}}, &request.id));
   EXPECT_EQ(request.id, std::string(128, 'y'));
-  for (const std::string id : {std::string(), std::string(129, 'y'), std::string("a b"),
-                               std::string("a\r"), std::string("\xc3\xa9"), std::string("a\"")}) {
+  for (const std::string& id : {std::string(), std::string(129, 'y'), std::string("a b"),
+                                std::string("a\r"), std::string("\xc3\xa9"), std::string("a\"")}) {
     EXPECT_EQ(ReadRequestIdHeader({{"x-request-id", id}}, &request.id).value_or(Error{}).param,
               "X-Request-Id");
     EXPECT_EQ(request.id, std::string(128, 'y'));
@@ -363,6 +363,65 @@ TEST(OpenAi, AnAnswerWithoutContentMayComeBack) {
                 {"role": "assistant", "content": null}]})")
                 .message,
             "messages[0].content must be a string");
+}
+
+TEST(OpenAi, ChatsEchoTheMessageThatTheyGoOnWith) {
+  const auto echo = [](const std::string& role) {
+    Request request;
+    EXPECT_FALSE(Parse(Kind::kChat,
+                       absl::StrCat(R"({"model": "m", "echo": true, "messages": [
+        {"role": "user", "content": "x"}, {"role": ")",
+                                    role, R"(", "content": "y"}]})"),
+                       &request));
+    EXPECT_FALSE(request.generate.echo());
+    return request.echo;
+  };
+  EXPECT_EQ(echo("assistant"), "y");
+  EXPECT_EQ(echo("user"), "");
+}
+
+TEST(OpenAi, TokenizeTakesWhatMakesAChatsPrompt) {
+  const auto parse = [](const std::string& fields, TokenizeRequest* request) {
+    return ParseTokenize(R"({"messages": [{"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y"}], )" +
+                             fields + "}",
+                         request);
+  };
+  TokenizeRequest all;
+  ASSERT_FALSE(parse(R"("tools": [{"type": "function", "function": {"name": "f"}}],
+      "chat_template_kwargs": {"a": 1}, "add_generation_prompt": false,
+      "continue_final_message": true)",
+                     &all));
+  EXPECT_EQ(all.generate.chat().tools_size(), 1);
+  EXPECT_EQ(all.generate.chat().template_arguments(), R"({"a":1})");
+  EXPECT_TRUE(all.generate.chat().continue_final_message());
+  EXPECT_FALSE(all.generate.chat().no_generation_prompt());
+  TokenizeRequest as_they_are, begun;
+  ASSERT_FALSE(parse(R"("add_generation_prompt": false)", &as_they_are));
+  EXPECT_TRUE(as_they_are.generate.chat().no_generation_prompt());
+  ASSERT_FALSE(parse(R"("add_generation_prompt": true)", &begun));
+  EXPECT_FALSE(begun.generate.chat().no_generation_prompt());
+  EXPECT_EQ(parse(R"("add_generation_prompt": true, "continue_final_message": true)", &begun)
+                .value_or(Error{})
+                .param,
+            "add_generation_prompt");
+}
+
+TEST(OpenAi, PromptsAreCutToWhatIsSaidOrToWhatThereIsRoomFor) {
+  for (const auto& [value, param] : {std::pair{-2, "truncate_prompt_tokens"},
+                                     {0, "truncate_prompt_tokens"},
+                                     {-1, ""},
+                                     {7, ""}}) {
+    Request request;
+    const auto error = Parse(
+        Kind::kCompletion,
+        absl::StrCat(R"({"model": "m", "prompt": "x", "truncate_prompt_tokens": )", value, "}"),
+        &request);
+    EXPECT_EQ(error.value_or(Error{}).param, param);
+    if (param[0] == 0) {
+      EXPECT_EQ(request.generate.truncate_prompt_tokens(), value);
+    }
+  }
 }
 
 TEST(OpenAi, ThoughtsAreAskedForAndGivenBack) {

@@ -107,7 +107,7 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
     generate->set_prompt_logprobs(value);
   }
   value = 0;
-  reader.Integer("truncate_prompt_tokens", 1, kMaxTokensLimit, &value);
+  ReadTruncation(reader, &value);
   generate->set_truncate_prompt_tokens(value);
   value = 1;
   reader.Integer("n", 1, 128, &value);
@@ -130,6 +130,15 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
     bool on = true;
     reader.Bool("speculation", &on);
     generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
+  }
+}
+
+void ReadTruncation(JsonReader& reader, int* most) {
+  reader.Integer("truncate_prompt_tokens", -1, kMaxTokensLimit, most);
+  if (*most == 0 && reader.Find("truncate_prompt_tokens") != nullptr) {
+    reader.Fail(
+        "truncate_prompt_tokens",
+        "field 'truncate_prompt_tokens' must be 1 or more, or -1 for what there is room for");
   }
 }
 

@@ -20,6 +20,9 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate);
 // stop to speculation: how the answer ends and what comes with it.
 void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate);
 
+// truncate_prompt_tokens: a number of tokens from 1 on, or -1: as many as there is room for.
+void ReadTruncation(JsonReader& reader, int* most);
+
 // request_id: part of the answer's id.
 void ReadRequestId(JsonReader& reader, std::string* id);
 // Whether it is short and of letters, digits and "-_.:", so that it can stand in an id and a log.

@@ -31,6 +31,11 @@ ChatMessage PlainTurn(const proto::ChatTurn& turn) {
   return {turn.role(), absl::StrCat(turn.content(), turn.tool_calls())};
 }
 
+// Whether the prompt begins a turn of the assistant's.
+bool BeginsTurn(const proto::ChatPrompt& chat) {
+  return !chat.continue_final_message() && !chat.no_generation_prompt();
+}
+
 absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
   absl::StatusOr<json> value = ParseBoundedJson<json>(text, kRequestJson);
   if (!value.ok()) return FieldError(field, absl::StrCat(field, " ", value.status().message()));
@@ -155,7 +160,7 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
   request.strftime_now = [clock](const std::string& form) {
     return absl::FormatTime(form, clock->Now(), absl::LocalTimeZone());
   };
-  request.add_generation_prompt = !chat.continue_final_message();
+  request.add_generation_prompt = BeginsTurn(chat);
   absl::StatusOr<std::string> text = format.Render(request);
   if (!text.ok() || !chat.continue_final_message()) return text;
   // Up to the end of the last message, as in transformers: what the template puts behind it would
@@ -221,7 +226,7 @@ absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer
   for (const proto::ChatTurn& turn : chat.turns()) messages.push_back(PlainTurn(turn));
   absl::StatusOr<std::string> text = RenderPlainChat(messages);
   if (!text.ok()) return text.status();
-  if (chat.continue_final_message()) text->resize(text->size() - kAssistantNext.size());
+  if (!BeginsTurn(chat)) text->resize(text->size() - kAssistantNext.size());
   absl::StatusOr<std::vector<int>> tokens =
       tokenizer.TryEncode(*text, {.add_special = true, .parse_special = false});
   if (!tokens.ok()) return tokens.status();

@@ -115,6 +115,21 @@ TEST(ChatPromptTest, AnAnswerGoesOnBehindTheLastMessage) {
   EXPECT_EQ(FieldOf(TextOf(chat, "{{ messages[0].role }}").status()), "continue_final_message");
 }
 
+TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
+  proto::ChatPrompt chat = Chat("", "so");
+  const std::string source =
+      "{% for m in messages %}{{ m.content }};{% endfor %}{{ '>' if add_generation_prompt }}";
+  EXPECT_EQ(*TextOf(chat, source), "hi;so;>");
+  const auto tokenizer = ByteTokenizer::Create();
+  const auto plain = [&] {
+    return (*tokenizer)->Decode(RenderChat(chat, **tokenizer, nullptr, nullptr)->tokens);
+  };
+  EXPECT_THAT(plain(), EndsWith("assistant: so\nassistant:"));
+  chat.set_no_generation_prompt(true);
+  EXPECT_EQ(*TextOf(chat, source), "hi;so;");
+  EXPECT_THAT(plain(), EndsWith("assistant: so"));
+}
+
 // Looking for it took as long as both texts multiplied, for what repeats itself.
 TEST(ChatPromptTest, LookingForTheLastMessageTakesLinearTime) {
   proto::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));

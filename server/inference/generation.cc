@@ -347,11 +347,14 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
     if (!tokens.ok()) return tokens.status();
     prompt.tokens = *std::move(tokens);
   }
-  const int most = request.truncate_prompt_tokens();
-  if (most < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("truncate_prompt_tokens is ", most, ", expected 1 or more"));
+  int most = request.truncate_prompt_tokens();
+  if (most < -1) {
+    return FieldError(
+        "truncate_prompt_tokens",
+        absl::StrCat("truncate_prompt_tokens is ", most,
+                     ", expected 1 or more, or -1 for what the context has room for"));
   }
+  if (most == -1) most = std::max(1, model.host->context() - std::max(1, request.max_tokens()));
   if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
     prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }

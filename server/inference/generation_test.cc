@@ -112,6 +112,28 @@ TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
   }
 }
 
+TEST(Generation, PromptsAreCutToTheirLastTokens) {
+  const auto model = Model();
+  const int context = model->host->context();
+  proto::GenerateRequest request = Request(std::string(static_cast<size_t>(context), 'a') + "b", 5);
+  const auto length = [&](int most) {
+    request.set_truncate_prompt_tokens(most);
+    const auto prompt = PromptOf(request, *model);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_EQ(prompt->tokens.back(), 1);
+    return static_cast<int>(prompt->tokens.size());
+  };
+  EXPECT_EQ(length(0), context + 1);
+  EXPECT_EQ(length(7), 7);
+  EXPECT_EQ(length(-1), context - 5);
+  request.set_max_tokens(0);
+  EXPECT_EQ(length(-1), context - 1);
+  request.set_max_tokens(10 * context);
+  EXPECT_EQ(length(-1), 1);
+  request.set_truncate_prompt_tokens(-2);
+  EXPECT_EQ(FieldOf(PromptOf(request, *model).status()), "truncate_prompt_tokens");
+}
+
 TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
   const auto plain = Model(), model = Model(256, {.max_new_tokens = 5});
   model->description.mutable_sampling_defaults()->set_temperature(1);
@@ -279,7 +301,7 @@ TEST(Generation, ErrorsThatCanBeKnownComeAtOnceAndNameTheField) {
               HasSubstr("bad_words"));
   EXPECT_THAT(error([](auto* r) { r->set_prompt_only(true); }), HasSubstr("echo"));
   EXPECT_THAT(error([](auto* r) { r->set_logprobs(-5); }), HasSubstr("logprobs"));
-  EXPECT_THAT(error([](auto* r) { r->set_truncate_prompt_tokens(-1); }),
+  EXPECT_THAT(error([](auto* r) { r->set_truncate_prompt_tokens(-2); }),
               HasSubstr("truncate_prompt_tokens"));
 }
 

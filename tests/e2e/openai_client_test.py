@@ -435,6 +435,7 @@ class OpenAiClientTest(unittest.TestCase):
         cut = self.client.chat.completions.create(**{**fields, "max_tokens": 12}).choices[0].message
         self.assertIsNone(cut.content)
         self.assertTrue(cut.reasoning_content)
+        self.assertEqual(cut.reasoning, cut.reasoning_content)
         self.client.chat.completions.create(**{**fields, "messages": [*ASK, cut.model_dump(), *ASK]})
         with self.assertRaisesRegex(openai.BadRequestError, "reasoning_effort"):
             self.client.chat.completions.create(**fields, reasoning_effort="low")
@@ -598,10 +599,75 @@ class OpenAiClientTest(unittest.TestCase):
                          (200, {"prompt": "h\u00e9"}))
         self.assertEqual(post("/detokenize", {"model": "big", "tokens": [1 << 20]})[0], 400)
         self.assertEqual(post("/tokenize", {"prompt": "x"})[0], 400)  # two models are served
+        def text_of(**fields):
+            answer = post("/tokenize", {"model": "big", "messages": ASK, **fields})[1]
+            return bytes(answer["tokens"]).decode()
+        self.assertEqual(text_of(), "user: Who?\nassistant:")
+        self.assertEqual(text_of(add_generation_prompt=False), "user: Who?")
+        self.assertIn("weather", text_of(tools=TOOLS))
+        going = {"messages": [*ASK, {"role": "assistant", "content": "No"}], "add_generation_prompt": False}
+        self.assertTrue(text_of(continue_final_message=True, **going).endswith("assistant: No"))
+        self.assertEqual(post("/tokenize", {"model": "big", "messages": ASK, "chat_template_kwargs": {"a": 1}})[0], 400)
         metadata = self.client._client.get(f"http://{self.cluster.http}/v2/models/big",
                                            headers={"Authorization": f"Bearer {KEY}"}).json()
         self.assertEqual(metadata["name"], "big")
         self.assertEqual(metadata["inputs"][0]["datatype"], "BYTES")
+
+    def test_ids_and_tiers(self):
+        self.assertEqual(self.chat(extra_body={"request_id": "mine-1"}).id, "chatcmpl-mine-1")
+        streamed = self.complete(stream=True, extra_headers={"X-Request-Id": "mine-2"})
+        self.assertEqual({chunk.id for chunk in streamed}, {"cmpl-mine-2"})
+        self.assertEqual(self.embed("Noah", extra_body={"request_id": "mine-3"}).id, "embd-mine-3")
+        self.assertEqual(self.chat(service_tier="auto").service_tier, "default")
+        for fields, param in [({"extra_headers": {"X-Request-Id": "not mine"}}, "X-Request-Id"),
+                              ({"extra_body": {"request_id": "x" * 129}}, "request_id"), ({"store": True}, "store"),
+                              ({"service_tier": "flex"}, "service_tier")]:
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.chat(**fields)
+            self.assertEqual(caught.exception.param, param)
+
+    def test_usage_in_every_chunk(self):
+        options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        for ask in (self.complete, self.chat):
+            chunks = list(ask(n=2, temperature=1, seed=1, **options))
+            used = [c.usage.completion_tokens for c in chunks]
+            self.assertEqual(used, sorted(used))
+            self.assertEqual(used[-2:], [48, 48])
+            self.assertLess(used[0], 24)
+            self.assertEqual({c.usage.prompt_tokens for c in chunks}, {chunks[-1].usage.prompt_tokens})
+            self.assertTrue(all(c.usage.total_tokens == c.usage.prompt_tokens + c.usage.completion_tokens for c in chunks))
+
+    def test_tokens_by_their_ids(self):
+        by_id = {"extra_body": {"return_tokens_as_token_ids": True}}
+        choice = self.complete(logprobs=1, max_tokens=8, **by_id).choices[0]
+        self.assertEqual(choice.logprobs.tokens, [f"token_id:{ord(c)}" for c in choice.text])
+        self.assertLessEqual(set(choice.logprobs.tokens[:1]), set(choice.logprobs.top_logprobs[0]))
+        content = self.chat(logprobs=True, top_logprobs=1, max_tokens=8, **by_id).choices[0].logprobs.content
+        self.assertTrue(all(t.token == t.top_logprobs[0].token == f"token_id:{t.bytes[0]}" for t in content))
+
+    def test_prompts_that_are_cut(self):
+        short = self.complete("And God said", extra_body={"truncate_prompt_tokens": 4})
+        self.assertEqual((short.usage.prompt_tokens, short.choices[0].text),
+                         (4, self.complete("said").choices[0].text))
+        long = self.complete("Noah" * 300, extra_body={"truncate_prompt_tokens": -1})
+        self.assertEqual((long.usage.prompt_tokens, long.usage.completion_tokens), (1000, 24))
+        with self.assertRaisesRegex(openai.BadRequestError, "1200 tokens, the context 1024") as caught:
+            self.complete("Noah" * 300)
+        self.assertEqual(caught.exception.param, "prompt")
+        cut = self.embed("And God said", extra_body={"truncate_prompt_tokens": 4})
+        self.assertEqual((cut.usage.prompt_tokens, cut.data[0].embedding), (4, self.embed("said").data[0].embedding))
+
+    def test_a_chat_that_goes_on_and_echoes(self):
+        going = {"messages": [*ASK, {"role": "assistant", "content": "Noah w"}]}
+        body = {"continue_final_message": True, "add_generation_prompt": False}
+        rest = self.chat(extra_body=body, **going).choices[0].message.content
+        whole = self.chat(extra_body={**body, "echo": True}, **going).choices[0].message.content
+        self.assertEqual(whole, "Noah w" + rest)
+        parts = [c.choices[0].delta for c in self.chat(extra_body={**body, "echo": True}, stream=True, **going)]
+        self.assertEqual("".join(part.content or "" for part in parts), whole)
+        scored = self.chat(extra_body={"prompt_logprobs": 1}, n=2, temperature=1)
+        self.assertEqual(len(scored.prompt_logprobs), scored.usage.prompt_tokens)
+        self.assertFalse(hasattr(scored.choices[0], "prompt_logprobs"))
 
     def test_texts_are_whole_characters(self):
         """A byte-level model that must write many bytes of characters: no piece cuts one."""
