@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/http/openai_embeddings.h"
+#include "server/http/openai_request.h"
 #include "server/inference/embedding.h"
 
 namespace espalier {
@@ -11,6 +12,10 @@ void Embed(const HttpRequest& http, const GenerateContext& context,
            std::shared_ptr<HttpResponder> responder) {
   openai::EmbeddingsRequest request;
   if (const auto error = openai::ParseEmbeddings(http.body, &request)) {
+    SendError(*responder, *error);
+    return;
+  }
+  if (const auto error = openai::ReadRequestIdHeader(http.headers, &request.id)) {
     SendError(*responder, *error);
     return;
   }

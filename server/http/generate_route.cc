@@ -31,6 +31,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
       part.with_logprobs = request_.generate.has_logprobs();
       part.with_prompt_logprobs = request_.generate.has_prompt_logprobs();
       part.with_tokens = request_.return_token_ids;
+      part.tokens_as_ids = request_.tokens_as_ids;
+      if (!request_.stream) part.text = request_.echo;
       choices_.push_back({.part = std::move(part)});
     }
   }
@@ -102,6 +104,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     }
     ChoiceState& choice = choices_[prompt * per_prompt_ + reply->index()];
     openai::ChoicePart part = PartOf(*reply, choice);
+    CountSoFar(*reply);
     if (request_.stream) {
       Stream(part, choice);
     } else {
@@ -175,15 +178,30 @@ class Answer : public std::enable_shared_from_this<Answer> {
       started_ = true;
       responder_->StartStream(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
     }
+    const proto::Usage* const so_far = request_.usage_in_every_chunk ? &so_far_ : nullptr;
     if (!std::exchange(choice.begun, true)) {
-      responder_->Write(openai::RoleChunk(head_, part.index));
+      responder_->Write(openai::RoleChunk(head_, part.index, so_far));
+      if (!request_.echo.empty()) {
+        openai::ChoicePart echo;
+        echo.index = part.index;
+        echo.text = request_.echo;
+        responder_->Write(openai::Chunk(head_, echo, so_far));
+      }
     }
     const bool empty = part.text.empty() && part.reasoning.empty() && part.tool_calls.empty() &&
                        part.logprobs.empty() && part.prompt_logprobs.empty() &&
                        part.tokens.empty() && part.prompt_tokens.empty() &&
                        part.finish_reason.empty();
-    if (!empty) responder_->Write(openai::Chunk(head_, part));
+    if (!empty) responder_->Write(openai::Chunk(head_, part, so_far));
     choice.part.text_offset += openai::CharactersOf(part.logprobs);
+  }
+
+  void CountSoFar(const proto::GenerateReply& reply) {
+    // Each of a prompt's answers brings it.
+    if (reply.index() == 0) {
+      so_far_.set_prompt_tokens(so_far_.prompt_tokens() + reply.prompt_tokens_size());
+    }
+    so_far_.set_completion_tokens(so_far_.completion_tokens() + reply.tokens_size());
   }
 
   void Count(const proto::Usage& usage) {
@@ -220,7 +238,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
-  proto::Usage usage_;                // likewise
+  proto::Usage usage_;                // likewise: of prompts that have ended
+  proto::Usage so_far_;               // likewise: by the replies
   std::vector<std::shared_ptr<Generation>> running_ ABSL_GUARDED_BY(mutex_);
   int ended_ ABSL_GUARDED_BY(mutex_) = 0;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
@@ -271,17 +290,25 @@ void Generate(openai::Kind kind, const HttpRequest& http, const GenerateContext&
     SendError(*responder, *error);
     return;
   }
+  if (const auto error = openai::ReadRequestIdHeader(http.headers, &request.id)) {
+    SendError(*responder, *error);
+    return;
+  }
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &request.generate);
   if (!model.ok()) {
     SendError(*responder, model.status());
     return;
   }
   SetDefaultTemperature(**model, &request.generate);
-  openai::Head head{kind,
-                    absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-",
-                                 context.clock->NowUnixMillis(), "-", context.number),
-                    context.clock->NowUnixMillis() / 1000, request.generate.model(),
-                    request.include_usage};
+  const std::string id = request.id.empty()
+                             ? absl::StrCat(context.clock->NowUnixMillis(), "-", context.number)
+                             : request.id;
+  openai::Head head{.kind = kind,
+                    .id = absl::StrCat(kind == openai::Kind::kChat ? "chatcmpl-" : "cmpl-", id),
+                    .created_unix_seconds = context.clock->NowUnixMillis() / 1000,
+                    .model = request.generate.model(),
+                    .usage_in_chunks = request.include_usage,
+                    .service_tier = request.service_tier};
   auto answer = std::make_shared<Answer>(std::move(head), std::move(request), responder);
   const openai::Request& parsed = answer->request();
   const int prompts = std::max<int>(1, static_cast<int>(parsed.prompts.size()));

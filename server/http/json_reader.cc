@@ -4,17 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 
 namespace espalier::openai {
 namespace {
 
 using json = nlohmann::ordered_json;
-
-// Parsing needs no stack, but writing a value does, and schemas nest.
-constexpr int kMaxDepth = 256;
-// Finding a field takes as long as its object has fields.
-constexpr size_t kMaxFields = 1024;
-constexpr size_t kMaxFieldsInAll = 1 << 16;
 
 bool IsToken(const json& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 0 &&
@@ -33,39 +28,18 @@ std::string Dump(const json& value) {
 }
 
 std::optional<Error> JsonReader::ParseBody(const std::string& body, json* object) {
-  bool deep = false, wide = false;
-  size_t fields = 0;
   std::string twice;
-  std::vector<std::set<std::string>> open;  // the names so far of the objects around
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    deep = deep || depth > kMaxDepth;
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end && !open.empty()) open.pop_back();
-    if (event == json::parse_event_t::key && !open.empty()) {
-      std::string name = value.get<std::string>();
-      if (!open.back().insert(name).second) twice = std::move(name);
-      wide = wide || ++fields > kMaxFieldsInAll || open.back().size() > kMaxFields;
-    }
-    return !deep && !wide;
-  };
-  try {
-    *object = json::parse(body, watch);
-  } catch (const json::exception& e) {
-    return Error{.message = absl::StrCat("the body is not valid JSON: ", e.what())};
-  }
-  if (deep) {
-    return Error{.message = absl::StrCat("the body nests deeper than ", kMaxDepth, " levels")};
-  }
-  if (wide) {
-    return Error{.message = absl::StrCat("the body has more than ", kMaxFields,
-                                         " fields in one object, or ", kMaxFieldsInAll, " in all")};
+  absl::StatusOr<json> parsed = ParseBoundedJson<json>(body, kRequestJson, &twice);
+  if (!parsed.ok()) {
+    return Error{.message = absl::StrCat("the body ", parsed.status().message())};
   }
   // Which of the two was meant cannot be known.
   if (!twice.empty()) {
     return Error{.message = absl::StrCat("field '", twice.substr(0, 200), "' is given twice"),
                  .param = twice.substr(0, 200)};
   }
-  if (!object->is_object()) return Error{.message = "the body must be a JSON object"};
+  if (!parsed->is_object()) return Error{.message = "the body must be a JSON object"};
+  *object = *std::move(parsed);
   return std::nullopt;
 }
 

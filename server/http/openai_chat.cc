@@ -64,15 +64,6 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
       turn->set_tool_calls(Dump(*calls));
     }
   }
-  const json* content = reader.Find("content");
-  if (content == nullptr) {
-    if (turn->tool_calls().empty()) {
-      reader.Fail("content", absl::StrCat(place, ".content must be a string"));
-    }
-  } else if (!ReadContent(*content, turn->mutable_content())) {
-    reader.Fail("content",
-                absl::StrCat(place, ".content must be a string or a list of parts of type text"));
-  }
   // Thoughts, by DeepSeek's name and by OpenRouter's.
   for (const char* name : {"reasoning_content", "reasoning"}) {
     std::string thoughts;
@@ -81,6 +72,16 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
       reader.Fail(name, absl::StrCat(place, ".", name, " must be the assistant's"));
     }
     if (!thoughts.empty()) turn->set_reasoning(thoughts);
+  }
+  const json* content = reader.Find("content");
+  if (content == nullptr) {
+    // As it is in answers that are calls, or that were cut off among their thoughts.
+    if (turn->tool_calls().empty() && turn->reasoning().empty()) {
+      reader.Fail("content", absl::StrCat(place, ".content must be a string"));
+    }
+  } else if (!ReadContent(*content, turn->mutable_content())) {
+    reader.Fail("content",
+                absl::StrCat(place, ".content must be a string or a list of parts of type text"));
   }
   // What answers of this API carry, given back unchanged.
   reader.Unsupported("refusal", [](const json& v) { return v == ""; });

@@ -1,12 +1,15 @@
 #include "server/http/openai_embeddings.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/http/json_reader.h"
+#include "server/http/openai_sampling.h"
 #include "server/http/text_reader.h"
 
 namespace espalier::openai {
@@ -44,10 +47,12 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   reader.Bool("normalize", &normalize);
   embed.set_no_added_tokens(!add_special);
   embed.set_no_normalization(!normalize);
-  // All that fits the context.
-  reader.Unsupported("truncate_prompt_tokens", [](const json& value) { return value == -1; });
-  embed.set_truncate(reader.Find("truncate_prompt_tokens") != nullptr);
-  reader.Ignore({"user", "request_id"});
+  int most = 0;
+  ReadTruncation(reader, &most);
+  embed.set_truncate(most == -1);
+  embed.set_truncate_prompt_tokens(std::max(0, most));
+  ReadRequestId(reader, &request->id);
+  reader.Ignore({"user"});
   reader.RefuseUnknown();
   return reader.error();
 }
@@ -65,10 +70,12 @@ std::string EmbeddingsJson(const EmbeddingsRequest& request, const proto::EmbedR
     data.push_back(std::move(entry));
   }
   const int tokens = reply.usage().prompt_tokens();
-  return Dump({{"object", "list"},
-               {"data", std::move(data)},
-               {"model", request.embed.model()},
-               {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
+  json answer = {{"object", "list"},
+                 {"data", std::move(data)},
+                 {"model", request.embed.model()},
+                 {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+  if (!request.id.empty()) answer["id"] = absl::StrCat("embd-", request.id);
+  return Dump(answer);
 }
 
 }  // namespace espalier::openai

@@ -14,10 +14,11 @@ inline constexpr int kMaxEmbedInputs = 2048;
 struct EmbeddingsRequest {
   proto::EmbedRequest embed;
   bool base64 = false;  // otherwise lists of numbers
+  std::string id;       // that the client gives it; empty: none
 };
 
-// Checked as Parse (openai_request.h) checks. Of vLLM's fields there are truncate_prompt_tokens
-// with -1, add_special_tokens and normalize.
+// Checked as Parse (openai_request.h) checks. Of vLLM's fields there are truncate_prompt_tokens,
+// add_special_tokens, normalize and request_id.
 std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest* request);
 
 // In base64 a vector is its numbers as little-endian f32.

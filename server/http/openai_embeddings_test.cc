@@ -38,6 +38,8 @@ TEST(OpenAiEmbeddings, FieldsArriveWhereTheyBelong) {
   const EmbeddingsRequest all =
       Good(R"("input": "a", "encoding_format": "base64", "dimensions": 7, "normalize": false,
               "add_special_tokens": false, "truncate_prompt_tokens": -1)");
+  EXPECT_EQ(all.embed.truncate_prompt_tokens(), 0);
+  EXPECT_EQ(Good(R"("input": "a", "truncate_prompt_tokens": 5)").embed.truncate_prompt_tokens(), 5);
   EXPECT_TRUE(all.base64);
   EXPECT_EQ(all.embed.dimensions(), 7);
   EXPECT_TRUE(all.embed.truncate() && all.embed.no_normalization() && all.embed.no_added_tokens());
@@ -57,7 +59,9 @@ TEST(OpenAiEmbeddings, WhatIsWrongIsNamed) {
       {R"("input": "a", "encoding_format": "hex")", "encoding_format"},
       {R"("input": "a", "dimensions": 0)", "dimensions"},
       {R"("input": "a", "dimensions": 1.5)", "dimensions"},
-      {R"("input": "a", "truncate_prompt_tokens": 5)", "truncate_prompt_tokens"},
+      {R"("input": "a", "truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
+      {R"("input": "a", "truncate_prompt_tokens": -2)", "truncate_prompt_tokens"},
+      {R"("input": "a", "request_id": "a b")", "request_id"},
       {R"("input": "a", "inptu": "a")", "inptu"}};
   for (const auto& [fields, param] : cases) {
     EmbeddingsRequest request;
@@ -77,6 +81,9 @@ TEST(OpenAiEmbeddings, NumbersAreTheSameInBothEncodings) {
   reply.mutable_usage()->set_prompt_tokens(9);
   EmbeddingsRequest request = Good(R"("input": "a")");
   const json plain = json::parse(EmbeddingsJson(request, reply));
+  EXPECT_FALSE(plain.contains("id"));
+  request.id = "7";
+  EXPECT_EQ(json::parse(EmbeddingsJson(request, reply))["id"], "embd-7");
   EXPECT_EQ(plain["object"], "list");
   EXPECT_EQ(plain["model"], "m");
   EXPECT_EQ(plain["usage"]["total_tokens"], 9);

@@ -68,6 +68,13 @@ void ReadChat(JsonReader& reader, Request* request) {
   // Either the assistant begins a turn or it goes on with one.
   reader.Unsupported("add_generation_prompt", [&](const json& v) { return v == !go_on; });
   ReadTemplateArguments(reader, generate.mutable_chat());
+  // Before the answer stands the last message, if it is the assistant's, too.
+  bool echo = false;
+  reader.Bool("echo", &echo);
+  if (echo && !generate.chat().turns().empty()) {
+    const proto::ChatTurn& last = generate.chat().turns(generate.chat().turns_size() - 1);
+    if (last.role() == "assistant") request->echo = last.content();
+  }
   for (const char* name : {"chat_template", "functions", "function_call", "audio", "prediction",
                            "web_search_options"}) {
     reader.Unsupported(name, IsOff);
@@ -85,7 +92,7 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
   reader.String("model", true, generate.mutable_model());
   ReadStream(reader, &request->stream, [&](JsonReader& options) {
     options.Bool("include_usage", &request->include_usage);
-    options.Unsupported("continuous_usage_stats", IsOff);
+    options.Bool("continuous_usage_stats", &request->usage_in_every_chunk);
   });
   ReadSampling(reader, &generate);
   ReadAnswer(reader, &generate);
@@ -96,15 +103,36 @@ std::optional<Error> Parse(Kind kind, const std::string& body, Request* request)
     ReadChat(reader, request);
   }
   reader.Bool("return_token_ids", &request->return_token_ids);
-  generate.set_return_prompt_tokens(request->return_token_ids);
+  generate.set_return_prompt_tokens(request->return_token_ids || request->usage_in_every_chunk);
+  reader.Bool("return_tokens_as_token_ids", &request->tokens_as_ids);
   for (const char* name : {"use_beam_search", "length_penalty"}) {
     reader.Unsupported(name, IsOff);
   }
+  ReadRequestId(reader, &request->id);
+  ReadServiceTier(reader, &request->service_tier);
+  // Nothing is kept that could be fetched later on.
+  reader.Unsupported("store", IsOff);
+  // Where special tokens have no text, nothing stands between them.
+  reader.Unsupported("spaces_between_special_tokens",
+                     [&](const json& v) { return v == true || !generate.show_special_tokens(); });
   // Labels that do not change the answer.
-  reader.Ignore({"user", "metadata", "store", "request_id", "service_tier", "safety_identifier",
-                 "prompt_cache_key", "spaces_between_special_tokens"});
+  reader.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key"});
   reader.RefuseUnknown();
   return reader.error();
+}
+
+std::optional<Error> ReadRequestIdHeader(const std::map<std::string, std::string>& headers,
+                                         std::string* id) {
+  const auto header = headers.find("x-request-id");
+  if (header == headers.end()) return std::nullopt;
+  if (!IsRequestId(header->second)) {
+    return Error{.message =
+                     "header X-Request-Id must have 1 to 128 letters, digits and characters "
+                     "of -_.:",
+                 .param = "X-Request-Id"};
+  }
+  *id = header->second;
+  return std::nullopt;
 }
 
 std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* request) {
@@ -117,8 +145,20 @@ std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* req
   request->generate.set_no_added_tokens(!add_special);
   reader.Bool("return_token_strs", &request->token_strings);
   if (reader.Find("messages") != nullptr) {
-    ReadMessages(reader, request->generate.mutable_chat());
-    reader.Unsupported("add_generation_prompt", [](const json& v) { return v == true; });
+    proto::ChatPrompt* chat = request->generate.mutable_chat();
+    ReadMessages(reader, chat);
+    ReadTools(reader, chat);
+    ReadTemplateArguments(reader, chat);
+    bool go_on = false;
+    reader.Bool("continue_final_message", &go_on);
+    bool begin = !go_on;
+    reader.Bool("add_generation_prompt", &begin);
+    if (begin && go_on) {
+      reader.Fail("add_generation_prompt",
+                  "field 'add_generation_prompt' excludes 'continue_final_message'");
+    }
+    chat->set_continue_final_message(go_on);
+    chat->set_no_generation_prompt(!begin && !go_on);
   } else {
     reader.String("prompt", true, request->generate.mutable_text());
   }

@@ -1,6 +1,7 @@
 // Request bodies of the OpenAI API, with vLLM's extensions, as GenerateRequests. Pure functions.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,8 +20,13 @@ struct Request {
   std::vector<proto::GenerateRequest> prompts;
   bool stream = false;
   bool include_usage = false;
-  bool include_reasoning = true;  // chats: the answer's thoughts are part of what is sent
+  bool include_reasoning = true;      // chats: the answer's thoughts are part of what is sent
+  bool usage_in_every_chunk = false;  // what was used so far, with each part of a stream
+  std::string echo;                   // chats: what the answers' texts begin with
   bool return_token_ids = false;
+  bool tokens_as_ids = false;  // log-probabilities name tokens by their ids
+  std::string id;              // that the client gives it; empty: none
+  std::string service_tier;    // to be named in the answer; empty: nobody asked
 };
 
 inline constexpr int kMaxPrompts = 256;
@@ -29,6 +35,10 @@ inline constexpr int kMaxPrompts = 256;
 // unless it has the value that means "off". Unknown fields are refused too: a misspelt option must
 // not be lost.
 std::optional<Error> Parse(Kind kind, const std::string& body, Request* request);
+
+// The id in the header X-Request-Id, if the request has it, comes before that in the body.
+std::optional<Error> ReadRequestIdHeader(const std::map<std::string, std::string>& headers,
+                                         std::string* id);
 
 // /tokenize and /detokenize.
 struct TokenizeRequest {

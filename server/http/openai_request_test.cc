@@ -211,6 +211,53 @@ TEST(OpenAi, ErrorsNameTheField) {
   }
 }
 
+// What a flag asks for is done or refused, unless it cannot change what the client gets.
+TEST(OpenAi, FlagsThatWouldChangeTheAnswerAreNotLost) {
+  const auto error_of = [](const std::string& fields) {
+    Request request;
+    return Parse(Kind::kCompletion, R"({"model": "m", "prompt": "x", )" + fields + "}", &request)
+        .value_or(Error{})
+        .param;
+  };
+  EXPECT_EQ(error_of(R"("store": true)"), "store");
+  EXPECT_EQ(error_of(R"("store": false)"), "");
+  EXPECT_EQ(error_of(R"("spaces_between_special_tokens": false)"), "");
+  EXPECT_EQ(error_of(R"("spaces_between_special_tokens": true, "skip_special_tokens": false)"), "");
+  EXPECT_EQ(error_of(R"("spaces_between_special_tokens": false, "skip_special_tokens": false)"),
+            "spaces_between_special_tokens");
+  for (const char* tier : {"flex", "priority", "", "scale"}) {
+    EXPECT_EQ(error_of(absl::StrCat(R"("service_tier": ")", tier, "\"")), "service_tier");
+  }
+  for (const char* tier : {"auto", "default"}) {
+    Request request;
+    ASSERT_FALSE(Parse(Kind::kChat,
+                       absl::StrCat(R"({"model": "m", "messages": [
+        {"role": "user", "content": "x"}], "service_tier": ")",
+                                    tier, "\"}"),
+                       &request));
+    EXPECT_EQ(request.service_tier, "default");
+  }
+}
+
+TEST(OpenAi, ARequestMayBringItsId) {
+  Request request;
+  ASSERT_FALSE(Parse(Kind::kCompletion,
+                     R"({"model": "m", "prompt": "x", "request_id": "a-7_B.2:c"})", &request));
+  EXPECT_EQ(request.id, "a-7_B.2:c");
+  EXPECT_FALSE(ReadRequestIdHeader({{"x-other", "y"}}, &request.id));
+  EXPECT_EQ(request.id, "a-7_B.2:c");
+  EXPECT_FALSE(ReadRequestIdHeader({{"x-request-id", std::string(128, 'y')}}, &request.id));
+  EXPECT_EQ(request.id, std::string(128, 'y'));
+  for (const std::string& id : {std::string(), std::string(129, 'y'), std::string("a b"),
+                                std::string("a\r"), std::string("\xc3\xa9"), std::string("a\"")}) {
+    EXPECT_EQ(ReadRequestIdHeader({{"x-request-id", id}}, &request.id).value_or(Error{}).param,
+              "X-Request-Id");
+    EXPECT_EQ(request.id, std::string(128, 'y'));
+    const json body = {{"model", "m"}, {"prompt", "x"}, {"request_id", id}};
+    EXPECT_EQ(ErrorOf(Kind::kCompletion, body.dump()).param, "request_id");
+  }
+}
+
 TEST(OpenAi, MalformedJsonIsAnErrorNotACrash) {
   const std::string deep = R"({"model": "m", "prompt": )" + std::string(100000, '[');
   for (const std::string& body :
@@ -294,6 +341,86 @@ TEST(OpenAi, ToolsAndTheChoiceAmongThemGoAlong) {
     EXPECT_EQ(json::parse(chat.tools(0))["function"]["name"], "f");
     EXPECT_EQ(chat.tool_choice(), choice);
     EXPECT_EQ(chat.named_tool(), choice == proto::TOOL_CHOICE_NAMED ? "f" : "");
+  }
+}
+
+// An answer that was cut off among its thoughts has no content, and comes back as it went.
+TEST(OpenAi, AnAnswerWithoutContentMayComeBack) {
+  for (const char* thoughts : {"reasoning_content", "reasoning"}) {
+    Request request;
+    const auto error = Parse(Kind::kChat,
+                             absl::StrCat(R"({"model": "m", "messages": [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": null, ")",
+                                          thoughts, R"(": "hm"},
+        {"role": "user", "content": "go on"}]})"),
+                             &request);
+    ASSERT_FALSE(error) << error->message;
+    EXPECT_EQ(request.generate.chat().turns(1).content(), "");
+    EXPECT_EQ(request.generate.chat().turns(1).reasoning(), "hm");
+  }
+  EXPECT_EQ(ErrorOf(Kind::kChat, R"({"model": "m", "messages": [
+                {"role": "assistant", "content": null}]})")
+                .message,
+            "messages[0].content must be a string");
+}
+
+TEST(OpenAi, ChatsEchoTheMessageThatTheyGoOnWith) {
+  const auto echo = [](const std::string& role) {
+    Request request;
+    EXPECT_FALSE(Parse(Kind::kChat,
+                       absl::StrCat(R"({"model": "m", "echo": true, "messages": [
+        {"role": "user", "content": "x"}, {"role": ")",
+                                    role, R"(", "content": "y"}]})"),
+                       &request));
+    EXPECT_FALSE(request.generate.echo());
+    return request.echo;
+  };
+  EXPECT_EQ(echo("assistant"), "y");
+  EXPECT_EQ(echo("user"), "");
+}
+
+TEST(OpenAi, TokenizeTakesWhatMakesAChatsPrompt) {
+  const auto parse = [](const std::string& fields, TokenizeRequest* request) {
+    return ParseTokenize(R"({"messages": [{"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y"}], )" +
+                             fields + "}",
+                         request);
+  };
+  TokenizeRequest all;
+  ASSERT_FALSE(parse(R"("tools": [{"type": "function", "function": {"name": "f"}}],
+      "chat_template_kwargs": {"a": 1}, "add_generation_prompt": false,
+      "continue_final_message": true)",
+                     &all));
+  EXPECT_EQ(all.generate.chat().tools_size(), 1);
+  EXPECT_EQ(all.generate.chat().template_arguments(), R"({"a":1})");
+  EXPECT_TRUE(all.generate.chat().continue_final_message());
+  EXPECT_FALSE(all.generate.chat().no_generation_prompt());
+  TokenizeRequest as_they_are, begun;
+  ASSERT_FALSE(parse(R"("add_generation_prompt": false)", &as_they_are));
+  EXPECT_TRUE(as_they_are.generate.chat().no_generation_prompt());
+  ASSERT_FALSE(parse(R"("add_generation_prompt": true)", &begun));
+  EXPECT_FALSE(begun.generate.chat().no_generation_prompt());
+  EXPECT_EQ(parse(R"("add_generation_prompt": true, "continue_final_message": true)", &begun)
+                .value_or(Error{})
+                .param,
+            "add_generation_prompt");
+}
+
+TEST(OpenAi, PromptsAreCutToWhatIsSaidOrToWhatThereIsRoomFor) {
+  for (const auto& [value, param] : {std::pair{-2, "truncate_prompt_tokens"},
+                                     {0, "truncate_prompt_tokens"},
+                                     {-1, ""},
+                                     {7, ""}}) {
+    Request request;
+    const auto error = Parse(
+        Kind::kCompletion,
+        absl::StrCat(R"({"model": "m", "prompt": "x", "truncate_prompt_tokens": )", value, "}"),
+        &request);
+    EXPECT_EQ(error.value_or(Error{}).param, param);
+    if (param[0] == 0) {
+      EXPECT_EQ(request.generate.truncate_prompt_tokens(), value);
+    }
   }
 }
 

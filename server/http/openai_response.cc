@@ -36,6 +36,7 @@ json Frame(const Head& head, bool chunk) {
                 {"object", object},
                 {"created", head.created_unix_seconds},
                 {"model", head.model}};
+  if (!head.service_tier.empty()) frame["service_tier"] = head.service_tier;
   if (chunk && head.usage_in_chunks) frame["usage"] = nullptr;
   return frame;
 }
@@ -63,14 +64,20 @@ json BytesJson(const std::string& bytes) {
   return out;
 }
 
+// What stands for a token. With ids, two tokens of the same text are two.
+template <typename Logprob>
+std::string NameOf(const Logprob& token, bool as_id) {
+  return as_id ? absl::StrCat("token_id:", token.token()) : Valid(token.text());
+}
+
 json CompletionLogprobs(const ChoicePart& part) {
   json tokens = json::array(), values = json::array(), top = json::array(), offsets = json::array();
   int offset = part.text_offset;
   for (const proto::TokenLogprobs& token : part.logprobs) {
-    const std::string text = Valid(token.text());
-    tokens.push_back(text);
+    const std::string name = NameOf(token, part.tokens_as_ids);
+    tokens.push_back(name);
     offsets.push_back(offset);
-    offset += Characters(text);
+    offset += Characters(Valid(token.text()));
     if (token.rank() == 0) {  // the prompt's first token
       values.push_back(nullptr);
       top.push_back(nullptr);
@@ -80,9 +87,9 @@ json CompletionLogprobs(const ChoicePart& part) {
     json best = json::object();
     for (const proto::TopLogprob& other : token.top()) {
       // Tokens of the same text: the most probable one, which comes first.
-      best.emplace(Valid(other.text()), other.logprob());
+      best.emplace(NameOf(other, part.tokens_as_ids), other.logprob());
     }
-    best[text] = token.logprob();
+    best[name] = token.logprob();
     top.push_back(token.top().empty() ? json() : std::move(best));
   }
   return {{"tokens", tokens},
@@ -92,15 +99,17 @@ json CompletionLogprobs(const ChoicePart& part) {
 }
 
 template <typename Logprob>
-json ChatLogprob(const Logprob& token) {
-  return {{"token", Valid(token.text())},
+json ChatLogprob(const Logprob& token, bool as_id) {
+  return {{"token", NameOf(token, as_id)},
           {"logprob", token.logprob()},
           {"bytes", BytesJson(token.text())}};
 }
 
 json ChatLogprobs(const ChoicePart& part) {
   json content = json::array();
-  for (const proto::TokenLogprobs& token : part.logprobs) content.push_back(LogprobJson(token));
+  for (const proto::TokenLogprobs& token : part.logprobs) {
+    content.push_back(LogprobJson(token, part.tokens_as_ids));
+  }
   return {{"content", content}, {"refusal", nullptr}};
 }
 
@@ -149,7 +158,8 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
     choice["logprobs"] =
         head.kind == Kind::kCompletion ? CompletionLogprobs(part) : ChatLogprobs(part);
   }
-  if (part.with_prompt_logprobs && (!chunk || !part.prompt_logprobs.empty())) {
+  const bool completion = head.kind == Kind::kCompletion;
+  if (completion && part.with_prompt_logprobs && (!chunk || !part.prompt_logprobs.empty())) {
     choice["prompt_logprobs"] = PromptLogprobs(part);
   }
   if (part.with_tokens) {
@@ -173,7 +183,10 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
   } else if (!part.text.empty()) {
     message["content"] = part.text;
   }
-  if (!part.reasoning.empty()) message["reasoning_content"] = part.reasoning;
+  // Both names that vLLM has had for it.
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    if (!part.reasoning.empty()) message[name] = part.reasoning;
+  }
   if (!part.tool_calls.empty()) message["tool_calls"] = ToolCallsJson(part.tool_calls, chunk);
   choice[chunk ? "delta" : "message"] = std::move(message);
   return choice;
@@ -181,8 +194,17 @@ json Choice(const Head& head, const ChoicePart& part, bool chunk) {
 
 // A chat has one prompt, whatever its choices.
 void AddChatPrompt(const Head& head, const ChoicePart& part, json* answer) {
-  if (head.kind != Kind::kChat || !part.with_tokens || part.prompt_tokens.empty()) return;
-  (*answer)["prompt_token_ids"] = part.prompt_tokens;
+  if (head.kind != Kind::kChat) return;
+  if (part.with_tokens && !part.prompt_tokens.empty()) {
+    (*answer)["prompt_token_ids"] = part.prompt_tokens;
+  }
+  if (part.with_prompt_logprobs && !part.prompt_logprobs.empty()) {
+    (*answer)["prompt_logprobs"] = PromptLogprobs(part);
+  }
+}
+
+void AddUsage(const proto::Usage* so_far, json* chunk) {
+  if (so_far != nullptr) (*chunk)["usage"] = UsageJson(*so_far);
 }
 
 json ModelObject(const ModelEntry& model) {
@@ -198,11 +220,11 @@ json ModelObject(const ModelEntry& model) {
 
 const char kDone[] = "data: [DONE]\n\n";
 
-json LogprobJson(const proto::TokenLogprobs& token) {
-  json entry = ChatLogprob(token);
+json LogprobJson(const proto::TokenLogprobs& token, bool as_ids) {
+  json entry = ChatLogprob(token, as_ids);
   entry["top_logprobs"] = json::array();
   for (const proto::TopLogprob& other : token.top()) {
-    entry["top_logprobs"].push_back(ChatLogprob(other));
+    entry["top_logprobs"].push_back(ChatLogprob(other, as_ids));
   }
   return entry;
 }
@@ -229,20 +251,22 @@ std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices
   return Dump(answer);
 }
 
-std::string RoleChunk(const Head& head, int index) {
+std::string RoleChunk(const Head& head, int index, const proto::Usage* so_far) {
   if (head.kind == Kind::kCompletion) return "";
   json chunk = Frame(head, true);
   chunk["choices"] = json::array({{{"index", index},
                                    {"delta", {{"role", "assistant"}, {"content", ""}}},
                                    {"logprobs", nullptr},
                                    {"finish_reason", nullptr}}});
+  AddUsage(so_far, &chunk);
   return Event(chunk);
 }
 
-std::string Chunk(const Head& head, const ChoicePart& part) {
+std::string Chunk(const Head& head, const ChoicePart& part, const proto::Usage* so_far) {
   json chunk = Frame(head, true);
   chunk["choices"] = json::array({Choice(head, part, true)});
   AddChatPrompt(head, part, &chunk);
+  AddUsage(so_far, &chunk);
   return Event(chunk);
 }
 

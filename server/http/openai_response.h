@@ -18,7 +18,8 @@ struct Head {
   std::string id;
   int64_t created_unix_seconds;
   std::string model;
-  bool usage_in_chunks = false;  // "usage": null in all chunks but the last
+  bool usage_in_chunks = false;   // "usage": null in all chunks but the last
+  std::string service_tier = {};  // empty: not named
 };
 
 // One of the choices, or what is new of it.
@@ -34,6 +35,7 @@ struct ChoicePart {
   // vLLM's, too: with return_token_ids. The prompt's come once, with the first part.
   std::vector<int> prompt_tokens, tokens;
   bool with_tokens = false;
+  bool tokens_as_ids = false;  // logprobs have "token_id:7" in the place of the token's text
   int text_offset = 0;  // characters of the choice before this part, for completions' logprobs
   std::string finish_reason;  // empty: null
   // What ended it, if it was a stop string or token.
@@ -44,15 +46,17 @@ struct ChoicePart {
 std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
                         const proto::Usage& usage);
 
-// Server-sent events, "data: {...}\n\n". Text is made valid UTF-8.
-std::string RoleChunk(const Head& head, int index);  // a chat's first chunk of a choice
-std::string Chunk(const Head& head, const ChoicePart& part);
+// Server-sent events, "data: {...}\n\n". Text is made valid UTF-8. `so_far`: what was used until
+// then, if every chunk is to say so.
+std::string RoleChunk(const Head& head, int index,  // a chat's first chunk of a choice
+                      const proto::Usage* so_far = nullptr);
+std::string Chunk(const Head& head, const ChoicePart& part, const proto::Usage* so_far = nullptr);
 std::string UsageChunk(const Head& head, const proto::Usage& usage);
 std::string ErrorChunk(const Error& error);
 extern const char kDone[];  // "data: [DONE]\n\n"
 
-// A token's log-probability as chats have it, its alternatives included.
-nlohmann::ordered_json LogprobJson(const proto::TokenLogprobs& token);
+// A token's log-probability as chats have it, its alternatives included. `as_ids`: see ChoicePart.
+nlohmann::ordered_json LogprobJson(const proto::TokenLogprobs& token, bool as_ids = false);
 
 // What drafts did for an answer; no field of OpenAI's.
 nlohmann::ordered_json SpeculationJson(const proto::Usage& usage);

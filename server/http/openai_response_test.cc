@@ -69,6 +69,7 @@ TEST(OpenAiResponse, ThoughtsAndCallsStandBesideTheText) {
   json whole = json::parse(WholeAnswer(head, {part}, usage));
   const json message = whole["choices"][0]["message"];
   EXPECT_EQ(message["reasoning_content"], "hm");
+  EXPECT_EQ(message["reasoning"], "hm");
   EXPECT_TRUE(message["content"].is_null());
   EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "f");
   EXPECT_FALSE(whole["usage"]["completion_tokens_details"].contains("reasoning_tokens"));
@@ -78,6 +79,7 @@ TEST(OpenAiResponse, ThoughtsAndCallsStandBesideTheText) {
   EXPECT_FALSE(whole["choices"][0]["message"].contains("reasoning_content"));
   const json delta = json::parse(Chunk(head, part).substr(6))["choices"][0]["delta"];
   EXPECT_EQ(delta["reasoning_content"], "hm");
+  EXPECT_EQ(delta["reasoning"], "hm");
   EXPECT_FALSE(delta.contains("content"));
 }
 
@@ -103,6 +105,67 @@ TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
   const json first = chat["logprobs"]["content"][0];
   EXPECT_EQ(first["bytes"], json({0xC3, 0xA9}));
   EXPECT_EQ(first["top_logprobs"][0]["token"], "y");
+}
+
+TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {
+  ChoicePart part = Text("x");
+  part.with_logprobs = part.tokens_as_ids = true;
+  part.text_offset = 10;
+  for (const int id : {7, 8}) {
+    proto::TokenLogprobs& token = part.logprobs.emplace_back();
+    token.set_token(id);
+    token.set_text("x");
+    token.set_logprob(-0.5);
+    token.set_rank(2);
+    proto::TopLogprob* top = token.add_top();
+    top->set_token(9);
+    top->set_text("x");  // the same text, and another token
+    top->set_logprob(-0.25);
+  }
+  const json completion = json::parse(
+      WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}))["choices"][0]["logprobs"];
+  EXPECT_EQ(completion["tokens"], json({"token_id:7", "token_id:8"}));
+  EXPECT_EQ(completion["top_logprobs"][1], json({{"token_id:8", -0.5}, {"token_id:9", -0.25}}));
+  EXPECT_EQ(completion["text_offset"], json({10, 11}));
+  const json chat = json::parse(
+      WholeAnswer({Kind::kChat, "id", 5, "m"}, {part}, {}))["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(chat["token"], "token_id:7");
+  EXPECT_EQ(chat["top_logprobs"][0]["token"], "token_id:9");
+  EXPECT_EQ(chat["bytes"], json({'x'}));
+}
+
+// A chat has one prompt for all of its choices; a completion's choices may have several.
+TEST(OpenAiResponse, AChatsPromptLogprobsStandAboveItsChoices) {
+  ChoicePart part = Text("x");
+  part.with_prompt_logprobs = true;
+  part.prompt_logprobs.emplace_back();
+  proto::TokenLogprobs& token = part.prompt_logprobs.emplace_back();
+  token.set_token(7);
+  token.set_rank(1);
+  const json chat = json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part, part}, {}));
+  ASSERT_EQ(chat["prompt_logprobs"].size(), 2);
+  EXPECT_TRUE(chat["prompt_logprobs"][0].is_null());
+  EXPECT_EQ(chat["prompt_logprobs"][1]["7"]["rank"], 1);
+  EXPECT_FALSE(chat["choices"][1].contains("prompt_logprobs"));
+  const json completion = json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
+  EXPECT_FALSE(completion.contains("prompt_logprobs"));
+  EXPECT_EQ(completion["choices"][0]["prompt_logprobs"].size(), 2);
+}
+
+TEST(OpenAiResponse, EveryChunkMaySayWhatWasUsedUntilThen) {
+  const Head head{.kind = Kind::kChat,
+                  .id = "id",
+                  .created_unix_seconds = 5,
+                  .model = "m",
+                  .usage_in_chunks = true,
+                  .service_tier = "default"};
+  const proto::Usage so_far = UsageOf(3, 4);
+  for (const std::string& chunk : {RoleChunk(head, 0, &so_far), Chunk(head, Text("x"), &so_far)}) {
+    const json parsed = json::parse(chunk.substr(6));
+    EXPECT_EQ(parsed["usage"]["total_tokens"], 7);
+    EXPECT_EQ(parsed["service_tier"], "default");
+  }
+  EXPECT_TRUE(json::parse(Chunk(head, Text("x")).substr(6))["usage"].is_null());
 }
 
 TEST(OpenAiResponse, StatusesBecomeTheCodesThatClientsExpect) {

@@ -1,7 +1,10 @@
 #include "server/http/openai_sampling.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/http/text_reader.h"
@@ -12,6 +15,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int kTimeoutLimit = 7 * 24 * 3600;
+constexpr size_t kLongestRequestId = 128;
 
 void ReadStop(JsonReader& reader, proto::GenerateRequest* generate) {
   const json* stop = reader.Find("stop");
@@ -103,7 +107,7 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
     generate->set_prompt_logprobs(value);
   }
   value = 0;
-  reader.Integer("truncate_prompt_tokens", 1, kMaxTokensLimit, &value);
+  ReadTruncation(reader, &value);
   generate->set_truncate_prompt_tokens(value);
   value = 1;
   reader.Integer("n", 1, 128, &value);
@@ -127,6 +131,44 @@ void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate) {
     reader.Bool("speculation", &on);
     generate->set_speculation(on ? proto::SPECULATION_ON : proto::SPECULATION_OFF);
   }
+}
+
+void ReadTruncation(JsonReader& reader, int* most) {
+  reader.Integer("truncate_prompt_tokens", -1, kMaxTokensLimit, most);
+  if (*most == 0 && reader.Find("truncate_prompt_tokens") != nullptr) {
+    reader.Fail(
+        "truncate_prompt_tokens",
+        "field 'truncate_prompt_tokens' must be 1 or more, or -1 for what there is room for");
+  }
+}
+
+bool IsRequestId(absl::string_view id) {
+  return !id.empty() && id.size() <= kLongestRequestId &&
+         std::all_of(id.begin(), id.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::StrContains("-_.:", c);
+         });
+}
+
+void ReadRequestId(JsonReader& reader, std::string* id) {
+  if (reader.Find("request_id") == nullptr) return;
+  reader.String("request_id", true, id);
+  if (!IsRequestId(*id)) {
+    reader.Fail("request_id", absl::StrCat("field 'request_id' must have 1 to ", kLongestRequestId,
+                                           " letters, digits and characters of -_.:"));
+  }
+}
+
+void ReadServiceTier(JsonReader& reader, std::string* out) {
+  if (reader.Find("service_tier") == nullptr) return;
+  std::string tier;
+  reader.String("service_tier", true, &tier);
+  if (tier != "auto" && tier != "default") {
+    reader.Fail("service_tier",
+                "field 'service_tier' must be auto or default: all requests are served alike; "
+                "'priority' puts one before others");
+  }
+  *out = "default";
 }
 
 void ReadStream(JsonReader& reader, bool* stream,

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
+#include "absl/strings/string_view.h"
 #include "proto/inference.pb.h"
 #include "server/http/json_reader.h"
 
@@ -17,6 +19,17 @@ void ReadSampling(JsonReader& reader, proto::GenerateRequest* generate);
 
 // stop to speculation: how the answer ends and what comes with it.
 void ReadAnswer(JsonReader& reader, proto::GenerateRequest* generate);
+
+// truncate_prompt_tokens: a number of tokens from 1 on, or -1: as many as there is room for.
+void ReadTruncation(JsonReader& reader, int* most);
+
+// request_id: part of the answer's id.
+void ReadRequestId(JsonReader& reader, std::string* id);
+// Whether it is short and of letters, digits and "-_.:", so that it can stand in an id and a log.
+bool IsRequestId(absl::string_view id);
+
+// service_tier. There is one here, the default; `out` gets its name if the field is given.
+void ReadServiceTier(JsonReader& reader, std::string* out);
 
 // stream, and stream_options, which go with it; `read` reads further ones.
 void ReadStream(JsonReader& reader, bool* stream,

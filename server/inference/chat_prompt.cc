@@ -1,5 +1,7 @@
 #include "server/inference/chat_prompt.h"
 
+#include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "ops/json/bounded_json.h"
 #include "server/inference/field_error.h"
 #include "server/inference/tool_choice.h"
 #include "serving/tokenizer/chat_template.h"
@@ -28,36 +31,82 @@ ChatMessage PlainTurn(const proto::ChatTurn& turn) {
   return {turn.role(), absl::StrCat(turn.content(), turn.tool_calls())};
 }
 
+// Whether the prompt begins a turn of the assistant's.
+bool BeginsTurn(const proto::ChatPrompt& chat) {
+  return !chat.continue_final_message() && !chat.no_generation_prompt();
+}
+
 absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
-  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) {
-    return FieldError(field, absl::StrCat(field, " is no JSON"));
-  }
+  absl::StatusOr<json> value = ParseBoundedJson<json>(text, kRequestJson);
+  if (!value.ok()) return FieldError(field, absl::StrCat(field, " ", value.status().message()));
   return value;
 }
 
-absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn) {
+// Templates take the arguments apart; the API has them as a text. Models write none at all for
+// functions without parameters. `place`: of the call.
+absl::Status ParseArguments(const std::string& place, json* call) {
+  if (!call->is_object() || !call->contains("function")) return absl::OkStatus();
+  json& function = (*call)["function"];
+  if (!function.is_object() || !function.contains("arguments")) return absl::OkStatus();
+  json& arguments = function["arguments"];
+  if (!arguments.is_string()) return absl::OkStatus();
+  const std::string text = arguments.get<std::string>();
+  if (absl::StripAsciiWhitespace(text).empty()) {
+    arguments = json::object();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<json> object = Parsed(text, absl::StrCat(place, ".function.arguments"));
+  if (!object.ok()) return object.status();
+  arguments = *std::move(object);
+  return absl::OkStatus();
+}
+
+// Whether a template asks if a message has content: `message['content'] is none`, as DeepSeek's do
+// before they write calls. Then an empty text is not the same to it.
+bool AsksForContent(absl::string_view source) {
+  constexpr absl::string_view kContent = "content";
+  for (size_t at = source.find(kContent); at != absl::string_view::npos;
+       at = source.find(kContent, at + 1)) {
+    absl::string_view behind = source.substr(at + kContent.size());
+    behind.remove_prefix(std::min(behind.find_first_not_of("'\")]"), behind.size()));
+    if (absl::StartsWith(behind, " is none") || absl::StartsWith(behind, " is not none")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// `place`: of the turn, for errors. `knows_none`: see AsksForContent.
+absl::StatusOr<json> MessageOf(const proto::ChatTurn& turn, const std::string& place,
+                               bool knows_none) {
   json message = {{"role", turn.role()}, {"content", turn.content()}};
+  const bool only_calls = turn.content().empty() && !turn.tool_calls().empty();
+  if (only_calls && knows_none) message["content"] = nullptr;
   // The name that templates read; the API has another one for it, too.
   if (!turn.reasoning().empty()) message["reasoning_content"] = turn.reasoning();
   if (!turn.name().empty()) message["name"] = turn.name();
   if (!turn.tool_call_id().empty()) message["tool_call_id"] = turn.tool_call_id();
   if (turn.tool_calls().empty()) return message;
-  absl::StatusOr<json> calls = Parsed(turn.tool_calls(), "tool_calls");
+  const std::string field = absl::StrCat(place, ".tool_calls");
+  absl::StatusOr<json> calls = Parsed(turn.tool_calls(), field);
   if (!calls.ok()) return calls.status();
-  // Templates take the arguments apart; the API has them as a text.
-  for (json& call : *calls) {
-    if (!call.is_object() || !call.contains("function")) continue;
-    json& function = call["function"];
-    if (!function.is_object() || !function.contains("arguments")) continue;
-    json& arguments = function["arguments"];
-    if (!arguments.is_string()) continue;
-    absl::StatusOr<json> object = Parsed(arguments.get<std::string>(), "a call's arguments");
-    if (!object.ok()) return object.status();
-    arguments = *std::move(object);
+  if (!calls->is_array()) return FieldError(field, absl::StrCat(field, " must be a list of calls"));
+  for (size_t i = 0; i < calls->size(); ++i) {
+    absl::Status status = ParseArguments(absl::StrCat(field, "[", i, "]"), &(*calls)[i]);
+    if (!status.ok()) return status;
   }
   message["tool_calls"] = *std::move(calls);
   return message;
+}
+
+// Where `piece` comes last in `text`; npos: nowhere. In linear time, whatever they hold (rfind
+// takes hours for what repeats itself).
+size_t LastPlace(absl::string_view text, absl::string_view piece) {
+  const std::string backwards(text.rbegin(), text.rend()), wanted(piece.rbegin(), piece.rend());
+  const void* found = memmem(backwards.data(), backwards.size(), wanted.data(), wanted.size());
+  if (found == nullptr) return absl::string_view::npos;
+  const auto behind = static_cast<size_t>(static_cast<const char*>(found) - backwards.data());
+  return text.size() - behind - piece.size();
 }
 
 // A template that knows efforts takes one; one that can only think or not takes "none".
@@ -85,8 +134,10 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
                                       const Clock* clock) {
   ChatRequest request;
   request.messages = json::array();
-  for (const proto::ChatTurn& turn : chat.turns()) {
-    absl::StatusOr<json> message = MessageOf(turn);
+  const bool knows_none = AsksForContent(format.Source(ChoiceOf(chat) != ToolChoice::kNone));
+  for (int i = 0; i < chat.turns_size(); ++i) {
+    absl::StatusOr<json> message =
+        MessageOf(chat.turns(i), absl::StrCat("messages[", i, "]"), knows_none);
     if (!message.ok()) return message.status();
     request.messages.push_back(*std::move(message));
   }
@@ -109,15 +160,15 @@ absl::StatusOr<std::string> RenderOwn(const proto::ChatPrompt& chat, const ChatF
   request.strftime_now = [clock](const std::string& form) {
     return absl::FormatTime(form, clock->Now(), absl::LocalTimeZone());
   };
-  request.add_generation_prompt = !chat.continue_final_message();
+  request.add_generation_prompt = BeginsTurn(chat);
   absl::StatusOr<std::string> text = format.Render(request);
   if (!text.ok() || !chat.continue_final_message()) return text;
   // Up to the end of the last message, as in transformers: what the template puts behind it would
   // end it.
   const absl::string_view last =
       absl::StripAsciiWhitespace(chat.turns(chat.turns_size() - 1).content());
-  const size_t at = text->rfind(std::string(last));
-  if (last.empty() || at == std::string::npos) {
+  const size_t at = last.empty() ? std::string::npos : LastPlace(*text, last);
+  if (at == std::string::npos) {
     return FieldError(
         "continue_final_message",
         "continue_final_message: the model's template does not write the last message as it is");
@@ -175,7 +226,7 @@ absl::StatusOr<Prompt> RenderChat(const proto::ChatPrompt& chat, const Tokenizer
   for (const proto::ChatTurn& turn : chat.turns()) messages.push_back(PlainTurn(turn));
   absl::StatusOr<std::string> text = RenderPlainChat(messages);
   if (!text.ok()) return text.status();
-  if (chat.continue_final_message()) text->resize(text->size() - kAssistantNext.size());
+  if (!BeginsTurn(chat)) text->resize(text->size() - kAssistantNext.size());
   absl::StatusOr<std::vector<int>> tokens =
       tokenizer.TryEncode(*text, {.add_special = true, .parse_special = false});
   if (!tokens.ok()) return tokens.status();

@@ -27,6 +27,11 @@ absl::Status CheckRequest(const proto::EmbedRequest& request, int size, const st
     return absl::InvalidArgumentError(absl::StrCat("field 'dimensions' is ", request.dimensions(),
                                                    ", expected 0 (all) to ", size));
   }
+  if (request.truncate_prompt_tokens() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("field 'truncate_prompt_tokens' is ",
+                                                   request.truncate_prompt_tokens(),
+                                                   ", expected 1 or more, or 0 for all"));
+  }
   const int64_t each = request.dimensions() > 0 ? request.dimensions() : size;
   if (inputs * each > kMaxEmbedNumbers) {
     return absl::InvalidArgumentError(absl::StrCat("field 'inputs' has ", inputs, " entries of ",
@@ -41,7 +46,8 @@ absl::StatusOr<std::vector<int>> TokensOf(const proto::EmbedRequest& request, in
   const proto::EmbedInput& input = request.inputs(index);
   proto::GenerateRequest prompt;
   prompt.set_no_added_tokens(request.no_added_tokens());
-  if (request.truncate()) prompt.set_truncate_prompt_tokens(model.host->context());
+  prompt.set_truncate_prompt_tokens(request.truncate() ? model.host->context()
+                                                       : request.truncate_prompt_tokens());
   if (input.input_case() == proto::EmbedInput::kTokens) {
     *prompt.mutable_tokens() = input.tokens();
   } else {

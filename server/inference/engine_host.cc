@@ -62,8 +62,8 @@ EngineHost::~EngineHost() {
   watcher_.join();
 }
 
-absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(std::vector<int> prompt,
-                                                      RequestOptions options, Listener listener) {
+absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, RequestOptions options,
+                                                      Listener listener) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the model is being unloaded");
   // The engine would refuse it when it comes to it, which may take long.
@@ -162,8 +162,7 @@ void EngineHost::Execute(Command command) {
     return;
   }
   const double timeout = command.options.timeout_seconds;
-  absl::StatusOr<RequestId> id =
-      engine_->Submit(std::move(command.prompt), std::move(command.options));
+  absl::StatusOr<RequestId> id = engine_->Submit(*command.prompt, std::move(command.options));
   if (!id.ok()) {
     absl::Status status;
     {

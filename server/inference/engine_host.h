@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -50,8 +51,15 @@ class EngineHost {
   ~EngineHost();
 
   // Returns at once. Unavailable if the host is being destroyed; ResourceExhausted, with the delay,
-  // if as many as may wait came during one step.
-  absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options, Listener listener);
+  // if as many as may wait came during one step. Requests of one prompt share it until the engine
+  // takes them.
+  using SharedPrompt = std::shared_ptr<const std::vector<int>>;
+  absl::StatusOr<Ticket> Submit(SharedPrompt prompt, RequestOptions options, Listener listener);
+  absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options,
+                                Listener listener) {
+    return Submit(std::make_shared<const std::vector<int>>(std::move(prompt)), std::move(options),
+                  std::move(listener));
+  }
   // The listener gets its last event, unless the request is over already.
   void Cancel(Ticket ticket);
 
@@ -77,7 +85,7 @@ class EngineHost {
   struct Command {
     Ticket ticket;
     bool cancel = false;
-    std::vector<int> prompt;
+    SharedPrompt prompt;
     RequestOptions options;
     Listener listener;
     absl::Time came;

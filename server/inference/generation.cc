@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/inference/chat_prompt.h"
+#include "server/inference/field_error.h"
 #include "server/inference/generation_options.h"
 #include "server/inference/sampling_defaults.h"
 #include "server/inference/tool_choice.h"
@@ -57,6 +58,15 @@ absl::Status CheckRequest(const proto::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
+// Before anything is made of it: the engine would say so, but on a thread that others wait for, and
+// once for each of the answers.
+absl::Status CheckLength(const proto::GenerateRequest& request, size_t tokens, int context) {
+  if (tokens < static_cast<size_t>(context)) return absl::OkStatus();
+  return FieldError(request.has_chat() ? "messages" : "prompt",
+                    absl::StrCat("the prompt has ", tokens, " tokens, the context ", context,
+                                 ", of which at least one is for the answer"));
+}
+
 class Running : public Generation, public std::enable_shared_from_this<Running> {
  public:
   // Chats bring how their answers are read.
@@ -88,8 +98,9 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   }
 
   // REQUIRES: the caller holds the model.
-  absl::Status Submit(const std::vector<int>& prompt, const RequestOptions& options,
-                      uint64_t seed) {
+  absl::Status Submit(std::vector<int> tokens, const RequestOptions& options, uint64_t seed) {
+    const auto shared = std::make_shared<const std::vector<int>>(std::move(tokens));
+    const std::vector<int>& prompt = *shared;
     if (request_.echo()) {
       echo_ = request_.prompt_case() == proto::GenerateRequest::kText ? request_.text()
                                                                       : tokenizer_->Decode(prompt);
@@ -104,7 +115,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
       own.sampling.seed = seed + i * 0x9E3779B97F4A7C15ull;
       own.reproducible = request_.sampling().has_seed();
       absl::StatusOr<EngineHost::Ticket> ticket = host_.Submit(
-          prompt, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
+          shared, std::move(own), [self = shared_from_this(), i](const RequestEvent& event) {
             self->On(static_cast<int>(i), event);
           });
       absl::MutexLock lock(&mutex_);
@@ -336,11 +347,14 @@ absl::StatusOr<Prompt> PromptOf(const proto::GenerateRequest& request, const Loa
     if (!tokens.ok()) return tokens.status();
     prompt.tokens = *std::move(tokens);
   }
-  const int most = request.truncate_prompt_tokens();
-  if (most < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("truncate_prompt_tokens is ", most, ", expected 1 or more"));
+  int most = request.truncate_prompt_tokens();
+  if (most < -1) {
+    return FieldError(
+        "truncate_prompt_tokens",
+        absl::StrCat("truncate_prompt_tokens is ", most,
+                     ", expected 1 or more, or -1 for what the context has room for"));
   }
+  if (most == -1) most = std::max(1, model.host->context() - std::max(1, request.max_tokens()));
   if (most > 0 && static_cast<int>(prompt.tokens.size()) > most) {
     prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - most);
   }
@@ -386,6 +400,10 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   }
   absl::StatusOr<Prompt> prompt = PromptOf(request, *model);
   if (!prompt.ok()) return prompt.status();
+  if (absl::Status status = CheckLength(request, prompt->tokens.size(), model->host->context());
+      !status.ok()) {
+    return status;
+  }
   absl::StatusOr<RequestOptions> options = OptionsOf(request, *model, *prompt, tools);
   if (!options.ok()) return options.status();
   const uint64_t seed =
@@ -393,7 +411,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const proto::Generat
   std::optional<AnswerReaderOptions> reading;
   if (request.has_chat()) reading = ReadingOf(request, *prompt, std::move(tools), models);
   auto running = std::make_shared<Running>(request, model, metrics, std::move(listener), reading);
-  absl::Status status = running->Submit(prompt->tokens, *options, seed);
+  absl::Status status = running->Submit(std::move(prompt->tokens), *options, seed);
   if (!status.ok()) return status;
   return running;
 }

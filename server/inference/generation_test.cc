@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/inference/field_error.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
 
@@ -90,6 +91,50 @@ std::string TextOf(const proto::GenerateRequest& request, std::shared_ptr<Loaded
   Finish(request, std::move(model), &answers);
   EXPECT_TRUE(answers.error.ok()) << answers.error;
   return answers.texts[0];
+}
+
+// The engine would say so, but only after a copy for each of the answers has waited for it.
+TEST(Generation, APromptThatIsTooLongIsRefusedBeforeItIsSubmitted) {
+  const auto model = Model();
+  ModelServer models({});
+  Answers answers;
+  proto::GenerateRequest request = Request("", 1);
+  request.set_n(kMaxAnswers);
+  for (const int room : {0, 1}) {
+    request.set_text(std::string(static_cast<size_t>(model->host->context() - room), 'a'));
+    const auto generation = StartGeneration(request, model, &models, nullptr, answers.Listener());
+    ASSERT_EQ(generation.ok(), room == 1) << generation.status();
+    if (generation.ok()) {
+      (*generation)->Cancel();
+      answers.done.WaitForNotification();
+    } else {
+      EXPECT_EQ(FieldOf(generation.status()), "prompt");
+      EXPECT_THAT(generation.status().message(), HasSubstr("of which at least one"));
+      EXPECT_EQ(model->host->open(), 0);
+    }
+  }
+}
+
+TEST(Generation, PromptsAreCutToTheirLastTokens) {
+  const auto model = Model();
+  const int context = model->host->context();
+  proto::GenerateRequest request = Request(std::string(static_cast<size_t>(context), 'a') + "b", 5);
+  const auto length = [&](int most) {
+    request.set_truncate_prompt_tokens(most);
+    const auto prompt = PromptOf(request, *model);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    EXPECT_EQ(prompt->tokens.back(), 1);
+    return static_cast<int>(prompt->tokens.size());
+  };
+  EXPECT_EQ(length(0), context + 1);
+  EXPECT_EQ(length(7), 7);
+  EXPECT_EQ(length(-1), context - 5);
+  request.set_max_tokens(0);
+  EXPECT_EQ(length(-1), context - 1);
+  request.set_max_tokens(10 * context);
+  EXPECT_EQ(length(-1), 1);
+  request.set_truncate_prompt_tokens(-2);
+  EXPECT_EQ(FieldOf(PromptOf(request, *model).status()), "truncate_prompt_tokens");
 }
 
 TEST(Generation, SilentRequestsGetTheModelsOwnSampling) {
@@ -283,7 +328,7 @@ TEST(Generation, ErrorsThatCanBeKnownComeAtOnceAndNameTheField) {
               HasSubstr("bad_words"));
   EXPECT_THAT(error([](auto* r) { r->set_prompt_only(true); }), HasSubstr("echo"));
   EXPECT_THAT(error([](auto* r) { r->set_logprobs(-5); }), HasSubstr("logprobs"));
-  EXPECT_THAT(error([](auto* r) { r->set_truncate_prompt_tokens(-1); }),
+  EXPECT_THAT(error([](auto* r) { r->set_truncate_prompt_tokens(-2); }),
               HasSubstr("truncate_prompt_tokens"));
 }
 

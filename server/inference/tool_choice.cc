@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 #include "server/inference/field_error.h"
 
 namespace espalier {
@@ -17,7 +18,7 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   const auto wrong = [&](const char* what) {
     return FieldError("tools", absl::StrCat("tools[", index, "]: ", what));
   };
-  const Json json = ParseBounded(text);
+  const Json json = ParseBoundedJson<Json>(text, kRequestJson).value_or(Json());
   if (!json.is_object()) return wrong("is no JSON object");
   const Json function = json.value("function", Json());
   if (!function.is_object() || !function.value("name", Json()).is_string()) {

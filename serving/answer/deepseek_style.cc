@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "ops/json/bounded_json.h"
 #include "serving/answer/tool_style.h"
 
 namespace espalier {
@@ -66,7 +67,8 @@ class DeepSeek : public ToolStyle {
       call = absl::StripTrailingAsciiWhitespace(call.substr(begin->second));
       absl::ConsumeSuffix(&call, "```");
       call = absl::StripTrailingAsciiWhitespace(call);
-      if (!ParseBounded(call).is_object()) return {};
+      using Json = nlohmann::ordered_json;
+      if (!ParseBoundedJson<Json>(call, kRequestJson).value_or(Json()).is_object()) return {};
       calls.push_back({std::string(begin->first), std::string(call)});
     }
   }

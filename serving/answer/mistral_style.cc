@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "ops/json/bounded_json.h"
 #include "serving/answer/tool_style.h"
 
 namespace espalier {
@@ -42,9 +43,10 @@ class Mistral : public ToolStyle {
     const size_t brace = inside.find('{');
     if (brace == absl::string_view::npos) return {};
     if (brace == 0 || inside[0] == '[') return ReadJsonCalls(inside, tools);
-    const nlohmann::ordered_json arguments = ParseBounded(inside.substr(brace));
+    const absl::StatusOr<nlohmann::ordered_json> arguments =
+        ParseBoundedJson<nlohmann::ordered_json>(inside.substr(brace), kRequestJson);
     const absl::string_view name = NameOf(inside.substr(0, brace));
-    if (!arguments.is_object() || FindTool(name, tools) == nullptr) return {};
+    if (!arguments.ok() || !arguments->is_object() || FindTool(name, tools) == nullptr) return {};
     return {{std::string(name), std::string(inside.substr(brace))}};
   }
   std::optional<CallBegin> Begin(absl::string_view inside,

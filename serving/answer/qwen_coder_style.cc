@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 #include "serving/answer/tool_style.h"
 
 namespace espalier {
@@ -49,11 +50,11 @@ std::set<std::string> TypesOf(const Json& parameters, const std::string& name) {
 // Values are written as they are, without quotes: what they are the schema says.
 Json ValueOf(absl::string_view text, const std::set<std::string>& types) {
   if (types == std::set<std::string>{"string"}) return std::string(text);
-  const Json parsed = ParseBounded(text);
-  const bool fits = !parsed.is_discarded() && !parsed.is_string() &&
-                    (types.empty() || types.count(parsed.type_name()) > 0 ||
-                     (parsed.is_number_integer() && types.count("integer") > 0));
-  if (fits) return parsed;
+  const absl::StatusOr<Json> parsed = ParseBoundedJson<Json>(text, kRequestJson);
+  const bool fits = parsed.ok() && !parsed->is_string() &&
+                    (types.empty() || types.count(parsed->type_name()) > 0 ||
+                     (parsed->is_number_integer() && types.count("integer") > 0));
+  if (fits) return *parsed;
   // Python's words for them.
   for (const auto& [word, value] : {std::pair{"true", Json(true)}, {"false", Json(false)}}) {
     if (types.count("boolean") > 0 && absl::EqualsIgnoreCase(text, word)) return value;

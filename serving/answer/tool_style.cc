@@ -5,13 +5,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 
 namespace espalier {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kMaxDepth = 256;
 
 bool AddCall(const Json& call, const std::vector<Tool>& tools, std::vector<ToolCall>* calls) {
   if (!call.is_object() || !call.value("name", Json()).is_string()) return false;
@@ -64,9 +63,9 @@ std::vector<ToolCall> ReadJsonCalls(absl::string_view text, const std::vector<To
   std::vector<ToolCall> calls;
   while (!text.empty()) {
     const size_t end = SemicolonOf(text);
-    const Json parsed = ParseBounded(text.substr(0, end));
-    if (!(parsed.is_object() || parsed.is_array()) || parsed.empty()) return {};
-    for (const Json& call : parsed.is_array() ? parsed : Json::array({parsed})) {
+    const absl::StatusOr<Json> parsed = ParseBoundedJson<Json>(text.substr(0, end), kRequestJson);
+    if (!parsed.ok() || !parsed->is_structured() || parsed->empty()) return {};
+    for (const Json& call : parsed->is_array() ? *parsed : Json::array({*parsed})) {
       if (!AddCall(call, tools, &calls)) return {};
     }
     text = end == absl::string_view::npos ? absl::string_view()
@@ -113,16 +112,6 @@ const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools) {
     if (tool.name == name) return &tool;
   }
   return nullptr;
-}
-
-nlohmann::ordered_json ParseBounded(absl::string_view text) {
-  bool deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMaxDepth;
-    return !deep;
-  };
-  Json parsed = Json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  return deep ? Json(nlohmann::json::value_t::discarded) : parsed;
 }
 
 std::string DumpJson(const nlohmann::ordered_json& value) {

@@ -87,9 +87,6 @@ const ToolStyle& ToolStyleOf(absl::string_view chat_template);
 // Null if there is none of this name.
 const Tool* FindTool(absl::string_view name, const std::vector<Tool>& tools);
 
-// Parsed, if it is JSON of bounded depth; discarded otherwise.
-nlohmann::ordered_json ParseBounded(absl::string_view text);
-
 // On one line, ill-formed UTF-8 replaced.
 std::string DumpJson(const nlohmann::ordered_json& value);
 

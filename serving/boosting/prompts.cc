@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 
 namespace espalier {
 namespace {
@@ -24,7 +25,7 @@ size_t CharacterStart(absl::string_view text, size_t at) {
 absl::StatusOr<std::vector<std::vector<int>>> PromptsOfList(absl::string_view json,
                                                             const Tokenizer& tokenizer,
                                                             const PromptLimits& limits) {
-  const nlohmann::json list = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
+  const auto list = ParseBoundedJson<nlohmann::json>(json).value_or(nlohmann::json());
   if (!list.is_array() || list.empty()) {
     return absl::InvalidArgumentError(
         "prompts: expected a JSON list of texts with at least one, as [\"one\", \"two\"]");

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 #include "serving/grammar/dfa.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/json_text.h"
@@ -238,7 +239,7 @@ class Builder {
 
   Expression Value(const std::string& schema, Spelling spelling, const std::string& end) {
     if (spelling == Spelling::kPlain) {
-      const Json parsed = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
+      const Json parsed = ParseBoundedJson<Json>(schema, kRequestJson).value_or(Json());
       absl::StatusOr<std::optional<PlainString>> plain = PlainStringOf(parsed);
       if (!plain.ok()) Fail(plain.status().message());
       if (!status_.ok()) return {};

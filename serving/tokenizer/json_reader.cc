@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 
 namespace espalier {
 namespace {
@@ -19,22 +20,9 @@ std::string Excerpt(const Json& value) {
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view file) {
-  // The parser keeps its own stack, so deep nesting is harmless here; destroying or writing a deep
-  // value is not.
-  constexpr int kMaxDepth = 64;
-  int depth = 0;
-  const auto shallow = [&depth](int at, Json::parse_event_t, Json&) {
-    depth = std::max(depth, at);
-    return depth < kMaxDepth;
-  };
-  Json value;
-  try {
-    value = Json::parse(text.data(), text.data() + text.size(), shallow);
-  } catch (const Json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": ", e.what()));
-  }
-  if (depth >= kMaxDepth) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": nested deeper than 64 levels"));
+  absl::StatusOr<Json> value = ParseBoundedJson<Json>(text, {.depth = 64});
+  if (!value.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": ", value.status().message()));
   }
   return value;
 }

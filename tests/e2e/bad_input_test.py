@@ -1,4 +1,5 @@
 """Whatever a user gets wrong gets an error that names the place, and the daemon lives on."""
+import json
 import os
 import subprocess
 import sys
@@ -107,6 +108,29 @@ class BadInputTest(unittest.TestCase):
 
     def test_unknown_flag_has_a_suggestion(self):
         self.assertIn("--epochs", self.refused("epoch", args=["train", "--epocs=3"]))
+
+    def test_requests_that_nest_or_go_on_without_end(self):
+        """Those ended the daemon by its stack, these kept a thread of it for hours."""
+        template = self.path("chat.jinja")
+        with open(template, "w") as file:
+            file.write("{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}"
+                       "{{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}")
+        self.cluster.cli("train", TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=2", "--name=patient")
+        self.cluster.run("serve", "patient", f"--chat-template={template}")
+        deep = "[" * 200_000 + "]" * 200_000
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+        chat = {"model": "patient", "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+        items = [{"type": "function_call", "call_id": "1", "name": "f", "arguments": deep}]
+        empty = "[" + "{}," * 1_000_000 + "{}]"
+        for path, body in [("/v1/chat/completions", json.dumps(chat)), ("/tokenize", json.dumps(chat)),
+                           ("/v1/responses", json.dumps({"model": "patient", "input": items})),
+                           ("/v1/chat/completions", f'{{"model": "patient", "messages": {empty}}}'),
+                           ("/v1/messages", f'{{"model": "patient", "max_tokens": 4, "messages": {empty}}}')]:
+            status, text = self.cluster.request("POST", path, body, timeout=60)
+            self.assertEqual(status, 400, text)
+            self.assertRegex(text, "arguments|messages", path)
+            self.assertIsNone(self.cluster.daemon.poll(), path)
+        self.cluster.run("unserve", "patient")
 
     def test_serving_what_is_no_language_model(self):
         self.refused("nothing-here", args=["serve", "nothing-here"])

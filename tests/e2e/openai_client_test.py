@@ -1,10 +1,13 @@
 """Every call of OpenAI's own Python client, streaming and not, against a served pair of models with keys."""
+import asyncio
 import concurrent.futures
 import copy
 import json
 import os
 import re
+import struct
 import sys
+import typing
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -14,6 +17,7 @@ import client_environment  # noqa: E402
 if __name__ == "__main__":
     client_environment.enter()
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 from cluster import Cluster  # noqa: E402
 from language_models import serve_thinker, train  # noqa: E402
 
@@ -27,6 +31,35 @@ TOOLS = [{"type": "function", "function": {
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
                                            "age": {"type": "integer", "minimum": 0, "maximum": 930}},
           "required": ["name", "age"], "additionalProperties": False}
+
+
+class Person(pydantic.BaseModel):
+    name: typing.Literal["Adam", "Noah"]
+    age: int = pydantic.Field(ge=0, le=930)
+
+
+class Weather(pydantic.BaseModel):
+    """Of a city."""
+    city: typing.Literal["Ur", "Haran"]
+    days: int = pydantic.Field(ge=1, le=9)
+
+
+def write_adapter(folder, hidden, layers, rank=2):
+    """In PEFT's layout: it changes the queries of every layer."""
+    header, data = {}, b""
+    for layer in range(layers):
+        for matrix, shape in (("A", [rank, hidden]), ("B", [hidden, rank])):
+            begin, count = len(data), shape[0] * shape[1]
+            data += struct.pack(f"<{count}f", *(((i * 7) % 5 - 2) / 4 for i in range(count)))
+            header[f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{matrix}.weight"] = {
+                "dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    os.makedirs(folder)
+    with open(os.path.join(folder, "adapter_model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+    with open(os.path.join(folder, "adapter_config.json"), "w") as file:
+        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 8, "bias": "none",
+                   "target_modules": ["q_proj"]}, file)
 
 
 class OpenAiClientTest(unittest.TestCase):
@@ -213,6 +246,116 @@ class OpenAiClientTest(unittest.TestCase):
             self.assertEqual(len(token.top_logprobs), 2)
             self.assertAlmostEqual(token.top_logprobs[0].logprob, token.logprob)
 
+    def test_chat_logprobs_in_a_stream(self):
+        fields = {"logprobs": True, "top_logprobs": 2, "max_tokens": 12}
+        whole = self.chat(**fields).choices[0].logprobs.content
+        parts = [c.choices[0] for c in self.chat(stream=True, **fields) if c.choices]
+        self.assertEqual([t for part in parts if part.logprobs for t in part.logprobs.content], whole)
+        self.assertEqual(len(whole), 12)
+
+    # The client's helpers, and the client that does not wait.
+
+    FORMED = {"model": "big", "messages": ASK, "max_tokens": 300, "temperature": 1, "seed": 3}
+
+    def test_parse(self):
+        person = self.client.chat.completions.parse(response_format=Person, **self.FORMED).choices[0].message.parsed
+        self.assertIsInstance(person, Person)
+        tool = openai.pydantic_function_tool(Weather, name="weather")
+        message = self.client.chat.completions.parse(tools=[tool], tool_choice="required", parallel_tool_calls=False,
+                                                     **self.FORMED).choices[0].message
+        self.assertIsInstance(message.tool_calls[0].function.parsed_arguments, Weather)
+        with self.assertRaises(openai.LengthFinishReasonError) as cut:
+            self.client.chat.completions.parse(response_format=Person, **{**self.FORMED, "max_tokens": 3})
+        self.assertEqual(cut.exception.completion.usage.completion_tokens, 3)
+
+    def test_stream_helper(self):
+        stream = self.client.chat.completions.stream
+        with stream(response_format=Person, stream_options={"include_usage": True}, **self.FORMED) as events:
+            by_type = {}
+            for event in events:
+                by_type.setdefault(event.type, []).append(event)
+            final = events.get_final_completion()
+        message = final.choices[0].message
+        self.assertEqual("".join(e.delta for e in by_type["content.delta"]), message.content)
+        self.assertEqual(by_type["content.done"][0].parsed, message.parsed)
+        whole = self.client.chat.completions.parse(response_format=Person, **self.FORMED)
+        self.assertEqual((message.parsed, final.usage.completion_tokens, final.choices[0].finish_reason),
+                         (whole.choices[0].message.parsed, whole.usage.completion_tokens, "stop"))
+        tool = openai.pydantic_function_tool(Weather, name="weather")
+        with stream(tools=[tool], tool_choice="required", parallel_tool_calls=False, **self.FORMED) as events:
+            done = [e for e in events if e.type == "tool_calls.function.arguments.done"]
+            call = events.get_final_completion().choices[0].message.tool_calls[0]
+        self.assertIsInstance(call.function.parsed_arguments, Weather)
+        self.assertEqual([e.arguments for e in done], [call.function.arguments])
+        fields = {"logprobs": True, "top_logprobs": 1, "max_tokens": 8}
+        with stream(model="big", messages=ASK, temperature=0, **fields) as events:
+            said = [t for e in events if e.type == "logprobs.content.delta" for t in e.content]
+        self.assertEqual(said, self.chat(**fields).choices[0].logprobs.content)
+
+    def test_async_client(self):
+        fields = {"model": "big", "messages": ASK, "max_tokens": 24, "temperature": 0}
+
+        async def ask():
+            async with openai.AsyncOpenAI(base_url=f"http://{self.cluster.http}/v1", api_key=KEY, max_retries=0,
+                                          timeout=120) as client:
+                many = await asyncio.gather(*(client.chat.completions.create(**fields) for _ in range(6)))
+                streamed = ""
+                async for chunk in await client.chat.completions.create(stream=True, **fields):
+                    streamed += chunk.choices[0].delta.content or ""
+                async with client.chat.completions.stream(**fields) as events:
+                    final = await events.get_final_completion()
+                texts = {a.choices[0].message.content for a in (*many, final)} | {streamed}
+                parsed = await client.chat.completions.parse(response_format=Person, **self.FORMED)
+                self.assertIsInstance(parsed.choices[0].message.parsed, Person)
+                completion = await client.completions.create(model="big", prompt="Adam", max_tokens=4, temperature=0)
+                vector = await client.embeddings.create(model="big", input="Noah")
+                names = {model.id async for model in client.models.list()}
+                with self.assertRaises(openai.NotFoundError):
+                    await client.models.retrieve("nobody")
+                # One that goes away in the midst of a stream.
+                stream = await client.chat.completions.create(stream=True, **{**fields, "max_tokens": 900})
+                async for _ in stream:
+                    break
+                await stream.close()
+                return texts, completion.choices[0].text, vector.data[0].embedding, names
+
+        texts, completion, vector, names = asyncio.run(ask())
+        self.assertEqual(texts, {self.chat().choices[0].message.content})
+        self.assertEqual(completion, self.complete("Adam", max_tokens=4).choices[0].text)
+        self.assertEqual(vector, self.embed("Noah").data[0].embedding)
+        self.assertLessEqual({"big", "other"}, names)
+
+    def test_an_error_in_the_midst_of_a_stream(self):
+        for call, prompt in ((self.client.chat.completions.create, {"messages": ASK}),
+                             (self.client.completions.create, {"prompt": "And God said"})):
+            self.cluster.run("serve", "big", "--name=brief")
+            stream = call(model="brief", n=64, max_tokens=900, stream=True, extra_body={"ignore_eos": True}, **prompt)
+            self.assertTrue(next(stream).choices)
+            self.cluster.run("unserve", "brief")
+            with self.assertRaisesRegex(openai.APIError, "unloaded") as caught:
+                for chunk in stream:
+                    self.assertTrue(chunk.choices)
+            self.assertEqual(caught.exception.type, "server_error")
+
+    def test_models_with_adapters(self):
+        folder = os.path.join(self.cluster.folder, "poet")
+        write_adapter(folder, 32, 2)
+        self.cluster.cli("models", "upload", "poems", folder)
+        self.cluster.run("serve", "big", "--name=many", "--adapter=poet=poems")
+        models = {m.id: m for m in self.client.models.list()}
+        self.assertLessEqual({"big", "many", "poet"}, set(models))
+        self.assertEqual((models["poet"].parent, models["many"].parent), ("many", None))
+        one = self.client.models.retrieve("poet")
+        self.assertEqual((one.id, one.object, one.parent, one.max_model_len), ("poet", "model", "many", 1024))
+        answers = {name: self.complete(model=name, logprobs=0) for name in ("big", "many", "poet")}
+        self.assertEqual(answers["poet"].model, "poet")
+        worth = {name: answer.choices[0].logprobs.token_logprobs for name, answer in answers.items()}
+        self.assertEqual(worth["many"], worth["big"])
+        self.assertNotEqual(worth["poet"], worth["big"])
+        self.cluster.run("unserve", "many")
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("poet")
+
     def test_response_formats(self):
         schema = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
         for trial in range(3):
@@ -288,6 +431,12 @@ class OpenAiClientTest(unittest.TestCase):
             self.client.chat.completions.create(**{**asked, "tools": strict}, response_format=tag)
         self.assertEqual(refused.exception.param, "tools")
         self.assertIsNone(self.client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls)
+        # Cut off among the thoughts there is no content; it comes back as it went.
+        cut = self.client.chat.completions.create(**{**fields, "max_tokens": 12}).choices[0].message
+        self.assertIsNone(cut.content)
+        self.assertTrue(cut.reasoning_content)
+        self.assertEqual(cut.reasoning, cut.reasoning_content)
+        self.client.chat.completions.create(**{**fields, "messages": [*ASK, cut.model_dump(), *ASK]})
         with self.assertRaisesRegex(openai.BadRequestError, "reasoning_effort"):
             self.client.chat.completions.create(**fields, reasoning_effort="low")
         said = cluster.cli("chat", "thinker", "--temperature=0", "--stop=\nend", "Who?").stdout
@@ -316,6 +465,8 @@ class OpenAiClientTest(unittest.TestCase):
             self.assertIsNone(self.chat(tools=TOOLS, tool_choice=choice).choices[0].message.tool_calls)
         back = ASK + [{"role": "assistant", "tool_calls": [c.model_dump() for c in answer.message.tool_calls]},
                       {"role": "tool", "tool_call_id": answer.message.tool_calls[0].id, "content": "rain"}]
+        self.assertTrue(self.chat(messages=back, tools=TOOLS).choices[0].message.content)
+        back[1]["tool_calls"][0]["function"]["arguments"] = ""  # as models write calls without any
         self.assertTrue(self.chat(messages=back, tools=TOOLS).choices[0].message.content)
 
     # Embeddings.
@@ -373,7 +524,7 @@ class OpenAiClientTest(unittest.TestCase):
     # The rest.
 
     def test_models(self):
-        self.assertEqual({m.id for m in self.client.models.list()}, {"big", "other"})
+        self.assertLessEqual({"big", "other"}, {m.id for m in self.client.models.list()})
         self.assertEqual(self.client.models.retrieve("big").id, "big")
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("nobody")
@@ -448,10 +599,75 @@ class OpenAiClientTest(unittest.TestCase):
                          (200, {"prompt": "h\u00e9"}))
         self.assertEqual(post("/detokenize", {"model": "big", "tokens": [1 << 20]})[0], 400)
         self.assertEqual(post("/tokenize", {"prompt": "x"})[0], 400)  # two models are served
+        def text_of(**fields):
+            answer = post("/tokenize", {"model": "big", "messages": ASK, **fields})[1]
+            return bytes(answer["tokens"]).decode()
+        self.assertEqual(text_of(), "user: Who?\nassistant:")
+        self.assertEqual(text_of(add_generation_prompt=False), "user: Who?")
+        self.assertIn("weather", text_of(tools=TOOLS))
+        going = {"messages": [*ASK, {"role": "assistant", "content": "No"}], "add_generation_prompt": False}
+        self.assertTrue(text_of(continue_final_message=True, **going).endswith("assistant: No"))
+        self.assertEqual(post("/tokenize", {"model": "big", "messages": ASK, "chat_template_kwargs": {"a": 1}})[0], 400)
         metadata = self.client._client.get(f"http://{self.cluster.http}/v2/models/big",
                                            headers={"Authorization": f"Bearer {KEY}"}).json()
         self.assertEqual(metadata["name"], "big")
         self.assertEqual(metadata["inputs"][0]["datatype"], "BYTES")
+
+    def test_ids_and_tiers(self):
+        self.assertEqual(self.chat(extra_body={"request_id": "mine-1"}).id, "chatcmpl-mine-1")
+        streamed = self.complete(stream=True, extra_headers={"X-Request-Id": "mine-2"})
+        self.assertEqual({chunk.id for chunk in streamed}, {"cmpl-mine-2"})
+        self.assertEqual(self.embed("Noah", extra_body={"request_id": "mine-3"}).id, "embd-mine-3")
+        self.assertEqual(self.chat(service_tier="auto").service_tier, "default")
+        for fields, param in [({"extra_headers": {"X-Request-Id": "not mine"}}, "X-Request-Id"),
+                              ({"extra_body": {"request_id": "x" * 129}}, "request_id"), ({"store": True}, "store"),
+                              ({"service_tier": "flex"}, "service_tier")]:
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.chat(**fields)
+            self.assertEqual(caught.exception.param, param)
+
+    def test_usage_in_every_chunk(self):
+        options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        for ask in (self.complete, self.chat):
+            chunks = list(ask(n=2, temperature=1, seed=1, **options))
+            used = [c.usage.completion_tokens for c in chunks]
+            self.assertEqual(used, sorted(used))
+            self.assertEqual(used[-2:], [48, 48])
+            self.assertLess(used[0], 24)
+            self.assertEqual({c.usage.prompt_tokens for c in chunks}, {chunks[-1].usage.prompt_tokens})
+            self.assertTrue(all(c.usage.total_tokens == c.usage.prompt_tokens + c.usage.completion_tokens for c in chunks))
+
+    def test_tokens_by_their_ids(self):
+        by_id = {"extra_body": {"return_tokens_as_token_ids": True}}
+        choice = self.complete(logprobs=1, max_tokens=8, **by_id).choices[0]
+        self.assertEqual(choice.logprobs.tokens, [f"token_id:{ord(c)}" for c in choice.text])
+        self.assertLessEqual(set(choice.logprobs.tokens[:1]), set(choice.logprobs.top_logprobs[0]))
+        content = self.chat(logprobs=True, top_logprobs=1, max_tokens=8, **by_id).choices[0].logprobs.content
+        self.assertTrue(all(t.token == t.top_logprobs[0].token == f"token_id:{t.bytes[0]}" for t in content))
+
+    def test_prompts_that_are_cut(self):
+        short = self.complete("And God said", extra_body={"truncate_prompt_tokens": 4})
+        self.assertEqual((short.usage.prompt_tokens, short.choices[0].text),
+                         (4, self.complete("said").choices[0].text))
+        long = self.complete("Noah" * 300, extra_body={"truncate_prompt_tokens": -1})
+        self.assertEqual((long.usage.prompt_tokens, long.usage.completion_tokens), (1000, 24))
+        with self.assertRaisesRegex(openai.BadRequestError, "1200 tokens, the context 1024") as caught:
+            self.complete("Noah" * 300)
+        self.assertEqual(caught.exception.param, "prompt")
+        cut = self.embed("And God said", extra_body={"truncate_prompt_tokens": 4})
+        self.assertEqual((cut.usage.prompt_tokens, cut.data[0].embedding), (4, self.embed("said").data[0].embedding))
+
+    def test_a_chat_that_goes_on_and_echoes(self):
+        going = {"messages": [*ASK, {"role": "assistant", "content": "Noah w"}]}
+        body = {"continue_final_message": True, "add_generation_prompt": False}
+        rest = self.chat(extra_body=body, **going).choices[0].message.content
+        whole = self.chat(extra_body={**body, "echo": True}, **going).choices[0].message.content
+        self.assertEqual(whole, "Noah w" + rest)
+        parts = [c.choices[0].delta for c in self.chat(extra_body={**body, "echo": True}, stream=True, **going)]
+        self.assertEqual("".join(part.content or "" for part in parts), whole)
+        scored = self.chat(extra_body={"prompt_logprobs": 1}, n=2, temperature=1)
+        self.assertEqual(len(scored.prompt_logprobs), scored.usage.prompt_tokens)
+        self.assertFalse(hasattr(scored.choices[0], "prompt_logprobs"))
 
     def test_texts_are_whole_characters(self):
         """A byte-level model that must write many bytes of characters: no piece cuts one."""

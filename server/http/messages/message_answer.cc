@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/openai_response.h"
@@ -61,8 +62,8 @@ void MessageAnswer::Close() {
   json& block = content_.back();
   if (block["type"] == "tool_use") {
     // One that was cut off has no input; stop_reason tells.
-    json input = json::parse(text_, nullptr, /*allow_exceptions=*/false);
-    block["input"] = input.is_object() ? std::move(input) : json::object();
+    absl::StatusOr<json> input = ParseBoundedJson<json>(text_, kRequestJson);
+    block["input"] = input.ok() && input->is_object() ? *std::move(input) : json::object();
   } else {
     block[block["type"] == "text" ? "text" : "thinking"] = text_;
   }

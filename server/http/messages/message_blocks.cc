@@ -31,12 +31,24 @@ bool JoinTexts(const json& content, std::string* out) {
   return true;
 }
 
+// The tool_use blocks of a conversation.
+struct Calls {
+  std::set<std::string> ids;
+  json of_last_turn = json::array();  // not yet in it: more may come with the next message
+};
+
+// Before another turn begins, and at the end.
+void WriteCalls(Calls* calls, proto::ChatPrompt* chat) {
+  if (calls->of_last_turn.empty()) return;
+  chat->mutable_turns(chat->turns_size() - 1)->set_tool_calls(openai::Dump(calls->of_last_turn));
+  calls->of_last_turn = json::array();
+}
+
 // The blocks of one message, as turns behind those that there are.
 class MessageReader {
  public:
-  // `calls`: the ids of tool_use so far.
   MessageReader(std::string role, std::string place, JsonReader& outer, proto::ChatPrompt* chat,
-                std::set<std::string>* calls)
+                Calls* calls)
       : role_(std::move(role)),
         place_(std::move(place)),
         outer_(outer),
@@ -61,7 +73,6 @@ class MessageReader {
       block.RefuseUnknown();
       if (block.error()) outer_.Fail("messages", block.error()->message);
     }
-    if (turn_ != nullptr && !tool_calls_.empty()) turn_->set_tool_calls(openai::Dump(tool_calls_));
   }
 
  private:
@@ -75,8 +86,8 @@ class MessageReader {
     if (last >= 0 && role_ != "system" && chat_->turns(last).role() == role_) {
       turn_ = chat_->mutable_turns(last);
       if (!turn_->content().empty()) turn_->mutable_content()->append("\n");
-      if (!turn_->tool_calls().empty()) tool_calls_ = json::parse(turn_->tool_calls());
     } else {
+      WriteCalls(calls_, chat_);
       turn_ = chat_->add_turns();
       turn_->set_role(role_);
     }
@@ -120,17 +131,18 @@ class MessageReader {
       return;
     }
     for (const char* field : {"caller", "toolset_name"}) block.Unsupported(field, IsOff);
-    calls_->insert(id);
+    calls_->ids.insert(id);
     Turn();
-    tool_calls_.push_back({{"id", id},
-                           {"type", "function"},
-                           {"function", {{"name", name}, {"arguments", openai::Dump(*input)}}}});
+    calls_->of_last_turn.push_back(
+        {{"id", id},
+         {"type", "function"},
+         {"function", {{"name", name}, {"arguments", openai::Dump(*input)}}}});
   }
 
   void ReadResult(JsonReader& block, const std::string& where) {
     std::string id, text;
     block.String("tool_use_id", true, &id);
-    if (!block.error() && calls_->count(id) == 0) {
+    if (!block.error() && calls_->ids.count(id) == 0) {
       Fail(absl::StrCat(where, ".tool_use_id is '", id.substr(0, 100),
                         "', which is the id of no tool_use before it"));
       return;
@@ -146,6 +158,7 @@ class MessageReader {
     if (failed && text.empty()) text = "error";
     block.Unsupported("toolset_name", IsOff);
     turn_ = nullptr;  // text behind it is a turn of its own
+    WriteCalls(calls_, chat_);
     proto::ChatTurn* turn = chat_->add_turns();
     turn->set_role("tool");
     turn->set_tool_call_id(id);
@@ -155,13 +168,12 @@ class MessageReader {
   const std::string role_, place_;
   JsonReader& outer_;
   proto::ChatPrompt* const chat_;
-  std::set<std::string>* const calls_;
+  Calls* const calls_;
   proto::ChatTurn* turn_ = nullptr;  // that texts go to
-  json tool_calls_ = json::array();
 };
 
 void ReadMessage(const json& value, const std::string& place, JsonReader& outer,
-                 proto::ChatPrompt* chat, std::set<std::string>* calls) {
+                 proto::ChatPrompt* chat, Calls* calls) {
   if (!value.is_object()) {
     outer.Fail("messages", place + " must be an object");
     return;
@@ -205,11 +217,12 @@ void ReadMessages(JsonReader& reader, proto::ChatPrompt* chat) {
     reader.Fail("messages", "field 'messages' must be a list of 1 to 4096 messages");
     return;
   }
-  std::set<std::string> calls;
+  Calls calls;
   for (size_t i = 0; i < messages->size() && !reader.error(); ++i) {
     ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), reader, chat, &calls);
   }
   if (reader.error()) return;
+  WriteCalls(&calls, chat);
   const proto::ChatTurn& last = chat->turns(chat->turns_size() - 1);
   if (last.role() != "assistant") return;
   if (!last.tool_calls().empty()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 #include "server/http/openai_chat.h"
 
 namespace espalier::openai {
@@ -133,9 +134,10 @@ class ItemReader {
     reader_.String("call_id", true, &call);
     reader_.String("name", true, &name);
     reader_.String("arguments", true, &arguments);
-    // Templates take them apart.
-    const json parsed = json::parse(arguments, nullptr, /*allow_exceptions=*/false);
-    if (!reader_.error() && !parsed.is_object()) {
+    // Templates take them apart; there may be none.
+    const absl::StatusOr<json> parsed =
+        ParseBoundedJson<json>(arguments.empty() ? "{}" : arguments, kRequestJson);
+    if (!reader_.error() && !(parsed.ok() && parsed->is_object())) {
       Fail("arguments", absl::StrCat(place_, ".arguments must be a JSON object as a string"));
     }
     item["call_id"] = call;

@@ -241,18 +241,21 @@ std::optional<Error> ParseResponses(const std::string& body, ItemIds* ids,
   ReadMetadata(reader, request);
   // A response has one answer and no room for these.
   reader.Unsupported("n", [](const json& v) { return v == 1; });
-  for (const char* name :
-       {"prompt_logprobs", "truncate_prompt_tokens", "response_format", "conversation", "prompt",
-        "context_management", "moderation", "image", "access_programs", "background_options"}) {
+  for (const char* name : {"prompt_logprobs", "truncate_prompt_tokens", "request_id",
+                           "response_format", "conversation", "prompt", "context_management",
+                           "moderation", "image", "access_programs", "background_options"}) {
     reader.Unsupported(name, IsOff);
   }
-  for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"}) {
+  std::string tier;
+  ReadServiceTier(reader, &tier);
+  if (!tier.empty()) echo["service_tier"] = tier;
+  for (const char* name : {"user", "safety_identifier", "prompt_cache_key"}) {
     std::string label;
     reader.String(name, false, &label);
     if (!label.empty()) echo[name] = label;
   }
   // Every prompt is cached as long as there is room.
-  reader.Ignore({"prompt_cache_retention", "prompt_cache_options", "request_id"});
+  reader.Ignore({"prompt_cache_retention", "prompt_cache_options"});
   reader.RefuseUnknown();
   return reader.error();
 }

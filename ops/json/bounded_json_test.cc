@@ -1,0 +1,84 @@
+// What comes out is what nlohmann's own parser makes of it; what goes too far is refused at once.
+#include "ops/json/bounded_json.h"
+
+#include <chrono>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace espalier {
+namespace {
+
+using Sorted = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+std::string Nested(int levels) { return std::string(levels, '[') + std::string(levels, ']'); }
+
+template <typename Json>
+std::string ErrorOf(const std::string& text, const JsonLimits& limits = {}) {
+  return std::string(ParseBoundedJson<Json>(text, limits).status().message());
+}
+
+TEST(BoundedJsonTest, ValuesAreThoseOfTheUnboundedParser) {
+  for (const std::string text :
+       {"null", " true ", "-3", "18446744073709551615", "1.5e3", R"("a\u00e9\n")", "[]", "{}",
+        R"({"b": [1, {"c": null, "a": []}, [[]]], "a": {"z": {}, "y": "x"}})"}) {
+    EXPECT_EQ(*ParseBoundedJson<Sorted>(text), Sorted::parse(text)) << text;
+    EXPECT_EQ(ParseBoundedJson<Ordered>(text)->dump(), Ordered::parse(text).dump()) << text;
+  }
+}
+
+TEST(BoundedJsonTest, WhatIsNoJsonIsRefusedWithItsPlace) {
+  for (const std::string text :
+       {"", "{", "[1,]", "{} x", "{\"a\": 01}", "nul", "\"\xFF\"", "1e999"}) {
+    EXPECT_THAT(ErrorOf<Sorted>(text), HasSubstr("is not valid JSON: ")) << text;
+    EXPECT_THAT(ErrorOf<Ordered>(text), HasSubstr("is not valid JSON: ")) << text;
+  }
+  EXPECT_THAT(ErrorOf<Sorted>("{\n\"a\" 1}"), HasSubstr("line 2, column 5"));
+}
+
+TEST(BoundedJsonTest, DepthIsThatOfArraysAndObjects) {
+  EXPECT_TRUE(ParseBoundedJson<Ordered>(Nested(256)).ok());
+  EXPECT_EQ(ErrorOf<Ordered>(Nested(257)), "nests deeper than 256 levels");
+  EXPECT_EQ(ErrorOf<Sorted>(R"({"a": {"b": [0]}})", {.depth = 2}), "nests deeper than 2 levels");
+  EXPECT_TRUE(ParseBoundedJson<Sorted>(R"({"a": {"b": 0}})", {.depth = 2}).ok());
+  // What would overflow the stack of those who copy it.
+  EXPECT_EQ(ErrorOf<Ordered>(Nested(1'000'000)), "nests deeper than 256 levels");
+  EXPECT_EQ(ErrorOf<Ordered>(std::string(1'000'000, '[')), "nests deeper than 256 levels");
+}
+
+TEST(BoundedJsonTest, FieldsAreCountedByObjectAndInAll) {
+  const JsonLimits limits = {.fields_of_object = 2, .fields = 4};
+  EXPECT_TRUE(ParseBoundedJson<Ordered>(R"([{"a": 1, "b": 2}, {"a": 1, "b": 2}])", limits).ok());
+  EXPECT_THAT(ErrorOf<Ordered>(R"({"a": 1, "b": 2, "c": 3})", limits), HasSubstr("more than 2"));
+  EXPECT_THAT(ErrorOf<Ordered>(R"([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1}])", limits),
+              HasSubstr("or 4 in all"));
+}
+
+TEST(BoundedJsonTest, OfANameThatComesTwiceTheLastValueCounts) {
+  const std::string text = R"({"a": 1, "b": {"x": [1]}, "a": [2], "b": 3})";
+  std::string twice;
+  EXPECT_EQ(ParseBoundedJson<Ordered>(text, {}, &twice)->dump(), R"({"a":[2],"b":3})");
+  EXPECT_EQ(twice, "a");
+  twice.clear();
+  EXPECT_EQ(ParseBoundedJson<Sorted>(text, {}, &twice)->dump(), R"({"a":[2],"b":3})");
+  EXPECT_EQ(twice, "a");
+  twice.clear();
+  ASSERT_TRUE(ParseBoundedJson<Ordered>(R"([{"a": 1}, {"a": 1}])", {}, &twice).ok());
+  EXPECT_EQ(twice, "");
+}
+
+// With a callback, nlohmann's parser takes hours for this.
+TEST(BoundedJsonTest, TimeIsLinearInTheText) {
+  std::string objects = "[{}", fields = "{\"a\": 0";
+  for (int i = 0; i < 1'000'000; ++i) objects += ",{}";
+  for (int i = 0; i < 300'000; ++i) fields += ",\"" + std::to_string(i) + "\": 0";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(ParseBoundedJson<Ordered>(objects + "]")->size(), 1'000'001);
+  EXPECT_EQ(ParseBoundedJson<Ordered>(fields + "}")->size(), 300'001);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,144 @@
+// What a model's template gets of a conversation, and that no conversation brings the process down.
+#include "server/inference/chat_prompt.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/fake_clock.h"
+#include "server/inference/field_error.h"
+#include "serving/tokenizer/byte_tokenizer.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+// Writes calls in the way of transformers' templates: their arguments as objects.
+constexpr char kTemplate[] =
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments | tojson }}>"
+    "{% endfor %};{% endfor %}{{ x | tojson if x is defined else '' }}";
+
+std::string Deep(int levels) { return std::string(levels, '[') + std::string(levels, ']'); }
+
+// OpenAI's form of one call.
+std::string CallOf(const std::string& arguments) {
+  return absl::StrCat(
+      R"([{"id": "1", "type": "function", "function": {"name": "f", "arguments": ")",
+      absl::StrReplaceAll(arguments, {{"\"", "\\\""}}), "\"}}]");
+}
+
+proto::ChatPrompt Chat(const std::string& tool_calls, const std::string& content = "") {
+  proto::ChatPrompt chat;
+  proto::ChatTurn* turn = chat.add_turns();
+  turn->set_role("user");
+  turn->set_content("hi");
+  turn = chat.add_turns();
+  turn->set_role("assistant");
+  turn->set_content(content);
+  turn->set_tool_calls(tool_calls);
+  return chat;
+}
+
+absl::StatusOr<std::string> TextOf(const proto::ChatPrompt& chat,
+                                   const std::string& source = kTemplate) {
+  const auto tokenizer = ByteTokenizer::Create();
+  FakeClock clock;
+  const auto format = ChatFormat::Replace(nullptr, source);
+  if (!format.ok()) return format.status();
+  absl::StatusOr<Prompt> prompt = RenderChat(chat, **tokenizer, format->get(), &clock);
+  if (!prompt.ok()) return prompt.status();
+  return (*tokenizer)->Decode(prompt->tokens);
+}
+
+TEST(ChatPromptTest, ArgumentsAreTakenApart) {
+  EXPECT_THAT(*TextOf(Chat(CallOf(R"({"a": [1, {"b": null}]})"))),
+              HasSubstr(R"(<f {"a": [1, {"b": null}]}>)"));
+}
+
+// As models write calls of functions without parameters.
+TEST(ChatPromptTest, NoArgumentsAreAnEmptyObject) {
+  EXPECT_THAT(*TextOf(Chat(CallOf(""))), HasSubstr("<f {}>"));
+  EXPECT_THAT(*TextOf(Chat(CallOf(" \\n"))), HasSubstr("<f {}>"));
+}
+
+TEST(ChatPromptTest, WhatIsNoJsonIsNamed) {
+  const absl::Status status = TextOf(Chat(CallOf("{\"a\""))).status();
+  EXPECT_EQ(FieldOf(status), "messages[1].tool_calls[0].function.arguments");
+  EXPECT_THAT(status.message(), HasSubstr("messages[1].tool_calls[0].function.arguments is not"));
+  EXPECT_EQ(FieldOf(TextOf(Chat("[")).status()), "messages[1].tool_calls");
+  EXPECT_EQ(FieldOf(TextOf(Chat("{\"a\": 1}")).status()), "messages[1].tool_calls");
+}
+
+// Whoever copies or writes a value recurses once for each of its levels: this overflowed the stack.
+TEST(ChatPromptTest, WhatNestsDeepIsRefusedWhereverItComesFrom) {
+  constexpr int kLevels = 200'000;
+  for (const std::string& calls : {CallOf(Deep(kLevels)), Deep(kLevels)}) {
+    const absl::Status status = TextOf(Chat(calls)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("nests deeper than 256 levels"));
+  }
+  proto::ChatPrompt chat = Chat("");
+  chat.set_template_arguments(absl::StrCat("{\"x\": ", Deep(kLevels), "}"));
+  EXPECT_THAT(TextOf(chat).status().message(),
+              HasSubstr("chat_template_kwargs nests deeper than 256 levels"));
+  chat = Chat("");
+  chat.add_tools(
+      absl::StrCat(R"({"function": {"name": "f", "parameters": {"x": )", Deep(kLevels), "}}}"));
+  EXPECT_THAT(TextOf(chat).status().message(), HasSubstr("tools nests deeper than 256 levels"));
+  // Templates have a bound of their own.
+  EXPECT_THAT(TextOf(Chat(CallOf(Deep(200)))).status().message(), HasSubstr("nested too deep"));
+  EXPECT_THAT(*TextOf(Chat(CallOf(Deep(90)))), HasSubstr(Deep(90)));
+}
+
+TEST(ChatPromptTest, TemplatesThatAskForContentAreToldThatThereIsNone) {
+  constexpr char kAsks[] =
+      "{% for m in messages %}{% if m['content'] is none %}calls {{ m.tool_calls | length }}"
+      "{% else %}{{ m.content }}{% endif %};{% endfor %}";
+  EXPECT_EQ(*TextOf(Chat(CallOf("{}")), kAsks), "hi;calls 1;");
+  EXPECT_EQ(*TextOf(Chat(CallOf("{}"), "so"), kAsks), "hi;so;");
+  // To all others it is an empty text.
+  EXPECT_EQ(*TextOf(Chat(CallOf("{}")), "{% for m in messages %}{{ m.content + '.' }}{% endfor %}"),
+            "hi..");
+}
+
+TEST(ChatPromptTest, AnAnswerGoesOnBehindTheLastMessage) {
+  proto::ChatPrompt chat = Chat("", "so it");
+  chat.set_continue_final_message(true);
+  EXPECT_THAT(*TextOf(chat), EndsWith(";assistant:so it"));
+  chat.mutable_turns(0)->set_content("so it");
+  EXPECT_EQ(*TextOf(chat), "user:so it;assistant:so it");
+  EXPECT_EQ(FieldOf(TextOf(chat, "{{ messages[0].role }}").status()), "continue_final_message");
+}
+
+TEST(ChatPromptTest, APromptMayEndWithTheLastTurn) {
+  proto::ChatPrompt chat = Chat("", "so");
+  const std::string source =
+      "{% for m in messages %}{{ m.content }};{% endfor %}{{ '>' if add_generation_prompt }}";
+  EXPECT_EQ(*TextOf(chat, source), "hi;so;>");
+  const auto tokenizer = ByteTokenizer::Create();
+  const auto plain = [&] {
+    return (*tokenizer)->Decode(RenderChat(chat, **tokenizer, nullptr, nullptr)->tokens);
+  };
+  EXPECT_THAT(plain(), EndsWith("assistant: so\nassistant:"));
+  chat.set_no_generation_prompt(true);
+  EXPECT_EQ(*TextOf(chat, source), "hi;so;");
+  EXPECT_THAT(plain(), EndsWith("assistant: so"));
+}
+
+// Looking for it took as long as both texts multiplied, for what repeats itself.
+TEST(ChatPromptTest, LookingForTheLastMessageTakesLinearTime) {
+  proto::ChatPrompt chat = Chat("", absl::StrCat(std::string(2'000'000, 'a'), "b"));
+  chat.mutable_turns(0)->set_content(std::string(4'000'000, 'a'));
+  chat.set_continue_final_message(true);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(FieldOf(TextOf(chat, "{{ messages[0].content }}").status()), "continue_final_message");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+}  // namespace
+}  // namespace espalier
