@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/cli/bench.h"
+#include "client/cli/bench_prompts.h"
 #include "client/cli/bench_stats.h"
 #include "client/cli/proto_json.h"
 #include "client/terminal/progress.h"
@@ -22,35 +23,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kText[] =
-    "In the beginning was the word, and all that was made came after it. They went out by the gate "
-    "of the city, and "
-    "the people asked what had been done and by whom, and it was written down so that others might "
-    "read it. ";
-
 // What users of vLLM call these times.
 constexpr const char* kTimes[] = {"TTFT", "TPOT", "ITL", "E2EL"};
 constexpr const char* kTimeNames[] = {"time to first token", "time per output token",
                                       "inter-token latency", "end-to-end latency"};
 constexpr const char* kTimeFields[] = {"seconds_to_first_token", "seconds_per_output_token",
                                        "inter_token_seconds", "end_to_end_seconds"};
-
-absl::StatusOr<std::string> Corpus(const ParsedFlags& flags) {
-  if (!flags.Has("prompts-from")) return std::string(kText);
-  return ReadNonemptyFile(flags.Text("prompts-from"));
-}
-
-// Prompt `i` is a window of the corpus; consecutive ones begin at places far apart.
-std::string PromptOf(const std::string& corpus, size_t length, size_t i) {
-  std::string prompt;
-  size_t at = i * 7919 % corpus.size();
-  while (prompt.size() < length) {
-    const size_t take = std::min(length - prompt.size(), corpus.size() - at);
-    prompt.append(corpus, at, take);
-    at = 0;
-  }
-  return prompt;
-}
 
 // Limits in seconds by the index of kTimes; infinity where there is none.
 absl::StatusOr<std::vector<double>> GoodputLimits(const ParsedFlags& flags) {
@@ -205,11 +183,6 @@ void Print(Context& context, const Outcome& outcome, const Figures& f, bool good
 
 absl::Status RunLoad(Context& context) {
   const ParsedFlags& flags = context.flags();
-  if (flags.Has("prompt-tokens") && (flags.Has("prompts-from") || flags.Has("prompt-length"))) {
-    return UsageError("--prompt-tokens makes prompts of its own: leave the other prompts out");
-  }
-  auto corpus = Corpus(flags);
-  if (!corpus.ok()) return corpus.status();
   auto limits = GoodputLimits(flags);
   if (!limits.ok()) return limits.status();
   // Made before any thread asks for it.
@@ -219,7 +192,7 @@ absl::Status RunLoad(Context& context) {
     return client.status();
   }
   int vocabulary = 0;
-  if (flags.Has("prompt-tokens")) {
+  if (BenchPrompts::Random(flags)) {
     auto model = BenchModel(context);
     if (!model.ok()) return model.status();
     vocabulary = model->vocabulary();
@@ -230,7 +203,8 @@ absl::Status RunLoad(Context& context) {
   auto base = BenchRequest(flags);
   if (!base.ok()) return base.status();
   base->set_max_tokens(static_cast<int32_t>(flags.Int("max-tokens", 64)));
-  const uint64_t seed = std::random_device()();
+  auto prompts = BenchPrompts::Create(flags, vocabulary, std::random_device()());
+  if (!prompts.ok()) return prompts.status();
 
   Outcome outcome;
   outcome.concurrency = std::min(flags.Int("concurrency", 4), total);
@@ -241,13 +215,7 @@ absl::Status RunLoad(Context& context) {
   const auto work = [&] {
     for (int64_t i = next++; i < total; i = next++) {
       proto::GenerateRequest request = *base;
-      if (vocabulary > 0) {
-        SetRandomPrompt(seed + static_cast<uint64_t>(i), flags.Int("prompt-tokens", 1), vocabulary,
-                        &request);
-      } else {
-        request.set_text(PromptOf(*corpus, static_cast<size_t>(flags.Int("prompt-length", 64)),
-                                  static_cast<size_t>(i)));
-      }
+      prompts->Fill(i, &request);
       if (arrivals[static_cast<size_t>(i)] > 0) {
         const double wait = start + arrivals[static_cast<size_t>(i)] - context.env().seconds();
         if (wait > 0) absl::SleepFor(absl::Seconds(wait));
