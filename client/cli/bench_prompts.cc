@@ -1,6 +1,6 @@
 #include "client/cli/bench_prompts.h"
 
-#include <algorithm>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/bench.h"
@@ -33,17 +33,26 @@ absl::StatusOr<std::string> TextFile(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<BenchPrompts> BenchPrompts::Create(const ParsedFlags& flags, int vocabulary,
-                                                  uint64_t seed) {
-  if (flags.Has("prompt-tokens") && (flags.Has("prompts-from") || flags.Has("prompt-length"))) {
-    return UsageError("--prompt-tokens makes prompts of its own: leave the other prompts out");
+absl::StatusOr<BenchPrompts> BenchPrompts::Create(const ParsedFlags& flags) {
+  const bool windows = flags.Has("prompts-from") || flags.Has("prompt-length");
+  if (flags.Has("prompt-tokens") + flags.Has("dataset-path") + windows > 1) {
+    return UsageError(
+        "give one kind of prompts: --prompt-tokens, --dataset-path, or --prompts-from and "
+        "--prompt-length");
   }
   BenchPrompts prompts;
+  const uint64_t seed = static_cast<uint64_t>(flags.Int("seed", 0));
   prompts.random_tokens_ = flags.Int("prompt-tokens", 0);
-  prompts.vocabulary_ = vocabulary;
-  prompts.seed_ = seed;
+  prompts.seed_ = flags.Has("seed") ? seed << 24 : std::random_device()();
   prompts.window_ = static_cast<size_t>(flags.Int("prompt-length", 64));
   prompts.text_ = kText;
+  if (flags.Has("dataset-path")) {
+    absl::StatusOr<std::vector<DatasetPrompt>> dataset =
+        ReadDataset(flags.Text("dataset-path"), seed);
+    if (!dataset.ok()) return dataset.status();
+    prompts.dataset_ = *std::move(dataset);
+    prompts.own_lengths_ = !flags.Has("max-tokens");
+  }
   if (!flags.Has("prompts-from")) return prompts;
   absl::StatusOr<std::string> text = TextFile(flags.Text("prompts-from"));
   if (!text.ok()) return text.status();
@@ -67,6 +76,12 @@ std::string BenchPrompts::WindowOf(size_t i) const {
 void BenchPrompts::Fill(int64_t i, proto::GenerateRequest* request) const {
   if (random_tokens_ > 0) {
     SetRandomPrompt(seed_ + static_cast<uint64_t>(i), random_tokens_, vocabulary_, request);
+  } else if (!dataset_.empty()) {
+    const DatasetPrompt& prompt = dataset_[static_cast<size_t>(i) % dataset_.size()];
+    request->set_text(prompt.text);
+    if (own_lengths_ && prompt.output_tokens > 0) {
+      request->set_max_tokens(static_cast<int32_t>(prompt.output_tokens));
+    }
   } else {
     request->set_text(WindowOf(static_cast<size_t>(i)));
   }
