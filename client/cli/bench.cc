@@ -9,22 +9,92 @@
 namespace espalier {
 namespace {
 
+std::vector<FlagSpec> LoadFlags() {
+  return {
+      {"requests", FlagType::kInt, "N", "in all (32)", 0, 1, 1 << 24, false, {"num-prompts"}},
+      {"request-rate", FlagType::kNumber, "R",
+       "requests per second, each sent when it is due, whether others have ended or not, and timed "
+       "from then on even if it had to wait (all are due at once, and timed from when they are "
+       "sent)",
+       0, 1e-3, 1e6},
+      {"burstiness", FlagType::kNumber, "B",
+       "of their gaps, a gamma distribution's shape: 1 is a Poisson process, less comes in bursts "
+       "(1)",
+       0, 1e-3, 1e6},
+      {"max-concurrency",
+       FlagType::kInt,
+       "N",
+       "at a time; others wait (all, up to 4096)",
+       0,
+       1,
+       4096,
+       false,
+       {"concurrency"}},
+      {"prompt-length", FlagType::kInt, "BYTES", "of each prompt, at most: whole characters (64)",
+       0, 1, 1 << 24},
+      {"prompts-from", FlagType::kText, "FILE", "windows of this text (UTF-8)"},
+      {"dataset-path", FlagType::kText, "FILE",
+       "own prompts: JSON lines of {\"prompt\": ..., \"output_tokens\": N}, or ShareGPT's "
+       "conversations, in an order by --seed"},
+      {"prompt-tokens",
+       FlagType::kInt,
+       "N",
+       "random tokens instead of text",
+       0,
+       1,
+       1 << 20,
+       false,
+       {"random-input-len"}},
+      {"max-tokens",
+       FlagType::kInt,
+       "N",
+       "of each answer; an end of sequence does not end it (the data set's, or 64)",
+       0,
+       1,
+       1 << 20,
+       false,
+       {"random-output-len"}},
+      {"goodput", FlagType::kText, "WHAT:MS",
+       "count requests within this many milliseconds: ttft, tpot or e2el", 0, 0, 0, true},
+      {"percentile-metrics", FlagType::kText, "NAMES", "the times to tell (ttft,tpot,itl,e2el)"},
+      {"metric-percentiles", FlagType::kText, "PERCENTS", "of each (90,99)"},
+      {"save-result", FlagType::kSwitch, "", "write what --json prints into a file, too"},
+      {"result-dir", FlagType::kText, "DIR", "where (the working directory)"},
+      {"result-filename", FlagType::kText, "FILE", "its name (of rate, model and date)"},
+      {"save-detailed", FlagType::kSwitch, "", "with times, text and error of every request"},
+      {"http", FlagType::kSwitch, "", "through the OpenAI API instead of gRPC"},
+  };
+}
+
+std::vector<FlagSpec> SpeedFlags() {
+  return {
+      {"pp", FlagType::kInt, "N", "time the processing of a prompt of N tokens", 0, 1, 1 << 20,
+       true},
+      {"tg", FlagType::kInt, "N", "time the generation of N tokens", 0, 1, 1 << 20, true},
+      {"pg", FlagType::kText, "P,N", "time both in one: a prompt of P tokens, then N tokens", 0, 0,
+       0, true},
+      {"depth", FlagType::kInt, "N", "tokens of context before them (0)", 0, 0, 1 << 20, true},
+      {"repetitions", FlagType::kInt, "N", "of each row (5)", 0, 1, 1000},
+      {"output", FlagType::kText, "FORM", "table, csv, json, jsonl, md or sql (table)", 'o'},
+  };
+}
+
+bool HasTest(const ParsedFlags& flags) {
+  return flags.Has("pp") || flags.Has("tg") || flags.Has("pg");
+}
+
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 1, 1, "a model's name"); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
-  if (!flags.Has("pp") && !flags.Has("tg")) {
-    for (const char* name : {"depth", "repetitions"}) {
-      if (flags.Has(name)) return UsageError(absl::StrCat("--", name, " goes with --pp or --tg"));
-    }
-    return RunLoad(context);
+  const bool speed = HasTest(flags);
+  for (const FlagSpec& other : speed ? LoadFlags() : SpeedFlags()) {
+    if (!flags.Has(other.name)) continue;
+    return UsageError(speed ? absl::StrCat("--", other.name,
+                                           " is for load; --pp, --tg and --pg run one request "
+                                           "alone")
+                            : absl::StrCat("--", other.name, " goes with --pp, --tg or --pg"));
   }
-  for (const char* name : {"requests", "concurrency", "request-rate", "prompt-length",
-                           "prompt-tokens", "prompts-from", "max-tokens", "goodput", "http"}) {
-    if (!flags.Has(name)) continue;
-    return UsageError(
-        absl::StrCat("--", name, " is for load; --pp and --tg run one request alone"));
-  }
-  return RunSpeed(context);
+  return speed ? RunSpeed(context) : RunLoad(context);
 }
 
 // SplitMix64.
@@ -96,61 +166,36 @@ Command BenchCommand() {
   Command c;
   c.name = "bench";
   c.summary = "measure a served model: under load, or the speed of one request";
-  c.usage = "bench MODEL [--requests=N] [--concurrency=N] [flags] | bench MODEL --pp=N --tg=N";
+  c.usage = "bench MODEL [--requests=N] [--request-rate=R] [flags] | bench MODEL --pp=N --tg=N";
   c.description =
-      "Without --pp and --tg: concurrent requests, and what `vllm bench serve` prints of them. "
-      "With\n"
-      "them: one request at a time, and the rows of `llama-bench`, timed by the coordinator, "
-      "without\n"
-      "tokenizing and the network.";
-  c.flags = {
-      {"requests", FlagType::kInt, "N", "in all (32)", 0, 1, 1 << 24, false, {"num-prompts"}},
-      {"concurrency", FlagType::kInt, "N", "at a time (4)", 0, 1, 4096, false, {"max-concurrency"}},
-      {"request-rate", FlagType::kNumber, "R",
-       "requests per second, at random times of a Poisson process (as fast as concurrency allows)",
-       0, 1e-3, 1e6},
-      {"prompt-length", FlagType::kInt, "BYTES", "of each prompt (64)", 0, 1, 1 << 24},
-      {"prompts-from", FlagType::kText, "FILE", "windows of this text"},
-      {"prompt-tokens",
-       FlagType::kInt,
-       "N",
-       "random tokens instead of text",
-       0,
-       1,
-       1 << 20,
-       false,
-       {"random-input-len"}},
-      {"max-tokens",
-       FlagType::kInt,
-       "N",
-       "of each answer; an end of sequence does not end it (64)",
-       0,
-       1,
-       1 << 20,
-       false,
-       {"random-output-len"}},
-      {"goodput", FlagType::kText, "WHAT:MS",
-       "count requests within this many milliseconds: ttft, tpot or e2el", 0, 0, 0, true},
-      {"http", FlagType::kSwitch, "", "through the OpenAI API instead of gRPC"},
-      {"pp", FlagType::kInt, "N", "time the processing of a prompt of N tokens", 0, 1, 1 << 20,
-       true},
-      {"tg", FlagType::kInt, "N", "time the generation of N tokens", 0, 1, 1 << 20, true},
-      {"depth", FlagType::kInt, "N", "tokens of context before them (0)", 0, 0, 1 << 20},
-      {"repetitions", FlagType::kInt, "N", "of each row (5)", 0, 1, 1000},
-      {"no-speculation", FlagType::kSwitch, "", "without token trees"},
-      {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
-      {"logprobs", FlagType::kInt, "N", "log-probabilities, of N tokens besides (none)", 0, 0, 64},
-  };
+      "Without --pp, --tg and --pg: many requests, and what `vllm bench serve` prints of them, in "
+      "--json\n"
+      "under its names. With them: one request at a time, and the rows of `llama-bench`, timed by "
+      "the\n"
+      "coordinator, without tokenizing and the network; their size is that of the model's "
+      "artifact, their\n"
+      "threads are those of its workers.";
+  c.flags = LoadFlags();
+  for (FlagSpec& flag : SpeedFlags()) c.flags.push_back(std::move(flag));
+  c.flags.insert(c.flags.end(),
+                 {{"no-speculation", FlagType::kSwitch, "", "without token trees"},
+                  {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
+                  {"logprobs", FlagType::kInt, "N", "log-probabilities, of N tokens besides (none)",
+                   0, 0, 64}});
   for (FlagSpec& flag : SamplingFlags()) {
     if (flag.name == "temperature") continue;
     if (flag.name == "ignore-eos") flag.doc = "always so here, but where the answer has a form";
+    if (flag.name == "seed") flag.doc = "of arrivals (0), prompts that are drawn, and sampling";
     c.flags.push_back(std::move(flag));
   }
-  c.examples = {{"sixteen at a time", "espalier bench llm --requests=64 --concurrency=16"},
+  c.examples = {{"sixteen at a time", "espalier bench llm --requests=64 --max-concurrency=16"},
                 {"ten a second, and how many are answered in time",
-                 "espalier bench llm --requests=200 --concurrency=64 --request-rate=10 "
+                 "espalier bench llm --requests=200 --request-rate=10 "
                  "--goodput=ttft:500 --goodput=tpot:50"},
-                {"as llama-bench", "espalier bench llm --pp=512 --tg=128 --no-speculation"}};
+                {"own prompts, and a file of what came of them",
+                 "espalier bench llm --dataset-path=prompts.jsonl --save-result"},
+                {"as llama-bench",
+                 "espalier bench llm --pp=512 --tg=128 --pg=512,128 --no-speculation -o md"}};
   c.run = Run;
   return c;
 }

@@ -1,15 +1,21 @@
-// One request alone: prompt processing (pp) and token generation (tg), in the rows of llama-bench.
+// One request alone: prompt processing (pp), token generation (tg) and both in one (pg), in the
+// rows of llama-bench.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "client/cli/bench.h"
+#include "client/cli/bench_rows.h"
 #include "client/cli/bench_stats.h"
-#include "client/cli/proto_json.h"
 #include "client/terminal/progress.h"
-#include "client/terminal/table.h"
+#include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
@@ -22,9 +28,18 @@ struct Test {
   int64_t depth = 0;     // tokens of context before
 
   std::string name() const {
-    const std::string base = prompt > 0 ? absl::StrCat("pp", prompt) : absl::StrCat("tg", generate);
-    return depth > 0 ? absl::StrCat(base, " @ d", depth) : base;
+    std::string name;
+    if (prompt > 0) absl::StrAppend(&name, "pp", prompt);
+    if (generate > 0) absl::StrAppend(&name, name.empty() ? "" : "+", "tg", generate);
+    if (depth > 0) absl::StrAppend(&name, " @ d", depth);
+    return name;
   }
+};
+
+// One run: what llama-bench counts and the time of it.
+struct Sample {
+  double tokens = 0;
+  double seconds = 0;
 };
 
 class Bench {
@@ -32,8 +47,8 @@ class Bench {
   Bench(Context* context, proto::ServedModel model, proto::GenerateRequest base)
       : context_(*context), model_(std::move(model)), base_(std::move(base)) {}
 
-  // Tokens per second of one run. Each has a prompt of its own.
-  absl::StatusOr<double> Once(const Test& test) {
+  // Each run has a prompt of its own.
+  absl::StatusOr<Sample> Once(const Test& test) {
     proto::GenerateRequest request = base_;
     ++seed_;
     if (test.prompt > 0 && test.depth > 0) {
@@ -49,7 +64,7 @@ class Bench {
     auto answer = BenchGenerate(context_, request);
     if (!answer.ok()) return answer.status();
     const proto::Usage& usage = answer->usage;
-    const double first = usage.seconds_to_first_token() - usage.seconds_queued();
+    Sample sample;
     if (test.prompt > 0) {
       const int64_t computed = usage.prompt_tokens() - usage.cached_tokens();
       if (computed > test.prompt + kBlock) {
@@ -57,20 +72,20 @@ class Bench {
             absl::StrCat(test.name(), ": the context was not found in the prefix cache; serve '",
                          model_.name(), "' without --no-prefix-cache, or leave --depth out"));
       }
-      return Rate(static_cast<double>(computed), first);
+      sample.tokens += static_cast<double>(computed);
+      sample.seconds += usage.seconds_to_first_token() - usage.seconds_queued();
     }
-    return Rate(static_cast<double>(usage.completion_tokens() - 1),
-                usage.seconds() - usage.seconds_to_first_token());
+    if (test.generate > 0) {
+      sample.tokens += static_cast<double>(usage.completion_tokens() - 1);
+      sample.seconds += usage.seconds() - usage.seconds_to_first_token();
+    }
+    if (sample.tokens > 0 && sample.seconds > 0) return sample;
+    return absl::InternalError(absl::StrCat("the coordinator reports ", sample.tokens,
+                                            " tokens in ", sample.seconds, " s, which is no rate"));
   }
 
  private:
   static constexpr int64_t kBlock = 16;  // to whose multiples prefixes are shared
-
-  static absl::StatusOr<double> Rate(double tokens, double seconds) {
-    if (tokens > 0 && seconds > 0) return tokens / seconds;
-    return absl::InternalError(absl::StrCat("the coordinator reports ", tokens, " tokens in ",
-                                            seconds, " s, which is no rate"));
-  }
 
   Context& context_;
   const proto::ServedModel model_;
@@ -78,83 +93,182 @@ class Bench {
   uint64_t seed_ = (uint64_t{std::random_device()()} << 32) | std::random_device()();
 };
 
-absl::Status AddTests(const ParsedFlags& flags, std::vector<Test>* tests) {
-  const int64_t depth = flags.Int("depth", 0);
-  for (const char* kind : {"pp", "tg"}) {
-    for (const std::string& text : flags.Values(kind)) {
-      int64_t tokens = 0;
-      if (!absl::SimpleAtoi(text, &tokens)) {
-        return UsageError(absl::StrCat("--", kind, ": a number of tokens is wanted"));
+constexpr int64_t kMostTokens = 1 << 20;
+
+// "N", or "P,N" for both; what is not tested stays 0.
+bool ReadTest(const std::string& kind, const std::string& value, Test* test) {
+  const std::vector<std::string> parts = absl::StrSplit(value, ',');
+  const auto read = [](const std::string& text, int64_t* out) {
+    return absl::SimpleAtoi(text, out) && *out >= 1 && *out <= kMostTokens;
+  };
+  if (kind == "pg") {
+    return parts.size() == 2 && read(parts[0], &test->prompt) && read(parts[1], &test->generate);
+  }
+  return parts.size() == 1 && read(value, kind == "pp" ? &test->prompt : &test->generate);
+}
+
+absl::StatusOr<std::vector<Test>> TestsOf(const ParsedFlags& flags) {
+  std::vector<Test> tests;
+  std::vector<std::string> depths = flags.Values("depth");
+  if (depths.empty()) depths.push_back("0");
+  for (const std::string& text : depths) {
+    Test test;
+    if (!absl::SimpleAtoi(text, &test.depth)) return UsageError("--depth: a number is wanted");
+    for (const char* kind : {"pp", "tg", "pg"}) {
+      for (const std::string& value : flags.Values(kind)) {
+        Test one = test;
+        if (!ReadTest(kind, value, &one)) {
+          return UsageError(absl::StrCat("--", kind, " is \"", Printable(value),
+                                         "\"; accepted: numbers of tokens, for --pg two, as "
+                                         "512,128"));
+        }
+        tests.push_back(one);
       }
-      Test test{.depth = depth};
-      (*kind == 'p' ? test.prompt : test.generate) = tokens;
-      tests->push_back(test);
     }
   }
-  return absl::OkStatus();
+  return tests;
+}
+
+// Where the LLM runs, for the columns that say so.
+struct Place {
+  std::string backends;  // "CPU", "CUDA", "CPU,CUDA"
+  std::string cpus, gpus;
+  int64_t threads = 0;  // of its workers' CPUs; 0: not known, or none
+};
+
+absl::StatusOr<Place> PlaceOf(Context& context, const proto::ServedModel& model) {
+  Place place;
+  if (model.workers_size() == 0) {
+    // The coordinator's own process computes on its CPU; how many threads it has it does not say.
+    place.backends = "CPU";
+    return place;
+  }
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  const auto status = (*client)->Status();
+  if (!status.ok()) return status.status();
+  std::set<std::string> backends, cpus, gpus;
+  for (const proto::WorkerInfo& worker : status->workers()) {
+    const auto& held = model.workers();
+    if (std::find(held.begin(), held.end(), worker.worker_id()) == held.end()) continue;
+    const proto::Device& device = worker.device();
+    const bool gpu = device.kind() == proto::Device::CUDA;
+    backends.insert(gpu ? "CUDA" : "CPU");
+    (gpu ? gpus : cpus).insert(device.model());
+    place.threads += device.threads();
+  }
+  place.backends = absl::StrJoin(backends, ",");
+  place.cpus = absl::StrJoin(cpus, ",");
+  place.gpus = absl::StrJoin(gpus, ",");
+  return place;
+}
+
+// Bytes of the artifact that the LLM was loaded from; 0 if it is there no more.
+absl::StatusOr<int64_t> SizeOf(Context& context, const std::string& artifact) {
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  const auto artifacts = (*client)->ListArtifacts();
+  if (!artifacts.ok()) return artifacts.status();
+  for (const proto::Artifact& one : *artifacts) {
+    if (one.name() == artifact) return one.bytes();
+  }
+  return 0;
+}
+
+std::string DraftsOf(const ParsedFlags& flags, const proto::ServedModel& model) {
+  if (model.ssm_artifacts_size() == 0 && model.lookup_depth() == 0) return "none";
+  return flags.Has("no-speculation") ? "off" : "on";
+}
+
+// What all rows of a model say; names as llama-bench has them, where it has any.
+absl::StatusOr<Json> ModelColumns(Context& context, const proto::ServedModel& model) {
+  const auto place = PlaceOf(context, model);
+  if (!place.ok()) return place.status();
+  const auto size = SizeOf(context, model.artifact());
+  if (!size.ok()) return size.status();
+  Json row;
+  row["cpu_info"] = place->cpus;
+  row["gpu_info"] = place->gpus;
+  row["backends"] = place->backends;
+  row["model"] = model.name();
+  row["model_filename"] = model.artifact();
+  row["model_size"] = *size > 0 ? Json(*size) : Json(nullptr);
+  row["model_n_params"] = model.parameters();
+  row["weights"] = model.weights();
+  row["type_kv"] = model.kv_cache();
+  row["n_threads"] = place->threads > 0 ? Json(place->threads) : Json(nullptr);
+  row["drafts"] = DraftsOf(context.flags(), model);
+  return row;
+}
+
+void AddSamples(const Test& test, const std::vector<Sample>& samples, Json* row) {
+  std::vector<double> nanoseconds, rates;
+  for (const Sample& sample : samples) {
+    nanoseconds.push_back(1e9 * sample.seconds);
+    rates.push_back(sample.tokens / sample.seconds);
+  }
+  const Stats times = StatsOf(nanoseconds), speeds = StatsOf(rates);
+  (*row)["test"] = test.name();
+  (*row)["n_prompt"] = test.prompt;
+  (*row)["n_gen"] = test.generate;
+  (*row)["n_depth"] = test.depth;
+  (*row)["test_time"] = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
+  (*row)["avg_ns"] = static_cast<int64_t>(times.mean);
+  (*row)["stddev_ns"] = static_cast<int64_t>(times.deviation);
+  (*row)["avg_ts"] = speeds.mean;
+  (*row)["stddev_ts"] = speeds.deviation;
+  (*row)["samples_ns"] = Json::array();
+  for (const double value : nanoseconds) {
+    (*row)["samples_ns"].push_back(static_cast<int64_t>(value));
+  }
+  (*row)["samples_ts"] = rates;
 }
 
 }  // namespace
 
 absl::Status RunSpeed(Context& context) {
-  std::vector<Test> tests;
-  if (absl::Status s = AddTests(context.flags(), &tests); !s.ok()) return s;
+  const ParsedFlags& flags = context.flags();
+  const auto tests = TestsOf(flags);
+  if (!tests.ok()) return tests.status();
+  const std::string format = flags.Text("output", "table");
+  if (std::find(std::begin(kRowFormats), std::end(kRowFormats), format) == std::end(kRowFormats)) {
+    return UsageError(absl::StrCat("--output is \"", Printable(format),
+                                   "\"; accepted: ", absl::StrJoin(kRowFormats, ", ")));
+  }
   auto model = BenchModel(context);
   if (!model.ok()) return model.status();
-  const int64_t repetitions = context.flags().Int("repetitions", 5);
-  const std::string drafts = model->ssm_artifacts_size() == 0 && model->lookup_depth() == 0 ? "none"
-                             : context.flags().Has("no-speculation")                        ? "off"
-                                                                                            : "on";
-  auto base = BenchRequest(context.flags());
+  const int64_t repetitions = flags.Int("repetitions", 5);
+  auto base = BenchRequest(flags);
   if (!base.ok()) return base.status();
+  const auto columns = ModelColumns(context, *model);
+  if (!columns.ok()) return columns.status();
   Bench bench(&context, *model, *std::move(base));
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
-  Table table({{"model", Align::kLeft, true},
-               {"params", Align::kRight},
-               {"weights"},
-               {"drafts"},
-               {"test", Align::kRight},
-               {"t/s", Align::kRight}});
-  Json rows = Json::array();
-  for (size_t t = 0; t < tests.size(); ++t) {
-    const Test& test = tests[t];
-    std::vector<double> samples;
+  const bool quiet = context.json() || format != "table";  // standard output is for a program
+  std::vector<Json> rows;
+  for (const Test& test : *tests) {
+    std::vector<Sample> samples;
     for (int64_t i = -1; i < repetitions; ++i) {  // the first one warms up
-      auto rate = bench.Once(test);
-      if (!rate.ok()) return rate.status();
-      if (i >= 0) samples.push_back(*rate);
-      if (context.json()) continue;
+      auto sample = bench.Once(test);
+      if (!sample.ok()) return sample.status();
+      if (i >= 0) samples.push_back(*sample);
+      if (quiet) continue;
       Progress p;
       p.unit = test.name();
       p.done = static_cast<double>(i + 1);
       p.total = static_cast<double>(repetitions);
       printer.Update(p);
     }
-    const Stats s = StatsOf(samples);
-    table.Row({Printable(model->name()), FormatCount(static_cast<double>(model->parameters())),
-               Printable(model->weights()), drafts, test.name(),
-               absl::StrFormat("%.2f %s %.2f", s.mean, context.terminal().unicode ? "±" : "+-",
-                               s.deviation)});
-    Json row;
-    row["model"] = model->name();
-    row["parameters"] = model->parameters();
-    row["weights"] = model->weights();
-    row["drafts"] = drafts;
-    row["test"] = test.name();
-    row["n_prompt"] = test.prompt;
-    row["n_gen"] = test.generate;
-    row["n_depth"] = test.depth;
-    row["avg_ts"] = s.mean;
-    row["stddev_ts"] = s.deviation;
-    row["samples_ts"] = samples;
+    Json row = *columns;
+    AddSamples(test, samples, &row);
     rows.push_back(std::move(row));
   }
   if (context.json()) {
-    context.Document(rows);
+    context.Document(Json(rows));
     return absl::OkStatus();
   }
-  printer.Finish();
-  context.out() << table.Render(context.terminal()) << std::flush;
+  if (!quiet) printer.Finish();
+  context.out() << FormatRows(format, rows, context.terminal()) << std::flush;
   return absl::OkStatus();
 }
 

@@ -8,12 +8,16 @@ namespace espalier {
 struct Stats {
   double mean = 0;
   double deviation = 0;  // of the sample (n - 1); 0 for a single value
+  double spread = 0;     // of these values alone (n), as numpy.std
   double median = 0;
-  double p90 = 0;
-  double p99 = 0;
+  std::vector<double> sorted;
+
+  // The value below which `percent` of the sample lie, 0 to 100; interpolates between neighbours,
+  // as numpy does.
+  double Percentile(double percent) const;
 };
 
-// Percentiles interpolate between neighbours, as numpy does. Zeros for an empty sample.
+// Zeros for an empty sample.
 Stats StatsOf(std::vector<double> values);
 
 }  // namespace espalier

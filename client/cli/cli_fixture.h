@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "client/cli/command.h"
 #include "client/lib/fake_coordinator.h"
 
@@ -77,7 +79,10 @@ class CliTest : public ::testing::Test {
     env.err = &err_;
     env.in = &in_;
     env.getenv = [](const char*) -> const char* { return nullptr; };
-    env.seconds = [this] { return now_ += 0.001; };
+    env.seconds = [this] {
+      if (real_time_) return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+      return now_ += 0.001;
+    };
     env.program = home_ + "/espalier";
     args.push_back("--home=" + home_);
     if (connect) args.push_back("--coordinator=" + fake_.address());
@@ -94,7 +99,8 @@ class CliTest : public ::testing::Test {
   std::string home_;
   std::istringstream in_;
   std::ostringstream out_, err_;
-  double now_ = 0;
+  std::atomic<double> now_ = 0;
+  bool real_time_ = false;
 };
 
 }  // namespace espalier

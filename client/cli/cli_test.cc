@@ -183,9 +183,12 @@ TEST(StatsTest, PercentilesInterpolate) {
   const Stats s = StatsOf({4, 1, 3, 2});
   EXPECT_EQ(s.mean, 2.5);
   EXPECT_EQ(s.median, 2.5);
-  EXPECT_NEAR(s.p90, 3.7, 1e-12);
+  EXPECT_NEAR(s.Percentile(90), 3.7, 1e-12);
+  EXPECT_EQ(s.Percentile(0), 1);
+  EXPECT_EQ(s.Percentile(100), 4);
   EXPECT_NEAR(s.deviation, 1.29099, 1e-5);
-  EXPECT_EQ(StatsOf({}).p99, 0);
+  EXPECT_NEAR(s.spread, 1.11803, 1e-5);
+  EXPECT_EQ(StatsOf({}).Percentile(99), 0);
   EXPECT_EQ(StatsOf({5}).deviation, 0);
 }
 

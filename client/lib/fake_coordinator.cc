@@ -2,6 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "client/lib/sha256.h"
 #include "proto/cluster.grpc.pb.h"
@@ -271,18 +275,36 @@ class FakeInference : public proto::Inference::Service {
   }
   Status Generate(ServerContext*, const proto::GenerateRequest* request,
                   grpc::ServerWriter<proto::GenerateReply>* writer) override {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    s_.generates.push_back(*request);
-    for (const auto& reply :
-         request->speculation() == proto::SPECULATION_ON ? s_.speculated : s_.replies) {
-      writer->Write(reply);
+    std::vector<proto::GenerateReply> replies;
+    double seconds = 0;
+    int together = 0;
+    {
+      const std::lock_guard<std::recursive_mutex> lock(mutex_);
+      s_.generates.push_back(*request);
+      replies = request->speculation() == proto::SPECULATION_ON ? s_.speculated : s_.replies;
+      seconds = s_.answer_seconds;
+      together = s_.together;
     }
+    if (!Meet(together)) return Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the others are late");
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    for (const auto& reply : replies) writer->Write(reply);
     return Status::OK;
   }
 
  private:
+  // Until `wanted` calls have come here.
+  bool Meet(int wanted) {
+    std::unique_lock<std::mutex> lock(meeting_);
+    ++met_;
+    all_there_.notify_all();
+    return all_there_.wait_for(lock, std::chrono::seconds(20), [&] { return met_ >= wanted; });
+  }
+
   FakeState& s_;
   std::recursive_mutex& mutex_;
+  std::mutex meeting_;
+  std::condition_variable all_there_;
+  int met_ = 0;
 };
 
 }  // namespace

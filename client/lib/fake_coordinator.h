@@ -31,6 +31,9 @@ struct FakeState {
   proto::ServedModel served;
   std::vector<proto::GenerateReply> replies;     // without speculation, or by default
   std::vector<proto::GenerateReply> speculated;  // with SPECULATION_ON
+  double answer_seconds = 0;                     // that Generate takes
+  // Generate waits until so many calls of it are there at once; DEADLINE_EXCEEDED after 20 s.
+  int together = 0;
   std::vector<proto::LosslessProgress> proof_progress;
   proto::LosslessReport proof;
   std::vector<proto::QuantizeProgress> packing;

@@ -86,6 +86,14 @@ int DisplayWidth(absl::string_view text) {
   return width;
 }
 
+size_t ValidUtf8(absl::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    if (Next(text, &at) == kInvalid) return begin;
+  }
+  return text.size();
+}
+
 std::string Printable(absl::string_view text, bool keep_lines) {
   std::string out;
   for (size_t at = 0; at < text.size();) {

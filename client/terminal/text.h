@@ -1,6 +1,7 @@
 // Text as a terminal shows it: UTF-8 with display widths.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -15,6 +16,9 @@ int DisplayWidth(absl::string_view text);
 // sequences among them, and bytes that are no UTF-8 become U+FFFD; newlines and tabs stay if
 // `keep_lines`, otherwise they become spaces.
 std::string Printable(absl::string_view text, bool keep_lines = false);
+
+// Bytes of `text` before the first that are no UTF-8; its size if there are none.
+size_t ValidUtf8(absl::string_view text);
 
 // Cut to at most `width` columns, the last of them an ellipsis where something was cut.
 std::string Truncate(absl::string_view text, int width, bool unicode = true);

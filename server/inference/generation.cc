@@ -168,7 +168,7 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
   void On(int index, const RequestEvent& event) {
     if (metrics_ != nullptr) {
       metrics_->RequestProgressed(name_, event);
-      if (event.finished) metrics_->RequestFinished(name_, request_, event);
+      if (event.finished) CountEnd(event);
     }
     {
       absl::MutexLock lock(&mutex_);
@@ -201,6 +201,12 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
     answer.whole.set_text(std::move(text));
     answer.whole.set_reasoning(std::move(reasoning));
     if (finished_ == static_cast<int>(answers_.size())) SendBest();
+  }
+
+  void CountEnd(const RequestEvent& event) {
+    metrics_->RequestFinished(name_, request_, event);
+    longest_ = std::max(longest_, event.usage.completion_tokens);
+    if (++ended_ == answers_.size()) metrics_->AnswersFinished(name_, request_, longest_);
   }
 
   // What is new of the answer, taken apart if it is a chat's.
@@ -322,6 +328,8 @@ class Running : public Generation, public std::enable_shared_from_this<Running> 
 
   std::vector<Answer> answers_;
   int finished_ = 0;
+  size_t ended_ = 0;  // answers, however
+  int longest_ = 0;   // of them, in tokens
   proto::Usage usage_;
 
   absl::Mutex mutex_;

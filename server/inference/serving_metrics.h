@@ -4,14 +4,22 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/inference.pb.h"
 #include "serving/engine/engine.h"
+#include "serving/statistics/size_counts.h"
 
 namespace prometheus {
 class Counter;
+template <typename T>
+class Family;
+class Gauge;
+class Histogram;
 class Registry;
 }  // namespace prometheus
 
@@ -34,9 +42,14 @@ class ServingMetrics {
 
   // Of one event of a request: the time between its tokens.
   void RequestProgressed(const std::string& model, const RequestEvent& event);
-  // Times, sizes and the reason of the end of one request.
+  // Times, sizes and the reason of the end of one answer, or of one text of which an embedding was
+  // wanted.
   void RequestFinished(const std::string& model, const proto::GenerateRequest& request,
                        const RequestEvent& event);
+  // All answers of one request have ended; `longest` of them had so many tokens. Nothing is counted
+  // if that is none.
+  void AnswersFinished(const std::string& model, const proto::GenerateRequest& request,
+                       int longest);
   // One HTTP request, by its route.
   void HttpAnswered(const std::string& method, const std::string& route, int status,
                     double seconds);
@@ -48,14 +61,27 @@ class ServingMetrics {
     // Its engine's totals when they were last added to a counter. A model that is loaded again
     // begins at 0, its counters go on.
     std::map<prometheus::Counter*, int64_t> seen;
+    // Likewise of what engines count by size.
+    std::map<prometheus::Histogram*, SizeCounts> seen_sizes;
+    // Series that say what the model is, and go with it.
+    std::vector<std::pair<prometheus::Family<prometheus::Gauge>*, prometheus::Gauge*>> own;
+    prometheus::Gauge* adapters = nullptr;  // of the family that says which are used
+
     void RaiseBy(prometheus::Counter& counter, int64_t total);
+    void RaiseBy(prometheus::Histogram& histogram, const SizeCounts& total);
   };
+  void CollectSizes(const std::string& name, const EngineStatistics& statistics, Watched* watched);
+  void CollectAdapters(const std::string& name, const EngineStatistics& statistics,
+                       Watched* watched);
   void CollectSpeculation(const std::string& name, const EngineStatistics& statistics,
                           Watched* watched);
 
   std::unique_ptr<Families> families_;
   absl::Mutex mutex_;
   std::map<std::string, Watched> models_ ABSL_GUARDED_BY(mutex_);
+  // By model, for what is observed with every piece of an answer: a family's look-up allocates.
+  absl::Mutex pieces_mutex_;
+  absl::flat_hash_map<std::string, prometheus::Histogram*> pieces_ ABSL_GUARDED_BY(pieces_mutex_);
 };
 
 }  // namespace espalier

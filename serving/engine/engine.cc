@@ -275,6 +275,7 @@ void Engine::ForgetLostCache() {
 
 absl::StatusOr<bool> Engine::BeginFlight() {
   Flight flight{.planned = Now()};
+  kv_.SetTime(flight.planned);
   flight.work = Plan();
   if (flight.work.empty()) return false;
   Draft(flight.work);
@@ -297,11 +298,16 @@ absl::Status Engine::EndFlight() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
   const int64_t generated = statistics_.generated_tokens;
+  int64_t prompt = 0;
   for (size_t i = 0; i < flight.work.size(); ++i) {
+    const Assignment& assignment = flight.work[i].assignment;
+    if (!assignment.decodes) prompt += assignment.rows;
     const absl::Status status = Verify(flight.work[i], static_cast<int>(i), *logits);
     if (!status.ok()) return status;
   }
   const double end = Now();
+  statistics_.step_tokens.Count(
+      static_cast<double>(prompt + statistics_.generated_tokens - generated));
   speculator_->ObserveLlm(flight.of_llm, end - flight.begun);
   speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
                            end - flight.planned);
@@ -398,8 +404,14 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   return absl::OkStatus();
 }
 
+void Engine::CountPrompt(const Usage& usage) {
+  statistics_.whole_prompt_tokens += usage.prompt_tokens;
+  statistics_.cached_prompt_tokens += usage.cached_tokens;
+}
+
 void Engine::Embed(Entry& entry, const float* hidden) {
   Request& request = *entry.request;
+  CountPrompt(request.usage());
   request.usage().seconds_to_first_token = Now() - entry.submitted;
   std::vector<float> embedding(hidden, hidden + limits_.hidden);
   const bool finite = std::all_of(embedding.begin(), embedding.end(),
@@ -417,7 +429,10 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
   Request& request = *entry.request;
   const RequestId id = request.id();
   Usage& usage = request.usage();
-  if (request.emitted() == 0) usage.seconds_to_first_token = Now() - entry.submitted;
+  if (request.emitted() == 0) {
+    usage.seconds_to_first_token = Now() - entry.submitted;
+    CountPrompt(usage);
+  }
   if (work.assignment.decodes) {
     ++usage.verification_steps;
     ++statistics_.verifications;

@@ -35,6 +35,7 @@
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/token_tree.h"
 #include "serving/speculative/verify.h"
+#include "serving/statistics/size_counts.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {
@@ -75,8 +76,10 @@ struct EngineStatistics {
   int64_t steps = 0;
   int64_t llm_batches = 0;
   int64_t ssm_batches = 0;
-  int64_t rows = 0;           // of the LLM
-  int64_t prompt_tokens = 0;  // computed, again after preemption
+  int64_t rows = 0;                 // of the LLM
+  int64_t prompt_tokens = 0;        // computed, again after preemption
+  int64_t whole_prompt_tokens = 0;  // of requests whose prompt was processed, wherever it came from
+  int64_t cached_prompt_tokens = 0;  // of those, the ones that were in the prefix cache
   int64_t generated_tokens = 0;
   int64_t verifications = 0;  // of one request, with a tree or without
   int64_t trees = 0;          // of those, the ones with drafted tokens
@@ -88,9 +91,15 @@ struct EngineStatistics {
   int64_t looked_up_tokens = 0;  // of prompts, in the prefix cache
   int64_t cached_tokens = 0;     // of those, that were there and did not have to be computed
   SpeculationStatistics speculation;
+  SizeCounts step_tokens;  // steps by prompt tokens computed and tokens generated
   std::map<FinishReason, int64_t> finished;
+  // Requests by the LLM's adapter; empty where it has none.
+  std::vector<int> waiting_by_adapter, running_by_adapter;
   KvCache::Statistics kv;
+  KvCache::BlockTimes kv_blocks;
   std::vector<KvCache::Statistics> ssm_kv;
+
+  EngineStatistics();
 };
 
 class Engine {
@@ -174,6 +183,7 @@ class Engine {
   // The oldest one.
   absl::Status EndFlight();
   absl::Status Verify(Work& work, int index, const StepLogits& logits);
+  void CountPrompt(const Usage& usage);
   void Embed(Entry& entry, const float* hidden);
   absl::Status Conclude(Entry& entry, Work& work, const Verification& verification, int index,
                         const StepLogits& logits);

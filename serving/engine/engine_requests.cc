@@ -14,7 +14,11 @@ int StepsAtOnce(const ModelRunner& llm, const EngineOptions& options) {
   return options.steps_at_once > 0 ? std::min(options.steps_at_once, most) : most;
 }
 
+constexpr double kStepTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+
 }  // namespace
+
+EngineStatistics::EngineStatistics() : step_tokens(kStepTokens) {}
 
 Engine::Engine(ModelRunner* llm, const Tokenizer* tokenizer, EngineOptions options)
     : llm_(llm),
@@ -221,7 +225,19 @@ EngineStatistics Engine::statistics() const {
   EngineStatistics out = statistics_;
   out.waiting = static_cast<int>(waiting_.size());
   out.running = static_cast<int>(running_.size());
+  const auto by_adapter = [this](const std::deque<RequestId>& queue) {
+    std::vector<int> counts(limits_.adapters);
+    if (counts.empty()) return counts;
+    for (const RequestId id : queue) {
+      const int adapter = requests_.at(id).request->options().adapter;
+      if (adapter >= 0) ++counts[adapter];
+    }
+    return counts;
+  };
+  out.waiting_by_adapter = by_adapter(waiting_);
+  out.running_by_adapter = by_adapter(running_);
   out.kv = kv_.statistics();
+  out.kv_blocks = kv_.block_times();
   for (int s = 0; s < speculator_->ssms(); ++s)
     out.ssm_kv.push_back(speculator_->kv(s).statistics());
   out.ssm_batches = speculator_->batches();

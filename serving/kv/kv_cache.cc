@@ -5,6 +5,17 @@
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
+namespace {
+
+constexpr double kBlockSeconds[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
+                                    0.5,   1,     2,     5,    10,   30,   60,  120,
+                                    300,   600,   1800,  3600, 7200, 21600};
+static_assert(std::size(kBlockSeconds) <= SizeCounts::kMost);
+
+}  // namespace
+
+KvCache::BlockTimes::BlockTimes()
+    : lifetime(kBlockSeconds), idle(kBlockSeconds), reuse_gaps(kBlockSeconds) {}
 
 KvCache::KvCache(int slots) : total_(std::max(slots, 0)), pool_(slots) {}
 
@@ -177,7 +188,9 @@ int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const
                     .slots = {slots.begin(), slots.end()},
                     .users = 1,
                     .depth = parent < 0 ? 0 : blocks_[parent].depth + 1,
-                    .last_use = ++clock_};
+                    .last_use = ++clock_,
+                    .entered = now_,
+                    .touched = now_};
   ++(parent < 0 ? SpaceAt(parent).children : blocks_[parent].children);
   index_[Key(parent, tokens)].push_back(block);
   return block;
@@ -185,6 +198,7 @@ int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const
 
 void KvCache::Use(int block) {
   Block& b = blocks_[block];
+  b.touched = now_;
   if (b.users++ > 0) return;
   --idle_blocks_;
   if (b.children == 0) evictable_.erase(KeyOf(block, b));
@@ -192,6 +206,7 @@ void KvCache::Use(int block) {
 
 void KvCache::Unuse(int block) {
   Block& b = blocks_[block];
+  b.touched = now_;
   if (--b.users > 0) return;
   ++idle_blocks_;
   b.last_use = ++clock_;
@@ -205,6 +220,8 @@ void KvCache::EvictOne() {
   evictable_.erase(evictable_.begin());
   Block& b = blocks_[block];
   for (const int32_t slot : b.slots) pool_.Give(slot);
+  block_times_.lifetime.Count(now_ - b.entered);
+  block_times_.idle.Count(now_ - b.touched);
   std::vector<int>& same = index_[Key(b.parent, b.tokens)];
   same.erase(std::find(same.begin(), same.end(), block));
   if (same.empty()) index_.erase(Key(b.parent, b.tokens));
@@ -264,6 +281,7 @@ int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvS
   Sequence& sequence = sequences_[id];
   for (int at = 0, block = FindRoot(space); at < shared; at += kBlock) {
     block = FindBlock(block, tokens.subspan(at, kBlock));
+    block_times_.reuse_gaps.Count(now_ - blocks_[block].touched);
     Use(block);
     sequence.blocks.push_back(block);
     sequence.slots.insert(sequence.slots.end(), blocks_[block].slots.begin(),

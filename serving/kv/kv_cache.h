@@ -29,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "serving/kv/slot_pool.h"
+#include "serving/statistics/size_counts.h"
 
 namespace espalier {
 
@@ -58,7 +59,19 @@ class KvCache {
     int64_t evicted_total = 0;    // blocks that were given up
   };
 
+  // Seconds.
+  struct BlockTimes {
+    SizeCounts lifetime;    // of blocks that were given up: since they were entered
+    SizeCounts idle;        // likewise: since a sequence last took them or let them go
+    SizeCounts reuse_gaps;  // of blocks that a sequence takes again: the same
+    BlockTimes();
+  };
+
   explicit KvCache(int slots);
+
+  // What the clock says, for block_times(); 0 until then.
+  void SetTime(double seconds) { now_ = seconds; }
+  const BlockTimes& block_times() const { return block_times_; }
 
   // Those that can be had, blocks out of use included.
   int free_slots() const { return pool_.free() + kBlock * idle_blocks_; }
@@ -134,6 +147,7 @@ class KvCache {
     int children = 0;  // blocks that continue it
     int depth = 0;     // blocks before it
     int64_t last_use = 0;
+    double entered = 0, touched = 0;  // when, as SetTime has it
   };
   // Stands before the first blocks of its sequences, as long as there are any.
   struct Space {
@@ -171,6 +185,8 @@ class KvCache {
   std::set<IdleKey> evictable_;                                  // no users, no children
   int idle_blocks_ = 0;                                          // no users
   int64_t clock_ = 0;                                            // of last_use
+  double now_ = 0;
+  BlockTimes block_times_;
   int peak_used_ = 0;
   int64_t committed_total_ = 0;
   int64_t scratch_total_ = 0;

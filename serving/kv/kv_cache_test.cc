@@ -45,6 +45,28 @@ TEST(KvCache, RefusesToCommitASlotTwiceOrOfAnother) {
   EXPECT_TRUE(kv.CheckInvariants().ok());
 }
 
+TEST(KvCache, TimesOfBlocksRunFromWhenTheyWereEnteredAndLastTouched) {
+  KvCache kv(2 * KvCache::kBlock);
+  const std::vector<int> tokens(KvCache::kBlock, 1), others(2 * KvCache::kBlock, 2);
+  kv.SetTime(100);
+  ASSERT_TRUE(kv.Append(1, KvCache::kBlock).ok());
+  kv.Publish(1, tokens);
+  kv.SetTime(103);
+  kv.Release(1);
+  EXPECT_EQ(kv.block_times().reuse_gaps.sum(), 0);
+  kv.SetTime(110);
+  EXPECT_EQ(kv.AttachPrefix(2, tokens), KvCache::kBlock);
+  EXPECT_EQ(kv.block_times().reuse_gaps.sum(), 7);
+  kv.SetTime(111);
+  kv.Release(2);
+  EXPECT_EQ(kv.block_times().lifetime.sum(), 0);
+  kv.SetTime(141);
+  ASSERT_TRUE(kv.Append(3, 2 * KvCache::kBlock).ok());  // its slots are wanted
+  EXPECT_EQ(kv.block_times().lifetime.sum(), 41);
+  EXPECT_EQ(kv.block_times().idle.sum(), 30);
+  EXPECT_EQ(kv.block_times().reuse_gaps.sum(), 7);
+}
+
 TEST(KvCache, RandomUseLosesAndDoublesNoSlot) {
   std::mt19937 random(1);
   KvCache kv(64);

@@ -50,7 +50,7 @@ def main():
                     done = cluster.run("bench", "it", f"--requests={2 * load}", f"--concurrency={load}", "--prompt-length=64",
                                        f"--prompts-from={text}", "--max-tokens=32")
                     assert done["failed"] == 0, done
-                    rates[way][load].append(done["output_tokens_per_second"])
+                    rates[way][load].append(done["output_throughput"])
                 speed = cluster.run("bench", "it", f"--pp={PROMPT}", "--repetitions=3")
                 rates[way]["prompt"].append(speed[0]["avg_ts"])
                 cluster.run("unserve", "it")

@@ -299,7 +299,7 @@ class TlsTest(unittest.TestCase):
         done = self.espalier("bench", "llm", "--requests=6", "--concurrency=3", "--max-tokens=4", "--http", url, ca,
                              "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(json.loads(done.stdout)["output_tokens"], 24)
+        self.assertEqual(json.loads(done.stdout)["total_output_tokens"], 24)
         for flags, said in (
                 ([url], "is not trusted"),
                 ([url, f"--ca-file={self.pem.other_ca}"], "--ca-file=FILE"),

@@ -1,9 +1,12 @@
-"""Many streaming clients at once, some of which go away in the middle.
+"""Many streaming clients at once: completions and chats over HTTP, some over gRPC. Some go away: in the middle of an
+answer, before it begins (in the queue, or while their prompt, often a long one, is processed), and in the middle of
+sending what they ask.
 
 What must hold: no answer is lost (every request that was not cancelled ends with its last event), none is mixed with
 another's or wrong (each is compared, greedy or sampled by seed, with the answer that the same request got alone), none
-is stuck (a time limit on every read), memory stays flat, and in the end no request runs and every KV slot is back. With
---stages clients leave in the middle of steps, of which several run at once.
+is stuck (a time limit on every read), memory stays flat, those that went away are not answered, and in the end no
+request runs and every KV slot is back. With --stages clients leave in the middle of steps, of which several run at
+once.
 
     bazel run --config=release //tests/load:serving_load -- --seconds=300 --clients=200
 """
@@ -12,13 +15,17 @@ import http.client
 import json
 import os
 import random
+import select
+import socket
+import struct
+import subprocess
 import sys
 import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
-from cluster import Cluster  # noqa: E402
+from cluster import DATA, PROGRAMS, Cluster  # noqa: E402
 from language_models import train  # noqa: E402
 
 PROMPTS = ["In the beginning", "And God said", "And Abraham", "Noah", "the LORD", "Now the serpent", "These are", "x",
@@ -26,11 +33,21 @@ PROMPTS = ["In the beginning", "And God said", "And Abraham", "Noah", "the LORD"
 STUCK_SECONDS = 120
 
 
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+LONG_PROMPT = 200  # bytes, of 256 positions
+BATCH = 128  # tokens of one step: long prompts take several
+
+
+def genesis():
+    with open(os.path.join(DATA, "genesis.txt")) as file:
+        return file.read()
+
+
 def bodies():
-    """Requests of every kind whose answers do not depend on their company."""
-    out = []
+    """(path, body) of requests of every kind whose answers do not depend on their company."""
+    text, out = genesis(), []
     for i, prompt in enumerate(PROMPTS):
-        fields = {"model": "big", "prompt": prompt, "max_tokens": 24 + 7 * (i % 8)}
+        fields = {"model": "big", "max_tokens": 24 + 7 * (i % 8)}
         if i % 3 == 0:
             fields.update(temperature=0)
         elif i % 3 == 1:
@@ -39,14 +56,20 @@ def bodies():
             fields.update(temperature=0.8, seed=i, frequency_penalty=0.5, logit_bias={"101": -1})
         if i % 5 == 4:
             fields.update(guided_regex="[A-Z][a-z]{3,9}( [a-z]{2,9}){1,3}", max_tokens=80)
-        out.append(fields)
+        out.append((COMPLETIONS, {**fields, "prompt": prompt}))
+        if i % 2 == 0:
+            out.append((CHATS, {**fields, "messages": [{"role": "user", "content": prompt}]}))
+        if i % 4 == 1:  # no two begin alike
+            long = text[1000 * i:1000 * i + LONG_PROMPT]
+            out.append((COMPLETIONS, {**fields, "prompt": long}))
     return out
 
 
 class Tally:
     def __init__(self):
         self.lock = threading.Lock()
-        self.counts = {"finished": 0, "cancelled": 0, "refused": 0, "tokens": 0}
+        self.counts = {"finished": 0, "chats": 0, "over_grpc": 0, "cancelled": 0, "left_unanswered": 0,
+                       "left_sending": 0, "refused": 0, "tokens": 0}
         self.faults = []
 
     def add(self, **counts):
@@ -59,10 +82,17 @@ class Tally:
             self.faults.append(text)
 
 
-def post(address, body):
+def post(address, path, body):
     connection = http.client.HTTPConnection(address, timeout=STUCK_SECONDS)
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     return connection, connection.getresponse()
+
+
+def answer_alone(address, path, body):
+    connection, reply = post(address, path, body)
+    choice = json.loads(reply.read())["choices"][0]
+    connection.close()
+    return choice["text"] if path == COMPLETIONS else choice["message"]["content"]
 
 
 def events(reply):
@@ -71,9 +101,10 @@ def events(reply):
             yield line[6:].strip()
 
 
-def one_request(address, body, expected, cancel_after, tally):
+def one_request(address, path, body, expected, cancel_after, tally):
     """Streams one answer; leaves after `cancel_after` events, if that is not None."""
-    connection, reply = post(address, {**body, "stream": True})
+    connection, reply = post(address, path, {**body, "stream": True})
+    asked = body.get("prompt") or body["messages"]
     try:
         if reply.status == 429:
             wait = int(reply.getheader("Retry-After"))
@@ -88,35 +119,101 @@ def one_request(address, body, expected, cancel_after, tally):
         for number, event in enumerate(events(reply)):
             if event == b"[DONE]":
                 if text != expected:
-                    tally.fault(f"{body['prompt']!r} gave {text!r}, alone {expected!r}")
+                    tally.fault(f"{asked!r} gave {text!r}, alone {expected!r}")
                 if reason is None:
-                    tally.fault(f"{body['prompt']!r}: no finish_reason before the end")
-                tally.add(finished=1)
+                    tally.fault(f"{asked!r}: no finish_reason before the end")
+                tally.add(finished=1, chats=path == CHATS)
                 return
             choice = json.loads(event)["choices"][0]
-            text += choice["text"]
+            text += choice["text"] if path == COMPLETIONS else choice["delta"].get("content") or ""
             reason = reason or choice["finish_reason"]
             tally.add(tokens=1)
             if not expected.startswith(text):
-                tally.fault(f"{body['prompt']!r}: {text!r} is no beginning of {expected!r}")
+                tally.fault(f"{asked!r}: {text!r} is no beginning of {expected!r}")
                 return
             if cancel_after is not None and number >= cancel_after:
                 tally.add(cancelled=1)
                 return
-        tally.fault(f"{body['prompt']!r}: the stream ended after {number} events without [DONE]")
+        tally.fault(f"{asked!r}: the stream ended after {number} events without [DONE]")
     finally:
         connection.close()
 
 
+def leave_early(address, path, body, part, patience, abruptly, tally):
+    """Sends `part` of a request (1: all of it), stays for `patience` seconds, and goes, answered or not."""
+    content = json.dumps({**body, "stream": True}).encode()
+    request = (f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+               f"Content-Length: {len(content)}\r\n\r\n").encode() + content
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=STUCK_SECONDS) as connection:
+        connection.sendall(request[:int(len(request) * part)])
+        answered = bool(select.select([connection], [], [], patience)[0])
+        if part < 1:
+            tally.add(left_sending=1)
+        elif not answered:
+            tally.add(left_unanswered=1)
+        elif connection.recv(20).startswith(b"HTTP/1.1 429"):
+            tally.add(refused=1)
+        if abruptly:  # a reset instead of an end
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 def client(address, requests, end, seed, tally):
-    chance = random.Random(seed)
+    chance, text = random.Random(seed), genesis()
     while time.time() < end:
-        body, expected = chance.choice(requests)
-        cancel_after = chance.randrange(12) if chance.random() < 0.3 else None
+        path, body, expected = chance.choice(requests)
+        kind = chance.random()
         try:
-            one_request(address, body, expected, cancel_after, tally)
+            if kind < 0.05:
+                part, patience = chance.uniform(0.1, 0.95), 0.2 * chance.random()
+                leave_early(address, path, body, part, patience, chance.random() < 0.5, tally)
+            elif kind < 0.15:
+                if chance.random() < 0.6:  # with a prompt that nobody else has
+                    at = chance.randrange(len(text) - LONG_PROMPT)
+                    path, body = COMPLETIONS, {"model": "big", "prompt": text[at:at + LONG_PROMPT], "max_tokens": 50}
+                leave_early(address, path, body, 1, chance.expovariate(3), chance.random() < 0.5, tally)
+            else:
+                cancel_after = chance.randrange(12) if kind < 0.4 else None
+                one_request(address, path, body, expected, cancel_after, tally)
         except Exception as error:  # a client's thread must report, whatever it is
             tally.fault(f"{type(error).__name__}: {error}")
+
+
+def grpc_client(address, home, requests, end, seed, tally):
+    """The command line, of which some are killed while they wait or are answered."""
+    chance = random.Random(seed)
+    requests = [(body, expected) for path, body, expected in requests
+                if path == COMPLETIONS and "guided_regex" not in body and "logit_bias" not in body]
+    while time.time() < end:
+        body, expected = chance.choice(requests)
+        flags = [f"--{name.replace('_', '-')}={body[name]}" for name in ("max_tokens", "temperature", "seed", "top_p")
+                 if name in body]
+        process = subprocess.Popen([PROGRAMS["espalier"], "generate", "big", body["prompt"], "--json", *flags,
+                                    f"--coordinator={address}", f"--home={home}"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        leaves = chance.random() < 0.3
+        try:
+            out, error = process.communicate(timeout=chance.uniform(0.1, 3) if leaves else STUCK_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, error = process.communicate()
+            if leaves:
+                tally.add(cancelled=1)
+            else:
+                tally.fault(f"gRPC: {body['prompt']!r} got no answer in {STUCK_SECONDS} s")
+            continue
+        if process.returncode != 0:
+            if "requests are waiting" in error + out:
+                tally.add(refused=1)
+                time.sleep(chance.random())
+            else:
+                tally.fault(f"gRPC: exit {process.returncode}: {(error + out)[:300]}")
+            continue
+        *pieces, last = [json.loads(line) for line in out.splitlines()]
+        text = "".join(piece["text"] for piece in pieces)
+        if text != expected or last["done"]["text"] != expected:
+            tally.fault(f"gRPC: {body['prompt']!r} gave {text!r}, over HTTP alone {expected!r}")
+        tally.add(finished=1, over_grpc=1, tokens=len(pieces))
 
 
 def resident(process):
@@ -124,17 +221,33 @@ def resident(process):
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) // 1024
 
 
-def gauge(cluster, name):
+def metric(cluster, name, label=""):
     for line in cluster.get("/metrics")[1].splitlines():
-        if line.startswith(f"espalier_{name}{{"):
+        if line.startswith(f"espalier_{name}{{") and label in line:
             return float(line.split()[-1])
-    raise AssertionError(f"no metric {name}")
+    raise AssertionError(f"no metric {name} {label}")
+
+
+def nothing_is_left(cluster):
+    return all(metric(cluster, name) == 0
+               for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio"))
+
+
+def judge(counts, faults, stuck, given_up, clients):
+    assert not faults and stuck == 0
+    assert counts["finished"] > clients / 4, "hardly anything was answered"
+    for kind in ("chats", "over_grpc", "cancelled", "left_unanswered", "left_sending"):
+        assert counts[kind] > 0, f"no {kind}"
+    # Nobody waits for these any more: some may have ended just then, the rest must not have run to their end.
+    left = counts["cancelled"] + counts["left_unanswered"]
+    assert given_up >= 0.9 * left, f"{left} clients went away, {given_up} requests were given up"
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--grpc-clients", type=int, default=4, help="besides, each a process")
     parser.add_argument("--tuned", action="store_true",
                         help="trees chosen at each step, lookups among them, instead of trees of one shape")
     parser.add_argument("--stages", type=int, default=0, help="of the model, on as many workers; 0: in the daemon")
@@ -144,16 +257,15 @@ def main():
         train(cluster, "big", 32, 2, 60)
         train(cluster, "small", 16, 1, 60)
         cluster.run("serve", "big", "--ssm=small", *([] if options.tuned else ["--expansion=1,1,2,1"]), "--max-queue=150",
-                    "--max-requests-per-batch=32", *where)
-        requests = []
-        for body in bodies():
-            connection, reply = post(cluster.http, body)
-            requests.append((body, json.loads(reply.read())["choices"][0]["text"]))
-            connection.close()
+                    "--max-requests-per-batch=32", f"--max-tokens-per-batch={BATCH}", *where)
+        requests = [(path, body, answer_alone(cluster.http, path, body)) for path, body in bodies()]
         tally = Tally()
         start = time.time()
-        threads = [threading.Thread(target=client, args=(cluster.http, requests, start + options.seconds, i, tally))
+        end = start + options.seconds
+        threads = [threading.Thread(target=client, args=(cluster.http, requests, end, i, tally))
                    for i in range(options.clients)]
+        threads += [threading.Thread(target=grpc_client, args=(cluster.grpc, cluster.folder, requests, end, i, tally))
+                    for i in range(options.grpc_clients)]
         for thread in threads:
             thread.start()
         # Memory is compared from where all clients have been there for a while.
@@ -164,16 +276,21 @@ def main():
         for thread in threads:
             thread.join(STUCK_SECONDS + 30)
         stuck = sum(thread.is_alive() for thread in threads)
-        cluster.wait(lambda: gauge(cluster, "num_requests_running") == 0 and gauge(cluster, "num_requests_waiting") == 0
-                     and gauge(cluster, "kv_cache_usage_ratio") == 0, 30, "all slots are back")
+        cluster.wait(lambda: nothing_is_left(cluster), 30, "all slots are back")
+        given_up = int(metric(cluster, "request_success_total", 'finished_reason="cancelled"'))
+        # Of prompts whose clients left while they were processed, and of requests that were preempted.
+        half_done = metric(cluster, "prompt_tokens_computed_total") - metric(
+            cluster, "prompt_tokens_by_source_total", "local_compute")
         early, late = max(memory[4:8]), max(memory[-4:])
         result = {"seconds": round(time.time() - start, 1), "clients": options.clients, **tally.counts,
-                  "stuck": stuck, "faults": len(tally.faults), "rss_mib_early": early, "rss_mib_late": late}
+                  "given_up": given_up, "prompt_tokens_given_up": int(half_done),
+                  "preemptions": int(metric(cluster, "num_preemptions_total")), "stuck": stuck,
+                  "faults": len(tally.faults), "rss_mib_early": early, "rss_mib_late": late}
         print(json.dumps(result))
         for fault in tally.faults[:10]:
             print(fault)
-        assert not tally.faults and stuck == 0
-        assert tally.counts["finished"] > options.clients / 4, "hardly anything was answered"
+        judge(tally.counts, tally.faults, stuck, given_up, options.clients)
+        assert half_done > 0 or options.seconds < 15, "nobody left while a prompt was processed"
         assert late <= early * 1.1 + 16, f"memory grew from {early} to {late} MiB"
 
 
