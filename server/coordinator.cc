@@ -171,9 +171,10 @@ absl::Status Coordinator::Parts::Build() {
   runner.policy.max_fruitless_attempts = options.max_fruitless_attempts;
   runner.recovery_settle = options.recovery_settle;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
-  guard = std::make_unique<Guard>(
-      &metrics, options.authorize,
-      GuardOptions{.open_probes = options.open_probes, .max_calls = options.limits.max_calls});
+  guard = std::make_unique<Guard>(&metrics, options.authorize,
+                                  GuardOptions{.open_probes = options.open_probes,
+                                               .max_calls = options.limits.max_calls,
+                                               .idle = options.limits.idle});
   services.push_back(MakeTrainingService(guard.get(), jobs.get()));
   services.push_back(MakePlannerService(guard.get(), plans.get()));
   services.push_back(MakeModelsService(

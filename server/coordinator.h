@@ -39,6 +39,8 @@ struct GrpcLimits {
   int max_streams = 1024;  // of one connection
   int64_t memory_bytes = int64_t{1} << 30;  // of messages that come and go
   int max_metadata_bytes = 16 << 10;        // of one call
+  // Streams whose client neither sends nor takes anything for so long are cancelled.
+  absl::Duration idle = absl::Minutes(5);
 };
 
 struct CoordinatorOptions {

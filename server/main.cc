@@ -63,6 +63,8 @@ ABSL_FLAG(int, grpc_max_streams, espalier::GrpcLimits().max_streams,
           "gRPC calls at once on one connection; further ones wait at the client");
 ABSL_FLAG(int64_t, grpc_memory_bytes, espalier::GrpcLimits().memory_bytes,
           "memory for gRPC messages that come and go; calls beyond it are ended");
+ABSL_FLAG(double, grpc_idle_seconds, absl::ToDoubleSeconds(espalier::GrpcLimits().idle),
+          "gRPC streams whose client neither sends nor takes anything for so long are cancelled");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(
     std::string, serving_swap_dir, "",
@@ -165,6 +167,10 @@ absl::StatusOr<GrpcLimits> ReadLimits() {
   limits.max_calls = absl::GetFlag(FLAGS_grpc_max_calls);
   limits.max_streams = absl::GetFlag(FLAGS_grpc_max_streams);
   limits.memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes);
+  if (!(absl::GetFlag(FLAGS_grpc_idle_seconds) >= 0.1)) {
+    return absl::InvalidArgumentError("--grpc_idle_seconds: at least 0.1");
+  }
+  limits.idle = absl::Seconds(absl::GetFlag(FLAGS_grpc_idle_seconds));
   constexpr int kMost = 1 << 16;
   for (const auto& [flag, value] : {std::pair("grpc_max_calls", limits.max_calls),
                                     std::pair("grpc_max_streams", limits.max_streams)}) {

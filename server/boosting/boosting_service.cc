@@ -33,8 +33,9 @@ class BoostingService final : public proto::Boosting::Service {
   }
   grpc::Status CancelBoost(ServerContext* context, const BoostRequest* request,
                            BoostReply* reply) override {
-    return guard_.Answer(context, "Boosting/CancelBoost",
-                         [&] { return runner_.Cancel(*request, reply); });
+    return guard_.Answer(
+        context, "Boosting/CancelBoost", [&] { return runner_.Cancel(*request, reply); },
+        CallKind::kShort);
   }
   grpc::Status ResumeBoost(ServerContext* context, const BoostRequest* request,
                            BoostReply* reply) override {

@@ -267,6 +267,12 @@ class InferenceService final : public proto::Inference::Service {
     return shared->reply.status();
   }
 
+  bool Write(grpc::ServerContext* context, const proto::GenerateReply& reply,
+             grpc::ServerWriter<proto::GenerateReply>* writer) {
+    const IdleCalls::Wait wait(guard_->idle(), context);
+    return writer->Write(reply);
+  }
+
   absl::Status Stream(grpc::ServerContext* context, Generation& generation, const std::string& id,
                       Mailbox* mailbox, grpc::ServerWriter<proto::GenerateReply>* writer) {
     bool cancelled = false;
@@ -280,7 +286,7 @@ class InferenceService final : public proto::Inference::Service {
       if (!letter.reply.ok()) return letter.reply.status();
       if (first) letter.reply->set_request_id(id);
       first = false;
-      if (!cancelled && !writer->Write(*letter.reply)) {
+      if (!cancelled && !Write(context, *letter.reply, writer)) {
         generation.Cancel();
         cancelled = true;
       }

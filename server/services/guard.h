@@ -12,7 +12,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/metrics/metrics.h"
+#include "server/services/idle_calls.h"
 
 namespace grpc {
 class ServerContext;
@@ -36,7 +38,8 @@ enum class CallKind {
 
 struct GuardOptions {
   bool open_probes = false;
-  int max_calls = 512;  // kBounded ones at once
+  int max_calls = 512;                     // kBounded ones at once
+  absl::Duration idle = absl::Minutes(5);  // as in IdleCalls
 };
 
 // Thread-safe.
@@ -45,12 +48,17 @@ class Guard {
   using Authorize =
       std::function<absl::Status(const std::string& method, const std::string& authorization)>;
   Guard(Metrics* metrics, Authorize authorize, GuardOptions options = {})
-      : metrics_(metrics), authorize_(std::move(authorize)), options_(options) {}
+      : metrics_(metrics),
+        authorize_(std::move(authorize)),
+        options_(options),
+        idle_(options.idle) {}
 
   // `method` is "Service/Method". An exception that escapes `body` becomes Internal.
   grpc::Status Answer(grpc::ServerContext* context, const std::string& method,
                       const std::function<absl::Status()>& body,
                       CallKind kind = CallKind::kBounded);
+  // For reads and writes of streams.
+  IdleCalls* idle() { return &idle_; }
   // For the HTTP gateway: the same decision on an Authorization header.
   absl::Status Check(const std::string& method, const std::string& authorization) const;
 
@@ -62,6 +70,7 @@ class Guard {
   const Authorize authorize_;
   const GuardOptions options_;
   std::atomic<int> open_ = 0;  // kBounded ones
+  IdleCalls idle_;
 };
 
 }  // namespace espalier

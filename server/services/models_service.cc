@@ -47,7 +47,7 @@ class ModelsService : public proto::Models::Service {
 
   grpc::Status Get(ServerContext* context, const proto::DownloadRequest* request,
                    grpc::ServerWriter<proto::DownloadReply>* writer) override {
-    return guard_.Answer(context, "Models/Get", [&] { return Send(*request, writer); });
+    return guard_.Answer(context, "Models/Get", [&] { return Send(context, *request, writer); });
   }
 
   grpc::Status Delete(ServerContext* context, const proto::DeleteArtifactRequest* request,
@@ -117,12 +117,23 @@ class ModelsService : public proto::Models::Service {
     return absl::OkStatus();
   }
 
+  bool Read(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
+            proto::UploadRequest* part) {
+    const IdleCalls::Wait wait(guard_.idle(), context);
+    return reader->Read(part);
+  }
+  bool Write(ServerContext* context, const proto::DownloadReply& part,
+             grpc::ServerWriter<proto::DownloadReply>* writer) {
+    const IdleCalls::Wait wait(guard_.idle(), context);
+    return writer->Write(part);
+  }
+
   // The header stands for the whole request in the idempotency record: a repeated upload is
   // answered before its files have arrived again.
   absl::Status Receive(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
                        proto::UploadReply* reply) {
     proto::UploadRequest part;
-    if (!reader->Read(&part) || !part.has_header()) {
+    if (!Read(context, reader, &part) || !part.has_header()) {
       return absl::InvalidArgumentError("the first message of an upload must be its header");
     }
     const proto::UploadRequest first = part;
@@ -134,7 +145,7 @@ class ModelsService : public proto::Models::Service {
         header.name(), header.kind(), header.replace(),
         std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
     if (!upload.ok()) return upload.status();
-    while (reader->Read(&part)) {
+    while (Read(context, reader, &part)) {
       absl::Status status;
       switch (part.part_case()) {
         case proto::UploadRequest::kFile:
@@ -157,7 +168,7 @@ class ModelsService : public proto::Models::Service {
     }
     // The end of a call that broke off looks like that of a whole one, and so does a message that
     // cannot be read. Behind the end nothing comes, and by then it is known whether all broke off.
-    const bool more = reader->Read(&part);
+    const bool more = Read(context, reader, &part);
     if (context->IsCancelled()) {
       return absl::CancelledError("the upload broke off; nothing of it is kept");
     }
@@ -180,7 +191,7 @@ class ModelsService : public proto::Models::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Send(const proto::DownloadRequest& request,
+  absl::Status Send(ServerContext* context, const proto::DownloadRequest& request,
                     grpc::ServerWriter<proto::DownloadReply>* writer) {
     absl::StatusOr<proto::Artifact> artifact = artifacts_.Find(request.name());
     if (!artifact.ok()) return artifact.status();
@@ -194,12 +205,12 @@ class ModelsService : public proto::Models::Service {
     }
     proto::DownloadReply reply;
     *reply.mutable_artifact() = *artifact;
-    if (!writer->Write(reply)) return absl::CancelledError("the caller has gone");
+    if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
     for (const std::string& name : names) {
       if (!request.file().empty() && name != request.file()) continue;
       reply.Clear();
       reply.mutable_file()->set_name(name);
-      if (!writer->Write(reply)) return absl::CancelledError("the caller has gone");
+      if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
       absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(JoinPath(*folder, name));
       if (!file.ok()) return file.status();
       for (int64_t at = 0; at < (*file)->size();) {
@@ -208,7 +219,7 @@ class ModelsService : public proto::Models::Service {
         chunk->resize(static_cast<size_t>(bytes));
         absl::Status status = (*file)->Read(at, bytes, chunk->data());
         if (!status.ok()) return status;
-        if (!writer->Write(reply)) return absl::CancelledError("the caller has gone");
+        if (!Write(context, reply, writer)) return absl::CancelledError("the caller has gone");
         at += bytes;
       }
     }

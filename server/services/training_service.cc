@@ -26,7 +26,11 @@ class TrainingService : public proto::Training::Service {
                      grpc::ServerWriter<proto::JobEvent>* writer) override {
     return guard_.Answer(context, "Training/Watch", [&] {
       return jobs_.Watch(
-          *request, [&](const proto::JobEvent& event) { return writer->Write(event); },
+          *request,
+          [&](const proto::JobEvent& event) {
+            const IdleCalls::Wait wait(guard_.idle(), context);
+            return writer->Write(event);
+          },
           [&] { return context->IsCancelled(); });  // the deadline cancels too
     });
   }

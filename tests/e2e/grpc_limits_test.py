@@ -10,6 +10,7 @@ import grpc  # noqa: E402
 import inference_pb2  # noqa: E402
 import models_pb2  # noqa: E402
 import open_inference_pb2  # noqa: E402
+import raw_http2 as raw  # noqa: E402
 from cluster import Cluster, Failed  # noqa: E402
 from grpc_calls import Calls, error_of, use  # noqa: E402
 
@@ -138,13 +139,52 @@ class GrpcLimitsTest(unittest.TestCase):
                 inference_pb2.GenerateRequest(model="nobody", text="x" * (32 << 20))))
             self.assertEqual(code, Code.NOT_FOUND, message)
 
+    def test_streams_that_stand_still_are_cancelled(self):
+        with Cluster(workers=0, daemon_flags=["--grpc_idle_seconds=2", "--grpc_max_calls=1"]) as cluster, \
+                Calls(cluster.grpc, "Models") as models:
+            def room():
+                try:
+                    models.List(models_pb2.ListArtifactsRequest())
+                    return True
+                except grpc.RpcError as error:
+                    self.assertEqual(error.code(), Code.RESOURCE_EXHAUSTED)
+                    return False
+
+            silent = Held(models)
+            begin = time.time()
+            self.assertEqual(silent.future.exception(30).code(), Code.CANCELLED)
+            self.assertGreater(time.time() - begin, 1.9)
+            cluster.wait(room, 10, "the upload is over")
+            # Slow is not silent.
+            slow = Held(models)
+            slow.parts.put(models_pb2.UploadRequest(file=models_pb2.UploadFile(name="a.txt")))
+            for _ in range(8):
+                time.sleep(0.4)
+                slow.parts.put(models_pb2.UploadRequest(chunk=b"a piece"))
+            slow.parts.put(None)
+            self.assertEqual(slow.future.result().artifact.bytes, 56)
+            cluster.wait(room, 10, "the slow upload is over")
+            # One that takes nothing of what it is sent: more than windows of flow control hold.
+            header = models_pb2.UploadHeader(name="big", kind=models_pb2.Artifact.DATASET)
+            models.Upload(iter([models_pb2.UploadRequest(header=header),
+                                models_pb2.UploadRequest(file=models_pb2.UploadFile(name="b")),
+                                *(models_pb2.UploadRequest(chunk=b"x" * (1 << 20)) for _ in range(64))]))
+            cluster.wait(room, 10, "the large upload is over")
+            with raw.Connection(cluster.grpc) as connection:
+                ask = models_pb2.DownloadRequest(name="big").SerializeToString()
+                stream = connection.begin("/espalier.proto.Models/Get")
+                connection.send(raw.frame(raw.DATA, raw.END_STREAM, stream, raw.message(ask)))
+                cluster.wait(lambda: not room(), 10, "the download holds its call")
+                cluster.wait(room, 20, "the download is cut off")
+
     def test_bounds_of_no_sense_are_refused(self):
-        for flag in ("--grpc_max_calls=0", "--grpc_max_calls=-5", "--grpc_max_streams=0", "--grpc_memory_bytes=1000"):
+        for flag in ("--grpc_max_calls=0", "--grpc_max_calls=-5", "--grpc_max_streams=0", "--grpc_memory_bytes=1000",
+                     "--grpc_idle_seconds=0"):
             process = self.cluster.spawn("espalierd", f"--data_dir={self.cluster.folder}/other", "--listen=127.0.0.1:0",
                                          "--http_listen=", flag)
             self.assertEqual(process.wait(30), 1)
             with open(self.cluster.logs[-1]) as log:
-                self.assertIn(flag, log.read())
+                self.assertIn(flag.split("=")[0], log.read())
 
 
 if __name__ == "__main__":

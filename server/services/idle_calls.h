@@ -1,0 +1,49 @@
+// Ends streams whose client neither sends nor takes anything for too long: each holds a thread, and
+// one of the calls that the guard bounds.
+#pragma once
+
+#include <map>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace grpc {
+class ServerContext;
+}
+
+namespace espalier {
+
+// Thread-safe.
+class IdleCalls {
+ public:
+  explicit IdleCalls(absl::Duration limit);
+  ~IdleCalls();
+
+  // Stands around a read or a write that waits for the client. After `limit` the call is cancelled:
+  // the read or write fails, and the client gets CANCELLED.
+  class Wait {
+   public:
+    Wait(IdleCalls* calls, grpc::ServerContext* context);
+    ~Wait();
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    IdleCalls& calls_;
+    grpc::ServerContext* const context_;
+  };
+
+ private:
+  void Look();
+
+  const absl::Duration limit_;
+  absl::Mutex mutex_;
+  absl::CondVar stopped_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<grpc::ServerContext*, absl::Time> since_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace espalier
