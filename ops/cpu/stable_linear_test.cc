@@ -19,6 +19,7 @@ struct Problem {
   int64_t rows, out, in;
   DType dtype, weight_dtype;  // of x, bias and y; of the weights
   std::vector<float> x, bias, weight;
+  std::vector<char> weight_bytes;
 
   Problem(int64_t rows, int64_t out, int64_t in, DType dtype, DType weight_dtype)
       : rows(rows), out(out), in(in), dtype(dtype), weight_dtype(weight_dtype) {
@@ -29,6 +30,7 @@ struct Problem {
     for (int64_t i = 0; i < out * in; ++i) {
       weight.push_back(Rounded(normal(random), weight_dtype));
     }
+    weight_bytes = Bytes(weight.data(), out * in, weight_dtype);
   }
 
   static float Rounded(float value, DType dtype) {
@@ -47,11 +49,10 @@ struct Problem {
   // Of rows [begin, end), by themselves.
   std::vector<float> Run(int64_t begin, int64_t end) const {
     const std::vector<char> from = Bytes(x.data() + begin * in, (end - begin) * in, dtype),
-                            add = Bytes(bias.data(), out, dtype),
-                            with = Bytes(weight.data(), out * in, weight_dtype);
+                            add = Bytes(bias.data(), out, dtype);
     std::vector<char> to(static_cast<size_t>((end - begin) * out) * SizeOf(dtype));
-    StableLinear({dtype, end - begin, in, out, from.data(), with.data(), add.data(), to.data(),
-                  weight_dtype});
+    StableLinear({dtype, end - begin, in, out, from.data(), weight_bytes.data(), add.data(),
+                  to.data(), weight_dtype});
     std::vector<float> y(static_cast<size_t>((end - begin) * out));
     for (size_t i = 0; i < y.size(); ++i) {
       uint16_t narrow = 0;

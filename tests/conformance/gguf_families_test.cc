@@ -169,10 +169,11 @@ TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
   const DrawnTensors drawn = DrawTensors(family);
   // Rows of the others are shorter than a block.
   std::vector<uint32_t> types = {kGgmlF16};
-  std::vector<WeightFormat> formats = {WeightFormat::kF32};
+  std::vector<WeightFormat> formats = {WeightFormat::kF32, WeightFormat::kF16};
   if (!gguf_case["widths"].empty()) {
     types = {kGgmlF16, kGgmlBF16, kGgmlQ8_0, kGgmlQ4_0};
-    formats = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4};
+    formats = {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kInt8,
+               WeightFormat::kInt4};
   }
   const std::vector<float> exact =
       Logits(WriteSafetensors(family, drawn), family, WeightFormat::kF32);
@@ -185,6 +186,10 @@ TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
       const std::vector<float> expected = Logits(safetensors, family, format);
       EXPECT_EQ(Logits(gguf, family, format), expected);
       EXPECT_GT(Distance(expected, exact), 0) << "the type does nothing";
+    }
+    // Numbers that are f16 are multiplied as what they are, in the order of f32.
+    if (type == kGgmlF16) {
+      EXPECT_EQ(Logits(gguf, family, WeightFormat::kF16), Logits(gguf, family, WeightFormat::kF32));
     }
   }
 }
