@@ -67,12 +67,13 @@ Figures FiguresOf(const LoadOutcome& outcome, const std::vector<double>& limits)
     const Generation& g = answer.generation;
     ++f.completed;
     const double each = g.seconds_per_token();
-    // An answer without any text over HTTP has no first piece.
-    if (g.pieces > 0) times[0].push_back(g.seconds_to_first);
-    if (g.usage.completion_tokens() > 1) times[1].push_back(each);
+    // Over HTTP an answer without any text has no first piece: nobody had it before its end.
+    const double first = g.pieces > 0 ? g.seconds_to_first : g.seconds;
+    if (g.pieces > 0) times[0].push_back(first);
+    if (g.pieces > 0 && g.usage.completion_tokens() > 1) times[1].push_back(each);
     times[2].insert(times[2].end(), g.gaps.begin(), g.gaps.end());
     times[3].push_back(g.seconds);
-    f.in_time += g.seconds_to_first <= limits[0] && each <= limits[1] && g.seconds <= limits[3];
+    f.in_time += first <= limits[0] && each <= limits[1] && g.seconds <= limits[3];
     f.prompt_tokens += g.usage.prompt_tokens();
     f.cached_tokens += g.usage.cached_tokens();
     f.output_tokens += g.usage.completion_tokens();

@@ -61,6 +61,9 @@ void ReadChunk(const Json& chunk, Stopwatch* watch, Generation* out,
     const Json& usage = chunk["usage"];
     out->usage.set_prompt_tokens(Count(usage, "prompt_tokens"));
     out->usage.set_completion_tokens(Count(usage, "completion_tokens"));
+    if (usage.contains("prompt_tokens_details") && usage["prompt_tokens_details"].is_object()) {
+      out->usage.set_cached_tokens(Count(usage["prompt_tokens_details"], "cached_tokens"));
+    }
     if (usage.contains("speculation") && usage["speculation"].is_object()) {
       const Json& trees = usage["speculation"];
       out->usage.set_drafted_tokens(Count(trees, "drafted_tokens"));

@@ -83,8 +83,8 @@ class BenchTest(unittest.TestCase):
             self.assertLessEqual(tells[2], high + 1e-6)
 
     def test_figures_of_a_load_agree_with_each_other_and_with_the_daemon(self):
-        names = ("generation_tokens_total", "prompt_tokens_total", "request_success_total",
-                 "time_to_first_token_seconds_count", "request_params_n_count")
+        names = ("generation_tokens_total", "prompt_tokens_total", "prompt_tokens_cached_total",
+                 "request_success_total", "time_to_first_token_seconds_count", "request_params_n_count")
         for way in ([], ["--http"]):
             before, start = self.counted(*names), time.time()
             done = self.cluster.run("bench", "big", "--requests=12", "--max-tokens=20", "--max-concurrency=3",
@@ -99,9 +99,10 @@ class BenchTest(unittest.TestCase):
             self.assertGreaterEqual(sum(done["e2els"]), done["duration"] * 0.8)
             self.assertGreater(done["drafted_tokens"], 0)
             # Statistics are taken over after the last event.
-            want = [12 * 20, done["total_input_tokens"], 12, 12, 12]
+            want = [12 * 20, done["total_input_tokens"], done["cached_input_tokens"], 12, 12, 12]
             self.cluster.wait(lambda: [b - a for a, b in zip(before, self.counted(*names))] == want, 10,
                               f"the daemon has counted {want}")
+        self.assertGreaterEqual(done["cached_input_tokens"], 12 * 48)  # of 64 and more, asked a second time
 
     def test_a_rate_is_kept_and_what_waits_is_timed_from_when_it_was_due(self):
         flags = ("--requests=20", "--request-rate=40", "--max-tokens=8", "--save-detailed", "--seed=5")
