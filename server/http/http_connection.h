@@ -250,6 +250,9 @@ class Connection : public AnyConnection, public std::enable_shared_from_this<Con
       // Nobody knows where such a body ends.
       return {501, "the only transfer coding that is understood is 'chunked'"};
     }
+    if (request.target().empty() || request.target().front() == '?') {
+      return {400, "the target of the request has no path"};
+    }
     if (request.version() == 11 && request.count(Field::host) != 1) {
       return {400, "a request of HTTP/1.1 has one 'Host'"};
     }

@@ -112,6 +112,7 @@ TEST_F(HostileTest, MalformedRequestsAreRefusedAndTheirConnectionsClosed) {
       {std::string(1000, '\xff'), 400},
       // Paths.
       {"GET /a\0b HTTP/1.1\r\nHost: x\r\n\r\n"s, 400},
+      {"GET ?a=b HTTP/1.1\r\nHost: x\r\n\r\n", 400},
       {"GET /a\tb HTTP/1.1\r\nHost: x\r\n\r\n", 400},
       {"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400},
       {"GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n", 431},
