@@ -1,6 +1,7 @@
 #include "server/http/generate_route.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -104,7 +105,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     }
     ChoiceState& choice = choices_[prompt * per_prompt_ + reply->index()];
     openai::ChoicePart part = PartOf(*reply, choice);
-    CountSoFar(*reply);
+    CountSoFar(prompt, *reply);
     if (request_.stream) {
       Stream(part, choice);
     } else {
@@ -196,9 +197,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
     choice.part.text_offset += openai::CharactersOf(part.logprobs);
   }
 
-  void CountSoFar(const proto::GenerateReply& reply) {
+  void CountSoFar(int prompt, const proto::GenerateReply& reply) {
     // Each of a prompt's answers brings it.
-    if (reply.index() == 0) {
+    if (reply.prompt_tokens_size() > 0 && counted_.insert(prompt).second) {
       so_far_.set_prompt_tokens(so_far_.prompt_tokens() + reply.prompt_tokens_size());
     }
     so_far_.set_completion_tokens(so_far_.completion_tokens() + reply.tokens_size());
@@ -240,6 +241,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::vector<ChoiceState> choices_;  // used under mutex_
   proto::Usage usage_;                // likewise: of prompts that have ended
   proto::Usage so_far_;               // likewise: by the replies
+  std::set<int> counted_;             // likewise: prompts that are part of it
   std::vector<std::shared_ptr<Generation>> running_ ABSL_GUARDED_BY(mutex_);
   int ended_ ABSL_GUARDED_BY(mutex_) = 0;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;

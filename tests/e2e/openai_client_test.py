@@ -303,8 +303,8 @@ class OpenAiClientTest(unittest.TestCase):
                 async for chunk in await client.chat.completions.create(stream=True, **fields):
                     streamed += chunk.choices[0].delta.content or ""
                 async with client.chat.completions.stream(**fields) as events:
-                    final = await events.get_final_completion()
-                texts = {a.choices[0].message.content for a in (*many, final)} | {streamed}
+                    helped = "".join([e.delta async for e in events if e.type == "content.delta"])
+                texts = {a.choices[0].message.content for a in many} | {streamed, helped}
                 parsed = await client.chat.completions.parse(response_format=Person, **self.FORMED)
                 self.assertIsInstance(parsed.choices[0].message.parsed, Person)
                 completion = await client.completions.create(model="big", prompt="Adam", max_tokens=4, temperature=0)

@@ -129,6 +129,19 @@ TEST(MessageAnswerTest, ThoughtsThatAreNotWantedAndCallsThatAreCutOff) {
   EXPECT_EQ(content[1]["input"], json::object());
 }
 
+// Models write what they will; copying a value recurses once for each of its levels.
+TEST(MessageAnswerTest, ArgumentsThatNestWithoutEndAreNoInput) {
+  MessageAnswer answer(Head(), false);
+  proto::GenerateReply reply;
+  proto::ToolCall* call = reply.add_tool_calls();
+  call->set_id("call_1");
+  call->set_name("rain");
+  call->set_arguments("{\"a\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
+  answer.Add(reply);
+  answer.Finish(Last("tool_calls"), 0);
+  EXPECT_EQ(answer.Object()["content"][0]["input"], json::object());
+}
+
 TEST(MessageAnswerTest, AnErrorInTheMidstIsAnEvent) {
   MessageAnswer answer(Head(), true);
   answer.Add(Replies()[0]);

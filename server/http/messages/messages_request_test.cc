@@ -4,6 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,6 +53,31 @@ TEST(MessagesRequestTest, BlocksBecomeTurns) {
   EXPECT_EQ(chat.turns(4).content(), "error");
   EXPECT_EQ(chat.turns(5).content(), "Well?");
   EXPECT_FALSE(chat.continue_final_message());
+}
+
+// Messages of one role in a row are one turn, whose calls were parsed and written anew for each.
+TEST(MessagesRequestTest, CallsOfManyMessagesInARowAreThoseOfOneTurn) {
+  std::string messages = R"({"role": "user", "content": "x"})", results;
+  constexpr int kCalls = 3000;
+  for (int i = 0; i < kCalls; ++i) {
+    absl::StrAppend(&messages,
+                    R"(, {"role": "assistant", "content": [{"type": "tool_use", "id": "c)", i,
+                    R"(", "name": "f", "input": {"text": ")", std::string(2000, 'x'), "\"}}]}");
+    absl::StrAppend(&results, i > 0 ? "," : "", R"({"type": "tool_result", "tool_use_id": "c)", i,
+                    "\"}");
+  }
+  MessagesRequest request;
+  const absl::Time start = absl::Now();
+  const auto error =
+      Parse(absl::StrCat(R"({"model": "lm", "max_tokens": 9, "messages": [)", messages,
+                         R"(, {"role": "user", "content": [)", results, "]}]}"),
+            &request);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  const proto::ChatPrompt& chat = request.generate.chat();
+  ASSERT_EQ(chat.turns_size(), 2 + kCalls);
+  EXPECT_EQ(json::parse(chat.turns(1).tool_calls()).size(), kCalls);
+  EXPECT_EQ(chat.turns(1 + kCalls).tool_call_id(), absl::StrCat("c", kCalls - 1));
 }
 
 TEST(MessagesRequestTest, FieldsBecomeOptions) {
