@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 
 namespace espalier {
 namespace {
@@ -44,21 +45,11 @@ absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text, const s
   if (text.size() > (size_t{1} << 20)) {
     return wrong("more than 1 MiB; accepted: a model's configuration");
   }
-  // The parser keeps its own stack, so deep nesting is harmless there; but destroying a deep value
-  // recurses.
-  int depth = 0;
-  const auto shallow = [&depth](int at, Json::parse_event_t, Json&) {
-    depth = std::max(depth, at);
-    return at < 64;
-  };
+  absl::StatusOr<Json> object = ParseBoundedJson<Json>(text, {.depth = 64});
+  if (!object.ok()) return wrong(object.status().message());
   auto state = std::make_shared<State>();
   state->file = file;
-  try {
-    state->object = Json::parse(text.data(), text.data() + text.size(), shallow);
-  } catch (const nlohmann::json::exception& e) {
-    return wrong(e.what());
-  }
-  if (depth >= 64) return wrong("nested deeper than 64 levels");
+  state->object = *std::move(object);
   if (!state->object.is_object()) return wrong("the text is no JSON object");
   return ConfigReader(std::move(state));
 }

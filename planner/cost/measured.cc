@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "ops/json/bounded_json.h"
 
 namespace espalier {
 namespace {
@@ -246,8 +247,8 @@ std::string MeasuredCost::Save() const {
 }
 
 absl::Status MeasuredCost::Load(const std::string& text) {
-  const nlohmann::json root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object()) {
+  const auto root = ParseBoundedJson<nlohmann::json>(text).value_or(nlohmann::json());
+  if (!root.is_object()) {
     return absl::InvalidArgumentError("measured costs: the text is not a JSON object");
   }
   const auto version = root.find("format_version");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "ops/json/bounded_json.h"
 #include "planner/machine/communication.h"
 #include "proto/program.pb.h"
 
@@ -21,28 +22,6 @@ constexpr size_t kMostBytes = size_t{256} << 20;
 
 absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("profile: ", what));
-}
-
-// Whether brackets lie deeper in each other than any profile needs: code that walks the values
-// would not come back.
-bool IsTooDeep(const std::string& text) {
-  constexpr int kMostLevels = 16;
-  int level = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++level > kMostLevels) return true;
-    } else if (c == ']' || c == '}') {
-      --level;
-    }
-  }
-  return false;
 }
 
 json ToJson(const std::string& key, const proto::CommunicationProfile& profile) {
@@ -161,9 +140,10 @@ absl::Status LoadProfile(const std::string& text, MeasuredCost* operators,
   if (text.size() > kMostBytes) {
     return Bad(absl::StrCat(text.size(), " bytes; at most ", kMostBytes, " are accepted"));
   }
-  if (IsTooDeep(text)) return Bad("brackets lie more than 16 deep in each other");
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object()) return Bad("the text is not a JSON object");
+  const absl::StatusOr<json> parsed = ParseBoundedJson<json>(text, {.depth = 16});
+  if (!parsed.ok()) return Bad(absl::StrCat("the text ", parsed.status().message()));
+  const json& root = *parsed;
+  if (!root.is_object()) return Bad("the text is not a JSON object");
   const auto version = root.find("espalier_profile");
   if (version == root.end() || *version != kVersion) {
     return Bad(absl::StrCat("field 'espalier_profile' must be ", kVersion,

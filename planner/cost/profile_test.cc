@@ -88,7 +88,8 @@ TEST(ProfileTest, BadFilesAreRefusedWholeWithThePlace) {
     EXPECT_TRUE(communication.empty());
     return std::string(status.message());
   };
-  EXPECT_THAT(error("no"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(error("no"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error("7"), HasSubstr("not a JSON object"));
   EXPECT_THAT(error("{}"), HasSubstr("espalier profile export"));
   EXPECT_THAT(error(R"({"espalier_profile": 2})"), HasSubstr("must be 1"));
   EXPECT_THAT(error(std::string(1000000, '[')), HasSubstr("deep"));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "ops/cuda/plugin.h"
+#include "ops/json/bounded_json.h"
 #include "worker/device/device.h"
 
 namespace espalier {
@@ -103,7 +104,7 @@ absl::Status CheckpointReader::AddShard(const SafetensorsFile& file) {
     if (!ParseEntryName(entry_name, &name, &piece.start) || facts == file.metadata().end()) {
       return DataLoss(file.path(), absl::StrCat("entry '", entry_name, "' is no shard"));
     }
-    const json parsed = json::parse(facts->second, nullptr, /*allow_exceptions=*/false);
+    const json parsed = ParseBoundedJson<json>(facts->second).value_or(json());
     Tensor tensor;
     tensor.dtype = entry.type.dtype;
     bool good = parsed.is_object() && parsed.contains("global") && parsed["global"].is_array() &&

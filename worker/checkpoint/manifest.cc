@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 #include "ops/tensor/narrow.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/sha256.h"
@@ -95,7 +96,7 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
         absl::StrCat("'", directory, "' is no finished checkpoint: it has no ", kManifestFile));
   }
   if (!text.ok()) return text.status();
-  const json in = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const json in = ParseBoundedJson<json>(*text).value_or(json());
   if (!in.is_object()) return absl::DataLossError(absl::StrCat("'", path, "' is no JSON object"));
   auto integer = [&](const json& from, const char* key, int64_t* value) {
     if (!from.contains(key) || !from[key].is_number_integer()) return false;

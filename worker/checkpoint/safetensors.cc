@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/json/bounded_json.h"
 
 namespace espalier {
 namespace {
@@ -96,22 +97,13 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   if (absl::Status s = (*file)->Read(8, static_cast<int64_t>(header_bytes), text.data()); !s.ok()) {
     return s;
   }
-  // The parser would keep the last of two equal keys, and recurse as deep as the input goes.
-  std::set<std::string> keys;
-  std::string problem;
-  auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > 4 && problem.empty()) problem = "its header is nested too deep";
-    if (event == json::parse_event_t::key && depth == 1 &&
-        !keys.insert(parsed.get<std::string>()).second && problem.empty()) {
-      problem = absl::StrCat("tensor '", parsed.get<std::string>(), "' is there twice");
-    }
-    return true;
-  };
-  const json header = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (header.is_discarded() || !header.is_object()) {
-    return Bad(path, "its header is no JSON object");
-  }
-  if (!problem.empty()) return Bad(path, problem);
+  std::string twice;
+  const absl::StatusOr<json> parsed = ParseBoundedJson<json>(text, {.depth = 4}, &twice);
+  if (!parsed.ok()) return Bad(path, absl::StrCat("its header ", parsed.status().message()));
+  const json& header = *parsed;
+  if (!header.is_object()) return Bad(path, "its header is no JSON object");
+  // One of two tensors of one name would be lost.
+  if (!twice.empty()) return Bad(path, absl::StrCat("'", twice, "' is there twice"));
 
   auto result = std::make_unique<SafetensorsFile>();
   result->path_ = path;

@@ -66,7 +66,7 @@ TEST_F(SafetensorsTest, RefusesFilesThatLie) {
   ASSERT_TRUE(SafetensorsFile::Open(*files_, WriteRaw("{" + a + "," + b + "}", data)).ok());
   ExpectRefused("{" + a + "," + b + "}", data, "header claims", uint64_t{1} << 60);
   ExpectRefused("[1,2]", data, "no JSON object");
-  ExpectRefused("{" + a, data, "no JSON object");
+  ExpectRefused("{" + a, data, "not valid JSON");
   ExpectRefused("{" + a + "," + a + "}", data.substr(4), "twice");
   ExpectRefused("{" + a + ",\"b\":" + tensor("[1]", "[0,4]") + "}", data, "no gaps or overlaps");
   ExpectRefused("{" + a + "}", data, "after the last tensor");
@@ -80,7 +80,8 @@ TEST_F(SafetensorsTest, RefusesFilesThatLie) {
   ExpectRefused("{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", data,
                 "unknown dtype 'F31'");
   ExpectRefused("{\"__metadata__\":{\"k\":3}}", "", "strings to strings");
-  ExpectRefused("{\"a\":" + std::string(5000, '[') + std::string(5000, ']') + "}", "", "nested");
+  ExpectRefused("{\"a\":" + std::string(5000, '[') + std::string(5000, ']') + "}", "",
+                "nests deeper");
 }
 
 TEST_F(SafetensorsTest, AFifoDoesNotHoldTheReader) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/convert.h"
+#include "ops/json/bounded_json.h"
 #include "worker/checkpoint/safetensors.h"
 
 namespace espalier {
@@ -88,14 +89,9 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(FileSystem& files,
                                                              const std::string& path) {
   absl::StatusOr<std::string> text = ReadWholeFile(files, path, kMaxIndex);
   if (!text.ok()) return text.status();
-  int depth = 0;
-  const auto shallow = [&depth](int at, json::parse_event_t, json&) {
-    depth = std::max(depth, at);
-    return at < 8;
-  };
-  const json index = json::parse(*text, shallow, /*allow_exceptions=*/false);
+  const json index = ParseBoundedJson<json>(*text, {.depth = 8}).value_or(json());
   std::map<std::string, std::string> shards;
-  bool good = depth < 8 && index.is_object() && index.contains("weight_map") &&
+  bool good = index.is_object() && index.contains("weight_map") &&
               index["weight_map"].is_object() && !index["weight_map"].empty();
   if (good) {
     for (const auto& [tensor, shard] : index["weight_map"].items()) {
