@@ -114,7 +114,7 @@ TEST_F(CliTest, BenchTimesARequestThatHadToWaitFromWhenItWasDue) {
       << err_.str();
   const Json json = Json::parse(out_.str());
   EXPECT_EQ(json["max_concurrent_requests"], 1);
-  EXPECT_EQ(json["late_requests"], 4);
+  EXPECT_GE(json["late_requests"], 4);  // on a busy machine the first one, too
   // All were due at the beginning, nearly: each waited for those before it, 50 ms and more for
   // each.
   for (int i = 0; i < 5; ++i) {

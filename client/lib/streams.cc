@@ -247,6 +247,7 @@ absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header
   *part.mutable_header() = header;
   if (header.idempotency_key().empty())
     part.mutable_header()->set_idempotency_key(NewIdempotencyKey());
+  part.mutable_header()->set_files(static_cast<int32_t>(files.size()));
   write(part);
   int64_t done = 0;
   std::string block(kChunkBytes, '\0');

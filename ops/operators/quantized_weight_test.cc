@@ -53,7 +53,7 @@ TEST_P(QuantizedWeightTest, SaysWhatItExpectsOtherwise) {
   EXPECT_THAT(message(Infer(4, DType::kBF16, {packed.blocks(), packed.block_bytes()})),
               HasSubstr("weight"));
   EXPECT_THAT(message(Infer(3, DType::kU8, {packed.blocks(), packed.block_bytes()})),
-              HasSubstr("16 (bf16), 8 or 4"));
+              HasSubstr("16 (bf16 or f16), 8 or 4"));
   EXPECT_THAT(message(Infer(16, DType::kBF16, {0, kIn}, 0)), HasSubstr("'out'"));
   EXPECT_THAT(message(Infer(16, DType::kBF16, {kOut, kIn}, (int64_t{1} << 31) + 1)),
               HasSubstr("1 to 2^31"));

@@ -66,12 +66,17 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
                                                       Listener listener) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the model is being unloaded");
-  // The engine would refuse it when it comes to it, which may take long.
-  if (submitted_ >= max_queue_) {
-    return WithDelay(absl::ResourceExhaustedError(absl::StrCat(
-        submitted_, " requests have come during one step, and no more may wait: try again later")));
-  }
   const Ticket ticket = next_ticket_++;
+  // The engine would refuse it, too, when it comes to it, which may take long.
+  if (submitted_ >= max_queue_) {
+    refused_.emplace_back(
+        std::move(listener),
+        WithDelay(absl::ResourceExhaustedError(
+            absl::StrCat(submitted_,
+                         " requests have come during one step, and no more may wait: try again "
+                         "later"))));
+    return ticket;
+  }
   ++open_count_;
   ++submitted_;
   inbox_.push_back({.ticket = ticket,
@@ -140,13 +145,16 @@ void EngineHost::Run() {
     if (open.listener) open.listener(last);
   }
   std::vector<Command> commands;
+  std::vector<Refusal> refused;
   {
     absl::MutexLock lock(&mutex_);
     commands.swap(inbox_);
+    refused.swap(refused_);
   }
   for (const Command& command : commands) {
     if (!command.cancel) command.listener(last);
   }
+  for (const auto& [listener, why] : refused) listener(ErrorEvent(why));
 }
 
 void EngineHost::SetStepBegan(absl::Time when) {
@@ -200,50 +208,21 @@ void EngineHost::Watch() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLook)) return;
-      if (absl::Now() - step_began_ < kHangs) continue;
+      mutex_.AwaitWithTimeout(absl::Condition(this, &EngineHost::HasRefused), kLook);
+      if (stopping_) return;
+      if (refused_.empty() && absl::Now() - step_began_ < kHangs) continue;
     }
     absl::MutexLock speaking(&speaking_);
     AnswerBesideTheEngine();
   }
 }
 
-// The engine learns of it by the cancel that waits for the end of its step.
 void EngineHost::AnswerBesideTheEngine() {
-  std::vector<std::pair<Listener, absl::Status>> answers;
-  const absl::Time now = absl::Now();
+  std::vector<Refusal> answers;
   {
     absl::MutexLock lock(&mutex_);
-    if (now - step_began_ < kHangs) return;
-    const absl::Status late = absl::DeadlineExceededError(
-        absl::StrCat("the request's time is over; the model's step has taken ",
-                     absl::FormatDuration(absl::Trunc(now - step_began_, absl::Seconds(1))),
-                     " so far, as if a worker hung"));
-    const absl::Status cancelled = absl::CancelledError("cancelled");
-    absl::flat_hash_set<Ticket> unwanted;
-    for (const Command& command : inbox_) {
-      if (command.cancel) unwanted.insert(command.ticket);
-    }
-    const auto answer = [&](Ticket ticket, absl::Time deadline, Listener& listener) {
-      const bool cancel = unwanted.contains(ticket);
-      if (!listener || (!cancel && now < deadline)) return false;
-      answers.emplace_back(std::exchange(listener, nullptr), cancel ? cancelled : late);
-      --open_count_;
-      return true;
-    };
-    for (auto& [id, open] : open_) {
-      if (!answer(open.ticket, open.deadline, open.listener)) continue;
-      if (!unwanted.contains(open.ticket))
-        inbox_.push_back({.ticket = open.ticket, .cancel = true});
-    }
-    const auto gone = [&](Command& command) {
-      if (command.cancel) return false;
-      const double timeout = command.options.timeout_seconds;
-      return answer(command.ticket, DeadlineOf(command.came, timeout), command.listener);
-    };
-    const auto end = std::remove_if(inbox_.begin(), inbox_.end(), gone);
-    submitted_ -= static_cast<int>(inbox_.end() - end);
-    inbox_.erase(end, inbox_.end());
+    answers.swap(refused_);
+    FindThoseWhoNeedNotWait(&answers);
   }
   for (const auto& [listener, why] : answers) {
     RequestEvent event = ErrorEvent(why);
@@ -253,6 +232,40 @@ void EngineHost::AnswerBesideTheEngine() {
     }
     listener(event);
   }
+}
+
+// Of a step that hangs. The engine learns of it by the cancel that waits for the end of its step.
+void EngineHost::FindThoseWhoNeedNotWait(std::vector<Refusal>* answers) {
+  const absl::Time now = absl::Now();
+  if (now - step_began_ < kHangs) return;
+  const absl::Status late = absl::DeadlineExceededError(
+      absl::StrCat("the request's time is over; the model's step has taken ",
+                   absl::FormatDuration(absl::Trunc(now - step_began_, absl::Seconds(1))),
+                   " so far, as if a worker hung"));
+  const absl::Status cancelled = absl::CancelledError("cancelled");
+  absl::flat_hash_set<Ticket> unwanted;
+  for (const Command& command : inbox_) {
+    if (command.cancel) unwanted.insert(command.ticket);
+  }
+  const auto answer = [&](Ticket ticket, absl::Time deadline, Listener& listener) {
+    const bool cancel = unwanted.contains(ticket);
+    if (!listener || (!cancel && now < deadline)) return false;
+    answers->emplace_back(std::exchange(listener, nullptr), cancel ? cancelled : late);
+    --open_count_;
+    return true;
+  };
+  for (auto& [id, open] : open_) {
+    if (!answer(open.ticket, open.deadline, open.listener)) continue;
+    if (!unwanted.contains(open.ticket)) inbox_.push_back({.ticket = open.ticket, .cancel = true});
+  }
+  const auto gone = [&](Command& command) {
+    if (command.cancel) return false;
+    const double timeout = command.options.timeout_seconds;
+    return answer(command.ticket, DeadlineOf(command.came, timeout), command.listener);
+  };
+  const auto end = std::remove_if(inbox_.begin(), inbox_.end(), gone);
+  submitted_ -= static_cast<int>(inbox_.end() - end);
+  inbox_.erase(end, inbox_.end());
 }
 
 }  // namespace espalier

@@ -1,6 +1,7 @@
-// Runs a serving engine on a thread of its own and brings its events to whoever asked. Where a step
-// hangs, because a worker does, a second thread answers those whose time is over, and those who do
-// not want their answers any more: they do not wait for a step that may never end.
+// Runs a serving engine on a thread of its own and brings its events to whoever asked. A second
+// thread tells those for whom there is no room, and, where a step hangs because a worker does,
+// those whose time is over or who do not want their answers any more: they need not wait for the
+// step.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +51,9 @@ class EngineHost {
   // Ends every request with Unavailable and joins the thread.
   ~EngineHost();
 
-  // Returns at once. Unavailable if the host is being destroyed; ResourceExhausted, with the delay,
-  // if as many as may wait came during one step. Requests of one prompt share it until the engine
-  // takes them.
+  // Returns at once. Unavailable if the host is being destroyed. Requests of one prompt share it
+  // until the engine takes them. If as many as may wait came during one step, the event with the
+  // error comes at once.
   using SharedPrompt = std::shared_ptr<const std::vector<int>>;
   absl::StatusOr<Ticket> Submit(SharedPrompt prompt, RequestOptions options, Listener listener);
   absl::StatusOr<Ticket> Submit(std::vector<int> prompt, RequestOptions options,
@@ -101,11 +102,16 @@ class EngineHost {
   void Run();
   void Execute(Command command);
   void Dispatch();
+  using Refusal = std::pair<Listener, absl::Status>;
   void Watch();
-  // Those that need not wait for a step that hangs.
+  void FindThoseWhoNeedNotWait(std::vector<Refusal>* answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_, mutex_);
   void AnswerBesideTheEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_);
   void SetStepBegan(absl::Time when) ABSL_LOCKS_EXCLUDED(mutex_);
   int DelaySeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasRefused() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !refused_.empty();
+  }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !inbox_.empty();
   }
@@ -123,7 +129,8 @@ class EngineHost {
 
   mutable absl::Mutex mutex_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
-  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;  // of the inbox: requests
+  std::vector<Refusal> refused_ ABSL_GUARDED_BY(mutex_);  // that nobody has told yet
+  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;             // of the inbox: requests
   absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;

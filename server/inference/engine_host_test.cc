@@ -133,9 +133,11 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   const auto forgotten = host->Submit({4}, options, dropped.listener());
   host->Cancel(*forgotten);
   ASSERT_TRUE(host->Submit({5}, options, waits.listener()).ok());
-  const auto refused = host->Submit({6}, options, [](const RequestEvent&) { FAIL(); });
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(refused.status().GetPayload(kRetryAfterPayload).has_value());
+  Collected refused;
+  ASSERT_TRUE(host->Submit({6}, options, refused.listener()).ok());
+  ASSERT_TRUE(refused.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(refused.last.error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(refused.last.error.GetPayload(kRetryAfterPayload).has_value());
   for (Collected* one : {&runs_late, &waits_late}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(one->last.error.code(), absl::StatusCode::kDeadlineExceeded);

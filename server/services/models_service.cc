@@ -145,6 +145,7 @@ class ModelsService : public proto::Models::Service {
         header.name(), header.kind(), header.replace(),
         std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
     if (!upload.ok()) return upload.status();
+    int whole = 0;  // files whose sums were right
     while (Read(context, reader, &part)) {
       absl::Status status;
       switch (part.part_case()) {
@@ -156,6 +157,7 @@ class ModelsService : public proto::Models::Service {
           break;
         case proto::UploadRequest::kSha256:
           status = (*upload)->CheckSha256(part.sha256());
+          ++whole;
           break;
         case proto::UploadRequest::kHeader:
           status = absl::InvalidArgumentError("an upload has one header");
@@ -176,6 +178,11 @@ class ModelsService : public proto::Models::Service {
       return absl::InvalidArgumentError(
           "a message of the upload could not be read (are all file names UTF-8?); nothing of it is "
           "kept");
+    }
+    if (header.files() != 0 && header.files() != whole) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the upload broke off, or its field 'files' is wrong: ", whole, " of ",
+                       header.files(), " files came with their sha256; nothing of it is kept"));
     }
     ArtifactUpload::MakeRemembered remember;
     if (!key.empty()) {

@@ -1,5 +1,6 @@
 """What a hostile gRPC client may send: every call gets its status, and the daemon lives and stays small."""
 import gzip
+import hashlib
 import os
 import sys
 import threading
@@ -126,8 +127,8 @@ class HostileGrpcTest(unittest.TestCase):
         self.assertEqual(error_of(lambda: self.models.Upload(iter([large])))[0], Code.RESOURCE_EXHAUSTED)
 
     @staticmethod
-    def parts(name):
-        header = models_pb2.UploadHeader(name=name, kind=models_pb2.Artifact.DATASET)
+    def parts(name, files=0):
+        header = models_pb2.UploadHeader(name=name, kind=models_pb2.Artifact.DATASET, files=files)
         return [models_pb2.UploadRequest(header=header), models_pb2.UploadRequest(file=models_pb2.UploadFile(name="a.txt")),
                 models_pb2.UploadRequest(chunk=b"half of it")]
 
@@ -144,6 +145,12 @@ class HostileGrpcTest(unittest.TestCase):
         code, message = error_of(lambda: self.models.Upload(iter([*self.parts("damaged"), *damaged])))
         self.assertEqual(code, Code.INVALID_ARGUMENT)
         self.assertIn("could not be read", message)
+        # A message that is too large ends the call in its middle; what came before may look like all of it.
+        for i in range(10):
+            parts = [*self.parts(f"large{i}", files=2), models_pb2.UploadRequest(sha256=hashlib.sha256(b"half of it").hexdigest())]
+            large = models_pb2.UploadRequest(chunk=bytes(LIMIT + 1))
+            code, message = error_of(lambda: self.models.Upload(iter([*parts, large])))
+            self.assertIn(code, (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT), message)
         # The connection or the stream ends.
         for i in range(50):
             with raw.Connection(self.cluster.grpc) as connection:
