@@ -159,20 +159,6 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
   return std::shared_ptr<const TokenRules>(std::move(rules));
 }
 
-// Not without a word where all SSMs have failed.
-absl::Status CheckDrafting(const proto::GenerateRequest& request, const LoadedModel& model) {
-  if (request.speculation() != proto::SPECULATION_ON || model.description.lookup_depth() > 0) {
-    return absl::OkStatus();
-  }
-  const std::vector<absl::Status> ssms = model.host->statistics().speculation.ssm_status;
-  if (std::any_of(ssms.begin(), ssms.end(), [](const absl::Status& ssm) { return ssm.ok(); })) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "field 'speculation' is on, but model '", request.model(), "' has no SSM that works (",
-      ssms.empty() ? "" : ssms[0].message(), "); serve it again, or leave the field out"));
-}
-
 }  // namespace
 
 absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
@@ -184,7 +170,14 @@ absl::StatusOr<RequestOptions> OptionsOf(const proto::GenerateRequest& request,
         "field 'speculation' is on, but model '", request.model(),
         "' is served without SSMs and lookups; serve it with some, or leave the field out"));
   }
-  if (absl::Status status = CheckDrafting(request, model); !status.ok()) return status;
+  // Not without a word where all SSMs have failed.
+  if (request.speculation() == proto::SPECULATION_ON) {
+    if (absl::Status status = CheckDrafting(model); !status.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("field 'speculation' is on, but ", status.message(),
+                       "; serve it again, or leave the field out"));
+    }
+  }
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
   if (!adapter.ok()) return adapter.status();
   RequestOptions options;

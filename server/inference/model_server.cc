@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/models/kv_format.h"
@@ -15,6 +16,8 @@
 
 namespace espalier {
 namespace {
+
+constexpr char kSetAside[] = "set aside: ";  // why, behind it
 
 constexpr int kDefaultRequests = 16;
 constexpr int kDefaultRows = 256;
@@ -247,15 +250,27 @@ absl::StatusOr<proto::ServeModelRequest> Complete(proto::ServeModelRequest reque
 
 }  // namespace
 
+absl::Status CheckDrafting(const LoadedModel& model) {
+  const proto::ServedModel now = Describe(model);
+  for (const proto::ModelPlacement& ssm : now.ssm_placements()) {
+    if (!absl::StartsWith(ssm.state(), kSetAside)) return absl::OkStatus();
+  }
+  if (now.ssm_placements().empty() || now.lookup_depth() > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "model '", now.name(), "' has no SSM that works (", now.ssm_placements(0).state(), ")"));
+}
+
 proto::ServedModel Describe(const LoadedModel& model) {
   proto::ServedModel description = model.description;
   if (model.describe) model.describe(&description);
-  // One that is only away says so itself.
   const std::vector<absl::Status> ssms = model.host->statistics().speculation.ssm_status;
   for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {
     proto::ModelPlacement& place = *description.mutable_ssm_placements(s);
-    if (ssms[s].ok() || (!place.state().empty() && place.state() != "ready")) continue;
-    place.set_state(absl::StrCat("set aside: ", ssms[s].message()));
+    // One that is only away says so itself, and by what it says it is back before the engine knows.
+    const bool away = !place.state().empty() && place.state() != "ready";
+    const bool back = absl::IsUnavailable(ssms[s]) && place.state() == "ready";
+    if (ssms[s].ok() || away || back) continue;
+    place.set_state(absl::StrCat(kSetAside, ssms[s].message()));
   }
   return description;
 }

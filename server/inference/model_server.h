@@ -35,6 +35,8 @@ struct LoadedModel {
 
 // As it is now. Of an SSM that failed, and is used no more, the state says why.
 proto::ServedModel Describe(const LoadedModel& model);
+// FailedPrecondition if it is served with SSMs, and all of them have failed.
+absl::Status CheckDrafting(const LoadedModel& model);
 // Whether a model that is described so answers requests: on workers only while they hold it. (SSMs
 // that are away cost time, no answers.)
 bool AnswersRequests(const proto::ServedModel& model);
