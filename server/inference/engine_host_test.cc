@@ -111,22 +111,25 @@ TEST(EngineHost, AFailingModelEndsRequestsWithItsErrorAndTheHostLivesOn) {
 
 // A worker that hangs keeps its lease: a step may then take minutes.
 TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
-  absl::Notification hangs, go_on;
+  absl::Notification submitted, hangs, go_on;
   auto host = Host(3, nullptr, [&](absl::Span<const int> path) {
-    if (path.size() == 5 && !hangs.HasBeenNotified()) {
+    submitted.WaitForNotification();
+    // In a step with the last of those that were there before.
+    if (path[0] == 2 && path.size() == 3 && !hangs.HasBeenNotified()) {
       hangs.Notify();
       go_on.WaitForNotification();
     }
     return HashModel(1, kVocabulary)(path);
   });
   RequestOptions options, late;
-  options.max_tokens = late.max_tokens = 20;
+  options.max_tokens = late.max_tokens = 100;
   options.speculate = late.speculate = false;
   late.timeout_seconds = 0.1;
   Collected runs, runs_late, cancelled, waits_late, dropped, waits;
   ASSERT_TRUE(host->Submit({1}, late, runs_late.listener()).ok());
   const auto running = host->Submit({1}, options, runs.listener());
   const auto unwanted = host->Submit({2}, options, cancelled.listener());
+  submitted.Notify();
   hangs.WaitForNotification();
   host->Cancel(*unwanted);
   ASSERT_TRUE(host->Submit({3}, late, waits_late.listener()).ok());
@@ -152,8 +155,8 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   go_on.Notify();
   ASSERT_TRUE(runs.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   ASSERT_TRUE(waits.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
-  EXPECT_EQ(runs.tokens, GreedyContinuation(HashModel(1, kVocabulary), {1}, 20));
-  EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 20));
+  EXPECT_EQ(runs.tokens, GreedyContinuation(HashModel(1, kVocabulary), {1}, 100));
+  EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 100));
 }
 
 TEST(EngineHost, DestructionAnswersEverybody) {
