@@ -14,22 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-proto::GenerateReply Piece(const std::string& text) {
-  proto::GenerateReply reply;
-  reply.set_text(text);
-  return reply;
-}
-
-proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
-  proto::GenerateReply reply;
-  reply.set_finish_reason("length");
-  reply.mutable_usage()->set_completion_tokens(tokens);
-  reply.mutable_usage()->set_drafted_tokens(drafted);
-  reply.mutable_usage()->set_accepted_tokens(accepted);
-  reply.mutable_usage()->set_verification_steps(steps);
-  return reply;
-}
-
 TEST_F(CliTest, BenchCountsAllRequests) {
   fake_.state()->replies = {Piece("a"), Piece("b"), Last(8, 0, 0, 7)};
   EXPECT_EQ(Run({"bench", "llm", "--requests=6", "--concurrency=1", "--json"}), kExitOk)

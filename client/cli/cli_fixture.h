@@ -20,6 +20,23 @@
 
 namespace espalier {
 
+// What the coordinator in memory says: a piece of an answer, and its end.
+inline proto::GenerateReply Piece(const std::string& text) {
+  proto::GenerateReply reply;
+  reply.set_text(text);
+  return reply;
+}
+
+inline proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
+  proto::GenerateReply reply;
+  reply.set_finish_reason("length");
+  reply.mutable_usage()->set_completion_tokens(tokens);
+  reply.mutable_usage()->set_drafted_tokens(drafted);
+  reply.mutable_usage()->set_accepted_tokens(accepted);
+  reply.mutable_usage()->set_verification_steps(steps);
+  return reply;
+}
+
 class CliTest : public ::testing::Test {
  protected:
   using Json = nlohmann::ordered_json;

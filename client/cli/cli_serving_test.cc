@@ -154,22 +154,6 @@ TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
   EXPECT_FALSE(sent.idempotency_key().empty());
 }
 
-proto::GenerateReply Piece(const std::string& text) {
-  proto::GenerateReply reply;
-  reply.set_text(text);
-  return reply;
-}
-
-proto::GenerateReply Last(int tokens, int drafted, int accepted, int steps) {
-  proto::GenerateReply reply;
-  reply.set_finish_reason("length");
-  reply.mutable_usage()->set_completion_tokens(tokens);
-  reply.mutable_usage()->set_drafted_tokens(drafted);
-  reply.mutable_usage()->set_accepted_tokens(accepted);
-  reply.mutable_usage()->set_verification_steps(steps);
-  return reply;
-}
-
 TEST_F(CliTest, CompareProvesThatTheTextsAreTheSameAndFailsIfTheyAreNot) {
   fake_.state()->replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
   fake_.state()->speculated = {Piece("and so"), Last(6, 20, 3, 2)};

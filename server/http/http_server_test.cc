@@ -12,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/testing/flood.h"
 #include "server/http/testing/raw_client.h"
 
 namespace espalier {
@@ -143,26 +144,11 @@ TEST(HttpServer, StreamWhoseClientDoesNotReadIsClosedWhileAWriteWaitsForIt) {
   HttpServerOptions options;
   options.max_unsent_bytes = 1 << 20;
   options.write_timeout = absl::Hours(1);
-  absl::Notification closed;
-  std::thread writer;
-  auto server = StartServer(
-      [&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-        responder->OnClose([&] { closed.Notify(); });
-        writer = std::thread([&closed, responder] {
-          responder->StartStream(200, "text/event-stream");
-          const absl::Time end = absl::Now() + kSoon;
-          while (!closed.HasBeenNotified() && absl::Now() < end) {
-            responder->Write(std::string(64 << 10, 'x'));
-            absl::SleepFor(absl::Milliseconds(1));
-          }
-        });
-      },
-      options);
+  Flood flood;
+  auto server = StartServer(flood.Handler(kSoon), options);
   RawClient client(server->port(), /*receive_buffer=*/64 << 10);
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_TRUE(closed.WaitForNotificationWithTimeout(kSoon));
-  server->Stop();
-  writer.join();
+  EXPECT_TRUE(flood.WaitUntilClosed(kSoon));
 }
 
 // Keeps whoever is to be answered, and whether the client has gone.

@@ -89,7 +89,7 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
 
 void EngineHost::Cancel(Ticket ticket) {
   absl::MutexLock lock(&mutex_);
-  if (!stopping_) inbox_.push_back({.ticket = ticket, .cancel = true, .came = absl::Now()});
+  if (!stopping_) inbox_.push_back({.ticket = ticket, .cancel = true});
 }
 
 EngineStatistics EngineHost::statistics() const {
@@ -127,16 +127,14 @@ void EngineHost::Run() {
       if (stopping_) break;
       commands.swap(inbox_);
       submitted_ = 0;
+      step_began_ = absl::Now();
     }
     for (Command& command : commands) Execute(std::move(command));
-    if (!engine_->idle()) {
-      SetStepBegan(absl::Now());
-      // An error ends the requests that ran; each of them gets it in its event.
-      engine_->Step().IgnoreError();
-      SetStepBegan(absl::InfiniteFuture());
-    }
+    // An error ends the requests that ran; each of them gets it in its event.
+    if (!engine_->idle()) engine_->Step().IgnoreError();
     Dispatch();
     absl::MutexLock lock(&mutex_);
+    step_began_ = absl::InfiniteFuture();
     statistics_ = engine_->statistics();
   }
   const RequestEvent last = ErrorEvent(absl::UnavailableError("the model was unloaded"));
@@ -155,11 +153,6 @@ void EngineHost::Run() {
     if (!command.cancel) command.listener(last);
   }
   for (const auto& [listener, why] : refused) listener(ErrorEvent(why));
-}
-
-void EngineHost::SetStepBegan(absl::Time when) {
-  absl::MutexLock lock(&mutex_);
-  step_began_ = when;
 }
 
 void EngineHost::Execute(Command command) {

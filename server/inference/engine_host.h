@@ -89,7 +89,7 @@ class EngineHost {
     SharedPrompt prompt;
     RequestOptions options;
     Listener listener;
-    absl::Time came;
+    absl::Time came;  // a request
   };
   struct Open {
     Ticket ticket;
@@ -107,7 +107,6 @@ class EngineHost {
   void FindThoseWhoNeedNotWait(std::vector<Refusal>* answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_, mutex_);
   void AnswerBesideTheEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_);
-  void SetStepBegan(absl::Time when) ABSL_LOCKS_EXCLUDED(mutex_);
   int DelaySeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRefused() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !refused_.empty();
