@@ -114,6 +114,7 @@ class CoordinatorTest : public ::testing::Test {
 
   proto::GetJobReply Get(const std::string& id) {
     grpc::ClientContext context;
+    context.set_wait_for_ready(true);  // channels to one address share what they know of a restart
     proto::GetJobRequest request;
     request.set_job_id(id);
     request.set_with_reports(true);

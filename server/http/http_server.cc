@@ -72,6 +72,9 @@ class Server : public HttpServer {
       accepting_ = true;
     }
     asio::co_spawn(acceptor_.get_executor(), Accept(), [this](std::exception_ptr) {
+      // What waits to be accepted is refused now: nothing may run any more when Stop's turn comes.
+      error_code ignored;
+      acceptor_.close(ignored);
       absl::MutexLock lock(&mutex_);
       accepting_ = false;
     });
