@@ -212,6 +212,7 @@ void Speculator::Commit(const Request& request, absl::Span<const int> accepted, 
 }
 
 void Speculator::Count(const TokenTree& tree, absl::Span<const int> path) {
+  if (options_.lookup.depth == 0) return;
   const auto from_lookup = [&](int node) {
     for (const Proposal& proposal : tree.proposals(tree.parent(node))) {
       if (proposal.node == node && proposal.source == LookupDrafter::kSource) return true;

@@ -157,6 +157,14 @@ class Speculator {
     Kind kind = kGreedy;  // of most requests that it could draft for
     DraftChoice choice;
 
+    // What the chances of a drawn level have to sum up to, so that the next one is worth running.
+    struct LeastSum {
+      int depth;
+      size_t level, drafted;  // nodes
+      double sum;
+    };
+    std::vector<LeastSum> least_sums;  // as far as asked, since the last choice
+
     const Acceptance& acceptance() const { return learned.acceptance[kind]; }
     int64_t drafts = 0;
     int64_t batches = 0;  // until the LLM's last step
@@ -213,8 +221,9 @@ class Speculator {
   double LevelSeconds(const Ssm& ssm, int rows) const;
   // Tokens per second of steps with such drafts as were chosen.
   double LongRunRate() const;
-  bool WorthALevel(const Ssm& ssm, StepValue& value, int depth, absl::Span<const double> chances,
+  bool WorthALevel(Ssm& ssm, StepValue& value, int depth, absl::Span<const double> chances,
                    absl::Span<const double> drafted);
+  double LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level, size_t drafted);
   void DraftBySsm(int ssm, std::vector<DraftWork>& work);
   void KeepWhatPays(std::vector<DraftWork>& work, double drafting);
   void Learn(Learned& learned, RequestFactor& factor, const Request& request,
@@ -260,6 +269,7 @@ class Speculator {
   int chosen_for_ = -1;     // decoding requests
   int chosen_of_ = 0;       // of these that were offered
   int64_t choices_ = 0;
+  int64_t idle_steps_ = 0;    // since an SSM drafted
   double probe_credit_ = 0;   // seconds
   double probe_cost_ = 0;     // of the last one, as estimated
   double plain_seconds_ = 0;  // of the last step without SSMs

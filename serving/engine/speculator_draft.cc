@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -63,17 +64,16 @@ double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
 // Whether the best that could be verified with this level's children, or theirs and so on, is worth
 // more than what was drafted by more than the SSM's time. Where rows cost by the block, it takes
 // several levels to fill one.
-bool Speculator::WorthALevel(const Ssm& ssm, StepValue& value, int depth,
+bool Speculator::WorthALevel(Ssm& ssm, StepValue& value, int depth,
                              absl::Span<const double> chances, absl::Span<const double> drafted) {
-  // What is drawn is verified, whatever it turns out to be worth.
-  const auto worth = [&](absl::Span<const double> nodes) {
-    if (ssm.kind != kDrawing) return value.Of(nodes).tokens;
-    return value.OfAll(nodes.size(), std::accumulate(nodes.begin(), nodes.end(), 0.0));
-  };
+  if (ssm.kind == kDrawing) {
+    return std::accumulate(chances.begin(), chances.end(), 0.0) >
+           LeastSum(ssm, value, depth, chances.size(), drafted.size());
+  }
   std::vector<double> nodes(drafted.begin(), drafted.end());
   for (double& chance : nodes) chance *= SsmToken();
   std::sort(nodes.rbegin(), nodes.rend());
-  const double without = worth(nodes);
+  const double without = value.Of(nodes).tokens;
   std::vector<double> level(chances.begin(), chances.end());
   for (double& chance : level) chance *= SsmToken();
   std::sort(level.rbegin(), level.rend());
@@ -85,9 +85,31 @@ bool Speculator::WorthALevel(const Ssm& ssm, StepValue& value, int depth,
     const auto middle = static_cast<int64_t>(nodes.size());
     nodes.insert(nodes.end(), level.begin(), level.end());
     std::inplace_merge(nodes.begin(), nodes.begin() + middle, nodes.end(), std::greater<>());
-    if (worth(nodes) - spent > without) return true;
+    if (value.Of(nodes).tokens - spent > without) return true;
   }
   return false;
+}
+
+// What is drawn is verified, whatever it turns out to be worth: each further level of so many nodes
+// has its price, and all that is known of its chances is what they are now. It changes slowly, and
+// a small model's levels are run in little time: it is found once for all steps until the next
+// choice.
+double Speculator::LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level, size_t drafted) {
+  for (const Ssm::LeastSum& known : ssm.least_sums) {
+    if (known.depth == depth && known.level == level && known.drafted == drafted) return known.sum;
+  }
+  double least = std::numeric_limits<double>::infinity();
+  double chance = 1, chances = 0, spent = 0;  // per unit of the level's sum, and in tokens
+  for (int ahead = 1; ahead <= kLookAhead && depth + ahead <= options_.max_depth; ++ahead) {
+    spent += LongRunRate() * LevelSeconds(ssm, static_cast<int>(level));
+    chance *= ssm.acceptance().OfRank(depth + ahead, 0);
+    chances += chance;
+    const size_t nodes = drafted + static_cast<size_t>(ahead) * level;
+    const double price = value.Price(nodes) - value.Price(drafted);
+    least = std::min(least, (spent + price) / (chances * SsmToken()));
+  }
+  ssm.least_sums.push_back({depth, level, drafted, least});
+  return least;
 }
 
 void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {

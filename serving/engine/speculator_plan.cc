@@ -10,7 +10,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kChooseEvery = 16;  // steps, while the load stays the same and much is learned
+constexpr int kChooseEvery = 16;   // steps, while the load stays the same and much is learned;
+constexpr int kChooseSeldom = 64;  // once no SSM has drafted for so many
+constexpr int kLongIdle = 256;
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
 // Draws are preferred where a chain of them is the best that is known, and clearly pays: where it
 // hardly does, it is worth something to see candidates before they are sent to the LLM.
@@ -37,7 +39,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   ++steps_;
   load_ = {.decoding = static_cast<int>(decoding.size()), .other_rows = prompt_rows};
   for (auto& [id, state] : states_) {
-    state.lookup = TokenTree(0);
+    if (state.lookup.drafted() > 0) state.lookup = TokenTree(0);
     for (Part& part : state.parts) part.drafts = part.probe = false;
   }
   for (const Request* request : decoding) {
@@ -111,6 +113,7 @@ std::vector<const Request*> Speculator::Offered(int ssm,
   for (const Request* request : decoding) {
     if (MayDraft(ssms_[ssm], *request)) out.push_back(request);
   }
+  if (out.size() < 2) return out;
   std::stable_sort(out.begin(), out.end(), [&](const Request* a, const Request* b) {
     return StateOf(*a).parts[ssm].factor.value() > StateOf(*b).parts[ssm].factor.value();
   });
@@ -186,6 +189,7 @@ double Speculator::Correction(Kind kind) const {
 void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoad& load) {
   chosen_at_ = steps_;
   ++choices_;
+  for (Ssm& ssm : ssms_) ssm.least_sums.clear();
   if (options_.sampled == SampledDrafts::kBySeed &&
       (choices_ < kPreferEvery || choices_ % kPreferEvery == 0)) {
     Prefer(decoding, load);
@@ -252,7 +256,8 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   covered_ = with_lookups_ && offered == 0;
   for (Ssm& ssm : ssms_) ssm.learned.acceptance[ssm.kind].Fade();
   // The first choices rest on little: they are made again soon.
-  const int64_t every = std::min<int64_t>(kChooseEvery, 1 + choices_ / kChooseEvery);
+  const int64_t every = std::min<int64_t>(idle_steps_ > kLongIdle ? kChooseSeldom : kChooseEvery,
+                                          1 + choices_ / kChooseEvery);
   if (!covered_ && (chosen_at_ < 0 || steps_ - chosen_at_ >= every || changed * 8 > chosen_for_ ||
                     (offered - chosen_of_) * 8 > chosen_of_)) {
     Choose(decoding, load);
@@ -288,6 +293,7 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
       with_ssm_ = with_ssm_ || part.drafts;
     }
   }
+  if (!covered_) idle_steps_ = with_ssm_ ? 0 : idle_steps_ + 1;
   if (!with_ssm_) {
     ++statistics_.tuned_off;
     if (!covered_) Probe(decoding, load);

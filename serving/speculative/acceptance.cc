@@ -64,8 +64,9 @@ void Acceptance::ObserveProbability(const Trial& trial) {
 void Acceptance::ObserveRank(const Trial& trial) {
   const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
   const double hit = trial.presumed >= 0 ? trial.presumed : trial.accepted ? 1 : 0;
-  if (trial.rank < kRanks) by_rank_[depth][trial.rank].Add(1, hit);
-  stale_ = true;
+  if (trial.rank >= kRanks) return;
+  by_rank_[depth][trial.rank].Add(1, hit);
+  known_[trial.rank] = false;
 }
 
 void Acceptance::Fade() {
@@ -76,7 +77,7 @@ void Acceptance::Fade() {
       by_rank_[depth][rank].trials *= kFaded;
     }
   }
-  stale_ = true;
+  known_ = {};
 }
 
 double Acceptance::OfProbability(double probability, int rank) const {
@@ -87,19 +88,23 @@ double Acceptance::OfProbability(double probability, int rank) const {
   return std::min((1 - share) * values[low] + share * values[low + 1], kMost);
 }
 
+double Acceptance::Least(int rank) const {
+  const auto& values = probability_values_[std::min(rank, kRankClasses - 1)];
+  return std::min(*std::min_element(values.begin(), values.end()), kMost);
+}
+
 double Acceptance::OfRank(int depth, int rank) const {
   if (rank >= kRanks) return 0;
-  if (stale_) {
-    stale_ = false;
-    for (int r = 0; r < kRanks; ++r) {
-      double above = RankPrior(r);
-      for (int d = 0; d < kDepths; ++d) {
-        above = std::min(by_rank_[d][r].Shrunk(above), kMost);
-        rank_values_[d][r] = above;
-      }
+  std::array<double, kDepths>& values = rank_values_[rank];
+  if (!known_[rank]) {
+    known_[rank] = true;
+    double above = RankPrior(rank);
+    for (int d = 0; d < kDepths; ++d) {
+      above = std::min(by_rank_[d][rank].Shrunk(above), kMost);
+      values[d] = above;
     }
   }
-  return rank_values_[std::clamp(depth, 1, kDepths) - 1][rank];
+  return values[std::clamp(depth, 1, kDepths) - 1];
 }
 
 std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count, int ranks) const {

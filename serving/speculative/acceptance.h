@@ -46,6 +46,8 @@ class Acceptance {
   // Of a candidate to which the drafter gives this probability and rank: the best one is right more
   // often than its probability says if the drafter is unsure of itself, and the others less.
   double OfProbability(double probability, int rank) const;
+  // The least of these, whatever the probability.
+  double Least(int rank) const;
   // Of the candidate of this rank at this depth (from 1), whatever its probability. Depths that
   // were hardly tried are taken to be like the ones above them.
   double OfRank(int depth, int rank) const;
@@ -79,8 +81,8 @@ class Acceptance {
   std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
   std::array<std::array<double, kBins>, kRankClasses> probability_values_;  // of these
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
-  mutable std::array<std::array<double, kRanks>, kDepths> rank_values_{};
-  mutable bool stale_ = true;  // rank_values_
+  mutable std::array<std::array<double, kDepths>, kRanks> rank_values_{};
+  mutable std::array<bool, kRanks> known_{};  // rank_values_, by rank
 };
 
 // How much better or worse one request does than the drafter's average: a factor on chances,

@@ -23,6 +23,7 @@ constexpr double kNear = 2;          // times as many rows
 constexpr double kAnother = 1.5;     // times slower or faster
 constexpr double kNoticed = 0.004;   // of a time: less does not draw the curve anew
 constexpr int64_t kDrawEvery = 64;   // observations, since times grow old
+constexpr int64_t kLookEvery = 4;    // of a size, for whether it has become another
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
 constexpr int kRepeats = 3;          // turns of the calibration batches
 constexpr double kLook = 4;          // part of the time for a first look
@@ -98,21 +99,23 @@ void StepCost::Observe(const StepWork& work, double seconds) {
     return Median(absl::MakeSpan(values.data(), count));
   };
   at->middle_rows = number <= kExact ? number : newest(at->rows, kKept);
-  const double now = newest(at->seconds, kLast);
   if (!known) {
-    at->middle_seconds = now;
+    at->middle_seconds = newest(at->seconds, kLast);
   } else if (others > 0) {
     const double paced = std::max(0.0, seconds / others - positions);
     const double surprise = paced / at->middle_seconds;
-    // More was an interruption, or will be seen from `now`.
+    // More was an interruption, or will be seen from the last few times.
     if (surprise < kAnother) {
       const double weight = std::max(1.0 / (kPrior + static_cast<double>(++at->contrasts)), kLeast);
       const double most = kMost * std::sqrt(weight);
       at->middle_seconds *= std::exp(weight * std::clamp(std::log(surprise), -most, most));
     }
   }
-  if (now > kAnother * at->middle_seconds || at->middle_seconds > kAnother * now) {
-    at->middle_seconds = now;
+  if (at->count <= kKept || at->count % kLookEvery == 0) {
+    const double now = newest(at->seconds, kLast);
+    if (now > kAnother * at->middle_seconds || at->middle_seconds > kAnother * now) {
+      at->middle_seconds = now;
+    }
   }
   const bool moved =
       at->middle_rows != at->drawn_rows ||

@@ -43,6 +43,11 @@ double WorthOfDraw(const BestFirst& how, const Distribution& q) {
   return worth + std::max(rest, 0.0) * WorthOf(how, kLikely / 2, 0);
 }
 
+// What any draw is worth at least.
+double LeastWorth(const BestFirst& how) {
+  return how.acceptance == nullptr ? 0 : std::min(how.acceptance->Least(0) * how.factor, 1.0);
+}
+
 // Mass of a distribution below which nothing more is drawn from it.
 constexpr double kLeast = 1e-9;
 
@@ -82,6 +87,7 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
     levels = std::max(levels, job.depth);
   }
   expected_seconds_ = 0;
+  drafted_.clear();
   double start = Now();
   absl::Status status = Follow(jobs);
   for (int depth = 0; status.ok(); ++depth) {
@@ -102,9 +108,7 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
     // The last level is not run: its logits would be of no use, and Follow computes what is
     // accepted.
     if (!status.ok() || deeper.empty()) break;
-    if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances, Drafted(jobs))) {
-      break;
-    }
+    if (deeper[0]->best_first.width > 0 && worth && !worth(depth + 1, chances, drafted_)) break;
     start = Now();
     status = RunFrontiers(deeper);
   }
@@ -124,22 +128,6 @@ absl::Status Drafter::Draft(absl::Span<const Job> jobs, const WorthALevel& worth
     }
   }
   return status;
-}
-
-// Chances of the nodes that would be handed over, in no order.
-std::vector<double> Drafter::Drafted(absl::Span<const Job> jobs) const {
-  std::vector<double> out;
-  for (const Job& job : jobs) {
-    const auto draft = drafts_.find(job.request);
-    if (job.depth == 0 || draft == drafts_.end()) continue;
-    const TokenTree& tree = draft->second.tree;
-    for (int node = 1; node < tree.size(); ++node) {
-      if (Draws(job) || tree.chance(node) >= job.best_first.price) {
-        out.push_back(tree.chance(node));
-      }
-    }
-  }
-  return out;
 }
 
 absl::Status Drafter::Run(absl::Span<const SequenceRows> sequences) {
@@ -351,26 +339,27 @@ absl::Status Drafter::ExpandByBeam(int width, Branches& draft) {
 
 void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distribution q,
                            Branches& draft) const {
-  const auto whole = std::make_shared<const Distribution>(q);
+  const auto whole = std::make_shared<const Distribution>(std::move(q));
+  Distribution left;  // without the tokens that were taken; empty: none were
   const int parent = draft.frontier[i];
   const int root = static_cast<int>(job.tokens.size()) - 1;
   std::vector<int> taken;
   for (int j = 0; j < count; ++j) {
     const double uniform = RequestUniform(job.sampling.seed, NoiseStream::kDraft, source_, root,
                                           DrawIndex(depth, i, j));
-    const int token = SampleFrom(q, uniform);
+    const int token = SampleFrom(left.empty() ? *whole : left, uniform);
     const double chance = draft.tree.chance(parent) * WorthOf(job.best_first, (*whole)[token], j);
     const int node = draft.tree.Propose(parent, token, source_, whole, taken, chance);
     draft.nodes.resize(draft.tree.size());
     draft.nodes[node].probability = (*whole)[token];
-    if (!job.without_replacement) continue;
+    if (!job.without_replacement || j + 1 == count) continue;
     // Whether there is another draw may depend on the ones before it, never on itself.
     taken.push_back(token);
-    double left = 0;
-    q[token] = 0;
-    for (const double value : q) left += value;
-    if (!(left > kLeast)) break;
-    for (double& value : q) value /= left;
+    if (left.empty()) left = *whole;
+    left[token] = 0;
+    const double mass = std::accumulate(left.begin(), left.end(), 0.0);
+    if (!(mass > kLeast)) break;
+    for (double& value : left) value /= mass;
   }
 }
 
@@ -392,14 +381,18 @@ absl::Status Drafter::ExpandChain(const Job& job, int depth, Branches& draft) {
   absl::StatusOr<Distribution> q = SampledLaw(draft.next[0].logits, job.sampling);
   if (!q.ok()) return q.status();
   const int parent = draft.frontier[0];
-  const double worth = WorthOfDraw(how, *q);
-  if (draft.tree.chance(parent) * worth < how.price || depth >= job.max_nodes) {
-    draft.nodes[parent].presumed = std::min(worth / how.factor, Acceptance::kMost);
-    draft.frontier.clear();
-    return absl::OkStatus();
+  const double chance = draft.tree.chance(parent);
+  if (chance * LeastWorth(how) < how.price || depth >= job.max_nodes) {
+    const double worth = WorthOfDraw(how, *q);
+    if (chance * worth < how.price || depth >= job.max_nodes) {
+      draft.nodes[parent].presumed = std::min(worth / how.factor, Acceptance::kMost);
+      draft.frontier.clear();
+      return absl::OkStatus();
+    }
   }
   DrawChildren(job, depth, 0, 1, *std::move(q), draft);
   const int node = draft.tree.size() - 1;
+  drafted_.push_back(draft.tree.chance(node));
   draft.frontier = {node};
   if (draft.tree.chance(node) < std::max(how.price, how.parent)) draft.frontier.clear();
   return absl::OkStatus();
@@ -420,6 +413,7 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
       draft.tree.Propose(parent, choice.token, source_, nullptr, {}, chance);
       draft.nodes.resize(draft.tree.size());
       draft.nodes.back().probability = choice.probability;
+      if (chance >= how.price) drafted_.push_back(chance);
     }
   }
   // Of the new nodes, those that may have children among the best: they are among them themselves.

@@ -120,7 +120,6 @@ class Drafter {
 
   absl::Status Follow(absl::Span<const Job> jobs);
   absl::Status RunFrontiers(absl::Span<const Job* const> jobs);
-  std::vector<double> Drafted(absl::Span<const Job> jobs) const;
   absl::Status Run(absl::Span<const SequenceRows> sequences);
   // What is wished of a row whose children are of this depth, from 0.
   int32_t WishOf(const Job& job, int depth) const;
@@ -152,7 +151,8 @@ class Drafter {
   std::function<double()> seconds_;
   StepCost* cost_ = nullptr;
   double expected_seconds_ = 0;
-  StepWork run_;  // the last Run
+  StepWork run_;                 // the last Run
+  std::vector<double> drafted_;  // best first: chances of what the draft would hand over, unordered
   StepLogits logits_;
 };
 

@@ -29,6 +29,7 @@ constexpr double kSpread = 48;      // steps
 constexpr double kPrior = 16;       // steps
 constexpr double kMemory = 512;     // steps
 constexpr double kAsked = 256;      // steps whose estimates are averaged
+constexpr int64_t kRecalled = 16;   // steps for which a belief holds
 constexpr double kLuck = 2;         // standard errors: it is looked at again and again
 constexpr int kExact = 8;           // loads up to here have buckets of their own
 constexpr int kPerOctave = 4;
@@ -46,6 +47,7 @@ constexpr double kFirstError = 0.08;     // of one comparison, however alike its
 constexpr double kLeastRelease = 0.04;   // what ends a hold
 constexpr double kNoNoise = 0.2;         // a gain over its average that is none
 constexpr double kClear = 0.22;
+constexpr double kSameEstimate = 0.002;
 
 }  // namespace
 
@@ -161,6 +163,7 @@ double Payoff::Error(const Bucket& bucket) {
 
 void Payoff::Compare(Bucket& bucket) {
   bucket.own_error = Error(bucket);
+  bucket.believed_for = std::numeric_limits<double>::quiet_NaN();
   if (bucket.comparisons.size() == kMost) bucket.comparisons.erase(bucket.comparisons.begin());
   bucket.comparisons.push_back({.measured = Measured(bucket), .estimated = bucket.log_gain});
   bucket.before = std::move(bucket.after);
@@ -203,6 +206,15 @@ Payoff::Belief Payoff::Believed(const Bucket& bucket) {
           1 / std::sqrt(measured + estimated)};
 }
 
+const Payoff::Belief& Payoff::Recalled(Bucket& bucket) {
+  if (bucket.asked % kRecalled == 0 ||
+      !(std::abs(bucket.log_gain - bucket.believed_for) < kSameEstimate)) {
+    bucket.belief = Believed(bucket);
+    bucket.believed_for = bucket.log_gain;
+  }
+  return bucket.belief;
+}
+
 void Payoff::Judge(Bucket& bucket) {
   const Belief belief = Believed(bucket);
   const size_t count = bucket.comparisons.size();
@@ -235,6 +247,7 @@ void Payoff::Hold(Bucket& bucket) {
   if (belief.mean + kDoubtless * belief.error > 0) {
     longest = std::clamp(bucket.seen, kShortestHold, longest);
   }
+  bucket.believed_for = std::numeric_limits<double>::quiet_NaN();
   bucket.left = std::clamp(static_cast<int64_t>(kLossShare * bucket.lost), kShortestHold, longest);
   bucket.lost = bucket.debt = 0;
   bucket.before = bucket.after = {};
@@ -253,7 +266,7 @@ bool Payoff::Withholds(int load, double gain, double cost) {
   bucket.gain = gain;
   const double weight = std::max(1 / kAsked, 2 / static_cast<double>(++bucket.asked + 1));
   bucket.log_gain += weight * (std::log(gain) - bucket.log_gain);
-  const Belief belief = Believed(bucket);
+  const Belief& belief = Recalled(bucket);
   const double grown = std::log(gain) - bucket.log_gain;
   if (belief.mean + (grown > kNoNoise ? grown : 0) > kLeastRelease) bucket.left = 0;
   if (bucket.left > 0 || bucket.without.steps.size() < kPlain) return true;

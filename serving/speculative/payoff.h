@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -68,6 +69,10 @@ class Payoff {
     double measured;
     double estimated;  // on average, of late
   };
+  // Of the logarithm of the gain: mean and standard error.
+  struct Belief {
+    double mean, error;
+  };
   struct Bucket {
     Block before, without, after;         // of the comparison that is under way
     bool compared = false;                // all steps without have come: `after` fills
@@ -87,6 +92,8 @@ class Payoff {
     // Sums that fade; the last one of what the tokens were off the estimate, squared.
     double tokens = 0, likely = 0, off = 0;
     double debt = 0;  // seconds of catching up that are not spread yet
+    Belief belief;    // what was believed
+    double believed_for = std::numeric_limits<double>::quiet_NaN();  // at which log_gain
   };
 
   // Loads that are alike share one.
@@ -94,11 +101,9 @@ class Payoff {
   // The logarithm of the gain, of the comparison that is under way.
   static double Measured(const Bucket& bucket);
   static double Error(const Bucket& bucket);
-  // Of the logarithm of the gain: mean and standard error.
-  struct Belief {
-    double mean, error;
-  };
   static Belief Believed(const Bucket& bucket);
+  // The same, found anew only where it may have changed.
+  static const Belief& Recalled(Bucket& bucket);
   // By how much the present estimate is wrong, by that comparison.
   static double Surprise(const Bucket& bucket, const Comparison& comparison);
   void Compare(Bucket& bucket);

@@ -41,6 +41,37 @@ double Price(const StepLoad& before, const StepLoad& with, const StepCost& llm, 
          rows;
 }
 
+// What levels of the SSM take, for so many requests: asked again and again for the same few sizes.
+class LevelTimes {
+ public:
+  LevelTimes(const StepCost& ssm, const StepLoad& load, const DraftBounds& bounds)
+      : ssm_(ssm), load_(load), bounds_(bounds) {}
+
+  // Of those that are asked from now on.
+  void SetRequests(int requests) {
+    if (requests == requests_) return;
+    requests_ = requests;
+    seconds_.clear();
+  }
+  double Of(int rows) {
+    if (static_cast<int>(seconds_.size()) <= rows) seconds_.resize(rows + 1, -1);
+    if (seconds_[rows] < 0) seconds_[rows] = Find(rows);
+    return seconds_[rows];
+  }
+  double Find(double rows) const {
+    return bounds_.overhead * ssm_.Seconds({.rows = static_cast<int>(std::ceil(rows)),
+                                            .visible = rows * load_.context,
+                                            .context = requests_ * load_.context});
+  }
+
+ private:
+  const StepCost& ssm_;
+  const StepLoad& load_;
+  const DraftBounds& bounds_;
+  int requests_ = 0;
+  std::vector<double> seconds_;  // by rows; -1: not asked yet
+};
+
 }  // namespace
 
 double StepSeconds(const StepLoad& load, const StepCost& llm, int nodes) {
@@ -66,6 +97,7 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
   if (load.decoding == 0 || best.rate <= 0 || offers.empty()) return best;
   const int room = bounds.rows - load.decoding - load.other_rows - load.nodes;
   double needed = best.rate * (1 + margin);
+  LevelTimes times(ssm, load, bounds);
   for (int depth = 1; depth <= bounds.depth; ++depth) {
     const std::vector<Acceptance::Node> nodes =
         acceptance.BestNodes(depth, bounds.nodes, bounds.ranks);
@@ -81,19 +113,18 @@ DraftChoice ChooseDraft(const StepLoad& load, const StepCost& llm, const StepCos
         continue;
       }
       const double behind = catch_up / bounds.horizon / m;  // rows per request and step
+      times.SetRequests(m);
+      const double first = times.Find(m * (1 + behind));  // the root
       double value = 0;
       LevelRows levels(nodes.size());
       for (int k = 1; k <= static_cast<int>(nodes.size()) && m * k <= room; ++k) {
         value += nodes[k - 1].value;
         levels.Add(nodes[k - 1]);
         if (k > 8 && k % 4 != 0 && k != static_cast<int>(nodes.size())) continue;
-        double drafting = 0;
         if (levels.depth() < depth && k > depth) continue;  // a smaller depth's
-        for (int level = 0; level < levels.depth(); ++level) {
-          const double rows = m * (levels.rows()[level] + (level == 0 ? behind : 0));
-          drafting += bounds.overhead * ssm.Seconds({.rows = static_cast<int>(std::ceil(rows)),
-                                                     .visible = rows * load.context,
-                                                     .context = m * load.context});
+        double drafting = first;
+        for (int level = 1; level < levels.depth(); ++level) {
+          drafting += times.Of(m * levels.rows()[level]);
         }
         StepLoad with = load;
         with.nodes += m * k;
@@ -135,7 +166,7 @@ StepValue::Best StepValue::Of(absl::Span<const double> chances) {
   double gain = 0;
   for (size_t n = 1; n <= chances.size(); ++n) {
     gain += chances[n - 1];
-    if (const double tokens = OfAll(n, gain); tokens > best.tokens) {
+    if (const double tokens = gain - Price(n); tokens > best.tokens) {
       best = {static_cast<int>(n), tokens};
     }
   }

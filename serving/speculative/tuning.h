@@ -85,16 +85,14 @@ class StepValue {
   };
   // Of the first so many of the candidates, whose chances come in falling order.
   Best Of(absl::Span<const double> chances);
-  // Of so many nodes that have this gain together, like them or not.
-  double OfAll(size_t nodes, double gain) { return gain - Price(nodes); }
-
- private:
+  // What the time that so many nodes take is worth, in tokens.
   double Price(size_t nodes);
 
+ private:
   StepLoad load_;
   const StepCost& llm_;
   double rate_;
-  std::vector<double> price_;  // tokens that the time of so many nodes is worth, as far as asked
+  std::vector<double> price_;  // by nodes, as far as asked
 };
 
 // How many of the candidates, whose chances come in falling order, to verify; at most `most`.
