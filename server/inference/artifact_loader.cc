@@ -18,6 +18,7 @@
 #include "worker/device/device.h"
 #include "worker/measure.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/weights/own_format.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
@@ -97,9 +98,33 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
+absl::StatusOr<WeightFormat> ArtifactLoader::FormatOf(const std::string& artifact,
+                                                      const Described& model,
+                                                      std::optional<WeightFormat> given,
+                                                      bool here) const {
+  if (given.has_value()) return *given;
+  if (const ModelFacts& facts = model.description.model.facts; facts.packed_bits != 0) {
+    return PackedFormat(facts);
+  }
+  absl::StatusOr<WeightFormat> own = ReadOwnFormat(*files_, model.folder);
+  if (!own.ok() || *own != WeightFormat::kF16 || here || options_.cluster.workers == nullptr) {
+    return own;
+  }
+  const std::vector<proto::WorkerInfo> workers = options_.cluster.workers->List();
+  const auto gpu =
+      std::find_if(workers.begin(), workers.end(), [](const proto::WorkerInfo& worker) {
+        return worker.device().kind() == proto::Device::CUDA &&
+               worker.state() != proto::WorkerInfo::DEAD;
+      });
+  if (gpu == workers.end()) return own;
+  spdlog::info("artifact {}: its weights are f16, for which GPUs as '{}' have no kernels: f32",
+               artifact, gpu->name());
+  return WeightFormat::kF32;
+}
+
 absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
-    const Expansion& expansion, const Formats& formats) const {
+    const Expansion& expansion, const Formats& formats, const Placement& placement) const {
   const int count = static_cast<int>(ssms.size());
   std::vector<Part> parts;
   std::vector<std::string> artifacts = {llm};
@@ -125,8 +150,12 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
           "had by a max_sequence_length of {}",
           artifact, shape->max_positions, facts.short_positions, facts.short_positions);
     }
-    const auto format = parts.empty() ? formats.llm : formats.ssms;
-    parts.push_back({artifact, *std::move(model), *shape, format});
+    const auto place = placement.models.begin() + static_cast<int64_t>(parts.size());
+    const bool here = place < placement.models.end() && place->tensor_parallel() == 0;
+    const absl::StatusOr<WeightFormat> format =
+        FormatOf(artifact, *model, parts.empty() ? formats.llm : formats.ssms, here);
+    if (!format.ok()) return In(artifact, format.status());
+    parts.push_back({artifact, *std::move(model), *shape, *format});
   }
   return parts;
 }
@@ -291,7 +320,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   ServingSize fitting = size;
   for (;;) {
     const absl::StatusOr<std::vector<Part>> parts =
-        DescribeAll(llm, ssms, fitting, expansion, formats);
+        DescribeAll(llm, ssms, fitting, expansion, formats, placement);
     if (!parts.ok()) return parts.status();
     absl::StatusOr<Loaded> loaded = LoadSized(*parts, expansion, formats, placement);
     const ServingShape& shape = (*parts)[0].shape;
@@ -311,7 +340,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   const ModelDescription& description = parts[0].model.description;
   Loaded loaded;
   loaded.kv_cache_tokens = parts[0].shape.kv_slots;
-  loaded.format = formats.llm.value_or(PackedFormat(description.model.facts));
+  loaded.format = parts[0].format;
   loaded.parts.tokenizer = description.tokenizer;
   loaded.parts.chat = description.chat;
   loaded.parts.generation = description.generation;

@@ -55,14 +55,18 @@ class ArtifactLoader : public ModelLoader {
     std::string artifact;
     Described model;
     ServingShape shape;
-    std::optional<WeightFormat> format;
+    WeightFormat format = WeightFormat::kF32;
   };
   absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
                                    const Formats& formats, const Placement& placement);
   absl::StatusOr<std::vector<Part>> DescribeAll(const std::string& llm,
                                                 const std::vector<std::string>& ssms,
                                                 const ServingSize& size, const Expansion& expansion,
-                                                const Formats& formats) const;
+                                                const Formats& formats,
+                                                const Placement& placement) const;
+  // `given`, or the artifact's own. `here`: in this process, not on workers.
+  absl::StatusOr<WeightFormat> FormatOf(const std::string& artifact, const Described& model,
+                                        std::optional<WeightFormat> given, bool here) const;
   // `adapted`: the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
                                      const AdapterFiles& adapters,

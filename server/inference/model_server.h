@@ -57,7 +57,7 @@ class ModelLoader {
     std::vector<proto::PlacementCandidate> candidates;
   };
   struct Formats {
-    std::optional<WeightFormat> llm, ssms;  // absent: as the artifact has it
+    std::optional<WeightFormat> llm, ssms;  // absent: as the files have it
     int64_t resident_weight_bytes = 0;      // of the LLM: see ServingLowering; 0: all
     std::vector<std::string> adapters;      // artifacts of low-rank adapters of the LLM
   };

@@ -201,14 +201,12 @@ class HostileGrpcTest(unittest.TestCase):
         self.cluster.wait(lambda: self.daemon("Threads") < threads + 60, 30, "the threads have gone")
 
     def test_metadata_without_end(self):
-        for metadata in ([("a-header", "x" * 100_000)], [(f"header-{i}", "x" * 100) for i in range(1000)]):
+        for metadata in ([("a-header", "x" * 100_000)], [(f"header-{i}", "x" * 100) for i in range(1000)],
+                         [("a-header", "x" * (17 << 10))]):
             with Calls(self.cluster.grpc, "Inference") as calls:
                 code, message = error_of(lambda: calls.Generate(inference_pb2.GenerateRequest(), metadata=metadata))
-            # Of so much the library ends the connection.
+            # The library may end a connection that says so much, before or after its answer.
             self.assertIn(code, (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE), message)
-        code, message = error_of(lambda: self.inference.Generate(inference_pb2.GenerateRequest(),
-                                                                 metadata=[("a-header", "x" * (17 << 10))]))
-        self.assertEqual(code, Code.RESOURCE_EXHAUSTED, message)
         # What fits is read.
         code, message = error_of(lambda: self.inference.Generate(inference_pb2.GenerateRequest(model="x"),
                                                                  metadata=[("a-header", "x" * (15 << 10))]))

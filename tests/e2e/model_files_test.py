@@ -82,12 +82,19 @@ def compressed(name, weights, bits):
 def write_safetensors(path, tensors):
     header, data = {}, b""
     for name, value in tensors.items():
-        header[name] = {"dtype": {"float32": "F32", "float16": "F16"}[value.dtype.name], "shape": list(value.shape),
+        dtype = {"float32": "F32", "float16": "F16", "uint16": "BF16"}[value.dtype.name]
+        header[name] = {"dtype": dtype, "shape": list(value.shape),
                         "data_offsets": [len(data), len(data) + value.nbytes]}
         data += value.tobytes()
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def bf16(value):
+    """Nearest, ties to even, as its bits; NumPy has no such type."""
+    bits = value.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def write_model(folder, tensors, **changes):
@@ -136,9 +143,23 @@ class ModelFilesTest(unittest.TestCase):
         rounded = {name: value.astype(np.float16) for name, value in exact.items()}
         self.upload("half", rounded)
         self.upload("wide", {name: value.astype(np.float32) for name, value in rounded.items()})
-        self.cluster.cli("serve", "half")
-        self.cluster.cli("serve", "wide")
+        self.assertEqual(self.cluster.run("serve", "half")["weights"], "f16")
+        self.assertEqual(self.cluster.run("serve", "wide")["weights"], "f32")
         self.assertEqual(self.complete("half"), self.complete("wide"))
+
+    def test_matrices_are_kept_as_the_files_have_them_unless_it_is_said(self):
+        tensors = {name: bf16(value) for name, value in weights().items()}
+        self.upload("brain", tensors)
+        self.upload("brain-wide", {name: (value.astype(np.uint32) << 16).view(np.float32)
+                                   for name, value in tensors.items()})
+        self.assertEqual(self.cluster.run("serve", "brain", "--ssm=brain-wide")["weights"], "bf16")
+        self.assertEqual(self.cluster.run("serve", "brain-wide", "--ssm=brain")["weights"], "f32")
+        self.assertEqual(self.cluster.run("serve", "brain", "--name=told", "--weights=f32")["weights"], "f32")
+        exact = self.prompt_logprobs("brain-wide")
+        np.testing.assert_array_equal(self.prompt_logprobs("told"), exact)
+        off = np.abs(self.prompt_logprobs("brain") - exact).max()
+        print(f"bf16 files in bf16: log-probabilities up to {off:.2g} off")
+        self.assertLess(off, 0.05)
 
     def prompt_logprobs(self, name):
         body = {"model": name, "prompt": "In the beginning God created", "max_tokens": 0, "echo": True, "logprobs": 0}

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/weights/gguf.h"
+#include "worker/weights/own_format.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
@@ -110,6 +111,57 @@ TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
 
 // Files by an independent script: three files and one, 8 and 4 bits, f32 and f16, groups that are
 // not full, groups of equal weights, the names of the older converter and of the newer one.
+TEST_F(WeightsTest, MatricesAreBestKeptAsMostOfTheFilesNumbersAre) {
+  using Kinds = std::vector<std::pair<std::string, Dims>>;
+  const auto own = [](const Kinds& kinds) {
+    class Files : public WeightFiles {
+     public:
+      explicit Files(const Kinds& kinds) {
+        for (const auto& [dtype, dims] : kinds) {
+          tensors_[absl::StrCat("t", tensors_.size())] = {dims, dtype, "", dtype != "Q9_9"};
+        }
+      }
+      const std::map<std::string, Tensor>& tensors() const override { return tensors_; }
+      absl::Status Read(const std::string&, int64_t, int64_t, float*) const override {
+        return absl::InternalError("a format is known without them");
+      }
+
+     private:
+      std::map<std::string, Tensor> tensors_;
+    };
+    return OwnFormat(Files(kinds));
+  };
+  EXPECT_EQ(own({}), WeightFormat::kF32);
+  EXPECT_EQ(own({{"F32", {4, 4}}, {"BF16", {4, 5}}}), WeightFormat::kBF16);
+  EXPECT_EQ(own({{"F32", {4, 4}}, {"F16", {2, 4, 3}}}), WeightFormat::kF16);
+  EXPECT_EQ(own({{"F32", {4, 4}}, {"F16", {4, 3}}}), WeightFormat::kF32);
+  EXPECT_EQ(own({{"F32", {1000}}, {"BF16", {2, 2}}}), WeightFormat::kBF16) << "no matrix is f32";
+  // Blocks are added up, of whatever type.
+  EXPECT_EQ(own({{"F16", {4, 4}}, {"Q4_K", {3, 4}}, {"Q6_K", {3, 4}}}), WeightFormat::kInt8);
+  EXPECT_EQ(own({{"F8_E4M3", {4, 4}}}), WeightFormat::kF32)
+      << "loading will say that it is not read";
+  EXPECT_EQ(own({{"Q9_9", {4, 4}}}), WeightFormat::kF32);
+}
+
+TEST_F(WeightsTest, AFoldersOwnFormatIsKnownWithoutReadingIt) {
+  const auto own = [&]() -> std::string {
+    const absl::StatusOr<WeightFormat> format = ReadOwnFormat(*files_, folder_);
+    return format.ok() ? Name(*format) : std::string(format.status().message());
+  };
+  EXPECT_THAT(own(), HasSubstr("model.safetensors"));
+  const std::map<std::string, DType> types = {
+      {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}};
+  for (const auto& [name, dtype] : types) {
+    SafetensorsWriter writer(*files_, Path("model.safetensors"));
+    ASSERT_TRUE(writer.Begin({{"norm", {DType::kF32, {8}}}, {"matrix", {dtype, {2, 3}}}}, {}).ok());
+    const std::vector<char> zeros(32);
+    ASSERT_TRUE(writer.Append(zeros.data(), 32).ok());
+    ASSERT_TRUE(writer.Append(zeros.data(), 6 * SizeOf(dtype)).ok());
+    ASSERT_TRUE(writer.Finish().ok());
+    EXPECT_EQ(own(), name);
+  }
+}
+
 TEST_F(WeightsTest, FlexFlowsFilesAreRead) {
   auto expected = SafetensorsFile::Open(*files_, absl::StrCat(kFlexFlow, "/expected.safetensors"));
   ASSERT_TRUE(expected.ok()) << expected.status();
