@@ -21,6 +21,7 @@
 #include "worker/checkpoint/safetensors.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/weights/gguf.h"
+#include "worker/weights/own_format.h"
 #include "worker/weights/weight_files.h"
 
 namespace espalier {
@@ -187,6 +188,12 @@ TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
       EXPECT_EQ(Logits(gguf, family, format), expected);
       EXPECT_GT(Distance(expected, exact), 0) << "the type does nothing";
     }
+    // As it is served if nobody says otherwise.
+    const absl::StatusOr<WeightFormat> own = ReadOwnFormat(*NewPosixFileSystem(), gguf);
+    ASSERT_TRUE(own.ok()) << own.status();
+    EXPECT_EQ(*own, type == kGgmlF16    ? WeightFormat::kF16
+                    : type == kGgmlBF16 ? WeightFormat::kBF16
+                                        : WeightFormat::kInt8);
     // Numbers that are f16 are multiplied as what they are, in the order of f32.
     if (type == kGgmlF16) {
       EXPECT_EQ(Logits(gguf, family, WeightFormat::kF16), Logits(gguf, family, WeightFormat::kF32));

@@ -160,6 +160,9 @@ TEST_F(WeightsTest, AFoldersOwnFormatIsKnownWithoutReadingIt) {
     ASSERT_TRUE(writer.Finish().ok());
     EXPECT_EQ(own(), name);
   }
+  ASSERT_TRUE(files_->Remove(Path("model.safetensors")).ok());
+  WriteText("model.gguf", Bytes("tests/conformance/llama.gguf"));
+  EXPECT_EQ(own(), "f32");
 }
 
 TEST_F(WeightsTest, FlexFlowsFilesAreRead) {
