@@ -270,8 +270,7 @@ std::vector<FlagSpec> ServingFlags() {
       {"expansion", FlagType::kText, "LIST",
        "children per depth of the token tree (chosen at each step; with --no-tune 1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
-       "how matrices are kept: f32, bf16, f16, int8, int4 (as the files have them; of a GGUF with "
-       "quantised blocks int8)"},
+       "how matrices are kept: f32, bf16, f16, int8, int4 (each as the files have it)"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},
       {"kv-cache", FlagType::kText, "FORMAT",
        "how keys and values are kept: f32 (the default), f16, bf16, int8"},

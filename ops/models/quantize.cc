@@ -8,7 +8,13 @@ namespace espalier {
 
 absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
                                              WeightFormat format) {
-  absl::StatusOr<Graph> graph = QuantizeLinears(registry, model.graph, format);
+  return QuantizeServing(registry, std::move(model),
+                         [format](const std::string&) { return format; });
+}
+
+absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
+                                             const WeightFormats& formats) {
+  absl::StatusOr<Graph> graph = QuantizeLinears(registry, model.graph, formats);
   if (!graph.ok()) return graph.status();
   for (const Node& node : graph->nodes()) {
     if (node.op != "quantized_linear" && node.op != "quantized_expert_linear") continue;

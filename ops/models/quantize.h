@@ -22,6 +22,10 @@ inline constexpr int kPackedVersion = 2;
 absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
                                              WeightFormat format);
 
+// The same, each weight in a format of its own, by the parameter's name.
+absl::StatusOr<ServingModel> QuantizeServing(const OpRegistry& registry, ServingModel model,
+                                             const WeightFormats& formats);
+
 // The format of packed weights; kF32 for models that have none.
 WeightFormat PackedFormat(const ModelFacts& facts);
 

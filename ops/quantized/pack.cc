@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "ops/tensor/narrow.h"
@@ -23,6 +24,42 @@ struct Group {
   }
 };
 
+// 16 numbers that are equally far apart.
+struct Ladder {
+  float step, least;
+};
+
+bool IsF16(float value) { return F16ToF32(F32ToF16(value)) == value; }
+
+// One that has all of the weights, but for rounding, and that f16 can say, if there is such; else
+// one that has them, or the one from the least to the largest. Numbers that were held in 4 bits
+// before come back as they were.
+Ladder LadderOf(const float* weights, int64_t n) {
+  constexpr int kSteps = 15;
+  constexpr float kOff = 1e-3F;  // of a step
+  const auto [first, last] = std::minmax_element(weights, weights + n);
+  const float least = *first, span = *last - least;
+  Ladder best = {span / kSteps, least};
+  bool found = false;
+  for (int steps = 1; steps <= kSteps; ++steps) {
+    const float per_unit = static_cast<float>(steps) / span;
+    const bool fits = span == 0 || std::all_of(weights, weights + n, [&](float weight) {
+                        const float at = (weight - least) * per_unit;
+                        return std::fabs(at - std::nearbyint(at)) <= kOff;
+                      });
+    if (!fits) continue;
+    // One number alone is a part of itself away from others.
+    const float step = (span > 0 ? span : std::fabs(least)) / static_cast<float>(steps);
+    if (!std::exchange(found, true)) best = {span > 0 ? step : 0, least};
+    const int most_below = span > 0 ? kSteps - steps : kSteps;
+    for (int below = 0; below <= most_below && IsF16(step); ++below) {
+      const float start = least - static_cast<float>(below) * step;
+      if (IsF16(start)) return {step, start};
+    }
+  }
+  return best;
+}
+
 Group MakeGroup(int bits, const float* weights, int64_t n) {
   Group group;
   if (bits == 8) {
@@ -33,9 +70,9 @@ Group MakeGroup(int bits, const float* weights, int64_t n) {
     group.offset = -128 * group.step;
     group.levels = 255;
   } else {
-    const auto [least, largest] = std::minmax_element(weights, weights + n);
-    group.scale = F32ToF16((*largest - *least) / 15);
-    group.minimum = F32ToF16(*least);
+    const Ladder ladder = LadderOf(weights, n);
+    group.scale = F32ToF16(ladder.step);
+    group.minimum = F32ToF16(ladder.least);
     group.step = F16ToF32(group.scale);
     group.offset = F16ToF32(group.minimum);
     group.levels = 15;

@@ -12,9 +12,10 @@
 namespace espalier {
 
 // Rounds a matrix f32[out, in] to nearest. 8 bits: symmetric, the largest magnitude of a group is
-// 127 steps. 4 bits: the 16 values between the least and the largest of a group. `packed` takes
-// blocks() * block_bytes() bytes. InvalidArgument with the row and column, and `name`, for a weight
-// that is not finite or too large for a scale of f16.
+// 127 steps. 4 bits: the 16 values between the least and the largest of a group, or those that its
+// numbers are already if they are 16 at most and equally far apart. `packed` takes blocks() *
+// block_bytes() bytes. InvalidArgument with the row and column, and `name`, for a weight that is
+// not finite or too large for a scale of f16.
 absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
                   uint8_t* packed);
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ops/cpu/quantized_dot.h"
+#include "ops/tensor/narrow.h"
 
 namespace espalier {
 namespace {
@@ -80,6 +81,27 @@ TEST(PackTest, EveryWeightIsWithinHalfAStepOfItsGroup) {
       }
     }
   }
+}
+
+// As in GGUF's Q4_0: some of 16 numbers, -8 to 7 times a scale of f16.
+TEST(PackTest, NumbersThatWereHeldInFourBitsComeBackAsTheyWere) {
+  const PackedWeights shape{4, 33, 85};
+  std::mt19937 random(7);
+  std::vector<float> weights(static_cast<size_t>(shape.out * shape.in));
+  for (int64_t o = 0; o < shape.out; ++o) {
+    float step = 0;
+    int first = 0, levels = 1;
+    for (int64_t i = 0; i < shape.in; ++i) {
+      if (i % kPackGroup == 0) {
+        step = F16ToF32(F32ToF16(0.001f * static_cast<float>(1 + random() % 1000)));
+        first = static_cast<int>(random() % 16);
+        levels = 1 + static_cast<int>(random() % static_cast<unsigned>(16 - first));
+      }
+      const int q = first + static_cast<int>(random() % static_cast<unsigned>(levels));
+      weights[static_cast<size_t>(o * shape.in + i)] = static_cast<float>(q - 8) * step;
+    }
+  }
+  EXPECT_EQ(Unpack(shape, Packed(shape, weights).data()), weights);
 }
 
 TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {

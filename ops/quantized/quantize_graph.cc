@@ -83,13 +83,18 @@ absl::StatusOr<WeightFormat> WeightFormatOf(absl::string_view name) {
       absl::StrCat("weight format '", name, "', expected f32, bf16, f16, int8 or int4"));
 }
 
-absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& given,
+absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& graph,
                                       WeightFormat format) {
-  if (format == WeightFormat::kF32) return given;
+  if (format == WeightFormat::kF32) return graph;
+  return QuantizeLinears(registry, graph, [format](const std::string&) { return format; });
+}
+
+absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& given,
+                                      const WeightFormats& formats) {
   // Types of computed values decide what can be packed.
   Graph graph = given;
   if (absl::Status status = BindAndInfer(registry, 1, &graph); !status.ok()) return status;
-  const int bits = BitsOf(format);
+  std::map<ValueId, WeightFormat> chosen;
   std::vector<bool> quantized(graph.nodes().size(), false);
   std::vector<bool> needed(graph.values().size(), false);  // as it is
   for (const auto& [name, value] : graph.outputs) needed[static_cast<size_t>(value)] = true;
@@ -101,6 +106,14 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
                    graph.value(node.inputs[1]).kind == ValueKind::kParameter &&
                    is_f32(node.inputs[0]) && is_f32(node.inputs[1]) &&
                    !scores[static_cast<size_t>(node.outputs[0])];
+    if (quantized[n]) {
+      const ValueId weight = node.inputs[1];
+      const auto found = chosen.find(weight);
+      const WeightFormat format =
+          found != chosen.end() ? found->second : formats(graph.value(weight).name);
+      quantized[n] = format != WeightFormat::kF32;
+      chosen[weight] = format;
+    }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNoValue || (quantized[n] && i == 1)) continue;
       needed[static_cast<size_t>(node.inputs[i])] = true;
@@ -110,7 +123,6 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
   Graph result;
   result.name = graph.name;
   result.metadata = graph.metadata;
-  result.metadata["weight_format"] = Name(format);
   std::vector<ValueId> moved(graph.values().size(), kNoValue);
   for (size_t v = 0; v < graph.values().size(); ++v) {
     const Value& value = graph.values()[v];
@@ -129,6 +141,7 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
         continue;
       }
       const Value& source = graph.value(input);
+      const WeightFormat format = chosen.at(input);
       auto [found, is_new] = packed.try_emplace(input, kNoValue);
       if (is_new) {
         Value value;
@@ -140,7 +153,7 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
       }
       input = found->second;
       node.op = QuantizedOp(node.op);
-      node.attributes.Set("bits", static_cast<int64_t>(bits));
+      node.attributes.Set("bits", static_cast<int64_t>(BitsOf(format)));
       node.attributes.Set("out", source.type.dims[source.type.dims.size() - 2]);
       node.attributes.Set("source", source.name);
     }

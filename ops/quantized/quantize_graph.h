@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ absl::StatusOr<WeightFormat> WeightFormatOf(absl::string_view name);
 // experts stay as they are. f32 changes nothing. Types of the new graph have been inferred.
 absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& graph,
                                       WeightFormat format);
+// The same, each weight in a format of its own, by the parameter's name.
+using WeightFormats = std::function<WeightFormat(const std::string& parameter)>;
+absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& graph,
+                                      const WeightFormats& formats);
 
 // The bytes of such a parameter, from f32[out, in] of its source. Errors as those of Pack; a weight
 // that is too large for f16 is one, too. REQUIRES: the format is not f32.

@@ -87,6 +87,36 @@ TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
   }
 }
 
+TEST(QuantizeGraphTest, EachWeightMayHaveAFormatOfItsOwn) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto model = ReadModel(
+      R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 40, "hidden_size": 32,
+          "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "num_key_value_heads": 1})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto serving = BuildServing(registry, *model, {4, 4, 32, 2, 32, 8, 0});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  const std::map<std::string, WeightFormat> formats = {
+      {"model.layers.0.mlp.up_proj.weight", WeightFormat::kInt8},
+      {"model.layers.1.mlp.up_proj.weight", WeightFormat::kInt4},
+      {"model.layers.0.mlp.down_proj.weight", WeightFormat::kBF16}};
+  const auto quantized =
+      QuantizeLinears(registry, serving->graph, [&](const std::string& parameter) {
+        const auto found = formats.find(parameter);
+        return found == formats.end() ? WeightFormat::kF32 : found->second;
+      });
+  ASSERT_TRUE(quantized.ok()) << quantized.status();
+  int packed = 0;
+  for (const Node& node : quantized->nodes()) packed += node.op == "quantized_linear";
+  EXPECT_EQ(packed, 3);
+  for (const auto& [name, format] : formats) {
+    EXPECT_EQ(quantized->FindValue(name), kNoValue);
+    EXPECT_NE(quantized->FindValue(absl::StrCat(name, ".", Name(format))), kNoValue);
+  }
+  EXPECT_NE(quantized->FindValue("model.layers.1.mlp.down_proj.weight"), kNoValue);
+}
+
 TEST(QuantizeGraphTest, FormatsHaveNames) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
                                     WeightFormat::kInt8, WeightFormat::kInt4}) {

@@ -74,6 +74,15 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
+// The tensors of the files that a parameter is made of.
+std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap& weights) {
+  const auto source = weights.sources.find(parameter);
+  if (source == weights.sources.end()) return {parameter};
+  std::vector<std::string> tensors;
+  for (const WeightPiece& piece : source->second.pieces) tensors.push_back(piece.tensor);
+  return tensors;
+}
+
 // Why a model could not be made: of what it takes, the KV cache can be chosen.
 absl::Status Making(const std::string& artifact, const ServingShape& shape,
                     const absl::Status& status) {
@@ -98,28 +107,13 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-absl::StatusOr<WeightFormat> ArtifactLoader::FormatOf(const std::string& artifact,
-                                                      const Described& model,
-                                                      std::optional<WeightFormat> given,
-                                                      bool here) const {
-  if (given.has_value()) return *given;
-  if (const ModelFacts& facts = model.description.model.facts; facts.packed_bits != 0) {
-    return PackedFormat(facts);
-  }
-  absl::StatusOr<WeightFormat> own = ReadOwnFormat(*files_, model.folder);
-  if (!own.ok() || *own != WeightFormat::kF16 || here || options_.cluster.workers == nullptr) {
-    return own;
-  }
+bool ArtifactLoader::AnyGpu() const {
+  if (options_.cluster.workers == nullptr) return false;
   const std::vector<proto::WorkerInfo> workers = options_.cluster.workers->List();
-  const auto gpu =
-      std::find_if(workers.begin(), workers.end(), [](const proto::WorkerInfo& worker) {
-        return worker.device().kind() == proto::Device::CUDA &&
-               worker.state() != proto::WorkerInfo::DEAD;
-      });
-  if (gpu == workers.end()) return own;
-  spdlog::info("artifact {}: its weights are f16, for which GPUs as '{}' have no kernels: f32",
-               artifact, gpu->name());
-  return WeightFormat::kF32;
+  return std::any_of(workers.begin(), workers.end(), [](const proto::WorkerInfo& worker) {
+    return worker.device().kind() == proto::Device::CUDA &&
+           worker.state() != proto::WorkerInfo::DEAD;
+  });
 }
 
 absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
@@ -150,12 +144,19 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
           "had by a max_sequence_length of {}",
           artifact, shape->max_positions, facts.short_positions, facts.short_positions);
     }
-    const auto place = placement.models.begin() + static_cast<int64_t>(parts.size());
-    const bool here = place < placement.models.end() && place->tensor_parallel() == 0;
-    const absl::StatusOr<WeightFormat> format =
-        FormatOf(artifact, *model, parts.empty() ? formats.llm : formats.ssms, here);
-    if (!format.ok()) return In(artifact, format.status());
-    parts.push_back({artifact, *std::move(model), *shape, *format});
+    const std::optional<WeightFormat> given = parts.empty() ? formats.llm : formats.ssms;
+    Part part{artifact, *model, *shape, given.value_or(PackedFormat(facts))};
+    if (!given.has_value() && facts.packed_bits == 0) {
+      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, model->folder);
+      if (!own.ok()) return In(artifact, own.status());
+      const auto place = placement.models.begin() + static_cast<int64_t>(parts.size());
+      const bool here = place < placement.models.end() && place->tensor_parallel() == 0;
+      // GPUs have no kernels for it.
+      if (!here && AnyGpu()) own->Without(WeightFormat::kF16);
+      part.format = own->most();
+      part.own = std::make_shared<OwnFormats>(*std::move(own));
+    }
+    parts.push_back(std::move(part));
   }
   return parts;
 }
@@ -174,7 +175,13 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(const Part& part, const Servi
   absl::StatusOr<AdapterFiles::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
   if (!added.ok()) return added.status();
   *adapted = *std::move(added);
-  return ServingIn(*options_.operators, *std::move(serving), model.facts, part.format);
+  if (part.own == nullptr) {
+    return ServingIn(*options_.operators, *std::move(serving), model.facts, part.format);
+  }
+  const auto formats = [own = part.own, weights = serving->weights](const std::string& parameter) {
+    return own->Of(TensorsOf(parameter, weights));
+  };
+  return QuantizeServing(*options_.operators, *std::move(serving), formats);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Part& part,

@@ -15,6 +15,7 @@
 #include "server/inference/serving_session.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/runner/adapter_files.h"
+#include "worker/weights/own_format.h"
 
 namespace espalier {
 
@@ -55,7 +56,8 @@ class ArtifactLoader : public ModelLoader {
     std::string artifact;
     Described model;
     ServingShape shape;
-    WeightFormat format = WeightFormat::kF32;
+    WeightFormat format = WeightFormat::kF32;  // of most of its weights
+    std::shared_ptr<const OwnFormats> own;     // by weight; null: all alike, or packed
   };
   absl::StatusOr<Loaded> LoadSized(const std::vector<Part>& parts, const Expansion& expansion,
                                    const Formats& formats, const Placement& placement);
@@ -64,9 +66,8 @@ class ArtifactLoader : public ModelLoader {
                                                 const ServingSize& size, const Expansion& expansion,
                                                 const Formats& formats,
                                                 const Placement& placement) const;
-  // `given`, or the artifact's own. `here`: in this process, not on workers.
-  absl::StatusOr<WeightFormat> FormatOf(const std::string& artifact, const Described& model,
-                                        std::optional<WeightFormat> given, bool here) const;
+  // Whether a worker has a GPU.
+  bool AnyGpu() const;
   // `adapted`: the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
                                      const AdapterFiles& adapters,

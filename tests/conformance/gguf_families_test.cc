@@ -189,11 +189,13 @@ TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
       EXPECT_GT(Distance(expected, exact), 0) << "the type does nothing";
     }
     // As it is served if nobody says otherwise.
-    const absl::StatusOr<WeightFormat> own = ReadOwnFormat(*NewPosixFileSystem(), gguf);
+    const absl::StatusOr<OwnFormats> own = OwnFormats::Read(*NewPosixFileSystem(), gguf);
     ASSERT_TRUE(own.ok()) << own.status();
-    EXPECT_EQ(*own, type == kGgmlF16    ? WeightFormat::kF16
-                    : type == kGgmlBF16 ? WeightFormat::kBF16
-                                        : WeightFormat::kInt8);
+    const std::map<uint32_t, WeightFormat> expected = {{kGgmlF16, WeightFormat::kF16},
+                                                       {kGgmlBF16, WeightFormat::kBF16},
+                                                       {kGgmlQ8_0, WeightFormat::kInt8},
+                                                       {kGgmlQ4_0, WeightFormat::kInt4}};
+    EXPECT_EQ(own->most(), expected.at(type));
     // Numbers that are f16 are multiplied as what they are, in the order of f32.
     if (type == kGgmlF16) {
       EXPECT_EQ(Logits(gguf, family, WeightFormat::kF16), Logits(gguf, family, WeightFormat::kF32));

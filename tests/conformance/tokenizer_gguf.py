@@ -28,8 +28,19 @@ def value(of):
     return struct.pack("<I", STRING) + string(of)
 
 
+class Blocks:
+    """A tensor of a quantised type: its number, its shape, its bytes."""
+
+    def __init__(self, kind, shape, data):
+        self.kind, self.shape, self.data = kind, shape, data
+        self.ndim, self.nbytes = len(shape), len(data)
+
+    def tobytes(self):
+        return self.data
+
+
 def write(folder, entries, tensors=None):
-    """`tensors`: arrays of f32 by name."""
+    """`tensors`: arrays of f32, or Blocks, by name."""
     os.makedirs(folder, exist_ok=True)
     tensors = tensors or {}
     with open(os.path.join(folder, "model.gguf"), "wb") as out:
@@ -39,7 +50,7 @@ def write(folder, entries, tensors=None):
         at = 0
         for name, tensor in tensors.items():
             dims = struct.pack(f"<I{tensor.ndim}Q", tensor.ndim, *reversed(tensor.shape))
-            out.write(string(name) + dims + struct.pack("<IQ", 0, at))
+            out.write(string(name) + dims + struct.pack("<IQ", getattr(tensor, "kind", 0), at))
             at += -(-tensor.nbytes // 32) * 32
         for tensor in tensors.values():
             out.write(bytes(-out.tell() % 32) + tensor.tobytes())

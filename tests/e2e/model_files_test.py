@@ -22,7 +22,7 @@ CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_s
           "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tokenizer": "bytes"}
 
 
-def weights():
+def weights(wide=WIDE):
     shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,)}
     for layer in range(2):
         p = f"model.layers.{layer}."
@@ -30,8 +30,8 @@ def weights():
                        p + "self_attn.q_proj.weight": (64, HIDDEN), p + "self_attn.k_proj.weight": (32, HIDDEN),
                        p + "self_attn.v_proj.weight": (32, HIDDEN), p + "self_attn.o_proj.weight": (HIDDEN, 64),
                        p + "self_attn.q_norm.weight": (16,), p + "self_attn.k_norm.weight": (16,),
-                       p + "mlp.gate_proj.weight": (WIDE, HIDDEN), p + "mlp.up_proj.weight": (WIDE, HIDDEN),
-                       p + "mlp.down_proj.weight": (HIDDEN, WIDE)})
+                       p + "mlp.gate_proj.weight": (wide, HIDDEN), p + "mlp.up_proj.weight": (wide, HIDDEN),
+                       p + "mlp.down_proj.weight": (HIDDEN, wide)})
     random = np.random.default_rng(5)
     return {name: random.normal(size=shape).astype(np.float32) / shape[-1] ** 0.5 for name, shape in shapes.items()}
 
@@ -53,6 +53,42 @@ def mixture():
         tensors.update({name: random.normal(size=shape).astype(np.float32) / shape[-1] ** 0.5
                         for name, shape in shapes.items()})
     return tensors
+
+
+def in_gguf(tensors):
+    """A LLaMA's by llama.cpp's names, in its order of rows."""
+    def turned(name, value):  # pairs that turn together lie beside each other
+        heads = 4 if "q_proj" in name else 2
+        return np.ascontiguousarray(value.reshape(heads, 2, 8, HIDDEN).swapaxes(1, 2).reshape(value.shape))
+    stems = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+             "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.layers": "blk"}
+    inside = {}
+    for name, value in tensors.items():
+        if "q_proj" in name or "k_proj" in name:
+            value = turned(name, value)
+        for a, b in stems.items():
+            name = name.replace(a, b)
+        inside[name] = value
+    return inside
+
+
+def in_blocks(kind, value):
+    """Numbers in ggml's Q4_0 (2) or Q8_0 (8): the block's bytes, and what they mean."""
+    groups = value.reshape(-1, 32)
+    if kind == 8:
+        scale = (np.abs(groups).max(1, keepdims=True) / 127).astype(np.float16)
+        q = np.rint(groups / scale.astype(np.float32)).astype(np.int8)
+        held = q.view(np.uint8)
+    else:
+        largest = np.take_along_axis(groups, np.abs(groups).argmax(1, keepdims=True), 1)
+        scale = (largest / -8).astype(np.float16)
+        q = np.clip(np.rint(groups / scale.astype(np.float32)) + 8, 0, 15).astype(np.uint8)
+        held = q[:, :16] | q[:, 16:] << 4
+        q = q.astype(np.int8) - 8
+    data = np.concatenate([scale.view(np.uint8), held], axis=1).tobytes()
+    return gguf.Blocks(kind, value.shape, data), (q * scale.astype(np.float32)).reshape(value.shape)
 
 
 def flexflow(tensors):
@@ -255,20 +291,7 @@ class ModelFilesTest(unittest.TestCase):
                                  "merges": [list(m) for m in merges]}}, out)
         self.cluster.cli("models", "upload", "by-safetensors", folder)
 
-        def turned(name, value):  # pairs that turn together lie beside each other
-            heads = 4 if "q_proj" in name else 2
-            return np.ascontiguousarray(value.reshape(heads, 2, 8, HIDDEN).swapaxes(1, 2).reshape(value.shape))
-        stems = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-                 "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-                 "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-                 "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.layers": "blk"}
-        inside = {}
-        for name, value in tensors.items():
-            if "q_proj" in name or "k_proj" in name:
-                value = turned(name, value)
-            for a, b in stems.items():
-                name = name.replace(a, b)
-            inside[name] = value
+        inside = in_gguf(tensors)
         sizes = {"context_length": 128, "embedding_length": HIDDEN, "block_count": 2, "feed_forward_length": WIDE,
                  "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
                  "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10000.0}
@@ -300,6 +323,38 @@ class ModelFilesTest(unittest.TestCase):
         gguf.write(alone, {**entries, "tokenizer.ggml.pre": gguf.value("chameleon")}, inside)
         self.cluster.cli("models", "upload", "strange", os.path.join(alone, "model.gguf"))
         self.refused("strange", "tokenizer.ggml.pre", "chameleon")
+
+    def test_blocks_of_a_gguf_stay_as_few_bits_as_they_are(self):
+        """In files with blocks of 4 bits some matrices have 8."""
+        exact = {name: value for name, value in weights(64).items() if "_norm" not in name or "layernorm" in name}
+        sizes = {"context_length": 128, "embedding_length": HIDDEN, "block_count": 2, "feed_forward_length": 64,
+                 "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
+                 "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10000.0}
+        entries = {"general.architecture": gguf.value("llama"),
+                   **{"llama." + key: gguf.value(v) for key, v in sizes.items()}}
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "intermediate_size": 64}
+        for title, wide in (("four", ()), ("mixed", ("v_proj", "down_proj"))):
+            kinds = {name: 8 if any(part in name for part in wide) else 2 for name in exact if "proj" in name}
+            means = {name: in_blocks(kinds[name], value)[1] if name in kinds else value for name, value in exact.items()}
+            self.upload(title + "-means", means, **config)
+            folder = os.path.join(self.folder.name, title + "-blocks")
+            blocks = in_gguf(exact)
+            for name in kinds:
+                key = next(iter(in_gguf({name: exact[name]})))
+                blocks[key] = in_blocks(kinds[name], blocks[key])[0]
+            gguf.write(folder, entries, blocks)
+            with open(os.path.join(folder, "config.json"), "w") as out:
+                json.dump({**CONFIG, **config}, out)
+            self.cluster.cli("models", "upload", title + "-blocks", folder)
+            self.assertEqual(self.cluster.run("serve", title + "-blocks")["weights"], "int4")
+            self.cluster.cli("serve", title + "-means")
+            self.cluster.cli("serve", title + "-means", "--name=" + title + "-int4", "--weights=int4")
+            true, own, int4 = (self.prompt_logprobs(title + "-" + what) for what in ("means", "blocks", "int4"))
+            print(f"{title}: log-probabilities of blocks up to {np.abs(own - true).max():.2g} off, "
+                  f"of int4 {np.abs(int4 - true).max():.2g}")
+            # Weights are what they were; what they are multiplied with is rounded to 8 bits.
+            self.assertLess(np.abs(own - true).max(), 0.01)
+            self.assertGreater(np.abs(int4 - true).max(), 4 * np.abs(own - true).max(), "all in 4 bits")
 
     def test_answers_are_the_same_however_they_are_drafted(self):
         self.upload("drafted", weights())

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
+#include <memory>
 
 #include "absl/strings/match.h"
 #include "worker/weights/flexflow_weights.h"
@@ -13,34 +11,62 @@ namespace espalier {
 namespace {
 
 WeightFormat FormatOf(const WeightFiles::Tensor& tensor) {
-  if (tensor.dtype == "BF16") return WeightFormat::kBF16;
-  if (tensor.dtype == "F16") return WeightFormat::kF16;
-  const bool block = absl::StartsWith(tensor.dtype, "Q") && tensor.readable;  // "Q4_K"
-  return block ? WeightFormat::kInt8 : WeightFormat::kF32;
+  const std::string& dtype = tensor.dtype;
+  if (!tensor.readable) return WeightFormat::kF32;  // loading will say so
+  if (dtype == "BF16") return WeightFormat::kBF16;
+  if (dtype == "F16") return WeightFormat::kF16;
+  if (dtype == "Q4_0" || dtype == "Q4_1" || dtype == "Q4_K") return WeightFormat::kInt4;
+  return absl::StartsWith(dtype, "Q") ? WeightFormat::kInt8 : WeightFormat::kF32;
+}
+
+// What holds the numbers of both.
+WeightFormat Wider(WeightFormat a, WeightFormat b) {
+  if (a == b) return a;
+  const auto whole = [](WeightFormat format) {
+    return format == WeightFormat::kInt8 || format == WeightFormat::kInt4;
+  };
+  if (whole(a) && whole(b)) return WeightFormat::kInt8;
+  return WeightFormat::kF32;
 }
 
 }  // namespace
 
-WeightFormat OwnFormat(const WeightFiles& weights) {
+OwnFormats::OwnFormats(const WeightFiles& weights) {
   std::map<WeightFormat, int64_t> numbers;
   for (const auto& [name, tensor] : weights.tensors()) {
-    int64_t count = tensor.dims.size() < 2 ? 0 : 1;
-    for (const int64_t dim : tensor.dims) count *= dim;
-    numbers[FormatOf(tensor)] += count;
+    const WeightFormat format = formats_[name] = FormatOf(tensor);
+    if (tensor.dims.size() >= 2) numbers[format] += NumElements(tensor.dims);
   }
   const auto most =
       std::max_element(numbers.begin(), numbers.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == numbers.end() ? WeightFormat::kF32 : most->first;
+  if (most != numbers.end()) most_ = most->first;
 }
 
-absl::StatusOr<WeightFormat> ReadOwnFormat(FileSystem& files, const std::string& folder) {
+absl::StatusOr<OwnFormats> OwnFormats::Read(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return names.status();
-  if (IsFlexFlowFolder(*names)) return WeightFormat::kF32;
+  if (IsFlexFlowFolder(*names)) return OwnFormats();
   const absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(files, folder);
   if (!weights.ok()) return weights.status();
-  return OwnFormat(**weights);
+  return OwnFormats(**weights);
+}
+
+void OwnFormats::Without(WeightFormat format) {
+  for (auto& [name, own] : formats_) {
+    if (own == format) own = WeightFormat::kF32;
+  }
+  if (most_ == format) most_ = WeightFormat::kF32;
+}
+
+WeightFormat OwnFormats::Of(const std::vector<std::string>& tensors) const {
+  WeightFormat format = WeightFormat::kF32;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto found = formats_.find(tensors[i]);
+    const WeightFormat own = found == formats_.end() ? WeightFormat::kF32 : found->second;
+    format = i == 0 ? own : Wider(format, own);
+  }
+  return format;
 }
 
 }  // namespace espalier

@@ -111,42 +111,64 @@ TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
 
 // Files by an independent script: three files and one, 8 and 4 bits, f32 and f16, groups that are
 // not full, groups of equal weights, the names of the older converter and of the newer one.
-TEST_F(WeightsTest, MatricesAreBestKeptAsMostOfTheFilesNumbersAre) {
-  using Kinds = std::vector<std::pair<std::string, Dims>>;
-  const auto own = [](const Kinds& kinds) {
-    class Files : public WeightFiles {
-     public:
-      explicit Files(const Kinds& kinds) {
-        for (const auto& [dtype, dims] : kinds) {
-          tensors_[absl::StrCat("t", tensors_.size())] = {dims, dtype, "", dtype != "Q9_9"};
-        }
+TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
+  class Files : public WeightFiles {
+   public:
+    // Tensors "0", "1" and so on.
+    explicit Files(const std::vector<std::pair<std::string, Dims>>& kinds) {
+      for (const auto& [dtype, dims] : kinds) {
+        tensors_[absl::StrCat(tensors_.size())] = {dims, dtype, "", dtype != "Q9_9"};
       }
-      const std::map<std::string, Tensor>& tensors() const override { return tensors_; }
-      absl::Status Read(const std::string&, int64_t, int64_t, float*) const override {
-        return absl::InternalError("a format is known without them");
-      }
+    }
+    const std::map<std::string, Tensor>& tensors() const override { return tensors_; }
+    absl::Status Read(const std::string&, int64_t, int64_t, float*) const override {
+      return absl::InternalError("formats are known without them");
+    }
 
-     private:
-      std::map<std::string, Tensor> tensors_;
-    };
-    return OwnFormat(Files(kinds));
+   private:
+    std::map<std::string, Tensor> tensors_;
   };
-  EXPECT_EQ(own({}), WeightFormat::kF32);
-  EXPECT_EQ(own({{"F32", {4, 4}}, {"BF16", {4, 5}}}), WeightFormat::kBF16);
-  EXPECT_EQ(own({{"F32", {4, 4}}, {"F16", {2, 4, 3}}}), WeightFormat::kF16);
-  EXPECT_EQ(own({{"F32", {4, 4}}, {"F16", {4, 3}}}), WeightFormat::kF32);
-  EXPECT_EQ(own({{"F32", {1000}}, {"BF16", {2, 2}}}), WeightFormat::kBF16) << "no matrix is f32";
-  // Blocks are added up, of whatever type.
-  EXPECT_EQ(own({{"F16", {4, 4}}, {"Q4_K", {3, 4}}, {"Q6_K", {3, 4}}}), WeightFormat::kInt8);
-  EXPECT_EQ(own({{"F8_E4M3", {4, 4}}}), WeightFormat::kF32)
-      << "loading will say that it is not read";
-  EXPECT_EQ(own({{"Q9_9", {4, 4}}}), WeightFormat::kF32);
+  const OwnFormats own(Files({{"F32", {4, 4}},
+                              {"BF16", {4, 4}},
+                              {"F16", {4, 4}},
+                              {"Q4_0", {4, 4}},
+                              {"Q4_K", {4, 4}},
+                              {"Q6_K", {4, 4}},
+                              {"Q9_9", {4, 4}}}));
+  EXPECT_EQ(own.Of({"0"}), WeightFormat::kF32);
+  EXPECT_EQ(own.Of({"1"}), WeightFormat::kBF16);
+  EXPECT_EQ(own.Of({"2"}), WeightFormat::kF16);
+  EXPECT_EQ(own.Of({"3"}), WeightFormat::kInt4);
+  EXPECT_EQ(own.Of({"5"}), WeightFormat::kInt8);
+  EXPECT_EQ(own.Of({"6"}), WeightFormat::kF32) << "loading will say that it is not read";
+  EXPECT_EQ(own.Of({"7"}), WeightFormat::kF32) << "there is none";
+  EXPECT_EQ(own.Of({}), WeightFormat::kF32);
+  // Of several the widest, and neither of 16 bits holds the other.
+  EXPECT_EQ(own.Of({"3", "4", "3"}), WeightFormat::kInt4);
+  EXPECT_EQ(own.Of({"3", "5", "4"}), WeightFormat::kInt8);
+  EXPECT_EQ(own.Of({"2", "3"}), WeightFormat::kF32);
+  EXPECT_EQ(own.Of({"1", "2"}), WeightFormat::kF32);
+  EXPECT_EQ(own.Of({"1", "7"}), WeightFormat::kF32);
+
+  OwnFormats some = own;
+  some.Without(WeightFormat::kF16);
+  EXPECT_EQ(some.Of({"2"}), WeightFormat::kF32);
+  EXPECT_EQ(some.Of({"1"}), WeightFormat::kBF16);
+
+  const auto most = [](const std::vector<std::pair<std::string, Dims>>& kinds) {
+    return OwnFormats(Files(kinds)).most();
+  };
+  EXPECT_EQ(most({}), WeightFormat::kF32);
+  EXPECT_EQ(most({{"F32", {4, 4}}, {"BF16", {4, 5}}}), WeightFormat::kBF16);
+  EXPECT_EQ(most({{"F32", {4, 4}}, {"F16", {2, 4, 3}}}), WeightFormat::kF16);
+  EXPECT_EQ(most({{"F32", {1000}}, {"BF16", {2, 2}}}), WeightFormat::kBF16) << "no matrix is f32";
+  EXPECT_EQ(most({{"F16", {4, 4}}, {"Q5_K", {3, 4}}, {"Q6_K", {3, 4}}}), WeightFormat::kInt8);
 }
 
 TEST_F(WeightsTest, AFoldersOwnFormatIsKnownWithoutReadingIt) {
   const auto own = [&]() -> std::string {
-    const absl::StatusOr<WeightFormat> format = ReadOwnFormat(*files_, folder_);
-    return format.ok() ? Name(*format) : std::string(format.status().message());
+    const absl::StatusOr<OwnFormats> formats = OwnFormats::Read(*files_, folder_);
+    return formats.ok() ? Name(formats->most()) : std::string(formats.status().message());
   };
   EXPECT_THAT(own(), HasSubstr("model.safetensors"));
   const std::map<std::string, DType> types = {
