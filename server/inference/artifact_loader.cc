@@ -145,12 +145,15 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
           artifact, shape->max_positions, facts.short_positions, facts.short_positions);
     }
     const std::optional<WeightFormat> given = parts.empty() ? formats.llm : formats.ssms;
-    Part part{artifact, *model, *shape, given.value_or(PackedFormat(facts))};
-    if (!given.has_value() && facts.packed_bits == 0) {
-      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, model->folder);
+    const bool packed = facts.packed_bits != 0;
+    const WeightFormat format = given.value_or(PackedFormat(facts));
+    Part part{artifact, *std::move(model), *shape, format};
+    if (!given.has_value() && !packed) {
+      absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder);
       if (!own.ok()) return In(artifact, own.status());
-      const auto place = placement.models.begin() + static_cast<int64_t>(parts.size());
-      const bool here = place < placement.models.end() && place->tensor_parallel() == 0;
+      const size_t number = parts.size();
+      const bool here =
+          number < placement.models.size() && placement.models[number].tensor_parallel() == 0;
       // GPUs have no kernels for it.
       if (!here && AnyGpu()) own->Without(WeightFormat::kF16);
       part.format = own->most();
