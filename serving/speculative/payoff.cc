@@ -2,20 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace espalier {
 namespace {
 
 constexpr size_t kBlock = 8;             // steps with drafts, on each side of a comparison
 constexpr size_t kPlain = 4;             // steps without
+constexpr int kColdPlain = 2;            // steps after a change that are not compared,
+constexpr int kColdDrafts = 1;           // but where either way wins whatever these take
 constexpr size_t kEnough = 4;            // comparisons to judge by
 constexpr size_t kTrial = 2;             // likewise, where no gain is expected
 constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do not count
+constexpr size_t kFewComparisons = 5;    // that speak of what is beyond doubt only
 constexpr size_t kHalf = 8;              // that are remembered through a hold
 constexpr size_t kMost = 16;             // that are remembered; then who is ahead has won
 constexpr int64_t kCompareEvery = 48;    // steps after which some go without again
 constexpr int64_t kCompareSeldom = 768;  // where drafting has clearly won,
-constexpr int64_t kCompareOften = 256;   // and where it has won by less, and a look costs less
+constexpr int64_t kCompareOften = 384;   // and where it has won by less, and a look costs less
 constexpr int64_t kClearTimes = 8;       // it becomes more seldom, where that is clear
 constexpr double kTrialShare = 0.0025;   // of the time may be lost in trials without hope,
 constexpr double kFirstShare = 0.01;     // and in the first few: an estimate that rests on one
@@ -23,6 +27,8 @@ constexpr int kFirstTrials = 8;          // comparison may be luck
 constexpr int64_t kShortestHold = 192;   // steps
 constexpr int64_t kLongestHold = 4096;   // the first time; it doubles with every further loss
 constexpr int kMostDoublings = 8;
+constexpr int64_t kEarlyHold = 16;  // times what was seen before, unless it lost
+constexpr double kHeavy = 0.5;      // more than this, in logarithms
 constexpr double kLossShare = 128;  // turns may lose this part of the time until the next ones
 constexpr double kLongest = 3;      // times the median
 constexpr double kSpread = 48;      // steps
@@ -94,9 +100,18 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   Sample sample{step.tokens, step.seconds, step.expected};
   credit_ += (trials_ < kFirstTrials ? kFirstShare : kTrialShare) * step.seconds;
   ++bucket.seen;
+  if (std::exchange(bucket.with, with) != with) {
+    // The first comparison of all says no more than what is beyond doubt.
+    const bool clear =
+        bucket.comparisons.size() < kFewComparisons || std::abs(Recalled(bucket).mean) > kHeavy;
+    bucket.cold = clear ? 0 : with ? kColdDrafts : kColdPlain;
+  }
+  const bool cold = bucket.cold > 0;
+  if (cold) --bucket.cold;
   if (!with) {
     bucket.steps = 0;
     bucket.left = std::max<int64_t>(0, bucket.left - 1);
+    if (cold) return;
     if (bucket.without.steps.size() == kPlain) {
       // Held back, or nothing was wanted: the last ones are what comes next is compared with.
       bucket.without.steps.erase(bucket.without.steps.begin());
@@ -133,11 +148,12 @@ void Payoff::Observe(int load, bool with, const Step& step) {
     const double seconds = like.empty() ? step.seconds : std::min(step.seconds, Longest(like));
     bucket.lost += (seconds * sample.expected * plain - sample.tokens) / load;
   }
+  const bool first = !bucket.settled && bucket.before.steps.empty();
+  if (cold) return;
   Block& block = bucket.compared ? bucket.after : bucket.before;
   if (block.steps.size() == kBlock) block.steps.erase(block.steps.begin());
   block.steps.push_back(sample);
   if (!bucket.compared) return;
-  const bool first = !bucket.settled && bucket.before.steps.empty();
   if (block.steps.size() == kBlock ||
       (first && block.steps.size() >= kBlock / 2 &&
        Measured(bucket) + kVerySure * std::max(Error(bucket), kFirstError) < 0)) {
@@ -246,6 +262,8 @@ void Payoff::Hold(Bucket& bucket) {
   int64_t longest = kLongestHold << std::min(bucket.losses++, kMostDoublings);
   if (belief.mean + kDoubtless * belief.error > 0) {
     longest = std::clamp(bucket.seen, kShortestHold, longest);
+  } else if (belief.mean > -kHeavy) {
+    longest = std::clamp(kEarlyHold * bucket.seen, kShortestHold, longest);
   }
   bucket.believed_for = std::numeric_limits<double>::quiet_NaN();
   bucket.left = std::clamp(static_cast<int64_t>(kLossShare * bucket.lost), kShortestHold, longest);

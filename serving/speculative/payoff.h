@@ -4,16 +4,18 @@
 // work, caches that models take from each other, threads that fall asleep) and what they get wrong
 // shows here: where the estimates are near each other, the clock decides. Drafting is held back
 // where it lost: for so long that the next trial, losing as much, would cost a small part of the
-// time, but not for long before it has lost several times, nor, unless the loss is beyond doubt,
-// for longer than the load has been seen: in the beginning drafts are worse than they will be.
+// time, but not for long before it has lost several times, nor for longer than the load has been
+// seen, or some times that if the loss is beyond doubt: in the beginning drafts are worse than they
+// will be.
 //
 // A machine may be half as fast for a second, and only neighbours in time can be compared: a few
 // steps without, and the few with drafts just before and after. Even so one comparison may be a
 // sixth off, and many would cost more than there is to be won: what they say is weighed against the
 // estimate, which is rarely far off, by how much each is to be trusted (normal prior and normal
 // errors). While it is not known who wins, the two take turns; then a comparison comes now and
-// then. What an SSM catches up when it starts on a request is spread over the steps that follow,
-// which have the good of it.
+// then. The first steps after a change find other things in the caches, and take up to 1.4 times as
+// long as those that follow: they are not compared. What an SSM catches up when it starts on a
+// request is spread over the steps that follow, which have the good of it.
 #pragma once
 
 #include <cstdint>
@@ -76,6 +78,8 @@ class Payoff {
   struct Bucket {
     Block before, without, after;         // of the comparison that is under way
     bool compared = false;                // all steps without have come: `after` fills
+    bool with = false;                    // the last step
+    int cold = 0;                         // steps after a change that are still to come
     std::vector<Comparison> comparisons;  // the last ones
     double own_error = 0;                 // of the last one by itself
     bool settled = false;                 // drafting won: comparisons are seldom

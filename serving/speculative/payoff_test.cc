@@ -74,6 +74,32 @@ TEST(Payoff, AnEstimateThatHasLearnedBetterIsNotHeldAgainstWhatPays) {
   EXPECT_GT(drafted, 2100);
 }
 
+// What a step finds in the caches is what the last one has left there.
+TEST(Payoff, TheFirstStepsAfterAChangeDoNotSpeakForThoseThatFollow) {
+  for (const double gain : {0.94, 1.06}) {
+    Payoff payoff;
+    int drafted = 0, since = 0;  // the last change
+    bool last = false;
+    for (int i = 0; i < 20000; ++i) {
+      const bool drafts = !payoff.Withholds(4, 1.02);
+      since = drafts == last ? since + 1 : 0;
+      last = drafts;
+      drafted += drafts;
+      // Of the way that wins.
+      const double cold = drafts != (gain > 1) ? 1 : since == 0 ? 1.4 : since == 1 ? 1.12 : 1;
+      payoff.Observe(4, drafts,
+                     {.tokens = drafts ? 6.0 : 4.0,
+                      .seconds = cold * (drafts ? 1.5 / gain : 1),
+                      .expected = drafts ? 4 * 1.02 : 4});
+    }
+    if (gain < 1) {
+      EXPECT_LT(drafted, 2000) << gain;
+    } else {
+      EXPECT_GT(drafted, 18000) << gain;
+    }
+  }
+}
+
 // An SSM that takes some steps to catch up with many requests yields nothing in these.
 TEST(Payoff, StepsThatOnlyCatchUpAreNoReasonToHoldBack) {
   Payoff payoff;
@@ -306,6 +332,8 @@ TEST(Payoff, PromisesThatAreNotKeptAre) {
 TEST(Payoff, AGainThatHasGrownEndsAHold) {
   Payoff payoff;
   Drafted(payoff, 4, {2, 2.2}, {1, 1}, 20000);
+  // A trial may be under way.
+  for (int i = 0; i < 64 && !payoff.Withholds(4); ++i) Drafted(payoff, 4, {2, 2.2}, {1, 1}, 1);
   EXPECT_TRUE(payoff.Withholds(4, 1));
   EXPECT_FALSE(payoff.Withholds(4, 1.5));
 }
