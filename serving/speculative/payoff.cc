@@ -101,10 +101,10 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   credit_ += (trials_ < kFirstTrials ? kFirstShare : kTrialShare) * step.seconds;
   ++bucket.seen;
   if (std::exchange(bucket.with, with) != with) {
-    // The first comparison of all says no more than what is beyond doubt.
-    const bool clear =
-        bucket.comparisons.size() < kFewComparisons || std::abs(Recalled(bucket).mean) > kHeavy;
-    bucket.cold = clear ? 0 : with ? kColdDrafts : kColdPlain;
+    // The first few turns are to be short.
+    const bool matters =
+        bucket.comparisons.size() >= kFewComparisons && std::abs(Recalled(bucket).mean) <= kHeavy;
+    bucket.cold = !matters ? 0 : with ? kColdDrafts : kColdPlain;
   }
   const bool cold = bucket.cold > 0;
   if (cold) --bucket.cold;
@@ -148,12 +148,12 @@ void Payoff::Observe(int load, bool with, const Step& step) {
     const double seconds = like.empty() ? step.seconds : std::min(step.seconds, Longest(like));
     bucket.lost += (seconds * sample.expected * plain - sample.tokens) / load;
   }
-  const bool first = !bucket.settled && bucket.before.steps.empty();
   if (cold) return;
   Block& block = bucket.compared ? bucket.after : bucket.before;
   if (block.steps.size() == kBlock) block.steps.erase(block.steps.begin());
   block.steps.push_back(sample);
   if (!bucket.compared) return;
+  const bool first = !bucket.settled && bucket.before.steps.empty();
   if (block.steps.size() == kBlock ||
       (first && block.steps.size() >= kBlock / 2 &&
        Measured(bucket) + kVerySure * std::max(Error(bucket), kFirstError) < 0)) {

@@ -14,8 +14,8 @@
 // estimate, which is rarely far off, by how much each is to be trusted (normal prior and normal
 // errors). While it is not known who wins, the two take turns; then a comparison comes now and
 // then. The first steps after a change find other things in the caches, and take up to 1.4 times as
-// long as those that follow: they are not compared. What an SSM catches up when it starts on a
-// request is spread over the steps that follow, which have the good of it.
+// long as those that follow: after a few comparisons they count no more. What an SSM catches up
+// when it starts on a request is spread over the steps that follow, which have the good of it.
 #pragma once
 
 #include <cstdint>
