@@ -48,11 +48,12 @@ Ladder LadderOf(const float* weights, int64_t n) {
                         return std::fabs(at - std::nearbyint(at)) <= kOff;
                       });
     if (!fits) continue;
-    // One number alone is a part of itself away from others.
+    // Where all are one number, parts of it are steps.
     const float step = (span > 0 ? span : std::fabs(least)) / static_cast<float>(steps);
     if (!std::exchange(found, true)) best = {span > 0 ? step : 0, least};
+    if (!IsF16(step)) continue;
     const int most_below = span > 0 ? kSteps - steps : kSteps;
-    for (int below = 0; below <= most_below && IsF16(step); ++below) {
+    for (int below = 0; below <= most_below; ++below) {
       const float start = least - static_cast<float>(below) * step;
       if (IsF16(start)) return {step, start};
     }

@@ -104,6 +104,24 @@ TEST(PackTest, NumbersThatWereHeldInFourBitsComeBackAsTheyWere) {
   EXPECT_EQ(Unpack(shape, Packed(shape, weights).data()), weights);
 }
 
+// As in Q4_K: scales and minima of more digits than f16 has.
+TEST(PackTest, NumbersOfFourBitsWithFinerScalesAreHardlyMoved) {
+  const PackedWeights shape{4, 16, 256};
+  std::mt19937 random(8);
+  std::vector<float> weights(static_cast<size_t>(shape.out * shape.in)), steps;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (i % kPackGroup == 0) steps.push_back(0.00137f * static_cast<float>(1 + random() % 63));
+    const float least = -0.0113f * static_cast<float>(1 + i / kPackGroup % 63);
+    weights[i] = least + steps.back() * static_cast<float>(random() % 16);
+  }
+  const std::vector<float> back = Unpack(shape, Packed(shape, weights).data());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    // The rounding of a scale, 15 times, and that of a minimum.
+    const float rounding = (15 * steps[i / kPackGroup] + 0.0113f * 63) / 2048;
+    EXPECT_NEAR(back[i], weights[i], rounding) << i;
+  }
+}
+
 TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {
   for (const int bits : {8, 4}) {
     const PackedWeights shape{bits, 3, 40};

@@ -1,5 +1,6 @@
 #include "ops/quantized/quantize_graph.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -85,7 +86,6 @@ absl::StatusOr<WeightFormat> WeightFormatOf(absl::string_view name) {
 
 absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& graph,
                                       WeightFormat format) {
-  if (format == WeightFormat::kF32) return graph;
   return QuantizeLinears(registry, graph, [format](const std::string&) { return format; });
 }
 
@@ -119,6 +119,8 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
       needed[static_cast<size_t>(node.inputs[i])] = true;
     }
   }
+
+  if (std::none_of(quantized.begin(), quantized.end(), [](bool q) { return q; })) return given;
 
   Graph result;
   result.name = graph.name;

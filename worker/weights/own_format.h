@@ -13,9 +13,9 @@
 namespace espalier {
 
 // bf16 and f16 stay what they are, and so do GGUF's blocks of 4 bits whose 32 numbers are equally
-// far apart (Q4_0, Q4_1, Q4_K) as int4. Its other blocks are int8, which is off by no more than a
-// 254th of the largest of 32. All else is f32, FlexFlow's raw files too, which do not say what they
-// hold.
+// far apart (Q4_0, Q4_1, Q4_K) as int4, but for Q4_K's scales, rounded to f16. Its other blocks are
+// int8, which is off by no more than a 254th of the largest of 32. All else is f32, FlexFlow's raw
+// files too, which do not say what they hold.
 class OwnFormats {
  public:
   explicit OwnFormats(const WeightFiles& weights);
