@@ -10,6 +10,7 @@ namespace espalier {
 namespace {
 
 constexpr double kMemory = 64;        // steps
+constexpr double kKindMemory = 512;   // of one kind: what a step yields varies by a third
 constexpr double kIdleMemory = 4096;  // steps without
 constexpr int kFewTrials = 64;
 constexpr double kDrawMemory = 2048;  // trials of shared noise
@@ -252,9 +253,10 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     const double likely = seconds * plain_rate_ * gain_;
     yielded_ += (worth - yielded_) / kMemory;
     expected_ += (likely - expected_) / kMemory;
+    std::array<Yield, kKinds>& yields = yields_[Payoff::Alike(load_.decoding)];
     for (int kind = 0; kind < kKinds; ++kind) {
-      Yield& yield = yields_[kind];
-      const double keep = 1 - 1 / (kind == step_kind_ ? kMemory : kIdleMemory);
+      Yield& yield = yields[kind];
+      const double keep = 1 - 1 / (kind == step_kind_ ? kKindMemory : kIdleMemory);
       yield.tokens *= keep;
       yield.expected *= keep;
       yield.steps *= keep;

@@ -260,8 +260,8 @@ class Speculator {
   struct Yield {
     double tokens = 0, expected = 0, steps = 0;
   };
-  std::array<Yield, kKinds> yields_;
-  int step_kind_ = -1;   // of all requests of the step
+  std::map<int, std::array<Yield, kKinds>> yields_;  // by Payoff::Alike of the load
+  int step_kind_ = -1;                               // of all requests of the step
   double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known
   double overhead_ = 1;  // DraftBounds.overhead, of the last drafts
   int64_t steps_ = 0;

@@ -14,10 +14,9 @@ constexpr int kChooseEvery = 16;   // steps, while the load stays the same and m
 constexpr int kChooseSeldom = 64;  // once no SSM has drafted for so many
 constexpr int kLongIdle = 256;
 constexpr double kMargin = 0.01;  // by which drafting must be better to begin
-// Draws are preferred where a chain of them is the best that is known, and clearly pays: where it
-// hardly does, it is worth something to see candidates before they are sent to the LLM.
-constexpr double kSame = 1.005;
-constexpr double kClearGain = 1.05;
+// By which the other kind of drafts must be better to be preferred to the present one: each change
+// of mind costs some steps.
+constexpr double kSame = 1.02;
 constexpr int kPreferEvery = 8;  // choices
 // What shared noise is given credit for until it was tried: of several requests' candidates, which
 // are seen before they are sent to the LLM, the best are taken, which averages do not tell.
@@ -174,14 +173,15 @@ void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoa
   }
   drawing *= Correction(kDrawing);
   sharing *= Correction(kSharing);
-  prefers_draws_ = drawing >= kClearGain * StepRate(load, llm_cost_) && drawing * kSame >= sharing;
+  (prefers_draws_ ? drawing : sharing) *= kSame;
+  prefers_draws_ = drawing >= sharing;
 }
 
 double Speculator::Correction(Kind kind) const {
-  // Alone, both do about as well, and each change of mind costs some steps.
-  if (load_.decoding < 2) return 1;
-  const Yield& yield = yields_[kind];
-  const double prior = kind == kSharing ? kHope : 1;
+  const double prior = kind == kSharing && load_.decoding > 1 ? kHope : 1;
+  const auto known = yields_.find(Payoff::Alike(load_.decoding));
+  if (known == yields_.end()) return prior;
+  const Yield& yield = known->second[kind];
   const double measured = yield.expected > 0 ? yield.tokens / yield.expected : 1;
   return (kFewSteps * prior + yield.steps * measured) / (kFewSteps + yield.steps);
 }

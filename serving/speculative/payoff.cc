@@ -87,12 +87,10 @@ double Payoff::Block::Share(double* error) const {
   return share;
 }
 
-Payoff::Bucket& Payoff::Of(int load) {
-  const int bucket =
-      load <= kExact ? load
-                     : kExact + static_cast<int>(std::lround(
-                                    kPerOctave * std::log2(static_cast<double>(load) / kExact)));
-  return buckets_[bucket];
+int Payoff::Alike(int load) {
+  if (load <= kExact) return load;
+  return kExact +
+         static_cast<int>(std::lround(kPerOctave * std::log2(static_cast<double>(load) / kExact)));
 }
 
 void Payoff::Observe(int load, bool with, const Step& step) {

@@ -48,6 +48,9 @@ class Payoff {
   // time.
   bool Withholds(int load, double gain = 1, double cost = 0);
 
+  // The same for loads that are alike, which are judged as one.
+  static int Alike(int load);
+
   // A gain below this is believed to be none.
   static constexpr double kLeastGain = 0.8;
 
@@ -100,8 +103,7 @@ class Payoff {
     double believed_for = std::numeric_limits<double>::quiet_NaN();  // at which log_gain
   };
 
-  // Loads that are alike share one.
-  Bucket& Of(int load);
+  Bucket& Of(int load) { return buckets_[Alike(load)]; }
   // The logarithm of the gain, of the comparison that is under way.
   static double Measured(const Bucket& bucket);
   static double Error(const Bucket& bucket);
