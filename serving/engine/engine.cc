@@ -14,9 +14,12 @@ KvSpace SpaceOf(const Request& request) {
   return {.adapter = request.options().adapter, .salt = request.options().cache_salt};
 }
 
-// The last token is run in any case: its logits are wanted.
-absl::Span<const int> BeforeLast(const Request& request) {
-  return request.tokens().first(request.tokens().size() - 1);
+// What may be taken over of others. The last token is run in any case: its logits are wanted. One
+// that was preempted decodes behind it with a tree, which may have to be whole, and has none in the
+// step that admits it: that runs the token before.
+absl::Span<const int> MayBeCached(const Request& request) {
+  const size_t own = request.emitted() > 0 ? 2 : 1;
+  return request.tokens().first(request.tokens().size() - own);
 }
 
 // Whether all that matters of the logits after its tokens is which token they give, and with which
@@ -80,7 +83,7 @@ void Engine::PlanSpeculation() {
 
 RequestId Engine::ComputesFor(const Request& request, int known,
                               const SchedulerInput& before) const {
-  const absl::Span<const int> wanted = BeforeLast(request);
+  const absl::Span<const int> wanted = MayBeCached(request);
   for (const auto* views : {&before.running, &before.waiting}) {
     for (const RequestView& view : *views) {
       if (view.prompt_left() == 0 || view.computed[0] >= static_cast<int>(wanted.size())) continue;
@@ -91,8 +94,8 @@ RequestId Engine::ComputesFor(const Request& request, int known,
       const absl::Span<const int> tokens = other.tokens();
       const auto end = std::mismatch(wanted.begin(), wanted.end(), tokens.begin(), tokens.end());
       const auto shared = static_cast<int>(end.first - wanted.begin());
-      const int blocks = shared / KvCache::kBlock * KvCache::kBlock;
-      if (blocks > std::max(known, view.computed[0])) return view.id;
+      // To wait for a step is worth some rows.
+      if (shared >= std::max(known, view.computed[0]) + KvCache::kBlock) return view.id;
     }
   }
   return 0;
@@ -123,7 +126,7 @@ SchedulerInput Engine::TakeStock() const {
     RequestView view = View(requests_.at(id));
     const Request& request = *requests_.at(id).request;
     if (SharesPrefix(request)) {
-      const KvCache::Prefix prefix = kv_.FindPrefix(BeforeLast(request), SpaceOf(request));
+      const KvCache::Prefix prefix = kv_.FindPrefix(MayBeCached(request), SpaceOf(request));
       view.computed[0] = prefix.length;
       view.idle_prefix = prefix.idle;
       view.behind = ComputesFor(request, prefix.length, input);
@@ -148,7 +151,7 @@ std::vector<Engine::Work> Engine::Plan() {
     Entry& entry = requests_.at(id);
     Request& request = *entry.request;
     if (SharesPrefix(request)) {
-      const int cached = kv_.AttachPrefix(id, BeforeLast(request), SpaceOf(request));
+      const int cached = kv_.AttachPrefix(id, MayBeCached(request), SpaceOf(request));
       if (!entry.admitted) {
         request.usage().cached_tokens = cached;
         statistics_.looked_up_tokens += request.length();
@@ -342,7 +345,11 @@ absl::Status Engine::Verify(Work& work, int index, const StepLogits& logits) {
   if (found == requests_.end()) return absl::OkStatus();  // cancelled, or out of time
   Entry& entry = found->second;
   Request& request = *entry.request;
-  if (options_.prefix_cache) kv_.Publish(id, request.tokens(), SpaceOf(request));
+  if (options_.prefix_cache) {
+    // A whole prompt: other choices of the same request begin with all of it.
+    const bool whole = work.end == request.length() && request.emitted() == 0;
+    kv_.Publish(id, request.tokens(), SpaceOf(request), whole);
+  }
   for (int row = 0; row < work.prompt_rows; ++row) {
     if (const TokenLogprobs* known = logits.logprobs(index, row)) {
       request.AddPromptLogprobs(*known);
@@ -470,15 +477,21 @@ absl::Status Engine::Conclude(Entry& entry, Work& work, const Verification& veri
   }
   speculator_->Count(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
   Report(entry);
-  if (request.phase() == Phase::kFinished) {
-    Retire(id);
-    return absl::OkStatus();
-  }
   std::vector<int32_t> accepted;
-  for (const int node : verification.path) accepted.push_back(work.slots[node - 1]);
+  for (size_t i = 0; i < accepted_nodes; ++i) {
+    accepted.push_back(work.slots[verification.path[i] - 1]);
+  }
   absl::Status status = kv_.CommitScratch(id, accepted);
   kv_.DropScratch(id);
   if (!status.ok()) return status;
+  if (request.phase() == Phase::kFinished) {
+    // A chat may go on behind the answer.
+    if (options_.prefix_cache) {
+      kv_.Publish(id, request.tokens(), SpaceOf(request), /*whole=*/true);
+    }
+    Retire(id);
+    return absl::OkStatus();
+  }
   const size_t accepted_tokens = verification.path.size();
   speculator_->Commit(request, absl::MakeConstSpan(verification.tokens).subspan(0, accepted_tokens),
                       verification.tokens[accepted_tokens]);

@@ -52,7 +52,7 @@ std::vector<float> Hidden(const FakeModel& model, const std::vector<int>& prompt
 TEST(Adapters, NothingIsSharedBetweenThem) {
   const auto harness = Harness({}, 0);
   for (const int adapter : {-1, 0, 1}) {
-    for (const int cached : {0, 48}) {
+    for (const int cached : {0, 59}) {
       RequestOptions options{.max_tokens = 12};
       options.adapter = adapter;
       const RequestId id = *harness->engine().Submit(Prompt(60, 1), options);

@@ -1,6 +1,8 @@
 #include "serving/kv/kv_cache.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,13 +19,13 @@ static_assert(std::size(kBlockSeconds) <= SizeCounts::kMost);
 KvCache::BlockTimes::BlockTimes()
     : lifetime(kBlockSeconds), idle(kBlockSeconds), reuse_gaps(kBlockSeconds) {}
 
-KvCache::KvCache(int slots) : total_(std::max(slots, 0)), pool_(slots) {}
+KvCache::KvCache(int slots) : total_(std::max(slots, 0)), pool_(slots), owners_(total_) {}
 
 KvCache::Statistics KvCache::statistics() const {
   return {.slots = total_,
           .used = total_ - free_slots(),
           .peak_used = peak_used_,
-          .cached = kBlock * idle_blocks_,
+          .cached = idle_slots_,
           .sequences = static_cast<int>(sequences_.size()),
           .committed_total = committed_total_,
           .scratch_total = scratch_total_,
@@ -56,8 +58,26 @@ absl::Status KvCache::CanTake(int count) const {
 
 void KvCache::Take(int count, Sequence& of, std::vector<int32_t>& out) {
   while (count > pool_.free()) EvictOne();
+  const size_t first = out.size();
   pool_.Take(count, of.home, out);
+  for (size_t i = first; i < out.size(); ++i) Own(out[i]);
   NotePeak();
+}
+
+void KvCache::Own(int32_t slot) {
+  Owners& owners = owners_[slot];
+  if (owners.all++ > 0 && owners.active == 0) --idle_slots_;
+  ++owners.active;
+}
+
+void KvCache::Disown(int32_t slot) {
+  Owners& owners = owners_[slot];
+  --owners.active;
+  if (--owners.all == 0) {
+    pool_.Give(slot);
+  } else if (owners.active == 0) {
+    ++idle_slots_;
+  }
 }
 
 absl::Status KvCache::Append(SequenceId id, int count) {
@@ -103,9 +123,14 @@ void KvCache::DropScratch(SequenceId id) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;
-  for (const int32_t slot : sequence.scratch) pool_.Give(slot);
+  for (const int32_t slot : sequence.scratch) Disown(slot);
   sequence.scratch.clear();
   pool_.Tidy(sequence.home);
+}
+
+void KvCache::PopSlot(Sequence& sequence) {
+  Disown(sequence.slots.back());
+  sequence.slots.pop_back();
 }
 
 void KvCache::Truncate(SequenceId id, int length) {
@@ -113,18 +138,17 @@ void KvCache::Truncate(SequenceId id, int length) {
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;
   length = std::max(length, 0);
-  while (static_cast<int>(sequence.slots.size()) > length) {
-    const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;
-    if (static_cast<int>(sequence.slots.size()) > in_blocks) {
-      pool_.Give(sequence.slots.back());
-      sequence.slots.pop_back();
-      continue;
-    }
-    // A block is used whole or not at all: what is cut inside one is computed again.
-    Unuse(sequence.blocks.back());
+  while (static_cast<int>(sequence.blocks.size()) * kBlock > length) {
+    const int block = sequence.blocks.back();
     sequence.blocks.pop_back();
-    sequence.slots.resize(sequence.slots.size() - kBlock);
+    const int begin = static_cast<int>(sequence.blocks.size()) * kBlock;
+    // What is behind it goes first; of a block that is cut the sequence keeps slots by itself.
+    while (static_cast<int>(sequence.slots.size()) > begin + kBlock) PopSlot(sequence);
+    for (int at = begin; at < length; ++at) Own(sequence.slots[at]);
+    sequence.slots.resize(std::max(begin, length));
+    Unuse(block);
   }
+  while (static_cast<int>(sequence.slots.size()) > length) PopSlot(sequence);
 }
 
 void KvCache::Release(SequenceId id) {
@@ -175,7 +199,30 @@ int KvCache::RootOf(const KvSpace& space) {
   return root;
 }
 
-int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots) {
+KvCache::Continuation KvCache::ContinuationOf(int parent, absl::Span<const int> tokens, int block) {
+  Continuation out{.parent = parent, .tokens = {}, .block = block};
+  out.tokens.fill(-1);
+  std::copy_n(tokens.begin(), std::min<size_t>(tokens.size(), kBlock), out.tokens.begin());
+  return out;
+}
+
+std::pair<int, int> KvCache::MostInCommon(int parent, absl::Span<const int> tokens) const {
+  std::pair<int, int> best = {0, -1};
+  const auto consider = [&](const Continuation& other) {
+    if (other.parent != parent) return;
+    const std::vector<int>& its = blocks_[other.block].tokens;
+    const auto end = std::mismatch(its.begin(), its.end(), tokens.begin(), tokens.end());
+    const auto common = static_cast<int>(end.first - its.begin());
+    if (common > best.first) best = {common, other.block};
+  };
+  const auto after = continuations_.lower_bound(ContinuationOf(parent, tokens, -1));
+  if (after != continuations_.end()) consider(*after);
+  if (after != continuations_.begin()) consider(*std::prev(after));
+  return best;
+}
+
+int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots,
+                      int users) {
   int block = static_cast<int>(blocks_.size());
   if (unused_blocks_.empty()) {
     blocks_.emplace_back();
@@ -183,16 +230,22 @@ int KvCache::NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const
     block = unused_blocks_.back();
     unused_blocks_.pop_back();
   }
-  blocks_[block] = {.parent = parent,
-                    .tokens = {tokens.begin(), tokens.end()},
-                    .slots = {slots.begin(), slots.end()},
-                    .users = 1,
-                    .depth = parent < 0 ? 0 : blocks_[parent].depth + 1,
-                    .last_use = ++clock_,
-                    .entered = now_,
-                    .touched = now_};
+  Block& b = blocks_[block];
+  b = {.parent = parent,
+       .tokens = {tokens.begin(), tokens.end()},
+       .slots = {slots.begin(), slots.end()},
+       .users = users,
+       .depth = parent < 0 ? 0 : blocks_[parent].depth + 1,
+       .last_use = ++clock_,
+       .entered = now_,
+       .touched = now_};
   ++(parent < 0 ? SpaceAt(parent).children : blocks_[parent].children);
   index_[Key(parent, tokens)].push_back(block);
+  continuations_.insert(ContinuationOf(parent, tokens, block));
+  if (users == 0) {
+    for (const int32_t slot : slots) ++owners_[slot].all;
+    evictable_.insert(KeyOf(block, b));
+  }
   return block;
 }
 
@@ -200,7 +253,9 @@ void KvCache::Use(int block) {
   Block& b = blocks_[block];
   b.touched = now_;
   if (b.users++ > 0) return;
-  --idle_blocks_;
+  for (const int32_t slot : b.slots) {
+    if (owners_[slot].active++ == 0) --idle_slots_;
+  }
   if (b.children == 0) evictable_.erase(KeyOf(block, b));
 }
 
@@ -208,20 +263,27 @@ void KvCache::Unuse(int block) {
   Block& b = blocks_[block];
   b.touched = now_;
   if (--b.users > 0) return;
-  ++idle_blocks_;
+  for (const int32_t slot : b.slots) {
+    if (--owners_[slot].active == 0) ++idle_slots_;
+  }
   b.last_use = ++clock_;
   if (b.children == 0) evictable_.insert(KeyOf(block, b));
 }
 
-// REQUIRES: idle_blocks_ > 0. Then some idle block has no children: those that continue an idle one
+// REQUIRES: a block is idle. Then some idle block has no children: those that continue an idle one
 // are idle too, because a sequence uses a chain from its beginning.
 void KvCache::EvictOne() {
   const int block = std::get<2>(*evictable_.begin());
   evictable_.erase(evictable_.begin());
   Block& b = blocks_[block];
-  for (const int32_t slot : b.slots) pool_.Give(slot);
+  for (const int32_t slot : b.slots) {
+    if (--owners_[slot].all > 0) continue;
+    pool_.Give(slot);
+    --idle_slots_;
+  }
   block_times_.lifetime.Count(now_ - b.entered);
   block_times_.idle.Count(now_ - b.touched);
+  continuations_.erase(ContinuationOf(b.parent, b.tokens, block));
   std::vector<int>& same = index_[Key(b.parent, b.tokens)];
   same.erase(std::find(same.begin(), same.end(), block));
   if (same.empty()) index_.erase(Key(b.parent, b.tokens));
@@ -234,25 +296,33 @@ void KvCache::EvictOne() {
   }
   b = Block();
   unused_blocks_.push_back(block);
-  --idle_blocks_;
   ++evicted_total_;
 }
 
 void KvCache::ForgetIdle() {
-  while (idle_blocks_ > 0) EvictOne();
+  while (!evictable_.empty()) EvictOne();
 }
 
 void KvCache::NotePeak() { peak_used_ = std::max(peak_used_, total_ - free_slots()); }
 
 KvCache::Prefix KvCache::FindPrefix(absl::Span<const int> tokens, const KvSpace& space) const {
   Prefix out;
-  int block = FindRoot(space);
-  if (block == 0) return out;
+  int parent = FindRoot(space);
+  if (parent == 0) return out;
+  const auto idle = [&](int block, int count) {
+    const absl::Span<const int32_t> slots = blocks_[block].slots;
+    return static_cast<int>(std::count_if(slots.begin(), slots.begin() + count,
+                                          [&](int32_t slot) { return owners_[slot].active == 0; }));
+  };
   for (; out.length + kBlock <= static_cast<int>(tokens.size()); out.length += kBlock) {
-    block = FindBlock(block, tokens.subspan(out.length, kBlock));
+    const int block = FindBlock(parent, tokens.subspan(out.length, kBlock));
     if (block < 0) break;
-    if (blocks_[block].users == 0) out.idle += kBlock;
+    parent = block;
+    if (blocks_[block].users == 0) out.idle += idle(block, kBlock);
   }
+  const auto [common, block] = MostInCommon(parent, tokens.subspan(out.length));
+  if (common > 0) out.idle += idle(block, common);
+  out.length += common;
   return out;
 }
 
@@ -266,10 +336,16 @@ int KvCache::shared(SequenceId id) const {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return 0;
   int count = 0;
-  // Who uses a block uses those before it: from the first that is used alone, all are.
+  // Who uses a block uses those before it: from the first that is used alone, all are, but for
+  // slots with which others go on behind what they share.
   for (const int block : it->second.blocks) {
     if (blocks_[block].users < 2) break;
     count += kBlock;
+  }
+  const std::vector<int32_t>& slots = it->second.slots;
+  for (size_t at = static_cast<size_t>(count); at < slots.size(); ++at) {
+    if (owners_[slots[at]].active < 2) break;
+    ++count;
   }
   return count;
 }
@@ -279,124 +355,72 @@ int KvCache::AttachPrefix(SequenceId id, absl::Span<const int> tokens, const KvS
   const int shared = FindPrefix(tokens, space).length;
   if (shared == 0) return 0;
   Sequence& sequence = sequences_[id];
-  for (int at = 0, block = FindRoot(space); at < shared; at += kBlock) {
-    block = FindBlock(block, tokens.subspan(at, kBlock));
+  int parent = FindRoot(space), at = 0;
+  for (; at + kBlock <= shared; at += kBlock) {
+    const int block = FindBlock(parent, tokens.subspan(at, kBlock));
+    parent = block;
     block_times_.reuse_gaps.Count(now_ - blocks_[block].touched);
     Use(block);
     sequence.blocks.push_back(block);
     sequence.slots.insert(sequence.slots.end(), blocks_[block].slots.begin(),
                           blocks_[block].slots.end());
   }
+  if (at < shared) {
+    const int block = MostInCommon(parent, tokens.subspan(at)).second;
+    block_times_.reuse_gaps.Count(now_ - blocks_[block].touched);
+    Touch(block);
+    for (int i = 0; i < shared - at; ++i) {
+      Own(blocks_[block].slots[i]);
+      sequence.slots.push_back(blocks_[block].slots[i]);
+    }
+  }
   attached_total_ += shared;
   NotePeak();
   return shared;
 }
 
-void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space) {
+void KvCache::Touch(int block) {
+  Block& b = blocks_[block];
+  b.touched = now_;
+  const bool evictable = evictable_.erase(KeyOf(block, b)) > 0;
+  b.last_use = ++clock_;
+  if (evictable) evictable_.insert(KeyOf(block, b));
+}
+
+void KvCache::Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space,
+                      bool whole) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;
+  const size_t known = std::min(sequence.slots.size(), tokens.size());
   for (;;) {
-    const int at = static_cast<int>(sequence.blocks.size()) * kBlock;
-    const int end = at + kBlock;
-    if (end > static_cast<int>(std::min(sequence.slots.size(), tokens.size()))) return;
+    const size_t at = sequence.blocks.size() * kBlock;
+    const size_t count = std::min<size_t>(known - at, kBlock);
+    if (count == 0 || (count < kBlock && !whole)) return;
+    const absl::Span<const int> own = tokens.subspan(at, count);
+    const absl::Span<int32_t> slots = absl::MakeSpan(sequence.slots).subspan(at, count);
     const int parent = sequence.blocks.empty() ? RootOf(space) : sequence.blocks.back();
-    const absl::Span<const int> own = tokens.subspan(at, kBlock);
+    if (count < kBlock) {
+      if (const auto [common, block] = MostInCommon(parent, own);
+          common == static_cast<int>(count)) {
+        Touch(block);
+      } else {
+        NewBlock(parent, own, slots, 0);
+      }
+      return;
+    }
     int block = FindBlock(parent, own);
     if (block < 0) {
-      block = NewBlock(parent, own, absl::MakeConstSpan(sequence.slots).subspan(at, kBlock));
+      block = NewBlock(parent, own, slots, 1);
     } else {
       Use(block);
-      for (int i = 0; i < kBlock; ++i) {
-        pool_.Give(sequence.slots[at + i]);
-        sequence.slots[at + i] = blocks_[block].slots[i];
+      for (size_t i = 0; i < count; ++i) {
+        Disown(slots[i]);
+        slots[i] = blocks_[block].slots[i];
       }
     }
     sequence.blocks.push_back(block);
   }
-}
-
-absl::Status KvCache::CheckInvariants() const {
-  std::vector<int> owners(total_, 0);
-  bool in_range = true;
-  const auto count = [&](absl::Span<const int32_t> slots) {
-    for (const int32_t slot : slots) {
-      in_range = in_range && slot >= 0 && slot < total_;
-      if (in_range) ++owners[slot];
-    }
-  };
-  count(pool_.FreeSlots());
-  std::vector<int> users(blocks_.size(), 0), children(blocks_.size(), 0);
-  std::vector<int> of_spaces(spaces_.size(), 0);
-  for (const auto& [id, sequence] : sequences_) {
-    const int in_blocks = static_cast<int>(sequence.blocks.size()) * kBlock;
-    if (in_blocks > static_cast<int>(sequence.slots.size())) {
-      return absl::InternalError(absl::StrCat("sequence ", id, " is shorter than its KV blocks"));
-    }
-    count(absl::MakeConstSpan(sequence.slots).subspan(in_blocks));
-    count(sequence.scratch);
-    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
-      const Block& block = blocks_[sequence.blocks[i]];
-      ++users[sequence.blocks[i]];
-      const bool follows = i == 0 ? block.parent < 0 : block.parent == sequence.blocks[i - 1];
-      if (!follows || absl::MakeConstSpan(sequence.slots).subspan(i * kBlock, kBlock) !=
-                          absl::MakeConstSpan(block.slots)) {
-        return absl::InternalError(absl::StrCat("sequence ", id, " lists other KV slots than its ",
-                                                "block ", sequence.blocks[i], " has"));
-      }
-    }
-  }
-  int entries = 0, idle = 0, evictable = 0;
-  for (const auto& [key, blocks] : index_) {
-    for (const int block : blocks) {
-      const Block& b = blocks_[block];
-      if (Key(b.parent, b.tokens) != key || b.slots.size() != kBlock) {
-        return absl::InternalError(absl::StrCat("KV block ", block, " is filed wrongly"));
-      }
-      ++entries;
-      count(b.slots);
-      ++(b.parent < 0 ? of_spaces[-1 - b.parent] : children[b.parent]);
-    }
-  }
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const Block& b = blocks_[i];
-    if (b.users != users[i] || b.children != children[i]) {
-      return absl::InternalError(absl::StrCat("KV block ", i, " counts ", b.users, " users and ",
-                                              b.children, " children, found ", users[i], " and ",
-                                              children[i]));
-    }
-    if (b.slots.empty() || b.users > 0) continue;
-    ++idle;
-    if (b.children > 0) continue;
-    ++evictable;
-    if (!evictable_.contains(KeyOf(static_cast<int>(i), b))) {
-      return absl::InternalError(absl::StrCat("KV block ", i, " can never be evicted"));
-    }
-  }
-  for (size_t i = 0; i < spaces_.size(); ++i) {
-    const auto found = roots_.find(spaces_[i].name);
-    const bool known = found != roots_.end() && found->second == RootAt(i);
-    if (spaces_[i].children != of_spaces[i] || known != (of_spaces[i] > 0)) {
-      return absl::InternalError(absl::StrCat("space ", i, " counts ", spaces_[i].children,
-                                              " first KV blocks, found ", of_spaces[i],
-                                              known ? "; it is known" : "; it is not known"));
-    }
-  }
-  if (roots_.size() + unused_spaces_.size() != spaces_.size()) {
-    return absl::InternalError("the count of KV spaces is wrong");
-  }
-  if (idle != idle_blocks_ || evictable != static_cast<int>(evictable_.size()) ||
-      entries + unused_blocks_.size() != blocks_.size()) {
-    return absl::InternalError("the count of KV blocks is wrong");
-  }
-  if (!in_range) return absl::InternalError("a KV slot is outside the pool");
-  for (int slot = 0; slot < total_; ++slot) {
-    if (owners[slot] != 1) {
-      return absl::InternalError(
-          absl::StrCat("KV slot ", slot, " has ", owners[slot], " owners, expected 1"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace espalier

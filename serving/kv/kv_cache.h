@@ -5,17 +5,22 @@
 //
 // Sequences that begin with the same tokens share slots, because K and V of a token depend on it
 // and on what came before it alone, bit for bit. What is shared is found by blocks of kBlock
-// tokens: Publish enters every full one under (the block before it, its tokens), AttachPrefix
-// starts a sequence with the longest chain of blocks that its tokens begin with. A block's slots
-// are never written again, so nothing is ever copied. Sequences of different spaces share nothing.
-// Blocks that no sequence uses stay until their slots are needed: the least recently used goes
-// first, and no block before those that continue it.
+// tokens: Publish enters every full one under (the block before it, its tokens), and if asked what
+// is left over, as a short one. AttachPrefix starts a sequence with the longest chain of full
+// blocks that its tokens begin with, and of the blocks that continue these with the first slots of
+// the one that has most tokens in common. A slot is written once while anyone has it, so sequences
+// part inside a block without a copy: where others would copy on write, each goes on in slots of
+// its own. Sequences of different spaces share nothing. Blocks that no sequence uses stay until
+// their slots are needed: the least recently used goes first, and no block before those that
+// continue it.
 //
-// Invariant: every slot is free; or scratch of one sequence; or counted once by each sequence that
-// lists it and once by its block, if it is in one. Operations check it where it could break and
+// Invariant: a slot's owners are the sequences that have it beyond their blocks, or as scratch, and
+// the blocks that list it; it is free if it has none. Operations check it where it could break and
 // answer Internal without changing anything.
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -51,7 +56,7 @@ class KvCache {
     int slots = 0;
     int used = 0;       // by sequences, each slot once; scratch included
     int peak_used = 0;  // since construction
-    int cached = 0;     // in blocks that no sequence uses now; they count as free
+    int cached = 0;     // in blocks alone that no sequence uses now; they count as free
     int sequences = 0;
     int64_t committed_total = 0;  // slots that ever became part of a sequence
     int64_t scratch_total = 0;    // slots that were ever handed out as scratch
@@ -74,7 +79,7 @@ class KvCache {
   const BlockTimes& block_times() const { return block_times_; }
 
   // Those that can be had, blocks out of use included.
-  int free_slots() const { return pool_.free() + kBlock * idle_blocks_; }
+  int free_slots() const { return pool_.free() + idle_slots_; }
   Statistics statistics() const;
 
   // Positions of the sequence that have a slot; 0 for one that is not known.
@@ -85,8 +90,8 @@ class KvCache {
   int sequences_with_slots() const;
   int scratch_slots() const;  // of all sequences
 
-  // How many positions a new sequence of these tokens could take over, and how many of those are
-  // in blocks that count as free now.
+  // How many positions a new sequence of these tokens could take over, and how many of those count
+  // as free now.
   struct Prefix {
     int length = 0;
     int idle = 0;
@@ -103,8 +108,9 @@ class KvCache {
   // Enters the full blocks of the sequence, whose tokens these are (at least length(id) of them),
   // into the index. Where an equal block is known, its slots replace the sequence's own, which are
   // freed. Not between the run of a batch and its commit: slots may change. A sequence has the same
-  // space in all calls.
-  void Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space = {});
+  // space in all calls. `whole`: the tokens behind the last full block, too.
+  void Publish(SequenceId id, absl::Span<const int> tokens, const KvSpace& space = {},
+               bool whole = false);
 
   // Forgets all blocks that no sequence uses: what they hold can no longer be trusted.
   void ForgetIdle();
@@ -122,8 +128,7 @@ class KvCache {
   // Frees the scratch slots of the sequence that were not committed.
   void DropScratch(SequenceId id);
 
-  // Gives up the slots of all positions from `length` on; no effect if it is shorter. A published
-  // block is given up whole, so the sequence may end before `length`.
+  // Gives up the slots of all positions from `length` on; no effect if it is shorter.
   void Truncate(SequenceId id, int length);
 
   // Gives up everything that the sequence has and forgets it.
@@ -139,11 +144,13 @@ class KvCache {
     std::vector<int> blocks;  // of its first positions
     SlotPool::Home home;
   };
+  // A full one, or (a short one) of fewer tokens, which no sequence uses as a whole, and none
+  // continues.
   struct Block {
-    int parent = -1;  // the block before it, or its space
+    int parent = -1;  // the full block before it, or its space
     std::vector<int> tokens;
     std::vector<int32_t> slots;
-    int users = 0;     // sequences
+    int users = 0;     // sequences that list it
     int children = 0;  // blocks that continue it
     int depth = 0;     // blocks before it
     int64_t last_use = 0;
@@ -155,13 +162,34 @@ class KvCache {
     int children = 0;
   };
   using IdleKey = std::tuple<int64_t, int, int>;  // last use, minus depth, block
+  // A block among those that continue the same one, in the order of their tokens: who has most in
+  // common with others stands next to them.
+  struct Continuation {
+    int parent;
+    std::array<int, kBlock> tokens;  // a short one's end with -1
+    int block;
+    auto operator<=>(const Continuation&) const = default;
+  };
+  struct Owners {
+    int all = 0;
+    int active = 0;  // of these: sequences, and blocks that sequences use
+  };
 
   absl::Status CanTake(int count) const;
   void Take(int count, Sequence& of, std::vector<int32_t>& out);
   int FindBlock(int parent, absl::Span<const int> tokens) const;  // -1: none
-  int NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots);
+  // How many of the tokens a block that continues `parent` begins with, and which (-1: none).
+  std::pair<int, int> MostInCommon(int parent, absl::Span<const int> tokens) const;
+  static Continuation ContinuationOf(int parent, absl::Span<const int> tokens, int block);
+  // Of slots that a sequence owns now: if it is the only user, they become the block's.
+  int NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots,
+               int users);
+  void Own(int32_t slot);     // by a sequence
+  void Disown(int32_t slot);  // likewise
   void Use(int block);
   void Unuse(int block);
+  void Touch(int block);
+  void PopSlot(Sequence& sequence);
   void EvictOne();
   void NotePeak();
 
@@ -182,8 +210,10 @@ class KvCache {
   std::vector<int> unused_spaces_;                               // their roots
   absl::flat_hash_map<std::pair<int, std::string>, int> roots_;  // of the spaces that have blocks
   absl::flat_hash_map<uint64_t, std::vector<int>> index_;        // by Key
+  std::set<Continuation> continuations_;                         // all blocks
   std::set<IdleKey> evictable_;                                  // no users, no children
-  int idle_blocks_ = 0;                                          // no users
+  std::vector<Owners> owners_;                                   // by slot
+  int idle_slots_ = 0;                                           // with owners, none active
   int64_t clock_ = 0;                                            // of last_use
   double now_ = 0;
   BlockTimes block_times_;

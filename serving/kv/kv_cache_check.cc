@@ -95,8 +95,7 @@ absl::Status KvCache::CheckInvariants() const {
     idle += all > 0 && active == 0;
   }
   if (idle != idle_slots_) {
-    return absl::InternalError(
-        absl::StrCat(idle_slots_, " KV slots count as idle, found ", idle));
+    return absl::InternalError(absl::StrCat(idle_slots_, " KV slots count as idle, found ", idle));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 
 namespace espalier {
 namespace {
@@ -107,22 +108,103 @@ std::vector<int> Tokens(int count, int first = 0) {
   return out;
 }
 
-TEST(KvCachePrefix, ASecondSequenceSharesWholeBlocksAndOnlyThose) {
+TEST(KvCachePrefix, ASecondSequenceSharesWhatIsTheSameUpToTheToken) {
   KvCache kv(200);
   std::vector<int> tokens = Tokens(40);
   ASSERT_TRUE(kv.Append(1, 40).ok());
   kv.Publish(1, tokens);
-  EXPECT_EQ(kv.AttachPrefix(2, tokens), 32);
+  EXPECT_EQ(kv.AttachPrefix(2, tokens), 32);  // two full blocks
   EXPECT_EQ(kv.slots(2), kv.slots(1).subspan(0, 32));
   EXPECT_EQ(kv.statistics().used, 40);
   EXPECT_EQ(kv.shared(1), 32);
-  // Different in its second block: the first one alone.
+  // Different in its second block.
   tokens[20] = 999;
-  EXPECT_EQ(kv.AttachPrefix(3, tokens), 16);
+  EXPECT_EQ(kv.FindPrefix(tokens).length, 20);
+  EXPECT_EQ(kv.FindPrefix(tokens).idle, 0);
+  EXPECT_EQ(kv.AttachPrefix(3, tokens), 20);
+  EXPECT_EQ(kv.slots(3), kv.slots(1).subspan(0, 20));
+  EXPECT_EQ(kv.statistics().used, 40);
+  EXPECT_EQ(kv.shared(3), 20);
   // Equal second block after another first one: nothing, since K and V depend on what is before.
   tokens = Tokens(40);
   tokens[3] = 999;
-  EXPECT_EQ(kv.AttachPrefix(4, tokens), 0);
+  EXPECT_EQ(kv.AttachPrefix(4, tokens), 3);
+  // What follows is everybody's own, in slots that nobody else has.
+  ASSERT_TRUE(kv.Append(3, 20).ok());
+  ASSERT_TRUE(kv.Append(4, 37).ok());
+  std::set<int32_t> all(kv.slots(1).begin(), kv.slots(1).end());
+  all.insert(kv.slots(3).begin() + 20, kv.slots(3).end());
+  all.insert(kv.slots(4).begin() + 3, kv.slots(4).end());
+  EXPECT_EQ(all.size(), 40u + 20 + 37);
+  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+}
+
+TEST(KvCachePrefix, OfTheBlocksThatFollowTheOneWithMostInCommonIsTaken) {
+  KvCache kv(400);
+  // All begin with the same block; behind it they part one token later each.
+  for (int i = 0; i < 10; ++i) {
+    std::vector<int> tokens = Tokens(32);
+    tokens[17 + i] = 100 + i;
+    kv.AttachPrefix(i, tokens);
+    ASSERT_TRUE(kv.Append(i, 32 - kv.length(i)).ok());
+    kv.Publish(i, tokens);
+  }
+  for (int i = 0; i < 10; ++i) {
+    std::vector<int> tokens = Tokens(32);
+    EXPECT_EQ(kv.FindPrefix(tokens).length, 26);
+    tokens[17 + i] = 100 + i;
+    tokens[18 + i] = 999;
+    EXPECT_EQ(kv.FindPrefix(tokens).length, 18 + i);
+    // Shorter than a block.
+    tokens.resize(static_cast<size_t>(20));
+    EXPECT_EQ(kv.FindPrefix(tokens).length, std::min(20, 18 + i));
+  }
+  // Each has only what is new to it: 16 and 16, then what is behind the longest part in common.
+  EXPECT_EQ(kv.statistics().used, 32 + (15 + 14 + 13 + 12 + 11 + 10 + 9 + 8 + 7));
+}
+
+TEST(KvCachePrefix, WhatIsLeftOverABlockIsKnownIfItWasPublished) {
+  KvCache kv(64);
+  const std::vector<int> tokens = Tokens(24);
+  ASSERT_TRUE(kv.Append(1, 23).ok());
+  kv.Publish(1, tokens);
+  EXPECT_EQ(kv.FindPrefix(tokens).length, 16);
+  kv.Publish(1, tokens, {}, /*whole=*/true);
+  EXPECT_EQ(kv.FindPrefix(tokens).length, 23);
+  EXPECT_EQ(kv.statistics().used, 23);
+  EXPECT_EQ(kv.statistics().cached, 0);
+  kv.Publish(1, tokens, {}, /*whole=*/true);  // once is enough
+  kv.Release(1);
+  EXPECT_EQ(kv.free_slots(), 64);
+  EXPECT_EQ(kv.statistics().cached, 23);
+  EXPECT_EQ(kv.FindPrefix(tokens).idle, 23);
+  EXPECT_EQ(kv.AttachPrefix(2, tokens), 23);
+  EXPECT_EQ(kv.free_slots(), 41);
+  // The block is given up when slots are wanted; those that are in use stay.
+  ASSERT_TRUE(kv.Append(3, 41).ok());
+  EXPECT_FALSE(kv.Append(3, 1).ok());
+  EXPECT_EQ(kv.length(2), 23);
+  EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
+}
+
+TEST(KvCachePrefix, ASequenceCanBeCutInsideABlockThatOthersUse) {
+  KvCache kv(100);
+  const std::vector<int> tokens = Tokens(48);
+  ASSERT_TRUE(kv.Append(1, 48).ok());
+  kv.Publish(1, tokens);
+  ASSERT_EQ(kv.AttachPrefix(2, tokens), 48);
+  const std::vector<int32_t> before(kv.slots(1).begin(), kv.slots(1).end());
+  kv.Truncate(1, 37);
+  EXPECT_EQ(kv.length(1), 37);
+  EXPECT_TRUE(std::equal(kv.slots(1).begin(), kv.slots(1).end(), before.begin()));
+  EXPECT_EQ(kv.shared(1), 37);
+  EXPECT_EQ(kv.shared(2), 37);
+  EXPECT_EQ(kv.statistics().used, 48);
+  kv.Truncate(1, 20);
+  EXPECT_EQ(kv.length(1), 20);
+  kv.Release(2);
+  EXPECT_EQ(kv.statistics().used, 20);
+  EXPECT_EQ(kv.statistics().cached, 28);
   EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
 }
 
@@ -268,11 +350,15 @@ TEST(KvCachePrefix, RandomUseNeverShowsASequenceAnotherOnesTokens) {
         break;
       }
       case 3:
-        kv.Publish(id, t, space_of(id));
+        kv.Publish(id, t, space_of(id), random() % 2);
         break;
       case 4:
         if (random() % 3 == 0) kv.Release(id);
-        if (random() % 8 == 0) kv.Truncate(id, random() % 60);
+        if (random() % 8 == 0) {
+          const int to = static_cast<int>(random() % 60), length = kv.length(id);
+          kv.Truncate(id, to);
+          ASSERT_EQ(kv.length(id), std::min(to, length));
+        }
         break;
     }
     ASSERT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();

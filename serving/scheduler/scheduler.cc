@@ -206,13 +206,11 @@ class Planner {
       } while (!fits && MakesWay(view));
       if (!fits) return;
       free_[0] -= view.idle_prefix;
-      // One that was preempted may find all but its last token in the cache.
-      const bool decodes = view.prompt_left() == 0;
-      int rows = decodes ? 1 : Share(view, left);
+      int rows = Share(view, left);
       while (rows > 1 && !SlotsSuffice(view, rows, 0)) --rows;
       out_.admit.push_back(view.id);
       alive_.push_back(&view);
-      Assign(view, rows, 0, decodes);
+      Assign(view, rows, 0, /*decodes=*/false);
     }
   }
 

@@ -54,7 +54,8 @@ struct RequestView {
   }
 
   // Rows to run before it can decode. A request that has emitted keeps its last token for the root
-  // of a tree; a new one takes its first token from the end of the prompt, without a tree.
+  // of a tree; a new one takes its first token from the end of the prompt, without a tree. Of a
+  // waiting request at least one.
   int prompt_left() const { return length - (started ? 1 : 0) - computed[0]; }
 };
 

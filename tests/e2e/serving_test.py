@@ -203,11 +203,11 @@ class ServingTest(unittest.TestCase):
             return values["espalier_num_requests_running"] == 0 and values["espalier_num_requests_waiting"] == 0
         self.cluster.wait(idle, 20, "what other tests asked is over")
         before = self.metrics()[1]
-        prompt, other = [7] * 40, [9] * 40  # two blocks and a half
+        prompt, other = [250] * 40, [251] * 40  # two blocks and a half, as no other test begins
         usages = [self.complete(prompt=p, **fields)[1]["usage"] for p, fields in
                   ((prompt, {}), (prompt, {"max_tokens": 5}), (other, {"n": 3, "max_tokens": 10, "ignore_eos": True}))]
         self.assertEqual([u["completion_tokens"] for u in usages][1:], [5, 30])
-        body = {"model": "big", "input": [[3] * 33, [4] * 20]}
+        body = {"model": "big", "input": [[252] * 33, [253] * 20]}
         self.assertEqual(self.cluster.request("POST", "/v1/embeddings", json.dumps(body))[0], 200)
         tokens = sum(u["completion_tokens"] for u in usages)
         prompts = 40 + 40 + 3 * 40 + 33 + 20  # each answer has its prompt
@@ -219,7 +219,7 @@ class ServingTest(unittest.TestCase):
         self.cluster.wait(lambda: growth()["prompt_tokens_total"] >= prompts and idle(), 20, f"{prompts} are counted")
         grown = growth()
         cached = grown["prompt_tokens_cached_total"]
-        self.assertIn(cached, (32, 64, 96))  # the second request's; and, of three at once, those that came later
+        self.assertIn(cached, (39, 78, 117))  # the second request's; and, of three at once, those that came later
         for name, value in (
                 ("prompt_tokens_total", prompts), ("prompt_tokens_by_source_total", prompts),
                 ("prompt_tokens_computed_total", prompts - cached), ("prefix_cache_hits_total", cached),
@@ -239,7 +239,7 @@ class ServingTest(unittest.TestCase):
                 ("spec_decode_num_accepted_tokens_total", sum(u["speculation"]["accepted_tokens"] for u in usages)),
                 ("spec_decode_num_draft_tokens_per_pos_total", grown["spec_decode_num_draft_tokens_total"]),
                 ("spec_decode_num_accepted_tokens_per_pos_total", grown["spec_decode_num_accepted_tokens_total"]),
-                ("kv_block_reuse_gap_seconds_count", cached / 16)):
+                ("kv_block_reuse_gap_seconds_count", cached / 13)):
             self.assertAlmostEqual(grown[name], value, msg=name)
         # Waiting, the prompt and the answer are the whole of a request.
         parts = [grown[f"request_{part}_time_seconds_sum"] for part in ("queue", "prefill", "decode")]
