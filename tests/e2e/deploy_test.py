@@ -11,6 +11,7 @@ from unittest import mock
 import yaml
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import dashboards  # noqa: E402
 from cluster import PROGRAMS, ROOT, Cluster  # noqa: E402
 from manifests import (VARIABLE, arguments_of, container_ports, faults, listens_on, load, name_of,  # noqa: E402
                        pods_of, probes_of, program_of)
@@ -169,6 +170,36 @@ class DeployTest(unittest.TestCase):
             done = subprocess.run([PROMTOOL, "check", what, os.path.join(DEPLOY, "prometheus", name)],
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_promtool_understands_what_dashboards_ask_for(self):
+        rules = [{"record": f"panel:{i}", "expr": expression} for i, (_, expression) in enumerate(
+            question for dashboard in dashboards.load().values() for question in dashboards.expressions_of(dashboard))]
+        self.assertGreater(len(rules), 20)
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}, file)
+            file.flush()
+            done = subprocess.run([PROMTOOL, "check", "rules", file.name], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_dashboards_can_be_read(self):
+        for name, dashboard in dashboards.load().items():
+            for word in ("uid", "title", "schemaVersion"):
+                self.assertTrue(dashboard[word], name)
+            variables = {"${" + variable["name"] + "}" for variable in dashboard["templating"]["list"]}
+            ids, cells = set(), set()
+            for panel in dashboard["panels"]:
+                self.assertNotIn(panel["id"], ids, panel["title"])
+                ids.add(panel["id"])
+                at = panel["gridPos"]
+                self.assertLessEqual(at["x"] + at["w"], 24, panel["title"])
+                mine = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+                self.assertFalse(mine & cells, f"{panel['title']} lies over another")
+                cells |= mine
+            for panel in dashboards.panels_of(dashboard):
+                self.assertTrue(panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"])
+                for target in panel["targets"]:
+                    self.assertTrue(target["legendFormat"], panel["title"])
+                    self.assertIn(target["datasource"]["uid"], variables, panel["title"])
 
 
 if __name__ == "__main__":

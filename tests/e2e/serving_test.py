@@ -3,11 +3,13 @@ import concurrent.futures
 import http.client
 import json
 import os
+import re
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import dashboards  # noqa: E402
 from cluster import Cluster, Failed  # noqa: E402
 from language_models import train  # noqa: E402
 
@@ -196,6 +198,25 @@ class ServingTest(unittest.TestCase):
             if kind == "histogram":
                 for end in ("_bucket", "_sum", "_count"):
                     self.assertIn(name + end, values)
+
+    def test_dashboards_ask_for_metrics_and_labels_that_there_are(self):
+        self.complete()
+        labels = {}
+        for line in self.cluster.get("/metrics")[1].splitlines():
+            if not line.startswith("#"):
+                name, _, rest = line.rpartition(" ")[0].partition("{")
+                labels.setdefault(name, set()).update(re.findall(r'(\w+)="', rest))
+        asked = set()
+        for dashboard in dashboards.load().values():
+            for title, expression in dashboards.expressions_of(dashboard):
+                names, wanted = dashboards.asked_for(expression)
+                asked |= names
+                for name in names:
+                    self.assertIn(name, labels, title)
+                    # A label by which one side of a division is split further is on that side alone.
+                    self.assertTrue(wanted & labels[name] == wanted or "group_left" in expression,
+                                    f"{title}: {name} has {labels[name]}, asked for by {wanted}")
+        self.assertGreater(len(asked), 30)
 
     def test_metrics_add_up(self):
         def idle():
