@@ -81,6 +81,29 @@ TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereLookupsKnow) {
   }
 }
 
+// Who runs plain steps now and then, to compare, sees the slow ones that come first.
+TEST(TunedEngine, PlainStepsThatAreSlowAfterDraftsAreNoReasonToDraftMore) {
+  for (const int load : {1, 2, 4}) {
+    int since = 0;  // steps since the SSM ran
+    const Cost llm = Linear(0.2, 0.06), ssm = Linear(0.03, 0.005);
+    const Machine machine = {"cold",
+                             [&](int rows) {
+                               const int nth = since++;
+                               return llm(rows) * (nth == 1 ? 1.6 : nth == 2 ? 1.3 : 1);
+                             },
+                             [&](int rows) {
+                               since = 0;
+                               return ssm(rows);
+                             }};
+    const Fixed best = BestFixed(machine, 0.6, load, {"1", "1,1", "1,1,1", "1,1,1,1"});
+    const Outcome tuned = Serve(machine, 0.6, load, Tuned(), "", 0, 24);
+    std::printf("cold load %d: tuned %.1f, best fixed <%s> %.1f: %.3f\n", load,
+                tuned.tokens_per_second, best.shape.c_str(), best.rate,
+                tuned.tokens_per_second / best.rate);
+    EXPECT_GT(tuned.tokens_per_second, 0.98 * best.rate) << load;
+  }
+}
+
 TEST(TunedEngine, AnSsmThatIsNoHelpIsHardlyEverRun) {
   const Machine machine = Machines()[1];
   const Outcome tuned = Serve(machine, 0, 8, Tuned(), "");

@@ -230,7 +230,16 @@ void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   llm_calibrated_ = true;
   if (!options_.tune) return;
   const double before = llm_cost_.pace();
-  llm_cost_.Observe(work, seconds);
+  // What was run before has left other things in the caches: that is no size's doing.
+  const bool drafts = with_ssm_ || with_probe_;
+  if (std::exchange(drafted_, drafts) != drafts) {
+    cold_ = drafts ? Payoff::kColdDrafts : Payoff::kColdPlain;
+  }
+  if (cold_ > 0) {
+    --cold_;
+  } else {
+    llm_cost_.Observe(work, seconds);
+  }
   // An SSM that is not run gets faster and slower with the LLM.
   for (Ssm& ssm : ssms_) {
     if (std::exchange(ssm.batches, ssm.drafter->batches()) == ssm.drafter->batches()) {
@@ -256,11 +265,12 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     std::array<Yield, kKinds>& yields = yields_[Payoff::Alike(load_.decoding)];
     for (int kind = 0; kind < kKinds; ++kind) {
       Yield& yield = yields[kind];
-      const double keep = 1 - 1 / (kind == step_kind_ ? kKindMemory : kIdleMemory);
+      const bool theirs = alike_ && kind == most_;
+      const double keep = 1 - 1 / (theirs ? kKindMemory : kIdleMemory);
       yield.tokens *= keep;
       yield.expected *= keep;
       yield.steps *= keep;
-      if (kind == step_kind_) {
+      if (theirs) {
         yield.tokens += worth;
         yield.expected += likely;
         yield.steps += 1;
@@ -269,7 +279,7 @@ void Speculator::ObserveStep(int tokens, double seconds) {
   }
   // Steps that lookups have to themselves say nothing of those in which SSMs have a part.
   if (!covered_) {
-    ssm_payoff_.Observe(
+    ssm_payoffs_[most_].Observe(
         load_.decoding, with_ssm_,
         {.tokens = worth,
          .seconds = seconds,

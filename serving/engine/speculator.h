@@ -240,7 +240,9 @@ class Speculator {
   LookupDrafter lookup_;
   Learned lookup_learned_;
   std::map<RequestId, State> states_;
-  Payoff ssm_payoff_, lookup_payoff_;
+  // By the kind of most requests: what one kind's drafts lose another's may win.
+  std::array<Payoff, kKinds> ssm_payoffs_;
+  Payoff lookup_payoff_;
   StepLoad load_;  // of the coming step
   // Of the coming step: lookups were asked, an SSM drafts, an SSM is only probed.
   bool with_lookups_ = false, with_ssm_ = false, with_probe_ = false;
@@ -261,7 +263,8 @@ class Speculator {
     double tokens = 0, expected = 0, steps = 0;
   };
   std::map<int, std::array<Yield, kKinds>> yields_;  // by Payoff::Alike of the load
-  int step_kind_ = -1;                               // of all requests of the step
+  Kind most_ = kGreedy;                              // of most requests of the step
+  bool alike_ = false;                               // of all of them
   double likely_ = 0;    // tokens of it, by the chances of the trees; 0: not known
   double overhead_ = 1;  // DraftBounds.overhead, of the last drafts
   int64_t steps_ = 0;
@@ -270,6 +273,8 @@ class Speculator {
   int chosen_of_ = 0;       // of these that were offered
   int64_t choices_ = 0;
   int64_t idle_steps_ = 0;    // since an SSM drafted
+  bool drafted_ = false;      // an SSM had a part in the LLM's last step
+  int cold_ = 0;              // steps after a change of that, that are still to come
   double probe_credit_ = 0;   // seconds
   double probe_cost_ = 0;     // of the last one, as estimated
   double plain_seconds_ = 0;  // of the last step without SSMs

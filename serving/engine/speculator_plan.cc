@@ -242,10 +242,11 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   plain_rate_ = StepRate(load, llm_cost_);
   plain_tokens_ = load.decoding + load.gain;
   if (decoding.empty() || ssms_.empty()) return;
-  step_kind_ = KindOf(*decoding[0]);
-  for (const Request* request : decoding) {
-    if (KindOf(*request) != step_kind_) step_kind_ = -1;
-  }
+  std::array<int, kKinds> kinds{};
+  for (const Request* request : decoding) ++kinds[KindOf(*request)];
+  const auto most = std::max_element(kinds.begin(), kinds.end());
+  most_ = static_cast<Kind>(most - kinds.begin());
+  alike_ = *most == load.decoding;
   NoteCovered(decoding);
   const int changed = std::abs(load.decoding - chosen_for_);
   const auto offered =
@@ -268,9 +269,9 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     wanted = wanted || (!covered_ && ssm.choice.requests > 0 && ssm.status.ok());
   }
   // Steps with prompts cannot be compared by the clock: there the estimate has to do.
-  const bool withheld =
-      wanted &&
-      (load.other_rows == 0 ? ssm_payoff_.Withholds(load.decoding, gain_, trial_cost_) : gain_ < 1);
+  const bool withheld = wanted && (load.other_rows == 0 ? ssm_payoffs_[most_].Withholds(
+                                                              load.decoding, gain_, trial_cost_)
+                                                        : gain_ < 1);
   statistics_.withheld += withheld;
   for (int s = 0; s < ssms() && !withheld; ++s) {
     Ssm& ssm = ssms_[s];

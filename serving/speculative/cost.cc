@@ -26,6 +26,8 @@ constexpr int64_t kDrawEvery = 64;   // observations, since times grow old
 constexpr int64_t kLookEvery = 4;    // of a size, for whether it has become another
 constexpr double kOldWeight = 1e-4;  // of a time that is not recent
 constexpr int kRepeats = 3;          // turns of the calibration batches
+constexpr int kCold = 2;             // steps after a larger one that are slower,
+constexpr double kWarming = 0.02;    // if they take less of the time
 constexpr double kLook = 4;          // part of the time for a first look
 constexpr int kTurns = 5;            // of two that are compared
 constexpr int kPast = 256;           // positions of each of the calibration's sequences
@@ -299,6 +301,12 @@ class Calibration {
     }
     std::sort(sizes.begin(), sizes.end());
     for (int i = 0; i < kRepeats; ++i) {
+      // The largest has left other things in the caches than those that follow one another find. To
+      // a step that takes long that does not matter.
+      const bool warms = kCold * rough.Seconds(sizes[0]) < kWarming * budget / kRepeats;
+      for (int cold = 0; warms && cold < kCold; ++cold) {
+        if (absl::Status s = Time(CurveBatch(sizes[0]), &took); !s.ok()) return s;
+      }
       for (const int rows : sizes) {
         // The machine has become slower.
         if (i > 0 && spent() > 2 * budget) return absl::OkStatus();

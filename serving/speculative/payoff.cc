@@ -9,8 +9,6 @@ namespace {
 
 constexpr size_t kBlock = 8;             // steps with drafts, on each side of a comparison
 constexpr size_t kPlain = 4;             // steps without
-constexpr int kColdPlain = 2;            // steps after a change that are not compared,
-constexpr int kColdDrafts = 1;           // but where either way wins whatever these take
 constexpr size_t kEnough = 4;            // comparisons to judge by
 constexpr size_t kTrial = 2;             // likewise, where no gain is expected
 constexpr size_t kTrimmed = 6;           // comparisons of which the extremes do not count

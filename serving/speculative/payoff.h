@@ -51,6 +51,10 @@ class Payoff {
   // The same for loads that are alike, which are judged as one.
   static int Alike(int load);
 
+  // Steps after a change that are slower than those that follow.
+  static constexpr int kColdPlain = 2;
+  static constexpr int kColdDrafts = 1;
+
   // A gain below this is believed to be none.
   static constexpr double kLeastGain = 0.8;
 

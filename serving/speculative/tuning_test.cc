@@ -277,6 +277,27 @@ TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
   }
 }
 
+TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
+  const auto curve = [](int rows) { return 0.2e-3 + 0.05e-3 * rows; };
+  int last = 0, since = 0;
+  TimedRunner runner({.vocabulary = 2,
+                      .kv_slots = 16384,
+                      .max_rows = 256,
+                      .max_sequences = 256,
+                      .max_context_slots = 16384,
+                      .max_positions = 1024},
+                     [&](const RunnerBatch& batch) {
+                       since = batch.rows() < last / 2 ? 0 : since + 1;
+                       last = batch.rows();
+                       return curve(batch.rows()) * (since == 0 ? 1.4 : since == 1 ? 1.1 : 1);
+                     });
+  StepCost cost;
+  ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
+  for (const int rows : {1, 2, 3, 8, 64}) {
+    EXPECT_NEAR(cost.Seconds(rows), curve(rows), 0.05 * curve(rows)) << rows;
+  }
+}
+
 TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
   TimedRunner runner({.vocabulary = 2,
                       .kv_slots = 16384,
