@@ -206,6 +206,23 @@ void Engine::Report(Entry& entry, const absl::Status& error, std::vector<float> 
   }
 }
 
+void Engine::ExpireRequests() {
+  if (!options_.seconds) return;
+  std::vector<RequestId> late;
+  for (const auto& [id, entry] : requests_) {
+    const double timeout = entry.request->options().timeout_seconds;
+    if (timeout > 0 && Now() - entry.submitted > timeout) late.push_back(id);
+  }
+  for (const RequestId id : late) {
+    Entry& entry = requests_.at(id);
+    entry.request->Finish(FinishReason::kError);
+    Report(entry, absl::DeadlineExceededError(
+                      absl::StrCat("the request's time is over: ", entry.request->emitted(),
+                                   " tokens in ", entry.request->options().timeout_seconds, " s")));
+    Retire(id);
+  }
+}
+
 void Engine::ReleaseSlots(RequestId id) {
   kv_.Release(id);
   speculator_->Release(*requests_.at(id).request, /*for_good=*/false);

@@ -151,6 +151,11 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(row["model_size"], size)
             self.assertGreater(row["model_size"], row["model_n_params"])  # some bytes for each
             self.assertEqual((row["backends"], row["drafts"]), ("CPU", "off"))
+        # Of a context that ends inside a block, too, all is in the cache.
+        row = self.cluster.run("bench", "big", "--pp=8", "--depth=21", "--repetitions=2")[0]
+        self.assertEqual((row["test"], row["n_depth"]), ("pp8 @ d21", 21))
+        for nanoseconds, rate in zip(row["samples_ns"], row["samples_ts"]):
+            self.assertAlmostEqual(nanoseconds * 1e-9 * rate, 8, delta=0.01)
 
     def test_a_model_on_workers_says_where_it_runs(self):
         self.cluster.run("serve", "big", "--name=there", "--tensor-parallel=1")
