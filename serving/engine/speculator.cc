@@ -230,12 +230,14 @@ void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   llm_calibrated_ = true;
   if (!options_.tune) return;
   const double before = llm_cost_.pace();
-  // What was run before has left other things in the caches: that is no size's doing.
+  // What was run before has left other things in the caches: that is no size's doing. Prompts are
+  // large enough to be seen as they are.
+  const bool decodes = load_.decoding > 0 && load_.other_rows == 0;
   const bool drafts = with_ssm_ || with_probe_;
-  if (std::exchange(drafted_, drafts) != drafts) {
+  if (decodes && std::exchange(drafted_, drafts) != drafts) {
     cold_ = drafts ? Payoff::kColdDrafts : Payoff::kColdPlain;
   }
-  if (cold_ > 0) {
+  if (decodes && cold_ > 0) {
     --cold_;
   } else {
     llm_cost_.Observe(work, seconds);
