@@ -185,6 +185,15 @@ TEST(StepCost, WhatIsNotRunDoesNotDriftAway) {
   }
 }
 
+RunnerLimits RoomyLimits(int rows, int sequences) {
+  return {.vocabulary = 2,
+          .kv_slots = 16384,
+          .max_rows = rows,
+          .max_sequences = sequences,
+          .max_context_slots = 16384,
+          .max_positions = 1024};
+}
+
 // A runner whose steps take what a formula says.
 class TimedRunner : public ModelRunner {
  public:
@@ -227,12 +236,7 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
     return curve(batch.rows()) + kVisible * visible +
            kContext * static_cast<double>(batch.sequence_slots.size());
   };
-  const RunnerLimits roomy = {.vocabulary = 2,
-                              .kv_slots = 16384,
-                              .max_rows = 512,
-                              .max_sequences = 128,
-                              .max_context_slots = 16384,
-                              .max_positions = 1024};
+  const RunnerLimits roomy = RoomyLimits(512, 128);
   RunnerLimits tight = roomy;
   tight.kv_slots = tight.max_context_slots = 200;
   tight.max_sequences = 3;
@@ -254,12 +258,7 @@ TEST(Calibrate, FindsTheCurveAndTellsWhatRowsShareFromWhatTheyPayEach) {
 // A neighbour comes, or goes, at any moment of it.
 TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
   const auto curve = [](int rows) { return 0.5e-3 + 0.07e-3 * rows; };
-  const RunnerLimits limits = {.vocabulary = 2,
-                               .kv_slots = 16384,
-                               .max_rows = 256,
-                               .max_sequences = 256,
-                               .max_context_slots = 16384,
-                               .max_positions = 1024};
+  const RunnerLimits limits = RoomyLimits(256, 256);
   for (int change = 0; change < 200; change += 7) {
     for (const bool comes : {true, false}) {
       int step = 0;
@@ -280,17 +279,11 @@ TEST(Calibrate, ASpellMakesNoSizeDearerThanOthers) {
 TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
   const auto curve = [](int rows) { return 0.2e-3 + 0.05e-3 * rows; };
   int last = 0, since = 0;
-  TimedRunner runner({.vocabulary = 2,
-                      .kv_slots = 16384,
-                      .max_rows = 256,
-                      .max_sequences = 256,
-                      .max_context_slots = 16384,
-                      .max_positions = 1024},
-                     [&](const RunnerBatch& batch) {
-                       since = batch.rows() < last / 2 ? 0 : since + 1;
-                       last = batch.rows();
-                       return curve(batch.rows()) * (since == 0 ? 1.4 : since == 1 ? 1.1 : 1);
-                     });
+  TimedRunner runner(RoomyLimits(256, 256), [&](const RunnerBatch& batch) {
+    since = batch.rows() < last / 2 ? 0 : since + 1;
+    last = batch.rows();
+    return curve(batch.rows()) * (since == 0 ? 1.4 : since == 1 ? 1.1 : 1);
+  });
   StepCost cost;
   ASSERT_TRUE(Calibrate(runner, 256, 2, runner.clock(), &cost).ok());
   for (const int rows : {1, 2, 3, 8, 64}) {
@@ -299,12 +292,7 @@ TEST(Calibrate, WhatALargeBatchLeavesInTheCachesMakesNoSizeDearer) {
 }
 
 TEST(Calibrate, ASlowModelIsMeasuredForAboutAsLongAsWasAsked) {
-  TimedRunner runner({.vocabulary = 2,
-                      .kv_slots = 16384,
-                      .max_rows = 512,
-                      .max_sequences = 128,
-                      .max_context_slots = 16384,
-                      .max_positions = 1024},
+  TimedRunner runner(RoomyLimits(512, 128),
                      [](const RunnerBatch& batch) { return 0.4 + 0.05 * batch.rows(); });
   StepCost cost;
   ASSERT_TRUE(Calibrate(runner, 512, 2, runner.clock(), &cost).ok());
