@@ -233,15 +233,7 @@ void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   // What was run before has left other things in the caches: that is no size's doing. Prompts are
   // large enough to be seen as they are.
   const bool decodes = load_.decoding > 0 && load_.other_rows == 0;
-  const bool drafts = with_ssm_ || with_probe_;
-  if (decodes && std::exchange(drafted_, drafts) != drafts) {
-    cold_ = drafts ? Payoff::kColdDrafts : Payoff::kColdPlain;
-  }
-  if (decodes && cold_ > 0) {
-    --cold_;
-  } else {
-    llm_cost_.Observe(work, seconds);
-  }
+  if (!decodes || !cold_.Observe(with_ssm_ || with_probe_)) llm_cost_.Observe(work, seconds);
   // An SSM that is not run gets faster and slower with the LLM.
   for (Ssm& ssm : ssms_) {
     if (std::exchange(ssm.batches, ssm.drafter->batches()) == ssm.drafter->batches()) {

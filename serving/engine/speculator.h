@@ -26,6 +26,7 @@
 #include "serving/request/request.h"
 #include "serving/scheduler/scheduler.h"
 #include "serving/speculative/acceptance.h"
+#include "serving/speculative/cold_steps.h"
 #include "serving/speculative/cost.h"
 #include "serving/speculative/drafter.h"
 #include "serving/speculative/expansion.h"
@@ -273,8 +274,7 @@ class Speculator {
   int chosen_of_ = 0;       // of these that were offered
   int64_t choices_ = 0;
   int64_t idle_steps_ = 0;    // since an SSM drafted
-  bool drafted_ = false;      // an SSM had a part in the LLM's last step
-  int cold_ = 0;              // steps after a change of that, that are still to come
+  ColdSteps cold_;            // of those without prompts
   double probe_credit_ = 0;   // seconds
   double probe_cost_ = 0;     // of the last one, as estimated
   double plain_seconds_ = 0;  // of the last step without SSMs

@@ -96,14 +96,11 @@ void Payoff::Observe(int load, bool with, const Step& step) {
   Sample sample{step.tokens, step.seconds, step.expected};
   credit_ += (trials_ < kFirstTrials ? kFirstShare : kTrialShare) * step.seconds;
   ++bucket.seen;
-  if (std::exchange(bucket.with, with) != with) {
+  const bool cold = bucket.cold.Observe(with, [&] {
     // The first few turns are to be short.
-    const bool matters =
-        bucket.comparisons.size() >= kFewComparisons && std::abs(Recalled(bucket).mean) <= kHeavy;
-    bucket.cold = !matters ? 0 : with ? kColdDrafts : kColdPlain;
-  }
-  const bool cold = bucket.cold > 0;
-  if (cold) --bucket.cold;
+    return bucket.comparisons.size() >= kFewComparisons &&
+           std::abs(Recalled(bucket).mean) <= kHeavy;
+  });
   if (!with) {
     bucket.steps = 0;
     bucket.left = std::max<int64_t>(0, bucket.left - 1);

@@ -23,6 +23,8 @@
 #include <map>
 #include <vector>
 
+#include "serving/speculative/cold_steps.h"
+
 namespace espalier {
 
 class Payoff {
@@ -50,10 +52,6 @@ class Payoff {
 
   // The same for loads that are alike, which are judged as one.
   static int Alike(int load);
-
-  // Steps after a change that are slower than those that follow.
-  static constexpr int kColdPlain = 2;
-  static constexpr int kColdDrafts = 1;
 
   // A gain below this is believed to be none.
   static constexpr double kLeastGain = 0.8;
@@ -83,10 +81,9 @@ class Payoff {
     double mean, error;
   };
   struct Bucket {
-    Block before, without, after;         // of the comparison that is under way
-    bool compared = false;                // all steps without have come: `after` fills
-    bool with = false;                    // the last step
-    int cold = 0;                         // steps after a change that are still to come
+    Block before, without, after;  // of the comparison that is under way
+    bool compared = false;         // all steps without have come: `after` fills
+    ColdSteps cold;
     std::vector<Comparison> comparisons;  // the last ones
     double own_error = 0;                 // of the last one by itself
     bool settled = false;                 // drafting won: comparisons are seldom

@@ -3,7 +3,8 @@ import json
 import os
 import re
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cluster import ROOT
+
 FOLDER = os.path.join(ROOT, "deploy", "grafana")
 
 SERIES = re.compile(r"\b(espalier_\w+)(?:\{([^}]*)\})?")
