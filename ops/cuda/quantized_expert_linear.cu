@@ -1,6 +1,6 @@
 // quantized_expert_linear: a thread block for 16 outputs of a row, with 8 or 4 bits, or a warp for
-// each output, with bf16. Groups and choices are added in an order that does not depend on the
-// other rows.
+// each output, with bf16 or f16. Groups and choices are added in an order that does not depend on
+// the other rows.
 #include <cstdint>
 
 #include "ops/cuda/launch.cuh"
@@ -60,15 +60,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Grid: rows of y by groups of kWarps outputs.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    NarrowKernel(const float* x, const __nv_bfloat16* weights, int64_t in, Problem p) {
+    NarrowKernel(const float* x, const T* weights, int64_t in, Problem p) {
   const int lane = threadIdx.x % 32;
   const int64_t column = static_cast<int64_t>(blockIdx.y) * kWarps + threadIdx.x / 32;
   if (column >= p.out) return;
   const int64_t row = blockIdx.x;
   float value = 0;
   for (int64_t choice = p.First(row); choice < p.End(row); ++choice) {
-    const __nv_bfloat16* const w = weights + (p.ExpertOf(choice) * p.out + column) * in;
+    const T* const w = weights + (p.ExpertOf(choice) * p.out + column) * in;
     const float* const from = x + choice / p.choices_per_x * in;
     float sum = 0;
     for (int64_t i = lane; i < in; i += 32) sum = fmaf(from[i], ToFloat(w[i]), sum);
@@ -106,9 +107,13 @@ class QuantizedExpertLinear : public Kernel {
     const auto rows = static_cast<unsigned>(sums ? assign.dims()[0] : problem.choices);
     if (shape_.bits == 16) {
       const dim3 grid(rows, static_cast<unsigned>((shape_.out + kWarps - 1) / kWarps));
-      NarrowKernel<<<grid, kThreads, 0, StreamOf(args)>>>(x.as<float>(), weight.as<__nv_bfloat16>(),
-                                                          shape_.in, problem);
-      return LaunchStatus(kName);
+      const auto launch = [&]<typename T>(TypeTag<T>) {
+        NarrowKernel<<<grid, kThreads, 0, StreamOf(args)>>>(x.as<float>(), weight.as<T>(),
+                                                            shape_.in, problem);
+        return LaunchStatus(kName);
+      };
+      return weight.dtype() == DType::kF16 ? launch(TypeTag<__half>())
+                                           : launch(TypeTag<__nv_bfloat16>());
     }
     const PackedRows rounded = rounded_.At(args, RowsOf(x.dims()));
     ESPALIER_KERNEL_RETURN_IF_ERROR(Round(args, kName, rounded));
@@ -135,7 +140,8 @@ void RegisterQuantizedExpertLinearCuda(KernelRegistry& registry, DeviceContexts&
       "quantized_expert_linear",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         const int bits = static_cast<int>(spec.attributes.Int("bits"));
-        if (bits == 16 && !TakesType(spec.inputs[1].dtype, {DType::kBF16}, refusal)) return nullptr;
+        const DType dtype = spec.inputs[1].dtype;
+        if (bits == 16 && !TakesType(dtype, {DType::kBF16, DType::kF16}, refusal)) return nullptr;
         const PackedWeights shape{bits, spec.outputs[0].dims.back(), spec.inputs[0].dims.back()};
         const Dims& weight = spec.inputs[1].dims;
         if (bits < 16 && (weight[1] != shape.blocks() || weight[2] != shape.block_bytes())) {

@@ -8,15 +8,16 @@
 namespace espalier {
 namespace cuda_quantized_linear {
 
-RowWeights KindOf(int bits) {
-  if (bits == 16) return RowWeights::kBF16;
+RowWeights KindOf(int bits, DType dtype) {
+  if (bits == 16) return dtype == DType::kF16 ? RowWeights::kF16 : RowWeights::kBF16;
   return bits == 8 ? RowWeights::kPacked8 : RowWeights::kPacked4;
 }
 
 std::unique_ptr<Kernel> Make(DeviceContexts& contexts, const KernelSpec& spec,
                              std::string* refusal) {
   const int bits = static_cast<int>(spec.attributes.Int("bits"));
-  if (bits == 16 && !TakesType(spec.inputs[1].dtype, {DType::kBF16}, refusal)) return nullptr;
+  const DType dtype = spec.inputs[1].dtype;
+  if (bits == 16 && !TakesType(dtype, {DType::kBF16, DType::kF16}, refusal)) return nullptr;
   const size_t each = spec.inputs.size() / spec.outputs.size();
   const int64_t in = spec.inputs[0].dims.back();
   for (size_t i = 0; i < spec.outputs.size() && bits != 16; ++i) {
@@ -28,7 +29,7 @@ std::unique_ptr<Kernel> Make(DeviceContexts& contexts, const KernelSpec& spec,
       return nullptr;
     }
   }
-  const RowWeights kind = KindOf(bits);
+  const RowWeights kind = KindOf(bits, dtype);
   const Activation activation = ActivationOf(spec.attributes);
   const int64_t most_rows = RowsOf(spec.inputs[0].dims);
   int64_t out = 0;

@@ -41,7 +41,7 @@ struct Matrices {
   Piece pieces[RowProducts::kMost];
   int count;
   int64_t tiles, in;
-  bool whole;  // rows of f32 or bf16 are chunks of aligned memory
+  bool whole;  // rows that are not packed are chunks of aligned memory
 };
 
 // x, split or rounded, in the order in which lanes read it: [rows / 8][chunks] of Inputs::kBytes.
@@ -257,7 +257,7 @@ struct Format<RowWeights::kPacked4> {
   }
 };
 
-// Rows g and g + 8 of a tile, in f32 or bf16. Beyond the last output that one is read again.
+// Rows g and g + 8 of a tile, in f32, bf16 or f16. Beyond the last output that one is read again.
 template <typename T>
 struct RowCursor {
   const T* low;
@@ -362,19 +362,14 @@ __device__ __forceinline__ uint32_t Rest(uint32_t x) {
   return __float_as_uint(__uint_as_float(x) - __uint_as_float(x & 0xffff0000u));
 }
 
-template <>
-struct Format<RowWeights::kF32> : RowFormat<float> {
-  struct Weights {
-    Fragments plane[3];
-  };
-  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
-    uint32_t rest[2][8] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w, raw.low[1].x,
-                            raw.low[1].y, raw.low[1].z, raw.low[1].w},
-                           {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w,
-                            raw.high[1].x, raw.high[1].y, raw.high[1].z, raw.high[1].w}};
-    Weights w;
+// f32 numbers of two outputs as sums of bf16 numbers, cut off one after the other.
+template <int kPlanes>
+struct SplitFragments {
+  Fragments plane[kPlanes];
+
+  __device__ __forceinline__ explicit SplitFragments(uint32_t (&rest)[2][8]) {
 #pragma unroll
-    for (int p = 0; p < 3; ++p) {
+    for (int p = 0; p < kPlanes; ++p) {
       uint32_t pairs[2][4];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -385,14 +380,63 @@ struct Format<RowWeights::kF32> : RowFormat<float> {
 #pragma unroll
         for (int i = 0; i < 8; ++i) rest[half][i] = Rest(rest[half][i]);
       }
-      w.plane[p].Set(pairs[0], pairs[1]);
+      plane[p].Set(pairs[0], pairs[1]);
     }
-    return w;
+  }
+};
+
+template <>
+struct Format<RowWeights::kF32> : RowFormat<float> {
+  using Weights = SplitFragments<3>;
+  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
+    uint32_t numbers[2][8] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w, raw.low[1].x,
+                               raw.low[1].y, raw.low[1].z, raw.low[1].w},
+                              {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w,
+                               raw.high[1].x, raw.high[1].y, raw.high[1].z, raw.high[1].w}};
+    return Weights(numbers);
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
     float of_chunk[4];
     w.plane[2].Multiply<true>(x.plane[0], of_chunk);
     w.plane[0].Multiply(x.plane[2], of_chunk);
+    w.plane[1].Multiply(x.plane[1], of_chunk);
+    w.plane[1].Multiply(x.plane[0], of_chunk);
+    w.plane[0].Multiply(x.plane[1], of_chunk);
+    w.plane[0].Multiply(x.plane[0], of_chunk);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
+  }
+};
+
+// Two f16 numbers as f32.
+__device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& second) {
+  __half2 halves;
+  memcpy(&halves, &pair, sizeof(pair));
+  const float2 wide = __half22float2(halves);
+  first = __float_as_uint(wide.x);
+  second = __float_as_uint(wide.y);
+}
+
+// The 11 bits of an f16 number are those of two bf16 numbers, exactly.
+template <>
+struct Format<RowWeights::kF16> : RowFormat<__half> {
+  using Weights = SplitFragments<2>;
+  static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
+    const uint32_t pairs[2][4] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
+                                  {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w}};
+    uint32_t numbers[2][8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        Widen(pairs[half][i], numbers[half][2 * i], numbers[half][2 * i + 1]);
+      }
+    }
+    return Weights(numbers);
+  }
+  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
+    float of_chunk[4];
+    w.plane[0].Multiply<true>(x.plane[2], of_chunk);
     w.plane[1].Multiply(x.plane[1], of_chunk);
     w.plane[1].Multiply(x.plane[0], of_chunk);
     w.plane[0].Multiply(x.plane[1], of_chunk);

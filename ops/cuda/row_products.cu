@@ -27,6 +27,7 @@ constexpr Depth DepthOf(RowWeights kind, int tiles) {
     case RowWeights::kPacked4:
       return tiles == 1 ? Depth{6, 2, 3} : Depth{4, 2, 2};
     case RowWeights::kBF16:
+    case RowWeights::kF16:
       return tiles == 1 ? Depth{4, 2, 2} : Depth{2, 2, 2};
     case RowWeights::kF32:
       return tiles == 1 ? Depth{2, 2, 2} : Depth{2, 1, 2};
@@ -281,6 +282,8 @@ KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void*
       return Choose<RowWeights::kF32>(problem, m, x, sums, stream);
     case RowWeights::kBF16:
       return Choose<RowWeights::kBF16>(problem, m, x, sums, stream);
+    case RowWeights::kF16:
+      return Choose<RowWeights::kF16>(problem, m, x, sums, stream);
     case RowWeights::kPacked8:
       return Choose<RowWeights::kPacked8>(problem, m, x, sums, stream);
     case RowWeights::kPacked4:

@@ -1,9 +1,10 @@
-// y = activation(x weight^T + bias) for rows of f32 and matrices in f32, bf16, or packed in 8 or 4
-// bits, by the tensor cores, with one order of summation for every element of y, whatever the
+// y = activation(x weight^T + bias) for rows of f32 and matrices in f32, bf16, f16, or packed in 8
+// or 4 bits, by the tensor cores, with one order of summation for every element of y, whatever the
 // number of rows: serving needs a row's bits not to depend on the batch it rides in.
 //
-// f32 operands are sums of three bf16 numbers, exactly; of the products of such sums, those that
-// are less than 2^-24 of the largest are left out (as in "bf16x6": Henry, Tang, Heinecke 2019).
+// f32 operands are sums of three bf16 numbers, f16 ones of two, exactly; of the products of such
+// sums, those that are less than 2^-24 of the largest are left out (as in "bf16x6": Henry, Tang,
+// Heinecke 2019).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +18,7 @@
 
 namespace espalier {
 
-enum class RowWeights { kF32, kBF16, kPacked8, kPacked4 };
+enum class RowWeights { kF32, kBF16, kF16, kPacked8, kPacked4 };
 
 // One matrix and where its products go.
 struct RowProduct {

@@ -141,6 +141,11 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
     EXPECT_EQ(tag.structures(0).json_schema(), R"({"type":"null"})");
     EXPECT_THAT(tag.triggers(), ElementsAre("<f"));
   }
+  EXPECT_EQ(parse(R"("response_format": {"type": "structural_tag", "format":
+                     {"type": "any_text"}})")
+                .structural_tag()
+                .format(),
+            R"({"type":"any_text"})");
   EXPECT_EQ(parse(R"("guided_regex": "a+")").regex(), "a+");
   EXPECT_EQ(parse(R"("structured_outputs": {"regex": "a+"})").regex(), "a+");
   EXPECT_EQ(parse(R"("guided_grammar": "root ::= x")").grammar(), "root ::= x");
@@ -191,6 +196,9 @@ TEST(OpenAi, ErrorsNameTheField) {
        "response_format.json_schema"},
       {R"({"model": "m", "prompt": "x", "response_format": {"type": "structural_tag"}})",
        "response_format.structures"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "structural_tag",
+          "format": {"type": "any_text"}, "triggers": ["x"]}})",
+       "response_format.triggers"},
       {R"({"model": "m", "prompt": "x", "structured_outputs": {"structural_tag": "x"}})",
        "structured_outputs.structural_tag"},
       {R"({"model": "m", "prompt": "x", "guided_regex": "a", "guided_choice": ["b"]})",

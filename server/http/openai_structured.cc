@@ -9,8 +9,13 @@ using json = nlohmann::ordered_json;
 
 constexpr size_t kMaxStructures = 1024;
 
-// As vLLM and SGLang have it: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}.
+// As vLLM and SGLang have it: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, or
+// {"format": {...}}.
 void ReadStructuralTag(JsonReader& reader, proto::StructuralTag* tag) {
+  if (const json* format = reader.Find("format")) {
+    tag->set_format(Dump(*format));
+    return;
+  }
   const json* structures = reader.Find("structures");
   if (structures == nullptr || !structures->is_array() || structures->empty() ||
       structures->size() > kMaxStructures) {

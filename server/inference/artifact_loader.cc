@@ -154,7 +154,7 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
       const size_t number = parts.size();
       const bool here =
           number < placement.models.size() && placement.models[number].tensor_parallel() == 0;
-      // GPUs have no kernels for it.
+      // No GPU has run the kernels for it yet (tests/gpu/run.sh): who wants them has to ask.
       if (!here && AnyGpu()) own->Without(WeightFormat::kF16);
       part.format = own->most();
       part.own = std::make_shared<OwnFormats>(*std::move(own));

@@ -39,6 +39,14 @@ FormedText FormedTextOf(const proto::StructuralTag& tag) {
   return text;
 }
 
+absl::StatusOr<StructuredOutput> FormatOf(const proto::StructuralTag& tag) {
+  if (tag.structures_size() > 0 || tag.triggers_size() > 0) {
+    return FieldError("response_format",
+                      "structural_tag: a format excludes structures and triggers");
+  }
+  return StructuredOutput{.kind = StructuredOutput::kTagFormat, .text = tag.format()};
+}
+
 absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
     const proto::GenerateRequest& request) {
   if (!request.has_structured_output()) return std::nullopt;
@@ -55,6 +63,7 @@ absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
           .kind = StructuredOutput::kChoice,
           .choices = {output.choice().texts().begin(), output.choice().texts().end()}};
     case proto::StructuredOutput::kStructuralTag:
+      if (!output.structural_tag().format().empty()) return FormatOf(output.structural_tag());
       return StructuredOutput{.kind = StructuredOutput::kFormedText,
                               .formed = FormedTextOf(output.structural_tag())};
     default:

@@ -79,7 +79,8 @@ absl::StatusOr<std::optional<StructuredOutput>> FormOfAnswer(
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const Tool& tool) { return tool.strict; });
   // A structural tag says itself where what may stand.
-  const bool tag = content && content->kind == StructuredOutput::kFormedText;
+  const bool tag = content && (content->kind == StructuredOutput::kFormedText ||
+                               content->kind == StructuredOutput::kTagFormat);
   const bool free = choice == ToolChoice::kAuto && !strict && (!content || tag);
   if (choice == ToolChoice::kNone || free) return content;
   if (tag) {

@@ -282,12 +282,14 @@ absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text) {
 }
 
 absl::StatusOr<Expression> TextWithout(const std::vector<std::string>& marks,
-                                       const std::string& name, Grammar* grammar) {
-  const Expression any = Repeat(OneOf({{0, kLastCodePoint}}), 0);
+                                       const std::string& name, Grammar* grammar, int most) {
+  const Expression one = OneOf({{0, kLastCodePoint}});
+  if (marks.empty()) return Repeat(one, 0, most);
+  const Expression any = Repeat(one, 0);
   std::vector<Expression> literals;
   for (const std::string& mark : marks) literals.push_back(Literal(mark));
   DfaBudget budget = kBudget;
-  absl::StatusOr<Dfa> all = Dfa::From(any, &budget);
+  absl::StatusOr<Dfa> all = Dfa::From(Repeat(one, 0, most), &budget);
   if (!all.ok()) return all.status();
   absl::StatusOr<Dfa> with = Dfa::From(Sequence({any, Choice(std::move(literals)), any}), &budget);
   if (!with.ok()) return with.status();

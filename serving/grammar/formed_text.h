@@ -80,9 +80,10 @@ struct FormedText {
 // InvalidArgument naming the section and what of its schema cannot be kept.
 absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text);
 
-// Any text that contains none of these marks, as rules whose names begin with `name`.
-// REQUIRES: `marks` is not empty, nor is one of them. InvalidArgument if they are too long.
+// Any text of at most `most` characters (-1: any number) that contains none of these marks, as
+// rules whose names begin with `name`. REQUIRES: no mark is empty. InvalidArgument if they are too
+// long, or too many characters.
 absl::StatusOr<Expression> TextWithout(const std::vector<std::string>& marks,
-                                       const std::string& name, Grammar* grammar);
+                                       const std::string& name, Grammar* grammar, int most = -1);
 
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/regex.h"
+#include "serving/grammar/tag_format.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
@@ -58,6 +59,8 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output) {
       return GrammarOfChoices(output.choices);
     case StructuredOutput::kFormedText:
       return GrammarOfFormedText(output.formed);
+    case StructuredOutput::kTagFormat:
+      return ParseTagFormat(output.text);
   }
   return absl::InternalError("structured output of an unknown kind");
 }

@@ -21,10 +21,10 @@ struct ThoughtsBefore {
 };
 
 struct StructuredOutput {
-  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kFormedText };
+  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kFormedText, kTagFormat };
 
   Kind kind = kJsonObject;
-  std::string text;                  // of the regular expression, the schema, the grammar
+  std::string text;                  // of the regular expression, schema, grammar, tag's format
   std::vector<std::string> choices;  // kChoice
   FormedText formed;                 // kFormedText
   ThoughtsBefore thoughts;

@@ -219,6 +219,29 @@ class OpenAiClientTest(unittest.TestCase):
             text = self.complete(extra_body={"guided_grammar": grammar}, logit_bias={str(ord("(")): -2}, **sampled)
             self.assertTrue(re.fullmatch(r"\(*x\)*", text.choices[0].text), text)
 
+    def test_structural_tags(self):
+        schema = {"type": "integer", "minimum": 1, "maximum": 9}
+        number = {"type": "tag", "begin": "<n>", "content": {"type": "json_schema", "json_schema": schema}, "end": "</n>"}
+        tags = {"type": "tags_with_separator", "tags": [number], "separator": "; ", "at_least_one": True,
+                "stop_after_first": False}
+        named = {"type": "sequence", "elements": [{"type": "regex", "pattern": "[A-Z][a-z]{2,5}: "}, tags]}
+        form = {"type": "structural_tag", "format": named}
+        older = {"type": "structural_tag", "triggers": ["<n"],
+                 "structures": [{"begin": "<n>", "schema": schema, "end": "</n>"}]}
+        for trial in range(3):
+            sampled = {"temperature": 1, "seed": trial, "max_tokens": 120, "logit_bias": {str(ord(";")): -3}}
+            answer = self.chat(response_format=form, **sampled).choices[0]
+            self.assertRegex(answer.message.content, r"\A[A-Z][a-z]{2,5}: <n>[1-9]</n>(; <n>[1-9]</n>)*\Z")
+            text = self.complete(extra_body={"structured_outputs": {"structural_tag": json.dumps(form)}}, **sampled)
+            self.assertRegex(text.choices[0].text, r"\A[A-Z][a-z]{2,5}: <n>[1-9]</n>(; <n>[1-9]</n>)*\Z")
+            free = self.chat(response_format=older, temperature=1, seed=trial, max_tokens=60,
+                             logit_bias={str(ord("<")): 4}).choices[0].message.content
+            self.assertNotRegex(free, r"<n(?!>|\Z)|<n>[^1-9]")
+        with self.assertRaisesRegex(openai.BadRequestError, r"format\.elements\[1\].*'token' is not supported"):
+            token = {"type": "token", "token": 3}
+            named = {"type": "sequence", "elements": [tags, token]}
+            self.chat(response_format={"type": "structural_tag", "format": named})
+
     # Chats.
 
     def test_chat(self):

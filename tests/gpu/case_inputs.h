@@ -6,6 +6,7 @@
 
 #include "ops/kernel/packed_weights.h"
 #include "tests/gpu/cases.h"
+#include "tests/gpu/weights.h"
 
 namespace espalier::gpu_check {
 
@@ -34,6 +35,9 @@ inline CaseInput GivenAs(DType dtype, Dims dims, Ints values) {
 inline CaseInput Packed(int bits, int64_t out, int64_t in) {
   const PackedWeights shape{bits, out, in};
   return {{DType::kU8, {shape.blocks(), shape.block_bytes()}}, {Content::kPacked, bits, {in}}};
+}
+inline CaseInput Matrix(const Weights& weights, int64_t out, int64_t in) {
+  return weights.bits < 16 ? Packed(weights.bits, out, in) : Uniform(weights.dtype, {out, in});
 }
 inline CaseInput Absent() { return {}; }
 // Any number of this type.

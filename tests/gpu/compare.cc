@@ -198,7 +198,8 @@ void FillPacked(int bits, int64_t in, uint64_t seed, HostTensor* tensor) {
   std::mt19937_64 random(seed);
   std::vector<uint8_t>& bytes = tensor->bytes;
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
-  const PackedWeights shape{bits, tensor->spec.dims[0] * kPackOutputs, in};
+  const int64_t blocks = tensor->spec.num_elements() / tensor->spec.dims.back();
+  const PackedWeights shape{bits, blocks * kPackOutputs, in};
   std::uniform_real_distribution<float> scale(1.0f / 128, 1.0f / 64);
   const auto put = [&](int64_t at, float value) {
     const uint16_t half = F32ToF16(value);

@@ -67,14 +67,14 @@ step "a CNN from ONNX" "$espalier" train --onnx=tests/data/digits_cnn.onnx --dat
 
 place=(--tensor-parallel=1 --ssm=ssm --ssm-tensor-parallel=1)
 step "no answer changes" "$espalier" verify-lossless --llm=llm "${place[@]}" --expansion=1,1,3,1,1 --draws=4000
-for weights in bf16 int8 int4; do
+for weights in bf16 f16 int8 int4; do
   step "no answer changes, $weights, tuned" "$espalier" verify-lossless --llm=llm "${place[@]}" --weights=$weights \
     --kv-cache=bf16 --draws=4000
 done
 step "no answer changes, streamed weights" "$espalier" verify-lossless --llm=llm "${place[@]}" \
   --resident-weights=4000000 --draws=4000
 prompt="And it came to pass in those days, that"
-for weights in f32 bf16 int8 int4; do
+for weights in f32 bf16 f16 int8 int4; do
   step "serving in $weights" "$espalier" serve llm "${place[@]}" --weights=$weights
   step "one request, $weights" "$espalier" generate llm "$prompt" --max-tokens=200 --compare
   step "its speed, $weights" "$espalier" bench llm --pp=192 --tg=64 --repetitions=3

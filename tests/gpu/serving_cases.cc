@@ -5,38 +5,58 @@
 namespace espalier::gpu_check {
 namespace {
 
-CaseInput WeightOf(int bits, int64_t out, int64_t in) {
-  if (bits == 32) return Uniform(kF32, {out, in});
-  return bits == 16 ? Uniform(kBF16, {out, in}) : Packed(bits, out, in);
-}
-
 // Numbers of rows on both sides of those where kernels change, sizes that fill no tile.
 void AddRowProducts(std::vector<Case>* cases) {
-  const auto add = [&](int bits, int64_t rows, int64_t in, int64_t out, const char* activation) {
-    Case c{.op = bits == 32 ? "linear" : "quantized_linear",
-           .name = std::to_string(bits) + " bits, " + std::to_string(rows) + " rows, " +
-                   std::to_string(out) + " by " + std::to_string(in) + ", " + activation,
+  const auto add = [&](const Weights& weights, int64_t rows, int64_t in, int64_t out,
+                       const char* activation) {
+    Case c{.op = weights.bits == 32 ? "linear" : "quantized_linear",
+           .name = weights.Name() + ", " + std::to_string(rows) + " rows, " + std::to_string(out) +
+                   " by " + std::to_string(in) + ", " + activation,
            .attributes = {{"activation", std::string(activation)}},
-           .inputs = {Uniform(kF32, {rows, in}), WeightOf(bits, out, in)},
+           .inputs = {Uniform(kF32, {rows, in}), Matrix(weights, out, in)},
            .sum_length = in,
            .slack = 2,
            .gradient = false,
            .place = [](KernelSpec* spec) { spec->row_stable = true; }};
-    if (bits != 32) {
-      c.attributes.Set("bits", int64_t{bits});
+    if (weights.bits != 32) {
+      c.attributes.Set("bits", int64_t{weights.bits});
       c.attributes.Set("out", out);
       c.attributes.Set("source", std::string("w"));
     }
     if (*activation == 'g') c.inputs.push_back(Uniform(kF32, {out}));
     cases->push_back(std::move(c));
   };
-  for (int bits : {32, 16, 8, 4}) {
-    for (int64_t rows : {1, 8, 9, 16, 17, 32, 40, 64, 65, 130}) add(bits, rows, 288, 130, "none");
-    add(bits, 3, 2048, 1536, "none");
-    add(bits, 150, 1024, 4096, "silu");
-    add(bits, 150, 96, 2048, "none");  // enough blocks for those of many rows
-    add(bits, 300, 96, 8192, "gelu");
-    for (int64_t in : {1, 30, 33, 77, 100, 250}) add(bits, 21, in, 35, "gelu");
+  std::vector<Weights> formats = kNarrowWeights;
+  formats.push_back({32, kF32});
+  for (const Weights& weights : formats) {
+    for (int64_t rows : {1, 8, 9, 16, 17, 32, 40, 64, 65, 130}) {
+      add(weights, rows, 288, 130, "none");
+    }
+    add(weights, 3, 2048, 1536, "none");
+    add(weights, 150, 1024, 4096, "silu");
+    add(weights, 150, 96, 2048, "none");  // enough blocks for those of many rows
+    add(weights, 300, 96, 8192, "gelu");
+    for (int64_t in : {1, 30, 33, 77, 100, 250}) add(weights, 21, in, 35, "gelu");
+  }
+}
+
+// Four experts, of which every row chooses two.
+void AddExperts(std::vector<Case>* cases) {
+  constexpr int64_t kRows = 5, kExperts = 4, kOut = 40, kIn = 100;
+  for (const Weights& weights : kNarrowWeights) {
+    for (bool gates : {false, true}) {
+      CaseInput matrices = Matrix(weights, kOut, kIn);
+      matrices.type.dims.insert(matrices.type.dims.begin(), kExperts);
+      Case c{.op = "quantized_expert_linear",
+             .name = weights.Name() + (gates ? ", gates" : ", choices"),
+             .attributes = {{"bits", int64_t{weights.bits}}, {"out", kOut}},
+             .inputs = {Uniform(kF32, {kRows, kIn}), std::move(matrices),
+                        GivenAs(kI32, {kRows, 2}, {0, 3, 3, 1, 2, 0, 1, 3, 2, 2})},
+             .sum_length = 2 * kIn,
+             .slack = 2};
+      if (gates) c.inputs.push_back(Uniform(kF32, {kRows, 2}));
+      cases->push_back(std::move(c));
+    }
   }
 }
 
@@ -85,6 +105,7 @@ void AddLongAttention(std::vector<Case>* cases) {
 
 void AddServingCases(std::vector<Case>* cases) {
   AddRowProducts(cases);
+  AddExperts(cases);
   AddLongAttention(cases);
 }
 

@@ -3,6 +3,7 @@
 #include "ops/cpu/convert.h"
 #include "ops/kernel/packed_weights.h"
 #include "tests/gpu/property_inputs.h"
+#include "tests/gpu/weights.h"
 
 namespace espalier::gpu_check {
 namespace {
@@ -15,13 +16,12 @@ HostTensor RandomPacked(int bits, int64_t out, int64_t in, uint64_t seed) {
   return tensor;
 }
 
-// A matrix of `bits` bits, 32 for `dtype` itself.
-HostTensor WeightOf(DType dtype, int bits, int64_t out, int64_t in, uint64_t seed) {
-  if (bits == 32) return Random(dtype, {out, in}, seed);
-  if (bits == 16) return Random(DType::kBF16, {out, in}, seed);
-  return RandomPacked(bits, out, in, seed);
+HostTensor WeightOf(const Weights& weights, int64_t out, int64_t in, uint64_t seed) {
+  if (weights.bits >= 16) return Random(weights.dtype, {out, in}, seed);
+  return RandomPacked(weights.bits, out, in, seed);
 }
 
+// Weights of 32 bits have the type of x.
 KernelSpec ProductSpec(int bits, int64_t out, const std::vector<HostTensor>& inputs,
                        const TensorSpec& output) {
   KernelSpec spec = SpecFor(bits == 32 ? "linear" : "quantized_linear", {}, inputs, output);
@@ -31,9 +31,10 @@ KernelSpec ProductSpec(int bits, int64_t out, const std::vector<HostTensor>& inp
 }
 
 // Every row of a product comes out the same, alone or among any number of others.
-std::string ProductIsRowStable(Backend& cuda, DType dtype, int bits, int64_t in, int64_t out) {
+std::string ProductIsRowStable(Backend& cuda, DType dtype, const Weights& weights, int64_t in,
+                               int64_t out) {
   const int64_t most = 300;
-  const HostTensor x = Random(dtype, {most, in}, 1), weight = WeightOf(dtype, bits, out, in, 2);
+  const HostTensor x = Random(dtype, {most, in}, 1), weight = WeightOf(weights, out, in, 2);
   const HostTensor bias = Random(dtype, {out}, 3);
   HostTensor whole;
   for (int64_t rows : {most, int64_t{129}, int64_t{64}, int64_t{32}, int64_t{17}, int64_t{16},
@@ -42,7 +43,7 @@ std::string ProductIsRowStable(Backend& cuda, DType dtype, int bits, int64_t in,
       std::vector<HostTensor> inputs = {Rows(x, begin, begin + rows), weight, bias};
       std::vector<HostTensor> outputs = {
           HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
-      const KernelSpec spec = ProductSpec(bits, out, inputs, outputs[0].spec);
+      const KernelSpec spec = ProductSpec(weights.bits, out, inputs, outputs[0].spec);
       if (std::string e = cuda.Run(spec, {}, &inputs, &outputs); !e.empty()) return e;
       if (rows == most) whole = outputs[0];
       if (Rows(whole, begin, begin + rows).bytes != outputs[0].bytes) {
@@ -55,7 +56,7 @@ std::string ProductIsRowStable(Backend& cuda, DType dtype, int bits, int64_t in,
 }
 
 // Matrices that one kernel multiplies with the same rows give the bits that each gives alone.
-std::string SeveralAreEachAlone(Backend& cuda, DType dtype, int bits, int64_t rows) {
+std::string SeveralAreEachAlone(Backend& cuda, DType dtype, const Weights& weights, int64_t rows) {
   const int64_t in = 320;
   const HostTensor x = Random(dtype, {rows, in}, 1), absent;
   std::vector<HostTensor> all, results;
@@ -63,15 +64,15 @@ std::string SeveralAreEachAlone(Backend& cuda, DType dtype, int bits, int64_t ro
   int64_t first_out = 0;
   for (int64_t out : {100, 16, 1, 48, 33, 200, 64, 17, 80, 96}) {
     if (first_out == 0) first_out = out;
-    std::vector<HostTensor> inputs = {x, WeightOf(dtype, bits, out, in, 10 + out), absent};
+    std::vector<HostTensor> inputs = {x, WeightOf(weights, out, in, 10 + out), absent};
     std::vector<HostTensor> outputs = {HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
     results.push_back(outputs[0]);
     all.insert(all.end(), inputs.begin(), inputs.end());
-    const KernelSpec spec = ProductSpec(bits, out, inputs, outputs[0].spec);
+    const KernelSpec spec = ProductSpec(weights.bits, out, inputs, outputs[0].spec);
     if (std::string e = cuda.Run(spec, {}, &inputs, &outputs); !e.empty()) return e;
     alone.push_back(outputs[0].bytes);
   }
-  KernelSpec spec = ProductSpec(bits, first_out, all, results[0].spec);
+  KernelSpec spec = ProductSpec(weights.bits, first_out, all, results[0].spec);
   spec.outputs.clear();
   for (const HostTensor& result : results) spec.outputs.push_back(result.spec);
   if (std::string e = cuda.Run(spec, {}, &all, &results); !e.empty()) return e;
@@ -189,18 +190,20 @@ std::string AttentionIsRowStable(Backend& cuda, DType dtype, int32_t tokens) {
 void CheckServing(Backend& cuda, const AddVerdict& add) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const std::string type = Name(dtype);
-    for (int bits : {32, 16, 8, 4}) {
-      if (bits != 32 && dtype != DType::kF32) continue;
-      const std::string what =
-          type + " with weights of " + (bits == 32 ? "that type" : std::to_string(bits) + " bits");
-      add("row-stable product, " + what, ProductIsRowStable(cuda, dtype, bits, 512, 200));
+    std::vector<Weights> formats = {{32, dtype}};
+    if (dtype == DType::kF32) {
+      formats.insert(formats.end(), kNarrowWeights.begin(), kNarrowWeights.end());
+    }
+    for (const Weights& weights : formats) {
+      const std::string what = type + " with weights of " + weights.Name();
+      add("row-stable product, " + what, ProductIsRowStable(cuda, dtype, weights, 512, 200));
       add("row-stable product, " + what + ", wide",
-          ProductIsRowStable(cuda, dtype, bits, 1024, 3000));
+          ProductIsRowStable(cuda, dtype, weights, 1024, 3000));
       add("row-stable product, " + what + ", odd sizes",
-          ProductIsRowStable(cuda, dtype, bits, 77, 33));
+          ProductIsRowStable(cuda, dtype, weights, 77, 33));
       for (int64_t rows : {1, 20, 70}) {
         add("several products, " + what + ", " + std::to_string(rows) + " rows",
-            SeveralAreEachAlone(cuda, dtype, bits, rows));
+            SeveralAreEachAlone(cuda, dtype, weights, rows));
       }
     }
     for (int64_t rows : {1, 40, 300}) {
