@@ -151,6 +151,9 @@ absl::Status RunChat(Context& context) {
   if (absl::Status status = FillSampling(flags, &request); !status.ok()) return status;
   proto::ChatPrompt* chat = request.mutable_chat();
   chat->set_reasoning_effort(flags.Text("reasoning-effort"));
+  if (flags.Has("thinking-budget")) {
+    chat->set_thinking_token_budget(static_cast<int32_t>(flags.Int("thinking-budget", 0)));
+  }
   if (flags.Has("system")) {
     proto::ChatTurn* turn = chat->add_turns();
     turn->set_role("system");
@@ -177,6 +180,8 @@ Command ChatCommand() {
       {"system", FlagType::kText, "TEXT", "what the conversation begins with"},
       {"reasoning-effort", FlagType::kText, "HOW",
        "for models that know it: none, minimal, low, medium, high ..."},
+      {"thinking-budget", FlagType::kInt, "N",
+       "most tokens of thoughts before the answer (no bound)", 0, 0, 1 << 20},
       {"adapter", FlagType::kText, "NAME", "one of the model's low-rank adapters (none)"},
       {"max-tokens", FlagType::kInt, "N", "longest answer (what is left of the context)", 0, 1,
        1 << 20},

@@ -383,6 +383,19 @@ struct SplitFragments {
       plane[p].Set(pairs[0], pairs[1]);
     }
   }
+
+  // The smallest products first.
+  __device__ __forceinline__ void Add(const SplitInputs& x, float (&sums)[4]) const {
+    float of_chunk[4];
+    if constexpr (kPlanes == 3) plane[2].Multiply<true>(x.plane[0], of_chunk);
+    plane[0].Multiply<kPlanes == 2>(x.plane[2], of_chunk);
+    plane[1].Multiply(x.plane[1], of_chunk);
+    plane[1].Multiply(x.plane[0], of_chunk);
+    plane[0].Multiply(x.plane[1], of_chunk);
+    plane[0].Multiply(x.plane[0], of_chunk);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
+  }
 };
 
 template <>
@@ -396,15 +409,7 @@ struct Format<RowWeights::kF32> : RowFormat<float> {
     return Weights(numbers);
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float of_chunk[4];
-    w.plane[2].Multiply<true>(x.plane[0], of_chunk);
-    w.plane[0].Multiply(x.plane[2], of_chunk);
-    w.plane[1].Multiply(x.plane[1], of_chunk);
-    w.plane[1].Multiply(x.plane[0], of_chunk);
-    w.plane[0].Multiply(x.plane[1], of_chunk);
-    w.plane[0].Multiply(x.plane[0], of_chunk);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
+    w.Add(x, sums);
   }
 };
 
@@ -435,14 +440,7 @@ struct Format<RowWeights::kF16> : RowFormat<__half> {
     return Weights(numbers);
   }
   static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float of_chunk[4];
-    w.plane[0].Multiply<true>(x.plane[2], of_chunk);
-    w.plane[1].Multiply(x.plane[1], of_chunk);
-    w.plane[1].Multiply(x.plane[0], of_chunk);
-    w.plane[0].Multiply(x.plane[1], of_chunk);
-    w.plane[0].Multiply(x.plane[0], of_chunk);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
+    w.Add(x, sums);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/http/openai_sampling.h"
 
 namespace espalier::openai {
 namespace {
@@ -263,6 +264,9 @@ void ReadReasoning(JsonReader& reader, Request* request) {
   proto::ChatPrompt* chat = request->generate.mutable_chat();
   reader.Bool("include_reasoning", &request->include_reasoning);
   ReadEffort(reader, "reasoning_effort", chat);
+  int budget = -1;
+  reader.Integer("thinking_token_budget", 0, kMaxTokensLimit, &budget);
+  if (budget >= 0) chat->set_thinking_token_budget(budget);
   // llama.cpp's name for where thoughts go.
   std::string format;
   reader.String("reasoning_format", false, &format);

@@ -41,7 +41,8 @@ void ReadToolChoice(JsonReader& reader, const std::vector<std::string>& names,
 void ReadEffort(JsonReader& reader, const std::string& field, proto::ChatPrompt* chat);
 void ReadTemplateArguments(JsonReader& reader, proto::ChatPrompt* chat);
 
-// reasoning_effort, include_reasoning (vLLM's) and reasoning_format (llama.cpp's).
+// reasoning_effort, include_reasoning and thinking_token_budget (vLLM's), and reasoning_format
+// (llama.cpp's).
 void ReadReasoning(JsonReader& reader, Request* request);
 
 }  // namespace espalier::openai

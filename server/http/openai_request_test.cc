@@ -308,6 +308,8 @@ TEST(OpenAi, ChatTakesTextPartsAndNamesBadMessages) {
       {R"("top_logprobs": 2)", "top_logprobs"},
       {R"("reasoning_effort": "much")", "reasoning_effort"},
       {R"("reasoning_format": "xml")", "reasoning_format"},
+      {R"("thinking_token_budget": -1)", "thinking_token_budget"},
+      {R"("thinking_token_budget": 1.5)", "thinking_token_budget"},
       {R"("functions": [{}])", "functions"},
       {R"("modalities": ["audio"])", "modalities"},
       {R"("tools": [{}])", "tools"},
@@ -438,12 +440,15 @@ TEST(OpenAi, ThoughtsAreAskedForAndGivenBack) {
       {"role": "user", "content": "x"},
       {"role": "assistant", "content": "y", "reasoning_content": "hm"},
       {"role": "assistant", "content": "z", "reasoning": "so"}],
-      "reasoning_effort": "low", "include_reasoning": false, "reasoning_format": "none"})",
+      "reasoning_effort": "low", "include_reasoning": false, "reasoning_format": "none",
+      "thinking_token_budget": 0})",
                      &request));
   const proto::ChatPrompt& chat = request.generate.chat();
   EXPECT_EQ(chat.turns(1).reasoning(), "hm");
   EXPECT_EQ(chat.turns(2).reasoning(), "so");
   EXPECT_EQ(chat.reasoning_effort(), "low");
+  ASSERT_TRUE(chat.has_thinking_token_budget());
+  EXPECT_EQ(chat.thinking_token_budget(), 0);
   EXPECT_TRUE(chat.reasoning_in_text());
   EXPECT_FALSE(request.include_reasoning);
 }

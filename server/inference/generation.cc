@@ -49,6 +49,11 @@ absl::Status CheckRequest(const proto::GenerateRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("field 'speculation' is ", request.speculation(), ", which is not known"));
   }
+  if (request.chat().thinking_token_budget() < 0) {
+    return FieldError("thinking_token_budget",
+                      absl::StrCat("field 'thinking_token_budget' is ",
+                                   request.chat().thinking_token_budget(), ", expected 0 or more"));
+  }
   if (request.echo() && request.has_chat()) {
     return absl::InvalidArgumentError("echo is for text and token prompts, not for chats");
   }

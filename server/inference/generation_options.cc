@@ -7,6 +7,7 @@
 #include "server/inference/field_error.h"
 #include "server/inference/generation.h"
 #include "server/inference/tool_choice.h"
+#include "serving/grammar/thought_budget.h"
 
 namespace espalier {
 namespace {
@@ -75,13 +76,17 @@ absl::StatusOr<std::optional<StructuredOutput>> ContentFormOf(
   }
 }
 
+ThoughtsBefore ThoughtsOf(const Prompt& prompt) {
+  return {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
+}
+
 // Before which there may be thoughts. Those that are part of the answer's text are part of the
 // form, unless the prompt has begun them.
 StructuredOutput Behind(const Prompt& prompt, const proto::GenerateRequest& request,
                         StructuredOutput form) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
-    form.thoughts = {prompt.reasoning.open, prompt.reasoning.close, prompt.begins_in_reasoning};
+    form.thoughts = ThoughtsOf(prompt);
   }
   return form;
 }
@@ -165,6 +170,13 @@ absl::StatusOr<std::shared_ptr<const TokenRules>> RulesOf(const proto::GenerateR
   absl::StatusOr<std::shared_ptr<TokenMasker>> form = FormOf(request, model, prompt, tools, shown);
   if (!form.ok()) return form.status();
   rules->constraint = *std::move(form);
+  if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
+    auto budget =
+        ThoughtBudget::Create(ThoughtsOf(prompt), request.chat().thinking_token_budget(),
+                              model.host->shared_tokenizer(), std::move(rules->constraint));
+    if (!budget.ok()) return InField("thinking_token_budget", budget.status());
+    rules->constraint = *std::move(budget);
+  }
   return std::shared_ptr<const TokenRules>(std::move(rules));
 }
 

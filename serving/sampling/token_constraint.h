@@ -25,8 +25,8 @@ class TokenConstraint {
   virtual PlaceRef Start() const = 0;
   // InvalidArgument if the token may not come there, or if following it costs too much.
   virtual absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) = 0;
-  // The tokens that may come. An end-of-sequence token may come where the answer may end.
-  // InvalidArgument if that leaves no token, or costs too much.
+  // The tokens that may come; null: any. An end-of-sequence token may come where the answer may
+  // end. InvalidArgument if that leaves no token, or costs too much.
   virtual absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) = 0;
   // What may come has cost so much of late that nobody should ask for places ahead of the answer:
   // all requests wait meanwhile.

@@ -416,6 +416,16 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertFalse(hasattr(hidden, "reasoning_content"))
         raw = self.client.chat.completions.create(**fields, extra_body={"reasoning_format": "none"}).choices[0].message
         self.assertEqual(raw.content, "<think>\nhm, who\n</think>\n\nNoah.")
+        # Thoughts may be cut short, and then the answer follows; a byte is a token of this model.
+        cut = self.client.chat.completions.create(**fields, extra_body={"thinking_token_budget": 4})
+        thoughts = cut.choices[0].message.reasoning_content or ""
+        self.assertLessEqual(len(thoughts), 4)
+        self.assertTrue("\nhm, who".startswith("\n" + thoughts))
+        self.assertIsNotNone(cut.choices[0].message.content)
+        whole = self.client.chat.completions.create(**fields, extra_body={"thinking_token_budget": 100})
+        self.assertEqual(whole.choices[0].message.content, "Noah.")
+        with self.assertRaisesRegex(openai.BadRequestError, "thinking_token_budget"):
+            self.client.chat.completions.create(**fields, extra_body={"thinking_token_budget": -1})
         # What must be JSON is so behind the thoughts.
         form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
         formed = self.client.chat.completions.create(**fields, response_format=form).choices[0].message

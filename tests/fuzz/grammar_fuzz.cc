@@ -30,7 +30,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                                       .spelling = spellings[data[0] / 5 % 3],
                                                       .end = ";"}}}}}};
   }
-  if (output.kind == StructuredOutput::kChoice) output.choices = {text, text.substr(0, size / 2)};
+  if (output.kind == StructuredOutput::kChoice) {
+    output.choices = {text, text.substr(0, size / 2)};
+    if (data[0] / 64 == 1) output.kind = StructuredOutput::kTagFormat;
+  }
   if (data[0] >= 128) {
     StructuredOutput either{.kind = StructuredOutput::kFormedText};
     either.formed = {.around = FormedText::kSections,

@@ -114,7 +114,6 @@ void ReadThinking(JsonReader& reader, MessagesRequest* request) {
   if (!inner.error() && type != "enabled" && type != "disabled" && type != "adaptive") {
     inner.Fail("type", "field 'thinking.type' must be enabled, disabled or adaptive");
   }
-  // How long thoughts should be is the model's choice; max_tokens holds for them, too.
   int budget = 0;
   inner.Integer("budget_tokens", 1, openai::kMaxTokensLimit, &budget);
   inner.String("display", false, &display);
@@ -124,6 +123,7 @@ void ReadThinking(JsonReader& reader, MessagesRequest* request) {
   inner.RefuseUnknown();
   if (inner.error()) reader.Fail("thinking", inner.error()->message);
   request->no_thinking = type == "disabled";
+  if (budget > 0) request->generate.mutable_chat()->set_thinking_token_budget(budget);
   request->include_thinking = type != "disabled" && display != "omitted";
 }
 

@@ -107,6 +107,7 @@ TEST(MessagesRequestTest, FieldsBecomeOptions) {
   EXPECT_EQ(tool["function"]["parameters"]["type"], "object");
   EXPECT_EQ(tool["function"]["strict"], true);
   EXPECT_EQ(generate.chat().reasoning_effort(), "low");
+  EXPECT_EQ(generate.chat().thinking_token_budget(), 2000);
   EXPECT_TRUE(generate.structured_output().has_json_schema());
   EXPECT_TRUE(request.include_thinking);
   for (const auto& [thinking, none, included] :
@@ -119,6 +120,7 @@ TEST(MessagesRequestTest, FieldsBecomeOptions) {
                        &other));
     EXPECT_EQ(other.no_thinking, none) << thinking;
     EXPECT_EQ(other.include_thinking, included) << thinking;
+    EXPECT_FALSE(other.generate.chat().has_thinking_token_budget()) << thinking;
   }
 }
 

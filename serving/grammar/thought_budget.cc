@@ -1,0 +1,136 @@
+#include "serving/grammar/thought_budget.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kMostBehindLead = 3;  // bytes of a character behind its first one
+
+// Whether a text ends within a character.
+bool EndsInCharacter(absl::string_view text) {
+  for (size_t behind = 0; behind < kMostBehindLead && behind < text.size(); ++behind) {
+    const auto byte = static_cast<uint8_t>(text[text.size() - 1 - behind]);
+    if (byte < 0x80) return false;
+    if (byte < 0xC0) continue;
+    const size_t more = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+    return behind < more;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct ThoughtBudget::At : public TokenConstraint::Place {
+  enum Phase { kBefore, kInside, kClosing, kBehind };
+
+  Phase phase = kBefore;
+  int tokens = 0;      // of the thoughts
+  std::string text;    // kBefore: so far; kInside: as much of its end as matters
+  size_t closing = 0;  // tokens of the mark that have come
+  PlaceRef inner;
+};
+
+absl::StatusOr<std::shared_ptr<ThoughtBudget>> ThoughtBudget::Create(
+    ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
+    std::shared_ptr<TokenConstraint> inner) {
+  std::shared_ptr<ThoughtBudget> budget(
+      new ThoughtBudget(std::move(thoughts), tokens, std::move(tokenizer), std::move(inner)));
+  const std::string& close = budget->thoughts_.close;
+  if (const int token = budget->tokenizer_->TokenId(close); token >= 0) {
+    budget->closing_ = {token};
+  } else {
+    absl::StatusOr<std::vector<int>> encoded = budget->tokenizer_->TryEncode(close, {});
+    if (!encoded.ok()) return encoded.status();
+    budget->closing_ = *std::move(encoded);
+  }
+  for (const int token : budget->closing_) {
+    TokenSet only;
+    Insert(token, &only);
+    budget->only_.push_back(std::make_shared<const TokenSet>(std::move(only)));
+  }
+  auto start = std::make_shared<At>();
+  if (budget->inner_ != nullptr) start->inner = budget->inner_->Start();
+  if (budget->thoughts_.begun) {
+    start->phase = At::kInside;
+    budget->Think(*start);
+  }
+  budget->start_ = std::move(start);
+  return budget;
+}
+
+// What follows from the text and the number of tokens.
+void ThoughtBudget::Think(At& at) const {
+  if (at.phase == At::kBefore) {
+    const absl::string_view begun = absl::StripLeadingAsciiWhitespace(at.text);
+    if (absl::StartsWith(begun, thoughts_.open)) {
+      at.phase = At::kInside;
+      at.text = std::string(begun.substr(thoughts_.open.size()));
+    } else if (!absl::StartsWith(thoughts_.open, begun)) {
+      at.phase = At::kBehind;
+    }
+  }
+  if (at.phase == At::kInside && absl::StrContains(at.text, thoughts_.close)) {
+    at.phase = At::kBehind;
+  }
+  if (at.phase != At::kInside) {
+    if (at.phase == At::kBehind) at.text.clear();
+    return;
+  }
+  const size_t kept = std::max(thoughts_.close.size() - 1, kMostBehindLead);
+  if (at.text.size() > kept) at.text.erase(0, at.text.size() - kept);
+  const bool over = at.tokens >= tokens_ + static_cast<int>(kMostBehindLead) ||
+                    (at.tokens >= tokens_ && !EndsInCharacter(at.text));
+  if (over) at.phase = At::kClosing;
+}
+
+absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& place, int token) {
+  const auto& before = static_cast<const At&>(*place);
+  if (before.phase == At::kClosing && token != closing_[before.closing]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", token,
+                     " does not close the thoughts, which are as long as they may "
+                     "be"));
+  }
+  PlaceRef inner;
+  if (inner_ != nullptr) {
+    absl::StatusOr<PlaceRef> next = inner_->After(before.inner, token);
+    if (!next.ok()) return next.status();
+    inner = *std::move(next);
+  }
+  if (before.phase == At::kBehind && inner_ == nullptr) return place;
+  auto after = std::make_shared<At>(before);
+  after->inner = std::move(inner);
+  switch (before.phase) {
+    case At::kBefore:
+    case At::kInside:
+      if (before.phase == At::kInside) ++after->tokens;
+      after->text += tokenizer_->TokenBytes(token);
+      Think(*after);
+      break;
+    case At::kClosing:
+      if (++after->closing == closing_.size()) after->phase = At::kBehind;
+      break;
+    case At::kBehind:
+      break;
+  }
+  return after;
+}
+
+absl::StatusOr<TokenSetRef> ThoughtBudget::Permitted(const PlaceRef& place) {
+  const auto& at = static_cast<const At&>(*place);
+  if (at.phase == At::kClosing) return only_[at.closing];
+  if (inner_ != nullptr) return inner_->Permitted(at.inner);
+  return TokenSetRef();
+}
+
+bool ThoughtBudget::Complete(const PlaceRef& place) const {
+  return inner_ != nullptr && inner_->Complete(static_cast<const At&>(*place).inner);
+}
+
+}  // namespace espalier

@@ -1,0 +1,53 @@
+// Ends thoughts that have become too long: after so many tokens nothing may come but the mark that
+// closes them, and then the answer. What vLLM calls thinking_token_budget. As a constraint it holds
+// within token trees, too.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "serving/grammar/structured_output.h"
+#include "serving/sampling/token_constraint.h"
+#include "serving/tokenizer/tokenizer.h"
+
+namespace espalier {
+
+class ThoughtBudget : public TokenConstraint {
+ public:
+  // Of at most `tokens` tokens between the marks, and those that end a character then begun (three
+  // at most). `inner`: what the answer must be besides, thoughts included; null: anything.
+  // REQUIRES: both marks are known. Errors are the tokenizer's, of the mark that closes.
+  static absl::StatusOr<std::shared_ptr<ThoughtBudget>> Create(
+      ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
+      std::shared_ptr<TokenConstraint> inner);
+
+  PlaceRef Start() const override { return start_; }
+  absl::StatusOr<PlaceRef> After(const PlaceRef& place, int token) override;
+  absl::StatusOr<TokenSetRef> Permitted(const PlaceRef& place) override;
+  bool Costly() const override { return inner_ != nullptr && inner_->Costly(); }
+  bool Complete(const PlaceRef& place) const override;
+
+ private:
+  struct At;
+
+  ThoughtBudget(ThoughtsBefore thoughts, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
+                std::shared_ptr<TokenConstraint> inner)
+      : thoughts_(std::move(thoughts)),
+        tokens_(tokens),
+        tokenizer_(std::move(tokenizer)),
+        inner_(std::move(inner)) {}
+
+  void Think(At& at) const;
+
+  const ThoughtsBefore thoughts_;
+  const int tokens_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::shared_ptr<TokenConstraint> inner_;
+  std::vector<int> closing_;
+  std::vector<TokenSetRef> only_;  // each of these
+  PlaceRef start_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,192 @@
+// Thoughts that may not be longer, by their definition and in whole answers, whatever is drafted.
+#include "serving/grammar/thought_budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serving/engine/engine_test_util.h"
+#include "serving/grammar/automaton.h"
+#include "serving/grammar/token_masker.h"
+
+namespace espalier {
+namespace {
+
+constexpr int kVocabulary = 8;  // a to h, of which h ends a text
+constexpr int kEos = 7;
+
+// Tokens that are these texts; the last one ends an answer.
+class TextTokenizer : public LetterTokenizer {
+ public:
+  explicit TextTokenizer(std::vector<std::string> texts)
+      : LetterTokenizer(static_cast<int>(texts.size()) + 1, {static_cast<int>(texts.size())}),
+        texts_(std::move(texts)) {}
+  std::string TokenBytes(int token) const override {
+    return token >= 0 && token < static_cast<int>(texts_.size()) ? texts_[token] : "";
+  }
+  int TokenId(absl::string_view spelling) const override {
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      if (texts_[i] == spelling) return static_cast<int>(i);
+    }
+    return -1;
+  }
+  std::vector<int> Encode(absl::string_view text) const override {
+    std::vector<int> tokens;
+    for (const char c : text) tokens.push_back(TokenId(std::string(1, c)));
+    return tokens;
+  }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+// Whether the tokens may come one after the other, each as Permitted and After say alike.
+bool May(ThoughtBudget& budget, const std::vector<int>& tokens, int vocabulary) {
+  TokenConstraint::PlaceRef place = budget.Start();
+  for (const int token : tokens) {
+    const TokenSetRef permitted = *budget.Permitted(place);
+    for (int other = 0; other < vocabulary && permitted != nullptr; ++other) {
+      const bool in = other / 64 < static_cast<int>(permitted->size()) &&
+                      ((*permitted)[other / 64] >> other % 64 & 1) != 0;
+      EXPECT_EQ(in, budget.After(place, other).ok()) << other;
+    }
+    absl::StatusOr<TokenConstraint::PlaceRef> next = budget.After(place, token);
+    if (!next.ok()) return false;
+    place = *std::move(next);
+  }
+  return true;
+}
+
+TEST(ThoughtBudget, NothingButTheMarkComesAfterSoManyTokens) {
+  const auto tokenizer = std::make_shared<TextTokenizer>(
+      std::vector<std::string>{"<t>", "</t>", "a", " ", "<", "t", ">", "/", "x</", "\xc3", "\xa9"});
+  const int open = 0, close = 1, a = 2, blank = 3, less = 4, t = 5, more = 6, slash = 7, part = 8,
+            lead = 9, tail = 10, vocabulary = 12;
+  const struct {
+    bool begun;
+    int tokens;
+    std::vector<int> answer;
+    bool may;
+  } cases[] = {
+      // The mark may come earlier, and then all is free.
+      {false, 2, {open, a, close, a, a, a, open, a, a, a, a}, true},
+      {false, 2, {blank, open, a, a, close, a, a}, true},
+      {false, 2, {open, a, a, a}, false},
+      {false, 2, {less, t, more, a, a, a}, false},
+      {false, 0, {open, close, a}, true},
+      {false, 0, {open, a}, false},
+      {true, 0, {close, a, a, a}, true},
+      {true, 0, {a}, false},
+      {true, 1, {a, close, a, a}, true},
+      {true, 1, {a, a}, false},
+      // Answers without thoughts have no bound.
+      {false, 1, {a, a, a, open, a, a, a}, true},
+      {false, 1, {less, less, a, a, a}, true},
+      // However the mark is written.
+      {true, 4, {less, slash, t, more, a, a, a}, true},
+      {true, 4, {a, part, t, more, a, a, a}, true},
+      {true, 4, {a, part, t, a, a, a}, false},
+      // Characters are not cut.
+      {true, 1, {lead, tail, close, a}, true},
+      {true, 1, {lead, close}, true},
+      {true, 1, {lead, tail, a}, false},
+  };
+  for (const auto& c : cases) {
+    auto budget = ThoughtBudget::Create({"<t>", "</t>", c.begun}, c.tokens, tokenizer, nullptr);
+    ASSERT_TRUE(budget.ok());
+    EXPECT_EQ(May(**budget, c.answer, vocabulary), c.may)
+        << testing::PrintToString(c.answer) << " within " << c.tokens;
+  }
+}
+
+TEST(ThoughtBudget, AMarkOfSeveralTokensComesWhole) {
+  const auto tokenizer =
+      std::make_shared<TextTokenizer>(std::vector<std::string>{"a", "b", "c", "d"});
+  auto budget = *ThoughtBudget::Create({"ab", "cd", true}, 2, tokenizer, nullptr);
+  EXPECT_TRUE(May(*budget, {0, 0, 2, 3, 0, 0, 0}, 5));
+  EXPECT_TRUE(
+      May(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // one that had been begun counts for nothing
+  EXPECT_TRUE(May(*budget, {2, 3, 0, 0, 0}, 5));
+  EXPECT_FALSE(May(*budget, {0, 0, 2, 2}, 5));
+  EXPECT_FALSE(May(*budget, {0, 0, 3}, 5));
+}
+
+TEST(ThoughtBudget, WhatFollowsKeepsItsForm) {
+  const LetterTokenizer tokenizer(kVocabulary, {kEos});
+  StructuredOutput form{.kind = StructuredOutput::kRegex, .text = "fe*f"};
+  form.thoughts = {"ab", "cd", true};
+  auto masker = *TokenMasker::Create(*BuildAutomaton(*GrammarOf(form)),
+                                     std::make_shared<TokenTrie>(tokenizer), tokenizer.eos());
+  auto budget = *ThoughtBudget::Create(form.thoughts, 2,
+                                       std::make_shared<LetterTokenizer>(tokenizer), masker);
+  const auto ids = [&](const char* text) { return tokenizer.Encode(text); };
+  EXPECT_TRUE(May(*budget, ids("agcdfeef"), kVocabulary - 1));
+  EXPECT_TRUE(May(*budget, ids("cdff"), kVocabulary - 1));
+  EXPECT_FALSE(May(*budget, ids("agcda"), kVocabulary - 1));
+  EXPECT_FALSE(May(*budget, ids("agf"), kVocabulary - 1));
+  TokenConstraint::PlaceRef place = budget->Start();
+  for (const int token : ids("agcdff")) {
+    EXPECT_FALSE(budget->Complete(place));
+    place = *budget->After(place, token);
+  }
+  EXPECT_TRUE(budget->Complete(place));
+}
+
+TEST(ThoughtBudget, TreesChangeNoAnswerAndEveryAnswerKeepsIt) {
+  constexpr int kMost = 5;
+  const auto tokenizer = std::make_shared<LetterTokenizer>(kVocabulary, std::vector<int>{kEos});
+  auto rules = std::make_shared<TokenRules>();
+  rules->constraint = *ThoughtBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
+  for (const double temperature : {0.0, 1.0}) {
+    std::vector<std::vector<int>> plain;
+    for (const char* expansion : {"", "2,2,1", "1,1,1,1,1,1"}) {
+      EngineHarness harness(kVocabulary, {kEos});
+      harness.SetLlm(HashModel(11, kVocabulary));
+      if (*expansion != 0) {
+        harness.AddSsm(
+            AgreeingModel(HashModel(11, kVocabulary), HashModel(4, kVocabulary), 0.9, 5));
+      }
+      EngineOptions options;
+      options.speculation.sampled = SampledDrafts::kShared;
+      ASSERT_TRUE(harness.Start(options, expansion).ok());
+      std::vector<RequestId> ids;
+      uint64_t seed = 0;
+      for (const auto& prompt : RandomPrompts(60, 10, kVocabulary, 3)) {
+        ids.push_back(*harness.engine().Submit(
+            prompt, {.max_tokens = 40,
+                     .sampling = {.temperature = temperature, .seed = ++seed},
+                     .reproducible = true,
+                     .rules = rules}));
+      }
+      harness.RunToEnd();
+      int closed = 0;
+      std::vector<std::vector<int>> answers;
+      for (const RequestId id : ids) {
+        const Answer& answer = harness.answer(id);
+        EXPECT_NE(answer.reason, FinishReason::kError) << answer.error;
+        answers.push_back(answer.tokens);
+        std::string text;
+        for (const int token : answer.tokens) text += static_cast<char>('a' + token);
+        const size_t close = text.find("cd");
+        if (close == std::string::npos) {
+          EXPECT_LE(text.size(), size_t{kMost} + 1) << text;  // it ended before
+        } else {
+          EXPECT_LE(close, size_t{kMost}) << text;
+          ++closed;
+        }
+      }
+      EXPECT_GT(closed, 10);
+      if (*expansion == 0) {
+        plain = std::move(answers);
+      } else {
+        EXPECT_EQ(answers, plain) << expansion;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier
