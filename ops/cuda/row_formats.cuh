@@ -387,8 +387,8 @@ struct SplitFragments {
   // The smallest products first.
   __device__ __forceinline__ void Add(const SplitInputs& x, float (&sums)[4]) const {
     float of_chunk[4];
-    if constexpr (kPlanes == 3) plane[2].Multiply<true>(x.plane[0], of_chunk);
-    plane[0].Multiply<kPlanes == 2>(x.plane[2], of_chunk);
+    if constexpr (kPlanes == 3) plane[2].template Multiply<true>(x.plane[0], of_chunk);
+    plane[0].template Multiply<kPlanes == 2>(x.plane[2], of_chunk);
     plane[1].Multiply(x.plane[1], of_chunk);
     plane[1].Multiply(x.plane[0], of_chunk);
     plane[0].Multiply(x.plane[1], of_chunk);

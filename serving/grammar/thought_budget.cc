@@ -64,6 +64,13 @@ absl::StatusOr<std::shared_ptr<ThoughtBudget>> ThoughtBudget::Create(
   return budget;
 }
 
+// Special tokens have no text, but for the marks.
+std::string ThoughtBudget::TextOf(int token) const {
+  std::string text = tokenizer_->TokenBytes(token);
+  const bool mark = text == thoughts_.open || text == thoughts_.close;
+  return mark || !tokenizer_->IsSpecial(token) ? text : "";
+}
+
 // What follows from the text and the number of tokens.
 void ThoughtBudget::Think(At& at) const {
   if (at.phase == At::kBefore) {
@@ -110,7 +117,7 @@ absl::StatusOr<TokenConstraint::PlaceRef> ThoughtBudget::After(const PlaceRef& p
     case At::kBefore:
     case At::kInside:
       if (before.phase == At::kInside) ++after->tokens;
-      after->text += tokenizer_->TokenBytes(token);
+      after->text += TextOf(token);
       Think(*after);
       break;
     case At::kClosing:

@@ -39,6 +39,7 @@ class ThoughtBudget : public TokenConstraint {
         tokenizer_(std::move(tokenizer)),
         inner_(std::move(inner)) {}
 
+  std::string TextOf(int token) const;
   void Think(At& at) const;
 
   const ThoughtsBefore thoughts_;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "serving/engine/engine_test_util.h"
 #include "serving/grammar/automaton.h"
 #include "serving/grammar/token_masker.h"
@@ -32,6 +33,9 @@ class TextTokenizer : public LetterTokenizer {
       if (texts_[i] == spelling) return static_cast<int>(i);
     }
     return -1;
+  }
+  bool IsSpecial(int token) const override {
+    return LetterTokenizer::IsSpecial(token) || absl::StartsWith(TokenBytes(token), "<|");
   }
   std::vector<int> Encode(absl::string_view text) const override {
     std::vector<int> tokens;
@@ -61,10 +65,10 @@ bool May(ThoughtBudget& budget, const std::vector<int>& tokens, int vocabulary) 
 }
 
 TEST(ThoughtBudget, NothingButTheMarkComesAfterSoManyTokens) {
-  const auto tokenizer = std::make_shared<TextTokenizer>(
-      std::vector<std::string>{"<t>", "</t>", "a", " ", "<", "t", ">", "/", "x</", "\xc3", "\xa9"});
+  const auto tokenizer = std::make_shared<TextTokenizer>(std::vector<std::string>{
+      "<t>", "</t>", "a", " ", "<", "t", ">", "/", "x</", "\xc3", "\xa9", "<|s|>"});
   const int open = 0, close = 1, a = 2, blank = 3, less = 4, t = 5, more = 6, slash = 7, part = 8,
-            lead = 9, tail = 10, vocabulary = 12;
+            lead = 9, tail = 10, special = 11, vocabulary = 13;
   const struct {
     bool begun;
     int tokens;
@@ -85,6 +89,9 @@ TEST(ThoughtBudget, NothingButTheMarkComesAfterSoManyTokens) {
       // Answers without thoughts have no bound.
       {false, 1, {a, a, a, open, a, a, a}, true},
       {false, 1, {less, less, a, a, a}, true},
+      // Special tokens are no text.
+      {false, 1, {special, open, special, close, a, a}, true},
+      {false, 1, {special, open, a, a}, false},
       // However the mark is written.
       {true, 4, {less, slash, t, more, a, a, a}, true},
       {true, 4, {a, part, t, more, a, a, a}, true},
