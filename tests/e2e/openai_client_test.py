@@ -231,9 +231,12 @@ class OpenAiClientTest(unittest.TestCase):
         for trial in range(3):
             sampled = {"temperature": 1, "seed": trial, "max_tokens": 120, "logit_bias": {str(ord(";")): -3}}
             answer = self.chat(response_format=form, **sampled).choices[0]
-            self.assertRegex(answer.message.content, r"\A[A-Z][a-z]{2,5}: <n>[1-9]</n>(; <n>[1-9]</n>)*\Z")
             text = self.complete(extra_body={"structured_outputs": {"structural_tag": json.dumps(form)}}, **sampled)
-            self.assertRegex(text.choices[0].text, r"\A[A-Z][a-z]{2,5}: <n>[1-9]</n>(; <n>[1-9]</n>)*\Z")
+            for said, reason in ((answer.message.content, answer.finish_reason),
+                                 (text.choices[0].text, text.choices[0].finish_reason)):
+                # Any number of tags may come: more than fit.
+                whole = said if reason == "stop" else said[:said.rindex("</n>") + 4]
+                self.assertRegex(whole, r"\A[A-Z][a-z]{2,5}: <n>[1-9]</n>(; <n>[1-9]</n>)*\Z")
             free = self.chat(response_format=older, temperature=1, seed=trial, max_tokens=60,
                              logit_bias={str(ord("<")): 4}).choices[0].message.content
             self.assertNotRegex(free, r"<n(?!>|\Z)|<n>[^1-9]")

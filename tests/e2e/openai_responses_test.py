@@ -164,16 +164,19 @@ class ResponsesTest(unittest.TestCase):
     def test_conversations(self):
         first = self.respond(instructions="Be brief.")
         second = self.respond(input="Rain?", previous_response_id=first.id)
-        # The instructions before are not those of this one; the thoughts are not shown by this template.
-        self.assertEqual(second.usage.input_tokens, len("user: Who?\nassistant: Noah.\nuser: Rain?\nassistant: "))
+        # The instructions before are not those of this one; the thoughts are not shown by this template. What the
+        # model says behind instructions, which it has not learnt, is not the same on every machine.
+        asked = f"user: Who?\nassistant: {first.output_text}\nuser: Rain?\nassistant: "
+        self.assertEqual(second.usage.input_tokens, len(asked.encode()))
         self.assertEqual(second.previous_response_id, first.id)
         items = list(self.client.responses.input_items.list(second.id, order="asc", limit=2))  # over two pages
-        self.assertEqual([item.type for item in items], ["message", "reasoning", "message", "message"])
-        self.assertEqual(items[2].id, first.output[1].id)
+        self.assertEqual([item.type for item in items],
+                         ["message", *(item.type for item in first.output), "message"])
+        self.assertEqual(items[-2].id, first.output[-1].id)
         newest = self.client.responses.input_items.list(second.id, limit=1).data[0]
         self.assertEqual(newest.content[0].text, "Rain?")
         # By reference, and as the client has it.
-        by_id = self.respond(input=[{"role": "user", "content": "Who?"}, {"type": "item_reference", "id": first.output[1].id},
+        by_id = self.respond(input=[{"role": "user", "content": "Who?"}, {"type": "item_reference", "id": first.output[-1].id},
                                     {"role": "user", "content": "Rain?"}])
         by_hand = self.respond(input=[{"role": "user", "content": "Who?"}, *(o.model_dump() for o in first.output),
                                       {"role": "user", "content": "Rain?"}])
