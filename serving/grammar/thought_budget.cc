@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostBehindLead = 3;  // bytes of a character behind its first one
+constexpr int kMostBehindLead = 3;  // bytes of a character behind its first one
 
 // Whether a text ends within a character.
 bool EndsInCharacter(absl::string_view text) {
@@ -89,10 +89,10 @@ void ThoughtBudget::Think(At& at) const {
     if (at.phase == At::kBehind) at.text.clear();
     return;
   }
-  const size_t kept = std::max(thoughts_.close.size() - 1, kMostBehindLead);
+  const size_t kept = std::max<size_t>(thoughts_.close.size() - 1, kMostBehindLead);
   if (at.text.size() > kept) at.text.erase(0, at.text.size() - kept);
-  const bool over = at.tokens >= tokens_ + static_cast<int>(kMostBehindLead) ||
-                    (at.tokens >= tokens_ && !EndsInCharacter(at.text));
+  const int beyond = at.tokens - tokens_;
+  const bool over = beyond >= kMostBehindLead || (beyond >= 0 && !EndsInCharacter(at.text));
   if (over) at.phase = At::kClosing;
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +87,7 @@ TEST(ThoughtBudget, NothingButTheMarkComesAfterSoManyTokens) {
       {true, 0, {a}, false},
       {true, 1, {a, close, a, a}, true},
       {true, 1, {a, a}, false},
+      {true, std::numeric_limits<int>::max(), {a, a, a}, true},
       // Answers without thoughts have no bound.
       {false, 1, {a, a, a, open, a, a, a}, true},
       {false, 1, {less, less, a, a, a}, true},
