@@ -207,8 +207,7 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
   using namespace cuda_linear;
   registry.TakesSeveral("linear", {});
   registry.Add(
-      "linear",
-      [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+      "linear", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
         if (!spec.row_stable) {
           *refusal = "the row-stable kernel is slower than cuBLAS where stability is not asked for";
@@ -217,13 +216,11 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
         const Activation activation = ActivationOf(spec.attributes);
         if (spec.inputs[0].dtype == DType::kF32) {
           const int64_t rows = RowsOf(spec.inputs[0].dims), in = spec.inputs[0].dims.back();
-          int64_t out = 0;
-          for (const TensorSpec& y : spec.outputs) out += y.dims.back();
           return MakeKernel(
-              [=, &contexts](const KernelArgs& args) {
-                return RunRowProducts(contexts, "linear", RowWeights::kF32, activation, rows, args);
+              [activation](const KernelArgs& args) {
+                return RunRowProducts("linear", RowWeights::kF32, activation, args);
               },
-              RowProductsWorkspace(RowWeights::kF32, rows, in, out));
+              RowProductsWorkspace(RowWeights::kF32, rows, in));
         }
         return MakeKernel([activation](const KernelArgs& args) {
           const size_t each = args.inputs.size() / args.outputs.size();

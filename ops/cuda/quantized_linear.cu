@@ -13,8 +13,7 @@ RowWeights KindOf(int bits, DType dtype) {
   return bits == 8 ? RowWeights::kPacked8 : RowWeights::kPacked4;
 }
 
-std::unique_ptr<Kernel> Make(DeviceContexts& contexts, const KernelSpec& spec,
-                             std::string* refusal) {
+std::unique_ptr<Kernel> Make(const KernelSpec& spec, std::string* refusal) {
   const int bits = static_cast<int>(spec.attributes.Int("bits"));
   const DType dtype = spec.inputs[1].dtype;
   if (bits == 16 && !TakesType(dtype, {DType::kBF16, DType::kF16}, refusal)) return nullptr;
@@ -31,23 +30,18 @@ std::unique_ptr<Kernel> Make(DeviceContexts& contexts, const KernelSpec& spec,
   }
   const RowWeights kind = KindOf(bits, dtype);
   const Activation activation = ActivationOf(spec.attributes);
-  const int64_t most_rows = RowsOf(spec.inputs[0].dims);
-  int64_t out = 0;
-  for (const TensorSpec& y : spec.outputs) out += y.dims.back();
   return MakeKernel(
-      [=, &contexts](const KernelArgs& args) {
-        return RunRowProducts(contexts, "quantized_linear", kind, activation, most_rows, args);
+      [kind, activation](const KernelArgs& args) {
+        return RunRowProducts("quantized_linear", kind, activation, args);
       },
-      RowProductsWorkspace(kind, most_rows, in, out));
+      RowProductsWorkspace(kind, RowsOf(spec.inputs[0].dims), in));
 }
 
 }  // namespace cuda_quantized_linear
 
-void RegisterQuantizedLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
+void RegisterQuantizedLinearCuda(KernelRegistry& registry, DeviceContexts&) {
   using namespace cuda_quantized_linear;
-  registry.Add("quantized_linear", [&contexts](const KernelSpec& spec, std::string* refusal) {
-    return Make(contexts, spec, refusal);
-  });
+  registry.Add("quantized_linear", Make);
   registry.TakesSeveral("quantized_linear", {"out", "source"});
 }
 

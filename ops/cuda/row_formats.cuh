@@ -25,7 +25,7 @@ constexpr int kParts = 8;
 constexpr int kChunk = 32;    // inputs
 constexpr int kTileRows = 8;  // of x in a product of the tensor cores
 constexpr int kTileOutputs = 16;
-constexpr int kMostTileRows = 64;  // that a block holds
+constexpr int kManyRows = 64;  // of a block, at most
 
 static_assert(kChunk == kPackGroup && kTileOutputs == kPackOutputs);
 
@@ -41,7 +41,7 @@ struct Matrices {
   Piece pieces[RowProducts::kMost];
   int count;
   int64_t tiles, in;
-  bool whole;  // rows that are not packed are chunks of aligned memory
+  bool whole;  // chunks are aligned memory
 };
 
 // x, split or rounded, in the order in which lanes read it: [rows / 8][chunks] of Inputs::kBytes.
@@ -132,10 +132,27 @@ struct SplitInputs {
 };
 
 // For each kind of weights: where a lane's numbers of a tile lie (Cursor, at an even chunk), those
-// of the n-th chunk from there as they are read (Load), as they are multiplied (Unpack), and the
-// products with eight rows, added to `sums` (Add).
+// of the n-th chunk from there as they are read (Load), as they are multiplied (Unpack), the
+// products with eight rows, one after the other (Step of kSteps), and their sum, added to `sums`
+// (Finish). Stage: see row_stages.cuh.
 template <RowWeights kind>
 struct Format;
+
+// Products of a chunk with kTiles tiles of rows. A tile's wait for each other, so those of all
+// tiles take turns.
+template <typename F, int kTiles, int kStep = 0>
+__device__ __forceinline__ void AddTiles(const typename F::Weights& weights,
+                                         const typename F::Inputs (&x)[kTiles],
+                                         float (&of_chunk)[kTiles][4], float (&sums)[kTiles][4]) {
+  if constexpr (kStep < F::kSteps) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) F::template Step<kStep>(weights, x[i], of_chunk[i]);
+    AddTiles<F, kTiles, kStep + 1>(weights, x, of_chunk, sums);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) F::Finish(weights, x[i], of_chunk[i], sums[i]);
+  }
+}
 
 // A lane's scale is one of the four that it needs; its neighbours have the others.
 __device__ __forceinline__ float OfNeighbour(float value, int lane, int t) {
@@ -147,6 +164,7 @@ __device__ __forceinline__ float OfNeighbour(float value, int lane, int t) {
 struct PackedCursor {
   const uint8_t* words;
   const uint8_t* scale;
+  PackedCursor() = default;
   __device__ __forceinline__ PackedCursor(const PackedWeights& shape, const Piece& piece,
                                           int64_t tile, int word, int scale_number) {
     const uint8_t* const block = piece.weights + tile * shape.block_bytes();
@@ -164,6 +182,7 @@ struct Format<RowWeights::kPacked8> {
   using Inputs = RoundedInputs;
   static constexpr int kGroup = kTileOutputs * kChunk, kUnit = 64 + 2 * kGroup;  // bytes
   struct Cursor : PackedCursor {
+    Cursor() = default;
     __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile, int lane)
         : PackedCursor({8, piece.out, m.in}, piece, tile, 2 * (lane % 4) * kTileOutputs + lane / 4,
                        lane % 2 * 8 + lane / 4) {}
@@ -197,9 +216,13 @@ struct Format<RowWeights::kPacked8> {
     for (int i = 0; i < 2; ++i) w.scale[i] = OfNeighbour(own, lane, i);
     return w;
   }
-  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float dots[4];
+  static constexpr int kSteps = 1;
+  template <int kStep>
+  static __device__ __forceinline__ void Step(const Weights& w, const Inputs& x, float (&dots)[4]) {
     MultiplyI8(w.a, x.q.x, x.q.y, dots);
+  }
+  static __device__ __forceinline__ void Finish(const Weights& w, const Inputs& x,
+                                                const float (&dots)[4], float (&sums)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float scale = w.scale[i / 2] * (i % 2 == 0 ? x.scale.x : x.scale.y);
@@ -213,6 +236,7 @@ struct Format<RowWeights::kPacked4> {
   using Inputs = RoundedInputs;
   static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
   struct Cursor : PackedCursor {
+    Cursor() = default;
     __device__ __forceinline__ Cursor(const Matrices& m, const Piece& piece, int64_t tile, int lane)
         : PackedCursor({4, piece.out, m.in}, piece, tile, lane % 4 * kTileOutputs + lane / 4,
                        lane % 4 * 8 + lane / 4) {}
@@ -245,9 +269,13 @@ struct Format<RowWeights::kPacked4> {
     }
     return w;
   }
-  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float dots[4];
+  static constexpr int kSteps = 1;
+  template <int kStep>
+  static __device__ __forceinline__ void Step(const Weights& w, const Inputs& x, float (&dots)[4]) {
     MultiplyI8(w.a, x.q.x, x.q.y, dots);
+  }
+  static __device__ __forceinline__ void Finish(const Weights& w, const Inputs& x,
+                                                const float (&dots)[4], float (&sums)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float scale = w.scale[i / 2] * (i % 2 == 0 ? x.scale.x : x.scale.y);
@@ -265,6 +293,7 @@ struct RowCursor {
   int left;  // inputs from the lane's first one on
   bool whole;
 
+  RowCursor() = default;
   __device__ __forceinline__ RowCursor(const Matrices& m, const Piece& piece, int64_t tile,
                                        int lane) {
     const int first = lane % 4 * 8;
@@ -312,18 +341,50 @@ struct Fragments {
       a[half][3] = high[2 * half + 1];
     }
   }
-  template <bool kFirst = false>
+  template <int kHalf, bool kFirst>
   __device__ __forceinline__ void Multiply(const uint4& b, float (&sums)[4]) const {
-    MultiplyBF16<kFirst>(a[0], b.x, b.y, sums);
-    MultiplyBF16(a[1], b.z, b.w, sums);
+    MultiplyBF16<kFirst>(a[kHalf], kHalf == 0 ? b.x : b.z, kHalf == 0 ? b.y : b.w, sums);
+  }
+};
+
+// Weights that are sums of kPlanes bf16 numbers, from the largest to the smallest; x's planes are
+// three. Of the products of planes those that count, the smallest first.
+template <int kPlanes>
+struct PlaneFragments {
+  Fragments plane[kPlanes];
+
+  struct Planes {
+    int weights, x;
+  };
+  static constexpr int kProducts = kPlanes == 1 ? 3 : kPlanes == 2 ? 5 : 6;
+  static constexpr Planes ProductOf(int n) {
+    constexpr Planes one[] = {{0, 2}, {0, 1}, {0, 0}};
+    constexpr Planes more[] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
+    return kPlanes == 1 ? one[n] : more[n + 6 - kProducts];
+  }
+  template <int kStep>
+  __device__ __forceinline__ void Step(const SplitInputs& x, float (&of_chunk)[4]) const {
+    constexpr Planes planes = ProductOf(kStep / 2);
+    plane[planes.weights].template Multiply<kStep % 2, kStep == 0>(x.plane[planes.x], of_chunk);
   }
 };
 
 // What matrices that are not packed have in common.
-template <typename T>
+template <typename T, typename W>
 struct RowFormat {
   using Inputs = SplitInputs;
   using Cursor = RowCursor<T>;
+  using Weights = W;
+  static constexpr int kSteps = 2 * W::kProducts;
+  template <int kStep>
+  static __device__ __forceinline__ void Step(const W& w, const Inputs& x, float (&of_chunk)[4]) {
+    w.template Step<kStep>(x, of_chunk);
+  }
+  static __device__ __forceinline__ void Finish(const W&, const Inputs&, const float (&of_chunk)[4],
+                                                float (&sums)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
+  }
   struct Raw {
     uint4 low[sizeof(T) / 2], high[sizeof(T) / 2];
   };
@@ -336,21 +397,12 @@ struct RowFormat {
 };
 
 template <>
-struct Format<RowWeights::kBF16> : RowFormat<__nv_bfloat16> {
-  using Weights = Fragments;
+struct Format<RowWeights::kBF16> : RowFormat<__nv_bfloat16, PlaneFragments<1>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     Weights w;
-    w.Set({raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
-          {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w});
+    w.plane[0].Set({raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
+                   {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w});
     return w;
-  }
-  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    float of_chunk[4];
-    w.Multiply<true>(x.plane[2], of_chunk);
-    w.Multiply(x.plane[1], of_chunk);
-    w.Multiply(x.plane[0], of_chunk);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
   }
 };
 
@@ -364,9 +416,8 @@ __device__ __forceinline__ uint32_t Rest(uint32_t x) {
 
 // f32 numbers of two outputs as sums of bf16 numbers, cut off one after the other.
 template <int kPlanes>
-struct SplitFragments {
-  Fragments plane[kPlanes];
-
+struct SplitFragments : PlaneFragments<kPlanes> {
+  SplitFragments() = default;
   __device__ __forceinline__ explicit SplitFragments(uint32_t (&rest)[2][8]) {
 #pragma unroll
     for (int p = 0; p < kPlanes; ++p) {
@@ -380,36 +431,19 @@ struct SplitFragments {
 #pragma unroll
         for (int i = 0; i < 8; ++i) rest[half][i] = Rest(rest[half][i]);
       }
-      plane[p].Set(pairs[0], pairs[1]);
+      this->plane[p].Set(pairs[0], pairs[1]);
     }
-  }
-
-  // The smallest products first.
-  __device__ __forceinline__ void Add(const SplitInputs& x, float (&sums)[4]) const {
-    float of_chunk[4];
-    if constexpr (kPlanes == 3) plane[2].template Multiply<true>(x.plane[0], of_chunk);
-    plane[0].template Multiply<kPlanes == 2>(x.plane[2], of_chunk);
-    plane[1].Multiply(x.plane[1], of_chunk);
-    plane[1].Multiply(x.plane[0], of_chunk);
-    plane[0].Multiply(x.plane[1], of_chunk);
-    plane[0].Multiply(x.plane[0], of_chunk);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += of_chunk[i];
   }
 };
 
 template <>
-struct Format<RowWeights::kF32> : RowFormat<float> {
-  using Weights = SplitFragments<3>;
+struct Format<RowWeights::kF32> : RowFormat<float, SplitFragments<3>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     uint32_t numbers[2][8] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w, raw.low[1].x,
                                raw.low[1].y, raw.low[1].z, raw.low[1].w},
                               {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w,
                                raw.high[1].x, raw.high[1].y, raw.high[1].z, raw.high[1].w}};
     return Weights(numbers);
-  }
-  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    w.Add(x, sums);
   }
 };
 
@@ -424,8 +458,7 @@ __device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& 
 
 // The 11 bits of an f16 number are those of two bf16 numbers, exactly.
 template <>
-struct Format<RowWeights::kF16> : RowFormat<__half> {
-  using Weights = SplitFragments<2>;
+struct Format<RowWeights::kF16> : RowFormat<__half, SplitFragments<2>> {
   static __device__ __forceinline__ Weights Unpack(const Raw& raw, int) {
     const uint32_t pairs[2][4] = {{raw.low[0].x, raw.low[0].y, raw.low[0].z, raw.low[0].w},
                                   {raw.high[0].x, raw.high[0].y, raw.high[0].z, raw.high[0].w}};
@@ -438,9 +471,6 @@ struct Format<RowWeights::kF16> : RowFormat<__half> {
       }
     }
     return Weights(numbers);
-  }
-  static __device__ __forceinline__ void Add(const Weights& w, const Inputs& x, float (&sums)[4]) {
-    w.Add(x, sums);
   }
 };
 

@@ -13,111 +13,149 @@
 namespace espalier {
 namespace row_products {
 
-constexpr int kPitch = 20;  // floats from row to row of 16 outputs in shared memory
+constexpr int kPad = 4;  // floats behind a row of outputs in shared memory
 
 // Chunks that a warp reads ahead, of the weights and of x: what the registers of so many blocks
 // hold.
 struct Depth {
   int weights, x, blocks;
 };
-constexpr Depth DepthOf(RowWeights kind, int tiles) {
-  switch (kind) {
-    case RowWeights::kPacked8:
-      return tiles == 1 ? Depth{6, 3, 2} : Depth{4, 2, 2};
-    case RowWeights::kPacked4:
-      return tiles == 1 ? Depth{6, 2, 3} : Depth{4, 2, 2};
-    case RowWeights::kBF16:
-    case RowWeights::kF16:
-      return tiles == 1 ? Depth{4, 2, 2} : Depth{2, 2, 2};
-    case RowWeights::kF32:
-      return tiles == 1 ? Depth{2, 2, 2} : Depth{2, 1, 2};
+constexpr Depth DepthOf(RowWeights kind, int tiles, int out) {
+  const bool packed = kind == RowWeights::kPacked8 || kind == RowWeights::kPacked4;
+  if (tiles == 4) {
+    if (packed) return out == 1 ? Depth{4, 2, 2} : Depth{4, 2, 1};
+    if (kind == RowWeights::kF32) return out == 1 ? Depth{2, 2, 1} : Depth{2, 1, 1};
+    return out == 1 ? Depth{4, 2, 1} : Depth{2, 2, 1};
   }
-  return {2, 2, 1};
+  if (packed) {
+    if (tiles == 2) return {4, 2, 2};
+    return kind == RowWeights::kPacked8 ? Depth{6, 3, 2} : Depth{6, 2, 3};
+  }
+  if (kind == RowWeights::kF32) return tiles == 1 ? Depth{2, 2, 2} : Depth{2, 1, 2};
+  return tiles == 1 ? Depth{4, 2, 2} : Depth{2, 2, 2};
 }
 
-// Up to 8 kTiles rows: the warps of a block have the same 16 outputs and one part of the inputs
-// each.
-template <RowWeights kind, int kTiles>
-__global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
+// Blocks of 8 kTiles rows and 16 kOut outputs, whose warps have one part of the inputs each. Grid:
+// blocks of rows, which read the same weights at about the same time, by groups of outputs.
+template <RowWeights kind, int kTiles, int kOut>
+__global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles, kOut).blocks)
     FewKernel(Matrices m, Rows x, Activation activation) {
   using F = Format<kind>;
   using Inputs = typename F::Inputs;
-  constexpr int kRows = kTiles * kTileRows;
-  constexpr int kAhead = DepthOf(kind, kTiles).weights, kAheadX = DepthOf(kind, kTiles).x;
+  constexpr int kRows = kTiles * kTileRows, kOutputs = kOut * kTileOutputs;
+  constexpr Depth kDepth = DepthOf(kind, kTiles, kOut);
+  constexpr int kAhead = kDepth.weights, kAheadX = kDepth.x;
   static_assert(kAhead % 2 == 0 && kAhead % kAheadX == 0, "cursors stand at even chunks");
-  __shared__ float parts[kParts][kRows][kPitch];
+  __shared__ float parts[kParts][kRows][kOutputs + kPad];
   static_assert(kParts == kWarps);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const Piece& piece = PieceOf(m, blockIdx.x);
-  const int64_t tile = blockIdx.x - piece.first_tile;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.x) * kRows;
+  const int64_t tile0 = static_cast<int64_t>(blockIdx.y) * kOut;
   const int begin = BeginOf(x.chunks, warp), end = BeginOf(x.chunks, warp + 1);
 
-  typename F::Cursor cursor(m, piece, tile, lane);
-  cursor.Advance(begin);
-  typename F::Raw raw[kAhead];
+  typename F::Cursor cursors[kOut];
+#pragma unroll
+  for (int o = 0; o < kOut; ++o) {
+    // Of tiles beyond the last that one is read again.
+    const int64_t tile = min(tile0 + o, m.tiles - 1);
+    const Piece& piece = PieceOf(m, tile);
+    cursors[o] = typename F::Cursor(m, piece, tile - piece.first_tile, lane);
+    cursors[o].Advance(begin);
+  }
+  typename F::Raw raw[kAhead][kOut];
+  const auto load_weights = [&](int n, typename F::Raw(&to)[kOut]) {
+#pragma unroll
+    for (int o = 0; o < kOut; ++o) to[o] = F::Load(cursors[o], n);
+  };
   LaunchNext();
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) {
-    if (begin + u < end) raw[u] = F::Load(cursor, u);
+    if (begin + u < end) load_weights(u, raw[u]);
   }
   AwaitPrevious();
   constexpr int kBytes = Inputs::kBytes;
-  typename Inputs::Cursor x_cursor(x.data + static_cast<int64_t>(begin) * kBytes, lane);
-  const int of_tile = x.chunks * kBytes;
+  const int64_t of_tile = static_cast<int64_t>(x.chunks) * kBytes;
+  typename Inputs::Cursor x_cursor(
+      x.data + row0 / kTileRows * of_tile + static_cast<int64_t>(begin) * kBytes, lane);
   Inputs inputs[kAheadX][kTiles];
   const auto load_inputs = [&](int n, Inputs(&to)[kTiles]) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) to[i].Load(x_cursor, n * kBytes + i * of_tile);
+    for (int i = 0; i < kTiles; ++i) {
+      to[i].Load(x_cursor, n * kBytes + i * static_cast<int>(of_tile));
+    }
   };
 #pragma unroll
   for (int u = 0; u < kAheadX; ++u) {
     if (begin + u < end) load_inputs(u, inputs[u]);
   }
-  float sums[kTiles][4] = {};
-  const auto add = [&](int u, const typename F::Weights& weights) {
+  float sums[kOut][kTiles][4] = {};
+  // The u-th chunk; its place is for one further on, if that is there.
+  const auto add = [&](int u, bool further) {
+    if constexpr (kOut == 1) {
+      float of_chunk[kTiles][4];
+      const typename F::Weights weights = F::Unpack(raw[u][0], lane);
+      if (further) load_weights(kAhead + u, raw[u]);
+      AddTiles<F>(weights, inputs[u % kAheadX], of_chunk, sums[0]);
+    } else {
+      // Unpacked all at once they would be too many for the registers.
+      typename F::Raw now[kOut];
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) F::Add(weights, inputs[u % kAheadX][i], sums[i]);
+      for (int o = 0; o < kOut; ++o) now[o] = raw[u][o];
+      if (further) load_weights(kAhead + u, raw[u]);
+#pragma unroll
+      for (int o = 0; o < kOut; ++o) {
+        float of_chunk[kTiles][4];
+        AddTiles<F>(F::Unpack(now[o], lane), inputs[u % kAheadX], of_chunk, sums[o]);
+      }
+    }
+  };
+  const auto advance = [&] {
+#pragma unroll
+    for (int o = 0; o < kOut; ++o) cursors[o].Advance(kAhead);
+    x_cursor.Advance(kAhead * kBytes);
   };
   int chunk = begin;
   // While there are as many chunks again behind those that have been read, nothing is asked.
   for (; chunk + 2 * kAhead <= end; chunk += kAhead) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
-      const typename F::Weights weights = F::Unpack(raw[u], lane);
-      raw[u] = F::Load(cursor, kAhead + u);
-      add(u, weights);
+      add(u, true);
       load_inputs(kAheadX + u, inputs[u % kAheadX]);
     }
-    cursor.Advance(kAhead);
-    x_cursor.Advance(kAhead * kBytes);
+    advance();
   }
   for (; chunk < end; chunk += kAhead) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int here = chunk + u;
       if (here >= end) break;
-      const typename F::Weights weights = F::Unpack(raw[u], lane);
-      if (here + kAhead < end) raw[u] = F::Load(cursor, kAhead + u);
-      add(u, weights);
+      add(u, here + kAhead < end);
       if (here + kAheadX < end) load_inputs(kAheadX + u, inputs[u % kAheadX]);
     }
-    cursor.Advance(kAhead);
-    x_cursor.Advance(kAhead * kBytes);
+    advance();
   }
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
+  for (int o = 0; o < kOut; ++o) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      parts[warp][i * kTileRows + 2 * t + e % 2][g + e / 2 * 8] = sums[i][e];
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        parts[warp][i * kTileRows + 2 * t + e % 2][o * kTileOutputs + g + e / 2 * 8] =
+            sums[o][i][e];
+      }
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < kRows * kTileOutputs; i += kThreads) {
-    const int output = i % kTileOutputs, row = i / kTileOutputs;
+  for (int i = threadIdx.x; i < kRows * kOutputs; i += kThreads) {
+    const int output = i % kOutputs, row = i / kOutputs;
+    const int64_t tile = tile0 + output / kTileOutputs;
+    if (tile >= m.tiles) break;
     float sum = 0;
 #pragma unroll
     for (int p = 0; p < kParts; ++p) sum += parts[p][row][output];
-    Finish(piece, x, activation, row, tile * kTileOutputs + output, sum);
+    const Piece& piece = PieceOf(m, tile);
+    Finish(piece, x, activation, row0 + row,
+           (tile - piece.first_tile) * kTileOutputs + output % kTileOutputs, sum);
   }
 }
 
@@ -177,26 +215,17 @@ bool Packed(RowWeights kind) {
 int64_t Chunks(int64_t in) { return (in + kChunk - 1) / kChunk; }
 
 // Rows that a block reads beyond the last are those of the workspace, whatever it holds.
-int64_t Padded(int64_t rows) { return (rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows; }
+int64_t Padded(int64_t rows) { return (rows + kManyRows - 1) / kManyRows * kManyRows; }
 
-// Of a GPU's multiprocessors. Where blocks share products there are fewer.
-constexpr int64_t kEnoughBlocks = 128;
+constexpr int64_t kEnoughBlocks = 128;  // for a GPU's multiprocessors
+constexpr int64_t kFewRows = 192;       // up to which weights are read by blocks of few rows
 
-struct Layout {
-  WorkspaceLayout all;
-  size_t data = 0, sums = 0;
-
-  Layout(RowWeights kind, int64_t rows, int64_t in, int64_t out) {
-    const int64_t bytes = Packed(kind) ? RoundedInputs::kBytes : SplitInputs::kBytes;
-    // Copies of whole stages end behind the last row.
-    const int64_t chunks = Padded(rows) / kTileRows * Chunks(in) + PerStage(kind);
-    data = all.Add(static_cast<size_t>(chunks * bytes));
-    const int64_t tiles = (out + kTileOutputs - 1) / kTileOutputs + RowProducts::kMost + kWarps;
-    const int64_t elements = std::min(kEnoughBlocks * kWarps * kMostTileRows * kTileOutputs,
-                                      tiles * kTileOutputs * Padded(rows));
-    sums = all.Add(static_cast<size_t>(kParts * elements) * sizeof(float));
-  }
-};
+size_t WorkspaceBytes(RowWeights kind, int64_t rows, int64_t in) {
+  const int64_t bytes = Packed(kind) ? RoundedInputs::kBytes : SplitInputs::kBytes;
+  // Copies of whole stages end behind the last row.
+  const int64_t chunks = Padded(rows) / kTileRows * Chunks(in) + kStageChunks;
+  return static_cast<size_t>(chunks * bytes);
+}
 
 KernelStatus Prepare(const RowProducts& p, uint8_t* data, cudaStream_t stream, Rows* rows) {
   const int64_t chunks = Chunks(p.in);
@@ -209,58 +238,57 @@ KernelStatus Prepare(const RowProducts& p, uint8_t* data, cudaStream_t stream, R
                            p.op, p.x, p.rows, p.in, chunks, data);
 }
 
-template <RowWeights kind, int kTiles>
+template <RowWeights kind, int kTiles, int kOut>
 KernelStatus LaunchFew(const RowProducts& p, const Matrices& m, const Rows& x,
                        cudaStream_t stream) {
-  return LaunchOverlapping(FewKernel<kind, kTiles>, dim3(static_cast<unsigned>(m.tiles)), kThreads,
-                           0, stream, p.op, m, x, p.activation);
+  constexpr int64_t kRows = kTiles * kTileRows;
+  const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
+                  static_cast<unsigned>((m.tiles + kOut - 1) / kOut));
+  return LaunchOverlapping(FewKernel<kind, kTiles, kOut>, grid, kThreads, 0, stream, p.op, m, x,
+                           p.activation);
 }
 
-template <RowWeights kind, int kTiles>
-KernelStatus LaunchMany(const RowProducts& p, const Matrices& m, const Rows& x, char* sums,
+int64_t Across(const Matrices& m) { return (m.tiles + kWarps - 1) / kWarps; }
+int64_t Down(const RowProducts& p) { return (p.rows + kManyRows - 1) / kManyRows; }
+
+template <RowWeights kind>
+KernelStatus LaunchMany(const RowProducts& p, const Matrices& m, const Rows& x,
                         cudaStream_t stream) {
-  constexpr size_t kBytes = ManyBytes<kind, kTiles>();
-  const auto kernel = ManyKernel<kind, kTiles>;
+  constexpr size_t kBytes = ManyShape<kind>::kBytes;
+  const auto kernel = ManyKernel<kind>;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(kBytes)),
                  p.op));
-  const int64_t rows = kTiles * kTileRows;
-  const int64_t across = (m.tiles + kWarps - 1) / kWarps, down = (p.rows + rows - 1) / rows;
-  Shared shared;
-  while (shared.parts > 1 && across * down * kParts / shared.parts < kEnoughBlocks) {
-    shared.parts /= 2;
-  }
-  shared.sums = reinterpret_cast<float*>(sums);
-  shared.rows = down * rows;
-  shared.arrivals = p.arrivals;
-  const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(down),
-                  static_cast<unsigned>(kParts / shared.parts));
-  return LaunchOverlapping(kernel, grid, kThreads, kBytes, stream, p.op, m, x, p.activation,
-                           shared);
+  const dim3 grid(static_cast<unsigned>(Down(p)), static_cast<unsigned>(Across(m)));
+  return LaunchOverlapping(kernel, grid, kThreads, kBytes, stream, p.op, m, x, p.activation);
 }
 
 template <RowWeights kind>
-KernelStatus Choose(const RowProducts& p, const Matrices& m, const Rows& x, char* sums,
-                    cudaStream_t stream) {
-  if (p.rows <= kTileRows) return LaunchFew<kind, 1>(p, m, x, stream);
-  if (p.rows <= 2 * kTileRows) return LaunchFew<kind, 2>(p, m, x, stream);
-  if (p.rows <= 4 * kTileRows) return LaunchMany<kind, 4>(p, m, x, sums, stream);
-  return LaunchMany<kind, 8>(p, m, x, sums, stream);
+KernelStatus Choose(const RowProducts& p, const Matrices& m, const Rows& x, cudaStream_t stream) {
+  if constexpr (kind != RowWeights::kF32) {
+    if (m.whole && p.rows > kFewRows && Across(m) * Down(p) >= kEnoughBlocks) {
+      return LaunchMany<kind>(p, m, x, stream);
+    }
+  }
+  if (p.rows <= kTileRows) return LaunchFew<kind, 1, 1>(p, m, x, stream);
+  // Of few outputs there would not be enough blocks.
+  const bool narrow = p.rows <= 4 * kTileRows && m.tiles <= kEnoughBlocks;
+  if (p.rows <= 2 * kTileRows || narrow) return LaunchFew<kind, 2, 1>(p, m, x, stream);
+  return LaunchFew<kind, 4, 2>(p, m, x, stream);
 }
 
 }  // namespace row_products
 
-size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in, int64_t out) {
-  return row_products::Layout(kind, rows, in, out).all.bytes();
+size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in) {
+  return row_products::WorkspaceBytes(kind, rows, in);
 }
 
-KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void* workspace,
-                            cudaStream_t stream) {
+KernelStatus RunRowProducts(const RowProducts& problem, void* workspace, cudaStream_t stream) {
   using namespace row_products;
   Matrices m{};
   m.in = problem.in;
-  m.whole = problem.in % kChunk == 0;
+  m.whole = Packed(problem.kind) || problem.in % kChunk == 0;
   for (int i = 0; i < problem.count; ++i) {
     const RowProduct& product = problem.products[i];
     m.pieces[i] = {static_cast<const uint8_t*>(product.weights), product.bias, product.y,
@@ -270,32 +298,25 @@ KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void*
   }
   m.count = problem.count;
   if (problem.rows == 0 || m.tiles == 0) return KernelStatus::Ok();
-  int64_t out = 0;
-  for (int i = 0; i < problem.count; ++i) out += problem.products[i].out;
-  const Layout layout(problem.kind, most_rows, problem.in, out);
   Rows x;
-  auto* const data = static_cast<uint8_t*>(workspace) + layout.data;
-  ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(problem, data, stream, &x));
-  char* const sums = static_cast<char*>(workspace) + layout.sums;
+  ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare(problem, static_cast<uint8_t*>(workspace), stream, &x));
   switch (problem.kind) {
     case RowWeights::kF32:
-      return Choose<RowWeights::kF32>(problem, m, x, sums, stream);
+      return Choose<RowWeights::kF32>(problem, m, x, stream);
     case RowWeights::kBF16:
-      return Choose<RowWeights::kBF16>(problem, m, x, sums, stream);
+      return Choose<RowWeights::kBF16>(problem, m, x, stream);
     case RowWeights::kF16:
-      return Choose<RowWeights::kF16>(problem, m, x, sums, stream);
+      return Choose<RowWeights::kF16>(problem, m, x, stream);
     case RowWeights::kPacked8:
-      return Choose<RowWeights::kPacked8>(problem, m, x, sums, stream);
+      return Choose<RowWeights::kPacked8>(problem, m, x, stream);
     case RowWeights::kPacked4:
-      return Choose<RowWeights::kPacked4>(problem, m, x, sums, stream);
+      return Choose<RowWeights::kPacked4>(problem, m, x, stream);
   }
   return KernelStatus::Ok();
 }
 
-KernelStatus RunRowProducts(DeviceContexts& contexts, const char* op, RowWeights kind,
-                            Activation activation, int64_t most_rows, const KernelArgs& args) {
-  DeviceContext* context = nullptr;
-  ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
+KernelStatus RunRowProducts(const char* op, RowWeights kind, Activation activation,
+                            const KernelArgs& args) {
   const size_t count = args.outputs.size(), each = args.inputs.size() / count;
   const TensorView& x = args.inputs[0];
   for (size_t first = 0; first < count; first += RowProducts::kMost) {
@@ -303,7 +324,6 @@ KernelStatus RunRowProducts(DeviceContexts& contexts, const char* op, RowWeights
     problem.op = op;
     problem.kind = kind;
     problem.activation = activation;
-    problem.arrivals = context->arrivals();
     problem.rows = RowsOf(x.dims());
     problem.in = x.dims().back();
     problem.x = x.as<float>();
@@ -314,8 +334,7 @@ KernelStatus RunRowProducts(DeviceContexts& contexts, const char* op, RowWeights
           each > 2 && Has(args.inputs, bias) ? args.inputs[bias].as<float>() : nullptr,
           args.outputs[i].as<float>(), args.outputs[i].dims().back()};
     }
-    ESPALIER_KERNEL_RETURN_IF_ERROR(
-        RunRowProducts(problem, most_rows, args.workspace, StreamOf(args)));
+    ESPALIER_KERNEL_RETURN_IF_ERROR(RunRowProducts(problem, args.workspace, StreamOf(args)));
   }
   return KernelStatus::Ok();
 }

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/cuda/context.h"
 #include "ops/kernel/activation.h"
 #include "ops/kernel/kernel.h"
 
@@ -35,23 +34,20 @@ struct RowProducts {
   const char* op = "linear";  // for errors
   RowWeights kind = RowWeights::kF32;
   Activation activation = Activation::kNone;
-  uint32_t* arrivals = nullptr;  // DeviceContext's
   int64_t rows = 0, in = 0;
   const float* x = nullptr;  // [rows, in]
   int count = 0;
   RowProduct products[kMost];
 };
 
-// Bytes for up to `rows` rows and `out` outputs of all matrices.
-size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in, int64_t out);
+// Bytes for up to `rows` rows.
+size_t RowProductsWorkspace(RowWeights kind, int64_t rows, int64_t in);
 
-// `most_rows` is what the workspace was made for.
-KernelStatus RunRowProducts(const RowProducts& problem, int64_t most_rows, void* workspace,
-                            cudaStream_t stream);
+KernelStatus RunRowProducts(const RowProducts& problem, void* workspace, cudaStream_t stream);
 
 // The same for a kernel's operands: x, weight, bias (which may be absent), again and again, and an
 // output for each.
-KernelStatus RunRowProducts(DeviceContexts& contexts, const char* op, RowWeights kind,
-                            Activation activation, int64_t most_rows, const KernelArgs& args);
+KernelStatus RunRowProducts(const char* op, RowWeights kind, Activation activation,
+                            const KernelArgs& args);
 
 }  // namespace espalier

@@ -1,163 +1,166 @@
-// Products of many rows: see row_products.cu. A block has 128 outputs of 8 kTiles rows, a warp 16
-// of the outputs; x comes through shared memory, ahead of its use.
+// Products of many rows: see row_products.cu. A block has 128 outputs of 64 rows; weights and x
+// come through shared memory, several stages ahead of their use, and a chunk's operands are in
+// registers while those of the one before are multiplied. Matrices are whole, and not f32: taking
+// f32 weights apart is most of the work, and better done once for each of them (FewKernel).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/cuda/row_formats.cuh"
+#include "ops/cuda/row_stages.cuh"
 
 namespace espalier {
 namespace row_products {
 
-constexpr int kStages = 3;
+// How a block's work is shared out to its warps, and what of it is in shared memory.
+template <RowWeights kind>
+struct ManyShape {
+  // A warp copies one tile of outputs, and one of rows; it multiplies kOut of the former with kIn
+  // of the latter.
+  static constexpr int kTiles = kWarps, kRows = kTiles * kTileRows;
+  static_assert(kRows == kManyRows);
+  static constexpr int kOut = 2, kIn = kTiles / kOut, kAcross = kWarps / kOut;
 
-// Blocks that share a product: each has some of the parts of its inputs, and the last to come adds
-// up what all have left in `sums`.
-struct Shared {
-  int parts = kParts;            // of a block; kParts: nothing is shared
-  float* sums = nullptr;         // [kParts][tiles][rows][kTileOutputs]
-  int64_t rows = 0;              // of the grid
-  uint32_t* arrivals = nullptr;  // zeros
-
-  __device__ float* At(const Matrices& m, int part, int64_t tile, int64_t row) const {
-    return sums + ((part * m.tiles + tile) * rows + row) * kTileOutputs;
-  }
+  static constexpr int kPer = Stage<kind>::kChunks;
+  static_assert(kPer % 2 == 0, "parts begin at even chunks, and operands take turns");
+  // Bytes: of a tile of outputs, of one of rows, and of a stage.
+  static constexpr int kOutTile = Stage<kind>::kBytes,
+                       kInTile = kPer * Format<kind>::Inputs::kBytes;
+  static constexpr int kStage = kTiles * (kOutTile + kInTile);
+  static constexpr int kStages = std::min(5, 226 * 1024 / kStage);
+  static_assert(kStages >= 2);
+  static constexpr size_t kBytes = size_t{kStages} * kStage;
 };
 
-// Chunks in a stage, and chunks of the weights that a warp reads ahead. Half of it: blocks of a
-// multiprocessor, whose registers hold no more.
-constexpr int PerStage(RowWeights kind) {
-  return kind == RowWeights::kPacked8 || kind == RowWeights::kPacked4 ? 4 : 2;
-}
-
-template <RowWeights kind, int kTiles>
-constexpr size_t ManyBytes() {
-  return size_t{kStages} * kTiles * PerStage(kind) * Format<kind>::Inputs::kBytes;
-}
-
-// Grid: groups of 8 tiles of outputs, by blocks of rows, by shares of the parts.
-template <RowWeights kind, int kTiles>
-__global__ void __launch_bounds__(kThreads, PerStage(kind) / 2)
-    ManyKernel(Matrices m, Rows x, Activation activation, Shared shared) {
+// Grid: blocks of rows, by groups of 8 tiles of outputs: blocks that read the same weights are
+// neighbours.
+template <RowWeights kind>
+__global__ void __launch_bounds__(kThreads, 1)
+    ManyKernel(Matrices m, Rows x, Activation activation) {
   using F = Format<kind>;
   using Inputs = typename F::Inputs;
-  constexpr int kRows = kTiles * kTileRows, kPer = PerStage(kind);
-  constexpr int kTileStage = kPer * Inputs::kBytes;  // of a tile of rows
-  constexpr int kCopies = kTiles * kTileStage / 16;
+  using Shape = ManyShape<kind>;
+  constexpr int kRows = Shape::kRows, kPer = Shape::kPer, kStages = Shape::kStages;
+  constexpr int kOut = Shape::kOut, kIn = Shape::kIn;
   extern __shared__ __align__(16) uint8_t stages[];
-  __shared__ bool last;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kRows;
-  const int64_t tile0 = static_cast<int64_t>(blockIdx.x) * kWarps, tile = tile0 + warp;
-  const bool active = tile < m.tiles;
-  const Piece& piece = PieceOf(m, active ? tile : 0);
-  const int64_t within = active ? tile - piece.first_tile : 0;
-  const bool shares = shared.parts < kParts;
-  int part = static_cast<int>(blockIdx.z) * shared.parts;
-  const int end_part = part + shared.parts;
-  const int begin = BeginOf(x.chunks, part), end = BeginOf(x.chunks, end_part);
+  const int64_t row0 = static_cast<int64_t>(blockIdx.x) * kRows;
+  const int64_t tile0 = static_cast<int64_t>(blockIdx.y) * kWarps;
+  const int out0 = warp % Shape::kAcross * kOut, in0 = warp / Shape::kAcross * kIn;
 
-  typename F::Cursor cursor(m, piece, within, lane);
-  cursor.Advance(begin);
-  typename F::Raw raw[kPer];
-  LaunchNext();
-#pragma unroll
-  for (int u = 0; u < kPer; ++u) {
-    if (active && begin + u < end) raw[u] = F::Load(cursor, u);
-  }
-  AwaitPrevious();
+  // Of tiles beyond the last that one is copied again.
+  const int64_t copied = min(tile0 + warp, m.tiles - 1);
+  const Piece& piece = PieceOf(m, copied);
+  typename Stage<kind>::Source source(m, piece, copied - piece.first_tile, lane);
+  const auto copy_weights = [&](int number, int slot) {
+    if (number * kPer < x.chunks) {
+      source.Copy(stages + slot * Shape::kStage + warp * Shape::kOutTile);
+    }
+  };
   // Chunks beyond the end are copied, too, and not used: behind the last row there is room.
-  const uint8_t* const x0 =
-      x.data + (row0 / kTileRows * x.chunks + begin) * static_cast<int64_t>(Inputs::kBytes);
-  const int64_t of_tile = static_cast<int64_t>(x.chunks) * Inputs::kBytes;
-  const auto stage = [&](int number) {
-    if (begin + number * kPer < end) {
-      uint8_t* const to = stages + number % kStages * kTiles * kTileStage;
+  const uint8_t* rows = x.data + 16 * lane +
+                        (row0 / kTileRows + warp) * x.chunks * static_cast<int64_t>(Inputs::kBytes);
+  const auto copy_rows = [&](int number, int slot) {
+    if (number * kPer < x.chunks) {
+      uint8_t* const to = stages + slot * Shape::kStage + Shape::kTiles * Shape::kOutTile +
+                          warp * Shape::kInTile + 16 * lane;
 #pragma unroll
-      for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
-        const int at = (static_cast<int>(threadIdx.x) + i * kThreads) * 16;
-        if (at >= kCopies * 16) break;
-        __pipeline_memcpy_async(
-            to + at, x0 + at / kTileStage * of_tile + number * kTileStage + at % kTileStage, 16);
+      for (int i = 0; i < Shape::kInTile; i += 512) {
+        if (i + 512 <= Shape::kInTile || i + 16 * lane < Shape::kInTile) {
+          __pipeline_memcpy_async(to + i, rows + i, 16);
+        }
       }
+      rows += Shape::kInTile;
     }
     __pipeline_commit();
   };
 
-  float totals[kTiles][4] = {}, sums[kTiles][4] = {};
-  const auto end_part_here = [&] {
+  float totals[kOut][kIn][4] = {}, sums[kOut][kIn][4] = {};
+  int part = 0, next = BeginOf(x.chunks, 1);
+  const auto end_part = [&] {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+    for (int o = 0; o < kOut; ++o) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (shares && active) {
-          const int64_t row = row0 + i * kTileRows + 2 * t + e % 2;
-          __stcg(shared.At(m, part, tile, row) + g + e / 2 * 8, sums[i][e]);
-        } else {
-          totals[i][e] += sums[i][e];
+      for (int i = 0; i < kIn; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          totals[o][i][e] += sums[o][i][e];
+          sums[o][i][e] = 0;
         }
-        sums[i][e] = 0;
       }
     }
     ++part;
+    next = BeginOf(x.chunks, part + 1);
   };
 
-  for (int s = 0; s < kStages - 1; ++s) stage(s);
+  struct Operands {
+    Inputs inputs[kIn];
+    typename F::Raw raw[kOut];
+  } operands[2];
+  int slot = 0;
+  // The o-th of kOut shares of a chunk's operands.
+  const auto load = [&](int o, int u, Operands& to) {
+    const uint8_t* const stage = stages + slot * Shape::kStage;
+    const typename Inputs::Cursor at(stage + Shape::kTiles * Shape::kOutTile + in0 * Shape::kInTile,
+                                     lane);
+    to.raw[o] = Stage<kind>::Load(stage + (out0 + o) * Shape::kOutTile, u, lane);
+#pragma unroll
+    for (int i = o * kIn / kOut; i < (o + 1) * kIn / kOut; ++i) {
+      to.inputs[i].Load(at, i * Shape::kInTile + u * Inputs::kBytes);
+    }
+  };
+  const auto add = [&](int o, const Operands& from) {
+    float of_chunk[kIn][4];
+    AddTiles<F>(F::Unpack(from.raw[o], lane), from.inputs, of_chunk, sums[o]);
+  };
+
+  LaunchNext();
+  for (int s = 0; s < kStages; ++s) copy_weights(s, s);
+  AwaitPrevious();
+  for (int s = 0; s < kStages; ++s) copy_rows(s, s);
+  __pipeline_wait_prior(kStages - 1);
+  __syncthreads();
+#pragma unroll
+  for (int o = 0; o < kOut; ++o) load(o, 0, operands[0]);
   int number = 0;
-  for (int c0 = begin; c0 < end; c0 += kPer, ++number) {
-    __pipeline_wait_prior(kStages - 2);
-    // All copies of this stage are there, and all are done with the one to be overwritten.
-    __syncthreads();
-    stage(number + kStages - 1);
-    const typename Inputs::Cursor at(stages + number % kStages * kTiles * kTileStage, lane);
+  for (int c0 = 0; c0 < x.chunks; c0 += kPer, ++number) {
 #pragma unroll
     for (int u = 0; u < kPer; ++u) {
       const int chunk = c0 + u;
-      if (chunk >= end || !active) break;
-      while (chunk >= BeginOf(x.chunks, part + 1)) end_part_here();
-      const typename F::Weights weights = F::Unpack(raw[u], lane);
-      if (chunk + kPer < end) raw[u] = F::Load(cursor, kPer + u);
+      if (chunk >= x.chunks) break;
+      if (u % 2 == 0) {
+        while (chunk >= next) end_part();
+      }
+      if (u + 1 == kPer) {
+        // All copies of the next stage are there, and this one's numbers are in registers.
+        __pipeline_wait_prior(kStages - 2);
+        __syncthreads();
+        copy_weights(number + kStages, slot);
+        copy_rows(number + kStages, slot);
+        slot = slot + 1 == kStages ? 0 : slot + 1;
+      }
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        Inputs inputs;
-        inputs.Load(at, i * kTileStage + u * Inputs::kBytes);
-        F::Add(weights, inputs, sums[i]);
+      for (int o = 0; o < kOut; ++o) {
+        load(o, (u + 1) % kPer, operands[(u + 1) % 2]);
+        add(o, operands[u % 2]);
       }
     }
-    cursor.Advance(kPer);
   }
-  while (part < end_part) end_part_here();
-  if (!shares) {
-    if (!active) return;
+  while (part < kParts) end_part();
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+  for (int o = 0; o < kOut; ++o) {
+    const int64_t tile = tile0 + out0 + o;
+    if (tile >= m.tiles) return;
+    const Piece& here = PieceOf(m, tile);
+#pragma unroll
+    for (int i = 0; i < kIn; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        Finish(piece, x, activation, row0 + i * kTileRows + 2 * t + e % 2,
-               within * kTileOutputs + g + e / 2 * 8, totals[i][e]);
+        Finish(here, x, activation, row0 + (in0 + i) * kTileRows + 2 * t + e % 2,
+               (tile - here.first_tile) * kTileOutputs + g + e / 2 * 8, totals[o][i][e]);
       }
     }
-    return;
-  }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    // Counts from 0 again after the last one.
-    last = atomicInc(shared.arrivals + blockIdx.y * gridDim.x + blockIdx.x, gridDim.z - 1) ==
-           gridDim.z - 1;
-  }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  for (int i = threadIdx.x; i < kWarps * kRows * kTileOutputs; i += kThreads) {
-    const int output = i % kTileOutputs, row = i / kTileOutputs % kRows;
-    const int64_t of = tile0 + i / kTileOutputs / kRows;
-    if (of >= m.tiles) break;
-    float sum = 0;
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) sum += __ldcg(shared.At(m, p, of, row0 + row) + output);
-    const Piece& here = PieceOf(m, of);
-    Finish(here, x, activation, row0 + row, (of - here.first_tile) * kTileOutputs + output, sum);
   }
 }
 

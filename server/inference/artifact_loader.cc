@@ -107,18 +107,9 @@ absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
   return Described{*std::move(folder), *std::move(description)};
 }
 
-bool ArtifactLoader::AnyGpu() const {
-  if (options_.cluster.workers == nullptr) return false;
-  const std::vector<proto::WorkerInfo> workers = options_.cluster.workers->List();
-  return std::any_of(workers.begin(), workers.end(), [](const proto::WorkerInfo& worker) {
-    return worker.device().kind() == proto::Device::CUDA &&
-           worker.state() != proto::WorkerInfo::DEAD;
-  });
-}
-
 absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     const std::string& llm, const std::vector<std::string>& ssms, const ServingSize& size,
-    const Expansion& expansion, const Formats& formats, const Placement& placement) const {
+    const Expansion& expansion, const Formats& formats) const {
   const int count = static_cast<int>(ssms.size());
   std::vector<Part> parts;
   std::vector<std::string> artifacts = {llm};
@@ -151,11 +142,6 @@ absl::StatusOr<std::vector<ArtifactLoader::Part>> ArtifactLoader::DescribeAll(
     if (!given.has_value() && !packed) {
       absl::StatusOr<OwnFormats> own = OwnFormats::Read(*files_, part.model.folder);
       if (!own.ok()) return In(artifact, own.status());
-      const size_t number = parts.size();
-      const bool here =
-          number < placement.models.size() && placement.models[number].tensor_parallel() == 0;
-      // No GPU has run the kernels for it yet (tests/gpu/run.sh): who wants them has to ask.
-      if (!here && AnyGpu()) own->Without(WeightFormat::kF16);
       part.format = own->most();
       part.own = std::make_shared<OwnFormats>(*std::move(own));
     }
@@ -330,7 +316,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
   ServingSize fitting = size;
   for (;;) {
     const absl::StatusOr<std::vector<Part>> parts =
-        DescribeAll(llm, ssms, fitting, expansion, formats, placement);
+        DescribeAll(llm, ssms, fitting, expansion, formats);
     if (!parts.ok()) return parts.status();
     absl::StatusOr<Loaded> loaded = LoadSized(*parts, expansion, formats, placement);
     const ServingShape& shape = (*parts)[0].shape;

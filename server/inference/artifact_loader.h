@@ -64,10 +64,7 @@ class ArtifactLoader : public ModelLoader {
   absl::StatusOr<std::vector<Part>> DescribeAll(const std::string& llm,
                                                 const std::vector<std::string>& ssms,
                                                 const ServingSize& size, const Expansion& expansion,
-                                                const Formats& formats,
-                                                const Placement& placement) const;
-  // Whether a worker has a GPU.
-  bool AnyGpu() const;
+                                                const Formats& formats) const;
   // `adapted`: the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const Part& part, const ServingShape& shape,
                                      const AdapterFiles& adapters,

@@ -37,8 +37,8 @@ std::string ProductIsRowStable(Backend& cuda, DType dtype, const Weights& weight
   const HostTensor x = Random(dtype, {most, in}, 1), weight = WeightOf(weights, out, in, 2);
   const HostTensor bias = Random(dtype, {out}, 3);
   HostTensor whole;
-  for (int64_t rows : {most, int64_t{129}, int64_t{64}, int64_t{32}, int64_t{17}, int64_t{16},
-                       int64_t{8}, int64_t{1}}) {
+  for (int64_t rows : {most, int64_t{200}, int64_t{129}, int64_t{64}, int64_t{32}, int64_t{17},
+                       int64_t{16}, int64_t{8}, int64_t{1}}) {
     for (int64_t begin : {int64_t{0}, most - rows}) {
       std::vector<HostTensor> inputs = {Rows(x, begin, begin + rows), weight, bias};
       std::vector<HostTensor> outputs = {
@@ -198,10 +198,10 @@ void CheckServing(Backend& cuda, const AddVerdict& add) {
       const std::string what = type + " with weights of " + weights.Name();
       add("row-stable product, " + what, ProductIsRowStable(cuda, dtype, weights, 512, 200));
       add("row-stable product, " + what + ", wide",
-          ProductIsRowStable(cuda, dtype, weights, 1024, 3000));
+          ProductIsRowStable(cuda, dtype, weights, 992, 3500));
       add("row-stable product, " + what + ", odd sizes",
           ProductIsRowStable(cuda, dtype, weights, 77, 33));
-      for (int64_t rows : {1, 20, 70}) {
+      for (int64_t rows : {1, 20, 70, 2000}) {
         add("several products, " + what + ", " + std::to_string(rows) + " rows",
             SeveralAreEachAlone(cuda, dtype, weights, rows));
       }

@@ -52,13 +52,6 @@ absl::StatusOr<OwnFormats> OwnFormats::Read(FileSystem& files, const std::string
   return OwnFormats(**weights);
 }
 
-void OwnFormats::Without(WeightFormat format) {
-  for (auto& [name, own] : formats_) {
-    if (own == format) own = WeightFormat::kF32;
-  }
-  if (most_ == format) most_ = WeightFormat::kF32;
-}
-
 WeightFormat OwnFormats::Of(const std::vector<std::string>& tensors) const {
   WeightFormat format = WeightFormat::kF32;
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -24,8 +24,6 @@ class OwnFormats {
 
   // Of a matrix that these tensors make up together; f32 of one that is not there.
   WeightFormat Of(const std::vector<std::string>& tensors) const;
-  // What would be in that format is f32 from now on.
-  void Without(WeightFormat format);
   // Of most numbers in matrices.
   WeightFormat most() const { return most_; }
 

@@ -150,11 +150,6 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   EXPECT_EQ(own.Of({"1", "2"}), WeightFormat::kF32);
   EXPECT_EQ(own.Of({"1", "7"}), WeightFormat::kF32);
 
-  OwnFormats some = own;
-  some.Without(WeightFormat::kF16);
-  EXPECT_EQ(some.Of({"2"}), WeightFormat::kF32);
-  EXPECT_EQ(some.Of({"1"}), WeightFormat::kBF16);
-
   const auto most = [](const std::vector<std::pair<std::string, Dims>>& kinds) {
     return OwnFormats(Files(kinds)).most();
   };

@@ -1,0 +1,145 @@
+// Weights on their way through shared memory (row_products_many.cuh). A stage is a few chunks of a
+// tile of 16 outputs; one warp copies stage after stage, ahead of their use, and any warp loads a
+// chunk's numbers from there as Format's Load does from the matrix, without two lanes in the same
+// bank. Matrices are whole (Matrices::whole).
+#pragma once
+
+#include <cuda_pipeline.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/cuda/row_formats.cuh"
+
+namespace espalier {
+namespace row_products {
+
+constexpr int kStageChunks = 4;  // at most
+
+template <RowWeights kind>
+struct Stage;
+
+// Rows of bf16 or f16: [chunk][16 outputs][4 lanes] of 16 bytes, which are a lane's eight inputs.
+template <RowWeights kind, typename T>
+struct RowStage {
+  static constexpr int kChunks = 2;
+  static constexpr int kPieces = 4;                                // of a row's chunk
+  static constexpr int kLine = 64, kPlane = kTileOutputs * kLine;  // bytes: of it, and of a chunk
+  static constexpr int kBytes = kChunks * kPlane;
+  static_assert(sizeof(T) * kChunk == kLine);
+
+  // What a lane copies of a tile, kChunks at a time. Beyond the last output that one is read again.
+  struct Source {
+    static constexpr int kRows = kTileOutputs * kPieces / 32;  // of a chunk
+    const T* next[kRows];
+    int chunk, chunks, at;
+
+    __device__ __forceinline__ Source(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+        : chunk(0), chunks(static_cast<int>((m.in + kChunk - 1) / kChunk)) {
+      const int part = lane % kPieces, first_output = lane / kPieces;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const int64_t output = tile * kTileOutputs + i * (32 / kPieces) + first_output;
+        next[i] = reinterpret_cast<const T*>(piece.weights) + min(output, piece.out - 1) * m.in +
+                  part * (16 / sizeof(T));
+      }
+      at = first_output * kLine + part * 16;
+    }
+    __device__ __forceinline__ void Copy(uint8_t* to) {
+#pragma unroll
+      for (int n = 0; n < kChunks; ++n) {
+        if (chunk + n >= chunks) break;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          __pipeline_memcpy_async(to + at + n * kPlane + i * (32 / kPieces) * kLine,
+                                  next[i] + n * kChunk, 16);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) next[i] += kChunks * kChunk;
+      chunk += kChunks;
+    }
+  };
+
+  using Raw = typename Format<kind>::Raw;
+  static __device__ __forceinline__ Raw Load(const uint8_t* tile, int chunk, int lane) {
+    const uint8_t* const at = tile + chunk * kPlane + 16 * lane;
+    Raw raw;
+    raw.low[0] = *reinterpret_cast<const uint4*>(at);
+    raw.high[0] = *reinterpret_cast<const uint4*>(at + 8 * kLine);
+    return raw;
+  }
+};
+
+template <>
+struct Stage<RowWeights::kBF16> : RowStage<RowWeights::kBF16, __nv_bfloat16> {};
+template <>
+struct Stage<RowWeights::kF16> : RowStage<RowWeights::kF16, __half> {};
+
+// Units of packed weights in lines of 64 bytes, one of scales and then the words of 16 outputs,
+// kPitch bytes apart.
+template <int kBits, int kPitchBytes>
+struct PackedStage {
+  static constexpr int kChunks = kStageChunks, kPitch = kPitchBytes;
+  static constexpr int kUnitChunks = kBits == 8 ? 2 : 1, kUnitLines = 1 + kUnitChunks * kBits;
+  static constexpr int kUnit = kUnitLines * kPitch;  // bytes
+  static constexpr int kLines = kChunks / kUnitChunks * kUnitLines;
+  static constexpr int kBytes = kLines * kPitch;
+
+  struct Source {
+    const uint8_t* next;
+    int left, at, lane;  // bytes from `next` to the block's end
+
+    __device__ __forceinline__ Source(const Matrices& m, const Piece& piece, int64_t tile, int lane)
+        : lane(lane) {
+      const PackedWeights shape{kBits, piece.out, m.in};
+      next = piece.weights + tile * shape.block_bytes() + 16 * lane;
+      left = static_cast<int>(shape.block_bytes()) - 16 * lane;
+      at = lane / 4 * kPitch + lane % 4 * 16;
+    }
+    __device__ __forceinline__ void Copy(uint8_t* to) {
+      // 32 lanes copy eight lines.
+#pragma unroll
+      for (int i = 0; i < (kLines + 7) / 8; ++i) {
+        if (8 * i + lane / 4 < kLines && 512 * i < left) {
+          __pipeline_memcpy_async(to + at + i * 8 * kPitch, next + 512 * i, 16);
+        }
+      }
+      next += kLines * 64;
+      left -= kLines * 64;
+    }
+  };
+};
+
+template <>
+struct Stage<RowWeights::kPacked8> : PackedStage<8, 80> {
+  using Raw = Format<RowWeights::kPacked8>::Raw;
+  static __device__ __forceinline__ Raw Load(const uint8_t* tile, int chunk, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const uint8_t* const unit = tile + chunk / 2 * kUnit;
+    const uint8_t* const words = unit + (1 + chunk % 2 * 8 + 2 * t) * kPitch + 4 * g;
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.words[i] = *reinterpret_cast<const uint32_t*>(words + i / 2 * kPitch + i % 2 * 32);
+    }
+    raw.scale = *reinterpret_cast<const __half*>(unit + chunk % 2 * 32 + (lane % 2 * 8 + g) * 2);
+    return raw;
+  }
+};
+
+template <>
+struct Stage<RowWeights::kPacked4> : PackedStage<4, 96> {
+  using Raw = Format<RowWeights::kPacked4>::Raw;
+  static __device__ __forceinline__ Raw Load(const uint8_t* tile, int chunk, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const uint8_t* const unit = tile + chunk * kUnit;
+    const uint8_t* const words = unit + (1 + t) * kPitch + 4 * g;
+    return {{*reinterpret_cast<const uint32_t*>(words),
+             *reinterpret_cast<const uint32_t*>(words + 32)},
+            *reinterpret_cast<const __half*>(unit + (t * 8 + g) * 2)};
+  }
+};
+
+}  // namespace row_products
+}  // namespace espalier
