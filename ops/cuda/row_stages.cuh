@@ -135,9 +135,9 @@ struct Stage<RowWeights::kPacked4> : PackedStage<4, 96> {
     const int g = lane / 4, t = lane % 4;
     const uint8_t* const unit = tile + chunk * kUnit;
     const uint8_t* const words = unit + (1 + t) * kPitch + 4 * g;
-    return {{*reinterpret_cast<const uint32_t*>(words),
-             *reinterpret_cast<const uint32_t*>(words + 32)},
-            *reinterpret_cast<const __half*>(unit + (t * 8 + g) * 2)};
+    return {
+        {*reinterpret_cast<const uint32_t*>(words), *reinterpret_cast<const uint32_t*>(words + 32)},
+        *reinterpret_cast<const __half*>(unit + (t * 8 + g) * 2)};
   }
 };
 

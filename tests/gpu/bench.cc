@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "ops/kernel/kernel.h"
+#include "ops/kernel/packed_weights.h"
+#include "tests/gpu/weights.h"
 
 namespace espalier::gpu_check {
 namespace {
@@ -109,6 +111,34 @@ void Linear(CudaPlugin* plugin, int device, std::string* error) {
   }
 }
 
+// What serving multiplies: rows of f32 with matrices in fewer bits.
+void Quantized(CudaPlugin* plugin, int device, std::string* error) {
+  std::printf("%-28s %8s %8s %8s %12s %12s\n", "quantized_linear", "rows", "in", "out", "us",
+              "TFLOP/s");
+  const int64_t in = 4096, out = 14336;
+  for (const Weights& weights : kNarrowWeights) {
+    const PackedWeights packed{weights.bits, out, in};
+    const Dims dims =
+        weights.bits < 16 ? Dims{packed.blocks(), packed.block_bytes()} : Dims{out, in};
+    for (int64_t rows : {1, 8, 21, 64, 128, 256, 1024}) {
+      Bench bench(plugin, device);
+      const std::vector<TensorView> inputs = {bench.Tensor(DType::kF32, {rows, in}, 0.37),
+                                              bench.Tensor(weights.dtype, dims, 3)};
+      const std::vector<TensorView> outputs = {bench.Tensor(DType::kF32, {rows, out}, 0)};
+      const double seconds =
+          bench.Time("quantized_linear", {{"bits", int64_t{weights.bits}}, {"out", out}}, true,
+                     inputs, outputs);
+      if (!bench.error.empty()) {
+        *error = bench.error;
+        return;
+      }
+      std::printf("%-28s %8ld %8ld %8ld %12.1f %12.2f\n", weights.Name().c_str(),
+                  static_cast<long>(rows), static_cast<long>(in), static_cast<long>(out),
+                  seconds * 1e6, 2.0 * rows * in * out / seconds * 1e-12);
+    }
+  }
+}
+
 void PagedAttention(CudaPlugin* plugin, int device, std::string* error) {
   std::printf("%-28s %8s %8s %8s %12s %12s\n", "paged_attention bf16", "rows", "context", "heads",
               "us", "GB/s of KV");
@@ -159,6 +189,7 @@ std::string RunBench(CudaPlugin* plugin, int device) {
   if (const KernelStatus s = plugin->SetCurrent(device); !s.ok()) return s.error;
   std::string error;
   Linear(plugin, device, &error);
+  if (error.empty()) Quantized(plugin, device, &error);
   if (error.empty()) PagedAttention(plugin, device, &error);
   return error;
 }

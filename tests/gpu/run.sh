@@ -3,7 +3,7 @@
 # and splits_test, where there is a Python with PyTorch. Then the main job (job.sh) with the GPU for a worker.
 #
 #   tests/gpu/run.sh             builds a bundle, and runs it if there is a GPU here
-#   tests/gpu/run.sh --bench     measures instead: linear in TFLOP/s, paged_attention in GB/s
+#   tests/gpu/run.sh --bench     measures instead: linear and quantized_linear in TFLOP/s, paged_attention in GB/s
 #   tests/gpu/run.sh --build     builds the bundle only, build/gpu-bundle and build/gpu-bundle.tar.xz
 #   tests/gpu/run.sh --no-build  runs the bundle that is there (unpacking the archive if need be): for a
 #                                machine with a GPU and CUDA 13 but no build tools
