@@ -81,6 +81,24 @@ TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereLookupsKnow) {
   }
 }
 
+// Sizes that calibration found dear are not run, and nothing would be learned of them.
+TEST(TunedEngine, SizesThatWereTimedInABadMomentAreFoundAgain) {
+  EngineOptions options = Tuned();
+  options.speculation.lookup = {.depth = 6, .history_tokens = 0};
+  const Cost cost = Linear(2, 0.09);
+  const auto rate = [&](double dearer) {
+    int steps = 0;
+    const Machine machine = {"bad moment", [&](int rows) {
+                               const bool calibrates = ++steps < 150;
+                               return cost(rows) * (calibrates && rows > 40 ? dearer : 1);
+                             }};
+    return Serve(machine, -1, 16, options, "", 0, 40, Circling()).tokens_per_second;
+  };
+  const double good = rate(1), bad = rate(1.25);
+  std::printf("calibrated in a bad moment %.1f, in a good one %.1f: %.3f\n", bad, good, bad / good);
+  EXPECT_GT(bad, 0.99 * good);
+}
+
 // Who runs plain steps now and then, to compare, sees the slow ones that come first.
 TEST(TunedEngine, PlainStepsThatAreSlowAfterDraftsAreNoReasonToDraftMore) {
   for (const int load : {1, 2, 4}) {

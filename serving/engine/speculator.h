@@ -199,6 +199,7 @@ class Speculator {
   State& StateOf(const Request& request);
   void PlanLookups(absl::Span<const Request* const> decoding);
   void CutLookups(absl::Span<const Request* const> decoding, StepLoad* load);
+  int TryNodes(StepLoad load, absl::Span<const double> chances, int most);
   void PlanFixed(absl::Span<const Request* const> decoding);
   void PlanTuned(absl::Span<const Request* const> decoding, StepLoad load);
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
@@ -280,6 +281,8 @@ class Speculator {
   double plain_seconds_ = 0;  // of the last step without SSMs
   int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
+  int untried_ = 0, tries_ = 0;  // steps of lookups since another size was tried; such tries
+  bool trying_ = false;          // another size, in this step
   SpeculationStatistics statistics_;
 };
 

@@ -236,9 +236,12 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
-  const size_t kept = with_ssm_ && !with_probe_
-                          ? StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes
-                          : ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
+  size_t kept = nodes.size();
+  if (with_ssm_ && !with_probe_) {
+    kept = StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes;
+  } else if (!trying_) {
+    kept = ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
+  }
   if (prompt_rows == 0) {
     likely_ =
         std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept), likely_);

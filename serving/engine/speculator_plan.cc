@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "serving/engine/speculator.h"
@@ -26,8 +27,15 @@ constexpr int kProbeDepth = 3;
 constexpr int kProbeNodes = 4;
 constexpr double kTrialLoss = 2;      // plain steps, besides catching up
 constexpr double kTransitions = 128;  // that are remembered
-constexpr double kCovered = 0.5;      // chance of a lookup beside which an SSM has little to add
-constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
+// Of sizes that are never run nothing is learned: now and then one that is nearly as good, as far
+// as is known, takes the place of the best.
+constexpr int kTryEvery = 8;    // steps of lookups, at first;
+constexpr int kManyTries = 64;  // then one more after each try,
+constexpr int kTrySeldom = 256;
+constexpr double kNearlyAsGood = 0.8;
+constexpr int kTryRows = 16;      // sizes that are multiples of it are tried
+constexpr double kCovered = 0.5;  // chance of a lookup beside which an SSM has little to add
+constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
 
@@ -48,7 +56,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
   with_lookups_ =
       options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
-  with_ssm_ = with_probe_ = settling_ = covered_ = false;
+  with_ssm_ = with_probe_ = settling_ = covered_ = trying_ = false;
   catching_up_ = likely_ = 0;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
@@ -69,6 +77,23 @@ void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
   }
 }
 
+// Of the numbers of nodes that are nearly as good as load.nodes, each time another one.
+int Speculator::TryNodes(StepLoad load, absl::Span<const double> chances, int most) {
+  std::vector<std::pair<int, double>> rates;
+  const int best = load.nodes;
+  load.nodes = 0;
+  double best_rate = StepRate(load, llm_cost_);
+  for (int n = 1; n <= most; ++n) {
+    load.nodes = n;
+    load.gain += chances[n - 1];
+    const double rate = StepRate(load, llm_cost_);
+    if (n == best) best_rate = rate;
+    if ((load.decoding + n) % kTryRows == 0 && n != best) rates.emplace_back(n, rate);
+  }
+  std::erase_if(rates, [&](const auto& size) { return size.second < kNearlyAsGood * best_rate; });
+  return rates.empty() ? best : rates[static_cast<size_t>(++tries_) % rates.size()].first;
+}
+
 // Tuned: of all lookups the nodes that pay.
 void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad* load) {
   std::vector<double> chances;
@@ -77,8 +102,14 @@ void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad*
     for (int node = 1; node < tree.size(); ++node) chances.push_back(tree.chance(node));
   }
   std::sort(chances.rbegin(), chances.rend());
-  load->nodes =
-      ChooseNodes(*load, llm_cost_, chances, setup_.max_rows - load->decoding - load->other_rows);
+  const int most = setup_.max_rows - load->decoding - load->other_rows;
+  load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
+  const int every = kTryEvery + std::clamp(tries_ - kManyTries, 0, kTrySeldom);
+  trying_ = load->other_rows == 0 && ++untried_ >= every;
+  if (trying_) {
+    untried_ = 0;
+    load->nodes = TryNodes(*load, chances, std::min(most, static_cast<int>(chances.size())));
+  }
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
   const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
   for (const Request* request : decoding) {

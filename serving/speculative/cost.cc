@@ -406,19 +406,20 @@ class Calibration {
     return status;
   }
 
-  // What `a` takes longer than `b`, each in its best turn; in turns until `deadline`, once at
-  // least.
+  // What `a` takes longer than those of `b` just before and after it, the median of several turns;
+  // until `deadline`, once at least.
   absl::Status Compare(const RunnerBatch& a, const RunnerBatch& b, double deadline,
                        double* seconds) {
-    double least_a = 0, least_b = 0;
+    std::vector<double> longer;
+    double before = 0, of_a = 0, after = 0;
+    if (absl::Status s = Time(b, &before); !s.ok()) return s;
     for (int i = 0; i < kTurns && (i == 0 || seconds_() < deadline); ++i) {
-      double of_a = 0, of_b = 0;
-      if (absl::Status s = Time(b, &of_b); !s.ok()) return s;
       if (absl::Status s = Time(a, &of_a); !s.ok()) return s;
-      least_a = i == 0 ? of_a : std::min(least_a, of_a);
-      least_b = i == 0 ? of_b : std::min(least_b, of_b);
+      if (absl::Status s = Time(b, &after); !s.ok()) return s;
+      longer.push_back(of_a - (before + after) / 2);
+      before = after;
     }
-    *seconds = least_a - least_b;
+    *seconds = Median(absl::MakeSpan(longer));
     return absl::OkStatus();
   }
 
