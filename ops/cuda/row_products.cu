@@ -20,30 +20,25 @@ constexpr int kPad = 4;  // floats behind a row of outputs in shared memory
 struct Depth {
   int weights, x, blocks;
 };
-constexpr Depth DepthOf(RowWeights kind, int tiles, int out) {
-  const bool packed = kind == RowWeights::kPacked8 || kind == RowWeights::kPacked4;
-  if (tiles == 4) {
-    if (packed) return out == 1 ? Depth{4, 2, 2} : Depth{4, 2, 1};
-    if (kind == RowWeights::kF32) return out == 1 ? Depth{2, 2, 1} : Depth{2, 1, 1};
-    return out == 1 ? Depth{4, 2, 1} : Depth{2, 2, 1};
+constexpr Depth DepthOf(RowWeights kind, int tiles) {
+  const int blocks = tiles == 4 ? 1 : 2;
+  if (kind == RowWeights::kF32) return {2, tiles == 1 ? 2 : 1, blocks};
+  if (kind == RowWeights::kBF16 || kind == RowWeights::kF16) {
+    return {tiles == 1 ? 4 : 2, 2, blocks};
   }
-  if (packed) {
-    if (tiles == 2) return {4, 2, 2};
-    return kind == RowWeights::kPacked8 ? Depth{6, 3, 2} : Depth{6, 2, 3};
-  }
-  if (kind == RowWeights::kF32) return tiles == 1 ? Depth{2, 2, 2} : Depth{2, 1, 2};
-  return tiles == 1 ? Depth{4, 2, 2} : Depth{2, 2, 2};
+  if (tiles > 1) return {4, 2, blocks};
+  return kind == RowWeights::kPacked8 ? Depth{6, 3, 2} : Depth{6, 2, 3};
 }
 
 // Blocks of 8 kTiles rows and 16 kOut outputs, whose warps have one part of the inputs each. Grid:
 // blocks of rows, which read the same weights at about the same time, by groups of outputs.
 template <RowWeights kind, int kTiles, int kOut>
-__global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles, kOut).blocks)
+__global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     FewKernel(Matrices m, Rows x, Activation activation) {
   using F = Format<kind>;
   using Inputs = typename F::Inputs;
   constexpr int kRows = kTiles * kTileRows, kOutputs = kOut * kTileOutputs;
-  constexpr Depth kDepth = DepthOf(kind, kTiles, kOut);
+  constexpr Depth kDepth = DepthOf(kind, kTiles);
   constexpr int kAhead = kDepth.weights, kAheadX = kDepth.x;
   static_assert(kAhead % 2 == 0 && kAhead % kAheadX == 0, "cursors stand at even chunks");
   __shared__ float parts[kParts][kRows][kOutputs + kPad];

@@ -7,7 +7,6 @@
 #include <cuda_pipeline.h>
 
 #include <cstdint>
-#include <cstring>
 
 #include "ops/cuda/row_formats.cuh"
 
