@@ -282,7 +282,6 @@ class Speculator {
   int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
   int untried_ = 0, tries_ = 0;  // steps of lookups since another size was tried; such tries
-  bool trying_ = false;          // another size, in this step
   SpeculationStatistics statistics_;
 };
 

@@ -36,8 +36,10 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
     if (ssms_[s].status.ok()) DraftBySsm(s, work);
   }
   if (!options_.tune) return;
+  // Of lookups alone the nodes that pay are all there is (CutLookups).
+  if (!with_ssm_ && !with_probe_) return;
   KeepWhatPays(work, Now() - start);
-  if (!with_ssm_ || with_probe_) return;
+  if (with_probe_) return;
   double expected = 0;
   for (const Ssm& ssm : ssms_) {
     if (ssm.choice.requests > 0) expected += ssm.drafter->expected_seconds();
@@ -236,12 +238,9 @@ void Speculator::KeepWhatPays(std::vector<DraftWork>& work, double drafting) {
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
-  size_t kept = nodes.size();
-  if (with_ssm_ && !with_probe_) {
-    kept = StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes;
-  } else if (!trying_) {
-    kept = ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
-  }
+  const size_t kept = !with_probe_
+                          ? StepValue(load, llm_cost_, LongRunRate()).Of(chances).nodes
+                          : ChooseNodes(load, llm_cost_, chances, static_cast<int>(chances.size()));
   if (prompt_rows == 0) {
     likely_ =
         std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept), likely_);

@@ -56,7 +56,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
   with_lookups_ =
       options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
-  with_ssm_ = with_probe_ = settling_ = covered_ = trying_ = false;
+  with_ssm_ = with_probe_ = settling_ = covered_ = false;
   catching_up_ = likely_ = 0;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
@@ -105,8 +105,7 @@ void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad*
   const int most = setup_.max_rows - load->decoding - load->other_rows;
   load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
   const int every = kTryEvery + std::clamp(tries_ - kManyTries, 0, kTrySeldom);
-  trying_ = load->other_rows == 0 && ++untried_ >= every;
-  if (trying_) {
+  if (load->other_rows == 0 && ++untried_ >= every) {
     untried_ = 0;
     load->nodes = TryNodes(*load, chances, std::min(most, static_cast<int>(chances.size())));
   }
