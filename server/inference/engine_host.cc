@@ -20,11 +20,13 @@ absl::Time DeadlineOf(absl::Time came, double timeout_seconds) {
   return timeout_seconds > 0 ? came + absl::Seconds(timeout_seconds) : absl::InfiniteFuture();
 }
 
-RequestEvent ErrorEvent(absl::Status status) {
+// Of a request that the engine does not answer.
+RequestEvent LastEvent(absl::Status why) {
   RequestEvent event;
   event.finished = true;
-  event.reason = FinishReason::kError;
-  event.error = std::move(status);
+  const bool cancelled = absl::IsCancelled(why);
+  event.reason = cancelled ? FinishReason::kCancelled : FinishReason::kError;
+  if (!cancelled) event.error = std::move(why);
   return event;
 }
 
@@ -69,7 +71,7 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
   const Ticket ticket = next_ticket_++;
   // The engine would refuse it, too, when it comes to it, which may take long.
   if (submitted_ >= max_queue_) {
-    refused_.emplace_back(
+    answers_.emplace_back(
         std::move(listener),
         WithDelay(absl::ResourceExhaustedError(
             absl::StrCat(submitted_,
@@ -89,7 +91,19 @@ absl::StatusOr<EngineHost::Ticket> EngineHost::Submit(SharedPrompt prompt, Reque
 
 void EngineHost::Cancel(Ticket ticket) {
   absl::MutexLock lock(&mutex_);
-  if (!stopping_) inbox_.push_back({.ticket = ticket, .cancel = true});
+  if (stopping_) return;
+  const auto waits = std::find_if(inbox_.begin(), inbox_.end(), [&](const Command& command) {
+    return command.ticket == ticket && !command.cancel;
+  });
+  if (waits == inbox_.end()) {
+    inbox_.push_back({.ticket = ticket, .cancel = true});
+    return;
+  }
+  // The engine has never heard of it: its place is free now, not after the step that runs.
+  answers_.emplace_back(std::move(waits->listener), absl::CancelledError("cancelled"));
+  inbox_.erase(waits);
+  --submitted_;
+  --open_count_;
 }
 
 EngineStatistics EngineHost::statistics() const {
@@ -137,22 +151,22 @@ void EngineHost::Run() {
     step_began_ = absl::InfiniteFuture();
     statistics_ = engine_->statistics();
   }
-  const RequestEvent last = ErrorEvent(absl::UnavailableError("the model was unloaded"));
+  const RequestEvent last = LastEvent(absl::UnavailableError("the model was unloaded"));
   absl::MutexLock speaking(&speaking_);
   for (const auto& [id, open] : open_) {
     if (open.listener) open.listener(last);
   }
   std::vector<Command> commands;
-  std::vector<Refusal> refused;
+  std::vector<Answer> answers;
   {
     absl::MutexLock lock(&mutex_);
     commands.swap(inbox_);
-    refused.swap(refused_);
+    answers.swap(answers_);
   }
   for (const Command& command : commands) {
     if (!command.cancel) command.listener(last);
   }
-  for (const auto& [listener, why] : refused) listener(ErrorEvent(why));
+  for (const auto& [listener, why] : answers) listener(LastEvent(why));
 }
 
 void EngineHost::Execute(Command command) {
@@ -171,7 +185,7 @@ void EngineHost::Execute(Command command) {
       --open_count_;
       status = WithDelay(id.status());
     }
-    command.listener(ErrorEvent(std::move(status)));
+    command.listener(LastEvent(std::move(status)));
     return;
   }
   ids_[command.ticket] = *id;
@@ -201,9 +215,9 @@ void EngineHost::Watch() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(this, &EngineHost::HasRefused), kLook);
+      mutex_.AwaitWithTimeout(absl::Condition(this, &EngineHost::HasAnswers), kLook);
       if (stopping_) return;
-      if (refused_.empty() && absl::Now() - step_began_ < kHangs) continue;
+      if (answers_.empty() && absl::Now() - step_began_ < kHangs) continue;
     }
     absl::MutexLock speaking(&speaking_);
     AnswerBesideTheEngine();
@@ -211,24 +225,17 @@ void EngineHost::Watch() {
 }
 
 void EngineHost::AnswerBesideTheEngine() {
-  std::vector<Refusal> answers;
+  std::vector<Answer> answers;
   {
     absl::MutexLock lock(&mutex_);
-    answers.swap(refused_);
+    answers.swap(answers_);
     FindThoseWhoNeedNotWait(&answers);
   }
-  for (const auto& [listener, why] : answers) {
-    RequestEvent event = ErrorEvent(why);
-    if (absl::IsCancelled(why)) {
-      event.reason = FinishReason::kCancelled;
-      event.error = absl::OkStatus();
-    }
-    listener(event);
-  }
+  for (const auto& [listener, why] : answers) listener(LastEvent(why));
 }
 
 // Of a step that hangs. The engine learns of it by the cancel that waits for the end of its step.
-void EngineHost::FindThoseWhoNeedNotWait(std::vector<Refusal>* answers) {
+void EngineHost::FindThoseWhoNeedNotWait(std::vector<Answer>* answers) {
   const absl::Time now = absl::Now();
   if (now - step_began_ < kHangs) return;
   const absl::Status late = absl::DeadlineExceededError(

@@ -1,7 +1,7 @@
 // Runs a serving engine on a thread of its own and brings its events to whoever asked. A second
-// thread tells those for whom there is no room, and, where a step hangs because a worker does,
-// those whose time is over or who do not want their answers any more: they need not wait for the
-// step.
+// thread tells those for whom there is no room, those who have gone before the engine took them,
+// and, where a step hangs because a worker does, those whose time is over or who do not want their
+// answers any more: they need not wait for the step.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,8 @@ class EngineHost {
     return Submit(std::make_shared<const std::vector<int>>(std::move(prompt)), std::move(options),
                   std::move(listener));
   }
-  // The listener gets its last event, unless the request is over already.
+  // The listener gets its last event, unless the request is over already. One that the engine has
+  // not taken yet gives its place to the next at once.
   void Cancel(Ticket ticket);
 
   // Requests of one client that the queue has room for at once, if nobody else is there.
@@ -102,14 +103,14 @@ class EngineHost {
   void Run();
   void Execute(Command command);
   void Dispatch();
-  using Refusal = std::pair<Listener, absl::Status>;
+  using Answer = std::pair<Listener, absl::Status>;
   void Watch();
-  void FindThoseWhoNeedNotWait(std::vector<Refusal>* answers)
+  void FindThoseWhoNeedNotWait(std::vector<Answer>* answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_, mutex_);
   void AnswerBesideTheEngine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(speaking_);
   int DelaySeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasRefused() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !refused_.empty();
+  bool HasAnswers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !answers_.empty();
   }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !inbox_.empty();
@@ -128,8 +129,8 @@ class EngineHost {
 
   mutable absl::Mutex mutex_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Refusal> refused_ ABSL_GUARDED_BY(mutex_);  // that nobody has told yet
-  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;             // of the inbox: requests
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);  // that nobody has told yet
+  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // of the inbox: requests
   absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none runs
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;

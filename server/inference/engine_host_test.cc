@@ -134,13 +134,15 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   host->Cancel(*unwanted);
   ASSERT_TRUE(host->Submit({3}, late, waits_late.listener()).ok());
   const auto forgotten = host->Submit({4}, options, dropped.listener());
-  host->Cancel(*forgotten);
-  ASSERT_TRUE(host->Submit({5}, options, waits.listener()).ok());
-  Collected refused;
+  Collected refused, waits_too;
+  ASSERT_TRUE(host->Submit({5}, options, waits_too.listener()).ok());
   ASSERT_TRUE(host->Submit({6}, options, refused.listener()).ok());
   ASSERT_TRUE(refused.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(refused.last.error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(refused.last.error.GetPayload(kRetryAfterPayload).has_value());
+  // Whoever goes makes room.
+  host->Cancel(*forgotten);
+  ASSERT_TRUE(host->Submit({5}, options, waits.listener()).ok());
   for (Collected* one : {&runs_late, &waits_late}) {
     ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
     EXPECT_EQ(one->last.error.code(), absl::StatusCode::kDeadlineExceeded);
@@ -151,12 +153,41 @@ TEST(EngineHost, NobodyWhoNeedNotWaitWaitsForAStepThatHangs) {
   }
   EXPECT_FALSE(runs.done.HasBeenNotified());
   EXPECT_FALSE(waits.done.HasBeenNotified());
-  EXPECT_EQ(host->open(), 2);
+  EXPECT_EQ(host->open(), 3);
   go_on.Notify();
   ASSERT_TRUE(runs.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   ASSERT_TRUE(waits.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  ASSERT_TRUE(waits_too.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(runs.tokens, GreedyContinuation(HashModel(1, kVocabulary), {1}, 100));
   EXPECT_EQ(waits.tokens, GreedyContinuation(HashModel(1, kVocabulary), {5}, 100));
+}
+
+TEST(EngineHost, WhoeverGoesBeforeTheEngineTookItMakesRoomDuringTheStep) {
+  absl::Notification began, go_on;
+  auto host = Host(2, nullptr, [&](absl::Span<const int> path) {
+    if (!began.HasBeenNotified()) began.Notify();
+    go_on.WaitForNotification();
+    return HashModel(1, kVocabulary)(path);
+  });
+  RequestOptions options;
+  options.max_tokens = 5;
+  Collected runs, gone, waits, comes;
+  ASSERT_TRUE(host->Submit({1}, options, runs.listener()).ok());
+  began.WaitForNotification();
+  const auto ticket = host->Submit({2}, options, gone.listener());
+  ASSERT_TRUE(host->Submit({3}, options, waits.listener()).ok());
+  host->Cancel(*ticket);
+  host->Cancel(*ticket);
+  ASSERT_TRUE(host->Submit({4}, options, comes.listener()).ok());
+  // While the step goes on.
+  ASSERT_TRUE(gone.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_EQ(gone.last.reason, FinishReason::kCancelled);
+  EXPECT_EQ(host->open(), 3);
+  go_on.Notify();
+  for (Collected* one : {&runs, &waits, &comes}) {
+    ASSERT_TRUE(one->done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_EQ(one->last.reason, FinishReason::kLength) << one->last.error;
+  }
 }
 
 TEST(EngineHost, DestructionAnswersEverybody) {
