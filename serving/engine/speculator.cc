@@ -175,7 +175,8 @@ void Speculator::Learn(Learned& learned, RequestFactor& factor, const Request& r
   Acceptance& acceptance = learned.acceptance[kind];
   for (const Trial& trial : trials) {
     if (trial.presumed < 0) {
-      factor.Observe(acceptance.OfProbability(trial.probability, trial.rank), trial.accepted);
+      factor.Observe(acceptance.OfProbability(trial.probability, trial.depth, trial.rank),
+                     trial.accepted);
     }
     acceptance.Observe(trial);
     if (kind == kDrawing) learned.draws = std::min(learned.draws + 1, 2.0 * kFewTrials);

@@ -14,7 +14,10 @@ namespace {
 
 constexpr double kOverheadStep = 0.05;
 constexpr double kMostOverhead = 1.5;
-constexpr int kLookAhead = 3;       // levels
+constexpr int kLookAhead = 3;  // levels
+// What a level must be worth, in what it takes: of its tokens the lookups of the steps to come
+// would have known some.
+constexpr double kLevel = 1.1;
 constexpr double kCandidate = 0.5;  // of the price: what rows cost is an average
 
 }  // namespace
@@ -81,7 +84,7 @@ bool Speculator::WorthALevel(Ssm& ssm, StepValue& value, int depth,
   std::sort(level.rbegin(), level.rend());
   double spent = 0;
   for (int ahead = 1; ahead <= kLookAhead && depth + ahead <= options_.max_depth; ++ahead) {
-    spent += LongRunRate() * LevelSeconds(ssm, static_cast<int>(level.size()));
+    spent += kLevel * LongRunRate() * LevelSeconds(ssm, static_cast<int>(level.size()));
     const double next = ssm.acceptance().OfRank(depth + ahead, 0);
     for (double& chance : level) chance *= next;
     const auto middle = static_cast<int64_t>(nodes.size());
@@ -163,7 +166,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
       job.best_first = {.width = options_.max_width,
                         .draws = draws,
                         .acceptance = &ssm.learned.acceptance[KindOf(request)],
-                        .factor = part.factor.value()};
+                        .failing = part.factor.failing()};
       if (options_.tune && !part.probe) {
         // What is drawn is verified, whatever it turns out to be.
         job.best_first.price = (draws ? 1 : kCandidate) * ssm.choice.price;

@@ -33,7 +33,7 @@ constexpr int kTryEvery = 8;    // steps of lookups, at first;
 constexpr int kManyTries = 64;  // then one more after each try,
 constexpr int kTrySeldom = 256;
 constexpr double kNearlyAsGood = 0.8;
-constexpr int kTryRows = 16;      // sizes that are multiples of it are tried
+constexpr int kTryRows = 16;  // sizes that are multiples of it are tried, and all that is offered
 constexpr double kCovered = 0.5;  // chance of a lookup beside which an SSM has little to add
 constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
 
@@ -72,7 +72,7 @@ void Speculator::PlanLookups(absl::Span<const Request* const> decoding) {
     state.lookup =
         lookup_.Draft(request->id(), request->tokens(), state.depth,
                       options_.lookup.depth * options_.lookup.branches,
-                      &lookup_learned_.acceptance[KindOf(*request)], state.lookup_factor.value(),
+                      &lookup_learned_.acceptance[KindOf(*request)], state.lookup_factor.failing(),
                       &request->rules(), request->options().cache_salt);
   }
 }
@@ -88,7 +88,8 @@ int Speculator::TryNodes(StepLoad load, absl::Span<const double> chances, int mo
     load.gain += chances[n - 1];
     const double rate = StepRate(load, llm_cost_);
     if (n == best) best_rate = rate;
-    if ((load.decoding + n) % kTryRows == 0 && n != best) rates.emplace_back(n, rate);
+    const bool tried = (load.decoding + n) % kTryRows == 0 || n == most;
+    if (tried && n != best) rates.emplace_back(n, rate);
   }
   std::erase_if(rates, [&](const auto& size) { return size.second < kNearlyAsGood * best_rate; });
   return rates.empty() ? best : rates[static_cast<size_t>(++tries_) % rates.size()].first;

@@ -12,6 +12,7 @@ constexpr double kPriorTrials = 4;
 constexpr double kMemory = 512;        // trials after which an old one counts 1/e
 constexpr double kRequestMemory = 64;  // the same of a request's own
 constexpr double kIdleMemory = 512;    // steps
+constexpr double kFailingPrior = 8;    // information that says: as its chances are
 constexpr int kFadeEvery = 16;         // steps
 constexpr double kFaded = 1 - kFadeEvery / 2048.0;
 
@@ -26,6 +27,20 @@ double ProbabilityOf(int bin) { return 1 / (1 + std::exp(7.0 - bin)); }
 double RankPrior(int rank) { return rank == 0 ? 0.6 : 0.3 / ((rank + 1) * rank); }
 
 }  // namespace
+
+void Failing::Observe(double chance, bool accepted, double memory) {
+  const double fails = 1 - AtOdds(chance, value_);
+  information_ = information_ * (1 - 1 / memory) + fails * (1 - fails);
+  const double surprise = (accepted ? 0 : 1) - fails - kFailingPrior / memory * logarithm_;
+  logarithm_ += surprise / (information_ + kFailingPrior);
+  value_ = std::exp(logarithm_);
+}
+
+void Failing::Fade(double keep) {
+  information_ *= keep;
+  logarithm_ *= keep;
+  value_ = std::exp(logarithm_);
+}
 
 double Acceptance::Rate::Shrunk(double prior) const {
   return (accepted + kPriorTrials * prior) / (trials + kPriorTrials);
@@ -54,6 +69,8 @@ void Acceptance::ObserveProbability(const Trial& trial) {
   const double at = std::clamp(BinOf(trial.probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const int rank = std::min(trial.rank, kRankClasses - 1);
+  const int depth = std::clamp(trial.depth, 1, kDepthClasses) - 1;
+  by_depth_[rank][depth].Observe(AtAnyDepth(trial.probability, rank), trial.accepted, kMemory);
   for (const int bin : {low, low + 1}) {
     Rate& rate = by_probability_[rank][bin];
     rate.Add(1 - std::abs(at - bin), trial.accepted ? 1 : 0);
@@ -80,17 +97,27 @@ void Acceptance::Fade() {
   known_ = {};
 }
 
-double Acceptance::OfProbability(double probability, int rank) const {
+double Acceptance::FailingAt(int depth, int rank) const {
+  return by_depth_[std::min(rank, kRankClasses - 1)][std::clamp(depth, 1, kDepthClasses) - 1]
+      .value();
+}
+
+double Acceptance::OfProbability(double probability, int depth, int rank) const {
+  return std::min(AtOdds(AtAnyDepth(probability, rank), FailingAt(depth, rank)), kMost);
+}
+
+double Acceptance::AtAnyDepth(double probability, int rank) const {
   const double at = std::clamp(BinOf(probability), 0.0, kBins - 1.0);
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const double share = at - low;
   const auto& values = probability_values_[std::min(rank, kRankClasses - 1)];
-  return std::min((1 - share) * values[low] + share * values[low + 1], kMost);
+  return (1 - share) * values[low] + share * values[low + 1];
 }
 
-double Acceptance::Least(int rank) const {
+double Acceptance::Least(int depth, int rank) const {
   const auto& values = probability_values_[std::min(rank, kRankClasses - 1)];
-  return std::min(*std::min_element(values.begin(), values.end()), kMost);
+  const double least = *std::min_element(values.begin(), values.end());
+  return std::min(AtOdds(least, FailingAt(depth, rank)), kMost);
 }
 
 double Acceptance::OfRank(int depth, int rank) const {
@@ -130,11 +157,13 @@ std::vector<Acceptance::Node> Acceptance::BestNodes(int depth, int count, int ra
 
 void RequestFactor::Observe(double expected, bool accepted) {
   const double keep = 1 - 1 / kRequestMemory;
+  failing_.Observe(expected, accepted, kRequestMemory);
   accepted_ = accepted_ * keep + (accepted ? 1 : 0);
   expected_ = expected_ * keep + expected;
 }
 
 void RequestFactor::Fade() {
+  failing_.Fade(1 - 1 / kIdleMemory);
   accepted_ *= 1 - 1 / kIdleMemory;
   expected_ *= 1 - 1 / kIdleMemory;
 }

@@ -24,28 +24,29 @@ bool Draws(const Drafter::Job& job) {
   return !job.sampling.greedy() && (job.best_first.width == 0 || job.best_first.draws);
 }
 
-// Of a node to which the SSM gives this probability, given its parent.
-double WorthOf(const BestFirst& how, double probability, int rank) {
-  const double worth =
-      how.acceptance != nullptr ? how.acceptance->OfProbability(probability, rank) : probability;
-  return std::min(worth * how.factor, Acceptance::kMost);
+// Of a node at this depth (from 1) to which the SSM gives this probability, given its parent.
+double WorthOf(const BestFirst& how, double probability, int depth, int rank) {
+  const double worth = how.acceptance != nullptr
+                           ? how.acceptance->OfProbability(probability, depth, rank)
+                           : probability;
+  return std::min(AtOdds(worth, how.failing), Acceptance::kMost);
 }
 
 // What is expected of a draw from q before it is made.
-double WorthOfDraw(const BestFirst& how, const Distribution& q) {
+double WorthOfDraw(const BestFirst& how, const Distribution& q, int depth) {
   constexpr double kLikely = 1e-2;  // few tokens are, and below it hardly matters how much
   double worth = 0, rest = 1;
   for (const double probability : q) {
     if (probability < kLikely) continue;
-    worth += probability * WorthOf(how, probability, 0);
+    worth += probability * WorthOf(how, probability, depth, 0);
     rest -= probability;
   }
-  return worth + std::max(rest, 0.0) * WorthOf(how, kLikely / 2, 0);
+  return worth + std::max(rest, 0.0) * WorthOf(how, kLikely / 2, depth, 0);
 }
 
 // What any draw is worth at least.
-double LeastWorth(const BestFirst& how) {
-  return how.acceptance == nullptr ? 0 : std::min(how.acceptance->Least(0) * how.factor, 1.0);
+double LeastWorth(const BestFirst& how, int depth) {
+  return how.acceptance == nullptr ? 0 : AtOdds(how.acceptance->Least(depth, 0), how.failing);
 }
 
 // Mass of a distribution below which nothing more is drawn from it.
@@ -348,7 +349,8 @@ void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distr
     const double uniform = RequestUniform(job.sampling.seed, NoiseStream::kDraft, source_, root,
                                           DrawIndex(depth, i, j));
     const int token = SampleFrom(left.empty() ? *whole : left, uniform);
-    const double chance = draft.tree.chance(parent) * WorthOf(job.best_first, (*whole)[token], j);
+    const double chance =
+        draft.tree.chance(parent) * WorthOf(job.best_first, (*whole)[token], depth + 1, j);
     const int node = draft.tree.Propose(parent, token, source_, whole, taken, chance);
     draft.nodes.resize(draft.tree.size());
     draft.nodes[node].probability = (*whole)[token];
@@ -382,10 +384,10 @@ absl::Status Drafter::ExpandChain(const Job& job, int depth, Branches& draft) {
   if (!q.ok()) return q.status();
   const int parent = draft.frontier[0];
   const double chance = draft.tree.chance(parent);
-  if (chance * LeastWorth(how) < how.price || depth >= job.max_nodes) {
-    const double worth = WorthOfDraw(how, *q);
+  if (chance * LeastWorth(how, depth + 1) < how.price || depth >= job.max_nodes) {
+    const double worth = WorthOfDraw(how, *q, depth + 1);
     if (chance * worth < how.price || depth >= job.max_nodes) {
-      draft.nodes[parent].presumed = std::min(worth / how.factor, Acceptance::kMost);
+      draft.nodes[parent].presumed = AtOdds(worth, 1 / how.failing);
       draft.frontier.clear();
       return absl::OkStatus();
     }
@@ -409,7 +411,8 @@ absl::Status Drafter::ExpandBestFirst(const Job& job, int depth, Branches& draft
     if (!choices.ok()) return choices.status();
     int rank = 0;
     for (const TokenChoice& choice : *choices) {
-      const double chance = draft.tree.chance(parent) * WorthOf(how, choice.probability, rank++);
+      const double chance =
+          draft.tree.chance(parent) * WorthOf(how, choice.probability, depth + 1, rank++);
       draft.tree.Propose(parent, choice.token, source_, nullptr, {}, chance);
       draft.nodes.resize(draft.tree.size());
       draft.nodes.back().probability = choice.probability;

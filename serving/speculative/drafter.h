@@ -39,9 +39,10 @@ struct BestFirst {
   double price = 0;   // nodes of a smaller chance are left out; a draw, if that is expected
   double parent = 0;  // nodes of a smaller chance get no children
   bool draws = false;  // sampled requests draw a chain, instead of choosing for shared noise
-  // What the SSM's probabilities are worth (null: what they say), and for this request.
+  // What the SSM's probabilities are worth (null: what they say), and how much likelier to fail,
+  // in odds, for this request.
   const Acceptance* acceptance = nullptr;
-  double factor = 1;
+  double failing = 1;
 };
 
 class Drafter {

@@ -364,10 +364,10 @@ TEST_F(DrafterTest, ADrawThatWasNotMadeIsATrialOfWhatWasExpected) {
   }
   EXPECT_NEAR(trials[0].presumed, expected, 1e-6);
   Acceptance acceptance;
-  const double before = acceptance.OfProbability(0.5, 0);
+  const double before = acceptance.OfProbability(0.5, 1, 0);
   for (int i = 0; i < 2000; ++i) acceptance.Observe(trials[0]);
   EXPECT_NEAR(acceptance.OfRank(1, 0), expected, 0.02);
-  EXPECT_EQ(acceptance.OfProbability(0.5, 0), before);
+  EXPECT_EQ(acceptance.OfProbability(0.5, 1, 0), before);
 }
 
 // The same position is drawn again in the next step, if it was not decided: by other noise, for

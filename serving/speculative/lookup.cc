@@ -12,7 +12,7 @@ double Guess(int length) { return length / (length + 1.5); }
 }  // namespace
 
 TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
-                               int max_nodes, const Acceptance* acceptance, double factor,
+                               int max_nodes, const Acceptance* acceptance, double failing,
                                const RuledAnswer* rules, absl::string_view salt) {
   State& state = requests_[request];
   if (state.salt != salt) state.salt = std::string(salt);
@@ -39,13 +39,14 @@ TokenTree LookupDrafter::Draft(int64_t request, absl::Span<const int> tokens, in
           const double guess = Guess(match.length + i);
           const int rank = static_cast<int>(state.tree.children(node).size());
           const double worth =
-              acceptance != nullptr ? acceptance->OfProbability(guess, rank) : guess;
+              acceptance != nullptr ? acceptance->OfProbability(guess, i + 1, rank) : guess;
           // Behind siblings there is only what they leave.
           double left = 1;
           for (const int sibling : state.tree.children(node)) {
             left -= state.tree.chance(sibling) / state.tree.chance(node);
           }
-          const double share = std::min({worth * factor, std::max(left, 0.0), Acceptance::kMost});
+          const double share =
+              std::min({AtOdds(worth, failing), std::max(left, 0.0), Acceptance::kMost});
           state.tree.Propose(node, token, kSource, nullptr, {}, state.tree.chance(node) * share);
           state.probabilities.push_back(guess);
         }

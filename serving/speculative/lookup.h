@@ -36,10 +36,11 @@ class LookupDrafter {
 
   // A draft below the last of `tokens`, which are all tokens of the request; they begin with those
   // of its last draft. `depth` and `max_nodes` bound it. Chances are by `acceptance` (null: a guess
-  // from the match's length) times `factor`. Nothing is drafted that `rules` (null: none) exclude.
-  // `salt`: that of all drafts of the request; it gets what was answered to requests of the same.
+  // from the match's length), their odds to fail times `failing`. Nothing is drafted that `rules`
+  // (null: none) exclude. `salt`: that of all drafts of the request; it gets what was answered to
+  // requests of the same.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
-                  const Acceptance* acceptance, double factor, const RuledAnswer* rules = nullptr,
+                  const Acceptance* acceptance, double failing, const RuledAnswer* rules = nullptr,
                   absl::string_view salt = "");
 
   // As Drafter::Commit: how the candidates of the last draft fared.

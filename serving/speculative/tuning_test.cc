@@ -310,9 +310,9 @@ TEST(Acceptance, LearnsChancesByProbabilityAndByRank) {
     acceptance.Observe({1 + i % 3, 0, q, uniform(random) < q / 2});
     acceptance.Observe({1 + i % 3, 1, 0.001, uniform(random) < 0.1});
   }
-  EXPECT_NEAR(acceptance.OfProbability(0.5, 0), 0.25, 0.08);
-  EXPECT_NEAR(acceptance.OfProbability(0.9, 0), 0.45, 0.1);
-  EXPECT_NEAR(acceptance.OfProbability(0.001, 1), 0.1, 0.04);
+  EXPECT_NEAR(acceptance.OfProbability(0.5, 1, 0), 0.25, 0.08);
+  EXPECT_NEAR(acceptance.OfProbability(0.9, 1, 0), 0.45, 0.1);
+  EXPECT_NEAR(acceptance.OfProbability(0.001, 1, 1), 0.1, 0.04);
   EXPECT_NEAR(acceptance.OfRank(2, 0), 0.25, 0.06);
   EXPECT_NEAR(acceptance.OfRank(2, 1), 0.1, 0.04);
   EXPECT_EQ(acceptance.OfRank(2, Acceptance::kRanks), 0);
@@ -327,6 +327,25 @@ TEST(Acceptance, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
 }
 
 // Nothing deep is drafted any more, and so nothing is learned of it.
+// Whoever agreed so far is likelier to agree further, whatever the drafter's probabilities say.
+TEST(Acceptance, ChancesByProbabilityDependOnDepth) {
+  std::mt19937 random(9);
+  std::uniform_real_distribution<double> uniform;
+  Acceptance acceptance;
+  const auto truth = [](int depth) { return depth == 1 ? 0.6 : 0.9; };
+  for (int i = 0; i < 3000; ++i) {
+    for (int depth = 1; depth <= 4; ++depth) {
+      const bool accepted = uniform(random) < truth(depth);
+      acceptance.Observe({.depth = depth, .probability = 0.8, .accepted = accepted});
+      if (!accepted) break;
+    }
+  }
+  for (int depth = 1; depth <= 4; ++depth) {
+    EXPECT_NEAR(acceptance.OfProbability(0.8, depth, 0), truth(depth), 0.06) << depth;
+    EXPECT_LE(acceptance.Least(depth, 0), acceptance.OfProbability(0.8, depth, 0)) << depth;
+  }
+}
+
 TEST(Acceptance, AFewUnluckyTrialsAreNotTheLastOnes) {
   Acceptance acceptance;
   for (int i = 0; i < 200; ++i)
@@ -384,6 +403,26 @@ TEST(RequestFactor, LeavesOneSlowlyAndComesBack) {
   EXPECT_LT(factor.value(), 0.2);
   for (int i = 0; i < 3000; ++i) factor.Fade();
   EXPECT_GT(factor.value(), 0.95);
+}
+
+// Most candidates of a text that repeats itself are near certain and come: that says little of the
+// few that are not, and a few that did not come say much.
+TEST(RequestFactor, OddsOfFailingAreThoseOfTheRequest) {
+  for (const double times : {0.5, 1.0, 3.0}) {
+    std::mt19937 random(3);
+    std::uniform_real_distribution<double> uniform;
+    RequestFactor factor;
+    EXPECT_EQ(factor.failing(), 1);
+    double sum = 0;
+    for (int i = 0; i < 4000; ++i) {
+      const double average = i % 8 == 0 ? 0.7 : 0.98;
+      const double odds = (1 - average) / average * times;
+      factor.Observe(average, uniform(random) * (1 + odds) > odds);
+      if (i >= 400) sum += factor.failing() / 3600;
+    }
+    // Shrunk towards 1.
+    EXPECT_NEAR(std::log(sum), 0.4 * std::log(times), 0.2) << times;
+  }
 }
 
 TEST(ChooseNodes, IsTheBestOfAllCounts) {
