@@ -32,6 +32,7 @@
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/lookup.h"
 #include "serving/speculative/payoff.h"
+#include "serving/speculative/seldom_tries.h"
 #include "serving/speculative/token_tree.h"
 #include "serving/speculative/tuning.h"
 
@@ -281,7 +282,8 @@ class Speculator {
   double plain_seconds_ = 0;  // of the last step without SSMs
   int64_t probe_turn_ = 0;    // whose SSM's probe is next
   double last_step_seconds_ = 0;
-  int untried_ = 0, tries_ = 0;  // steps of lookups since another size was tried; such tries
+  SeldomTries lookup_tries_, ssm_tries_;
+  double lenience_ = 1;  // what time costs in this step, of what it does in others
   SpeculationStatistics statistics_;
 };
 

@@ -55,7 +55,7 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
 
 // By so much the estimate may be wrong: beyond, drafting itself is in doubt (payoff.h).
 double Speculator::LongRunRate() const {
-  return plain_rate_ * gain_ *
+  return lenience_ * plain_rate_ * gain_ *
          std::clamp(yielded_ / expected_, Payoff::kLeastGain, 1 / Payoff::kLeastGain);
 }
 
@@ -101,6 +101,7 @@ bool Speculator::WorthALevel(Ssm& ssm, StepValue& value, int depth,
 // choice.
 double Speculator::LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level, size_t drafted) {
   for (const Ssm::LeastSum& known : ssm.least_sums) {
+    if (lenience_ < 1) break;
     if (known.depth == depth && known.level == level && known.drafted == drafted) return known.sum;
   }
   double least = std::numeric_limits<double>::infinity();
@@ -113,7 +114,7 @@ double Speculator::LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level,
     const double price = value.Price(nodes) - value.Price(drafted);
     least = std::min(least, (spent + price) / (chances * SsmToken()));
   }
-  ssm.least_sums.push_back({depth, level, drafted, least});
+  if (lenience_ == 1) ssm.least_sums.push_back({depth, level, drafted, least});
   return least;
 }
 
@@ -124,7 +125,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   if (const int drafting = ssm.choice.requests; drafting > 0) {
     // In tokens: of a child, and of a row in the run that finds it.
     const double row = (LevelSeconds(ssm, 2 * drafting) - LevelSeconds(ssm, drafting)) / drafting;
-    least_parent = (ssm.choice.price + ssm.choice.rate * row) / next;
+    least_parent = lenience_ * (ssm.choice.price + ssm.choice.rate * row) / next;
   }
   std::vector<Drafter::Job> jobs;
   int catch_up = setup_.max_rows;  // rows that this step may spend on running behind
@@ -169,7 +170,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
                         .failing = part.factor.failing()};
       if (options_.tune && !part.probe) {
         // What is drawn is verified, whatever it turns out to be.
-        job.best_first.price = (draws ? 1 : kCandidate) * ssm.choice.price;
+        job.best_first.price = lenience_ * (draws ? 1 : kCandidate) * ssm.choice.price;
         job.best_first.parent = least_parent;
       }
     }

@@ -29,10 +29,9 @@ constexpr double kTrialLoss = 2;      // plain steps, besides catching up
 constexpr double kTransitions = 128;  // that are remembered
 // Of sizes that are never run nothing is learned: now and then one that is nearly as good, as far
 // as is known, takes the place of the best.
-constexpr int kTryEvery = 8;    // steps of lookups, at first;
-constexpr int kManyTries = 64;  // then one more after each try,
-constexpr int kTrySeldom = 256;
 constexpr double kNearlyAsGood = 0.8;
+constexpr double kLenient = 0.7;  // SSMs draft more than seems to pay, if time costs less
+constexpr double kCheap = 0.125;  // of a step: a level of which more can be drafted
 constexpr int kTryRows = 16;  // sizes that are multiples of it are tried, and all that is offered
 constexpr double kCovered = 0.5;  // chance of a lookup beside which an SSM has little to add
 constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
@@ -58,6 +57,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
       options_.lookup.depth > 0 && !(compares && lookup_payoff_.Withholds(load_.decoding));
   with_ssm_ = with_probe_ = settling_ = covered_ = false;
   catching_up_ = likely_ = 0;
+  lenience_ = 1;
   if (with_lookups_) PlanLookups(decoding);
   if (!options_.tune) return PlanFixed(decoding);
   StepLoad load = load_;
@@ -92,7 +92,8 @@ int Speculator::TryNodes(StepLoad load, absl::Span<const double> chances, int mo
     if (tried && n != best) rates.emplace_back(n, rate);
   }
   std::erase_if(rates, [&](const auto& size) { return size.second < kNearlyAsGood * best_rate; });
-  return rates.empty() ? best : rates[static_cast<size_t>(++tries_) % rates.size()].first;
+  return rates.empty() ? best
+                       : rates[static_cast<size_t>(lookup_tries_.tries()) % rates.size()].first;
 }
 
 // Tuned: of all lookups the nodes that pay.
@@ -105,9 +106,7 @@ void Speculator::CutLookups(absl::Span<const Request* const> decoding, StepLoad*
   std::sort(chances.rbegin(), chances.rend());
   const int most = setup_.max_rows - load->decoding - load->other_rows;
   load->nodes = ChooseNodes(*load, llm_cost_, chances, most);
-  const int every = kTryEvery + std::clamp(tries_ - kManyTries, 0, kTrySeldom);
-  if (load->other_rows == 0 && ++untried_ >= every) {
-    untried_ = 0;
+  if (load->other_rows == 0 && lookup_tries_.Due()) {
     load->nodes = TryNodes(*load, chances, std::min(most, static_cast<int>(chances.size())));
   }
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
@@ -326,6 +325,13 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
     }
   }
   if (!covered_) idle_steps_ = with_ssm_ ? 0 : idle_steps_ + 1;
+  // Of sizes of the LLM's steps it is that something is to be learned: not at a dear SSM's price.
+  const double cheap = kCheap * StepSeconds(load, llm_cost_, load.nodes);
+  const bool may_try = with_ssm_ && load.other_rows == 0 &&
+                       std::all_of(ssms_.begin(), ssms_.end(), [&](const Ssm& ssm) {
+                         return LevelSeconds(ssm, ssm.choice.requests) <= cheap;
+                       });
+  if (may_try && ssm_tries_.Due()) lenience_ = kLenient;
   if (!with_ssm_) {
     ++statistics_.tuned_off;
     if (!covered_) Probe(decoding, load);
