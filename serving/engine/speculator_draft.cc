@@ -100,9 +100,10 @@ bool Speculator::WorthALevel(Ssm& ssm, StepValue& value, int depth,
 // a small model's levels are run in little time: it is found once for all steps until the next
 // choice.
 double Speculator::LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level, size_t drafted) {
+  const bool usual = lenience_ == 1;
   for (const Ssm::LeastSum& known : ssm.least_sums) {
-    if (lenience_ < 1) break;
-    if (known.depth == depth && known.level == level && known.drafted == drafted) return known.sum;
+    const bool same = known.depth == depth && known.level == level && known.drafted == drafted;
+    if (usual && same) return known.sum;
   }
   double least = std::numeric_limits<double>::infinity();
   double chance = 1, chances = 0, spent = 0;  // per unit of the level's sum, and in tokens
@@ -114,7 +115,7 @@ double Speculator::LeastSum(Ssm& ssm, StepValue& value, int depth, size_t level,
     const double price = value.Price(nodes) - value.Price(drafted);
     least = std::min(least, (spent + price) / (chances * SsmToken()));
   }
-  if (lenience_ == 1) ssm.least_sums.push_back({depth, level, drafted, least});
+  if (usual) ssm.least_sums.push_back({depth, level, drafted, least});
   return least;
 }
 

@@ -326,12 +326,14 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   }
   if (!covered_) idle_steps_ = with_ssm_ ? 0 : idle_steps_ + 1;
   // Of sizes of the LLM's steps it is that something is to be learned: not at a dear SSM's price.
-  const double cheap = kCheap * StepSeconds(load, llm_cost_, load.nodes);
-  const bool may_try = with_ssm_ && load.other_rows == 0 &&
-                       std::all_of(ssms_.begin(), ssms_.end(), [&](const Ssm& ssm) {
-                         return LevelSeconds(ssm, ssm.choice.requests) <= cheap;
-                       });
-  if (may_try && ssm_tries_.Due()) lenience_ = kLenient;
+  const auto cheap = [&](const Ssm& ssm) {
+    return LevelSeconds(ssm, ssm.choice.requests) <=
+           kCheap * StepSeconds(load, llm_cost_, load.nodes);
+  };
+  if (with_ssm_ && load.other_rows == 0 && std::all_of(ssms_.begin(), ssms_.end(), cheap) &&
+      ssm_tries_.Due()) {
+    lenience_ = kLenient;
+  }
   if (!with_ssm_) {
     ++statistics_.tuned_off;
     if (!covered_) Probe(decoding, load);
