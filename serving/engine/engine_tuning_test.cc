@@ -82,6 +82,26 @@ TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereLookupsKnow) {
   }
 }
 
+// Steps are so long that an SSM repays even where a lookup is likely to know the next token.
+TEST(TunedEngine, AnSsmIsAskedBesideLookupsWhereStepsAreLong) {
+  const Machine machine = {"streams", Linear(60, 0.6), Linear(0.15, 0.01)};
+  EngineOptions fixed, tuned = Tuned();
+  fixed.speculation.lookup = tuned.speculation.lookup = {.depth = 6, .history_tokens = 0};
+  for (const int load : {1, 4}) {
+    Fixed best = {0, ""};
+    for (const char* shape : {"1,1", "1,1,1,1", "1,1,1,1,1,1,1,1"}) {
+      const double rate =
+          Serve(machine, 0.9, load, fixed, shape, 0, 8, Circling()).tokens_per_second;
+      if (rate > best.rate) best = {rate, shape};
+    }
+    const Outcome both = Serve(machine, 0.9, load, tuned, "", 0, 8, Circling());
+    std::printf("load %d: tuned %.1f, best fixed <%s> beside lookups %.1f: %.3f\n", load,
+                both.tokens_per_second, best.shape.c_str(), best.rate,
+                both.tokens_per_second / best.rate);
+    EXPECT_GT(both.tokens_per_second, 0.97 * best.rate) << load;
+  }
+}
+
 // Sizes that calibration found dear are not run, and nothing would be learned of them.
 TEST(TunedEngine, SizesThatWereTimedInABadMomentAreFoundAgain) {
   EngineOptions options = Tuned();

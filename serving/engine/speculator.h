@@ -177,6 +177,7 @@ class Speculator {
     bool probe = false;
     int depth = 0;
     int nodes = 0;
+    double adds = 1;  // share of its drafts' worth that lookups leave; 0: it is not asked
     RequestFactor factor;
   };
   struct State {
@@ -184,8 +185,8 @@ class Speculator {
     TokenTree lookup{0};
     RequestFactor lookup_factor;
     int depth = 0;  // the deepest tree that the request can use
-    // A lookup is likely to know its next token; none was in its last step.
-    bool covered = false, was_open = false;
+    // No lookup was likely to know the next token in its last step.
+    bool was_open = false;
   };
 
   explicit Speculator(Setup setup);
@@ -210,12 +211,15 @@ class Speculator {
   std::vector<DraftOffer> OffersOf(int ssm, absl::Span<const Request* const> decoding,
                                    double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
-  bool MayDraft(const Ssm& ssm, const Request& request);
+  bool MayDraft(int ssm, const Request& request);
   // Tuned: masks of a tree's nodes would hold up all others.
   bool TooCostly(const Request& request) const { return options_.tune && request.rules().costly(); }
   // By how much more steps of such requests yield than is estimated.
   double Correction(Kind kind) const;
-  void NoteCovered(absl::Span<const Request* const> decoding);
+  void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);
+  // `known`: chances that a lookup has the token, by depth; `level`, `row`: prices in tokens.
+  double AddedBeside(const Ssm& ssm, absl::Span<const double> known, double level,
+                     double row) const;
   // What a token is worth that an SSM drafts: less than one if a lookup would know it a step later,
   // for a part of the time that a step takes.
   double SsmToken() const { return 1 - covered_next_ * (1 - 1 / yield_); }

@@ -33,8 +33,9 @@ constexpr double kNearlyAsGood = 0.8;
 constexpr double kLenient = 0.7;  // SSMs draft more than seems to pay, if time costs less
 constexpr double kCheap = 0.125;  // of a step: a level of which more can be drafted
 constexpr int kTryRows = 16;  // sizes that are multiples of it are tried, and all that is offered
-constexpr double kCovered = 0.5;  // chance of a lookup beside which an SSM has little to add
-constexpr int kLowPool = 8;       // of an SSM's slots: below this share idle requests lose theirs
+constexpr double kCovered = 0.5;      // chance of a lookup beside which an SSM has little to add:
+constexpr double kBesideLookups = 2;  // it must be worth so many times the SSM's levels
+constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
 
 }  // namespace
 
@@ -140,30 +141,65 @@ std::vector<const Request*> Speculator::Offered(int ssm,
                                                 absl::Span<const Request* const> decoding) {
   std::vector<const Request*> out;
   for (const Request* request : decoding) {
-    if (MayDraft(ssms_[ssm], *request)) out.push_back(request);
+    if (MayDraft(ssm, *request)) out.push_back(request);
   }
   if (out.size() < 2) return out;
   std::stable_sort(out.begin(), out.end(), [&](const Request* a, const Request* b) {
-    return StateOf(*a).parts[ssm].factor.value() > StateOf(*b).parts[ssm].factor.value();
+    const Part &one = StateOf(*a).parts[ssm], &other = StateOf(*b).parts[ssm];
+    return one.factor.value() * one.adds > other.factor.value() * other.adds;
   });
   return out;
 }
 
-void Speculator::NoteCovered(absl::Span<const Request* const> decoding) {
+void Speculator::NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load) {
+  // In tokens: of one more row for each request, and of its share of an SSM's level.
+  const double rate = LongRunRate() / load.decoding;
+  const double row = rate * (StepSeconds(load, llm_cost_, load.nodes + load.decoding) -
+                             StepSeconds(load, llm_cost_, load.nodes));
+  std::vector<double> levels;
+  for (const Ssm& ssm : ssms_) levels.push_back(rate * LevelSeconds(ssm, load.decoding));
   for (const Request* request : decoding) {
     State& state = StateOf(*request);
-    double known = 0;
-    for (const int child : state.lookup.children(0)) known += state.lookup.chance(child);
-    state.covered = known >= kCovered;
-    if (with_lookups_ && state.was_open) {
-      covered_next_ += ((state.covered ? 1 : 0) - covered_next_) / kTransitions;
+    std::vector<double> known;  // chance that a lookup knows the token, by depth from 1
+    for (int node = 1; node < state.lookup.size(); ++node) {
+      const size_t depth = state.lookup.depth(node);
+      if (known.size() < depth) known.resize(depth, 0);
+      known[depth - 1] += state.lookup.chance(node);
     }
-    state.was_open = with_lookups_ && !state.covered;
+    const bool knows = !known.empty() && known[0] >= kCovered;
+    for (int s = 0; s < ssms(); ++s) {
+      state.parts[s].adds = knows ? AddedBeside(ssms_[s], known, levels[s], row) : 1;
+    }
+    if (with_lookups_ && state.was_open) {
+      covered_next_ += ((knows ? 1 : 0) - covered_next_) / kTransitions;
+    }
+    state.was_open = with_lookups_ && !knows;
   }
 }
 
-bool Speculator::MayDraft(const Ssm& ssm, const Request& request) {
-  return DepthFor(ssm, request, 1) > 0 && !StateOf(request).covered && !TooCostly(request);
+// The share of what the SSM's chain is worth that lookups leave, where they are wrong; 0 if that is
+// not worth the levels. Where they are right, the SSM's tokens are mostly theirs, and cost no rows.
+double Speculator::AddedBeside(const Ssm& ssm, absl::Span<const double> known, double level,
+                               double row) const {
+  double chance = 1, worth = 0, adds = 0, net = 0, most = 0, share = 0;
+  for (int depth = 1; depth <= options_.max_depth; ++depth) {
+    chance *= ssm.acceptance().OfRank(depth, 0);
+    const size_t at = static_cast<size_t>(depth) - 1;
+    const double wrong = 1 - std::min(1.0, at < known.size() ? known[at] : 0.0);
+    worth += chance;
+    adds += wrong * chance;
+    net += wrong * (chance - row) - kBesideLookups * level;
+    if (net > most) {
+      most = net;
+      share = adds / worth;
+    }
+  }
+  return share;
+}
+
+bool Speculator::MayDraft(int ssm, const Request& request) {
+  return DepthFor(ssms_[ssm], request, 1) > 0 && StateOf(request).parts[ssm].adds > 0 &&
+         !TooCostly(request);
 }
 
 DraftBounds Speculator::Bounds() const {
@@ -179,7 +215,8 @@ std::vector<DraftOffer> Speculator::OffersOf(int ssm, absl::Span<const Request* 
   for (const Request* request : Offered(ssm, decoding)) {
     const int behind = request->length() - 1 - ssms_[ssm].drafter->kv().length(request->id());
     ++(*kinds)[KindOf(*request)];
-    out.push_back({.factor = StateOf(*request).parts[ssm].factor.value() * missed * SsmToken(),
+    const Part& part = StateOf(*request).parts[ssm];
+    out.push_back({.factor = part.factor.value() * part.adds * missed * SsmToken(),
                    .catch_up = std::max(0, behind)});
   }
   return out;
@@ -277,12 +314,14 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding, StepLoad l
   const auto most = std::max_element(kinds.begin(), kinds.end());
   most_ = static_cast<Kind>(most - kinds.begin());
   alike_ = *most == load.decoding;
-  NoteCovered(decoding);
+  NoteCovered(decoding, load);
   const int changed = std::abs(load.decoding - chosen_for_);
   const auto offered =
       static_cast<int>(std::count_if(decoding.begin(), decoding.end(), [&](const Request* request) {
-        return std::any_of(ssms_.begin(), ssms_.end(),
-                           [&](const Ssm& ssm) { return MayDraft(ssm, *request); });
+        for (int s = 0; s < ssms(); ++s) {
+          if (MayDraft(s, *request)) return true;
+        }
+        return false;
       }));
   covered_ = with_lookups_ && offered == 0;
   for (Ssm& ssm : ssms_) ssm.learned.acceptance[ssm.kind].Fade();
