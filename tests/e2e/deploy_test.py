@@ -34,6 +34,49 @@ def image():
     return entrypoint, arguments
 
 
+def image_packages():
+    """The packages that the last stage of the image installs."""
+    last = read(os.path.join(DEPLOY, "Containerfile")).rsplit("\nFROM ", 1)[1].replace("\\\n", " ")
+    words = re.search(r"apt-get install ([^&]*)", last).group(1).split()
+    return {word for word in words if not word.startswith("-")}
+
+
+def with_dependencies(packages):
+    """These packages, those that every Debian has, and all that they depend on, as dpkg knows them here."""
+    asked = "${Package}\\t${Priority}\\t${Pre-Depends}, ${Depends}\\t${Provides}\\n"
+    rows = [row.split("\t") for row in subprocess.run(["dpkg-query", "-W", "-f", asked], capture_output=True, text=True,
+                                                      check=True).stdout.splitlines()]
+
+    def names(field):
+        return [re.split(r"[ :(|]", name.strip())[0] for name in field.split(",") if name.strip()]
+
+    depends = {package: names(needs) for package, _, needs, _ in rows}
+    provided = {name: package for package, _, _, provides in rows for name in names(provides)}
+    there, asked = set(), [*packages, *(package for package, priority, _, _ in rows if priority == "required")]
+    while asked:
+        package = asked.pop()
+        package = package if package in depends else provided.get(package)
+        if package is not None and package not in there:
+            there.add(package)
+            asked += depends[package]
+    return there
+
+
+def libraries_of(program):
+    """The shared libraries that the loader takes for a program: {name: path}."""
+    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r"^\s*(\S+) => (/\S+)", said, re.M))
+
+
+def owner_of(path):
+    """The package that a file is from."""
+    for name in (path, os.path.realpath(path), re.sub("^/usr", "", os.path.realpath(path))):
+        done = subprocess.run(["dpkg-query", "-S", name], capture_output=True, text=True)
+        if done.returncode == 0:
+            return done.stdout.split(":")[0]
+    raise AssertionError(f"no package owns {path}")
+
+
 def mistakes(documents):
     """(what is wrong, a change that makes it so, what must be said of it), one for each place where it can be made."""
     def pod(d):
@@ -129,6 +172,13 @@ class DeployTest(unittest.TestCase):
             done = subprocess.run([program, *entrypoint[1:], *arguments, *extra, "--version"], capture_output=True,
                                   text=True, timeout=60)
             self.assertEqual(done.returncode, code, done.stderr)
+
+    def test_the_image_has_the_libraries_of_its_programs(self):
+        packages = image_packages()
+        owners = {owner_of(path) for program in PROGRAMS.values() for path in libraries_of(program).values()}
+        self.assertGreater(len(owners), 10)
+        self.assertEqual(owners - with_dependencies(packages), set())
+        self.assertEqual(packages - {*owners, "ca-certificates", "curl"}, set(), "no program needs these")
 
     # A probe shows no key, whatever the daemon wants of others.
     def test_probes_are_answered_with_the_switches_of_the_manifest(self):
