@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -110,10 +111,15 @@ SchedulerInput Engine::TakeStock() const {
     input.free_slots.push_back(speculator_->kv(s).free_slots());
     input.total_slots.push_back(speculator_->kv(s).statistics().slots);
   }
+  std::set<RequestId> in_flight;
+  for (const Flight& flight : flights_) {
+    for (const Work& work : flight.work) in_flight.insert(work.assignment.id);
+  }
   int decoding = 0;
   for (const RequestId id : running_) {
     const Entry& entry = requests_.at(id);
     input.running.push_back(View(entry));
+    input.running.back().in_flight = in_flight.count(id) > 0;
     decoding += entry.busy || Decodes(entry);
   }
   if (steps_at_once_ > 1) {

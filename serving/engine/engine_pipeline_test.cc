@@ -115,6 +115,30 @@ TEST_F(EnginePipeline, IsIdleOnlyWhenTheLastStepHasEnded) {
   EXPECT_EQ(harness_.pipelined().open(), 0);
 }
 
+class PipelinePriority : public EnginePipeline, public testing::WithParamInterface<int> {};
+
+// In one piece, and in chunks.
+TEST_P(PipelinePriority, AMoreImportantRequestTakesAPlaceThoughStepsAlwaysRun) {
+  Start(2, {.max_requests = 4, .max_tokens_per_batch = GetParam()});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(Submit(40 + i, 60));
+  Steps(20);
+  RequestOptions options{.max_tokens = 5, .ignore_eos = true};
+  options.priority = -1;
+  const RequestId urgent = *harness_.engine().Submit(std::vector<int>(7, 1), options);
+  int steps = 0;
+  while (harness_.answer(urgent).reason == FinishReason::kNone) {
+    ASSERT_LT(++steps, 25);
+    ASSERT_TRUE(harness_.Step().ok());
+  }
+  harness_.RunToEnd();
+  EXPECT_EQ(harness_.answer(urgent).tokens, Expected(7, 5));
+  EXPECT_EQ(harness_.engine().statistics().preemptions, 1);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(harness_.answer(ids[i]).tokens, Expected(40 + i, 60));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, PipelinePriority, testing::Values(256, 16));
+
 TEST_F(EnginePipeline, AFailureEndsAllThatRanAndLeavesNothingInFlight) {
   Start(3);
   std::vector<RequestId> ids;

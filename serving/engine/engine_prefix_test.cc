@@ -201,6 +201,7 @@ TEST(PrefixCache, AnswersAreTheSameWithAndWithoutItUnderPreemptionCancelAndTrees
         if (random() % 2) prompt[random() % prompt.size()] = static_cast<int>(random() % 9);
         RequestOptions request{.max_tokens = 1 + static_cast<int>(random() % 30)};
         if (random() % 2) request.sampling = {.temperature = 1, .seed = random()};
+        if (seed % 3 == 0) request.priority = static_cast<int>(random() % 3);
         const RequestId id = *harness.engine().Submit(prompt, request);
         if (random() % 10 == 0) cancelled.push_back(id);
         for (int steps = static_cast<int>(random() % 4); steps > 0; --steps) {
@@ -252,6 +253,37 @@ TEST(Priorities, TheMoreImportantGoFirstAndTakeTheLeastImportantOnesPlace) {
   EXPECT_EQ(harness.engine().statistics().preemptions, 1);
   // It had to start again, and nobody can tell by its answer.
   EXPECT_EQ(harness.answer(low).tokens, GreedyContinuation(Llm(), {1, 1}, 30));
+}
+
+// What only the victim uses of the newcomer's prompt is freed by one and taken by the other.
+TEST(Priorities, APrefixThatOnlyTheVictimUsesIsNotCountedTwice) {
+  for (const int slots : {200, 210, 220, 230, 240, 250}) {
+    EngineHarness harness(kVocabulary);
+    harness.limits().kv_slots = slots;
+    harness.SetLlm(Llm());
+    ASSERT_TRUE(harness.Start({.max_requests = 4, .max_tokens_per_batch = 256}).ok());
+    std::vector<int> other = LongPrompt(50, 3), longer = LongPrompt(96, 0), urgent = longer;
+    other[0] = 7;
+    for (int i = 0; i < 40; ++i) longer.push_back(5);
+    for (int i = 0; i < 60; ++i) urgent.push_back(i % kVocabulary);
+    std::map<RequestId, std::vector<int>> prompts;
+    const auto submit = [&](const std::vector<int>& prompt, int priority) {
+      RequestOptions options{.max_tokens = 5, .ignore_eos = true};
+      options.priority = priority;
+      prompts[*harness.engine().Submit(prompt, options)] = prompt;
+    };
+    submit(other, 0);
+    submit(longer, 0);
+    ASSERT_TRUE(harness.Step().ok());
+    ASSERT_TRUE(harness.Step().ok());
+    submit(urgent, -1);
+    harness.RunToEnd();
+    // The longer one alone, or both.
+    EXPECT_EQ(harness.engine().statistics().preemptions, slots < 230 ? 2 : 1) << slots;
+    for (const auto& [id, prompt] : prompts) {
+      EXPECT_EQ(harness.answer(id).tokens, GreedyContinuation(Llm(), prompt, 5)) << slots;
+    }
+  }
 }
 
 TEST(Fairness, LongPromptsHoldUpNeitherDecodingNorShortPrompts) {

@@ -15,7 +15,8 @@ constexpr int kVocabulary = 12;
 FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 
 std::unique_ptr<EngineHarness> MakeHarness(int kv_slots, int max_rows, int ssms,
-                                           int steps_at_once = 1) {
+                                           int steps_at_once = 1,
+                                           SampledDrafts sampled = SampledDrafts::kDraws) {
   auto harness = std::make_unique<EngineHarness>(kVocabulary, std::vector<int>{0});
   harness->limits().kv_slots = kv_slots;
   harness->limits().max_positions = 80;
@@ -24,10 +25,9 @@ std::unique_ptr<EngineHarness> MakeHarness(int kv_slots, int max_rows, int ssms,
   for (int i = 0; i < ssms; ++i) {
     harness->AddSsm(AgreeingModel(Llm(), HashModel(2 + i, kVocabulary, 5), 0.7, 9));
   }
-  EXPECT_TRUE(harness
-                  ->Start({.max_requests = 8, .max_tokens_per_batch = max_rows, .max_queue = 1000},
-                          "1,2,1,1")
-                  .ok());
+  EngineOptions options{.max_requests = 8, .max_tokens_per_batch = max_rows, .max_queue = 1000};
+  options.speculation.sampled = sampled;
+  EXPECT_TRUE(harness->Start(options, "1,2,1,1").ok());
   return harness;
 }
 
@@ -56,11 +56,13 @@ std::vector<Submission> RandomSubmissions(int count, uint64_t seed) {
   return out;
 }
 
-TEST(EngineRandom, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
+class RandomCompany : public ::testing::TestWithParam<SampledDrafts> {};
+
+TEST_P(RandomCompany, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 21);
   std::vector<Answer> alone;
   for (const Submission& submission : submissions) {
-    auto harness = MakeHarness(4096, 200, 2);
+    auto harness = MakeHarness(4096, 200, 2, 1, GetParam());
     const RequestId id = *harness->engine().Submit(submission.prompt, submission.options);
     harness->RunToEnd();
     alone.push_back(harness->answer(id));
@@ -71,7 +73,7 @@ TEST(EngineRandom, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   } const cases[] = {{4096, 200, 1}, {120, 60, 1}, {200, 15, 1}, {150, 25, 1},
                      {4096, 200, 2}, {120, 60, 2}, {200, 15, 3}, {150, 25, 4}};
   for (const auto& [kv_slots, max_rows, steps_at_once] : cases) {
-    auto harness = MakeHarness(kv_slots, max_rows, 2, steps_at_once);
+    auto harness = MakeHarness(kv_slots, max_rows, 2, steps_at_once, GetParam());
     ASSERT_EQ(harness->engine().context(), 80);
     std::vector<RequestId> ids;
     for (const Submission& submission : submissions) {
@@ -94,22 +96,27 @@ TEST(EngineRandom, AnswersDoNotDependOnTheBatchTheSeedsOrPreemption) {
   EXPECT_GT(together, 100) << "steps are meant to run at once";
 }
 
-// Tuned, with lookups: requests that bring a seed share their noise with drafts, others draw, and
-// what is drafted for whom depends on them all.
+INSTANTIATE_TEST_SUITE_P(Sampled, RandomCompany,
+                         ::testing::Values(SampledDrafts::kDraws, SampledDrafts::kBySeed,
+                                           SampledDrafts::kShared));
+
+// With lookups: requests that bring a seed share their noise with drafts, others draw, and what is
+// drafted for whom depends on them all.
 TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 5);
-  const auto answers = [&](bool company, bool tune) {
+  enum Drafts { kNone, kFixed, kTuned };
+  const auto answers = [&](bool company, Drafts drafts) {
     EngineHarness harness(kVocabulary, {0});
     harness.limits().max_positions = 80;
     harness.SetLlm(Llm());
     EngineOptions options{.max_requests = 8, .max_tokens_per_batch = 60, .max_queue = 1000};
     double clock = 0;
     options.seconds = [&] { return clock += 1e-4; };
-    options.speculation.tune = tune;
+    options.speculation.tune = drafts == kTuned;
     options.speculation.sampled = SampledDrafts::kBySeed;
-    options.speculation.lookup.depth = tune ? 4 : 0;
-    if (tune) harness.AddSsm(AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), 0.7, 9));
-    EXPECT_TRUE(harness.Start(options).ok());
+    options.speculation.lookup.depth = drafts == kNone ? 0 : 4;
+    if (drafts != kNone) harness.AddSsm(AgreeingModel(Llm(), HashModel(2, kVocabulary, 5), 0.7, 9));
+    EXPECT_TRUE(harness.Start(options, drafts == kFixed ? "1,2,1" : "").ok());
     std::vector<RequestId> ids;
     for (size_t i = 0; i < submissions.size(); ++i) {
       RequestOptions own = submissions[i].options;
@@ -120,16 +127,15 @@ TEST(EngineRandom, SeededAnswersAreTheirOwnBesideAllOthers) {
       if (!company) harness.RunToEnd();
     }
     harness.RunToEnd();
-    if (tune) {
+    if (drafts != kNone) {
       EXPECT_GT(harness.engine().statistics().accepted_tokens, 10);
     }
     std::vector<std::vector<int>> out;
     for (const RequestId id : ids) out.push_back(harness.answer(id).tokens);
     return out;
   };
-  const auto alone = answers(false, false);
-  EXPECT_EQ(answers(true, true), alone);
-  EXPECT_EQ(answers(true, false), alone);
+  const auto alone = answers(false, kNone);
+  for (const Drafts drafts : {kNone, kFixed, kTuned}) EXPECT_EQ(answers(true, drafts), alone);
 }
 
 TEST(EngineRandom, GreedyAnswersEqualIncrementalOnesUnderCancelAndPreemption) {

@@ -61,8 +61,7 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
   const int vocabulary = setup.llm->limits().vocabulary;
   std::unique_ptr<Speculator> out(new Speculator(std::move(setup)));
   if (out->options_.tune && out->options_.max_nodes == 0) out->options_.max_nodes = kTunedNodes;
-  const int tree = out->setup_.expansion.nodes(out->setup_.expansion.depth()) *
-                   static_cast<int>(out->setup_.ssms.size());
+  const int tree = out->largest_whole_tree();
   for (size_t i = 0; i < out->setup_.ssms.size(); ++i) {
     const RunnerLimits limits = out->setup_.ssms[i]->limits();
     if (limits.vocabulary != vocabulary) {
@@ -118,7 +117,8 @@ void Speculator::MeetAgain() {
 }
 
 int Speculator::largest_whole_tree() const {
-  const int expansion = setup_.expansion.nodes(setup_.expansion.depth()) * ssms();
+  const int expansion =
+      setup_.expansion.nodes(setup_.expansion.depth()) * static_cast<int>(setup_.ssms.size());
   return expansion + options_.lookup.depth * options_.lookup.branches;
 }
 

@@ -164,7 +164,9 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
       job.depth = job.max_nodes > 0 ? part.depth : 0;
     }
     const bool draws = Draws(request);
-    if (options_.tune || (options_.max_nodes > 0 && !draws)) {
+    // What is chosen for shared noise is not drawn: of the expansion only its size counts.
+    const bool sized = options_.max_nodes > 0 && !draws;
+    if (options_.tune || sized || KindOf(request) == kSharing) {
       job.best_first = {.width = options_.max_width,
                         .draws = draws,
                         .acceptance = &ssm.learned.acceptance[KindOf(request)],

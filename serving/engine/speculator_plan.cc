@@ -405,7 +405,7 @@ void Speculator::Probe(absl::Span<const Request* const> decoding, const StepLoad
   probe_cost_ = cost;
   Part& part = StateOf(*cheapest).parts[s];
   part.drafts = part.probe = with_probe_ = true;
-  part.depth = DepthFor(ssm, *cheapest, kProbeDepth);
+  part.depth = DepthFor(ssm, *cheapest, std::min(kProbeDepth, options_.max_depth));
   part.nodes = kProbeNodes;
   ++statistics_.probes;
   ++probe_turn_;

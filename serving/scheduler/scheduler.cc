@@ -1,6 +1,9 @@
 #include "serving/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "absl/types/span.h"
 
 namespace espalier {
 namespace {
@@ -12,10 +15,7 @@ constexpr int kSpareShare = 16;
 class Planner {
  public:
   explicit Planner(const SchedulerInput& input)
-      : input_(input),
-        rows_(input.max_rows),
-        free_(input.free_slots),
-        returned_(input.free_slots.size(), 0) {
+      : input_(input), rows_(input.max_rows), free_(input.free_slots) {
     for (const RequestView& view : input.running) alive_.push_back(&view);
   }
 
@@ -51,13 +51,22 @@ class Planner {
     }
   }
 
-  // Takes slots and work from the lowest in rank, if `view` outranks it.
-  bool PreemptForRankOf(const RequestView& view) {
-    if (input_.others_run || alive_.empty() || !view.Outranks(*alive_.back())) return false;
-    const RequestView& victim = *alive_.back();
-    alive_.pop_back();
-    const auto work = std::find_if(out_.work.begin(), out_.work.end(),
-                                   [&](const Assignment& a) { return a.id == victim.id; });
+  std::vector<Assignment>::iterator WorkOf(const RequestView& view) {
+    return std::find_if(out_.work.begin(), out_.work.end(),
+                        [&](const Assignment& a) { return a.id == view.id; });
+  }
+
+  static int Shared(const RequestView& view, size_t pool) {
+    return view.shared.empty() ? 0 : view.shared[pool];
+  }
+  // Slots that nobody has any more once it is preempted.
+  static int Freed(const RequestView& view, size_t pool) {
+    return std::max(0, view.computed[pool] - Shared(view, pool));
+  }
+
+  // Takes its work from it. What it has computed comes free in the next step.
+  void Preempt(const RequestView& victim) {
+    const auto work = WorkOf(victim);
     if (work != out_.work.end()) {
       rows_ += work->rows + work->tree_nodes;
       for (size_t pool = 0; pool < free_.size(); ++pool) {
@@ -65,13 +74,16 @@ class Planner {
       }
       out_.work.erase(work);
     }
-    for (size_t pool = 0; pool < free_.size(); ++pool) {
-      const int shared = victim.shared.empty() ? 0 : victim.shared[pool];
-      const int freed = std::max(0, victim.computed[pool] - shared);
-      free_[pool] += freed;
-      returned_[pool] += freed;
-    }
     out_.preempt.push_back(victim.id);
+  }
+
+  // Takes slots and work from the lowest in rank, if `view`, which runs, outranks it.
+  bool PreemptForRankOf(const RequestView& view) {
+    if (input_.others_run || alive_.empty() || !view.Outranks(*alive_.back())) return false;
+    const RequestView& victim = *alive_.back();
+    alive_.pop_back();
+    Preempt(victim);
+    for (size_t pool = 0; pool < free_.size(); ++pool) free_[pool] += Freed(victim, pool);
     return true;
   }
 
@@ -163,20 +175,13 @@ class Planner {
   }
   bool MayAdmit() const { return PlaceIsFree() && out_.preempt.empty(); }
 
-  // A waiting request that is more important (not just older) than the last running one.
-  bool MakesWay(const RequestView& view) {
-    return !alive_.empty() && view.priority < alive_.back()->priority && PreemptForRankOf(view);
-  }
+  bool MayTakeAPlace(const RequestView& view) const { return MayAdmit() && HasRoom(view); }
 
-  bool MayTakeAPlace(const RequestView& view) const {
-    const bool ahead = !alive_.empty() && view.priority < alive_.back()->priority;
-    return ahead || (MayAdmit() && HasRoom(view));
-  }
-
-  // Whether slots remain for the request beside what the running ones are known to need.
-  bool HasRoom(const RequestView& view) const {
+  // Whether slots remain for the request beside what the running ones are known to need, if so many
+  // come free in each pool.
+  bool HasRoom(const RequestView& view, absl::Span<const int> freed = {}) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
-      int unclaimed = input_.free_slots[pool] + returned_[pool];
+      int unclaimed = input_.free_slots[pool] + (freed.empty() ? 0 : freed[pool]);
       for (const auto* others : {&alive_, &behind_}) {
         for (const RequestView* other : *others) {
           unclaimed -= Foreseen(*other, static_cast<int>(pool));
@@ -190,6 +195,37 @@ class Planner {
     return true;
   }
 
+  // A waiting request that is more important (not just older) than running ones takes the places
+  // and slots of the least important of them, if they have enough. It is admitted in the next step:
+  // which of their slots come free, and which of its own beginning is theirs alone and has to be
+  // taken again, is known then.
+  void MakeWay(const RequestView& view) {
+    // Prompts that are computed beside it are no reason: their turn ends soon.
+    const bool beside_prompts = std::any_of(out_.work.begin(), out_.work.end(),
+                                            [](const Assignment& work) { return !work.decodes; });
+    if (rows_ < 1 && beside_prompts) return;
+    const std::vector<const RequestView*> alive = alive_;
+    std::vector<const RequestView*> victims;
+    std::vector<int> freed(free_.size(), 0);
+    const int begun = view.computed[0] - view.idle_prefix;  // of its tokens, what running ones have
+    int lost = 0;
+    for (auto it = input_.running.rbegin(); it != input_.running.rend(); ++it) {
+      const RequestView& victim = *it;
+      if (victim.priority <= view.priority) break;
+      if (victim.in_flight || !Alive(victim)) continue;
+      victims.push_back(&victim);
+      std::erase(alive_, &victim);
+      for (size_t pool = 0; pool < free_.size(); ++pool) freed[pool] += Freed(victim, pool);
+      const int alone = std::clamp(begun - Shared(victim, 0), 0, begun - lost);
+      lost += alone;
+      freed[0] -= alone;
+      if (!PlaceIsFree() || !HasRoom(view, freed)) continue;
+      for (const RequestView* one : victims) Preempt(*one);
+      return;
+    }
+    alive_ = alive;
+  }
+
   void Admit() {
     if (!out_.preempt.empty()) return;  // for want of slots
     int left = static_cast<int>(input_.waiting.size());
@@ -199,12 +235,11 @@ class Planner {
         behind_.push_back(&view);
         continue;
       }
-      bool fits = false;
-      do {
-        fits = PlaceIsFree() && rows_ > 0 && HasRoom(view) &&
-               SlotsSuffice(view, 1, 0, view.idle_prefix);
-      } while (!fits && MakesWay(view));
-      if (!fits) return;
+      if (!PlaceIsFree() || rows_ < 1 || !HasRoom(view) ||
+          !SlotsSuffice(view, 1, 0, view.idle_prefix)) {
+        MakeWay(view);
+        return;
+      }
       free_[0] -= view.idle_prefix;
       int rows = Share(view, left);
       while (rows > 1 && !SlotsSuffice(view, rows, 0)) --rows;
@@ -251,7 +286,6 @@ class Planner {
   const SchedulerInput& input_;
   int rows_;
   std::vector<int> free_;
-  std::vector<int> returned_;               // by preemption
   std::vector<const RequestView*> alive_;   // running, by rank; then those that are admitted
   std::vector<const RequestView*> behind_;  // that wait for one of them, and keep their places
   Schedule out_;

@@ -12,11 +12,13 @@
 //    behind a long one.
 // 3. When KV slots run out, the lowest in rank loses its own and waits to be computed again. New
 //    requests are admitted only while slots remain for what the running ones are known to need. One
-//    that is more important than a running one takes its place. One that begins like another whose
-//    prompt is being computed waits for it: the same is not computed twice.
+//    that is more important than running ones takes the place of the least important of them, if
+//    that is enough, in the step after. One that begins like another whose prompt is being computed
+//    waits for it: the same is not computed twice.
 //
 // Where several steps run at once, a request whose last step has not ended keeps what it has and
-// gets nothing; and nobody is preempted, because what those steps free is soon known.
+// gets nothing; and nobody is preempted for want of slots, because what those steps free is soon
+// known.
 //
 // Rank is priority, the lower number first, then age, the older first.
 #pragma once
@@ -36,6 +38,7 @@ struct RequestView {
   bool started = false;       // has emitted a token
   std::vector<int> computed;  // by pool: tokens in its KV cache; -1: does not use the pool
   bool busy = false;          // running, in a step that has not ended: it gets no work
+  bool in_flight = false;     // rows of it are in a step that has not ended
   int tree_nodes = 0;         // the most that it can draft now
   bool tree_may_shrink = true;
   int64_t last_step = 0;  // when it last decoded
@@ -85,7 +88,7 @@ struct Schedule {
 
 // REQUIRES: max_rows > the tree_nodes of any request that may not shrink; each pool can hold any
 // single request with its tree. Then, if anything is running or waiting and no other step runs,
-// `work` is not empty, unless slots were shared and `preempt` is not empty.
+// `work` or `preempt` is not empty.
 Schedule MakeSchedule(const SchedulerInput& input);
 
 }  // namespace espalier

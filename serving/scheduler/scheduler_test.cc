@@ -154,9 +154,58 @@ TEST(Scheduler, AMoreImportantRequestTakesThePlaceOfTheLeastImportantOne) {
   input.waiting = {urgent, Prompt(3, 10)};
   const Schedule schedule = MakeSchedule(input);
   EXPECT_THAT(schedule.preempt, ElementsAre(2));
-  EXPECT_THAT(schedule.admit, ElementsAre(9));
   EXPECT_EQ(Find(schedule, 2), nullptr);
   EXPECT_NE(Find(schedule, 1), nullptr);
+  // What came free is known in the step after.
+  EXPECT_THAT(schedule.admit, IsEmpty());
+  input.running.pop_back();
+  EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(9));
+}
+
+TEST(Scheduler, NobodyLosesAPlaceThatIsNotEnough) {
+  RequestView urgent = Prompt(9, 100);
+  urgent.priority = -1;
+  SchedulerInput input = Input(64, 20, 200);
+  input.running = {Decoding(1, 121), Decoding(2, 31), Decoding(3, 31)};
+  input.running[0].priority = -1;
+  input.waiting = {urgent};
+  const Schedule schedule = MakeSchedule(input);
+  EXPECT_THAT(schedule.preempt, IsEmpty());
+  EXPECT_EQ(schedule.work.size(), 3u);
+  // As many as it takes.
+  input.running[0].priority = 0;
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(3, 2, 1));
+  input.waiting[0].length = 20;
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(3));
+  // What only the victim has of its beginning is not gained.
+  input.waiting[0].computed = {16};
+  input.waiting[0].length = 36;
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(3, 2));
+  input.running[1].shared = input.running[2].shared = {16};
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(3, 2));
+}
+
+// Steps of a pipeline always run.
+TEST(Scheduler, WhoseRowsAreInNoStepLosesItsPlaceToAMoreImportantOne) {
+  RequestView urgent = Prompt(9, 10);
+  urgent.priority = -1;
+  SchedulerInput input = Input(64, 500);
+  input.max_running = 3;
+  input.others_run = true;
+  input.running = {Decoding(1, 20), Decoding(2, 20), Decoding(3, 20)};
+  input.running[2].busy = input.running[2].in_flight = true;
+  input.waiting = {urgent};
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(2));
+}
+
+TEST(Scheduler, APromptBesideItIsNoReasonToTakeAnothersPlace) {
+  SchedulerInput input = Input(16, 500);
+  input.running = {Decoding(1, 20)};
+  input.waiting = {Prompt(2, 100), Prompt(3, 10)};
+  input.waiting[0].priority = -2;
+  input.waiting[1].priority = -1;
+  input.waiting[1].behind = 0;
+  EXPECT_THAT(MakeSchedule(input).preempt, IsEmpty());
 }
 
 TEST(Scheduler, AMoreImportantRequestGetsTheSlotsToo) {
@@ -165,9 +214,10 @@ TEST(Scheduler, AMoreImportantRequestGetsTheSlotsToo) {
   SchedulerInput input = Input(64, 2, 100);
   input.running = {Decoding(1, 40), Decoding(2, 60)};
   input.waiting = {urgent};
-  const Schedule schedule = MakeSchedule(input);
-  EXPECT_THAT(schedule.preempt, ElementsAre(2));
-  EXPECT_THAT(schedule.admit, ElementsAre(9));
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(2));
+  input.running.pop_back();
+  input.free_slots = {61};
+  EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(9));
 }
 
 TEST(Scheduler, SlotsThatOthersShareAreNotCountedAsFreedByPreemption) {
@@ -215,10 +265,12 @@ TEST(Scheduler, RowsAreNotKeptForPromptsThatCannotRun) {
   input.free_slots = {100};
   EXPECT_EQ(Find(MakeSchedule(input), 1)->tree_nodes, 18);
   EXPECT_EQ(Find(MakeSchedule(input), 2)->tree_nodes, 18);
-  // It will take a place.
+  // It takes a place, for the step after.
   input.waiting[0].priority = -1;
   input.max_running = 2;
-  EXPECT_EQ(MakeSchedule(input).admit.size(), 1u);
+  input.free_slots = {500};
+  EXPECT_EQ(Find(MakeSchedule(input), 1)->tree_nodes, 18);
+  EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(2));
 }
 
 TEST(Scheduler, WhatOneComputesForOthersTheyWaitForAndKeepTheirPlaces) {
@@ -297,6 +349,10 @@ TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
     };
     std::map<int64_t, Live> live;
     std::vector<int64_t> running, waiting;
+    const auto enqueue = [&](int64_t id, std::vector<int64_t>* queue) {
+      const auto after = [&](int64_t a, int64_t b) { return live[a].view.Outranks(live[b].view); };
+      queue->insert(std::upper_bound(queue->begin(), queue->end(), id, after), id);
+    };
     int arrived = 0, ended = 0;
     for (int step = 1; ended < 60; ++step) {
       ASSERT_LT(step, 20000) << "seed " << seed;
@@ -305,12 +361,13 @@ TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
         const int length = 1 + static_cast<int>(random() % 40);
         Live one;
         one.view = {.id = id, .length = length, .tree_may_shrink = random() % 2 == 0};
+        if (seed % 2 == 1) one.view.priority = static_cast<int>(random() % 3);
         for (int pool = 0; pool < pools; ++pool) {
           one.view.computed.push_back(pool > 0 && random() % 4 == 0 ? -1 : 0);
         }
         one.end = length + 1 + static_cast<int>(random() % (longest - length));
         live[id] = one;
-        waiting.push_back(id);
+        enqueue(id, &waiting);
       }
       SchedulerInput input{.max_rows = max_rows, .max_running = 6};
       input.free_slots.assign(pools, total);
@@ -325,13 +382,14 @@ TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
       }
       for (const int64_t id : waiting) input.waiting.push_back(live[id].view);
       const Schedule schedule = MakeSchedule(input);
-      ASSERT_TRUE(!schedule.work.empty() || (running.empty() && waiting.empty()))
+      ASSERT_TRUE(!schedule.work.empty() || !schedule.preempt.empty() ||
+                  (running.empty() && waiting.empty()))
           << "seed " << seed << " step " << step;
 
       for (const int64_t id : schedule.preempt) {
-        ASSERT_EQ(running.back(), id) << "not the youngest";
+        ASSERT_EQ(running.back(), id) << "not the lowest in rank";
         running.pop_back();
-        waiting.insert(waiting.begin(), id);
+        enqueue(id, &waiting);
         for (int pool = 0; pool < pools; ++pool) {
           int& computed = live[id].view.computed[pool];
           input.free_slots[pool] += std::max(0, computed);
@@ -341,7 +399,7 @@ TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
       for (const int64_t id : schedule.admit) {
         ASSERT_EQ(waiting.front(), id) << "out of order";
         waiting.erase(waiting.begin());
-        running.push_back(id);
+        enqueue(id, &running);
       }
       ASSERT_LE(running.size(), 6u);
       int rows = 0;

@@ -342,6 +342,7 @@ void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distr
                            Branches& draft) const {
   const auto whole = std::make_shared<const Distribution>(std::move(q));
   Distribution left;  // without the tokens that were taken; empty: none were
+  double rest = 1;    // what they leave of q
   const int parent = draft.frontier[i];
   const int root = static_cast<int>(job.tokens.size()) - 1;
   std::vector<int> taken;
@@ -360,7 +361,8 @@ void Drafter::DrawChildren(const Job& job, int depth, size_t i, int count, Distr
     if (left.empty()) left = *whole;
     left[token] = 0;
     const double mass = std::accumulate(left.begin(), left.end(), 0.0);
-    if (!(mass > kLeast)) break;
+    rest *= mass;
+    if (!(rest > kLeast)) break;
     for (double& value : left) value /= mass;
   }
 }

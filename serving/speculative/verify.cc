@@ -52,7 +52,10 @@ class Traversal {
   // The node that was accepted, at or below this one, which is reached with this chance; -1: none.
   absl::StatusOr<int> Visit(int node, double chance) {
     absl::StatusOr<Distribution> p = target_(node);
-    if (!p.ok()) return p.status();
+    if (!p.ok()) {  // which is the answer's fate only if it comes here
+      if (noise_.Accept(chance, node)) return p.status();
+      return -1;
+    }
     for (const Proposal& proposal : tree_.proposals(node)) {
       if (proposal.drawn_from == nullptr) continue;
       const DrawnFrom q(proposal);

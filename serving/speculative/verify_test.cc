@@ -400,6 +400,35 @@ TEST(VerifySampled, AcceptsMoreThanWhoDecidesTokenByToken) {
   }
 }
 
+// As often as plain decoding comes there, however often it is drafted.
+TEST(VerifySampled, ANodeWithoutALawEndsTheAnswersThatReachIt) {
+  const Law target = RandomLaw(3, 3);
+  for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {
+    const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
+    std::vector<long double> first(3, 0);
+    long double failed = 0;
+    Enumeration branching;
+    do {
+      const TokenTree tree = DraftAll(ssm, 0, branching);
+      EnumeratedNoise noise(branching);
+      const auto out = VerifySampled(
+          tree,
+          [&](int node) -> absl::StatusOr<Distribution> {
+            const Path path = PathTo(tree, node);
+            if (!path.empty() && path[0] == 1) return absl::InternalError("NaN");
+            return target(path);
+          },
+          noise);
+      (out.ok() ? first[out->tokens[0]] : failed) += branching.weight();
+    } while (branching.Next());
+    EXPECT_GT(static_cast<double>(failed), 0.1);
+    first[1] += failed;  // or its next step fails
+    for (int token = 0; token < 3; ++token) {
+      EXPECT_NEAR(static_cast<double>(first[token]), target({})[token], kExact) << token;
+    }
+  }
+}
+
 TEST(VerifySampled, EqualModelsAcceptEveryFirstProposal) {
   const Law p = RandomLaw(5, 4);
   for (uint64_t seed = 0; seed < 200; ++seed) {
