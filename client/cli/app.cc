@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/proto_json.h"
 #include "client/lib/client.h"
 #include "client/terminal/text.h"
@@ -35,23 +37,26 @@ std::string Overview(const std::vector<Command>& commands) {
       "  espalier train --model=llama:tiny --dataset=text.txt --steps=200\n"
       "  espalier status\n"
       "  espalier down\n\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no coordinator answers, 4 not found.\n");
+      "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no coordinator answers, 4 not found, 130 "
+      "interrupted.\n");
   return out;
+}
+
+nlohmann::ordered_json HelpJson(const Command& c) {
+  nlohmann::ordered_json json;
+  json["name"] = c.name;
+  json["summary"] = c.summary;
+  json["usage"] = "espalier " + c.usage;
+  json["flags"] = nlohmann::ordered_json::array();
+  for (const FlagSpec& flag : c.flags) {
+    json["flags"].push_back({{"name", flag.name}, {"value", flag.value}, {"doc", flag.doc}});
+  }
+  return json;
 }
 
 nlohmann::ordered_json OverviewJson(const std::vector<Command>& commands) {
   nlohmann::ordered_json json;
-  for (const Command& c : commands) {
-    nlohmann::ordered_json command;
-    command["name"] = c.name;
-    command["summary"] = c.summary;
-    command["usage"] = "espalier " + c.usage;
-    command["flags"] = nlohmann::ordered_json::array();
-    for (const FlagSpec& flag : c.flags) {
-      command["flags"].push_back({{"name", flag.name}, {"value", flag.value}, {"doc", flag.doc}});
-    }
-    json["commands"].push_back(command);
-  }
+  for (const Command& c : commands) json["commands"].push_back(HelpJson(c));
   return json;
 }
 
@@ -66,8 +71,14 @@ std::string HelpOf(const Command& c) {
   return out;
 }
 
+int ShowHelp(const Environment& env, const Command& c, bool json) {
+  *env.out << (json ? Dump(HelpJson(c), 2) + "\n" : HelpOf(c)) << std::flush;
+  return kExitOk;
+}
+
 int CodeOf(const absl::Status& status) {
   if (status.ok()) return kExitOk;
+  if (IsInterrupted(status)) return kExitInterrupted;
   if (IsUsageError(status)) return kExitUsage;
   if (IsUnreachable(status)) return kExitUnreachable;
   if (status.code() == absl::StatusCode::kNotFound) return kExitNotFound;
@@ -238,20 +249,23 @@ absl::Status CheckArguments(const Context& context, size_t least, size_t most,
 int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
   const std::vector<Command> commands = AllCommands();
   const bool json = std::find(args.begin(), args.end(), "--json") != args.end();
-  const bool overview =
-      !args.empty() && (args[0] == "--help" || args[0] == "-h" ||
-                        (args[0] == "help" && (args.size() == 1 || args[1] == "--json")));
-  if (args.empty() || overview) {
-    if (json) {
-      *env.out << Dump(OverviewJson(commands), 2) << std::endl;
-    } else {
-      (args.empty() ? *env.err : *env.out) << Overview(commands) << std::flush;
-    }
-    return args.empty() ? kExitUsage : kExitOk;
+  if (args.empty()) {
+    *env.err << Overview(commands) << std::flush;
+    return kExitUsage;
   }
   std::string name = args[0] == "--version" ? "version" : args[0];
-  const bool help = name == "help";
-  if (help) name = args[1];
+  const bool help = name == "help" || name == "--help" || name == "-h";
+  if (help) {
+    const auto asked = std::find_if(args.begin() + 1, args.end(), [](const std::string& word) {
+      return !absl::StartsWith(word, "-");
+    });
+    if (asked == args.end()) {
+      *env.out << (json ? Dump(OverviewJson(commands), 2) + "\n" : Overview(commands))
+               << std::flush;
+      return kExitOk;
+    }
+    name = *asked;
+  }
   const auto command = std::find_if(commands.begin(), commands.end(),
                                     [&](const Command& c) { return c.name == name; });
   if (command == commands.end()) {
@@ -264,18 +278,12 @@ int RunEspalier(const std::vector<std::string>& args, const Environment& env) {
                                 near.empty() ? "" : absl::StrCat("; did you mean ", near, "?"))),
         json, "");
   }
-  if (help) {
-    *env.out << HelpOf(*command);
-    return kExitOk;
-  }
+  if (help) return ShowHelp(env, *command, json);
   std::vector<FlagSpec> specs = command->flags;
   for (FlagSpec& spec : CommonFlags()) specs.push_back(std::move(spec));
   auto flags = ParseFlags(specs, {args.begin() + 1, args.end()});
   if (!flags.ok()) return Report(env, flags.status(), json, name);
-  if (flags->Has("help")) {
-    *env.out << HelpOf(*command);
-    return kExitOk;
-  }
+  if (flags->Has("help")) return ShowHelp(env, *command, flags->Has("json"));
   Context context(env, *std::move(flags));
   const absl::Status status = command->run(context);
   // A document that says what is wrong is the whole answer.

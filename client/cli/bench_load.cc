@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/bench.h"
 #include "client/cli/bench_prompts.h"
@@ -116,9 +117,12 @@ absl::Status RunLoad(Context& context) {
     if (!context.json()) context.out() << "\nwritten to " << Printable(path) << std::endl;
   }
   if (failed == 0) return absl::OkStatus();
-  return absl::Status(first.code(),
-                      absl::StrCat(failed, " of ", outcome->answers.size(),
-                                   " requests failed, the first with: ", first.message()));
+  absl::Status some(first.code(),
+                    absl::StrCat(failed, " of ", outcome->answers.size(),
+                                 " requests failed, the first with: ", first.message()));
+  first.ForEachPayload(
+      [&](absl::string_view kind, const absl::Cord& payload) { some.SetPayload(kind, payload); });
+  return some;
 }
 
 }  // namespace espalier

@@ -28,6 +28,16 @@ TEST_F(CliTest, BenchCountsAllRequests) {
   EXPECT_GT(json["p99_ttft_ms"], 0);
 }
 
+TEST_F(CliTest, BenchTellsARefusedRequestFromAnAbsentCoordinator) {
+  fake_.state()->replies = {Piece("a"), Last(8, 0, 0, 7)};
+  fake_.state()->unavailable_details = "\x08\x0e";
+  for (const int refused : {1, 2}) {
+    fake_.state()->unavailable = refused;
+    EXPECT_EQ(Run({"bench", "llm", "--requests=2", "--concurrency=1"}), kExitFailed) << refused;
+    EXPECT_THAT(err_.str(), HasSubstr("not now"));
+  }
+}
+
 TEST_F(CliTest, BenchPrintsWhatUsersOfVllmKnow) {
   proto::GenerateReply last = Last(8, 0, 0, 7);
   last.mutable_usage()->set_prompt_tokens(20);

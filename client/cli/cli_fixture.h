@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -101,8 +102,9 @@ class CliTest : public ::testing::Test {
       return now_ += 0.001;
     };
     env.program = home_ + "/espalier";
-    args.push_back("--home=" + home_);
-    if (connect) args.push_back("--coordinator=" + fake_.address());
+    std::vector<std::string> where = {"--home=" + home_};
+    if (connect) where.push_back("--coordinator=" + fake_.address());
+    args.insert(std::find(args.begin(), args.end(), "--"), where.begin(), where.end());
     return RunEspalier(args, env);
   }
   std::vector<Json> Lines() {

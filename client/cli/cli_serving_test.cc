@@ -139,6 +139,18 @@ TEST_F(CliTest, FoldersAreUploadedForTheTimeOfAProofAlone) {
   EXPECT_THAT(fake_.state()->deleted, ::testing::ElementsAre(sent.models().artifact()));
 }
 
+TEST_F(CliTest, AFolderThatCannotBeMadeIsNotTakenForAnAbsentCoordinator) {
+  fake_.state()->artifacts["llm"].set_name("llm");
+  fake_.state()->files["llm"]["config.json"] = "{}";
+  const std::string folder = home_ + "/text.txt/llm";  // below a file
+  EXPECT_EQ(Run({"models", "download", "llm", folder}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr(folder + ": Not a directory"));
+  // What stands where a file should go is left alone.
+  std::filesystem::create_directories(home_ + "/llm/config.json/kept");
+  EXPECT_EQ(Run({"models", "download", "llm", home_ + "/llm"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr(home_ + "/llm/config.json: Is a directory"));
+}
+
 TEST_F(CliTest, QuantizeNamesFormatAndArtifact) {
   proto::QuantizeProgress progress;
   progress.set_bytes_total(10);

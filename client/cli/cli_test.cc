@@ -1,11 +1,8 @@
-// The commands that run jobs and the daemon, and what all commands share.
+// The commands that run jobs, and what all commands share.
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "client/cli/bench_stats.h"
 #include "client/cli/cli_fixture.h"
-#include "client/cli/daemon.h"
 #include "client/cli/job_view.h"
 #include "client/cli/proto_json.h"
 
@@ -85,6 +82,7 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
       {"generate", "llm"},
       {"generate", "llm", "hi", "--compare", "--temperature=1"},
       {"serve", "llm", "--expansion=1,x", "--ssm=s"},
+      {"serve", "llm", "--ssm=s", "--tune", "--expansion=1,1,3"},
       {"serve", "llm", "--adapter=poet"},
       {"embed", "llm"},
       {"models", "upload", "x"},
@@ -93,6 +91,7 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
       {"verify-lossless", "--llm=x"},
       {"verify-lossless", "--ssm=x"},
       {"verify-lossless", "--llm=x", "--ssm=/nonexistent/folder"},
+      {"verify-lossless", "--llm=x", "--ssm=y", "--tune", "--expansion=2"},
       {"verify-lossless", "--llm=x", "--ssm=y", "--prompts-from=/nonexistent"},
       {"plan", "--model=llama:tiny", "--devices=2", "--device-preset=abacus"},
       {"status", "--coordinator=nowhere"}};
@@ -130,43 +129,6 @@ TEST_F(CliTest, StatusShowsWorkersAndIsJsonForScripts) {
   Json json = Json::parse(out_.str());
   EXPECT_EQ(json["workers"][0]["state"], "BUSY");
   EXPECT_EQ(json["workers"][0]["device"]["memory_bytes"], int64_t{4} << 30);
-}
-
-TEST_F(CliTest, AddressesOfTheRunningDaemonAreFound) {
-  std::ofstream(ReadyFile(home_)) << R"({"grpc": ")" << fake_.address()
-                                  << R"(", "http": "127.0.0.1:9"})";
-  EXPECT_EQ(Run({"status"}, false), kExitOk) << err_.str();
-  EXPECT_EQ(ReadAddresses(home_).http, "127.0.0.1:9");
-  EXPECT_EQ(ReadAddresses("/nonexistent").grpc, "127.0.0.1:7070");
-}
-
-TEST_F(CliTest, UpSaysWhereItLookedAndDownThatNothingRuns) {
-  EXPECT_EQ(Run({"up"}, false), kExitNotFound);
-  EXPECT_THAT(err_.str(), HasSubstr("/espalierd, "));
-  EXPECT_EQ(Run({"down"}, false), kExitNotFound);
-}
-
-// A shell script that stands in for espalierd.
-TEST_F(CliTest, UpWaitsForTheDaemonAndDownEndsIt) {
-  const std::string script = home_ + "/espalierd";
-  std::ofstream(script)
-      << "#!/bin/sh\n"
-         "for a in \"$@\"; do case $a in --ready-file=*) f=${a#--ready-file=};; esac; done\n"
-         "printf '{\"grpc\": \"127.0.0.1:5\", \"http\": \"127.0.0.1:6\"}' > \"$f.new\"\n"
-         "mv \"$f.new\" \"$f\"\nwhile :; do sleep 0.05; done\n";
-  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-  ASSERT_EQ(Run({"up", "--json"}, false), kExitOk) << err_.str();
-  Json json = Json::parse(out_.str());
-  EXPECT_EQ(json["grpc"], "127.0.0.1:5");
-  EXPECT_EQ(RunningDaemon(home_), json["pid"]);
-  EXPECT_EQ(Run({"up"}, false), kExitFailed);
-  EXPECT_THAT(err_.str(), HasSubstr("runs already"));
-  EXPECT_EQ(Run({"down"}, false), kExitOk) << err_.str();
-  EXPECT_EQ(RunningDaemon(home_), 0);
-
-  std::ofstream(script) << "#!/bin/sh\necho cannot listen on 7070\nexit 1\n";
-  EXPECT_EQ(Run({"up"}, false), kExitFailed);
-  EXPECT_THAT(err_.str(), HasSubstr("cannot listen on 7070"));
 }
 
 TEST(SmoothTest, KeepsEndsAndMeans) {

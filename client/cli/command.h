@@ -118,6 +118,7 @@ enum ExitCode {
   kExitUsage = 2,
   kExitUnreachable = 3,  // no coordinator there
   kExitNotFound = 4,
+  kExitInterrupted = 130,  // as shells have it for Ctrl-C
 };
 
 // `args` without the program's name.

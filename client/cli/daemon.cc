@@ -15,10 +15,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace espalier {
@@ -143,7 +146,24 @@ absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const s
   return pid;
 }
 
-absl::Status StopDaemon(const std::string& home, double timeout_seconds, bool* killed) {
+double DrainSeconds(int pid) {
+  constexpr double kLongest = 1e9;
+  double seconds = 30;  // espalierd's default
+  const std::string words = Slurp(absl::StrCat("/proc/", pid, "/cmdline"));
+  // Of both spellings that espalierd takes, each with one dash or two; `up` passes on none without
+  // "=". The last one counts.
+  for (const absl::string_view word : absl::StrSplit(words, '\0')) {
+    const std::pair<absl::string_view, absl::string_view> flag =
+        absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const std::string name = absl::StrReplaceAll(flag.first, {{"-", "_"}});
+    if (name != "__drain_seconds" && name != "_drain_seconds") continue;
+    if (double given = 0; absl::SimpleAtod(flag.second, &given)) seconds = given;
+  }
+  return std::min(seconds, kLongest);
+}
+
+absl::Status StopDaemon(const std::string& home, double timeout_seconds,
+                        const std::function<void(double seconds)>& waiting, bool* killed) {
   *killed = false;
   const int pid = RunningDaemon(home);
   if (pid != 0) {
@@ -157,6 +177,7 @@ absl::Status StopDaemon(const std::string& home, double timeout_seconds, bool* k
       } else if (waited.count() > timeout_seconds + 10) {
         return absl::InternalError(absl::StrCat("process ", pid, " does not end"));
       }
+      waiting(waited.count());
       Pause();
     }
     waitpid(pid, nullptr, WNOHANG);

@@ -39,8 +39,14 @@ absl::StatusOr<std::string> FindProgram(const std::string& program, const std::s
 absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,
                                 double timeout_seconds);
 
+// How long the process lets running requests go on after SIGTERM: --drain_seconds on its command
+// line, or what espalierd has without it.
+double DrainSeconds(int pid);
+
 // SIGTERM, and SIGKILL if it is still there after `timeout_seconds`. Removes pid and ready file.
-// `killed` says whether it had to be killed.
-absl::Status StopDaemon(const std::string& home, double timeout_seconds, bool* killed);
+// Calls `waiting` now and then with the seconds that have passed. `killed` says whether it had to
+// be killed.
+absl::Status StopDaemon(const std::string& home, double timeout_seconds,
+                        const std::function<void(double seconds)>& waiting, bool* killed);
 
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/lib/client.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
@@ -34,7 +35,7 @@ absl::Status FromHttp(int status, const std::string& body, const std::string& ad
     case 429:
       return absl::ResourceExhaustedError(message);
     case 503:
-      return absl::UnavailableError(message);
+      return AnsweredUnavailable(message);
     default:
       return absl::InternalError(message);
   }

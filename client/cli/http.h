@@ -54,7 +54,8 @@ class SseParser {
 
 // Posts JSON to the gateway's `path` and hands on the data of each event but the final "[DONE]".
 // Blocks. Unavailable as GatewayConnection::Open has it; for an answer other than 200, the error's
-// own message with the code that fits; DataLoss if the stream ends before "[DONE]".
+// own message with the code that fits, which IsUnreachable never is; DataLoss if the stream ends
+// before "[DONE]".
 absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
                            const std::function<void(const std::string&)>& event);
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/lib/client.h"
 
 namespace espalier {
 namespace {
@@ -97,6 +98,18 @@ TEST(HttpTest, AnErrorBodyBecomesItsMessage) {
   EXPECT_EQ(status.message(), "no model x is served");
 }
 
+TEST(HttpTest, AGatewayThatIsNotReadyHasAnsweredAllTheSame) {
+  OneShotServer server(
+      "HTTP/1.1 503 Service Unavailable\r\nContent-Length: "
+      "44\r\n\r\n{\"error\":{\"message\":\"model x "
+      "waits for w1\"}}");
+  absl::Status status =
+      PostForEvents(server.gateway(), "/", "{}", [](const std::string&) { FAIL(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "model x waits for w1");
+  EXPECT_FALSE(IsUnreachable(status));
+}
+
 TEST(HttpTest, ABrokenStreamIsAnError) {
   for (const char* response :
        {"HTTP/1.1 200 OK\r\n\r\ndata: a\n\n",
@@ -113,7 +126,7 @@ TEST(HttpTest, DeadAddressIsNamed) {
   const auto gateway = MakeGateway("127.0.0.1:1", false, {}, "");
   ASSERT_TRUE(gateway.ok());
   absl::Status status = PostForEvents(*gateway, "/", "{}", [](const std::string&) {});
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(IsUnreachable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
 }
 

@@ -97,7 +97,12 @@ absl::Status RunDiff(Context& context) {
   auto reply = (*client)->DiffPlans(request);
   if (!reply.ok()) return reply.status();
   if (context.json()) {
-    context.Document(nlohmann::ordered_json::parse(reply->json()));
+    const auto json = nlohmann::ordered_json::parse(reply->json(), nullptr, false);
+    if (json.is_discarded()) {
+      return absl::DataLossError(
+          "the coordinator sent a difference that is no JSON; leave --json out for its text");
+    }
+    context.Document(json);
   } else {
     context.out() << Printable(reply->text(), true) << std::flush;
   }

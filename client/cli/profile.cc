@@ -1,11 +1,11 @@
 // espalier profile: what the cluster has measured, as a file that other coordinators plan with.
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
+#include "client/cli/plan_view.h"
 #include "client/terminal/table.h"
 #include "client/terminal/text.h"
 
@@ -29,10 +29,13 @@ absl::Status Export(Context& context, const std::vector<std::string>& arguments)
     context.out() << *text << std::flush;
     return absl::OkStatus();
   }
-  std::ofstream out(arguments[1], std::ios::binary | std::ios::trunc);
-  out << *text;
-  out.close();
-  if (!out) return absl::PermissionDeniedError(absl::StrCat("cannot write ", arguments[1]));
+  if (absl::Status s = WriteFile(arguments[1], *text); !s.ok()) return s;
+  if (context.json()) {
+    nlohmann::ordered_json written;
+    written["written"] = arguments[1];
+    written["bytes"] = text->size();
+    context.Document(written);
+  }
   return absl::OkStatus();
 }
 

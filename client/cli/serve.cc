@@ -248,6 +248,11 @@ absl::Status FillServing(const ParsedFlags& flags, proto::ServeModelRequest* req
   request->set_weights(flags.Text("weights"));
   request->set_ssm_weights(flags.Text("ssm-weights"));
   if (flags.Has("tune") && flags.Has("no-tune")) return UsageError("--tune or --no-tune, not both");
+  if (flags.Has("tune") && request->expansion_size() > 0) {
+    return UsageError(
+        "--tune chooses the shape of the trees at each step, --expansion gives it: drop one of "
+        "the two");
+  }
   if (flags.Has("tune") || flags.Has("no-tune")) request->set_tune_speculation(flags.Has("tune"));
   if (flags.Has("lookup")) request->set_lookup_depth(number("lookup"));
   request->set_no_prefix_cache(flags.Has("no-prefix-cache"));
@@ -268,7 +273,8 @@ std::vector<FlagSpec> ServingFlags() {
   return {
       {"ssm", FlagType::kText, "ARTIFACT", "a small speculative model", 0, 0, 0, true},
       {"expansion", FlagType::kText, "LIST",
-       "children per depth of the token tree (chosen at each step; with --no-tune 1,1,3,1,1)"},
+       "children per depth of the token tree, without --tune (chosen at each step; with --no-tune "
+       "1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
        "how matrices are kept: f32, bf16, f16, int8, int4 (each as the files have it)"},
       {"ssm-weights", FlagType::kText, "FORMAT", "the same for the small models"},

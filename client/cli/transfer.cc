@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
 BorrowedModels::~BorrowedModels() {
   for (const auto& [path, name] : uploaded_) {
     const absl::Status status = client_.DeleteArtifact(name);
-    if (status.ok()) continue;
+    if (status.ok() || absl::IsNotFound(status)) continue;
     *context_.env().err << "espalier: the copy of " << Printable(path) << " stays as artifact "
                         << name << ": " << Printable(std::string(status.message())) << std::endl;
   }
@@ -94,9 +94,12 @@ absl::StatusOr<std::string> BorrowedModels::Artifact(const std::string& name_or_
   proto::UploadHeader header;
   header.set_name(absl::StrCat("borrowed-", NewIdempotencyKey()));
   header.set_kind(proto::Artifact::MODEL);
-  auto artifact = client_.Upload(header, *files, ShowTransfer(context_, "upload"));
+  auto artifact = client_.Upload(header, *files, ShowTransfer(context_, "upload"), canceller_);
+  // One that was cancelled may be there all the same.
+  if (artifact.ok() || absl::IsCancelled(artifact.status())) {
+    uploaded_[name_or_path] = header.name();
+  }
   if (!artifact.ok()) return artifact.status();
-  uploaded_[name_or_path] = artifact->name();
   return artifact->name();
 }
 

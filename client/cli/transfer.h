@@ -26,8 +26,9 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
 // '/' in it or ends in .gguf), which are artifacts until this object goes.
 class BorrowedModels {
  public:
-  // Both must outlive this object.
-  BorrowedModels(Context* context, Client* client) : context_(*context), client_(*client) {}
+  // All must outlive this object. `canceller` ends uploads.
+  BorrowedModels(Context* context, Client* client, Canceller* canceller)
+      : context_(*context), client_(*client), canceller_(canceller) {}
   ~BorrowedModels();
 
   // The artifact's name.
@@ -36,6 +37,7 @@ class BorrowedModels {
  private:
   Context& context_;
   Client& client_;
+  Canceller* const canceller_;
   std::map<std::string, std::string> uploaded_;  // by path
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/serving_flags.h"
 #include "client/cli/transfer.h"
@@ -72,24 +73,22 @@ std::string Figures(const proto::LosslessReport& report, bool unicode) {
       FormatSeconds(report.seconds(), unicode));
 }
 
-absl::Status Run(Context& context) {
-  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
-  auto request = RequestOf(context.flags());
-  if (!request.ok()) return request.status();
-  auto client = context.client();
-  if (!client.ok()) return client.status();
-  BorrowedModels borrowed(&context, *client);
-  auto llm = borrowed.Artifact(request->models().artifact());
+// With copies of the models that are not there, for as long as it takes.
+absl::StatusOr<proto::LosslessReport> Prove(Context& context, Client* client,
+                                            proto::VerifyLosslessRequest request,
+                                            Canceller* canceller) {
+  BorrowedModels borrowed(&context, client, canceller);
+  auto llm = borrowed.Artifact(request.models().artifact());
   if (!llm.ok()) return llm.status();
-  request->mutable_models()->set_artifact(*llm);
-  for (std::string& ssm : *request->mutable_models()->mutable_ssm_artifacts()) {
+  request.mutable_models()->set_artifact(*llm);
+  for (std::string& ssm : *request.mutable_models()->mutable_ssm_artifacts()) {
     auto name = borrowed.Artifact(ssm);
     if (!name.ok()) return name.status();
     ssm = *name;
   }
 
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
-  auto report = (*client)->VerifyLossless(*request, [&](const proto::LosslessProgress& now) {
+  const auto show = [&](const proto::LosslessProgress& now) {
     if (context.json()) return true;
     Progress p;
     p.unit = now.stage();
@@ -97,8 +96,24 @@ absl::Status Run(Context& context) {
     p.total = static_cast<double>(now.total());
     printer.Update(p);
     return true;
-  });
+  };
+  auto report = client->VerifyLossless(request, show, canceller);
   if (!context.json()) printer.Finish();
+  return report;
+}
+
+absl::Status Run(Context& context) {
+  if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
+  auto request = RequestOf(context.flags());
+  if (!request.ok()) return request.status();
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  Canceller canceller;
+  const InterruptWatch watch([&] { canceller.Cancel(); });
+  auto report = Prove(context, *client, *std::move(request), &canceller);
+  if (!report.ok() && watch.interrupted()) {
+    return InterruptedError("interrupted before the proof was complete");
+  }
   if (!report.ok()) return report.status();
 
   std::vector<std::string> failed;
@@ -145,7 +160,8 @@ Command VerifyLosslessCommand() {
       "Runs on the coordinator, which loads the models beside those that it serves. A MODEL is an\n"
       "artifact, or a folder or GGUF file here (with a / in its name or ending in .gguf), which "
       "is\n"
-      "uploaded for the time of the proof. Fails, with exit code 1, if a check does.";
+      "uploaded for the time of the proof, also if Ctrl-C ends it. Fails, with exit code 1, if a "
+      "check does.";
   c.flags = {
       {"llm", FlagType::kText, "MODEL", "the large model"},
       {"prompt", FlagType::kText, "TEXT", "to answer (some of the coordinator's)", 0, 0, 0, true},

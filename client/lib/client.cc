@@ -65,6 +65,12 @@ bool IsUnreachable(const absl::Status& status) {
   return absl::IsUnavailable(status) && !status.GetPayload(kAnswered).has_value();
 }
 
+absl::Status AnsweredUnavailable(absl::string_view message) {
+  absl::Status answered = absl::UnavailableError(message);
+  answered.SetPayload(kAnswered, absl::Cord());
+  return answered;
+}
+
 std::string NewIdempotencyKey() {
   std::random_device random;
   return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
@@ -84,9 +90,7 @@ absl::Status Client::Impl::FromGrpc(const grpc::Status& status) const {
   const std::string& text = status.error_message();
   if (code == absl::StatusCode::kUnavailable) {
     if (status.error_details().empty()) return absl::UnavailableError(Unreachable(address, text));
-    absl::Status answered = absl::UnavailableError(text);
-    answered.SetPayload(kAnswered, absl::Cord());
-    return answered;
+    return AnsweredUnavailable(text);
   }
   if (code == absl::StatusCode::kDeadlineExceeded) {
     return absl::DeadlineExceededError(

@@ -20,6 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/boosting.pb.h"
 #include "proto/cluster.pb.h"
@@ -46,6 +48,19 @@ struct ClientOptions {
 
 // Bytes sent or received so far, and all that there are.
 using TransferProgress = std::function<void(int64_t done, int64_t total)>;
+
+// Ends, from another thread, the calls that were given it: the one that runs, and those that begin
+// later. They return Cancelled. Thread-safe; of calls one after the other.
+class Canceller {
+ public:
+  void Cancel();
+
+ private:
+  friend class CancellableCall;
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> end_ ABSL_GUARDED_BY(mutex_);  // of the call that runs
+};
 
 struct LocalFile {
   std::string name;  // in the artifact
@@ -95,14 +110,16 @@ class Client {
   // Artifacts. Files travel in chunks of 1 MiB with their SHA-256, which the receiver checks.
   absl::StatusOr<proto::Artifact> Upload(const proto::UploadHeader& header,
                                          const std::vector<LocalFile>& files,
-                                         const TransferProgress& progress = nullptr);
+                                         const TransferProgress& progress = nullptr,
+                                         Canceller* canceller = nullptr);
   // Uploads one file under a name made of `stem` and its content, unless it is there already;
   // returns the name. `uploaded` (optional) says whether it had to be sent.
   absl::StatusOr<std::string> EnsureUploaded(const std::string& path, proto::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
                                              bool* uploaded = nullptr);
   // Writes the artifact's files under `folder`, which is made. A file appears once it is complete.
-  // DataLoss if what arrived is not what the artifact's sum says.
+  // DataLoss if what arrived is not what the artifact's sum says; FailedPrecondition, with the
+  // reason, if it cannot be written here.
   absl::StatusOr<proto::Artifact> Download(const std::string& name, const std::string& folder,
                                            const TransferProgress& progress = nullptr);
   absl::StatusOr<std::vector<proto::Artifact>> ListArtifacts();
@@ -131,7 +148,8 @@ class Client {
   // false from `progress` ends it with Cancelled.
   absl::StatusOr<proto::LosslessReport> VerifyLossless(
       const proto::VerifyLosslessRequest& request,
-      const std::function<bool(const proto::LosslessProgress&)>& progress);
+      const std::function<bool(const proto::LosslessProgress&)>& progress,
+      Canceller* canceller = nullptr);
 
   struct Impl;  // defined where gRPC is
 
@@ -143,6 +161,8 @@ class Client {
 // Whether no coordinator answered. One that does may say Unavailable itself, of a model that waits
 // for its workers, say.
 bool IsUnreachable(const absl::Status& status);
+// An Unavailable that one has answered, by gRPC or its HTTP gateway.
+absl::Status AnsweredUnavailable(absl::string_view message);
 
 // 128 random bits in hexadecimal.
 std::string NewIdempotencyKey();

@@ -17,6 +17,16 @@
 
 namespace espalier {
 
+// Lets a canceller, if there is one, end the call of this context.
+class CancellableCall {
+ public:
+  CancellableCall(Canceller* canceller, grpc::ClientContext* context);
+  ~CancellableCall();
+
+ private:
+  Canceller* const canceller_;
+};
+
 struct Client::Impl {
   std::string address;
   ClientOptions options;

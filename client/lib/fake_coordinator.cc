@@ -20,6 +20,11 @@ namespace {
 using grpc::ServerContext;
 using grpc::Status;
 
+Status OnceCallerHasGone(ServerContext* context) {
+  while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return Status(grpc::StatusCode::CANCELLED, "the caller has gone");
+}
+
 class FakeTraining : public proto::Training::Service {
  public:
   FakeTraining(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
@@ -103,6 +108,12 @@ class FakePlanner : public proto::Planner::Service {
     *reply = s_.difference;
     return Status::OK;
   }
+  Status Profile(ServerContext*, const proto::ProfileRequest*,
+                 proto::ProfileReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    *reply = s_.profile;
+    return Status::OK;
+  }
   Status Machines(ServerContext*, const proto::MachinesRequest*,
                   proto::MachinesReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -119,9 +130,9 @@ class FakeModels : public proto::Models::Service {
  public:
   FakeModels(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
 
-  Status Upload(ServerContext*, grpc::ServerReader<proto::UploadRequest>* reader,
+  Status Upload(ServerContext* context, grpc::ServerReader<proto::UploadRequest>* reader,
                 proto::UploadReply* reply) override {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    std::unique_lock<std::recursive_mutex> lock(mutex_);
     proto::UploadRequest part;
     proto::Artifact artifact;
     std::map<std::string, std::string> files;
@@ -159,7 +170,9 @@ class FakeModels : public proto::Models::Service {
     s_.artifacts[artifact.name()] = artifact;
     s_.files[artifact.name()] = files;
     *reply->mutable_artifact() = artifact;
-    return Status::OK;
+    if (!s_.uploads_hang) return Status::OK;
+    lock.unlock();
+    return OnceCallerHasGone(context);
   }
   Status List(ServerContext*, const proto::ListArtifactsRequest*,
               proto::ListArtifactsReply* reply) override {
@@ -260,10 +273,14 @@ class FakeInference : public proto::Inference::Service {
     *reply->add_models() = s_.served;
     return Status::OK;
   }
-  Status VerifyLossless(ServerContext*, const proto::VerifyLosslessRequest* request,
+  Status VerifyLossless(ServerContext* context, const proto::VerifyLosslessRequest* request,
                         grpc::ServerWriter<proto::VerifyLosslessReply>* writer) override {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    std::unique_lock<std::recursive_mutex> lock(mutex_);
     s_.verifies.push_back(*request);
+    if (s_.proofs_hang) {
+      lock.unlock();
+      return OnceCallerHasGone(context);
+    }
     proto::VerifyLosslessReply reply;
     for (const auto& progress : s_.proof_progress) {
       *reply.mutable_progress() = progress;
@@ -281,6 +298,10 @@ class FakeInference : public proto::Inference::Service {
     {
       const std::lock_guard<std::recursive_mutex> lock(mutex_);
       s_.generates.push_back(*request);
+      if (s_.unavailable > 0) {
+        --s_.unavailable;
+        return Status(grpc::StatusCode::UNAVAILABLE, "not now", s_.unavailable_details);
+      }
       replies = request->speculation() == proto::SPECULATION_ON ? s_.speculated : s_.replies;
       seconds = s_.answer_seconds;
       together = s_.together;

@@ -37,8 +37,11 @@ struct FakeState {
   std::vector<proto::LosslessProgress> proof_progress;
   proto::LosslessReport proof;
   std::vector<proto::QuantizeProgress> packing;
-  int unavailable = 0;  // so many Get calls fail first
+  proto::ProfileReply profile;
+  int unavailable = 0;  // so many Get and Generate calls fail first
   std::string unavailable_details;
+  // Done, but answered only once the caller has gone.
+  bool uploads_hang = false, proofs_hang = false;
   bool corrupt_downloads = false;
 
   // Seen.

@@ -41,7 +41,8 @@ absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
     in.read(block.data(), static_cast<std::streamsize>(block.size()));
     sum.Update(absl::string_view(block.data(), static_cast<size_t>(in.gcount())));
   }
-  if (in.bad() || !in.eof()) return absl::UnavailableError(absl::StrCat("cannot read ", path));
+  if (in.bad() || !in.eof())
+    return absl::FailedPreconditionError(absl::StrCat("cannot read ", path));
   return sum.Hex();
 }
 

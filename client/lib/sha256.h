@@ -21,7 +21,7 @@ class Sha256 {
   std::unique_ptr<State> state_;
 };
 
-// NotFound or Unavailable with the path if it cannot be read.
+// NotFound or FailedPrecondition with the path if it cannot be read.
 absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
 
 }  // namespace espalier

@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -39,6 +41,12 @@ std::string ArtifactStem(const std::string& path) {
   return stem.empty() ? "file" : stem;
 }
 
+// Of this machine, whatever the coordinator does.
+absl::Status CannotWrite(const char* what, const std::string& path, const std::string& why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot ", what, " ", path, ": ", why, "; choose another folder"));
+}
+
 // Writes one artifact's files; each appears under its name when the next one starts or Finish is
 // called.
 class FolderWriter {
@@ -58,15 +66,11 @@ class FolderWriter {
     }
     name_ = name;
     std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(Path()).parent_path(), error);
-    if (error)
-      return absl::UnavailableError(
-          absl::StrCat("cannot make a folder for ", Path(), ": ", error.message()));
+    const std::filesystem::path parent = std::filesystem::path(Path()).parent_path();
+    std::filesystem::create_directories(parent, error);
+    if (error) return CannotWrite("make the folder", parent.string(), error.message());
     out_.open(Path() + ".part", std::ios::binary | std::ios::trunc);
-    if (!out_) {
-      const int number = errno;
-      return absl::ErrnoToStatus(number, absl::StrCat("cannot write ", Path(), ".part"));
-    }
+    if (!out_) return CannotWrite("write", Path() + ".part", std::strerror(errno));
     sum_ = std::make_unique<Sha256>();
     return absl::OkStatus();
   }
@@ -88,8 +92,7 @@ class FolderWriter {
       return absl::ResourceExhaustedError(absl::StrCat("cannot write ", Path(), ": disk full?"));
     std::error_code error;
     std::filesystem::rename(Path() + ".part", Path(), error);
-    if (error)
-      return absl::UnavailableError(absl::StrCat("cannot write ", Path(), ": ", error.message()));
+    if (error) return CannotWrite("write", Path(), error.message());
     out_.clear();
     sums_[name_] = sum_->Hex();
     name_.clear();
@@ -123,6 +126,27 @@ class FolderWriter {
 };
 
 }  // namespace
+
+void Canceller::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  if (end_) end_();
+}
+
+CancellableCall::CancellableCall(Canceller* canceller, grpc::ClientContext* context)
+    : canceller_(canceller) {
+  if (canceller_ == nullptr) return;
+  absl::MutexLock lock(&canceller_->mutex_);
+  canceller_->end_ = [context] { context->TryCancel(); };
+  // A call of a context that is cancelled already ends at once.
+  if (canceller_->cancelled_) context->TryCancel();
+}
+
+CancellableCall::~CancellableCall() {
+  if (canceller_ == nullptr) return;
+  absl::MutexLock lock(&canceller_->mutex_);
+  canceller_->end_ = nullptr;
+}
 
 absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
                            const std::function<bool(const proto::JobEvent&)>& event) {
@@ -190,9 +214,10 @@ absl::Status Client::Generate(const proto::GenerateRequest& request,
 
 absl::StatusOr<proto::LosslessReport> Client::VerifyLossless(
     const proto::VerifyLosslessRequest& request,
-    const std::function<bool(const proto::LosslessProgress&)>& progress) {
+    const std::function<bool(const proto::LosslessProgress&)>& progress, Canceller* canceller) {
   grpc::ClientContext context;
   impl_->Prepare(&context, absl::InfiniteDuration());
+  const CancellableCall call(canceller, &context);
   auto reader = impl_->inference->VerifyLossless(&context, request);
   std::optional<proto::LosslessReport> report;
   proto::VerifyLosslessReply next;
@@ -227,7 +252,8 @@ absl::StatusOr<proto::Artifact> Client::Quantize(const proto::QuantizeRequest& r
 
 absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header,
                                                const std::vector<LocalFile>& files,
-                                               const TransferProgress& progress) {
+                                               const TransferProgress& progress,
+                                               Canceller* canceller) {
   int64_t total = 0;
   for (const LocalFile& file : files) {
     auto size = SizeOfFile(file.path);
@@ -237,6 +263,7 @@ absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header
   grpc::ClientContext context;
   // Ample for a slow link, and short enough that a dead one ends.
   impl_->Prepare(&context, impl_->options.call_timeout + absl::Seconds(total / (256 << 10)));
+  const CancellableCall call(canceller, &context);
   proto::UploadReply reply;
   auto writer = impl_->models->Upload(&context, &reply);
   // A write that fails means that the coordinator has answered: the status comes from Finish.
@@ -269,7 +296,7 @@ absl::StatusOr<proto::Artifact> Client::Upload(const proto::UploadHeader& header
     if (open && !in.eof()) {
       context.TryCancel();
       writer->Finish();
-      return absl::UnavailableError(absl::StrCat("cannot read ", file.path));
+      return absl::FailedPreconditionError(absl::StrCat("cannot read ", file.path));
     }
     part.set_sha256(sum.Hex());
     write(part);

@@ -92,6 +92,14 @@ def mistakes(documents):
     for d, document in enumerate(documents):
         if "namespace" in document["metadata"]:
             yield f"{d}: namespace", put("elsewhere", d, "metadata", "namespace"), "namespace elsewhere"
+        if document["kind"] == "NetworkPolicy":
+            closed, rules = "opens to another namespace", document["spec"]["ingress"]
+            for r in (r for r, rule in enumerate(rules) if "ports" in rule):
+                at = (d, "spec", "ingress", r)
+                yield f"{d}: rules", put(rules[:r] + rules[r + 1:], d, "spec", "ingress"), closed
+                yield f"{d}: rule {r}", put([{"podSelector": {}}], *at, "from"), closed
+                yield f"{d}: rule {r}", put(7070, *at, "ports", 0, "port"), closed
+                yield f"{d}: rule {r}", put("metrics", *at, "ports", 0, "port"), "opens port metrics"
         if document["kind"] == "Service":
             yield f"{d}: selector", put({"app": "nothing"}, d, "spec", "selector"), "selects no pods"
             for p in range(len(document["spec"]["ports"])):

@@ -132,6 +132,8 @@ def _pod_faults(document, labels, pod, documents, programs, entrypoint):
     scraped = annotations.get("prometheus.io/port")
     if scraped is not None and int(scraped) not in container_ports(pod):
         yield f"Prometheus is sent to port {scraped}, which no container has"
+    elif scraped is not None:
+        yield from _policy_faults(labels, int(scraped), pod, documents)
     for container in pod["containers"]:
         for fault in _container_faults(container, pod, programs, entrypoint):
             yield f"container {container['name']}: {fault}"
@@ -158,6 +160,31 @@ def _call_faults(address, documents):
         grpc = {int(p) for c in pod["containers"] for flag, _, p in listens_on(c) if flag == "--listen"}
         if container_ports(pod).get(target) not in grpc:
             yield f"{address} leads to port {target}, where --listen does not listen"
+
+
+def _admits(policy, port, pod):
+    """Whether some rule of a policy lets pods of other namespaces reach a port of this pod."""
+    for rule in policy["spec"].get("ingress", []):
+        ports = rule.get("ports")
+        named = ports is None or any(container_ports(pod).get(p.get("port")) == port for p in ports)
+        if named and ("from" not in rule or any("namespaceSelector" in source or "ipBlock" in source
+                                                for source in rule["from"])):
+            return True
+    return False
+
+
+def _policy_faults(labels, scraped, pod, documents):
+    """Prometheus has a namespace of its own, as a rule; one policy that lets it in is enough."""
+    policies = [d for d in documents if d["kind"] == "NetworkPolicy"
+                and _selects(d["spec"]["podSelector"].get("matchLabels", {}), labels)]
+    if policies and not any(_admits(policy, scraped, pod) for policy in policies):
+        yield (f"Prometheus is sent to port {scraped}, which no NetworkPolicy opens to another namespace: "
+               + ", ".join(name_of(policy) for policy in policies))
+    for policy in policies:
+        for rule in policy["spec"].get("ingress", []):
+            for port in rule.get("ports", []):
+                if port.get("port") not in container_ports(pod):
+                    yield f"{name_of(policy)} opens port {port.get('port')}, which is none of its"
 
 
 def _service_faults(service, documents):

@@ -1,0 +1,87 @@
+// `espalier up` and `down`, with shell scripts that stand in for espalierd.
+#include <filesystem>
+#include <fstream>
+
+#include "client/cli/cli_fixture.h"
+#include "client/cli/daemon.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DaemonTest : public CliTest {
+ protected:
+  // One that is ready at once, and answers SIGTERM with `on_term`.
+  void WriteDaemon(const std::string& on_term = "exit 0") {
+    const std::string path = home_ + "/espalierd";
+    std::ofstream(path)
+        << "#!/bin/sh\ntrap '" << on_term
+        << "' TERM\n"
+           "for a in \"$@\"; do case $a in --ready-file=*) f=${a#--ready-file=};; esac; done\n"
+           "printf '{\"grpc\": \"127.0.0.1:5\", \"http\": \"127.0.0.1:6\"}' > \"$f.new\"\n"
+           "mv \"$f.new\" \"$f\"\nwhile :; do sleep 0.05; done\n";
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+};
+
+TEST_F(DaemonTest, AddressesOfTheRunningDaemonAreFound) {
+  std::ofstream(ReadyFile(home_)) << R"({"grpc": ")" << fake_.address()
+                                  << R"(", "http": "127.0.0.1:9"})";
+  EXPECT_EQ(Run({"status"}, false), kExitOk) << err_.str();
+  EXPECT_EQ(ReadAddresses(home_).http, "127.0.0.1:9");
+  EXPECT_EQ(ReadAddresses("/nonexistent").grpc, "127.0.0.1:7070");
+}
+
+TEST_F(DaemonTest, UpSaysWhereItLookedAndDownThatNothingRuns) {
+  EXPECT_EQ(Run({"up"}, false), kExitNotFound);
+  EXPECT_THAT(err_.str(), HasSubstr("/espalierd, "));
+  EXPECT_EQ(Run({"down"}, false), kExitNotFound);
+}
+
+TEST_F(DaemonTest, UpWaitsForTheDaemonAndDownEndsIt) {
+  WriteDaemon();
+  ASSERT_EQ(Run({"up", "--json"}, false), kExitOk) << err_.str();
+  Json json = Json::parse(out_.str());
+  EXPECT_EQ(json["grpc"], "127.0.0.1:5");
+  EXPECT_EQ(RunningDaemon(home_), json["pid"]);
+  EXPECT_EQ(Run({"up"}, false), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("runs already"));
+  EXPECT_EQ(Run({"down"}, false), kExitOk) << err_.str();
+  EXPECT_EQ(RunningDaemon(home_), 0);
+
+  std::ofstream(home_ + "/espalierd") << "#!/bin/sh\necho cannot listen on 7070\nexit 1\n";
+  EXPECT_EQ(Run({"up"}, false), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("cannot listen on 7070"));
+}
+
+TEST_F(DaemonTest, DownWaitsAsLongAsRunningRequestsMayTakeAndSaysSo) {
+  WriteDaemon("sleep 0.8; exit 0");
+  ASSERT_EQ(Run({"up"}, false), kExitOk) << err_.str();
+  ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("waiting for running requests, at most 30.0 s"));
+  EXPECT_THAT(out_.str(), HasSubstr("killed after 1m 00s"));
+  EXPECT_THAT(out_.str(), HasSubstr("espalierd has stopped;"));
+
+  ASSERT_EQ(Run({"up", "--", "--drain_seconds=5", "--drain-seconds=120"}, false), kExitOk)
+      << err_.str();
+  ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("at most 2m 00s"));
+  EXPECT_THAT(out_.str(), HasSubstr("killed after 2m 30s"));
+
+  ASSERT_EQ(Run({"up"}, false), kExitOk) << err_.str();
+  ASSERT_EQ(Run({"down", "--json"}, false), kExitOk) << err_.str();
+  EXPECT_EQ(Json::parse(out_.str())["killed"], false);
+}
+
+TEST_F(DaemonTest, ADaemonThatDoesNotGoIsKilledAfterTheTimeThatWasGiven) {
+  WriteDaemon("");
+  ASSERT_EQ(Run({"up", "--", "--drain_seconds=120"}, false), kExitOk) << err_.str();
+  ASSERT_EQ(Run({"down", "--timeout=0.8"}, false), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("killed after 800 ms"));
+  EXPECT_THAT(out_.str(), HasSubstr("longer: espalier down --timeout=SECONDS"));
+  EXPECT_EQ(RunningDaemon(home_), 0);
+}
+
+}  // namespace
+}  // namespace espalier
