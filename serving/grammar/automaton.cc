@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "serving/grammar/thompson.h"
 
@@ -43,6 +45,7 @@ class Builder : public ThompsonBuilder {
     if (absl::Status status = RefuseLeftRecursion(); !status.ok()) return status;
     Prune();
     MarkOnlyFinal();
+    MarkCopies();
     return std::shared_ptr<const Automaton>(std::move(out_));
   }
 
@@ -75,6 +78,57 @@ class Builder : public ThompsonBuilder {
     const int32_t to = NewNode();
     out_->nodes[from].calls.push_back({rule->second, to});
     return to;
+  }
+
+  // The bytes that all texts of an expression begin with, and what follows them.
+  struct Beginning {
+    std::string bytes;
+    std::vector<const Expression*> rest;
+
+    void Take(const Expression& e) {
+      if (!rest.empty()) {
+        rest.push_back(&e);
+      } else if (e.kind == Expression::kLiteral) {
+        bytes += e.text;
+      } else if (e.kind == Expression::kSequence) {
+        for (const Expression& part : e.parts) Take(part);
+      } else if (e.kind == Expression::kClass && e.points.size() == 1 &&
+                 e.points[0].first == e.points[0].second) {
+        AppendUtf8(e.points[0].first, &bytes);
+      } else {
+        rest.push_back(&e);
+      }
+    }
+  };
+
+  // Alternatives that begin alike share their beginning, so that thousands of constants are one
+  // way to read a text, not thousands.
+  int32_t AddChoice(const std::vector<Expression>& parts, int32_t from) override {
+    const int32_t to = NewNode();
+    absl::flat_hash_map<std::pair<int32_t, uint8_t>, int32_t> next;
+    absl::flat_hash_set<int32_t> ends;
+    for (const Expression& part : parts) {
+      Beginning beginning;
+      beginning.Take(part);
+      if (!Spend(1 + static_cast<int64_t>(beginning.bytes.size()))) return from;
+      int32_t at = from;
+      for (const char c : beginning.bytes) {
+        const uint8_t byte = static_cast<uint8_t>(c);
+        const auto [it, added] = next.try_emplace({at, byte});
+        if (added) {
+          it->second = NewNode();
+          out_->nodes[at].edges.push_back({byte, byte, it->second});
+        }
+        at = it->second;
+      }
+      for (const Expression* rest : beginning.rest) at = Add(*rest, at);
+      if (ends.insert(at).second) Jump(at, to);
+    }
+    return to;
+  }
+
+  void Copied(int32_t first, int32_t size, int32_t count) override {
+    copies_.push_back({first, size, count});
   }
 
   int32_t AddClass(const CodePoints& points, int32_t from) override {
@@ -282,9 +336,29 @@ class Builder : public ThompsonBuilder {
     for (size_t i = 0; i < nodes.size(); ++i) nodes[i].only_final = alive_[i] && !works[i];
   }
 
+  // Copies within a part were added before those of the part.
+  void MarkCopies() {
+    std::vector<Node>& nodes = out_->nodes;
+    for (size_t i = 0; i < nodes.size(); ++i) nodes[i].like = static_cast<int32_t>(i);
+    for (const Copies& copies : copies_) {
+      for (int32_t copy = 0; copy < copies.count; ++copy) {
+        for (int32_t i = 0; i < copies.size; ++i) {
+          Node& node = nodes[copies.first + copy * copies.size + i];
+          node.like = nodes[copies.first + i].like;
+          node.left = std::min(node.left, copies.count - 1 - copy);
+        }
+      }
+    }
+  }
+
+  struct Copies {
+    int32_t first, size, count;
+  };
+
   const Grammar& grammar_;
   std::shared_ptr<Automaton> out_ = std::make_shared<Automaton>();
   std::map<std::string, int32_t> starts_;
+  std::vector<Copies> copies_;
   std::vector<bool> nullable_, alive_;
 };
 

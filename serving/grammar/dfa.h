@@ -16,6 +16,9 @@ namespace espalier {
 
 inline constexpr int kMaxDfaStates = 8'000;
 
+// Expressions of the rules of one state, about.
+inline constexpr int64_t kPartsOfState = 8;
+
 // What making automata may still cost, in steps of a few nanoseconds.
 using DfaBudget = int64_t;
 

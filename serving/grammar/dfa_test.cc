@@ -23,7 +23,8 @@ DfaBudget* Plenty() {
 }
 
 Dfa Of(const std::string& pattern) {
-  absl::StatusOr<Expression> parsed = ParseRegex(pattern);
+  GrammarBudget parts;
+  absl::StatusOr<Expression> parsed = ParseRegex(pattern, &parts);
   EXPECT_TRUE(parsed.ok()) << pattern << ": " << parsed.status();
   absl::StatusOr<Dfa> dfa = Dfa::From(*parsed, Plenty());
   EXPECT_TRUE(dfa.ok()) << pattern << ": " << dfa.status();
@@ -139,7 +140,8 @@ TEST(Dfa, MultiplesAreThoseOfArithmetic) {
 TEST(Dfa, WhatGrowsTooLargeIsRefusedInTime) {
   for (const char* pattern : {"(a|b)*a(a|b){20}", "a{50000}", "((a{500}){500}){500}",
                               "(((((a*)*)*)*)*){60000}", "(a?){20000}(b?){20000}"}) {
-    const absl::StatusOr<Dfa> dfa = Dfa::From(*ParseRegex(pattern), Plenty());
+    GrammarBudget parts;
+    const absl::StatusOr<Dfa> dfa = Dfa::From(*ParseRegex(pattern, &parts), Plenty());
     EXPECT_THAT(std::string(dfa.status().message()), HasSubstr("states")) << pattern;
   }
   EXPECT_THAT(std::string(Of("(a{97})*").And(Of("(a{101})*"), Plenty()).status().message()),

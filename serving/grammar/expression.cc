@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
@@ -52,6 +53,20 @@ Expression Optional(Expression part) { return Repeat(std::move(part), 0, 1); }
 
 Expression RuleCall(absl::string_view name) {
   return {.kind = Expression::kRule, .text = std::string(name)};
+}
+
+absl::Status GrammarBudget::TakeParts(int64_t count) {
+  parts -= count;
+  if (parts >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("all together is made of more than ", GrammarBudget().parts,
+                   " alternatives, characters and the like; make it smaller"));
+}
+
+int64_t CountParts(const Expression& e) {
+  int64_t count = 1;
+  for (const Expression& part : e.parts) count += CountParts(part);
+  return count;
 }
 
 CodePoints Complement(CodePoints points) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace espalier {
@@ -30,6 +31,16 @@ struct Expression {
   int most = -1;                  // kRepeat; -1: any number
 };
 
+// What making the grammar of one structured output may still cost, however many schemas, patterns
+// and formats it is made of.
+struct GrammarBudget {
+  int64_t parts = 1'000'000;   // expressions, of some 150 bytes
+  int64_t steps = 20'000'000;  // of automata and mergers (dfa.h), for a part of a second
+
+  // InvalidArgument once there are too many.
+  absl::Status TakeParts(int64_t count);
+};
+
 struct Grammar {
   std::map<std::string, Expression> rules;
   std::string root = "root";
@@ -44,6 +55,9 @@ Expression Optional(Expression part);
 Expression RuleCall(absl::string_view name);
 // Up to four blanks, tabs and ends of lines.
 Expression FewBlanks();
+
+// How many expressions one is made of.
+int64_t CountParts(const Expression& e);
 
 // Adds the rules of another grammar under names that begin with `prefix`, and returns a call of its
 // root. `share_json`: but for the rules of JSON's own parts, which are everybody's.

@@ -20,7 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr DfaBudget kBudget = 1'000'000;
 constexpr size_t kMaxSections = 1024;
 constexpr size_t kMaxMarkBytes = 1024;
 
@@ -92,7 +91,7 @@ void SpellAsPython(Expression* e) {
 
 class Builder {
  public:
-  explicit Builder(const FormedText& text) : text_(text) {}
+  Builder(const FormedText& text, GrammarBudget* budget) : text_(text), budget_(budget) {}
 
   absl::StatusOr<Grammar> Build() {
     std::vector<Expression> sections;
@@ -152,7 +151,7 @@ class Builder {
     if (marks.empty()) Fail("there are no triggers");
     if (!status_.ok()) return {};
     absl::StatusOr<Expression> out =
-        TextWithout(marks, absl::StrCat(name, " ", rules_++), &grammar_);
+        TextWithout(marks, absl::StrCat(name, " ", rules_++), &grammar_, budget_);
     if (out.ok()) return *std::move(out);
     Fail(out.status().message());
     return {};
@@ -256,7 +255,7 @@ class Builder {
         return Choice(std::move(choices));
       }
     }
-    absl::StatusOr<Grammar> value = ParseJsonSchema(schema);
+    absl::StatusOr<Grammar> value = ParseJsonSchema(schema, budget_);
     if (!value.ok()) Fail(value.status().message());
     if (!status_.ok()) return {};
     // JSON's own parts are others with Python's words among them.
@@ -268,6 +267,7 @@ class Builder {
   }
 
   const FormedText& text_;
+  GrammarBudget* budget_;
   Grammar grammar_;
   absl::Status status_;
   std::string place_;
@@ -277,24 +277,27 @@ class Builder {
 
 }  // namespace
 
-absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text) {
-  return Builder(text).Build();
+absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text, GrammarBudget* budget) {
+  return Builder(text, budget).Build();
 }
 
 absl::StatusOr<Expression> TextWithout(const std::vector<std::string>& marks,
-                                       const std::string& name, Grammar* grammar, int most) {
+                                       const std::string& name, Grammar* grammar,
+                                       GrammarBudget* budget, int most) {
   const Expression one = OneOf({{0, kLastCodePoint}});
   if (marks.empty()) return Repeat(one, 0, most);
   const Expression any = Repeat(one, 0);
   std::vector<Expression> literals;
   for (const std::string& mark : marks) literals.push_back(Literal(mark));
-  DfaBudget budget = kBudget;
-  absl::StatusOr<Dfa> all = Dfa::From(Repeat(one, 0, most), &budget);
+  DfaBudget& steps = budget->steps;
+  absl::StatusOr<Dfa> all = Dfa::From(Repeat(one, 0, most), &steps);
   if (!all.ok()) return all.status();
-  absl::StatusOr<Dfa> with = Dfa::From(Sequence({any, Choice(std::move(literals)), any}), &budget);
+  absl::StatusOr<Dfa> with = Dfa::From(Sequence({any, Choice(std::move(literals)), any}), &steps);
   if (!with.ok()) return with.status();
-  absl::StatusOr<Dfa> without = all->Without(*with, &budget);
+  absl::StatusOr<Dfa> without = all->Without(*with, &steps);
   if (!without.ok()) return without.status();
+  absl::Status status = budget->TakeParts(kPartsOfState * without->size());
+  if (!status.ok()) return status;
   return without->AddRules(
       name, [](const CodePoints& points) { return OneOf(points); }, grammar);
 }

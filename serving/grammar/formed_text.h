@@ -78,12 +78,13 @@ struct FormedText {
 };
 
 // InvalidArgument naming the section and what of its schema cannot be kept.
-absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text);
+absl::StatusOr<Grammar> GrammarOfFormedText(const FormedText& text, GrammarBudget* budget);
 
 // Any text of at most `most` characters (-1: any number) that contains none of these marks, as
 // rules whose names begin with `name`. REQUIRES: no mark is empty. InvalidArgument if they are too
 // long, or too many characters.
 absl::StatusOr<Expression> TextWithout(const std::vector<std::string>& marks,
-                                       const std::string& name, Grammar* grammar, int most = -1);
+                                       const std::string& name, Grammar* grammar,
+                                       GrammarBudget* budget, int most = -1);
 
 }  // namespace espalier

@@ -16,7 +16,7 @@ constexpr size_t kMaxRules = 10'000;
 
 class Parser {
  public:
-  explicit Parser(absl::string_view text) : text_(text) {}
+  Parser(absl::string_view text, GrammarBudget* budget) : text_(text), budget_(budget) {}
 
   absl::StatusOr<Grammar> Parse() {
     Grammar grammar;
@@ -88,6 +88,7 @@ class Parser {
   // Within a group a line may end anywhere, otherwise only where an alternative begins.
   Expression Alternative(int depth) {
     std::vector<Expression> parts;
+    Spend(1);
     for (Space(depth > 0); More() && Begins(Peek()); Space(depth > 0)) {
       Expression atom = Atom(depth);
       Space(depth > 0);
@@ -114,6 +115,7 @@ class Parser {
         return atom;
       }
       if (++quantifiers_ > kMaxCount) Fail("too many repetitions");
+      Spend(1);
       atom = Repeat(std::move(atom), least, most);
       if (++run_ > 8) Fail("repetitions of repetitions nest too deep");
     }
@@ -139,8 +141,14 @@ class Parser {
     if (*most >= 0 && *most < *least) Fail("the repetition's bounds are in the wrong order");
   }
 
+  void Spend(int64_t parts) {
+    const absl::Status status = budget_->TakeParts(parts);
+    if (!status.ok()) Fail(status.message());
+  }
+
   Expression Atom(int depth) {
     run_ = 0;
+    Spend(1);
     switch (Peek()) {
       case '"':
         return Quoted();
@@ -240,6 +248,7 @@ class Parser {
   }
 
   absl::string_view text_;
+  GrammarBudget* budget_;
   size_t at_ = 0;
   int quantifiers_ = 0;
   int run_ = 0;  // quantifiers on one atom
@@ -248,9 +257,9 @@ class Parser {
 
 }  // namespace
 
-absl::StatusOr<Grammar> ParseGbnf(absl::string_view text) {
+absl::StatusOr<Grammar> ParseGbnf(absl::string_view text, GrammarBudget* budget) {
   if (!IsValidUtf8(text)) return absl::InvalidArgumentError("grammar: it is not valid UTF-8");
-  return Parser(text).Parse();
+  return Parser(text, budget).Parse();
 }
 
 }  // namespace espalier

@@ -14,6 +14,6 @@
 namespace espalier {
 
 // InvalidArgument with the line at which it goes wrong, or the rule that is given twice.
-absl::StatusOr<Grammar> ParseGbnf(absl::string_view text);
+absl::StatusOr<Grammar> ParseGbnf(absl::string_view text, GrammarBudget* budget);
 
 }  // namespace espalier

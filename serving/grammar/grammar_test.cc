@@ -73,6 +73,48 @@ TEST(Regex, UnicodeIsCharactersNotBytes) {
   }
 }
 
+// What ECMAScript and Python call spaces, digits and word characters differs: a complement holds
+// what neither does.
+TEST(Regex, ComplementsAreThoseOfBothDialects) {
+  const std::string spaces[] = {
+      " ",        "\t",           "\n",           "\x1C",         "\x1F",         "\xC2\x85",
+      "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\x83", "\xE2\x80\xA8", "\xEF\xBB\xBF", "\xE1\x9A\x80"};
+  for (const char* pattern : {"^\\S+$", "^[^\\s]+$", "^[\\S]+$"}) {
+    Language visible = Regex(pattern);
+    for (const std::string& space : spaces) EXPECT_FALSE(visible.Accepts(space)) << pattern;
+    for (const char* text : {"a", "\xC3\xA9", "\xE2\x82\xAC"}) EXPECT_TRUE(visible.Accepts(text));
+  }
+  // An Arabic digit and a Greek letter are a digit and a letter in Python alone.
+  for (const char* pattern : {"\\D", "[^\\d]", "\\W", "[^\\w]"}) {
+    Language others = Regex(pattern);
+    for (const char* text : {"7", "\xD9\xA3", "\xEF\xBC\x97"}) {
+      EXPECT_FALSE(others.Accepts(text)) << pattern;
+    }
+    EXPECT_TRUE(others.Accepts("-")) << pattern;
+    EXPECT_TRUE(others.Accepts("\xE2\x82\xAC")) << pattern;
+  }
+  EXPECT_FALSE(Regex("\\W").Accepts("\xCE\xB1"));
+  EXPECT_FALSE(Regex("[^\\w]").Accepts("\xC3\xA9"));
+  EXPECT_TRUE(Regex("\\D").Accepts("\xCE\xB1"));
+  EXPECT_FALSE(Regex("[^a]").Accepts("a"));
+  EXPECT_TRUE(Regex("[^\\S]").Accepts(" "));
+  EXPECT_FALSE(Regex("[^\\S]").Accepts("\xC2\xA0")) << "no space to all";
+}
+
+TEST(Regex, WhatDialectsReadDifferentlyIsNotText) {
+  Language few = Regex("a{,3}");
+  for (const char* text : {"", "a", "aaa"}) EXPECT_TRUE(few.Accepts(text)) << text;
+  for (const char* text : {"aaaa", "a{,3}"}) EXPECT_FALSE(few.Accepts(text)) << text;
+  EXPECT_TRUE(Regex("a{x}").Accepts("a{x}"));
+  EXPECT_FALSE(Regex("a{,}").status.ok());
+  EXPECT_FALSE(Regex("a{,3}{2}").status.ok());
+  EXPECT_FALSE(Regex("a*{,3}").status.ok());
+  for (const char* octal : {"\\01", "a\\012", "[\\07]"}) {
+    EXPECT_THAT(std::string(Regex(octal).status.message()), HasSubstr("octal")) << octal;
+  }
+  EXPECT_TRUE(Regex("\\0a").Accepts(std::string("\0a", 2)));
+}
+
 TEST(Regex, CatastrophicPatternsCostNothing) {
   Language evil = Regex("^(a+)+$");
   EXPECT_TRUE(evil.Accepts(std::string(3000, 'a')));

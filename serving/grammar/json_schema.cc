@@ -20,7 +20,7 @@ constexpr JsonLimits kLimits = {.depth = 256, .fields_of_object = 2048, .fields 
 
 }  // namespace
 
-absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema) {
+absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget* budget) {
   if (schema.size() > kMaxSchemaBytes) {
     return absl::InvalidArgumentError("json_schema: it is larger than 1 MiB");
   }
@@ -28,7 +28,12 @@ absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema) {
   if (!root.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("json_schema: it ", root.status().message()));
   }
-  return SchemaBuilder(*root).Build();
+  return SchemaBuilder(*root, budget).Build();
+}
+
+absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema) {
+  GrammarBudget budget;
+  return ParseJsonSchema(schema, &budget);
 }
 
 Grammar JsonObjectGrammar() {

@@ -13,7 +13,8 @@
 // - What "allOf", or a keyword beside "$ref", "anyOf" or "oneOf", joins must be joinable by
 // keyword:
 //   two different patterns, say, are not. The branches of "oneOf" must exclude each other by their
-//   types or by a property's constants; one that "discriminator" names is then required.
+//   types, their constants or a property's constants; one that "discriminator" names is then
+//   required.
 // - "not", the contrary of "if", and "contains" beside "maxContains" need what a schema does not
 //   accept as a list of keywords (schema_negation.h): types, constants (of strings, of integers, of
 //   lists), bounds, "required", "properties", and what "not", "anyOf" and "allOf" make of them.
@@ -34,7 +35,8 @@
 namespace espalier {
 
 // InvalidArgument naming the place, as in "json_schema: #/properties/tags/uniqueItems: ...".
-absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema);
+absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget* budget);
+absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema);  // with one of its own
 
 // Any JSON object.
 Grammar JsonObjectGrammar();

@@ -452,6 +452,69 @@ TEST(JsonSchema, HostileMergersAreBounded) {
   }
 }
 
+// A key that holds no escape is never the beginning of a name that does.
+TEST(JsonSchema, NamesThatMustBeEscapedDoNotBreakOtherKeys) {
+  Language language = Schema(
+      "{\"type\":\"object\",\"properties\":{\"a\\\"b\":{\"type\":\"integer\"},"
+      "\"c\\\\d\":{\"type\":\"integer\"},\"e\\nf\":{\"type\":\"integer\"},\"gh\":{\"type\":"
+      "\"null\"}},"
+      "\"additionalProperties\":{\"type\":\"integer\"}}");
+  ASSERT_TRUE(language.status.ok()) << language.status;
+  for (const char* text : {R"({"a"":1})", R"({"a":1,"a"":1})", R"({"c\":1})", R"({"c\x":1})",
+                           "{\"e\n\":1}", R"({"gh":1})"}) {
+    EXPECT_FALSE(language.Accepts(text)) << text;
+  }
+  for (const char* text : {R"({"a\"b":1})", R"({"c\\d":1,"e\nf":2})", R"({"a":1,"c":1,"e":2})",
+                           R"({"gh":null,"g":1,"ghi":2})", R"({"":1})"}) {
+    EXPECT_TRUE(language.Accepts(text)) << text;
+  }
+}
+
+TEST(JsonSchema, BranchesOfDifferentValuesExcludeEachOther) {
+  Language levels = Schema(R"({"oneOf": [{"const": "low", "title": "Low"}, {"enum": ["mid", 1]},
+      {"const": "high"}, {"const": null}, {"type": "boolean"}]})");
+  ASSERT_TRUE(levels.status.ok()) << levels.status;
+  for (const char* text : {R"("low")", R"("mid")", "1", "null", "true"}) {
+    EXPECT_TRUE(levels.Accepts(text)) << text;
+  }
+  EXPECT_FALSE(levels.Accepts(R"("none")"));
+  Language beside = Schema(R"({"oneOf": [{"const": "auto"}, {"const": "none"},
+      {"type": "integer", "minimum": 1}]})");
+  ASSERT_TRUE(beside.status.ok()) << beside.status;
+  EXPECT_TRUE(beside.Accepts("12"));
+  for (const char* same : {R"({"oneOf": [{"const": 1}, {"enum": [2, 1.0]}]})",
+                           R"({"oneOf": [{"const": {"a":1,"b":2}}, {"const": {"b":2,"a":1}}]})",
+                           R"({"oneOf": [{"const": "a"}, {"type": "string"}]})",
+                           R"({"oneOf": [{"const": 1}, {"type": "number"}]})"}) {
+    EXPECT_THAT(std::string(Schema(same).status.message()), HasSubstr("overlap")) << same;
+  }
+}
+
+TEST(JsonSchema, ReferencesMayBePercentEncoded) {
+  Language language = Schema(R"({"$defs": {"a b": {"type": "integer"}, "x%y": {"const": "%"},
+      "p/q": {"const": "/"}, "é": {"const": "e"}}, "type": "array", "prefixItems": [
+      {"$ref": "#/$defs/a%20b"}, {"$ref": "#/%24defs/x%25y"}, {"$ref": "#/$defs/p~1q"},
+      {"$ref": "#/$defs/%C3%A9", "type": "string"}, {"$ref": "#/$defs/a b"}]})");
+  ASSERT_TRUE(language.status.ok()) << language.status;
+  EXPECT_TRUE(language.Accepts(R"([1,"%","/","e",2])"));
+  for (const char* bad : {"#/$defs/a%2", "#/$defs/a%zzb", "#/$defs/a%00b", "#/$defs/%FF"}) {
+    const Language refused =
+        Schema(absl::StrCat(R"({"$defs": {"a b": {}}, "$ref": ")", bad, R"("})"));
+    EXPECT_THAT(std::string(refused.status.message()), HasSubstr("$ref")) << bad;
+  }
+}
+
+TEST(JsonSchema, NamesOfNoStringsAllowNoName) {
+  for (const char* names : {R"({"enum": [1, null]})", R"({"const": 7})"}) {
+    Language language = Schema(absl::StrCat(
+        R"({"type": "object", "additionalProperties": {"type": "integer"}, "propertyNames": )",
+        names, "}"));
+    if (!language.status.ok()) continue;  // named, as for no texts at all
+    EXPECT_TRUE(language.Accepts("{}")) << names;
+    EXPECT_FALSE(language.Accepts(R"({"a":1})")) << names;
+  }
+}
+
 TEST(JsonSchema, RefusalsNameTheKeyword) {
   const std::pair<std::string, const char*> cases[] = {
       {"{", "not valid JSON"},

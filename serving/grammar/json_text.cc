@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace espalier {
 namespace {
@@ -29,6 +30,21 @@ Expression Escaped(uint32_t point) {
       absl::StrCat("\\u00", std::string(1, hex[point >> 4]), std::string(1, hex[point & 15])));
 }
 
+CodePoints EscapedPoints(const CodePoints& points) {
+  return Intersect(points, {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+}
+
+// Of how many expressions JsonCharactersOf is.
+int64_t JsonParts(const Expression& e) {
+  int64_t count = 1;
+  if (e.kind == Expression::kLiteral) count += static_cast<int64_t>(e.text.size());
+  if (e.kind == Expression::kClass) {
+    for (const auto& [low, high] : EscapedPoints(e.points)) count += high - low + 1;
+  }
+  for (const Expression& part : e.parts) count += JsonParts(part);
+  return count;
+}
+
 Expression JsonCharactersOf(const Expression& e) {
   switch (e.kind) {
     case Expression::kLiteral: {
@@ -44,31 +60,33 @@ Expression JsonCharactersOf(const Expression& e) {
     case Expression::kRule:
       return e;
     default: {
-      Expression out = e;
-      for (Expression& part : out.parts) part = JsonCharactersOf(part);
+      Expression out{.kind = e.kind, .least = e.least, .most = e.most};
+      for (const Expression& part : e.parts) out.parts.push_back(JsonCharactersOf(part));
       return out;
     }
   }
 }
 
-// Plain characters that go on from the beginnings of `names` which are equal up to `at`, without
-// being one of them.
-Expression OtherThan(const std::vector<std::u32string>& names, size_t at) {
-  std::map<char32_t, std::vector<std::u32string>> by_next;
-  bool ends_here = false;
-  for (const std::u32string& name : names) {
-    if (name.size() == at) {
-      ends_here = true;
-    } else {
-      by_next[name[at]].push_back(name);
-    }
-  }
+// Plain characters that go on from the first `at` characters of these names, which are all of that
+// beginning, without being one of them. REQUIRES: sorted, each once.
+Expression OtherThan(absl::Span<const std::u32string> names, size_t at) {
   std::vector<Expression> parts;
-  if (!ends_here) parts.push_back(Literal(""));
+  if (names[0].size() == at) {
+    names.remove_prefix(1);
+  } else {
+    parts.push_back(Literal(""));
+  }
   CodePoints taken;
-  for (const auto& [point, rest] : by_next) {
+  while (!names.empty()) {
+    const char32_t point = names[0][at];
+    size_t same = 1;
+    while (same < names.size() && names[same][at] == point) ++same;
     taken.emplace_back(point, point);
-    parts.push_back(Sequence({OneOf({{point, point}}), OtherThan(rest, at + 1)}));
+    std::vector<Expression> on;
+    on.push_back(OneOf({{point, point}}));
+    on.push_back(OtherThan(names.first(same), at + 1));
+    parts.push_back(Sequence(std::move(on)));
+    names.remove_prefix(same);
   }
   parts.push_back(Sequence({OneOf(Intersect(Complement(std::move(taken)), PlainPoints())),
                             Repeat(OneOf(PlainPoints()), 0)}));
@@ -138,26 +156,41 @@ Expression JsonCharacterOf(const CodePoints& points) {
   std::vector<Expression> parts;
   const CodePoints plain = Intersect(points, PlainPoints());
   if (!plain.empty()) parts.push_back(OneOf(plain));
-  CodePoints rest = Intersect(points, {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
-  for (const auto& [low, high] : rest) {
+  for (const auto& [low, high] : EscapedPoints(points)) {
     for (uint32_t point = low; point <= high; ++point) parts.push_back(Escaped(point));
   }
   if (parts.empty()) return OneOf({});
   return Choice(std::move(parts));
 }
 
-Expression JsonStringOf(const Expression& value) {
-  return Sequence({Literal("\""), JsonCharactersOf(value), Literal("\"")});
+absl::StatusOr<Expression> JsonStringOf(const Expression& value, GrammarBudget* budget) {
+  if (absl::Status status = budget->TakeParts(JsonParts(value)); !status.ok()) return status;
+  return Quoted(JsonCharactersOf(value));
+}
+
+Expression Quoted(Expression inside) {
+  std::vector<Expression> parts;
+  parts.push_back(Literal("\""));
+  parts.push_back(std::move(inside));
+  parts.push_back(Literal("\""));
+  return Sequence(std::move(parts));
 }
 
 Expression JsonStringExcept(const std::vector<std::string>& names) {
-  std::vector<std::u32string> points;
+  std::vector<std::u32string> plain;
   for (const std::string& name : names) {
     std::u32string all;
-    for (size_t at = 0; at < name.size();) all.push_back(TakeUtf8(name, &at));
-    points.push_back(std::move(all));
+    bool escaped = false;
+    for (size_t at = 0; at < name.size();) {
+      all.push_back(TakeUtf8(name, &at));
+      escaped = escaped || Intersect({{all.back(), all.back()}}, PlainPoints()).empty();
+    }
+    // What must be escaped is no plain string, nor the beginning of one.
+    if (!escaped) plain.push_back(std::move(all));
   }
-  return Sequence({Literal("\""), OtherThan(points, 0), Literal("\"")});
+  std::sort(plain.begin(), plain.end());
+  plain.erase(std::unique(plain.begin(), plain.end()), plain.end());
+  return Quoted(plain.empty() ? Repeat(OneOf(PlainPoints()), 0) : OtherThan(plain, 0));
 }
 
 }  // namespace espalier

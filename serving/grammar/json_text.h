@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "serving/grammar/expression.h"
 
 namespace espalier {
@@ -17,8 +18,12 @@ void AddJsonRules(Grammar* grammar);
 // One of these code points within a string, as JSON writes it: in one way only.
 Expression JsonCharacterOf(const CodePoints& points);
 
-// A string whose value is a text of `value`: its characters as JSON writes them.
-Expression JsonStringOf(const Expression& value);
+// A string whose value is a text of `value`: its characters as JSON writes them. InvalidArgument if
+// that is more than is left of the budget.
+absl::StatusOr<Expression> JsonStringOf(const Expression& value, GrammarBudget* budget);
+
+// "\"", the expression, "\"".
+Expression Quoted(Expression inside);
 
 // A string of plain characters that is none of `names`.
 Expression JsonStringExcept(const std::vector<std::string>& names);

@@ -6,48 +6,66 @@
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
+namespace {
+
+// Of one state's items, with those that lead to them.
+constexpr size_t kMaxSeen = 16 * ParseTable::kMaxItems;
+constexpr int64_t kStateWork = 8;
+
+}  // namespace
 
 ParseTable::ParseTable(std::shared_ptr<const Automaton> automaton)
     : automaton_(std::move(automaton)), frames_(1) {}
 
 int32_t ParseTable::Push(int32_t after, int32_t below) {
-  if (automaton_->nodes[after].only_final) return below;
+  const Automaton::Node& node = automaton_->nodes[after];
+  if (node.only_final) return below;
   const auto [it, added] =
       frame_of_.try_emplace(Item{after, below}, static_cast<int32_t>(frames_.size()));
   if (added) {
-    bytes_ += static_cast<int64_t>(sizeof(Frame) + 2 * sizeof(Item));
-    frames_.push_back({after, below, frames_[below].depth + 1});
+    const Frame& under = frames_[below];
+    const auto [like, first] =
+        likes_.try_emplace(Item{node.like, under.like}, static_cast<int32_t>(likes_.size() + 1));
+    bytes_ += static_cast<int64_t>(sizeof(Frame) + (first ? 4 : 2) * sizeof(Item));
+    frames_.push_back(
+        {after, below, under.depth + 1, like->second, std::min(node.left, under.left)});
   }
   return it->second;
 }
 
-absl::StatusOr<int> ParseTable::Close(Items begin) {
-  absl::flat_hash_set<Item> seen;
-  Items items, work;
-  bool accepting = false;
+absl::Status ParseTable::Follow(const Items& begin, Items* items, bool* accepting) {
+  seen_.clear();
+  work_items_.clear();
   const auto add = [&](int32_t node, int32_t stack) {
-    if (seen.insert({node, stack}).second) work.push_back({node, stack});
+    if (seen_.insert({node, stack}).second) work_items_.push_back({node, stack});
   };
   for (const Item& item : begin) add(item.node, item.stack);
-  while (!work.empty()) {
-    const Item item = work.back();
-    work.pop_back();
+  while (!work_items_.empty()) {
+    const Item item = work_items_.back();
+    work_items_.pop_back();
     ++work_;
-    if (static_cast<int>(seen.size()) > kMaxItems) {
+    const Automaton::Node& node = automaton_->nodes[item.node];
+    if (!node.edges.empty()) items->push_back(item);
+    if (items->size() > kMaxItems || seen_.size() > kMaxSeen) {
       return absl::InvalidArgumentError(
           absl::StrCat("the structured output's grammar is too ambiguous: there are more than ",
-                       kMaxItems, " ways to read what was generated so far"));
+                       kMaxItems, " ways to read one text; let alternatives begin differently"));
     }
-    const Automaton::Node& node = automaton_->nodes[item.node];
     for (const int32_t to : node.jumps) add(to, item.stack);
     for (const Automaton::Call& call : node.calls) {
       const int32_t stack = Push(call.after, item.stack);
       if (frames_[stack].depth <= kMaxDepth) add(call.rule, stack);
     }
-    if (node.final && item.stack == 0) accepting = true;
+    if (node.final && item.stack == 0) *accepting = true;
     if (node.final && item.stack != 0) add(frames_[item.stack].after, frames_[item.stack].below);
-    if (!node.edges.empty()) items.push_back(item);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> ParseTable::Close(const Items& begin) {
+  Items items;
+  bool accepting = false;
+  if (absl::Status status = Follow(begin, &items, &accepting); !status.ok()) return status;
   if (items.empty() && !accepting) return kDead;
   return Number(std::move(items), accepting);
 }
@@ -55,12 +73,74 @@ absl::StatusOr<int> ParseTable::Close(Items begin) {
 int ParseTable::Number(Items items, bool accepting) {
   std::sort(items.begin(), items.end());
   const auto [it, added] = numbers_.try_emplace({items, accepting}, size());
-  if (added) {
-    bytes_ += static_cast<int64_t>(sizeof(State) + 2 * items.size() * sizeof(Item));
-    states_.push_back({std::move(items), accepting, {}});
-    states_.back().next.fill(kUnknown);
+  if (!added) return it->second;
+  bytes_ += static_cast<int64_t>(sizeof(State) + 2 * items.size() * sizeof(Item));
+  work_ += kStateWork;
+  State& state = states_.emplace_back();
+  state.accepting = accepting;
+  state.next.fill(kDead);
+  for (const Item& item : items) {
+    for (const Automaton::Edge& edge : automaton_->nodes[item.node].edges) {
+      std::fill(state.next.begin() + edge.low, state.next.begin() + edge.high + 1, kUnknown);
+    }
   }
+  state.items = std::move(items);
   return it->second;
+}
+
+absl::Status ParseTable::CheckWidth(std::shared_ptr<const Automaton> automaton, int64_t most) {
+  const std::vector<Automaton::Node>& nodes = automaton->nodes;
+  const int32_t start = automaton->start;
+  std::vector<bool> known(nodes.size(), false), landed(nodes.size(), false);
+  std::vector<int32_t> work;
+  const auto add = [&](int32_t node) {
+    if (!known[node]) work.push_back(node);
+    known[node] = true;
+  };
+  ParseTable table(std::move(automaton));
+  Items items;
+  bool accepting = false;
+  const auto land = [&](int32_t node) {
+    // Copies are as wide as the first.
+    if (landed[node] || nodes[node].like != node || table.work_ >= most) return absl::OkStatus();
+    landed[node] = true;
+    items.clear();
+    return table.Follow({{node, 0}}, &items, &accepting);
+  };
+  add(start);
+  absl::Status status = land(start);
+  while (!work.empty() && status.ok()) {
+    const Automaton::Node& node = nodes[work.back()];
+    work.pop_back();
+    for (const int32_t to : node.jumps) add(to);
+    for (const Automaton::Call& call : node.calls) {
+      add(call.rule);
+      add(call.after);
+    }
+    for (const Automaton::Edge& edge : node.edges) {
+      status.Update(land(edge.to));
+      add(edge.to);
+    }
+  }
+  return status;
+}
+
+ParseTable::Outline ParseTable::OutlineOf(int state) {
+  Items outline;
+  int32_t left = INT32_MAX;
+  for (const Item& item : states_[state].items) {
+    const Automaton::Node& node = automaton_->nodes[item.node];
+    const Frame& stack = frames_[item.stack];
+    outline.push_back({node.like, stack.like});
+    left = std::min({left, node.left, stack.left});
+  }
+  std::sort(outline.begin(), outline.end());
+  outline.erase(std::unique(outline.begin(), outline.end()), outline.end());
+  const int64_t bytes = static_cast<int64_t>(outline.size() * sizeof(Item));
+  const auto [it, added] =
+      outlines_.try_emplace(std::move(outline), static_cast<int>(outlines_.size()));
+  if (added) bytes_ += bytes;
+  return {it->second, left};
 }
 
 absl::StatusOr<int> ParseTable::Start() { return Close({{automaton_->start, 0}}); }
@@ -74,7 +154,7 @@ absl::StatusOr<int> ParseTable::Next(int state, uint8_t byte) {
       if (byte >= edge.low && byte <= edge.high) begin.push_back({edge.to, item.stack});
     }
   }
-  absl::StatusOr<int> next = begin.empty() ? kDead : Close(std::move(begin));
+  absl::StatusOr<int> next = begin.empty() ? kDead : Close(begin);
   if (next.ok()) states_[state].next[byte] = *next;
   return next;
 }

@@ -1,6 +1,7 @@
 #include "serving/grammar/regex.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,25 +13,82 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr int kMaxCount = 100'000;
 
-const CodePoints& Digits() {
-  static const CodePoints& points = *new CodePoints{{'0', '9'}};
+// Code points by dialect: ECMAScript's digits and word characters are ASCII's, Python's are
+// Unicode's, and of spaces each has some of its own. What is accepted must be right for both.
+struct Points {
+  CodePoints all;  // in the set, for both
+  CodePoints any;  // perhaps in the set, for one of them
+
+  void Add(const Points& more) {
+    all.insert(all.end(), more.all.begin(), more.all.end());
+    any.insert(any.end(), more.any.begin(), more.any.end());
+  }
+  Points Negated() const { return {Complement(any), Complement(all)}; }
+};
+
+Points OnePoint(uint32_t point) { return {{{point, point}}, {{point, point}}}; }
+
+const Points& Digits() {
+  // Unicode's Nd. Beyond the basic plane whole stretches that have some, as more come to be there.
+  static const Points& points = *new Points{
+      {{'0', '9'}}, {{'0', '9'},         {0x660, 0x669},     {0x6F0, 0x6F9},     {0x7C0, 0x7C9},
+                     {0x966, 0x96F},     {0x9E6, 0x9EF},     {0xA66, 0xA6F},     {0xAE6, 0xAEF},
+                     {0xB66, 0xB6F},     {0xBE6, 0xBEF},     {0xC66, 0xC6F},     {0xCE6, 0xCEF},
+                     {0xD66, 0xD6F},     {0xDE6, 0xDEF},     {0xE50, 0xE59},     {0xED0, 0xED9},
+                     {0xF20, 0xF29},     {0x1040, 0x1049},   {0x1090, 0x1099},   {0x17E0, 0x17E9},
+                     {0x1810, 0x1819},   {0x1946, 0x194F},   {0x19D0, 0x19D9},   {0x1A80, 0x1A99},
+                     {0x1B50, 0x1B59},   {0x1BB0, 0x1BB9},   {0x1C40, 0x1C59},   {0xA620, 0xA629},
+                     {0xA8D0, 0xA8D9},   {0xA900, 0xA909},   {0xA9D0, 0xA9F9},   {0xAA50, 0xAA59},
+                     {0xABF0, 0xABF9},   {0xFF10, 0xFF19},   {0x10400, 0x16FFF}, {0x1CC00, 0x1CCFF},
+                     {0x1D7C0, 0x1D7FF}, {0x1E000, 0x1EFFF}, {0x1FBF0, 0x1FBFF}}};
   return points;
 }
-const CodePoints& WordCharacters() {
-  static const CodePoints& points = *new CodePoints{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+
+const Points& WordCharacters() {
+  // Letters and digits of Unicode are too many for a class: any is one but for these blocks of
+  // punctuation, symbols and marks.
+  static const Points& points = *new Points{
+      {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+      Complement({{0, '0' - 1},     {'9' + 1, 'A' - 1}, {'Z' + 1, '_' - 1}, {'_' + 1, 'a' - 1},
+                  {'z' + 1, 0xA9},  {0xAB, 0xB1},       {0xB4, 0xB4},       {0xB6, 0xB8},
+                  {0xBB, 0xBB},     {0xBF, 0xBF},       {0xD7, 0xD7},       {0xF7, 0xF7},
+                  {0x300, 0x36F},   {0x2000, 0x206F},   {0x20A0, 0x20FF},   {0x2190, 0x245F},
+                  {0x2500, 0x2775}, {0x2794, 0x2BFF},   {0x2E30, 0x3004},   {0x3008, 0x3020},
+                  {0xE000, 0xF8FF}, {0xFE00, 0xFE6F},   {0xFF01, 0xFF0F},   {0xFF1A, 0xFF20},
+                  {0xFF5B, 0xFF65}, {0xFFE0, 0xFFFF},   {0x1F110, 0x1FBEF}})};
   return points;
 }
-const CodePoints& Spaces() {
-  static const CodePoints& points = *new CodePoints{{'\t', '\r'}, {' ', ' '}};
+
+const Points& Spaces() {
+  static const Points& points = *new Points{{{'\t', '\r'}, {' ', ' '}},
+                                            {{'\t', '\r'},
+                                             {0x1C, ' '},
+                                             {0x85, 0x85},
+                                             {0xA0, 0xA0},
+                                             {0x1680, 0x1680},
+                                             {0x2000, 0x200A},
+                                             {0x2028, 0x2029},
+                                             {0x202F, 0x202F},
+                                             {0x205F, 0x205F},
+                                             {0x3000, 0x3000},
+                                             {0xFEFF, 0xFEFF}}};
+  return points;
+}
+
+// What "." is: no end of a line of ECMAScript, which are Python's and more.
+const CodePoints& AnyButLineEnds() {
+  static const CodePoints& points =
+      *new CodePoints(Complement({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
   return points;
 }
 
 class Parser {
  public:
-  Parser(absl::string_view pattern, bool search) : text_(pattern), search_(search) {}
+  Parser(absl::string_view pattern, bool search, GrammarBudget* budget)
+      : text_(pattern), search_(search), budget_(budget) {}
 
   absl::StatusOr<Expression> Parse() {
-    Expression all = Alternatives(0);
+    Expression all = Whole();
     if (status_.ok() && at_ < text_.size()) Fail("')' closes nothing");
     if (!status_.ok()) return status_;
     return all;
@@ -51,22 +109,41 @@ class Parser {
     }
   }
 
+  // Alternatives that may begin, or end, anywhere share the text around them: were each to have
+  // its own, every one would be another way to read it.
+  Expression Whole() {
+    std::map<std::pair<bool, bool>, std::vector<Expression>> by_ends;
+    do {
+      bool from_start = false, to_end = false;
+      Expression one = Alternative(0, &from_start, &to_end);
+      by_ends[{from_start || !search_, to_end || !search_}].push_back(std::move(one));
+    } while (status_.ok() && Take("|"));
+    const Expression anything = Repeat(OneOf({{0, kLastCodePoint}}), 0);
+    std::vector<Expression> ways;
+    for (auto& [ends, alternatives] : by_ends) {
+      std::vector<Expression> parts;
+      if (!ends.first) parts.push_back(anything);
+      parts.push_back(Choice(std::move(alternatives)));
+      if (!ends.second) parts.push_back(anything);
+      ways.push_back(Sequence(std::move(parts)));
+    }
+    return Choice(std::move(ways));
+  }
+
   Expression Alternatives(int depth) {
     std::vector<Expression> parts;
     if (depth > kMaxDepth) Fail(absl::StrCat("groups nest deeper than ", kMaxDepth));
     do {
-      parts.push_back(Alternative(depth));
+      bool from_start = false, to_end = false;
+      parts.push_back(Alternative(depth, &from_start, &to_end));
     } while (status_.ok() && Take("|"));
     return Choice(std::move(parts));
   }
 
-  Expression Alternative(int depth) {
-    const Expression anything = Repeat(OneOf({{0, kLastCodePoint}}), 0);
+  Expression Alternative(int depth, bool* from_start, bool* to_end) {
     std::vector<Expression> parts;
-    if (depth == 0) {
-      if (!Take("^") && search_) parts.push_back(anything);
-    }
-    bool to_the_end = false;
+    Spend();
+    *from_start = depth == 0 && Take("^");
     while (More() && Peek() != '|' && Peek() != ')') {
       if (Peek() == '^') {
         Fail("'^' is accepted at the beginning only");
@@ -75,17 +152,23 @@ class Parser {
         if (depth > 0 || (at_ < text_.size() && Peek() != '|')) {
           Fail("'$' is accepted at the end only");
         }
-        to_the_end = true;
+        *to_end = true;
         break;
       } else {
         parts.push_back(Quantified(depth));
       }
     }
-    if (depth == 0 && search_ && !to_the_end) parts.push_back(anything);
     return Sequence(std::move(parts));
   }
 
+  // Of one more alternative or atom, either of two expressions at most.
+  void Spend() {
+    const absl::Status status = budget_->TakeParts(2);
+    if (!status.ok()) Fail(status.message());
+  }
+
   Expression Quantified(int depth) {
+    Spend();
     Expression atom = Atom(depth);
     if (!More()) return atom;
     int least = 0, most = -1;
@@ -101,14 +184,14 @@ class Parser {
     if (Take("+")) Fail("possessive quantifiers are not supported");
     Take("?");
     const bool again =
-        More() &&
-        (Peek() == '*' || Peek() == '+' || Peek() == '?' ||
-         (Peek() == '{' && text_.substr(at_ + 1, 1) >= "0" && text_.substr(at_ + 1, 1) <= "9"));
+        More() && (Peek() == '*' || Peek() == '+' || Peek() == '?' ||
+                   (Peek() == '{' && at_ + 1 < text_.size() &&
+                    (text_[at_ + 1] == ',' || (text_[at_ + 1] >= '0' && text_[at_ + 1] <= '9'))));
     if (again) Fail("a repetition of a repetition needs a group around the inner one");
     return Repeat(std::move(atom), least, most);
   }
 
-  // {n}, {n,} or {n,m}; anything else in braces is text.
+  // {n}, {n,}, {,m} or {n,m}; anything else in braces is text.
   bool Counts(int* least, int* most) {
     const size_t begin = at_++;
     const auto number = [&](int* out) {
@@ -122,8 +205,13 @@ class Parser {
       return at_ > first;
     };
     bool good = number(least);
-    if (good && Take(",")) {
-      if (!number(most)) *most = -1;
+    if (Take(",")) {
+      const bool bounded = number(most);
+      if (!good && !bounded && Take("}")) {
+        Fail("{,} is a repetition to some and text to others; write * or \\{,}");
+      }
+      if (!bounded) *most = -1;
+      good = good || bounded;
     } else {
       *most = *least;
     }
@@ -147,16 +235,16 @@ class Parser {
         return Class();
       case '.':
         ++at_;
-        return OneOf(Complement({{'\n', '\n'}, {'\r', '\r'}}));
+        return OneOf(AnyButLineEnds());
       case '*':
       case '+':
       case '?':
         Fail("nothing to repeat");
         return {};
       case '\\': {
-        CodePoints points;
+        Points points;
         Escape(&points, /*in_class=*/false);
-        return OneOf(std::move(points));
+        return OneOf(std::move(points.all));
       }
       default: {
         const uint32_t point = TakeUtf8(text_, &at_);
@@ -185,7 +273,7 @@ class Parser {
   }
 
   // One code point or a class of them, after a backslash.
-  void Escape(CodePoints* points, bool in_class) {
+  void Escape(Points* points, bool in_class) {
     ++at_;
     if (at_ >= text_.size()) {
       Fail("a backslash ends the pattern");
@@ -193,23 +281,20 @@ class Parser {
     }
     const char c = Peek();
     ++at_;
-    const auto one = [points](uint32_t point) { points->emplace_back(point, point); };
-    const auto add = [points](const CodePoints& more) {
-      points->insert(points->end(), more.begin(), more.end());
-    };
+    const auto one = [points](uint32_t point) { points->Add(OnePoint(point)); };
     switch (c) {
       case 'd':
-        return add(Digits());
+        return points->Add(Digits());
       case 'D':
-        return add(Complement(Digits()));
+        return points->Add(Digits().Negated());
       case 'w':
-        return add(WordCharacters());
+        return points->Add(WordCharacters());
       case 'W':
-        return add(Complement(WordCharacters()));
+        return points->Add(WordCharacters().Negated());
       case 's':
-        return add(Spaces());
+        return points->Add(Spaces());
       case 'S':
-        return add(Complement(Spaces()));
+        return points->Add(Spaces().Negated());
       case 'n':
         return one('\n');
       case 'r':
@@ -221,6 +306,9 @@ class Parser {
       case 'v':
         return one('\v');
       case '0':
+        if (at_ < text_.size() && Peek() >= '0' && Peek() <= '9') {
+          Fail("\\0 before a digit is an octal number to some and not to others; write \\x00");
+        }
         return one(0);
       case 'x':
         return one(Hex(2, 2));
@@ -269,53 +357,57 @@ class Parser {
   Expression Class() {
     ++at_;
     const bool negated = Take("^");
-    CodePoints points;
+    Points points;
     bool first = true;
     while (More() && (Peek() != ']' || first)) {
       first = false;
       if (text_.substr(at_, 2) == "[:") Fail("[:classes:] are not supported");
-      CodePoints low;
+      Points low;
       ClassPoint(&low);
       const bool range = at_ + 1 < text_.size() && Peek() == '-' && text_[at_ + 1] != ']';
       if (!range) {
-        points.insert(points.end(), low.begin(), low.end());
+        points.Add(low);
         continue;
       }
       ++at_;
-      CodePoints high;
+      Points high;
       ClassPoint(&high);
       if (!status_.ok()) break;
-      if (low.size() != 1 || high.size() != 1 || low[0].first != low[0].second ||
-          high[0].first != high[0].second || low[0].first > high[0].first) {
+      const auto single = [](const Points& end) {
+        return end.all.size() == 1 && end.all[0].first == end.all[0].second;
+      };
+      if (!single(low) || !single(high) || low.all[0].first > high.all[0].first) {
         Fail("a range's ends must be characters, the lower one first");
         break;
       }
-      points.emplace_back(low[0].first, high[0].first);
+      const CodePoints range_points = {{low.all[0].first, high.all[0].first}};
+      points.Add({range_points, range_points});
     }
     if (!Take("]")) Fail("a class is not closed");
-    return OneOf(negated ? Complement(std::move(points)) : std::move(points));
+    return OneOf(negated ? points.Negated().all : std::move(points.all));
   }
 
-  void ClassPoint(CodePoints* out) {
+  void ClassPoint(Points* out) {
     if (Peek() == '\\') {
       Escape(out, /*in_class=*/true);
     } else {
-      const uint32_t point = TakeUtf8(text_, &at_);
-      out->emplace_back(point, point);
+      out->Add(OnePoint(TakeUtf8(text_, &at_)));
     }
   }
 
   absl::string_view text_;
   bool search_;
+  GrammarBudget* budget_;
   size_t at_ = 0;
   absl::Status status_;
 };
 
 }  // namespace
 
-absl::StatusOr<Expression> ParseRegex(absl::string_view pattern, bool search) {
+absl::StatusOr<Expression> ParseRegex(absl::string_view pattern, GrammarBudget* budget,
+                                      bool search) {
   if (!IsValidUtf8(pattern)) return absl::InvalidArgumentError("regex: it is not valid UTF-8");
-  return Parser(pattern, search).Parse();
+  return Parser(pattern, search, budget).Parse();
 }
 
 }  // namespace espalier

@@ -45,7 +45,10 @@ const char* JsonTypeOf(const nlohmann::ordered_json& value) {
   return value.is_array() ? "array" : "object";
 }
 
-SchemaBuilder::SchemaBuilder(const Json& root) : root_(root) { AddJsonRules(&grammar_); }
+SchemaBuilder::SchemaBuilder(const Json& root, GrammarBudget* budget)
+    : root_(root), budget_(*budget) {
+  AddJsonRules(&grammar_);
+}
 
 absl::StatusOr<Grammar> SchemaBuilder::Build() {
   Expression body = Schema(root_, "#", 0);
@@ -72,7 +75,13 @@ void SchemaBuilder::Fail(absl::string_view place, absl::string_view what) {
   }
 }
 
+void SchemaBuilder::Spend(int64_t parts) {
+  const absl::Status status = budget_.TakeParts(parts);
+  if (!status.ok()) Fail("#", status.message());
+}
+
 void SchemaBuilder::SetRule(const std::string& name, Expression body) {
+  Spend(CountParts(body));
   grammar_.rules[name] = std::move(body);
   if (grammar_.rules.size() > kMaxRules) {
     Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
@@ -91,6 +100,7 @@ Expression SchemaBuilder::Rules(const Dfa& texts, absl::string_view kind,
     Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
     return {};
   }
+  Spend(kPartsOfState * texts.size());
   return texts.AddRules(absl::StrCat(kind, "-", ++counter_), form, &grammar_);
 }
 
@@ -205,8 +215,11 @@ Expression SchemaBuilder::Typed(const Json& schema, const std::string& type,
   if (type == "object") return Object(schema, place, depth);
   if (type == "array") return Array(schema, place, depth);
   if (type == "string") return String(schema, place);
-  if (type == "integer") return Integer(schema, place);
-  if (type == "number") return Number(schema, place);
+  if (type == "integer" || type == "number") {
+    Expression number = type == "integer" ? Integer(schema, place) : Number(schema, place);
+    Spend(CountParts(number));
+    return number;
+  }
   Only(schema, place, {"type"});
   if (type == "boolean") return Choice({Literal("true"), Literal("false")});
   if (type == "null") return Literal("null");
@@ -223,6 +236,7 @@ std::vector<SchemaBuilder::Json> SchemaBuilder::Enumerated(const Json& schema,
   const Json only = schema.value("enum", Json());
   const Json constant = schema.contains("const") ? Json::array({schema["const"]}) : Json::array();
   const Json& given = schema.contains("const") ? constant : only;
+  const bool both = schema.contains("const") && schema.contains("enum");
   std::vector<Json> values;
   if (schema.contains("enum") && !only.is_array()) {
     Fail(absl::StrCat(place, "/enum"), "it must be a list");
@@ -235,8 +249,7 @@ std::vector<SchemaBuilder::Json> SchemaBuilder::Enumerated(const Json& schema,
     };
     const bool fine = type.is_null() || fits(type) ||
                       (type.is_array() && std::any_of(type.begin(), type.end(), fits));
-    const bool listed =
-        !schema.contains("enum") || std::find(only.begin(), only.end(), value) != only.end();
+    const bool listed = !both || std::find(only.begin(), only.end(), value) != only.end();
     if (fine && listed) values.push_back(value);
   }
   if (values.empty()) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -24,13 +25,14 @@ class SchemaBuilder {
  public:
   using Json = nlohmann::ordered_json;
 
-  explicit SchemaBuilder(const Json& root);  // outlives the builder
+  SchemaBuilder(const Json& root, GrammarBudget* budget);  // both outlive the builder
 
   absl::StatusOr<Grammar> Build();
 
  private:
   // schema_builder.cc
   void Fail(absl::string_view place, absl::string_view what);
+  void Spend(int64_t parts);
   void SetRule(const std::string& name, Expression body);
   std::string NewRule(Expression body);
   // The texts as rules whose names begin with `kind`.
@@ -62,9 +64,14 @@ class SchemaBuilder {
   Expression Reference(const Json& schema, const std::string& place);
   Expression AllOf(const Json& schema, const std::string& place, int depth);
   Expression AnyOf(const Json& schema, const std::string& key, const std::string& place, int depth);
-  void CheckExclusive(const std::vector<Json>& branches, const std::string& place);
+  // The same without a copy, where it is the document's or, without "$ref", `schema` itself.
+  std::shared_ptr<const Json> ResolvedThere(const Json& schema, const std::string& place);
+  // All of them besides require the property `tag`, if it is a string.
+  void CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches, const Json& tag,
+                      const std::string& place);
   // Both schemas; {} after an error.
   Json Merged(const Json& a, const Json& b, const std::string& place);
+  Json Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b, const std::string& place);
   // A call of the rule of a schema that is nowhere in the document; equal ones have one rule.
   Expression Made(const Json& schema, const std::string& place);
 
@@ -140,6 +147,7 @@ class SchemaBuilder {
                       const Counts& counts, const std::string& place);
 
   const Json& root_;
+  GrammarBudget& budget_;
   Grammar grammar_;
   std::set<std::string> referred_;
   std::vector<std::string> pending_;  // of "$ref"
@@ -149,7 +157,6 @@ class SchemaBuilder {
   };
   std::map<std::string, std::string> made_;  // rules by the texts of the schemas
   std::vector<Unmade> unmade_;
-  DfaBudget budget_ = 20'000'000;  // of automata and of mergers, for a part of a second
   int schemas_ = 0;
   int counter_ = 0;
   absl::Status status_;

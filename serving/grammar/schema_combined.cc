@@ -1,13 +1,18 @@
 // References, and several schemas at once or one of several.
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "serving/grammar/schema_builder.h"
 #include "serving/grammar/schema_merge.h"
+#include "serving/grammar/value_set.h"
 
 namespace espalier {
 namespace {
@@ -27,48 +32,99 @@ Json Beside(const Json& schema, const std::string& key) {
   return rest;
 }
 
-// Equal for equal values: 1 and 1.0 are.
-std::string TagOf(const Json& value) {
-  return value.is_number() ? absl::StrCat(value.get<double>()) : JsonText(value);
+// Of a URI's fragment. What is no code stays as it is.
+std::string WithoutPercents(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool code = text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
+                      absl::ascii_isxdigit(text[i + 2]);
+    out += code ? absl::HexStringToBytes(text.substr(i + 1, 2)) : std::string(1, text[i]);
+    if (code) i += 2;
+  }
+  return out;
 }
 
 // The values that a property must have one of, if it must be there; empty: anything.
-std::set<std::string> TagsOf(const Json& branch, const std::string& name) {
-  const Json& property = branch["properties"][name];
+std::set<std::string> TagsOf(const Json& property) {
   std::set<std::string> tags;
   if (!property.is_object()) return tags;
-  if (property.contains("const")) {
-    tags.insert(TagOf(property["const"]));
-  } else if (property.contains("enum") && property["enum"].is_array()) {
-    for (const Json& value : property["enum"]) tags.insert(TagOf(value));
+  if (const auto value = property.find("const"); value != property.end()) {
+    tags.insert(CanonicalText(*value));
+  } else if (const auto all = property.find("enum"); all != property.end() && all->is_array()) {
+    for (const Json& one : *all) tags.insert(CanonicalText(one));
   }
   return tags;
 }
 
-// Whether all branches require the property, each with values that no other one has.
-bool TellsApart(const std::vector<Json>& branches, const std::string& name) {
-  std::set<std::string> seen;
-  for (const Json& branch : branches) {
-    const Json properties = branch.value("properties", Json::object());
-    const Json required = branch.value("required", Json::array());
-    if (!properties.is_object() || !properties.contains(name) || !required.is_array() ||
-        std::find(required.begin(), required.end(), Json(name)) == required.end()) {
-      return false;
-    }
-    const std::set<std::string> tags = TagsOf(branch, name);
-    if (tags.empty()) return false;
-    for (const std::string& tag : tags) {
-      if (!seen.insert(tag).second) return false;
+// The properties that a branch requires, or that are the `tag`, with their values, where those are
+// listed.
+std::map<std::string, std::set<std::string>> TagsOfAll(const Json& branch, const Json& tag) {
+  std::map<std::string, std::set<std::string>> out;
+  const auto properties = branch.find("properties"), required = branch.find("required");
+  if (properties == branch.end() || !properties->is_object()) return out;
+  std::set<std::string> needed;
+  if (tag.is_string()) needed.insert(tag.get<std::string>());
+  if (required != branch.end() && required->is_array()) {
+    for (const Json& name : *required) {
+      if (name.is_string()) needed.insert(name.get<std::string>());
     }
   }
-  return true;
+  for (const auto& [name, property] : properties->items()) {
+    if (needed.count(name) == 0) continue;
+    std::set<std::string> tags = TagsOf(property);
+    if (!tags.empty()) out[name] = std::move(tags);
+  }
+  return out;
+}
+
+// Whether all branches require a property, each with values that no other one has.
+bool TellApart(const std::vector<std::shared_ptr<const Json>>& branches, const Json& tag) {
+  std::map<std::string, std::set<std::string>> seen = TagsOfAll(*branches[0], tag);
+  for (size_t i = 1; i < branches.size() && !seen.empty(); ++i) {
+    std::map<std::string, std::set<std::string>> more = TagsOfAll(*branches[i], tag);
+    for (auto it = seen.begin(); it != seen.end();) {
+      const auto found = more.find(it->first);
+      bool apart = found != more.end();
+      if (apart) {
+        for (const std::string& value : found->second) {
+          apart = apart && it->second.insert(value).second;
+        }
+      }
+      it = apart ? std::next(it) : seen.erase(it);
+    }
+  }
+  return !seen.empty();
+}
+
+// Whether no value is of two branches: none is listed twice, and no two others, nor one of them and
+// a listed value, are of one type.
+bool DifferInValues(const std::vector<std::shared_ptr<const Json>>& branches) {
+  ValueSet values;
+  std::set<std::string> types, types_of_values;
+  const auto kind = [](std::string type) { return type == "integer" ? "number" : type; };
+  for (const std::shared_ptr<const Json>& branch : branches) {
+    if (const std::optional<Json> listed = FiniteValues(*branch)) {
+      for (const Json& value : *listed) {
+        if (!values.Add(value)) return false;
+        types_of_values.insert(kind(JsonTypeOf(value)));
+      }
+      continue;
+    }
+    const auto given = branch->find("type");
+    if (given == branch->end()) return false;
+    for (const Json& type : given->is_array() ? *given : Json::array({*given})) {
+      if (!type.is_string() || !types.insert(kind(type.get<std::string>())).second) return false;
+    }
+  }
+  return std::none_of(types.begin(), types.end(),
+                      [&](const std::string& type) { return types_of_values.count(type) > 0; });
 }
 
 }  // namespace
 
 const Json* SchemaBuilder::Find(const std::string& pointer) const {
   const Json* at = &root_;
-  const std::vector<std::string> steps = absl::StrSplit(pointer, '/');
+  const std::vector<std::string> steps = absl::StrSplit(WithoutPercents(pointer), '/');
   for (size_t i = 1; i < steps.size(); ++i) {
     const std::string key = absl::StrReplaceAll(steps[i], {{"~1", "/"}, {"~0", "~"}});
     if (at->is_object() && at->contains(key)) {
@@ -99,6 +155,11 @@ Expression SchemaBuilder::Reference(const Json& schema, const std::string& place
 }
 
 Json SchemaBuilder::Resolved(const Json& schema, const std::string& place) {
+  return *ResolvedThere(schema, place);
+}
+
+std::shared_ptr<const Json> SchemaBuilder::ResolvedThere(const Json& schema,
+                                                         const std::string& place) {
   const Json* at = &schema;
   std::vector<Json> beside;
   int hops = 0;
@@ -111,19 +172,23 @@ Json SchemaBuilder::Resolved(const Json& schema, const std::string& place) {
       Fail(absl::StrCat(place, "/$ref"),
            at == nullptr ? "it must name a place in this schema that there is, as \"#/$defs/name\""
                          : "it leads back to itself");
-      return Json::object();
+      return std::make_shared<const Json>(Json::object());
     }
   }
-  Json resolved = *at;
+  std::shared_ptr<const Json> resolved(std::shared_ptr<const Json>(), at);
   for (size_t i = beside.size(); i > 0 && status_.ok(); --i) {
-    resolved = Merged(resolved, beside[i - 1], place);
+    resolved = std::make_shared<const Json>(Merged(*resolved, beside[i - 1], place));
   }
   return resolved;
 }
 
 Json SchemaBuilder::Merged(const Json& a, const Json& b, const std::string& place) {
   if (!status_.ok()) return Json::object();
-  absl::StatusOr<Json> merged = MergeSchemas(a, b);
+  return Charged(MergeSchemas(a, b), a, b, place);
+}
+
+Json SchemaBuilder::Charged(absl::StatusOr<Json> merged, const Json& a, const Json& b,
+                            const std::string& place) {
   if (!merged.ok()) {
     Fail(place, merged.status().message());
     return Json::object();
@@ -135,18 +200,19 @@ Json SchemaBuilder::Merged(const Json& a, const Json& b, const std::string& plac
                : static_cast<DfaBudget>(schema.size() +
                                         schema.value("properties", Json::object()).size());
   };
-  budget_ -=
+  budget_.steps -=
       kMergedByteCost * static_cast<DfaBudget>(JsonText(*merged).size()) + keys(a) * keys(b) / 4;
-  if (budget_ < 0) Fail(place, "what is merged here grows too large; write it as one schema");
+  if (budget_.steps < 0) Fail(place, "what is merged here grows too large; write it as one schema");
   return *std::move(merged);
 }
 
 Expression SchemaBuilder::Made(const Json& schema, const std::string& place) {
   if (!status_.ok()) return {};
   std::string text = JsonText(schema);
+  budget_.steps -= static_cast<int64_t>(text.size());
   const auto [it, inserted] =
       made_.try_emplace(std::move(text), absl::StrCat("made-", made_.size()));
-  if (made_.size() > kMaxMade) {
+  if (made_.size() > kMaxMade || budget_.steps < 0) {
     Fail(place, "what is merged here grows too large; write it as one schema");
   }
   if (inserted) unmade_.push_back({it->second, place, schema});
@@ -192,70 +258,71 @@ Expression SchemaBuilder::AnyOf(const Json& schema, const std::string& key,
   // The property that "discriminator" names need not be required, but to know the branch it is.
   const Json discriminator = schema.value("discriminator", Json());
   const Json tag = discriminator.is_object() ? discriminator.value("propertyName", Json()) : Json();
-  std::vector<Json> branches;
+  // Some are the document's, which may name one schema thousands of times.
+  std::vector<std::shared_ptr<const Json>> branches;
   struct Origin {
     size_t number;
     bool as_given;
   };
   std::vector<Origin> origins;
+  const auto requires_tag = [&](const Json& branch) {
+    const auto required = branch.find("required");
+    return required != branch.end() && required->is_array() &&
+           std::find(required->begin(), required->end(), tag) != required->end();
+  };
   for (size_t i = 0; i < given.size() && status_.ok(); ++i) {
     const std::string at = absl::StrCat(here, "/", i);
     // Branches that need no look inside stay what they are, references too.
     const bool look = key == "oneOf" || !rest.empty();
-    const Json resolved = look ? Resolved(given[i], at) : given[i];
-    Json branch = resolved;
-    if (key == "oneOf" && tag.is_string() && branch.is_object()) {
-      Json required = branch.value("required", Json::array());
-      if (required.is_array() &&
-          std::find(required.begin(), required.end(), tag) == required.end()) {
-        required.push_back(tag);
-        branch["required"] = std::move(required);
-      }
+    std::shared_ptr<const Json> branch =
+        look ? ResolvedThere(given[i], at)
+             : std::shared_ptr<const Json>(std::shared_ptr<const Json>(), &given[i]);
+    bool as_given = true;
+    if (key == "oneOf" && tag.is_string() && branch->is_object() && !requires_tag(*branch)) {
+      as_given = false;
     }
     if (!rest.empty()) {
-      std::optional<Json> merged = TryMerged(rest, branch, at);
+      std::optional<Json> merged = TryMerged(rest, *branch, at);
       if (!merged) continue;
-      branch = *std::move(merged);
+      as_given = as_given && *merged == *branch;
+      branch = std::make_shared<const Json>(*std::move(merged));
     }
-    origins.push_back({i, branch == resolved});
+    origins.push_back({i, as_given});
     branches.push_back(std::move(branch));
   }
   if (branches.empty()) Fail(here, "no branch allows what stands beside it");
-  if (key == "oneOf") CheckExclusive(branches, here);
+  if (key == "oneOf") CheckExclusive(branches, tag, here);
   std::vector<Expression> ways;
   for (size_t i = 0; i < branches.size() && status_.ok(); ++i) {
     const auto& [number, as_given] = origins[i];
     const std::string at = absl::StrCat(here, "/", number);
-    ways.push_back(as_given ? Schema(given[number], at, depth + 1) : Made(branches[i], at));
+    if (as_given) {
+      ways.push_back(Schema(given[number], at, depth + 1));
+      continue;
+    }
+    Json made = *branches[i];
+    if (key == "oneOf" && tag.is_string() && made.is_object() && !requires_tag(made)) {
+      Json required = made.value("required", Json::array());
+      if (required.is_array()) required.push_back(tag);
+      made["required"] = std::move(required);
+    }
+    ways.push_back(Made(made, at));
   }
   return Choice(std::move(ways));
 }
 
-// "oneOf" is "anyOf" where no value can satisfy two branches: by their types, or by the constants
-// of a property that all require.
-void SchemaBuilder::CheckExclusive(const std::vector<Json>& branches, const std::string& place) {
+// "oneOf" is "anyOf" where no value can satisfy two branches: by their types and constants, or by
+// the constants of a property that all require.
+void SchemaBuilder::CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches,
+                                   const Json& tag, const std::string& place) {
   if (!status_.ok() || branches.size() == 1) return;
-  std::set<std::string> seen;
-  bool by_type = true;
-  for (const Json& branch : branches) {
-    if (!branch.is_object()) return Fail(place, "it must be a list of schemas");
-    const Json types = branch.value("type", Json());
-    for (const Json& type : types.is_array() ? types : Json::array({types})) {
-      std::string name = type.is_string() ? type.get<std::string>() : "";
-      if (name == "integer") name = "number";
-      by_type = by_type && !name.empty() && seen.insert(name).second;
-    }
+  for (const std::shared_ptr<const Json>& branch : branches) {
+    if (!branch->is_object()) return Fail(place, "it must be a list of schemas");
   }
-  if (by_type) return;
-  const Json first = branches[0].value("properties", Json::object());
-  if (first.is_object()) {
-    for (const auto& [name, value] : first.items()) {
-      if (TellsApart(branches, name)) return;
-    }
-  }
+  if (DifferInValues(branches) || TellApart(branches, tag)) return;
   Fail(place,
        "its branches may overlap, and then only one of them may hold: give them different types "
-       "or a required property with different constants, or write anyOf");
+       "or constants, or a required property with different constants, or write anyOf");
 }
 
 }  // namespace espalier

@@ -1,6 +1,7 @@
 // What holds only where something else does or does not: "not", "if" and
 // "dependentRequired", as alternatives.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,12 +41,13 @@ std::optional<SchemaBuilder::Json> SchemaBuilder::TryMerged(const Json& a, const
   if (!status_.ok()) return std::nullopt;
   const Json left = a.is_object() && a.contains("$ref") ? Resolved(a, place) : a;
   const Json right = b.is_object() && b.contains("$ref") ? Resolved(b, place) : b;
-  if (absl::IsFailedPrecondition(MergeSchemas(left, right).status())) {
-    budget_ -= static_cast<DfaBudget>(10 * (JsonText(left).size() + JsonText(right).size()));
-    if (budget_ < 0) Fail(place, "its alternatives are too many; write it as fewer schemas");
+  absl::StatusOr<Json> both = MergeSchemas(left, right);
+  if (absl::IsFailedPrecondition(both.status())) {
+    budget_.steps -= static_cast<DfaBudget>(10 * (JsonText(left).size() + JsonText(right).size()));
+    if (budget_.steps < 0) Fail(place, "its alternatives are too many; write it as fewer schemas");
     return std::nullopt;
   }
-  Json merged = Merged(left, right, place);
+  Json merged = Charged(std::move(both), left, right, place);
   return status_.ok() ? std::optional(std::move(merged)) : std::nullopt;
 }
 
@@ -102,7 +104,9 @@ Expression SchemaBuilder::Excluding(const Json& schema, const std::string& place
   if (types.is_null()) types = Json(ImpliedType(schema));
   if (types == "") types = {"object", "array", "string", "number", "boolean", "null"};
   std::vector<Json> ways;
+  std::set<Json> seen;
   for (const Json& type : types.is_array() ? types : Json::array({types})) {
+    if (!seen.insert(type).second) continue;
     Json way = schema;
     way.erase("not");
     way["type"] = type;

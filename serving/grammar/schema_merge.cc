@@ -7,8 +7,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/value_set.h"
 
 namespace espalier {
 namespace {
@@ -47,19 +50,36 @@ bool IsSimple(const Json& schema) {
   return true;
 }
 
+void AddMissing(const Json& more, Json* list) {
+  ValueSet known(*list);
+  for (const Json& value : more) {
+    if (known.Add(value)) list->push_back(value);
+  }
+}
+
+// For short lists.
 bool Contains(const Json& list, const Json& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-Json ListOf(const Json& types) { return types.is_array() ? types : Json::array({types}); }
+// Each once.
+Json ListOf(const Json& types) {
+  Json list = Json::array();
+  if (types.is_array()) {
+    AddMissing(types, &list);
+  } else {
+    list.push_back(types);
+  }
+  return list;
+}
 
 // Whether a value of JSON's own types is of one of these.
-bool OfTypes(const Json& types, const Json& value) {
+bool OfTypes(const Json& list, const Json& value) {
   const bool number = value.is_number();
   // 1.0 is an integer.
   const bool whole =
       number && (value.is_number_integer() || std::floor(value.get<double>()) == value);
-  for (const Json& type : ListOf(types)) {
+  for (const Json& type : list) {
     if ((type == "integer" && whole) || (type == "number" && number) ||
         (type == "string" && value.is_string()) || (type == "boolean" && value.is_boolean()) ||
         (type == "null" && value.is_null()) || (type == "array" && value.is_array()) ||
@@ -87,14 +107,25 @@ Json CommonTypes(const Json& a, const Json& b) {
 // What "additionalProperties" says of a property that a schema does not name.
 Json AdditionalOf(const Json& schema) { return schema.value("additionalProperties", Json(true)); }
 
-// What a schema says of a property: nullopt if it may not be there.
-std::optional<Json> PropertyIn(const Json& schema, const std::string& name) {
-  const auto properties = schema.find("properties");
-  if (properties != schema.end() && properties->contains(name)) return (*properties)[name];
-  Json other = AdditionalOf(schema);
-  if (other == false) return std::nullopt;
-  return other;
-}
+// What a schema says of properties. The schema outlives it.
+class PropertiesOf {
+ public:
+  explicit PropertiesOf(const Json& schema) : additional_(AdditionalOf(schema)) {
+    const auto properties = schema.find("properties");
+    if (properties == schema.end()) return;
+    for (const auto& [name, value] : properties->items()) named_[name] = &value;
+  }
+
+  // nullopt if it may not be there.
+  std::optional<Json> Find(const std::string& name) const {
+    if (const auto found = named_.find(name); found != named_.end()) return *found->second;
+    return additional_ == false ? std::nullopt : std::optional(additional_);
+  }
+
+ private:
+  absl::flat_hash_map<std::string, const Json*> named_;
+  const Json additional_;
+};
 
 class Merge {
  public:
@@ -180,8 +211,9 @@ class Merge {
     } else if (key == "enum") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       Json common = Json::array();
-      for (const Json& one : mine) {
-        if (Contains(value, one)) common.push_back(one);
+      const ValueSet theirs(value);
+      for (Json& one : mine) {
+        if (theirs.Has(one)) common.push_back(std::move(one));
       }
       if (common.empty()) return Nothing(key, "the lists have no value in common");
       mine = std::move(common);
@@ -189,9 +221,7 @@ class Merge {
       return Nothing(key, "the values differ");
     } else if (key == "required") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
-      for (const Json& name : value) {
-        if (!Contains(mine, name)) mine.push_back(name);
-      }
+      AddMissing(value, &mine);
     } else if (IsAnnotation(key)) {
       // Either will do.
     } else if (key == "propertyNames" || key == "items") {
@@ -199,9 +229,7 @@ class Merge {
     } else if (key == "anyOf" || key == "oneOf") {
       return Append({{key, value}});
     } else if (key == "not" && ExcludesValues(a_) && ExcludesValues(b_)) {
-      for (const Json& one : value["enum"]) {
-        if (!Contains(mine["enum"], one)) mine["enum"].push_back(one);
-      }
+      AddMissing(value["enum"], &mine["enum"]);
     } else if (key == "not") {
       return Append({{key, value}});
     } else if (key == "if") {
@@ -244,27 +272,31 @@ class Merge {
         return Both("unevaluatedProperties");
       }
     }
-    Json properties = Json::object();
-    const Json none = Json::object();
+    const PropertiesOf of_a(a_), of_b(b_);
+    const ValueSet required(out_.value("required", Json::array()));
+    Json::object_t properties;
+    absl::flat_hash_set<absl::string_view> known;
     for (const Json* schema : {&a_, &b_}) {
       const auto named = schema->find("properties");
-      for (const auto& [name, value] : (named != schema->end() ? *named : none).items()) {
-        if (properties.contains(name)) continue;
-        const std::optional<Json> in_a = PropertyIn(a_, name), in_b = PropertyIn(b_, name);
-        const auto required = out_.find("required");
-        const bool needed = required != out_.end() && Contains(*required, name);
+      if (named == schema->end()) continue;
+      for (const auto& [name, value] : named->items()) {
+        if (!known.insert(name).second) continue;
+        const std::optional<Json> in_a = of_a.Find(name), in_b = of_b.Find(name);
+        const bool needed = required.Has(name);
         if (in_a && in_b) {
-          properties[name] = Joined(*in_a, *in_b);
+          Json joined = Joined(*in_a, *in_b);
           // At once, as what has no value tells which alternatives there are
           // not.
           if (*in_a != *in_b && IsSimple(*in_a) && IsSimple(*in_b)) {
             absl::StatusOr<Json> both = MergeSchemas(*in_a, *in_b);
             if (!both.ok() && !absl::IsFailedPrecondition(both.status())) return both.status();
-            properties[name] = both.ok() ? *std::move(both) : Json(false);
+            joined = both.ok() ? *std::move(both) : Json(false);
           }
-          if (needed && properties[name] == false) {
+          if (needed && joined == false) {
             return Nothing("required", absl::StrCat("\"", name, "\" can have no value"));
           }
+          // Without a look whether it is there.
+          properties.emplace_back(name, std::move(joined));
         } else if (needed) {
           return Nothing("required",
                          absl::StrCat("\"", name,
@@ -273,7 +305,8 @@ class Merge {
         }
       }
     }
-    if (a_.contains("properties") || b_.contains("properties")) out_["properties"] = properties;
+    if (a_.contains("properties") || b_.contains("properties"))
+      out_["properties"] = std::move(properties);
     if (a_.contains("additionalProperties") || b_.contains("additionalProperties")) {
       const Json in_a = AdditionalOf(a_), in_b = AdditionalOf(b_);
       out_["additionalProperties"] =
@@ -327,17 +360,19 @@ class Merge {
   Json out_;
 };
 
-// Whether the keywords of its type allow a value; nullopt if one of them would have to be looked
-// into.
-std::optional<bool> Fits(const Json& schema, const Json& value) {
-  if (value.is_array() || value.is_object()) {
-    for (const auto& [key, unused] : schema.items()) {
-      const bool known =
-          key == "type" || key == "const" || key == "enum" || key == "not" || IsAnnotation(key);
-      if (!known) return std::nullopt;
-    }
-    return true;
+// Whether there are keywords that would have to be looked into for lists and objects.
+bool SaysMoreThanValues(const Json& schema) {
+  for (const auto& [key, value] : schema.items()) {
+    const bool known =
+        key == "type" || key == "const" || key == "enum" || key == "not" || IsAnnotation(key);
+    if (!known) return true;
   }
+  return false;
+}
+
+// Whether the keywords of its type allow a value that is no list and no object; nullopt if one of
+// them would have to be looked into.
+std::optional<bool> Fits(const Json& schema, const Json& value) {
   const auto bound = [&](const char* key) {
     return schema.contains(key) && schema[key].is_number()
                ? std::optional(schema[key].get<double>())
@@ -390,14 +425,20 @@ std::optional<Json> FiniteValues(const Json& schema) {
     return std::nullopt;
   }
   Json values = Json::array();
-  for (const Json& value : given) {
-    const std::optional<bool> allowed = Fits(schema, value);
+  const Json list = ListOf(types);
+  const bool more = SaysMoreThanValues(schema), excludes = ExcludesValues(schema);
+  const ValueSet excluded = excludes ? ValueSet(schema["not"]["enum"]) : ValueSet();
+  const bool both = schema.contains("const") && schema.contains("enum");
+  const ValueSet listed = both ? ValueSet(schema["enum"]) : ValueSet();
+  ValueSet known;
+  for (Json& value : given) {
+    const bool nests = value.is_array() || value.is_object();
+    if (nests && more) return std::nullopt;
+    const std::optional<bool> allowed = nests ? std::optional(true) : Fits(schema, value);
     if (!allowed) return std::nullopt;
-    const bool fits = *allowed && (types.is_null() || OfTypes(types, value));
-    const bool listed =
-        !schema.contains("const") || !schema.contains("enum") || Contains(schema["enum"], value);
-    const bool excluded = ExcludesValues(schema) && Contains(schema["not"]["enum"], value);
-    if (fits && listed && !excluded && !Contains(values, value)) values.push_back(value);
+    const bool fits = *allowed && (types.is_null() || OfTypes(list, value));
+    if (!fits || (both && !listed.Has(value)) || excluded.Has(value)) continue;
+    if (known.Add(value)) values.push_back(std::move(value));
   }
   return values;
 }

@@ -136,10 +136,10 @@ Expression SchemaBuilder::Multiples(const Json& schema, Expression numbers,
     Fail(here, "it must have at most 9 digits");
     return {};
   }
-  absl::StatusOr<Dfa> texts = Dfa::From(numbers, &budget_);
+  absl::StatusOr<Dfa> texts = Dfa::From(numbers, &budget_.steps);
   absl::StatusOr<Dfa> multiples =
-      Dfa::Multiples(std::stoll(digits), static_cast<int>(step.fraction.size()), &budget_);
-  if (texts.ok() && multiples.ok()) texts = texts->And(*multiples, &budget_);
+      Dfa::Multiples(std::stoll(digits), static_cast<int>(step.fraction.size()), &budget_.steps);
+  if (texts.ok() && multiples.ok()) texts = texts->And(*multiples, &budget_.steps);
   if (!texts.ok() || !multiples.ok()) {
     Fail(here, (texts.ok() ? multiples : texts).status().message());
     return {};

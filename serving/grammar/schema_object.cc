@@ -161,12 +161,12 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
   if (!names.empty()) {
     std::vector<Expression> literals;
     for (const std::string& name : names) literals.push_back(Literal(name));
-    const Dfa named = take(Dfa::From(Choice(std::move(literals)), &budget_), "properties");
-    left = take(left.Without(named, &budget_), "properties");
+    const Dfa named = take(Dfa::From(Choice(std::move(literals)), &budget_.steps), "properties");
+    left = take(left.Without(named, &budget_.steps), "properties");
   }
   const auto add = [&](const Dfa& keys, Expression value) {
     if (!status_.ok() || keys.empty()) return;
-    Expression key = Sequence({Literal("\""), Rules(keys, "key", JsonCharacterOf), Literal("\"")});
+    Expression key = Quoted(Rules(keys, "key", JsonCharacterOf));
     pairs.push_back(RuleCall(Pair(std::move(key), std::move(value))));
   };
   std::vector<Dfa> before;
@@ -174,9 +174,9 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
     const std::string here = absl::StrCat("patternProperties/", pattern);
     const Dfa matched = StringTexts({{"pattern", pattern}}, absl::StrCat(place, "/", here));
     if (!status_.ok()) return {};
-    const Dfa keys = take(left.And(matched, &budget_), here);
+    const Dfa keys = take(left.And(matched, &budget_.steps), here);
     for (const Dfa& other : before) {
-      if (status_.ok() && !take(keys.And(other, &budget_), here).empty()) {
+      if (status_.ok() && !take(keys.And(other, &budget_.steps), here).empty()) {
         Fail(absl::StrCat(place, "/", here),
              "names that two of the patterns match are not supported");
       }
@@ -185,7 +185,8 @@ std::vector<Expression> SchemaBuilder::OtherPairs(const Json& schema, const Json
     before.push_back(keys);
     if (!status_.ok()) return {};
   }
-  for (const Dfa& keys : before) left = take(left.Without(keys, &budget_), "patternProperties");
+  for (const Dfa& keys : before)
+    left = take(left.Without(keys, &budget_.steps), "patternProperties");
   if (additional != false) add(left, value_of(additional, "additionalProperties"));
   return pairs;
 }

@@ -74,7 +74,7 @@ std::optional<Expression> SchemaBuilder::Pattern(const Json& schema, const char*
     }
     pattern = format->second;
   }
-  absl::StatusOr<Expression> parsed = ParseRegex(pattern, search);
+  absl::StatusOr<Expression> parsed = ParseRegex(pattern, &budget_, search);
   if (parsed.ok()) return *std::move(parsed);
   Fail(here, parsed.status().message());
   return std::nullopt;
@@ -87,7 +87,8 @@ Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
     for (const Json& value : Enumerated(schema, place)) {
       if (value.is_string()) values.push_back(Literal(value.get<std::string>()));
     }
-    if (!values.empty()) all.push_back(Choice(std::move(values)));
+    // Of values that are no strings none is a name.
+    all.push_back(values.empty() ? OneOf({}) : Choice(std::move(values)));
   }
   for (const char* key : {"pattern", "format"}) {
     if (!schema.contains(key)) continue;
@@ -102,8 +103,8 @@ Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
   std::optional<Dfa> texts;
   for (const Expression& expression : all) {
     if (!status_.ok()) break;
-    absl::StatusOr<Dfa> next = Dfa::From(expression, &budget_);
-    if (next.ok() && texts) next = texts->And(*next, &budget_);
+    absl::StatusOr<Dfa> next = Dfa::From(expression, &budget_.steps);
+    if (next.ok() && texts) next = texts->And(*next, &budget_.steps);
     if (!next.ok()) {
       Fail(place, next.status().message());
       break;
@@ -115,8 +116,8 @@ Dfa SchemaBuilder::StringTexts(const Json& schema, const std::string& place) {
     for (const Json& value : schema["not"]["enum"]) {
       if (value.is_string()) values.push_back(Literal(value.get<std::string>()));
     }
-    absl::StatusOr<Dfa> next = Dfa::From(Choice(std::move(values)), &budget_);
-    if (next.ok()) next = texts->Without(*next, &budget_);
+    absl::StatusOr<Dfa> next = Dfa::From(Choice(std::move(values)), &budget_.steps);
+    if (next.ok()) next = texts->Without(*next, &budget_.steps);
     if (!next.ok()) {
       Fail(absl::StrCat(place, "/not"), next.status().message());
       return {};
@@ -134,11 +135,15 @@ Expression SchemaBuilder::String(const Json& schema, const std::string& place) {
   if (static_cast<int>(sized) + pattern + format > 1 || schema.contains("not")) {
     const Dfa texts = StringTexts(schema, place);
     if (!status_.ok()) return {};
-    return Sequence({Literal("\""), Rules(texts, "text", JsonCharacterOf), Literal("\"")});
+    return Quoted(Rules(texts, "text", JsonCharacterOf));
   }
   if (pattern || format) {
     const std::optional<Expression> texts = Pattern(schema, pattern ? "pattern" : "format", place);
-    return texts ? JsonStringOf(*texts) : Expression();
+    if (!texts) return {};
+    absl::StatusOr<Expression> string = JsonStringOf(*texts, &budget_);
+    if (string.ok()) return *std::move(string);
+    Fail(place, string.status().message());
+    return {};
   }
   if (!sized) return RuleCall("json-string");
   const int least = Count(schema, "minLength", 0, place);

@@ -35,7 +35,7 @@ absl::StatusOr<Grammar> GrammarOfChoices(const std::vector<std::string>& choices
   return grammar;
 }
 
-absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output) {
+absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output, GrammarBudget* budget) {
   if (output.text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("structured output: its text has ",
                                                    output.text.size(), " bytes, expected at most ",
@@ -43,32 +43,33 @@ absl::StatusOr<Grammar> GrammarOfForm(const StructuredOutput& output) {
   }
   switch (output.kind) {
     case StructuredOutput::kRegex: {
-      absl::StatusOr<Expression> expression = ParseRegex(output.text);
+      absl::StatusOr<Expression> expression = ParseRegex(output.text, budget);
       if (!expression.ok()) return expression.status();
       Grammar grammar;
       grammar.rules["root"] = *std::move(expression);
       return grammar;
     }
     case StructuredOutput::kJsonSchema:
-      return ParseJsonSchema(output.text);
+      return ParseJsonSchema(output.text, budget);
     case StructuredOutput::kJsonObject:
       return JsonObjectGrammar();
     case StructuredOutput::kGbnf:
-      return ParseGbnf(output.text);
+      return ParseGbnf(output.text, budget);
     case StructuredOutput::kChoice:
       return GrammarOfChoices(output.choices);
     case StructuredOutput::kFormedText:
-      return GrammarOfFormedText(output.formed);
+      return GrammarOfFormedText(output.formed, budget);
     case StructuredOutput::kTagFormat:
-      return ParseTagFormat(output.text);
+      return ParseTagFormat(output.text, budget);
   }
   return absl::InternalError("structured output of an unknown kind");
 }
 
 // Puts thoughts before a grammar's root.
-absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar) {
+absl::Status Prepend(const ThoughtsBefore& thoughts, Grammar* grammar, GrammarBudget* budget) {
   // No rule of a form has blanks in its name but formed text's, which begin otherwise.
-  absl::StatusOr<Expression> inside = TextWithout({thoughts.close}, "thoughts before", grammar);
+  absl::StatusOr<Expression> inside =
+      TextWithout({thoughts.close}, "thoughts before", grammar, budget);
   if (!inside.ok()) return inside.status();
   const Expression blanks = FewBlanks();
   std::vector<Expression> before;
@@ -99,12 +100,13 @@ std::strong_ordering StructuredOutput::operator<=>(const StructuredOutput& other
 }
 
 absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
-  absl::StatusOr<Grammar> grammar = GrammarOfForm(output);
+  GrammarBudget budget;
+  absl::StatusOr<Grammar> grammar = GrammarOfForm(output, &budget);
   if (!grammar.ok()) return grammar;
   if (!output.otherwise.empty()) {
     std::vector<Expression> forms = {RuleCall(grammar->root)};
     for (const StructuredOutput& form : output.otherwise) {
-      absl::StatusOr<Grammar> other = GrammarOfForm(form);
+      absl::StatusOr<Grammar> other = GrammarOfForm(form, &budget);
       if (!other.ok()) return other;
       // All by other names: what a user's grammar calls json-string may be anything.
       forms.push_back(Adopt(*std::move(other), absl::StrCat("otherwise ", forms.size(), " "),
@@ -114,7 +116,7 @@ absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
     grammar->root = "one of the forms";
   }
   if (output.thoughts.close.empty()) return grammar;
-  absl::Status status = Prepend(output.thoughts, &*grammar);
+  absl::Status status = Prepend(output.thoughts, &*grammar, &budget);
   if (!status.ok()) return status;
   return grammar;
 }

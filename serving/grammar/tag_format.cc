@@ -28,6 +28,8 @@ constexpr int kMaxTimes = 100'000;  // of "repeat", and characters
 
 class FormatBuilder {
  public:
+  explicit FormatBuilder(GrammarBudget* budget) : budget_(budget) {}
+
   absl::StatusOr<Grammar> Build(const Json& format) {
     Expression root = Format({format, "format", {}});
     if (!status_.ok()) return status_;
@@ -216,7 +218,7 @@ class FormatBuilder {
     const auto [known, added] = free_texts_.try_emplace({excluded, most});
     if (!added || !status_.ok()) return known->second;
     absl::StatusOr<Expression> text =
-        TextWithout(excluded, absl::StrCat("format ", rules_++), &grammar_, most);
+        TextWithout(excluded, absl::StrCat("format ", rules_++), &grammar_, budget_, most);
     if (!text.ok()) return Fail(node, text.status().message());
     return known->second = *std::move(text);
   }
@@ -231,16 +233,16 @@ class FormatBuilder {
     }
     const Json* schema = Find(node, "json_schema");
     if (schema == nullptr) return {};
-    return Adopted(node, ParseJsonSchema(schema->dump()), /*share_json=*/true);
+    return Adopted(node, ParseJsonSchema(schema->dump(), budget_), /*share_json=*/true);
   }
 
   // By other names: what a user's grammar calls json-string may be anything.
   Expression Gbnf(const Node& node) {
-    return Adopted(node, ParseGbnf(Text(node, "grammar")), /*share_json=*/false);
+    return Adopted(node, ParseGbnf(Text(node, "grammar"), budget_), /*share_json=*/false);
   }
 
   Expression Regex(const Node& node) {
-    absl::StatusOr<Expression> expression = ParseRegex(Text(node, "pattern"));
+    absl::StatusOr<Expression> expression = ParseRegex(Text(node, "pattern"), budget_);
     if (!expression.ok()) return Fail(node, expression.status().message());
     return *std::move(expression);
   }
@@ -333,6 +335,7 @@ class FormatBuilder {
     return needed ? tags : Optional(NewRule(std::move(tags)));
   }
 
+  GrammarBudget* budget_;
   Grammar grammar_;
   absl::Status status_;
   int formats_ = 0, rules_ = 0;
@@ -341,13 +344,13 @@ class FormatBuilder {
 
 }  // namespace
 
-absl::StatusOr<Grammar> ParseTagFormat(absl::string_view format) {
+absl::StatusOr<Grammar> ParseTagFormat(absl::string_view format, GrammarBudget* budget) {
   absl::StatusOr<Json> json = ParseBoundedJson<Json>(format, kRequestJson);
   if (!json.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("structural tag: format ", json.status().message()));
   }
-  return FormatBuilder().Build(*json);
+  return FormatBuilder(budget).Build(*json);
 }
 
 }  // namespace espalier

@@ -197,7 +197,8 @@ TEST(TagFormat, ErrorsNameThePlace) {
       {R"({"type": "or", "elements": [)" + many + "]}", "more than 4096 formats"},
   };
   for (const auto& c : cases) {
-    const absl::Status status = ParseTagFormat(c.format).status();
+    GrammarBudget budget;
+    const absl::Status status = ParseTagFormat(c.format, &budget).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.format.substr(0, 200);
     EXPECT_THAT(std::string(status.message()), HasSubstr("structural tag: "))
         << c.format.substr(0, 200);

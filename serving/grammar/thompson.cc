@@ -12,8 +12,7 @@ int32_t ThompsonBuilder::NewNode() {
 }
 
 int32_t ThompsonBuilder::Add(const Expression& e, int32_t from) {
-  if (++steps_ > max_steps_) Fail(too_large_);
-  if (!status_.ok()) return from;
+  if (!Spend(1)) return from;
   switch (e.kind) {
     case Expression::kLiteral:
       return AddLiteral(e.text, from);
@@ -22,15 +21,8 @@ int32_t ThompsonBuilder::Add(const Expression& e, int32_t from) {
     case Expression::kSequence:
       for (const Expression& part : e.parts) from = Add(part, from);
       return from;
-    case Expression::kChoice: {
-      const int32_t to = NewNode();
-      for (const Expression& part : e.parts) {
-        const int32_t begin = NewNode();
-        Jump(from, begin);
-        Jump(Add(part, begin), to);
-      }
-      return to;
-    }
+    case Expression::kChoice:
+      return AddChoice(e.parts, from);
     case Expression::kRepeat:
       return AddRepeat(e, from);
     case Expression::kRule:
@@ -39,9 +31,35 @@ int32_t ThompsonBuilder::Add(const Expression& e, int32_t from) {
   return from;
 }
 
+int32_t ThompsonBuilder::AddChoice(const std::vector<Expression>& parts, int32_t from) {
+  const int32_t to = NewNode();
+  for (const Expression& part : parts) {
+    const int32_t begin = NewNode();
+    Jump(from, begin);
+    Jump(Add(part, begin), to);
+  }
+  return to;
+}
+
+// One behind the other; where there is an `end`, each may be the last.
+int32_t ThompsonBuilder::AddCopies(const Expression& part, int count, int32_t from,
+                                   const int32_t* end) {
+  const int64_t first = nodes_;
+  int64_t size = 0;
+  for (int i = 0; i < count && status_.ok(); ++i) {
+    from = Add(part, from);
+    if (end != nullptr) Jump(from, *end);
+    if (i == 0) size = nodes_ - first;
+  }
+  if (status_.ok() && count > 1 && size > 0) {
+    Copied(static_cast<int32_t>(first), static_cast<int32_t>(size), count);
+  }
+  return from;
+}
+
 int32_t ThompsonBuilder::AddRepeat(const Expression& e, int32_t from) {
   const Expression& part = e.parts[0];
-  for (int i = 0; i < e.least && status_.ok(); ++i) from = Add(part, from);
+  from = AddCopies(part, e.least, from, nullptr);
   if (e.most < 0) {
     const int32_t loop = NewNode();
     Jump(from, loop);
@@ -50,11 +68,14 @@ int32_t ThompsonBuilder::AddRepeat(const Expression& e, int32_t from) {
   }
   const int32_t end = NewNode();
   Jump(from, end);
-  for (int i = e.least; i < e.most && status_.ok(); ++i) {
-    from = Add(part, from);
-    Jump(from, end);
-  }
+  AddCopies(part, e.most - e.least, from, &end);
   return end;
+}
+
+bool ThompsonBuilder::Spend(int64_t steps) {
+  steps_ += steps;
+  if (steps_ > max_steps_) Fail(too_large_);
+  return status_.ok();
 }
 
 void ThompsonBuilder::Fail(absl::Status status) {

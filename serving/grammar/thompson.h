@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -39,11 +40,17 @@ class ThompsonBuilder {
   virtual int32_t AddLiteral(absl::string_view bytes, int32_t from) = 0;
   virtual int32_t AddClass(const CodePoints& points, int32_t from) = 0;
   virtual int32_t AddCall(const std::string& rule, int32_t from) = 0;
+  virtual int32_t AddChoice(const std::vector<Expression>& parts, int32_t from);
+  // `count` copies of a repeated part, each of `size` nodes, were added from node `first` on.
+  virtual void Copied(int32_t /*first*/, int32_t /*size*/, int32_t /*count*/) {}
 
+  // Counts steps; false: there are too many, or something has failed before.
+  bool Spend(int64_t steps);
   void Fail(absl::Status status);
 
  private:
   int32_t AddRepeat(const Expression& e, int32_t from);
+  int32_t AddCopies(const Expression& part, int count, int32_t from, const int32_t* end);
 
   const int64_t max_nodes_, max_steps_;
   const absl::Status too_large_;

@@ -11,11 +11,28 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxPeriodBytes = 48 << 20;
-// Of one mask, some tens of milliseconds: all requests of the model wait for it.
-constexpr int64_t kMaxWork = 1'000'000;
+// Of one mask or token, some tens of milliseconds: all requests of the model wait for it. Of memory
+// a third of a period at most.
+constexpr int64_t kMaxWork = 100'000;
 // Of a mask on average, about a millisecond.
-constexpr double kCostly = 30'000;
+constexpr double kCostly = 6'000;
 constexpr double kOfLate = 16;  // masks
+// Nodes of the vocabulary's tree that are passed in the time of a step of the table.
+constexpr int64_t kNodesPerStep = 16;
+// Of the check of a grammar when it comes; some tens of milliseconds.
+constexpr int64_t kMaxCheck = 500'000;
+
+absl::Status TooLong() {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the structured output's grammar takes too long: finding the tokens that may come next takes "
+      "more than ",
+      kMaxWork, " steps; make it less ambiguous"));
+}
+
+void Erase(int token, TokenSet* set) {
+  const size_t word = static_cast<size_t>(token) / 64;
+  if (word < set->size()) (*set)[word] &= ~(uint64_t{1} << token % 64);
+}
 
 }  // namespace
 
@@ -23,7 +40,17 @@ struct TokenMasker::Period {
   explicit Period(std::shared_ptr<const Automaton> automaton) : table(std::move(automaton)) {}
 
   ParseTable table;
-  absl::flat_hash_map<int, TokenSetRef> masks;
+  struct Mask {
+    TokenSetRef tokens;
+    absl::Status failure;  // remembered, too, so that nobody pays for it again
+  };
+  absl::flat_hash_map<int, Mask> masks;  // by state
+  // The mask of each outline that holds for the longest texts.
+  struct Base {
+    TokenSetRef mask;
+    int32_t left = 0;
+  };
+  absl::flat_hash_map<std::pair<int, bool>, Base> bases;  // by outline, and whether it accepts
   int64_t mask_bytes = 0;
 };
 
@@ -39,6 +66,9 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
     std::vector<int> eos) {
   std::shared_ptr<TokenMasker> masker(
       new TokenMasker(std::move(automaton), std::move(trie), std::move(eos)));
+  if (absl::Status status = ParseTable::CheckWidth(masker->automaton_, kMaxCheck); !status.ok()) {
+    return status;
+  }
   masker->period_ = std::make_shared<Period>(masker->automaton_);
   absl::StatusOr<int> start = masker->period_->table.Start();
   if (!start.ok()) return start.status();
@@ -66,10 +96,12 @@ absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& pla
   if (!at.ok()) return at.status();
   const bool known = token >= 0 && token < trie_->vocabulary();
   int state = known && !trie_->bytes(token).empty() ? (*at)->state : ParseTable::kDead;
+  const int64_t limit = period_->table.work() + kMaxWork;
   for (size_t i = 0; state != ParseTable::kDead && i < trie_->bytes(token).size(); ++i) {
     absl::StatusOr<int> next =
         period_->table.Next(state, static_cast<uint8_t>(trie_->bytes(token)[i]));
     if (!next.ok()) return next.status();
+    if (period_->table.work() > limit) return TooLong();
     state = *next;
   }
   if (state == ParseTable::kDead) {
@@ -79,58 +111,80 @@ absl::StatusOr<TokenConstraint::PlaceRef> TokenMasker::After(const PlaceRef& pla
   return std::make_shared<const At>(period_, state);
 }
 
-absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state) const {
-  TokenSet set;
-  const int64_t limit = period.table.work() + kMaxWork;
+absl::StatusOr<TokenSet> TokenMasker::Walk(Period& period, int state, const TokenSet* base,
+                                           int agreed) {
+  TokenSet set = base != nullptr ? *base : TokenSet();
+  ParseTable& table = period.table;
+  const int64_t limit = table.work() + kMaxWork;
   struct Open {
     int32_t end;
     int state;
   };
   const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
   std::vector<Open> open = {{static_cast<int32_t>(nodes.size()), state}};
-  for (int32_t i = 0; i < static_cast<int32_t>(nodes.size());) {
+  int64_t visited = 0;
+  for (int32_t i = 0; i < static_cast<int32_t>(nodes.size()); ++visited) {
     while (open.back().end <= i) open.pop_back();
     const TokenTrie::Node& node = nodes[i];
-    absl::StatusOr<int> next = period.table.Next(open.back().state, node.byte);
-    if (!next.ok()) return next.status();
-    if (period.table.work() > limit) {
-      return absl::InvalidArgumentError(
-          "the structured output's grammar takes too long: finding the tokens that may come next "
-          "takes more than a million steps; make it less ambiguous");
-    }
-    if (*next == ParseTable::kDead) {
+    if (base != nullptr && node.deepest <= agreed) {
       i = node.end;
       continue;
     }
-    for (int32_t t = node.first_token; t < node.first_token + node.tokens; ++t) {
-      Insert(trie_->tokens()[t], &set);
+    int next = table.Known(open.back().state, node.byte);
+    if (next == ParseTable::kUnknown) {
+      const absl::StatusOr<int> found = table.Next(open.back().state, node.byte);
+      if (!found.ok()) return found.status();
+      next = *found;
+      if (table.work() > limit) return TooLong();
     }
-    open.push_back({node.end, *next});
-    ++i;
+    const bool dead = next == ParseTable::kDead;
+    const int32_t last = dead ? trie_->TokensEnd(node) : node.first_token + node.tokens;
+    for (int32_t t = node.first_token; t < last && (!dead || base != nullptr); ++t) {
+      dead ? Erase(trie_->tokens()[t], &set) : Insert(trie_->tokens()[t], &set);
+    }
+    if (!dead) open.push_back({node.end, next});
+    i = dead ? node.end : i + 1;
   }
-  if (period.table.accepting(state)) {
+  if (table.accepting(state)) {
     for (const int token : eos_) Insert(token, &set);
   }
+  work_ += static_cast<double>(visited / kNodesPerStep) / kOfLate;
   return set;
 }
 
-absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
-  absl::StatusOr<std::shared_ptr<const At>> at = Renew(place);
-  if (!at.ok()) return at.status();
-  TokenSetRef& mask = period_->masks[(*at)->state];
-  work_ -= work_ / kOfLate;
-  if (mask == nullptr) {
-    const int64_t before = period_->table.work();
-    absl::StatusOr<TokenSet> set = Walk(*period_, (*at)->state);
-    work_ += static_cast<double>(period_->table.work() - before) / kOfLate;
-    if (!set.ok()) return set.status();
-    period_->mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
-    mask = std::make_shared<const TokenSet>(*std::move(set));
+absl::StatusOr<TokenSetRef> TokenMasker::Find(Period& period, int state) {
+  const ParseTable::Outline outline = period.table.OutlineOf(state);
+  Period::Base& base = period.bases[{outline.number, period.table.accepting(state)}];
+  const int agreed = std::min(outline.left, base.left);
+  if (base.mask != nullptr && agreed >= trie_->deepest()) return base.mask;
+  const int64_t before = period.table.work();
+  absl::StatusOr<TokenSet> set = Walk(period, state, base.mask.get(), agreed);
+  work_ += static_cast<double>(period.table.work() - before) / kOfLate;
+  if (!set.ok()) return set.status();
+  if (std::all_of(set->begin(), set->end(), [](uint64_t word) { return word == 0; })) {
+    return absl::InvalidArgumentError(
+        "the structured output cannot go on: no token of the model's vocabulary fits what its "
+        "grammar wants next, or it nests too deep");
   }
-  if (std::any_of(mask->begin(), mask->end(), [](uint64_t word) { return word != 0; })) return mask;
-  return absl::InvalidArgumentError(
-      "the structured output cannot go on: no token of the model's vocabulary fits what its "
-      "grammar wants next, or it nests too deep");
+  period.mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
+  auto mask = std::make_shared<const TokenSet>(*std::move(set));
+  if (base.mask == nullptr || outline.left > base.left) base = {mask, outline.left};
+  return mask;
+}
+
+absl::StatusOr<TokenSetRef> TokenMasker::Permitted(const PlaceRef& place) {
+  const absl::StatusOr<std::shared_ptr<const At>> at = Renew(place);
+  if (!at.ok()) return at.status();
+  work_ -= work_ / kOfLate;
+  const auto [entry, missing] = period_->masks.try_emplace((*at)->state);
+  Period::Mask& mask = entry->second;
+  if (missing) {
+    absl::StatusOr<TokenSetRef> found = Find(*period_, (*at)->state);
+    mask.failure = found.status();
+    if (found.ok()) mask.tokens = *std::move(found);
+  }
+  if (!mask.failure.ok()) return mask.failure;
+  return mask.tokens;
 }
 
 bool TokenMasker::Costly() const { return work_ > kCostly; }

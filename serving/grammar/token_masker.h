@@ -39,7 +39,10 @@ class TokenMasker : public TokenConstraint {
 
   // The place in the current period.
   absl::StatusOr<std::shared_ptr<const At>> Renew(const PlaceRef& place);
-  absl::StatusOr<TokenSet> Walk(Period& period, int state) const;
+  absl::StatusOr<TokenSetRef> Find(Period& period, int state);
+  // `base`, unless null, has been found before for a state that agrees with this one on all texts
+  // of up to `agreed` bytes.
+  absl::StatusOr<TokenSet> Walk(Period& period, int state, const TokenSet* base, int agreed);
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;

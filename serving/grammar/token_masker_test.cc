@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "serving/engine/engine_test_util.h"
 #include "serving/grammar/parse_table.h"
@@ -132,10 +134,9 @@ TEST(TokenMasker, ForgettingChangesNothing) {
 // Remembered masks cost nothing, so what is costly at first may become cheap.
 TEST(TokenMasker, SaysWhetherItsMasksHaveBecomeCostly) {
   std::vector<std::string> words;
-  for (int i = 0; i < 27 * 27; ++i) {
+  for (int i = 0; i < 81; ++i) {
     words.push_back({static_cast<char>('a' + i % 3), static_cast<char>('a' + i / 3 % 3),
-                     static_cast<char>('a' + i / 9 % 3), static_cast<char>('a' + i / 27 % 3),
-                     static_cast<char>('a' + i / 81 % 3), static_cast<char>('a' + i / 243)});
+                     static_cast<char>('a' + i / 9 % 3), static_cast<char>('a' + i / 27)});
   }
   const WordTokenizer tokenizer(words);
   // Palindromes one after another: each letter read so far may be in the middle of one.
@@ -149,7 +150,7 @@ TEST(TokenMasker, SaysWhetherItsMasksHaveBecomeCostly) {
     for (int i = 0; i < 4; ++i) {
       ASSERT_TRUE(masker->Permitted(place).ok());
       ever = ever || masker->Costly();
-      const auto next = masker->After(place, i * 97);
+      const auto next = masker->After(place, i * 13);
       ASSERT_TRUE(next.ok()) << next.status();
       place = *next;
     }
@@ -157,6 +158,171 @@ TEST(TokenMasker, SaysWhetherItsMasksHaveBecomeCostly) {
     for (int i = 0; i < 200; ++i) ASSERT_TRUE(masker->Permitted(masker->Start()).ok());
     EXPECT_FALSE(masker->Costly());
   }
+}
+
+// 128,000 words as vocabularies have them, some of them long.
+std::vector<std::string> ManyWords() {
+  std::mt19937 random(1);
+  std::vector<std::string> words;
+  for (int i = 0; i < 128; ++i) words.emplace_back(1, static_cast<char>(i));
+  for (int length = 2; length <= 128; length *= 2) words.emplace_back(length, ' ');
+  while (words.size() < 128'000) {
+    std::string word(1 + random() % 10, 0);
+    for (char& c : word) {
+      c = random() % 16 != 0 ? static_cast<char>('a' + std::min(random() % 26, random() % 26))
+                             : "\"{}[]:,1\n \xC3\xA9"[random() % 12];
+    }
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
+// All lengths of a text are alike until its end is near, so most of their masks are one walk.
+TEST(TokenMasker, ACountCostsAWalkOnceAndIsKeptToTheEnd) {
+  const std::vector<std::string> words = ManyWords();
+  const WordTokenizer tokenizer(words);
+  const auto trie = std::make_shared<TokenTrie>(tokenizer);
+  const StructuredOutput forms[] = {
+      {.kind = StructuredOutput::kJsonSchema,
+       .text = R"({"type":"string","minLength":30,"maxLength":60})"},
+      {.kind = StructuredOutput::kRegex, .text = "([b-z]{2,40}a){5,9}x{0,70}"},
+      {.kind = StructuredOutput::kRegex, .text = "(a|[b-z]?){12,}[0-9]"},
+      {.kind = StructuredOutput::kJsonSchema,
+       .text = R"({"type":"array","items":{"type":"string","maxLength":3},"maxItems":40})"}};
+  std::mt19937 random(9);
+  for (const StructuredOutput& form : forms) {
+    const auto automaton = AutomatonOf(form);
+    const auto masker = *TokenMasker::Create(automaton, trie, tokenizer.eos());
+    ParseTable table(automaton);
+    for (int trial = 0; trial < 8; ++trial) {
+      TokenConstraint::PlaceRef place = masker->Start();
+      int state = *table.Start();
+      for (int step = 0; step < 70 && !masker->Complete(place); ++step) {
+        const absl::StatusOr<TokenSetRef> mask = masker->Permitted(place);
+        ASSERT_TRUE(mask.ok()) << mask.status();
+        const auto has = [&](int token) {
+          const size_t word = static_cast<size_t>(token) / 64;
+          return word < (*mask)->size() && ((**mask)[word] >> token % 64 & 1) != 0;
+        };
+        int chosen = -1;
+        for (int i = 0; i < 2000; ++i) {
+          const int token = static_cast<int>(i < 200 ? i : random() % words.size());
+          int after = state;
+          for (size_t c = 0; c < words[token].size() && after != ParseTable::kDead; ++c) {
+            after = *table.Next(after, static_cast<uint8_t>(words[token][c]));
+          }
+          ASSERT_EQ(has(token), after != ParseTable::kDead)
+              << "'" << words[token] << "' at step " << step << " of " << form.text;
+          const bool longer = chosen >= 0 && words[token].size() > words[chosen].size();
+          if (has(token) && (chosen < 0 || (!longer && random() % 4 == 0))) chosen = token;
+        }
+        EXPECT_EQ(has(tokenizer.eos()[0]), table.accepting(state));
+        if (chosen < 0) break;
+        for (const char c : words[chosen]) state = *table.Next(state, static_cast<uint8_t>(c));
+        place = *masker->After(place, chosen);
+      }
+    }
+  }
+}
+
+TEST(TokenMasker, LongTextsUnderACountStayCheap) {
+  const WordTokenizer tokenizer(ManyWords());
+  const auto masker = MaskerOf(
+      {.kind = StructuredOutput::kJsonSchema, .text = R"({"type":"string","maxLength":500})"},
+      tokenizer);
+  TokenConstraint::PlaceRef place = *masker->After(masker->Start(), '"');
+  int costly = 0;
+  std::set<TokenSetRef> masks;
+  for (int i = 0; i < 450; ++i) {
+    const absl::StatusOr<TokenSetRef> mask = masker->Permitted(place);
+    ASSERT_TRUE(mask.ok()) << mask.status();
+    masks.insert(*mask);
+    costly += masker->Costly() ? 1 : 0;
+    place = *masker->After(place, 'a');
+  }
+  EXPECT_LT(costly, 16);
+  // One up to where the longest token, of 128 characters, would be too long.
+  EXPECT_LT(masks.size(), 90U);
+}
+
+TEST(TokenMasker, WideObjectsAndEnumsHaveMasks) {
+  std::vector<std::string> words = ManyWords();
+  words.insert(words.end(), {"{\"", "name", "name_1", "_", "name_19", "99"});
+  const WordTokenizer tokenizer(words);
+  const auto trie = std::make_shared<TokenTrie>(tokenizer);
+  std::string properties, values;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string name = (i > 0 ? ",\"name_" : "\"name_") + std::to_string(i * 7 % 2000) + "\"";
+    properties += name + ":{\"type\":\"integer\"}";
+    values += name;
+  }
+  for (const std::string& schema :
+       {"{\"properties\":{" + properties + "}}",
+        "{\"properties\":{\"a\":{\"enum\":[" + values + "]}}}",
+        "{\"properties\":{\"a\":{\"type\":\"integer\"}},\"additionalProperties\":{\"enum\":[" +
+            values + "]}}"}) {
+    const auto masker =
+        TokenMasker::Create(AutomatonOf({.kind = StructuredOutput::kJsonSchema, .text = schema}),
+                            trie, tokenizer.eos());
+    ASSERT_TRUE(masker.ok()) << masker.status();
+    ParseTable table(AutomatonOf({.kind = StructuredOutput::kJsonSchema, .text = schema}));
+    std::mt19937 random(3);
+    std::string text;
+    TokenConstraint::PlaceRef place = (*masker)->Start();
+    for (int step = 0; step < 25; ++step) {
+      const absl::StatusOr<TokenSetRef> mask = (*masker)->Permitted(place);
+      ASSERT_TRUE(mask.ok()) << mask.status() << " after " << text;
+      std::vector<int> allowed;
+      for (int token = 0; token < static_cast<int>(words.size()); ++token) {
+        const size_t word = static_cast<size_t>(token) / 64;
+        if (word < (*mask)->size() && ((**mask)[word] >> token % 64 & 1) != 0 &&
+            words[token].find_first_of(" \n}") == std::string::npos) {
+          allowed.push_back(token);
+        }
+      }
+      if (allowed.empty()) break;
+      const int token = allowed[random() % allowed.size()];
+      text += words[token];
+      ASSERT_TRUE(Fits(table, text)) << text;
+      place = *(*masker)->After(place, token);
+    }
+    EXPECT_GT(text.size(), 10U) << text;
+  }
+}
+
+// A failure is remembered as a mask is.
+TEST(TokenMasker, AHostileGrammarFailsSoonAndOnce) {
+  const WordTokenizer tokenizer(ManyWords());
+  const auto masker = MaskerOf(
+      {.kind = StructuredOutput::kGbnf,
+       .text = "root ::= [ -`] root \"\\x02\" | [a-m] root \"\\x03\" | [n-z] root \"\\x04\" | "
+               "\"\\x01\""},
+      tokenizer);
+  const auto timed = [&] {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_THAT(std::string(masker->Permitted(masker->Start()).status().message()),
+                HasSubstr("too long"));
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began)
+        .count();
+  };
+  EXPECT_LT(timed(), 500);  // some 15
+  EXPECT_LT(timed(), 1);
+}
+
+// Before anything is generated.
+TEST(TokenMasker, AGrammarOfTooManyWaysIsRefusedAsItComes) {
+  const WordTokenizer tokenizer({"a", "b"});
+  std::string ways, rules;
+  for (int i = 0; i < 5000; ++i) {
+    ways += " | w" + std::to_string(i);
+    rules += "\nw" + std::to_string(i) + " ::= [ab] \"" + std::to_string(i) + "\"";
+  }
+  const auto masker =
+      TokenMasker::Create(AutomatonOf({.kind = StructuredOutput::kGbnf,
+                                       .text = "root ::= \"a\" \"b\" (\"c\"" + ways + ")" + rules}),
+                          std::make_shared<TokenTrie>(tokenizer), tokenizer.eos());
+  EXPECT_EQ(masker.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(masker.status().message()), HasSubstr("ambiguous"));
 }
 
 TEST(TokenMasker, AVocabularyThatCannotGoOnIsAnError) {
@@ -310,6 +476,32 @@ TEST(StructuredAnswers, EveryGreedyAnswerIsOfTheLanguageAndTheSameWithoutTrees) 
         answers.push_back(text);
       } else {
         EXPECT_EQ(text, answers[i]) << expansion;
+      }
+    }
+  }
+}
+
+TEST(StructuredAnswers, OfNoTextEndAtOnce) {
+  const LetterTokenizer tokenizer(kVocabulary, {kEos});
+  for (const StructuredOutput& output :
+       {StructuredOutput{.kind = StructuredOutput::kRegex, .text = "^$"},
+        StructuredOutput{.kind = StructuredOutput::kGbnf, .text = "root ::= \"\""}}) {
+    for (const char* expansion : {"", "2,2"}) {
+      EngineHarness harness(kVocabulary, {kEos});
+      harness.SetLlm(Llm());
+      if (*expansion != 0) harness.AddSsm(HashModel(3, kVocabulary, 2));
+      ASSERT_TRUE(harness.Start({}, expansion).ok());
+      std::vector<RequestId> ids;
+      for (uint64_t seed = 0; seed < 20; ++seed) {
+        const RequestOptions options{.max_tokens = 9,
+                                     .sampling = {.temperature = 1, .seed = seed},
+                                     .rules = Under(MaskerOf(output, tokenizer))};
+        ids.push_back(*harness.engine().Submit({0, 1, 2}, options));
+      }
+      harness.RunToEnd();
+      for (const RequestId id : ids) {
+        EXPECT_EQ(harness.answer(id).reason, FinishReason::kStop) << harness.answer(id).error;
+        for (const int token : harness.answer(id).tokens) EXPECT_EQ(token, kEos);
       }
     }
   }

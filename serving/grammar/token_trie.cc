@@ -22,7 +22,12 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
   std::vector<int32_t> path;  // open nodes, one per byte of the token before
   const auto close = [&](size_t depth) {
     for (; path.size() > depth; path.pop_back()) {
-      nodes_[path.back()].end = static_cast<int32_t>(nodes_.size());
+      Node& node = nodes_[path.back()];
+      node.end = static_cast<int32_t>(nodes_.size());
+      const int32_t deepest = std::max(node.deepest, static_cast<int32_t>(path.size()));
+      node.deepest = deepest;
+      int32_t& above = path.size() > 1 ? nodes_[path[path.size() - 2]].deepest : deepest_;
+      above = std::max(above, deepest);
     }
   };
   for (const int32_t token : order) {
@@ -36,7 +41,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
     for (size_t i = common; i < bytes.size(); ++i) {
       path.push_back(static_cast<int32_t>(nodes_.size()));
       nodes_.push_back(
-          {static_cast<uint8_t>(bytes[i]), 0, static_cast<int32_t>(tokens_.size()), 0});
+          {static_cast<uint8_t>(bytes[i]), 0, static_cast<int32_t>(tokens_.size()), 0, 0});
     }
     tokens_.push_back(token);
     ++nodes_[path.back()].tokens;

@@ -120,7 +120,9 @@ absl::StatusOr<TokenConstraint::PlaceRef> RuledAnswer::PlaceAfter(
     if (!next.ok()) return next.status();
     place = *std::move(next);
   }
-  if (place != nullptr && rules_->constraint->Complete(place)) place = nullptr;
+  // What is whole before its first token has no other way to say so than to end.
+  const bool empty = answer_.empty() && path.empty();
+  if (place != nullptr && !empty && rules_->constraint->Complete(place)) place = nullptr;
   return place;
 }
 

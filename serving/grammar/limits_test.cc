@@ -1,0 +1,214 @@
+// Ordinary wide forms are accepted and cheap; hostile ones are refused before they cost memory or
+// time. Bounds on time are loose: tenfold of what it takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "serving/grammar/language.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Names(int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("value_", i * 7919 % count, "_x"));
+  return names;
+}
+
+std::string Enum(int count) {
+  return absl::StrCat(R"({"enum":[")", absl::StrJoin(Names(count), R"(",")"), R"("]})");
+}
+
+TEST(Wide, EnumsOfThousandsOfTextsAreNotAmbiguous) {
+  for (const int count : {2100, 20000}) {
+    Language language = Schema(Enum(count));
+    ASSERT_TRUE(language.status.ok()) << language.status;
+    EXPECT_TRUE(language.Accepts(R"("value_0_x")"));
+    EXPECT_TRUE(language.Accepts(absl::StrCat("\"value_", count - 1, "_x\"")));
+    EXPECT_FALSE(language.Accepts(absl::StrCat("\"value_", count, "_x\"")));
+    EXPECT_LT(language.table->work(), 2000);
+    Language inside = Schema(absl::StrCat(
+        R"({"type":"object","properties":{"a":{"type":"array","items":)", Enum(count), "}}}"));
+    EXPECT_TRUE(inside.Accepts(R"({"a":["value_7_x","value_8_x"]})"));
+    EXPECT_FALSE(inside.Accepts(R"({"a":["value_7_x","value_8"]})"));
+  }
+}
+
+TEST(Wide, AlternativesThatBeginAlikeShareTheirBeginning) {
+  const std::vector<std::string> names = Names(2100);
+  Language whole = Regex(absl::StrJoin(names, "|"));
+  Language group = Regex(absl::StrCat("^(", absl::StrJoin(names, "[0-9]?|"), "){2}$"));
+  Language search = Schema(absl::StrCat(R"({"pattern":")", absl::StrJoin(names, "|"), "\"}"));
+  Language choice({.kind = StructuredOutput::kChoice, .choices = names});
+  Language gbnf = Gbnf(absl::StrCat("root ::= \"", absl::StrJoin(names, "\" | \""), "\""));
+  for (Language* language : {&whole, &choice, &gbnf}) {
+    EXPECT_TRUE(language->Accepts("value_2099_x"));
+    EXPECT_FALSE(language->Accepts("value_2099_xx"));
+    EXPECT_FALSE(language->Accepts("value_2100_x"));
+    EXPECT_FALSE(language->Accepts("value_"));
+  }
+  EXPECT_TRUE(group.Accepts("value_1_x3value_2_x"));
+  EXPECT_FALSE(group.Accepts("value_1_x3value_2_"));
+  EXPECT_TRUE(search.Accepts(R"("so value_77_x it is")"));
+  EXPECT_FALSE(search.Accepts(R"("so value_77_")"));
+}
+
+TEST(Wide, ObjectsMayHaveManyOptionalProperties) {
+  std::string properties;
+  for (const std::string& name : Names(2000)) {
+    absl::StrAppend(&properties, properties.empty() ? "" : ",", "\"", name, R"(":{"type":"null"})");
+  }
+  Language language = Schema(absl::StrCat(R"({"properties":{)", properties, "}}"));
+  ASSERT_TRUE(language.status.ok()) << language.status;
+  EXPECT_TRUE(language.Accepts("{}"));
+  EXPECT_TRUE(language.Accepts(R"({"value_0_x":null})"));
+  EXPECT_FALSE(language.Accepts(R"({"value_0_x":1})"));
+}
+
+// Under a sanitizer all takes several times as long and as much.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+std::string Times(int count, const std::string& text) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+// Megabytes that the process has held at most.
+double PeakMegabytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+// A form that costs more than this much, whether it is accepted or not, is a failure.
+class Cost {
+ public:
+  Cost(std::string what, double seconds, double megabytes)
+      : what_(std::move(what)), seconds_(seconds), megabytes_(megabytes) {}
+  ~Cost() {
+    if (kSanitized) return;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began_;
+    EXPECT_LT(took.count(), seconds_) << what_;
+    EXPECT_LT(PeakMegabytes() - before_, megabytes_) << what_;
+  }
+
+ private:
+  const std::string what_;
+  const double seconds_, megabytes_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  const double before_ = PeakMegabytes();
+};
+
+TEST(Hostile, PatternsAreRefusedBeforeTheyCostMemory) {
+  {
+    const Cost cost("alternatives", 3, 300);
+    Schema(absl::StrCat(R"({"pattern":")", Times(100'000, "|"), "\"}"));
+    Regex(Times(1'000'000, "|"));
+    Gbnf(absl::StrCat("root ::= ", Times(400'000, "|")));
+  }
+  {
+    const Cost cost("characters", 3, 300);
+    const Language dots = Schema(absl::StrCat(R"({"pattern":"^)", Times(100'000, "."), "$\"}"));
+    EXPECT_THAT(std::string(dots.status.message()), HasSubstr("made of more than"));
+    const Language both = Regex(Times(900'000, "."));
+    EXPECT_THAT(std::string(both.status.message()), HasSubstr("regex: at byte"));
+  }
+}
+
+TEST(Hostile, BranchesOfOneSchemaAreNotCopied) {
+  std::string properties;
+  for (int i = 0; i < 1000; ++i) {
+    absl::StrAppend(&properties, i > 0 ? "," : "", "\"p", i, R"(":{"type":"integer"})");
+  }
+  for (const char* key : {"oneOf", "anyOf"}) {
+    for (const char* beside :
+         {"", R"("discriminator":{"propertyName":"p0"},)", R"("required":["p1"],)"}) {
+      const Cost cost(absl::StrCat(key, beside), 5, 200);
+      Schema(absl::StrCat(R"({"$defs":{"a":{"properties":{)", properties, "}}},", beside, "\"", key,
+                          R"(":[{"$ref":"#/$defs/a"})", Times(9'000, R"(,{"$ref":"#/$defs/a"})"),
+                          "]}"));
+    }
+  }
+}
+
+TEST(Hostile, FormatsShareOneBudget) {
+  const std::string schema =
+      R"({"type":"string","pattern":"^(a|b)*a(a|b){4}$","minLength":12,"maxLength":40})";
+  const std::string format = absl::StrCat(R"({"type":"json_schema","json_schema":)", schema, "}");
+  const Cost cost("formats", 5, 300);
+  EXPECT_TRUE(Schema(schema).status.ok());
+  const Language many({.kind = StructuredOutput::kTagFormat,
+                       .text = absl::StrCat(R"({"type":"or","elements":[)", format,
+                                            Times(3'000, "," + format), "]}")});
+  EXPECT_THAT(std::string(many.status.message()), HasSubstr("made of more than"));
+  FormedText formed{.around = FormedText::kNothing};
+  formed.sections = {{.open = "<", .close = ">"}};
+  for (int i = 0; i < 1000; ++i) {
+    formed.sections[0].items.push_back({.begin = absl::StrCat("i", i), .schema = schema});
+  }
+  EXPECT_FALSE(Language({.kind = StructuredOutput::kFormedText, .formed = formed}).status.ok());
+}
+
+TEST(Hostile, LongListsAreLookedThroughOnce) {
+  std::vector<std::string> numbers, names, types;
+  for (int i = 0; i < 80'000; ++i) numbers.push_back(absl::StrCat(i));
+  const std::string list = absl::StrCat("[", absl::StrJoin(numbers, ","), "]");
+  {
+    const Cost cost("enum", 2, 400);
+    Language language = Schema(absl::StrCat(R"({"enum":)", list, "}"));
+    EXPECT_TRUE(language.Accepts("79999"));
+    EXPECT_FALSE(language.Accepts("80000"));
+  }
+  {
+    const Cost cost("two enums", 5, 600);
+    Schema(absl::StrCat(R"({"allOf":[{"enum":)", list, R"(},{"enum":)", list, "}]}"));
+    Schema(absl::StrCat(R"({"not":{"enum":)", list, R"(},"enum":)", list, "}"));
+  }
+  {
+    const Cost cost("types", 2, 100);
+    Schema(absl::StrCat(R"({"type":["null")", Times(30'000, R"(,"null")"), R"(],"enum":[null)",
+                        Times(30'000, ",1"), "]}"));
+  }
+  for (int i = 0; i < 24; ++i) {
+    names.push_back(absl::StrCat("\"", std::string(static_cast<size_t>(255), 'a'), i, "\""));
+    names.back().erase(1, names.back().size() - 257);
+    names.back()[1 + static_cast<size_t>(i)] = 'b';
+  }
+  {
+    const Cost cost("long names", 2, 100);
+    Language language = Schema(absl::StrCat(R"({"properties":{)", absl::StrJoin(names, ":{},"),
+                                            R"(:{}},"additionalProperties":{"type":"null"}})"));
+    EXPECT_TRUE(language.Accepts(R"({"aab":null})")) << language.status;
+  }
+  std::string branches;
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&branches, i > 0 ? "," : "", R"({"type":"object","properties":{)");
+    for (int n = 0; n < 600; ++n)
+      absl::StrAppend(&branches, "\"p", n, R"(":{"const":)", i % 39, "},");
+    absl::StrAppend(&branches, R"("q":{}},"required":["p0")");
+    for (int n = 1; n < 600; ++n) absl::StrAppend(&branches, ",\"p", n, "\"");
+    absl::StrAppend(&branches, "]}");
+  }
+  {
+    const Cost cost("telling apart", 2, 200);
+    EXPECT_THAT(std::string(Schema(absl::StrCat(R"({"oneOf":[)", branches, "]}")).status.message()),
+                HasSubstr("overlap"));
+  }
+}
+
+}  // namespace
+}  // namespace espalier
